@@ -1,0 +1,74 @@
+"""MAST: train once, run sparse.
+
+MAST replaces ``min f(x)`` by ``min f_D(x) = E f(v + S(x - v))``, where S is a random
+sketch that drops and rescales weights and v is a pretrained model, or 0. Its minimiser
+is a model whose sparsified versions work.
+
+Names are imported when they are first used, so that ``import mast`` stays light.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# name -> the room it lives in. This is the list of what `mast` offers.
+_ROOMS = {
+    # sketches: the distribution of S
+    "Identity": "sketches",
+    "Bernoulli": "sketches",
+    "UnscaledBernoulli": "sketches",
+    "RandK": "sketches",
+    "PermK": "sketches",
+    "Gaussian": "sketches",
+    "Matrices": "sketches",
+    "Grouped": "sketches",
+    "Mixture": "sketches",
+    "Sketch": "sketches",
+    # objectives: f
+    "Objective": "objectives",
+    "Quadratic": "objectives",
+    "Function": "objectives",
+    # problems: f_D
+    "Problem": "problem",
+    "Nodes": "problem",
+    # errors
+    "MastError": "errors",
+}
+_MODULES = {"data", "errors", "objectives", "problem", "randomness", "sketches", "theory"}
+
+__all__ = sorted([*_ROOMS, *_MODULES, "__version__"])
+
+if TYPE_CHECKING:
+    from mast import data, errors, objectives, problem, randomness, sketches, theory
+    from mast.errors import MastError
+    from mast.objectives import Function, Objective, Quadratic
+    from mast.problem import Nodes, Problem
+    from mast.sketches import (
+        Bernoulli,
+        Gaussian,
+        Grouped,
+        Identity,
+        Matrices,
+        Mixture,
+        PermK,
+        RandK,
+        Sketch,
+        UnscaledBernoulli,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        value = getattr(importlib.import_module(f"mast.{_ROOMS[name]}"), name)
+        globals()[name] = value
+        return value
+    if name in _MODULES:
+        return importlib.import_module(f"mast.{name}")
+    raise AttributeError(f"module 'mast' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
