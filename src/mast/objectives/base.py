@@ -1,0 +1,98 @@
+"""What an objective is: a function f with its gradient, and the constants that theory needs."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mast.arrays import Array, vector
+from mast.errors import ArgumentError
+
+
+class Objective(ABC):
+    """A differentiable function of `dim` real variables.
+
+    A new objective is one file with a subclass that defines `value_and_gradient` and sets
+    `dim`; the rest has defaults. `hessian` by default is made of differences of gradients.
+    """
+
+    dim: int
+    #: True or False where it is known, None where it is not
+    convex: bool | None = None
+
+    @abstractmethod
+    def value_and_gradient(self, x: ArrayLike) -> tuple[float, Array]:
+        """f(x) and its gradient, together."""
+
+    def value(self, x: ArrayLike) -> float:
+        """f(x)."""
+        return self.value_and_gradient(x)[0]
+
+    def gradient(self, x: ArrayLike) -> Array:
+        """The gradient of f at x."""
+        return self.value_and_gradient(x)[1]
+
+    def hessian(self, x: ArrayLike) -> Array:
+        """The matrix of second derivatives; here by central differences of the gradient."""
+        x = self._point(x)
+        columns = np.empty((self.dim, self.dim))
+        for j in range(self.dim):
+            h = np.cbrt(np.finfo(float).eps) * max(1.0, abs(x[j]))
+            ahead, behind = x.copy(), x.copy()
+            ahead[j] += h
+            behind[j] -= h
+            columns[j] = (self.gradient(ahead) - self.gradient(behind)) / (ahead[j] - behind[j])
+        return (columns + columns.T) / 2
+
+    @property
+    def smoothness(self) -> float:
+        """L_f, a Lipschitz constant of the gradient."""
+        raise ArgumentError(f"the smoothness of this {type(self).__name__} is not known; pass smoothness=")
+
+    @property
+    def strong_convexity(self) -> float:
+        """mu_f >= 0; 0 if f is merely convex, or not convex."""
+        return 0.0
+
+    def minimizer(self) -> Array:
+        """A minimiser, to machine precision."""
+        return self._minimum[0].copy()
+
+    def infimum(self) -> float:
+        """The greatest lower bound of f."""
+        return self._minimum[1]
+
+    #: whether `infimum()` is the infimum itself, or only a lower bound of it
+    infimum_exact: bool = True
+
+    @cached_property
+    def _minimum(self) -> tuple[Array, float]:
+        from mast.objectives.newton import newton
+
+        if self.convex is not True:
+            raise ArgumentError(
+                f"this {type(self).__name__} is not known to be convex, so a minimiser cannot be certified"
+            )
+        x = newton(self, np.zeros(self.dim))
+        return x, self.value(x)
+
+    def sketched(self, sketch: object, shift: Array) -> Objective | None:
+        """f_D in closed form for this sketch and shift, as an objective of its own; None if there is none.
+
+        `Problem` asks here first, and else enumerates the sketch's support.
+        """
+        return None
+
+    def _point(self, x: ArrayLike) -> Array:
+        return vector("x", x, self.dim, finite=False)
+
+
+def nonnegative(name: str, value: float | None) -> float | None:
+    """A finite number >= 0, or None."""
+    if value is not None and not (math.isfinite(value) and value >= 0):
+        raise ArgumentError(f"{name} must be a finite number >= 0, got {value!r}")
+    return None if value is None else float(value)

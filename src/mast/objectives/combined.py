@@ -1,0 +1,85 @@
+"""Objectives made of objectives: f seen through one draw, and weighted means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mast.arrays import Array
+from mast.objectives.base import Objective
+from mast.objectives.quadratic import Quadratic
+from mast.sketches import Draw
+
+
+class Sketched(Objective):
+    """f_S(x) = f(v + S(x - v)) for one draw S and the shift v."""
+
+    def __init__(self, objective: Objective, draw: Draw, shift: Array) -> None:
+        self.objective = objective
+        self.draw = draw
+        self.shift = shift
+        self.dim = objective.dim
+        self.convex = True if objective.convex else None
+
+    def sparsified(self, x: ArrayLike) -> Array:
+        """The sparsified model v + S(x - v)."""
+        return self.shift + self.draw.apply(self._point(x) - self.shift)
+
+    def value(self, x: ArrayLike) -> float:
+        """f(v + S(x - v))."""
+        return self.objective.value(self.sparsified(x))
+
+    def value_and_gradient(self, x: ArrayLike) -> tuple[float, Array]:
+        """The value, and S' times the gradient of f there."""
+        value, gradient = self.objective.value_and_gradient(self.sparsified(x))
+        return value, self.draw.adjoint(gradient)
+
+    def hessian(self, x: ArrayLike) -> Array:
+        """S' times the Hessian of f there, times S."""
+        H = self.objective.hessian(self.sparsified(x))
+        return self.draw.adjoint(self.draw.adjoint(H).T)
+
+
+class Mean(Objective):
+    """The weighted mean of objectives: f_D over a finite support, or over nodes."""
+
+    def __init__(self, objectives: Sequence[Objective], weights: Sequence[float] | Array) -> None:
+        self.objectives = list(objectives)
+        self.weights = [float(w) for w in weights]
+        self.dim = self.objectives[0].dim
+        self.convex = True if all(f.convex for f in self.objectives) else None
+
+    def value(self, x: ArrayLike) -> float:
+        """The mean of the values."""
+        x = self._point(x)
+        return sum(w * f.value(x) for w, f in zip(self.weights, self.objectives, strict=True))
+
+    def value_and_gradient(self, x: ArrayLike) -> tuple[float, Array]:
+        """The means of values and gradients."""
+        x = self._point(x)
+        value, gradient = 0.0, np.zeros(self.dim)
+        for w, f in zip(self.weights, self.objectives, strict=True):
+            term, slope = f.value_and_gradient(x)
+            value += w * term
+            gradient += w * slope
+        return value, gradient
+
+    def hessian(self, x: ArrayLike) -> Array:
+        """The mean of the Hessians."""
+        x = self._point(x)
+        H = np.zeros((self.dim, self.dim))
+        for w, f in zip(self.weights, self.objectives, strict=True):
+            H += w * f.hessian(x)
+        return H
+
+
+def mean(objectives: Sequence[Objective], weights: Sequence[float] | Array) -> Objective:
+    """The weighted mean; of quadratics it is a quadratic."""
+    if all(isinstance(f, Quadratic) for f in objectives):
+        H = sum(w * f.H for w, f in zip(weights, objectives, strict=True))  # type: ignore[attr-defined]
+        b = sum(w * f.b for w, f in zip(weights, objectives, strict=True))  # type: ignore[attr-defined]
+        c = sum(w * f.c for w, f in zip(weights, objectives, strict=True))  # type: ignore[attr-defined]
+        return Quadratic(H, b, float(c))
+    return Mean(objectives, weights)

@@ -1,0 +1,214 @@
+"""Philox4x32-10 and what is drawn with it, compiled. `reference` says the same readably.
+
+Small functions marked inline are the building blocks that other rooms' kernels use too:
+`derive` a stream from a key, then ask for its words by address.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit, uint32, uint64
+
+_M0 = np.uint64(0xD2511F53)
+_M1 = np.uint64(0xCD9E8D57)
+_W0 = np.uint32(0x9E3779B9)
+_W1 = np.uint32(0xBB67AE85)
+_32 = np.uint64(32)
+_LOW = np.uint64(0xFFFFFFFF)
+
+
+@njit(inline="always")
+def philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
+    """Four words from a counter of four words and a key of two."""
+    for _ in range(10):
+        p0 = _M0 * uint64(c0)
+        p1 = _M1 * uint64(c2)
+        c0 = uint32(uint32(p1 >> _32) ^ c1 ^ k0)
+        c2 = uint32(uint32(p0 >> _32) ^ c3 ^ k1)
+        c1 = uint32(p1)
+        c3 = uint32(p0)
+        k0 = uint32(k0 + _W0)
+        k1 = uint32(k1 + _W1)
+    return c0, c1, c2, c3
+
+
+@njit(inline="always")
+def derive(key: Any) -> Any:
+    """Stage 1: the stream of a key's six words."""
+    return philox(key[2], key[3], key[4], key[5], key[0], key[1])
+
+
+@njit(inline="always")
+def block(stream: Any, j: Any) -> Any:
+    """Stage 2: block j of a stream."""
+    return philox(uint32(uint64(j)), uint32(uint64(j) >> _32), stream[2], stream[3], stream[0], stream[1])
+
+
+@njit(inline="always")
+def word(stream: Any, i: Any) -> Any:
+    """Word i of a stream."""
+    w0, w1, w2, w3 = block(stream, i >> 2)
+    r = i & 3
+    return w0 if r == 0 else (w1 if r == 1 else (w2 if r == 2 else w3))
+
+
+@njit(inline="always")
+def below(stream: Any, address: Any, salt: Any, n: Any) -> Any:
+    """A uniform integer in 0 .. n-1, n < 2^32: multiply-shift, rejecting what would be unfair."""
+    bound = uint64(n)
+    unfair = ((uint64(1) << _32) - bound) % bound
+    attempt = uint64(0)
+    result = uint64(0)
+    done = False
+    while not done:
+        high = uint64(salt) + (attempt << uint64(16))
+        w = block(stream, uint64(address) | high << _32)
+        for r in range(4):
+            product = uint64(w[r]) * bound
+            if (product & _LOW) >= unfair:
+                result = product >> _32
+                done = True
+                break
+        attempt += uint64(1)
+    return np.int64(result)
+
+
+@njit(cache=True)
+def words(key: Any, start: int, out: Any) -> None:
+    """Words start .. of the stream of `key`."""
+    stream = derive(key)
+    n = out.size
+    first = min(n, -start & 3)  # up to the first whole block
+    for i in range(first):
+        out[i] = word(stream, start + i)
+    blocks = (n - first) >> 2
+    j0 = (start + first) >> 2
+    whole = out[first : first + 4 * blocks]
+    for j in range(blocks):
+        w0, w1, w2, w3 = block(stream, j0 + j)
+        whole[4 * j] = w0
+        whole[4 * j + 1] = w1
+        whole[4 * j + 2] = w2
+        whole[4 * j + 3] = w3
+    for i in range(first + 4 * blocks, n):
+        out[i] = word(stream, start + i)
+
+
+@njit(cache=True)
+def mask(key: Any, threshold: Any, start: int, out: Any) -> None:
+    """Which of the coordinates start .. have a word below the threshold."""
+    stream = derive(key)
+    n = out.size
+    first = min(n, -start & 3)
+    for i in range(first):
+        out[i] = uint64(word(stream, start + i)) < threshold
+    blocks = (n - first) >> 2
+    j0 = (start + first) >> 2
+    whole = out[first : first + 4 * blocks]
+    for j in range(blocks):
+        w0, w1, w2, w3 = block(stream, j0 + j)
+        whole[4 * j] = uint64(w0) < threshold
+        whole[4 * j + 1] = uint64(w1) < threshold
+        whole[4 * j + 2] = uint64(w2) < threshold
+        whole[4 * j + 3] = uint64(w3) < threshold
+    for i in range(first + 4 * blocks, n):
+        out[i] = uint64(word(stream, start + i)) < threshold
+
+
+@njit(cache=True)
+def mask_each(key: Any, thresholds: Any, start: int, out: Any) -> None:
+    """The same with one threshold per coordinate; in pieces that stay in the cache."""
+    drawn = np.empty(min(out.size, 4096), dtype=np.uint32)
+    for first in range(0, out.size, 4096):
+        piece = out[first : first + 4096]
+        own = thresholds[first : first + 4096]
+        words(key, start + first, drawn[: piece.size])
+        for i in range(piece.size):
+            piece[i] = uint64(drawn[i]) < own[i]
+
+
+@njit(cache=True)
+def normals(key: Any, start: int, out: Any) -> None:
+    """Standard normals by Box-Muller, two a block."""
+    stream = derive(key)
+    for i in range(out.size):
+        w0, w1, w2, w3 = block(stream, (start + i) >> 1)
+        u = ((uint64(w0) << uint64(21) ^ uint64(w1) >> uint64(11)) + uint64(1)) * 2.0**-53  # (0, 1]
+        angle = 2 * math.pi * ((uint64(w2) << uint64(21) ^ uint64(w3) >> uint64(11)) * 2.0**-53)
+        radius = math.sqrt(-2 * math.log(u))
+        out[i] = radius * (math.sin(angle) if (start + i) & 1 else math.cos(angle))
+
+
+@njit(cache=True)
+def below_key(key: Any, address: int, n: int) -> int:
+    """`below` for callers outside of kernels."""
+    result: int = below(derive(key), address, 0, n)
+    return result
+
+
+@njit(cache=True)
+def shuffle(key: Any, n: int, start: int, out: Any) -> None:
+    """Elements start .. of a Fisher-Yates shuffle of 0 .. n-1."""
+    stream = derive(key)
+    stop = start + out.size
+    order = np.arange(n, dtype=np.int32)
+    for i in range(stop):
+        j = i + below(stream, i, 0, n - i)
+        order[i], order[j] = order[j], order[i]
+    for i in range(start, stop):
+        out[i - start] = order[i]
+
+
+@njit(inline="always")
+def shuffled_in(stream: Any, n: Any, position: Any) -> Any:
+    """One element of that shuffle, by following its swaps backwards: no array of n is made."""
+    place = position + below(stream, position, 0, n - position)
+    for i in range(position - 1, -1, -1):
+        if place == i + below(stream, i, 0, n - i):
+            place = i
+    return place
+
+
+@njit(cache=True)
+def shuffled(key: Any, n: int, position: int) -> int:
+    """`shuffled_in` for callers outside of kernels."""
+    result: int = shuffled_in(derive(key), n, position)
+    return result
+
+
+@njit(cache=True)
+def feistel(key: Any, n: int, a: int, b: int, rounds: int, start: int, out: Any) -> None:
+    """Elements start .. of a keyed bijection of 0 .. n-1: rounds on [a] x [b], walking back into [n].
+
+    A round function takes at most max(a, b) ~ sqrt(n) values, so it is tabulated when the
+    part is large, and computed on demand when it is small: the same bits either way.
+    """
+    stream = derive(key)
+    tabulated = out.size * 2 > a + b
+    table = np.empty((rounds, max(a, b)), dtype=np.int64) if tabulated else np.empty((0, 0), dtype=np.int64)
+    if tabulated:
+        for r in range(rounds):
+            arguments, values = (b, a) if r & 1 == 0 else (a, b)
+            for x in range(arguments):
+                table[r, x] = below(stream, x, r, values)
+    for i in range(out.size):
+        y = start + i
+        while True:
+            left = y // b
+            right = y - left * b
+            for r in range(rounds):
+                if r & 1 == 0:
+                    left += table[r, right] if tabulated else below(stream, right, r, a)
+                    if left >= a:
+                        left -= a
+                else:
+                    right += table[r, left] if tabulated else below(stream, left, r, b)
+                    if right >= b:
+                        right -= b
+            y = left * b + right
+            if y < n:
+                break
+        out[i] = y

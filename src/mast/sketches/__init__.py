@@ -1,0 +1,29 @@
+"""Sketches: the distributions of the random matrix S. One file each; this list is all of them."""
+
+from mast.sketches.base import SUPPORT_LIMIT, Constants, DiagonalDraw, Draw, MatrixDraw, Sketch
+from mast.sketches.bernoulli import Bernoulli, UnscaledBernoulli
+from mast.sketches.gaussian import Gaussian
+from mast.sketches.grouped import Grouped
+from mast.sketches.identity import Identity
+from mast.sketches.matrices import Matrices
+from mast.sketches.mixture import Mixture
+from mast.sketches.perm_k import PermK
+from mast.sketches.rand_k import RandK
+
+__all__ = [
+    "SUPPORT_LIMIT",
+    "Bernoulli",
+    "Constants",
+    "DiagonalDraw",
+    "Draw",
+    "Gaussian",
+    "Grouped",
+    "Identity",
+    "Matrices",
+    "MatrixDraw",
+    "Mixture",
+    "PermK",
+    "RandK",
+    "Sketch",
+    "UnscaledBernoulli",
+]

@@ -1,0 +1,180 @@
+"""Perm-K: the coordinates are cut into K blocks and one block survives. Across nodes the blocks are disjoint.
+
+K nodes at one step get the K blocks of one partition, each node a different one: this
+is independent subnetwork training. Each node by itself sees an unbiased sketch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mast import randomness
+from mast.arrays import Array, Indices, frozen
+from mast.errors import ArgumentError
+from mast.randomness import Key, Purpose, whole
+from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch, percent
+
+
+class PermK(Sketch):
+    """Keep one of K blocks, uniformly, times K.
+
+    Parameters
+    ----------
+    k
+        The number of blocks. Their sizes are those of `numpy.array_split`; with k > d some are empty.
+    seed
+        Decides the partition, unless it is redrawn.
+    blocks
+        The partition itself, as lists of coordinates that cover 0 .. d-1 exactly once.
+    redraw
+        A new partition in each draw (its seed is then the draw's).
+
+    >>> import mast
+    >>> mast.PermK(5).constants(10)
+    Constants(L_D=5.0, mu_D=5.0, L_max=25.0)
+    >>> half = mast.PermK(blocks=[[0, 1], [2, 3]])
+    >>> half.draw(4, step=0, node=0).diagonal(), half.draw(4, step=0, node=1).diagonal()
+    (array([0., 0., 2., 2.]), array([2., 2., 0., 0.]))
+    """
+
+    def __init__(
+        self,
+        k: int | None = None,
+        seed: int = 0,
+        *,
+        blocks: Sequence[ArrayLike] | None = None,
+        redraw: bool = False,
+    ) -> None:
+        if (k is None) == (blocks is None):
+            raise ArgumentError("PermK takes either the number of blocks k or the blocks themselves")
+        if blocks is not None and (redraw or seed != 0):
+            raise ArgumentError("PermK with given blocks has one fixed partition: no seed, no redraw")
+        self.redraw = bool(redraw)
+        self.seed = Key(seed).seed
+        self.blocks = None if blocks is None else _checked_blocks(blocks)
+        self.k = whole("PermK's k", k) if k is not None else len(self.blocks or [])
+        if self.k < 1:
+            raise ArgumentError(f"PermK has at least one block, got k = {self.k}")
+        self._made: tuple[int, dict[int, Indices]] = (0, {})  # (d, block number -> block) of the last d used
+
+    def sample(self, d: int, key: Key) -> Draw:
+        """Node n gets block ``bijection(seed, step, n // K)[n % K]`` of the partition."""
+        self._check(d)
+        group, position = divmod(key.node, self.k)
+        key = Key(key.seed, key.step, group, key.index)
+        number = randomness.permuted(key, Purpose.BLOCK, self.k, position)
+        block = self._part(d, number, key) if self.redraw else self._block(d, number)
+        return DiagonalDraw(d, block, np.full(block.size, float(self.k)))
+
+    def partition(self, d: int) -> list[Indices]:
+        """The K blocks of the fixed partition."""
+        self._check(d)
+        if self.redraw:
+            raise ArgumentError("this PermK draws a new partition each time: it has no fixed one")
+        return [self._block(d, number) for number in range(self.k)]
+
+    def _block(self, d: int, number: int) -> Indices:
+        if self.blocks is not None:
+            return self.blocks[number]
+        if self._made[0] != d:
+            self._made = (d, {})
+        made = self._made[1]
+        if number not in made:
+            made[number] = frozen(self._part(d, number, Key(self.seed)))
+        return made[number]
+
+    def _part(self, d: int, number: int, key: Key) -> Indices:
+        """Block `number` of the partition that `key` names, made without the other blocks."""
+        small, larger = divmod(d, self.k)
+        start = number * small + min(number, larger)
+        stop = start + small + (number < larger)
+        return np.sort(randomness.permutation(key, Purpose.PARTITION, d, start, stop))
+
+    def _constants(self, d: int) -> Constants:
+        k = float(self.k)
+        return Constants(k, k, k**2)
+
+    def expected_square(self, d: int) -> Array:
+        """K everywhere."""
+        return np.full(self._check(d), float(self.k))
+
+    def second_moment(self, d: int) -> Array:
+        """K where two coordinates share a block, 0 elsewhere; the mean of that over partitions if redrawn."""
+        self._check(d)
+        if not self.redraw:
+            labels = self._labels(d)
+            return np.where(labels[:, None] == labels, float(self.k), 0.0)
+        together = sum(q * (q - 1) * times for q, times in self._sizes(d).items())
+        moment = np.full((d, d), self.k * together / (d * (d - 1)) if d > 1 else 1.0)
+        np.fill_diagonal(moment, self.k)
+        return moment
+
+    def support_size(self, d: int) -> int:
+        """K blocks, or all subsets of a block's size."""
+        self._check(d)
+        return sum(math.comb(d, q) for q in self._sizes(d)) if self.redraw else self.k
+
+    def _support(self, d: int) -> Iterator[tuple[float, Draw]]:
+        if not self.redraw:
+            for block in self.partition(d):
+                yield 1 / self.k, DiagonalDraw(d, block, np.full(block.size, float(self.k)))
+            return
+        for q, times in self._sizes(d).items():
+            probability = times / (self.k * math.comb(d, q))
+            for kept in combinations(range(d), q):
+                yield probability, DiagonalDraw(d, np.array(kept, dtype=np.int64), np.full(q, float(self.k)))
+
+    def separable(self, d: int) -> tuple[Indices, int] | None:
+        """The fixed partition."""
+        return None if self.redraw else (self._labels(d), self.k)
+
+    def _labels(self, d: int) -> Indices:
+        labels = np.empty(d, dtype=np.int64)
+        for number, block in enumerate(self.partition(d)):
+            labels[block] = number
+        return labels
+
+    def _sizes(self, d: int) -> Counter[int]:
+        """How many blocks there are of each size."""
+        small, larger = divmod(d, self.k)
+        return Counter({small: self.k - larger, small + 1: larger} if larger else {small: self.k})
+
+    def _check(self, d: int) -> int:
+        d = super()._check(d)
+        if self.blocks is not None and sum(map(len, self.blocks)) != d:
+            raise ArgumentError(
+                f"the blocks cover {sum(map(len, self.blocks))} coordinates, the dimension is {d}"
+            )
+        return d
+
+    def _label(self) -> str:
+        how = "given blocks" if self.blocks is not None else "redrawn" if self.redraw else f"seed={self.seed}"
+        return f"PermK({self.k}, {how}): keeps {percent(1 / self.k)}, one of {self.k} blocks"
+
+
+def _checked_blocks(blocks: Sequence[ArrayLike]) -> list[Indices]:
+    """The blocks as sorted index arrays, if they cover 0 .. d-1 exactly once."""
+    checked = []
+    for number, block in enumerate(blocks):
+        array = np.asarray(block)
+        if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
+            raise ArgumentError(f"block {number} must be a list of coordinates (whole numbers)")
+        checked.append(frozen(np.sort(array.astype(np.int64))))
+    covered = np.sort(np.concatenate(checked)) if checked else np.empty(0, dtype=np.int64)
+    if covered.size == 0:
+        raise ArgumentError("the blocks hold no coordinates")
+    twice = covered[:-1][np.diff(covered) == 0]
+    if twice.size:
+        raise ArgumentError(f"the blocks overlap: coordinate {twice[0]} is in more than one place")
+    if covered[0] < 0:
+        raise ArgumentError(f"the blocks hold a negative coordinate, {covered[0]}")
+    if covered[-1] != covered.size - 1:
+        absent = int(np.flatnonzero(covered != np.arange(covered.size))[0])
+        raise ArgumentError(f"the blocks must cover 0 .. {covered[-1]} exactly once, but {absent} is in none")
+    return checked
