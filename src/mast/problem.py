@@ -131,7 +131,7 @@ class Problem(AbstractProblem):
 
     @property
     def problems(self) -> list[Problem]:
-        """This one."""
+        """Itself."""
         return [self]
 
     # ---- bounds (Lemmas 1 and 3) -------------------------------------------------------

@@ -84,7 +84,8 @@ class Matrices(Sketch):
     def sandwich(self, H: Array) -> Array:
         """The mean of S'HS."""
         self._check(H.shape[0])
-        result: Array = np.einsum("n,nki,kl,nlj->ij", self.weights, self.matrices, H, self.matrices, optimize=True)
+        S = self.matrices
+        result: Array = np.einsum("n,nki,kl,nlj->ij", self.weights, S, H, S, optimize=True)
         return result
 
     def support_size(self, d: int) -> int:
