@@ -1,0 +1,175 @@
+"""The `mast` command.
+
+A command is a function here; what it needs is imported inside it, so that ``mast --help``
+answers at once. Results go to standard output, remarks and errors to standard error. Bad input
+of any kind ends with exit code 2 and one line that says what was wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+from typer.core import TyperGroup
+
+import mast
+from mast.errors import MastError
+
+
+class OneLineErrors(TyperGroup):
+    """Turns errors of ours, and wrong usage, into one line on standard error and exit code 2."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the command; with `standalone_mode` (the default) this ends the process."""
+        run = partial(super().main, args, prog_name, complete_var, False, windows_expand_args, **extra)
+        if not standalone_mode:
+            return run()
+        try:
+            # An exit asked for with typer.Exit comes back as its code; commands return nothing.
+            code = run()
+        except MastError as error:
+            _fail(str(error))
+        except click.UsageError as error:
+            path = error.ctx.command_path if error.ctx else "mast"
+            # Typer and newer versions of Click both suggest what was meant: once is enough.
+            said = error.message if "Did you mean" in error.message else error.format_message()
+            _fail(f"{said.rstrip('.')}; `{path} --help` explains")
+        except click.ClickException as error:
+            _fail(error.format_message())
+        except click.Abort:
+            sys.exit(130)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str) -> None:
+    print("mast:", " ".join(message.split()), file=sys.stderr)
+    sys.exit(2)
+
+
+app = typer.Typer(
+    cls=OneLineErrors,
+    help="Train once, run sparse: models whose sparsified versions work.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    invoke_without_command=True,
+    pretty_exceptions_enable=False,
+)
+
+# Groups of commands, each a `typer.Typer` of its own.
+data_app = typer.Typer(help="Data sets: what is known by name, and where it is.")
+app.add_typer(data_app, name="data", invoke_without_command=True)
+
+
+def main() -> None:
+    """Run the `mast` command."""
+    app(prog_name="mast")
+
+
+@app.callback()
+def mast_command(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and stop.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what is done meanwhile.")] = False,
+) -> None:
+    """Options that come before the command's name."""
+    if version:
+        print(mast.__version__)
+        raise typer.Exit
+    if verbose:
+        logging.basicConfig(stream=sys.stderr, format="%(message)s")
+        logging.getLogger("mast").setLevel(logging.INFO)
+    _help_if_alone(context)
+
+
+@data_app.callback()
+def data_command(context: typer.Context) -> None:
+    """Show the help where no command follows."""
+    _help_if_alone(context)
+
+
+def _help_if_alone(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+        raise typer.Exit
+
+
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="The folder to search first.")]
+
+
+@data_app.command("list")
+def data_list(
+    data_dir: DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON list instead of a table.")] = False,
+) -> None:
+    """List the data sets known by name, and where each is now."""
+    from mast import data
+
+    where = data.available(data_dir)
+    if as_json:
+        import json
+
+        print(
+            json.dumps(
+                [
+                    {
+                        "name": known.name,
+                        "rows": known.rows,
+                        "features": known.features,
+                        "where": where[known.name],
+                        "address": known.address,
+                        "sha256": known.sha256,
+                    }
+                    for known in data.SETS.values()
+                ],
+                indent=1,
+            )
+        )
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold")
+    table.add_column("name")
+    table.add_column("rows", justify="right")
+    table.add_column("features", justify="right")
+    table.add_column("where")
+    for known in data.SETS.values():
+        place = where[known.name]
+        table.add_row(
+            known.name,
+            f"{known.rows:,}",
+            f"{known.features:,}",
+            place,
+            style="dim" if place == "absent" else None,
+        )
+    Console().print(table)
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str, typer.Argument(help="A name that `mast data list` shows.")],
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="The folder to put it into, instead of the cache.")
+    ] = None,
+) -> None:
+    """Bring a data set to this machine, verify it, and print the path of its file."""
+    from mast import data
+
+    print(data.fetch(name, data_dir))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,14 @@
+"""Data: LIBSVM files by name or by path, as sparse matrices with labels -1/+1.
+
+>>> import mast
+>>> A, b = mast.data.load("a1a")
+>>> A.shape, sorted(set(b))
+((1605, 119), [np.float64(-1.0), np.float64(1.0)])
+"""
+
+from mast.data.catalogue import SETS, DataSet
+from mast.data.loading import Loaded, available, fetch, load
+from mast.data.lookup import cache, find
+from mast.data.saving import save
+
+__all__ = ["SETS", "DataSet", "Loaded", "available", "cache", "fetch", "find", "load", "save"]

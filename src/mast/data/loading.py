@@ -1,0 +1,226 @@
+"""`load`: a name or a path to a sparse matrix and labels. `fetch`: a name to a file."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mast.data import checksums, faults, libsvm, lookup
+from mast.data.catalogue import SETS
+from mast.data.faults import Fault
+from mast.data.labels import Labels, check, short, to_signs
+from mast.data.unpack import read, unpack
+from mast.errors import ArgumentError, DataError
+
+_LOG = logging.getLogger("mast.data")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class Loaded(tuple[Any, NDArray[np.float64]]):
+    """A data set: the pair ``A, b``, which also remembers where it came from.
+
+    `labels` is the pair (negative, positive) of labels in the file that became -1 and +1, or
+    None if they were kept as they were; `path` is the file.
+    """
+
+    labels: tuple[float, float] | None
+    path: Path
+
+    @property
+    def A(self) -> Any:
+        """The rows, a SciPy CSR matrix."""
+        return self[0]
+
+    @property
+    def b(self) -> NDArray[np.float64]:
+        """One label a row."""
+        return self[1]
+
+    def __repr__(self) -> str:
+        rows, features = self.A.shape
+        return f"<{self.path.name}: {rows} rows, {features} features, {self.A.nnz} values; {self._said()}>"
+
+    def _said(self) -> str:
+        if self.labels is None:
+            return "labels as in the file"
+        negative, positive = map(short, self.labels)
+        return f"labels {negative} -> -1, {positive} -> +1"
+
+
+def load(
+    name_or_path: str | os.PathLike[str],
+    n_features: int | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    *,
+    labels: Labels = "binary",
+    zero_based: bool = False,
+    download: bool = True,
+) -> Loaded:
+    """Read a data set in LIBSVM format: ``A, b = load("a1a")``.
+
+    Parameters
+    ----------
+    name_or_path
+        A file (LIBSVM text, also gzip or bzip2), or the name of a set: it is looked for in
+        `data_dir`, in ``$MAST_DATA``, in the user's cache and among the embedded sets, then
+        downloaded into the cache. A set found by its name must have the right checksum; a file
+        given by a path with a folder in it (``./a1a``) is read as it is.
+    n_features
+        The number of columns. Without it, the largest index in the file: give it where a
+        training and a test set must agree.
+    data_dir
+        The folder to search first.
+    labels
+        "binary": there are two labels, of whatever value; the larger becomes +1, the other -1.
+        If there is one only, it must be -1 or +1. "raw": keep the numbers, for regression.
+        A pair ``(negative, positive)``: these two and no other, for parts of a set that may
+        hold one class only.
+    zero_based
+        Indices count from 0, as scikit-learn's `dump_svmlight_file` writes them, and not from 1.
+    download
+        False: never use the network.
+
+    Returns
+    -------
+    Loaded
+        A pair ``A, b``: a SciPy CSR matrix of float64 with int32 indices, and a float64 array.
+        Zeros written in the file are stored. How labels were mapped is in its `repr`, in its
+        attribute `labels`, and logged to "mast.data" (level INFO).
+
+    Raises
+    ------
+    DataError
+        If the set is absent, or the file damaged: the message names the file, the line and what
+        was found there. Refused are NaN and infinity, indices that do not ascend, numbers beyond
+        double precision, ranking data (qid:), and files without rows. Blank lines and what
+        follows "#" are skipped.
+
+    Examples
+    --------
+    >>> A, b = load("a1a")
+    >>> A.shape, b[:4]
+    ((1605, 119), array([-1., -1., -1., -1.]))
+    >>> load("a1a", n_features=123)
+    <a1a.gz: 1605 rows, 123 features, 22249 values; labels -1 -> -1, 1 -> +1>
+    """
+    check(labels)
+    n_features = _width(n_features)
+    found = lookup.find(name_or_path, data_dir)
+    if found is None:
+        found = _download(os.fspath(name_or_path), data_dir, download)
+    text = unpack(read(found.path), str(found.path))
+    if found.name is not None:
+        checksums.verify(found.name, found.path, text)
+    loaded = _parse(text, found.path, n_features, labels, zero_based)
+    _LOG.info("%r from %s", loaded, found.path)
+    return loaded
+
+
+def fetch(name: str, data_dir: str | os.PathLike[str] | None = None, *, download: bool = True) -> Path:
+    """The file of a set, brought here if it is not: found as `load` does, or downloaded, and verified.
+
+    With `data_dir` the file ends up there: copied if another folder has it, downloaded if not.
+
+    >>> fetch("a1a").name
+    'a1a.gz'
+    """
+    if data_dir is not None:
+        try:
+            Path(data_dir).expanduser().mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{data_dir}: the folder cannot be made: {error.strerror}") from error
+    found = lookup.find(name, data_dir)
+    if found is None:
+        found = _download(name, data_dir, download, into_data_dir=True)
+    raw = read(found.path)
+    if found.name is not None:
+        checksums.verify(found.name, found.path, unpack(raw, str(found.path)))
+    if data_dir is None or found.where in ("data_dir", "path"):
+        return found.path
+    return _copy(raw, found, Path(data_dir).expanduser())
+
+
+def available(data_dir: str | os.PathLike[str] | None = None) -> dict[str, str]:
+    """Where each known set is now: "data_dir", "MAST_DATA", "cached", "embedded" or "absent".
+
+    >>> available()["a1a"] != "absent"
+    True
+    """
+    return {name: _where(name, data_dir) for name in SETS}
+
+
+def _where(name: str, data_dir: str | os.PathLike[str] | None) -> str:
+    for where, folder in lookup.folders(data_dir).items():
+        if any(candidate.is_file() for candidate in lookup.candidates(folder, name)):
+            return where
+    return "absent"
+
+
+def _download(
+    name: str, data_dir: str | os.PathLike[str] | None, allowed: bool, into_data_dir: bool = False
+) -> lookup.Found:
+    if name not in SETS or not allowed:
+        raise lookup.absent(name, data_dir)
+    from mast.data.download import Unreachable, download
+
+    folder = Path(data_dir).expanduser() if data_dir is not None and into_data_dir else lookup.cache()
+    try:
+        path = download(SETS[name], folder)
+    except Unreachable as error:
+        raise lookup.absent(name, data_dir, str(error)) from error
+    _LOG.info("%s: downloaded from %s to %s", name, SETS[name].address, path)
+    return lookup.Found(path, "data_dir" if into_data_dir else "cached", name)
+
+
+def _copy(raw: bytes, found: lookup.Found, folder: Path) -> Path:
+    from mast.data.writing import write
+
+    target = folder / found.path.name
+    write(target, raw)
+    if found.name is not None and SETS[found.name].sha256 is None:
+        recorded = checksums.recorded(found.path.parent, found.name)
+        if recorded is not None:
+            checksums.record(folder, found.name, recorded)
+    return target
+
+
+def _parse(text: bytes, path: Path, n_features: int | None, labels: Labels, zero_based: bool) -> Loaded:
+    import scipy.sparse
+
+    text = text.removeprefix(_BYTE_ORDER_MARK)
+    try:
+        rows = libsvm.parse(text, n_features, zero_based)
+    except MemoryError as error:
+        raise DataError(f"{path}: too large for this machine's memory") from error
+    if isinstance(rows, Fault):
+        raise DataError(f"{path}, {faults.describe(rows, text, n_features)}")
+    if not rows.labels.size:
+        raise DataError(f"{path}: there are no rows in it, expected lines such as '+1 3:0.5 7:1'")
+    width = rows.width if n_features is None else n_features
+    if not width:
+        raise DataError(f"{path}: no row has a feature, so their number is unknown; give n_features")
+    b, pair = to_signs(rows.labels, labels, rows.lines, str(path))
+    A = scipy.sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=(len(b), width))
+    loaded = Loaded((A, b))
+    loaded.labels, loaded.path = pair, path
+    return loaded
+
+
+def _width(n_features: int | None) -> int | None:
+    if n_features is None:
+        return None
+    try:
+        width = operator.index(n_features)
+    except TypeError:
+        width = 0
+    if isinstance(n_features, bool) or not 1 <= width <= faults.MAX_INDEX:
+        raise ArgumentError(
+            f"n_features={n_features!r}, expected a whole number from 1 to {faults.MAX_INDEX}"
+        )
+    return width

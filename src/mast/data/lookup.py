@@ -1,0 +1,112 @@
+"""Where a data set is on this machine: the folders that are searched, and in which order."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from mast.data.catalogue import SETS
+from mast.errors import ArgumentError, DataError
+
+EMBEDDED = Path(__file__).parent / "embedded"
+SUFFIXES = ("", ".gz", ".bz2")
+
+
+class Found(NamedTuple):
+    """A file, where it was found ("path", "data_dir", "MAST_DATA", "cached", "embedded") and the set it is.
+
+    `name` is None for a file the user gave by its path: it is what the user says it is.
+    """
+
+    path: Path
+    where: str
+    name: str | None
+
+
+def cache() -> Path:
+    """The user's own folder for downloaded sets."""
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("mast", appauthor=False))
+
+
+def folders(data_dir: str | os.PathLike[str] | None = None) -> dict[str, Path]:
+    """The folders searched, in this order: `data_dir`, ``$MAST_DATA``, the cache, the embedded sets."""
+    places: dict[str, Path] = {}
+    if data_dir is not None:
+        places["data_dir"] = Path(data_dir).expanduser()
+    if os.environ.get("MAST_DATA"):
+        places["MAST_DATA"] = Path(os.environ["MAST_DATA"]).expanduser()
+    places["cached"] = cache()
+    places["embedded"] = EMBEDDED
+    return places
+
+
+def find(
+    name_or_path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None
+) -> Found | None:
+    """Look for a file of this path, then for a set of this name in `folders`; None if it is nowhere.
+
+    In each folder ``NAME``, ``NAME.gz`` and ``NAME.bz2`` are tried, also in a subfolder ``libsvm``.
+
+    >>> find("a1a").name
+    'a1a'
+    """
+    if not isinstance(name_or_path, (str, os.PathLike)):
+        raise ArgumentError(f"expected the name of a data set or a path, found {name_or_path!r}")
+    path = Path(name_or_path).expanduser()
+    bare = isinstance(name_or_path, str) and path.name == name_or_path
+    if _is(path, "is_file") or (not bare and _is(path, "exists")):
+        return Found(path, "path", set_name(path.name) if bare else None)
+    if path.is_absolute():
+        return None
+    for where, folder in folders(data_dir).items():
+        if where == "data_dir" and not _is(folder, "is_dir"):
+            raise DataError(f"{folder}: the data folder does not exist")
+        for candidate in candidates(folder, str(path)):
+            if _is(candidate, "is_file"):
+                return Found(candidate, where, set_name(path.name))
+    return None
+
+
+def candidates(folder: Path, name: str) -> list[Path]:
+    """The files that would be accepted as the set `name` in this folder."""
+    return [inner / (name + suffix) for inner in (folder, folder / "libsvm") for suffix in SUFFIXES]
+
+
+def set_name(file_name: str) -> str:
+    """The set a file of this name would be: without the suffix of its packing."""
+    for suffix in SUFFIXES[1:]:
+        if file_name.endswith(suffix):
+            return file_name.removesuffix(suffix)
+    return file_name
+
+
+def absent(name: str, data_dir: str | os.PathLike[str] | None, reason: str = "") -> DataError:
+    """The error that says what was looked for, where, and where it can be had."""
+    searched = [str(folder) for where, folder in folders(data_dir).items() if where != "embedded"]
+    if Path(name).is_absolute():
+        return DataError(f"{name}: no such file")
+    looked = f"no file {name}, and no {name}, {name}.gz or {name}.bz2 in {', '.join(searched)}"
+    if name not in SETS:
+        return DataError(f"{looked}; `mast data list` lists the sets known by name{_similar(name)}")
+    return DataError(
+        f"{looked}; {reason or 'downloading was not allowed'}; it can be had at {SETS[name].address} "
+        "(put it into one of these folders, or name its folder as data_dir or $MAST_DATA)"
+    )
+
+
+def _similar(name: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, SETS, n=3)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _is(path: Path, what: str) -> bool:
+    """`Path.is_file` and its like, where a name no file can have (too long, NUL) is no error."""
+    try:
+        return bool(getattr(path, what)())
+    except (OSError, ValueError):
+        return False
