@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import click
-import typer
-from typer.core import TyperGroup
 
 import mast
 from mast.errors import MastError
+
+with warnings.catch_warnings():  # Typer 0.20 imports two names that Click 8.5 calls deprecated
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import typer
+    from typer.core import TyperGroup
 
 
 class OneLineErrors(TyperGroup):
