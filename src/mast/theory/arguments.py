@@ -1,0 +1,185 @@
+"""What a statement may be given: every number is checked, with a message that says what would be right."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mast.errors import ArgumentError, BiasedSketchError, NoGuaranteeError
+
+Array = NDArray[np.float64]
+
+ROUNDING = 1e-12
+"""Relative slack in comparisons with a limit, so that a step size computed as the limit is not above it."""
+
+NO_STATEMENT = {
+    "local_steps": (
+        "no theorem covers local steps: between two averages the nodes move along different functions, "
+        "and the method is no longer gradient descent on f_D. Use local_steps=1 for a guarantee."
+    ),
+    "infinite_L_max": (
+        "L_max is infinite: the sketch is unbounded (a Gaussian, for instance), and no step size is safe for "
+        "every draw. Truncate the sketch so that L_max is finite, or run exact gradient descent on f_D with "
+        "step size 1/(L_f L_D), which does not use L_max."
+    ),
+    "biased_sketch": (
+        "the statements need E[S] = I. An unbiased sketch has E[S'S] >= I, that is L_D >= mu_D >= 1. "
+        "Rescale the sketch (Bernoulli divides what it keeps by the keep probability), or give the constants "
+        "of an unbiased one."
+    ),
+}
+"""Why a case has no guarantee, by name: what a run can report where its guarantee is None."""
+
+
+def number(name: str, value: Any) -> float:
+    """A finite float, or an error that names the argument."""
+    if value is None:
+        raise ArgumentError(f"{name} is missing: this statement uses it. Pass {name}=...")
+    try:
+        result = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ArgumentError(f"{name} must be one number, not {value!r}") from None
+    if not math.isfinite(result):
+        raise ArgumentError(f"{name} must be finite, not {result}")
+    return result
+
+
+def positive(name: str, value: Any, hint: str = "") -> float:
+    """A number above 0."""
+    result = number(name, value)
+    if result <= 0:
+        raise ArgumentError(f"{name} must be positive, not {result:g}{hint and '. ' + hint}")
+    return result
+
+
+def nonnegative(name: str, value: Any) -> float:
+    """A number, 0 or more."""
+    result = number(name, value)
+    if result < 0:
+        raise ArgumentError(f"{name} must not be negative, and is {result:g}")
+    return result
+
+
+def optional(name: str, value: Any) -> float | None:
+    """A nonnegative number, or None where the caller does not know it yet."""
+    return None if value is None else nonnegative(name, value)
+
+
+def unbiased(name: str, value: Any) -> float:
+    """L_D, mu_D or L_max of an unbiased sketch: at least 1."""
+    result = positive(name, value) if name != "L_max" else bounded_sketch(value)
+    if result < 1 - 1e-9:
+        raise BiasedSketchError(f"{name} = {result:g} is below 1: {NO_STATEMENT['biased_sketch']}")
+    return result
+
+
+def bounded_sketch(value: Any) -> float:
+    """L_max, which has to be finite."""
+    if isinstance(value, int | float | np.floating) and value == math.inf:
+        raise NoGuaranteeError(NO_STATEMENT["infinite_L_max"])
+    return positive("L_max", value)
+
+
+def strong_convexity(name: str, value: Any) -> float:
+    """mu_f of a strongly convex f: above 0."""
+    return positive(name, value, "Use the regime 'convex' for a function that is convex and no more")
+
+
+def per_node(name: str, value: Any, M: int, check: Any = positive) -> Array:
+    """One checked number per node; a single number stands for all M nodes."""
+    if value is None:
+        raise ArgumentError(f"{name} is missing: this statement uses it. Pass {name}=..., one value per node")
+    array = np.asarray(value)
+    if array.ndim > 1 or array.size not in (1, M):
+        raise ArgumentError(f"{name} must have one value or {M} (one per node), and has shape {array.shape}")
+    checked = [check(name, entry) for entry in array.ravel().tolist()]
+    return np.array(checked * M if len(checked) == 1 else checked, dtype=np.float64)
+
+
+def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """A whole number between low and high."""
+    result = number(name, value)
+    if result != math.floor(result) or result < low or (high is not None and result > high):
+        span = f"between {low} and {high}" if high is not None else f"of {low} or more"
+        raise ArgumentError(f"{name} must be a whole number {span}, not {value!r}")
+    return int(result)
+
+
+def probability(name: str, value: Any) -> float:
+    """A number in (0, 1]."""
+    result = number(name, value)
+    if not 0 < result <= 1:
+        raise ArgumentError(f"{name} must lie in (0, 1], and is {result:g}")
+    return result
+
+
+def target_share(value: Any) -> float:
+    """The delta of a plan: a number in (0, 1)."""
+    if value is None:
+        raise ArgumentError(
+            "delta is missing: this statement plans for a share of the start. Pass delta=.1, say"
+        )
+    result = number("delta", value)
+    if not 0 < result < 1:
+        raise ArgumentError(f"delta must lie strictly between 0 and 1, and is {result:g}")
+    return result
+
+
+def values(name: str, value: Any) -> Array:
+    """A nonnegative number or an array of them, as a float array; infinity passes, NaN does not."""
+    if value is None:
+        raise ArgumentError(f"{name} is missing: this statement uses it. Pass {name}=...")
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise ArgumentError(f"{name} must be a number or an array of numbers, not {value!r}") from None
+    if np.isnan(array).any():
+        raise ArgumentError(f"{name} holds NaN")
+    if (array < 0).any():
+        raise ArgumentError(f"{name} must not be negative, and holds {float(array.min()):g}")
+    return array
+
+
+def iteration_counts(value: Any) -> Array:
+    """T, or several of them: finite and nonnegative."""
+    array = values("T", value)
+    if np.isinf(array).any():
+        raise ArgumentError("T must be finite")
+    return array
+
+
+def choice(name: str, value: str, allowed: tuple[str, ...]) -> str:
+    """One of a few words."""
+    if value not in allowed:
+        raise ArgumentError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
+    return value
+
+
+def regime_of(value: str, algorithm: str, without: dict[str, str] | None = None) -> str:
+    """The regime, refused where the algorithm has no statement for it."""
+    choice("regime", value, ("strongly_convex", "convex", "nonconvex"))
+    if without and value in without:
+        raise NoGuaranteeError(f"{algorithm} has no statement for the regime {value!r}: {without[value]}")
+    return value
+
+
+def combined(formula: str, value: float) -> float:
+    """A product of constants, refused where it left the range of floating point."""
+    if not 1e-300 < value < 1e300:
+        raise ArgumentError(
+            f"{formula} = {value:g} is outside the range of floating point: measure f in other units, "
+            "so that its smoothness is nearer 1"
+        )
+    return value
+
+
+def consistent(mu: float, limit: float, formula: str) -> None:
+    """Refuse constants that no function has: strong convexity above the smoothness that bounds the step."""
+    if mu * limit > 1 + 1e-9:
+        raise ArgumentError(
+            f"the strong convexity {mu:g} of f_D exceeds {formula} = {1 / limit:g}: "
+            "no function and sketch have these constants"
+        )

@@ -1,0 +1,241 @@
+"""Distributed DSGD (Algorithm 2): Theorems 5, 15 and 16, Corollaries 8, 9 and 10, corrected and sharpened.
+
+Node i of M holds f_i and its own sketch; one step is x <- x - (g/M) sum_i S_i' grad f_i(v + S_i(x - v)).
+With Lbar = mean_i(L_fi L_Di), Lhat = max_i(L_fi L_max_i), D' = Lbar Lhat,
+mu = mean_i(mu_fi mu_Di) and gap = f_D^inf - mean_i f_i^inf:
+
+==================  ==============================  ==========================================================
+regime, nodes       step size                       bound
+==================  ==============================  ==========================================================
+strongly_convex
+ - any              g <= 1/Lhat                     E|x^T - x_D*|² <= (1 - g mu)^T r0sq + 2 g Lhat gap/mu
+ - independent      g <= 1/(Lbar + Lhat/M)          the same with Lhat/M in the last term
+ - disjoint         g <= M/Lhat                     the same with Lhat/M in the last term
+convex
+ - any              g <= 1/(2 Lhat)                 E f_D(xbar) - f_D^inf <= r0sq/(g T) + 2 g Lhat gap
+ - independent      g <= 1/(2 (Lbar + Lhat/M))      the same with Lhat/M in the last term
+ - disjoint         g <= M/(2 Lhat)                 the same with Lhat/M in the last term
+nonconvex
+ - any              g <= 1/sqrt(D' T)               min_t E|grad f_D|² <= 3 delta0/(g T) + g D' gap
+ - independent      g <= min{1/Lbar, sqrt(M/(D'T))} min_t E|grad f_D|² <= 6 delta0/(g T) + 2 g (D'/M) gap
+ - disjoint         g <= sqrt(M/(D' T))             min_t E|grad f_D|² <= 3 delta0/(g T) + g (D'/M) gap
+==================  ==============================  ==========================================================
+
+"any" needs nothing of how the nodes' sketches depend on each other. "independent": they are independent.
+"disjoint": no coordinate is kept by two nodes (Perm-K over M <= K nodes, independent subnetwork training),
+so the nodes' gradients are orthogonal.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from mast.errors import ArgumentError, NoGuaranteeError
+from mast.theory.arguments import (
+    NO_STATEMENT,
+    choice,
+    combined,
+    consistent,
+    nonnegative,
+    optional,
+    per_node,
+    positive,
+    probability,
+    regime_of,
+    unbiased,
+    whole,
+)
+from mast.theory.forms import UNBIASED, Average, Contraction, Stationarity, known, noise_of
+from mast.theory.guarantee import Guarantee
+
+_SMOOTH = "each f_i is L_fi-smooth and bounded below"
+_COUPLING = {
+    "any": "the nodes' sketches may depend on each other in any way",
+    "independent": "the nodes' sketches are independent",
+    "disjoint": "no coordinate is kept by two nodes at one step",
+}
+_SHARPER = {"any": "", "independent": ", independent nodes", "disjoint": ", disjoint nodes"}
+
+
+def distributed(
+    regime: str,
+    *,
+    nodes: str = "any",
+    L_f: Any = None,
+    mu_f: Any = None,
+    L_D: Any = None,
+    mu_D: Any = None,
+    L_max: Any = None,
+    gap: float | None = None,
+    M: int | None = None,
+    participation: Any = 1.0,
+    participants: int | None = None,
+    local_steps: int = 1,
+) -> Guarantee:
+    """The guarantee of distributed DSGD: Theorem 15 (strongly convex), 16 (convex) or 5 (non-convex).
+
+    L_f, mu_f, L_D, mu_D, L_max have one value per node, or one for all; `M` is read from their length, or
+    given. `gap` is f_D^inf - mean_i f_i^inf. Independent and disjoint nodes get the sharper statements.
+    With one node, "any" is the sharpest.
+
+    `participation`: node i takes part with probability q_i and its gradient is weighted by 1/q_i; L_max_i/q_i
+    takes the place of L_max_i. `participants=m`: m of the M nodes, uniformly, averaged over m; Lhat stays,
+    and where the table has Lhat/M, m takes the place of M. `local_steps` above 1 has no statement.
+
+    `plan` uses the corollaries' closed forms (those of `dsgd` with Lhat for L_f L_max and D' for D²); for
+    independent nodes and non-convex f, the fewest T is found numerically with the step size that serves it
+    best.
+
+    >>> g = distributed("convex", nodes="independent", L_f=[1, 2], L_D=[2, 4], L_max=[4, 16], gap=.5)
+    >>> 1 / g.max_step_size()
+    42.0
+    >>> g.bound(.02, 1000, r0sq=1.)
+    0.37
+    >>> distributed("convex", L_f=[1, 2], L_max=[4, 16], participation=[1., .5]).max_step_size() * 2 * 64
+    1.0
+    """
+    regime_of(regime, "distributed DSGD")
+    choice("nodes", nodes, ("any", "independent", "disjoint"))
+    if whole("local_steps", local_steps, 1) > 1:
+        raise NoGuaranteeError(NO_STATEMENT["local_steps"])
+    M = _count(M, L_f=L_f, mu_f=mu_f, L_D=L_D, mu_D=mu_D, L_max=L_max, participation=participation)
+    smooth, share = per_node("L_f", L_f, M), per_node("participation", participation, M, probability)
+    averaged = M if participants is None else whole("participants", participants, 1, M)
+    if averaged < M and (share < 1).any():
+        raise ArgumentError("give participation (a probability per node) or participants (m of M), not both")
+    with np.errstate(over="ignore"):
+        Lhat = combined(
+            "max_i L_fi L_max_i", float((smooth * (per_node("L_max", L_max, M, unbiased) / share)).max())
+        )
+    noisy = Lhat if nodes == "any" else Lhat / averaged
+    Lbar = None
+    if nodes == "independent" or regime == "nonconvex":
+        with np.errstate(over="ignore"):
+            Lbar = combined("mean_i L_fi L_Di", float((smooth * per_node("L_D", L_D, M, unbiased)).mean()))
+    gap = optional("gap", gap)
+    numbers = known(M=M, participants=participants, Lhat=Lhat, Lbar=Lbar, gap=gap)
+    if regime == "nonconvex":
+        assert Lbar is not None
+        return _nonconvex(nodes, Lbar, noisy, gap, numbers)
+    steepest = noisy + (Lbar or 0.0) if nodes == "independent" else noisy
+    return _convex(regime, nodes, steepest, noisy, gap, numbers, _mean_mu(regime, mu_f, mu_D, M))
+
+
+def averaged_draws(
+    regime: str,
+    *,
+    draws: int,
+    L_f: float | None = None,
+    mu_f: float | None = None,
+    L_D: float | None = None,
+    mu_D: float | None = None,
+    L_max: float | None = None,
+    gap: float | None = None,
+) -> Guarantee:
+    """The guarantee of DSGD with the gradients of `draws` independent draws averaged at each step.
+
+    The statement for independent nodes with M = draws and one f. The noise falls with the number of draws,
+    and the limit tends to that of gradient descent on f_D, 1/(L_f L_D) (half of it for convex f). For one
+    draw, `dsgd` is sharper.
+
+    >>> [round(averaged_draws("convex", draws=m, L_f=1, L_D=4, L_max=16).max_step_size(), 4) for m in (4, 64)]
+    [0.0625, 0.1176]
+    """
+    M = whole("draws", draws, 1)
+    return distributed(
+        regime, nodes="independent", L_f=L_f, mu_f=mu_f, L_D=L_D, mu_D=mu_D, L_max=L_max, gap=gap, M=M
+    )
+
+
+def _count(M: int | None, **arrays: Any) -> int:
+    """The number of nodes: given, or the one length that the arrays have."""
+    sizes = {name: np.size(value) for name, value in arrays.items() if value is not None}
+    longest = max(sizes.values())
+    count = longest if M is None else whole("M", M, 1)
+    if any(size not in (1, count) for size in sizes.values()):
+        found = ", ".join(f"{name} has {size}" for name, size in sizes.items())
+        raise ArgumentError(
+            f"per-node arguments must have one value or one per node ({count} nodes): {found}"
+        )
+    return count
+
+
+def _mean_mu(regime: str, mu_f: Any, mu_D: Any, M: int) -> float | None:
+    """The mean of mu_fi mu_Di; a node may have mu_fi = 0, not all of them."""
+    if regime != "strongly_convex":
+        return None
+    mu = float((per_node("mu_f", mu_f, M, nonnegative) * per_node("mu_D", mu_D, M, unbiased)).mean())
+    return positive(
+        "mean_i mu_fi mu_Di", mu, "Use the regime 'convex' for functions that are convex and no more"
+    )
+
+
+def _convex(
+    regime: str,
+    nodes: str,
+    steepest: float,
+    noisy: float,
+    gap: float | None,
+    numbers: dict[str, float],
+    mu: float | None,
+) -> Guarantee:
+    scale = {"any": "Lhat", "independent": "(Lbar + Lhat/M)", "disjoint": "(Lhat/M)"}[nodes]
+    term = "2 g Lhat gap" if nodes == "any" else "2 g (Lhat/M) gap"
+    if mu is not None:
+        consistent(mu, 1 / steepest, scale)
+        return Contraction(
+            algorithm="distributed DSGD",
+            regime=regime,
+            statement=f"Theorem 15, Corollary 9, corrected: distributed, strongly convex{_SHARPER[nodes]}",
+            assumptions=(
+                _SMOOTH,
+                "each f_i is mu_fi-convex, the mean of mu_fi mu_Di positive",
+                UNBIASED,
+                _COUPLING[nodes],
+            ),
+            limit_formula=f"g <= 1/{scale}",
+            bound_formula=f"(1 - g mu)^T r0sq + {term}/mu",
+            constants={**numbers, "mu": mu},
+            mu=mu,
+            limit=1 / steepest,
+            noise=noise_of(2 * noisy, gap),
+        )
+    return Average(
+        algorithm="distributed DSGD",
+        regime=regime,
+        statement=f"Theorem 16, Corollary 10, corrected: distributed, convex{_SHARPER[nodes]}",
+        assumptions=(_SMOOTH, "each f_i is convex and f_D has a minimiser", UNBIASED, _COUPLING[nodes]),
+        limit_formula=f"g <= 1/(2 {scale})",
+        bound_formula=f"r0sq/(g T) + {term}",
+        constants=numbers,
+        limit=1 / (2 * steepest),
+        noise=noise_of(2 * noisy, gap),
+    )
+
+
+def _nonconvex(
+    nodes: str, Lbar: float, noisy: float, gap: float | None, numbers: dict[str, float]
+) -> Guarantee:
+    growth = combined("D' = Lbar Lhat", Lbar * noisy)
+    independent = nodes == "independent"
+    product = "D'" if nodes == "any" else "(D'/M)"
+    return Stationarity(
+        algorithm="distributed DSGD",
+        regime="nonconvex",
+        statement=f"Theorem 5, Corollary 8, corrected: distributed, non-convex{_SHARPER[nodes]}",
+        assumptions=(_SMOOTH, UNBIASED, _COUPLING[nodes]),
+        limit_formula=f"g <= min{{1/Lbar, 1/sqrt({product} T)}}"
+        if independent
+        else f"g <= 1/sqrt({product} T)",
+        bound_formula=(
+            f"6 delta0/(g T) + 2 g {product} gap" if independent else f"3 delta0/(g T) + g {product} gap"
+        ),
+        constants=numbers,
+        growth=growth,
+        cap=1 / Lbar if independent else math.inf,
+        first=6.0 if independent else 3.0,
+        noise=noise_of(2 * growth if independent else growth, gap),
+    )

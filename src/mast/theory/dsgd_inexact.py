@@ -1,0 +1,184 @@
+"""DSGD with a stochastic sketched gradient (Algorithm 1, II): Theorems 4, 12 and 13, Corollaries 5, 6 and 7.
+
+The estimator g_S has E g_S(x) = grad f_S(x) and, with f^inf (not f_S^inf) in the first term,
+
+    E|g_S(x)|² <= 2A (f_S(x) - f^inf) + B |grad f_S(x)|² + C.
+
+With D_AB = A + B L_f L_max, mu = mu_D mu_f and noise = 2 gap D_AB + C:
+
+==================  ================================  ====================================================
+regime              step size                         bound
+==================  ================================  ====================================================
+strongly_convex     g <= 1/D_AB                       E|x^T - x_D*|² <= (1 - g mu)^T r0sq + g noise/mu
+convex              g <= 1/(2 D_AB)                   E f_D(xbar) - f_D^inf <= r0sq/(g T) + g noise
+nonconvex           g <= 1/sqrt(L_f L_D D_AB T)       min_t E|grad f_D|² <= 3 delta0/(g T) + g L_f L_D noise/2
+==================  ================================  ====================================================
+
+`sampling_constants` gives A, B, C for drawing terms of a finite sum.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mast.errors import ArgumentError
+from mast.theory.arguments import (
+    choice,
+    combined,
+    consistent,
+    nonnegative,
+    optional,
+    per_node,
+    positive,
+    regime_of,
+    strong_convexity,
+    unbiased,
+    whole,
+)
+from mast.theory.forms import SMOOTH, UNBIASED, Average, Contraction, Stationarity, known, noise_of
+from mast.theory.guarantee import Guarantee
+from mast.theory.sampling import zeta
+
+_ESTIMATOR = "the estimator is unbiased, with E|g_S|² <= 2A (f_S - f^inf) + B |grad f_S|² + C"
+
+
+def dsgd_inexact(
+    regime: str,
+    *,
+    A: float | None = None,
+    B: float | None = None,
+    C: float | None = None,
+    L_f: float | None = None,
+    mu_f: float | None = None,
+    L_D: float | None = None,
+    mu_D: float | None = None,
+    L_max: float | None = None,
+    gap: float | None = None,
+) -> Guarantee:
+    """The guarantee of DSGD (II): Theorem 12 (strongly convex), 13 (convex) or 4 (non-convex).
+
+    A = C = 0, B = 1 is DSGD (I). C and `gap` are needed for bounds and plans, not for step sizes.
+    L_f and L_max are used where B > 0 (L_f also where f is not convex).
+
+    `plan`, for 2 delta r0sq (eps² if non-convex), noise being 2 gap D_AB + C:
+
+    - strongly convex: g = min{1/D_AB, mu delta r0sq/noise},
+      T >= (1/mu) max{D_AB, noise/(mu delta r0sq)} ln(1/delta)
+    - convex: g = min{1/(2 D_AB), delta r0sq/noise}, T >= (1/delta) max{2 D_AB, noise/(delta r0sq)}
+    - non-convex: g = min{1/sqrt(L_f L_D D_AB T), eps²/(L_f L_D noise)},
+      T >= (6 delta0 L_f L_D/eps⁴) max{6 delta0 D_AB, noise}
+
+    >>> g = dsgd_inexact("convex", A=10, B=.5, C=3, L_f=2, L_max=16, gap=.25)
+    >>> 1 / g.max_step_size()
+    52.0
+    >>> g.bound(.01, 1000, r0sq=1)
+    0.26
+    >>> g.plan(delta=.05, r0sq=1).iterations
+    6400
+    """
+    regime_of(regime, "DSGD (II)")
+    A, B, C, gap = nonnegative("A", A), nonnegative("B", B), optional("C", C), optional("gap", gap)
+    constant = combined("A + B L_f L_max", A + (B and B * positive("L_f", L_f) * unbiased("L_max", L_max)))
+    missing = "gap" if gap is None else "C"
+    noise = None if gap is None or C is None else noise_of(1.0, 2 * gap * constant + C)
+    numbers = known(A=A, B=B, C=C, D_AB=constant, gap=gap)
+    if regime == "strongly_convex":
+        mu = strong_convexity("mu_f", mu_f) * unbiased("mu_D", mu_D)
+        consistent(mu, 1 / constant, "A + B L_f L_max")
+        return Contraction(
+            algorithm="DSGD (II)",
+            regime=regime,
+            statement="Theorem 12, Corollary 6: DSGD with stochastic sketched gradients, strongly convex f",
+            assumptions=(SMOOTH, "f is mu_f-strongly convex", UNBIASED, _ESTIMATOR),
+            limit_formula="g <= 1/D_AB",
+            bound_formula="(1 - g mu_D mu_f)^T r0sq + g (2 gap D_AB + C)/(mu_D mu_f)",
+            constants={**numbers, "mu": mu},
+            mu=mu,
+            limit=1 / constant,
+            noise=noise,
+            noise_needs=missing,
+        )
+    if regime == "convex":
+        return Average(
+            algorithm="DSGD (II)",
+            regime=regime,
+            statement="Theorem 13, Corollary 7, corrected: DSGD with stochastic sketched gradients, convex f",
+            assumptions=(SMOOTH, "f is convex and f_D has a minimiser", UNBIASED, _ESTIMATOR),
+            limit_formula="g <= 1/(2 D_AB)",
+            bound_formula="r0sq/(g T) + g (2 gap D_AB + C)",
+            constants=numbers,
+            limit=1 / (2 * constant),
+            noise=noise,
+            noise_needs=missing,
+        )
+    smoothness = positive("L_f", L_f) * unbiased("L_D", L_D)
+    return Stationarity(
+        algorithm="DSGD (II)",
+        regime=regime,
+        statement="Theorem 4, Corollary 5: DSGD with stochastic sketched gradients, non-convex f",
+        assumptions=(SMOOTH, UNBIASED, _ESTIMATOR),
+        limit_formula="g <= 1/sqrt(L_f L_D D_AB T)",
+        bound_formula="3 delta0/(g T) + g L_f L_D (2 gap D_AB + C)/2",
+        constants={**numbers, "L_f L_D": smoothness},
+        growth=combined("L_f L_D D_AB", smoothness * constant),
+        noise=None if noise is None else noise_of(smoothness / 2, noise),
+        noise_needs=missing,
+    )
+
+
+class SamplingConstants(NamedTuple):
+    """A, B and C of an estimator; `dsgd_inexact(regime, **constants._asdict(), ...)` takes them."""
+
+    A: float
+    B: float
+    C: float | None
+
+
+def sampling_constants(
+    *,
+    L_fi: Any,
+    batch_size: int = 1,
+    n: int | None = None,
+    sketches: str = "one",
+    L_f: float | None = None,
+    L_D: float | None = None,
+    L_max: float | None = None,
+    terms_gap: float | None = None,
+) -> SamplingConstants:
+    """A, B, C for a minibatch of `batch_size` of the n terms f_i, drawn uniformly without replacement.
+
+    `sketches="one"`, one draw of S a step, with z = zeta(n, batch_size), which is 1 for a single term:
+
+        A = z L_max max_i L_fi,  B = 1 - z,  C = 2 A terms_gap,  terms_gap = f^inf - mean_i f_i^inf.
+
+    `sketches="all"`, the gradient averaged over all sketches: L_D takes the place of L_max everywhere, and
+    |grad f_D|² <= 2 L_f L_D (f_D - f^inf) turns the B term into part of A, so that B = 0 and
+    D_AB = z L_D max_i L_fi + (1 - z) L_f L_D, with C = 2 z L_D max_i L_fi terms_gap.
+
+    L_fi is one value per term; or, with `n`, the largest. L_f is used where sketches are averaged and
+    batch_size > 1. Without `terms_gap`, C is None: enough for step sizes.
+
+    >>> sampling_constants(L_fi=[1., 2., 6.], L_max=16, terms_gap=.5)
+    SamplingConstants(A=96.0, B=0.0, C=96.0)
+    >>> sampling_constants(L_fi=[1., 2., 6.], L_max=16, batch_size=2, terms_gap=.5)
+    SamplingConstants(A=24.0, B=0.75, C=24.0)
+    >>> sampling_constants(L_fi=[1., 2., 6.], L_D=4, L_f=3, batch_size=2, sketches="all", terms_gap=.5)
+    SamplingConstants(A=15.0, B=0.0, C=6.0)
+    """
+    choice("sketches", sketches, ("one", "all"))
+    count = np.size(L_fi) if n is None else whole("n", n, 1)
+    if np.size(L_fi) not in (1, count):
+        raise ArgumentError(f"L_fi must have one value or n = {count}, and has {np.size(L_fi)}")
+    steepest = float(per_node("L_fi", L_fi, count).max())
+    z = zeta(count, batch_size)
+    if sketches == "one":
+        A, B, extra = z * unbiased("L_max", L_max) * steepest, 1 - z, 0.0
+    else:
+        smoothness = unbiased("L_D", L_D)
+        A, B, extra = z * smoothness * steepest, 0.0, 0.0
+        if z < 1:
+            extra = (1 - z) * positive("L_f", L_f) * smoothness
+    terms_gap = optional("terms_gap", terms_gap)
+    return SamplingConstants(A + extra, B, None if terms_gap is None else 2 * A * terms_gap)

@@ -1,0 +1,238 @@
+"""What a theorem promises: the largest step size, the bound, and a plan that reaches a target."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mast.errors import ArgumentError, NoGuaranteeError
+from mast.theory.arguments import ROUNDING, Array, iteration_counts, positive, target_share, values
+from mast.theory.search import fewest_iterations
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A step size and a number of iterations after which the bounded quantity is at most `target`."""
+
+    step_size: float
+    iterations: int
+    target: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What is known of the start of a run; a statement takes what it uses and leaves the rest."""
+
+    r0sq: Array | None
+    delta0: Array | None
+    Psi0: Array | None
+    D0: Array | None
+    sigma_sq: Array | None
+
+    @classmethod
+    def of(cls, **known: Any) -> Start:
+        """Check each value that is given."""
+        return cls(**{name: None if value is None else values(name, value) for name, value in known.items()})
+
+    def need(self, name: str) -> Array:
+        """The named value, or an error that says what it is."""
+        value: Array | None = getattr(self, name)
+        if value is None:
+            raise ArgumentError(f"{name} is missing: this statement uses it. Pass {name}= {MEANING[name]}")
+        return value
+
+    def need_one(self, name: str) -> float:
+        """The named value as one number, for a plan."""
+        value = self.need(name)
+        if value.size != 1 or not np.isfinite(value).all():
+            raise ArgumentError(f"a plan needs one finite {name}, not {value}")
+        return float(value.reshape(()))
+
+
+MEANING = {
+    "r0sq": "the squared distance from x0 to x_D*",
+    "delta0": "f_D(x0) - f_D^inf",
+    "Psi0": "the statement's Lyapunov function at the start",
+    "D0": "mean_i |grad f_Si(x0) - grad f_Si(x_D*)|²",
+    "sigma_sq": "mean_i |grad f_Si(x_D*)|²",
+}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Guarantee(ABC):
+    """One statement with its constants filled in.
+
+    Attributes
+    ----------
+    algorithm, regime : the method and the class of f the statement is about.
+    statement : which theorem or corollary, in words.
+    assumptions : what has to hold for it.
+    quantity : what `bound` bounds.
+    limit_formula, bound_formula : the mathematics, g being the step size.
+    constants : the numbers the formulas were filled in with.
+    """
+
+    algorithm: str
+    regime: str
+    statement: str
+    assumptions: tuple[str, ...]
+    quantity: str
+    limit_formula: str
+    bound_formula: str
+    constants: Mapping[str, float] = field(default_factory=dict)
+
+    def max_step_size(self, T: Any = None) -> Any:
+        """The largest step size the statement allows, for a run of T iterations where that matters.
+
+        A float; an array where T is an array and the limit depends on it.
+        """
+        counts = None if T is None else iteration_counts(T)
+        if self._limit_depends_on_T:
+            if counts is None:
+                raise ArgumentError(
+                    f"the step size of this statement depends on the length of the run "
+                    f"({self.limit_formula}): call max_step_size(T=...)"
+                )
+            if (counts < 1).any():
+                raise ArgumentError("T must be 1 or more: a run without iterations has no step size")
+        with np.errstate(all="ignore"):
+            return _plain(self._limit(counts))
+
+    def bound(
+        self,
+        step_size: Any,
+        T: Any,
+        *,
+        r0sq: Any = None,
+        delta0: Any = None,
+        Psi0: Any = None,
+        D0: Any = None,
+        sigma_sq: Any = None,
+    ) -> Any:
+        """What the statement promises after T iterations: `quantity` is at most this.
+
+        Scalars give a float; arrays broadcast. A step size above the limit gives infinity, for which
+        `why` has the reason. Of r0sq, delta0, Psi0, D0 and sigma_sq, what the statement does not use is
+        ignored.
+        """
+        steps, counts = values("step_size", step_size), iteration_counts(T)
+        start = Start.of(r0sq=r0sq, delta0=delta0, Psi0=Psi0, D0=D0, sigma_sq=sigma_sq)
+        with np.errstate(all="ignore"):
+            inside = self._value(steps, counts, start)
+            allowed = steps <= self._limit(counts) * (1 + ROUNDING)
+            result = np.where(allowed, inside, self._beyond(steps, counts, start))
+        return _plain(np.where(np.isnan(result), np.inf, result))
+
+    def plan(
+        self,
+        *,
+        delta: Any = None,
+        eps: Any = None,
+        r0sq: Any = None,
+        delta0: Any = None,
+        Psi0: Any = None,
+        D0: Any = None,
+        sigma_sq: Any = None,
+    ) -> Plan:
+        """A step size and a number of iterations that bring `quantity` to a target.
+
+        The target is 2 delta times the start (r0sq, or Psi0 where the statement uses that) for convex f,
+        eps² for non-convex f; `Plan.target` holds it.
+        """
+        start = Start.of(r0sq=r0sq, delta0=delta0, Psi0=Psi0, D0=D0, sigma_sq=sigma_sq)
+        with np.errstate(all="ignore"):
+            if self.regime == "nonconvex":
+                if eps is None:
+                    raise ArgumentError(
+                        "eps is missing: a non-convex plan brings |grad f_D|² to eps². Pass eps=..."
+                    )
+                return self._plan(positive("eps", eps), start)
+            return self._plan(target_share(delta), start)
+
+    def why(self, step_size: float, T: float | None = None) -> str:
+        """Whether the statement allows this step size, and the reason, as a sentence."""
+        step, limit = float(step_size), self.max_step_size(T)
+        run = f" for T = {T:g}" if self._limit_depends_on_T and T is not None else ""
+        if step <= limit * (1 + ROUNDING):
+            return f"step size {step:.4g} is within the limit {self.limit_formula} = {limit:.4g}{run}"
+        return (
+            f"step size {step:.4g} is {step / limit if limit else math.inf:.3g} times the limit "
+            f"{self.limit_formula} = {limit:.4g}{run}; {self._beyond_words}"
+        )
+
+    _beyond_words = "above it the statement promises nothing, and the bound is infinite"
+
+    @property
+    def _limit_depends_on_T(self) -> bool:
+        return False
+
+    @abstractmethod
+    def _limit(self, T: Array | None) -> Array:
+        """The largest step size, one for each T."""
+
+    @abstractmethod
+    def _value(self, step: Array, T: Array, start: Start) -> Array:
+        """The bound where the step size is allowed."""
+
+    def _beyond(self, step: Array, T: Array, start: Start) -> Array:
+        """The bound where the step size is above the limit."""
+        return np.full(np.broadcast_shapes(step.shape, T.shape), np.inf)
+
+    @abstractmethod
+    def _plan(self, aim: float, start: Start) -> Plan:
+        """The plan for delta = aim, or for eps = aim."""
+
+    def _settle(self, step: Callable[[int], float], needed: float, target: float, start: Start) -> Plan:
+        """The closed form's T as a whole number, raised where rounding left the bound above the target."""
+        if not math.isfinite(needed):
+            raise NoGuaranteeError(f"a target of {target:g} takes more iterations than a float can count")
+        iterations = max(1, math.ceil(needed))
+        for _ in range(100):
+            size = step(iterations)
+            if (
+                size > 0
+                and float(self._value(np.asarray(size), np.asarray(float(iterations)), start)) <= target
+            ):
+                return Plan(step_size=size, iterations=iterations, target=target)
+            iterations += max(1, iterations >> 50)
+        raise NoGuaranteeError(f"a target of {target:g} is below what floating point resolves here")
+
+    def _search(self, target: float, start: Start) -> Plan:
+        """The fewest iterations for which some allowed step size meets the target."""
+        step, iterations = fewest_iterations(
+            lambda steps, T: self._value(steps, np.asarray(T), start),
+            lambda T: float(self._limit(np.asarray(T))),
+            target,
+        )
+        return Plan(step_size=step, iterations=iterations, target=target)
+
+    def __repr__(self) -> str:
+        return f"<Guarantee of {self.algorithm}, {self.regime}: {self.limit_formula}; {self.statement}>"
+
+    def __str__(self) -> str:
+        numbers = ", ".join(f"{name} = {value:.4g}" for name, value in self.constants.items())
+        return "\n".join(
+            [
+                f"{self.algorithm}, {self.regime}",
+                f"  statement   {self.statement}",
+                f"  step size   {self.limit_formula}",
+                f"  promises    {self.quantity} <= {self.bound_formula}",
+                f"  constants   {numbers}",
+                *(f"  assumes     {words}" for words in self.assumptions),
+            ]
+        )
+
+
+def _plain(result: Any) -> Any:
+    """A float for a single number, else the array."""
+    return float(result) if np.ndim(result) == 0 else result
+
+
+def decay(rate: Array, T: Array) -> Array:
+    """(1 - rate)^T without loss for small rates; 1 at T = 0."""
+    return np.where(T == 0, 1.0, np.exp(T * np.log1p(-np.minimum(rate, 1.0))))

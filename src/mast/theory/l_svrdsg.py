@@ -1,0 +1,259 @@
+"""L-SVRDSG (Algorithm 3), variance reduction over a finite uniform support: Theorems 17 and 19, corrected.
+
+h = grad f_S(x) - grad f_S(w) + hhat, x <- x - g h; with probability p the reference point w becomes the x
+of before the step. hhat is the mean of grad f_Si(w) over a batch of b of the N sketches, drawn without
+replacement. With rho = min{g mu_D mu_f, p/2}, z = zeta(N, b), D0 = mean_i |grad f_Si(x0) - grad
+f_Si(x_D*)|² and sigma² = mean_i |grad f_Si(x_D*)|²:
+
+**b = N, or p = 1, or a fresh batch at every step**, with
+Psi = |x - x_D*|² + (16 g²/(p N)) sum_i |grad f_Si(w) - grad f_Si(x_D*)|²
+
+- strongly_convex: g <= 1/(20 L_f L_max), E Psi^T <= (1 - rho)^T Psi0 + 8 g² L_f L_max z gap/rho
+- convex: g <= 1/(40 L_f L_max), E f_D(xbar) - f_D^inf <= Psi0/(g T) + 8 g L_f L_max z gap
+
+**the batch kept until the next refresh**, b < N and p < 1
+
+- strongly_convex: g <= 1/(L_f [6 L_max + (2 L_D + 32 z L_max)/p]),
+  E|x^T - x_D*|² <= 2 (1 - rho)^T (r0sq + c D0) + 48 g² z sigma²/(p rho), c = (4 g²/p)(1 + 8 z/p)
+- convex: g <= 1/(L_f [2 L_D/p + 8 L_max + (12/p + 8) z L_max]),
+  mean_t E f_D(x^t) - f_D^inf <= (r0sq + c' D0)/(g T) + 10 g z sigma²/p + 2 g z sigma²/(p² T),
+  c' = (g²/p)(6 z/p + 2 + 4 z)
+
+The support may be a sample of a sketch: the constants are then those of the sample, whose mean S is not
+quite I, so L_D and mu_D may be below 1 here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mast.errors import ArgumentError
+from mast.theory.arguments import (
+    Array,
+    bounded_sketch,
+    choice,
+    combined,
+    consistent,
+    optional,
+    positive,
+    probability,
+    regime_of,
+    strong_convexity,
+    whole,
+)
+from mast.theory.forms import SMOOTH, known
+from mast.theory.guarantee import Guarantee, Plan, Start, decay
+from mast.theory.sampling import zeta
+
+_SUPPORT = "S is uniform on a finite support of N sketches"
+_WITHOUT = {
+    "nonconvex": "its theorems need convexity. s_page is the variance-reduced method for non-convex f."
+}
+
+
+def l_svrdsg(
+    regime: str,
+    *,
+    N: int | None = None,
+    b: int | None = None,
+    p: float | None = None,
+    batch: str = "fresh",
+    L_f: float | None = None,
+    mu_f: float | None = None,
+    L_D: float | None = None,
+    mu_D: float | None = None,
+    L_max: float | None = None,
+    gap: float | None = None,
+) -> Guarantee:
+    """The guarantee of L-SVRDSG: Theorem 17 (strongly convex) or 19 (convex), for a fresh or a kept batch.
+
+    `b` is N by default, and then needs no gap. `batch="kept"` with b = N or p = 1 is the fresh statement.
+
+    Fresh: `bound` and `plan` take Psi0, or r0sq and D0 from which Psi0 = r0sq + (16 g²/p) D0 follows (w0 =
+    x0); `plan` then uses the Psi0 of the largest step size. The target is 2 delta Psi0. Kept: they take
+    r0sq, D0 and sigma_sq; the target is 2 delta r0sq. `plan` finds the fewest iterations numerically, with
+    the step size that minimises the bound there.
+
+    >>> g = l_svrdsg("strongly_convex", N=10, p=.1, L_f=1, mu_f=.1, mu_D=4, L_max=16)
+    >>> 1 / g.max_step_size()
+    320.0
+    >>> round(g.bound(1 / 320, 2000, Psi0=5.), 4)
+    0.4098
+    >>> g.plan(delta=.01, Psi0=5.)
+    Plan(step_size=0.003125, iterations=3128, target=0.1)
+    >>> kept = l_svrdsg("convex", N=10, b=5, p=.1, batch="kept", L_f=1, L_D=4, L_max=16)
+    >>> round(1 / kept.max_step_size(), 1)
+    435.6
+    """
+    regime_of(regime, "L-SVRDSG", _WITHOUT)
+    choice("batch", batch, ("fresh", "kept"))
+    N = whole("N", N, 1)
+    b = N if b is None else whole("b", b, 1, N)
+    p, L_f, L_max, gap = (
+        probability("p", p),
+        positive("L_f", L_f),
+        bounded_sketch(L_max),
+        optional("gap", gap),
+    )
+    z, mu = zeta(N, b), None
+    if regime == "strongly_convex":
+        mu = combined("mu_D mu_f", strong_convexity("mu_f", mu_f) * positive("mu_D", mu_D))
+    numbers = known(N=N, b=b, p=p, zeta=z, L_f=L_f, L_max=L_max, mu=mu, gap=gap)
+    if batch == "fresh" or z == 0 or p == 1:
+        return _fresh(regime, combined("L_f L_max", L_f * L_max), mu, p, z, gap, numbers)
+    return _kept(regime, L_f, positive("L_D", L_D), L_max, mu, p, z, numbers)
+
+
+def _fresh(
+    regime: str,
+    steepest: float,
+    mu: float | None,
+    p: float,
+    z: float,
+    gap: float | None,
+    numbers: dict[str, float],
+) -> Guarantee:
+    strong = mu is not None
+    factor = 20 if strong else 40
+    if mu is not None:
+        consistent(mu, 1 / steepest, "L_f L_max")
+    return FreshBatch(
+        algorithm="L-SVRDSG",
+        regime=regime,
+        statement=f"Theorem {17 if strong else 19}, corrected: L-SVRDSG, {regime.replace('_', ' ')} f, "
+        "a fresh batch at every step (or b = N, or p = 1)",
+        assumptions=(SMOOTH, "f is mu_f-strongly convex" if strong else "f is convex", _SUPPORT),
+        quantity="E Psi^T" if strong else "E f_D(xbar) - f_D^inf",
+        limit_formula=f"g <= 1/({factor} L_f L_max)",
+        bound_formula=(
+            "(1 - rho)^T Psi0 + 8 g² L_f L_max zeta gap/rho"
+            if strong
+            else "Psi0/(g T) + 8 g L_f L_max zeta gap"
+        ),
+        constants=numbers,
+        mu=mu,
+        p=p,
+        limit=1 / (factor * steepest),
+        noise=0.0 if z == 0 else None if gap is None else 8 * steepest * z * gap,
+    )
+
+
+def _kept(
+    regime: str,
+    L_f: float,
+    L_D: float,
+    L_max: float,
+    mu: float | None,
+    p: float,
+    z: float,
+    numbers: dict[str, float],
+) -> Guarantee:
+    strong = mu is not None
+    if strong:
+        scale = L_f * (6 * L_max + (2 * L_D + 32 * z * L_max) / p)
+        words = "L_f [6 L_max + (2 L_D + 32 zeta L_max)/p]"
+    else:
+        scale = L_f * (2 * L_D / p + 8 * L_max + (12 / p + 8) * z * L_max)
+        words = "L_f [2 L_D/p + 8 L_max + (12/p + 8) zeta L_max]"
+    limit = 1 / combined(words, scale)
+    if mu is not None:
+        consistent(mu, limit, words)
+    return KeptBatch(
+        algorithm="L-SVRDSG",
+        regime=regime,
+        statement=f"Theorem {17 if strong else 19} in the form that holds when the batch is kept: L-SVRDSG, "
+        f"{regime.replace('_', ' ')} f",
+        assumptions=(SMOOTH, "f is mu_f-strongly convex" if strong else "f is convex", _SUPPORT),
+        quantity="E|x^T - x_D*|²" if strong else "mean_{t<T} E f_D(x^t) - f_D^inf",
+        limit_formula=f"g <= 1/({words})",
+        bound_formula=(
+            "2 (1 - rho)^T (r0sq + (4 g²/p)(1 + 8 zeta/p) D0) + 48 g² zeta sigma²/(p rho)"
+            if strong
+            else "(r0sq + (g²/p)(6 zeta/p + 2 + 4 zeta) D0)/(g T) + (10/p + 2/(p² T)) g zeta sigma²"
+        ),
+        constants={**numbers, "L_D": L_D},
+        mu=mu,
+        p=p,
+        z=z,
+        limit=limit,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class FreshBatch(Guarantee):
+    """Both regimes with a fresh batch; mu is None where f is convex and no more."""
+
+    mu: float | None
+    p: float
+    limit: float
+    noise: float | None
+
+    def _limit(self, T: Array | None) -> Array:
+        return np.asarray(self.limit)
+
+    def _value(self, step: Array, T: Array, start: Start) -> Array:
+        if self.noise is None:
+            raise ArgumentError(
+                "gap is missing: with b < N the bound and the plan need it. Pass gap= to l_svrdsg"
+            )
+        Psi0 = self._start(step, start)
+        if self.mu is None:
+            return Psi0 / (step * T) + step * self.noise
+        rho = np.minimum(step * self.mu, self.p / 2)
+        noise = np.where(step > 0, step * (self.noise * step / rho), 0.0)
+        return decay(rho, T) * Psi0 + noise
+
+    def _start(self, step: Array, start: Start) -> Array:
+        if start.Psi0 is not None or start.r0sq is None or start.D0 is None:
+            return start.need("Psi0")
+        return start.r0sq + step * (16 * step / self.p) * start.D0
+
+    def _plan(self, aim: float, start: Start) -> Plan:
+        known_start = Start.of(
+            r0sq=None, delta0=None, D0=None, sigma_sq=None, Psi0=self._start(np.asarray(self.limit), start)
+        )
+        return self._search(2 * aim * _positive("Psi0", known_start), known_start)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class KeptBatch(Guarantee):
+    """Both regimes with the batch kept until the next refresh; mu is None where f is convex and no more."""
+
+    mu: float | None
+    p: float
+    z: float
+    limit: float
+
+    def _limit(self, T: Array | None) -> Array:
+        return np.asarray(self.limit)
+
+    def _value(self, step: Array, T: Array, start: Start) -> Array:
+        r0sq, D0, sigma_sq = start.need("r0sq"), start.need("D0"), start.need("sigma_sq")
+        p, z = self.p, self.z
+        if self.mu is None:
+            weight = step * (step / p * (6 * z / p + 2 + 4 * z))
+            return (
+                (r0sq + weight * D0) / (step * T)
+                + 10 * step * z * sigma_sq / p
+                + 2 * step * z * sigma_sq / (p * p * T)
+            )
+        rho = np.minimum(step * self.mu, p / 2)
+        weight = step * (4 * step / p * (1 + 8 * z / p))
+        noise = np.where(step > 0, 48 * step * (step / rho) * z * sigma_sq / p, 0.0)
+        return 2 * decay(rho, T) * (r0sq + weight * D0) + noise
+
+    def _plan(self, aim: float, start: Start) -> Plan:
+        for name in ("D0", "sigma_sq"):
+            start.need_one(name)
+        return self._search(2 * aim * _positive("r0sq", start), start)
+
+
+def _positive(name: str, start: Start) -> float:
+    value = start.need_one(name)
+    if value <= 0:
+        raise ArgumentError(
+            f"{name} must be positive to plan for a share of it: at {name} = 0 the run has arrived"
+        )
+    return value
