@@ -17,16 +17,18 @@ def write(path: Path, content: bytes) -> None:
         os.replace(beside, path)
 
 
-def write_once(path: Path, content: bytes) -> None:
-    """Write a file unless there is one; of two processes, one writes and the other changes nothing."""
+def write_once(path: Path, content: bytes) -> bool:
+    """Write a file unless there is one (then False); of two processes, one writes, the other changes nothing."""
     with _beside(path, content) as beside:
         try:
             os.link(beside, path)  # unlike a rename, this fails if the file exists
         except FileExistsError:
-            return
+            return False
         except OSError:  # a file system without links: the two steps below are the best there is
-            if not path.exists():
-                os.replace(beside, path)
+            if path.exists():
+                return False
+            os.replace(beside, path)
+        return True
 
 
 @contextlib.contextmanager
