@@ -1,6 +1,7 @@
 """The compiled parser says what the readable one says: the same bits, or the same first fault."""
 
 import gzip
+import random
 import struct
 
 import numpy as np
@@ -81,6 +82,28 @@ def test_every_double_comes_back(patterns):
     numbers = [x for x in numbers if np.isfinite(x)]
     rows = compare("\n".join(f"{x!r} 1:{x!r}" for x in numbers).encode())
     assert rows.labels.tobytes() == np.array(numbers, dtype=float).tobytes()
+
+
+def decimals():
+    """Numbers of all sizes, and exact ties: halfway between two doubles, as 54-bit odd integers are."""
+    rng = random.Random(0)
+    for _ in range(20_000):
+        yield f"{rng.getrandbits(rng.randrange(1, 64))}e{rng.randrange(-345, 290)}"
+        yield f"{rng.getrandbits(rng.randrange(1, 64))}e{rng.randrange(-30, 30)}"
+        tie = (1 << 53 | rng.getrandbits(53) | 1) << rng.randrange(6)
+        yield f"{tie}"
+        yield f"{tie * 5}e-1"
+        small = (
+            2 * rng.getrandbits(20) + 1
+        )  # odd: small * 2^-k has its last digit 5, k digits behind the point
+        k = rng.randrange(1, 20)
+        yield f"{(1 << 53) + small}.5" if k == 1 else f"{small * 5**k}e-{k}"
+
+
+def test_rounding_is_pythons():
+    tokens = list(decimals())
+    rows = libsvm.parse("\n".join(tokens).encode())
+    assert rows.labels.tobytes() == np.array([float(token) for token in tokens]).tobytes()
 
 
 @pytest.mark.parametrize("name", ["a1a", "a5a", "w8a"])

@@ -74,9 +74,6 @@ def record(folder: Path, name: str, found: str) -> None:
             f"{name}: its sha256 is {found}, but {first} was recorded at the first download, in {path}; "
             "if the set has changed, delete that file"
         )
-    _LOG.warning(
-        "%s: no checksum is published; trusted as it is now, sha256 %s noted in %s", name, found, path
-    )
 
 
 def _as_path(path: Path) -> str:

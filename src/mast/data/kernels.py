@@ -1,8 +1,9 @@
 """The compiled LIBSVM parser: one pass over the bytes. `reference.py` says the same slowly.
 
-Numbers whose digits and power of ten are exact in double precision are converted here with
-one correctly rounded operation. The others ("hard" numbers) are only located; the caller
-converts them with a routine that rounds correctly.
+Numbers are rounded correctly. Where digits and power of ten are exact in double precision, one
+floating-point operation does it; otherwise 128-bit integer arithmetic, which settles nearly all
+others of up to 18 digits. What remains ("hard" numbers: more digits, near the ends of the range)
+is only located here; the caller converts it with Python's own routine.
 """
 
 from __future__ import annotations
@@ -38,6 +39,33 @@ _TAB, _NEWLINE, _RETURN, _SPACE, _HASH = 9, 10, 13, 32, 35
 _PLUS, _MINUS, _POINT, _ZERO, _COLON, _UPPER_E, _LOWER_E = 43, 45, 46, 48, 58, 69, 101
 
 
+def _powers_of_five() -> Any:
+    """The first 128 bits of 5^q for q = -342, ..., 308.
+
+    They are cut off, except that 5^-1 to 5^-27 are rounded up: the products of these can be exact
+    ties, and only so are they recognised.
+    """
+    rows = []
+    for q in range(-_LEAST_POWER, _LARGEST_POWER + 1):
+        power = 5 ** abs(q)
+        if q < 0:
+            bits = power.bit_length()
+            power = 2 ** (bits + 127 if q >= -27 else 2 * bits + 128) // power + 1
+        shift = power.bit_length() - 128
+        power = power >> shift if shift >= 0 else power << -shift
+        rows.append((power >> 64, power & (2**64 - 1)))
+    return np.array(rows, dtype=np.uint64)
+
+
+_LEAST_POWER, _LARGEST_POWER = 342, 308  # beyond these every number of 19 digits is 0 or infinite
+_FIVES = _powers_of_five()
+_U1, _U2, _U3, _U9, _U32, _U63 = (np.uint64(k) for k in (1, 2, 3, 9, 32, 63))
+_LOW_HALF = np.uint64(2**32 - 1)
+_ALL_ONES = np.uint64(2**64 - 1)
+_NINE_ONES = np.uint64(2**9 - 1)  # the bits of a 64-bit product beyond the 55 that rounding looks at
+_HIDDEN_BIT = np.uint64(2**52)
+
+
 @njit(cache=True, nogil=True)
 def count(text: Any) -> Any:
     """Upper bounds of the number of rows and of stored values."""
@@ -55,6 +83,56 @@ def _is_end(text: Any, at: Any) -> Any:
         return True
     c = text[at]
     return c in (_SPACE, _NEWLINE, _TAB, _RETURN, _HASH)
+
+
+@njit(cache=True, nogil=True)
+def _product(x: Any, y: Any) -> Any:
+    """The high and the low 64 bits of a product of two 64-bit integers."""
+    x1, x0 = x >> _U32, x & _LOW_HALF
+    y1, y0 = y >> _U32, y & _LOW_HALF
+    middle = x1 * y0 + (x0 * y0 >> _U32)
+    carry = x0 * y1 + (middle & _LOW_HALF)
+    return x1 * y1 + (middle >> _U32) + (carry >> _U32), x * y
+
+
+@njit(cache=True, nogil=True)
+def _nearest(digits: Any, q: Any) -> Any:
+    """The bits of the double nearest to digits * 10^q, or (False, 0) where this method cannot tell.
+
+    The method of Eisel and Lemire (D. Lemire, "Number parsing at a gigabyte per second", 2021):
+    `digits`, shifted to the top of 64 bits, times the first 64 bits of 5^q decides the rounding
+    unless the bits below it are all ones; then the next 64 bits of 5^q are taken in too.
+    """
+    undecided = False, np.uint64(0)
+    if q < -_LEAST_POWER or q > _LARGEST_POWER:
+        return undecided
+    shift = 0
+    w = digits
+    while w >> _U63 == 0:
+        w <<= _U1
+        shift += 1
+    high, low = _product(w, _FIVES[q + _LEAST_POWER, 0])
+    if high & _NINE_ONES == _NINE_ONES:
+        more, _ = _product(w, _FIVES[q + _LEAST_POWER, 1])
+        low += more
+        if low < more:
+            high += _U1
+        if low == _ALL_ONES and not -27 <= q <= 55:
+            return undecided
+    top = high >> _U63
+    mantissa = high >> (top + _U9)  # 54 bits: one more than a double has
+    exponent = ((217706 * q) >> 16) + 63 + np.int64(top) - shift + 1023  # 217706 / 2^16 is log2(10)
+    if exponent <= 0 or exponent >= 2046:  # subnormal or too large, or close to it
+        return undecided
+    halfway = low <= _U1 and -4 <= q <= 23 and mantissa & _U3 == _U1 and mantissa << (top + _U9) == high
+    if halfway:  # exactly between two doubles: to the even one
+        mantissa &= ~_U1
+    mantissa += mantissa & _U1
+    mantissa >>= _U1
+    if mantissa >= _HIDDEN_BIT << _U1:
+        mantissa = _HIDDEN_BIT
+        exponent += 1
+    return True, (mantissa & ~_HIDDEN_BIT) | (np.uint64(exponent) << np.uint64(52))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -104,16 +182,18 @@ def _number(text: Any, start: Any) -> Any:
         return _MALFORMED, at, 0.0
     if at - start > MAX_NUMBER_LENGTH:
         return _LONG, at, 0.0
-    if significant > _MANTISSA_DIGITS or mantissa > _EXACT_MANTISSA:
+    if significant > _MANTISSA_DIGITS:
         return _HARD, at, 0.0
     value = np.float64(mantissa)
-    if mantissa != 0:
-        if 0 <= exponent <= 22:
-            value *= _POWERS[exponent]
-        elif -22 <= exponent < 0:
-            value /= _POWERS[-exponent]
-        else:
+    if mantissa <= _EXACT_MANTISSA and 0 <= exponent <= 22:
+        value *= _POWERS[exponent]
+    elif mantissa <= _EXACT_MANTISSA and -22 <= exponent < 0:
+        value /= _POWERS[-exponent]
+    elif mantissa != 0:
+        decided, bits = _nearest(np.uint64(mantissa), exponent)
+        if not decided:
             return _HARD, at, 0.0
+        value = np.uint64(bits).view(np.float64)
     return _EXACT, at, -value if negative else value
 
 

@@ -18,7 +18,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def write_once(path: Path, content: bytes) -> bool:
-    """Write a file unless there is one (then False); of two processes, one writes, the other changes nothing."""
+    """Write a file unless there is one; says whether it did. Of two processes at once, one does."""
     with _beside(path, content) as beside:
         try:
             os.link(beside, path)  # unlike a rename, this fails if the file exists
