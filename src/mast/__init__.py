@@ -37,7 +37,7 @@ _ROOMS = {
     # errors
     "MastError": "errors",
 }
-_MODULES = {"data", "errors", "objectives", "problem", "randomness", "sketches", "theory"}
+_MODULES = {"data", "errors", "nn", "objectives", "problem", "randomness", "sketches", "theory"}
 
 __all__ = sorted([*_ROOMS, *_MODULES, "__version__"])
 

@@ -21,35 +21,57 @@ LARGEST_DIMENSION = 4000  #: above it a dense Hessian is not a reasonable tool
 
 
 def newton(f: Objective, x0: Array, max_steps: int = 200) -> Array:
-    """The point with the smallest gradient that Newton's method reaches from x0."""
+    """A minimiser of the convex f, from x0.
+
+    While the value can tell points apart, steps are shortened until it falls enough. When
+    the predicted decrease drowns in rounding, full steps follow as long as the gradient shrinks.
+    """
     if f.dim > LARGEST_DIMENSION:
         raise ConvergenceError(
             f"Newton with a dense Hessian is for up to {LARGEST_DIMENSION} dimensions, not {f.dim}"
         )
     x = x0.copy()
     value, g = f.value_and_gradient(x)
-    size = start = float(np.linalg.norm(g))
-    curvature = 0.0
-    stalled = 0
+    start = float(np.linalg.norm(g))
     for _ in range(max_steps):
-        if size == 0.0 or stalled == 3:
-            break
-        H = f.hessian(x)
-        curvature = max(curvature, float(np.abs(H).max(initial=0.0)))
-        step = _solve(H, g)
+        step = _solve(f.hessian(x), g)
+        predicted = float(g @ step) / 2
+        if not predicted > 1e-13 * max(abs(value), 1e-300):
+            return _polish(f, x, g, start)
         moved = _search(f, x, value, g, step)
         if moved is None:
-            break
-        x_new, value, g_new = moved
+            return _polish(f, x, g, start)
+        x, value, g = moved
+    raise ConvergenceError(_message(float(np.linalg.norm(g)), start))
+
+
+def _polish(f: Objective, x: Array, g: Array, start: float) -> Array:
+    """Full Newton steps until the gradient stops shrinking; then a look at whether this is a minimum."""
+    size = float(np.linalg.norm(g))
+    length = 0.0
+    H = f.hessian(x)
+    for _ in range(20):
+        step = _solve(H, g)
+        length = float(np.linalg.norm(step))
+        g_new = f.gradient(x - step)
         size_new = float(np.linalg.norm(g_new))
-        # near the minimum the value cannot tell points apart any more: only the gradient counts
-        stalled = stalled + 1 if size_new >= 0.5 * size else 0
-        if size_new < size or size > 1e-6 * max(start, 1e-300):
-            x, g, size = x_new, g_new, size_new
-        else:
+        if not size_new < size:
             break
-    _certify(f, x, value, size, start, curvature)
+        x, g, size, H = x - step, g_new, size_new, f.hessian(x - step)
+    reach = max(float(np.linalg.norm(x)), 1.0)
+    rounding = 1e-9 * max(float(np.abs(H).max(initial=0.0)) * reach, start)
+    if not size <= rounding:
+        raise ConvergenceError(_message(size, start))
+    if not length <= 1e-5 * reach:
+        raise UnboundedError("the infimum is approached only at infinity: there is no minimiser")
     return x
+
+
+def _message(size: float, start: float) -> str:
+    return (
+        f"no minimiser found: the gradient norm stopped at {size:.3g} (it began at {start:.3g}); "
+        "the objective may be unbounded below, not convex, or not smooth"
+    )
 
 
 def _solve(H: Array, g: Array) -> Array:
@@ -70,31 +92,13 @@ def _solve(H: Array, g: Array) -> Array:
 
 
 def _search(f: Objective, x: Array, value: float, g: Array, step: Array) -> tuple[Array, float, Array] | None:
-    """The first of x - step, x - step/2, ... that decreases the value enough, or else the gradient."""
+    """The first of x - step, x - step/2, ... that decreases the value enough."""
     slope = float(g @ step)
-    size = float(np.linalg.norm(g))
     t = 1.0
     for _ in range(60):
         x_new = x - t * step
         value_new, g_new = f.value_and_gradient(x_new)
-        enough = np.isfinite(value_new) and (
-            value_new <= value - 1e-4 * t * slope or float(np.linalg.norm(g_new)) < (1 - 0.1 * t) * size
-        )
-        if enough:
+        if np.isfinite(value_new) and value_new <= value - 1e-4 * t * slope:
             return x_new, value_new, g_new
         t /= 2
     return None
-
-
-def _certify(f: Objective, x: Array, value: float, size: float, start: float, curvature: float) -> None:
-    """Raise unless the gradient is as small as the rounding of its parts explains."""
-    reach = max(float(np.linalg.norm(x)), 1.0)
-    rounding = 1e-9 * max(curvature * reach, start, abs(value) * 1e-3)
-    if size <= rounding and np.isfinite(value):
-        if reach > 1e12:
-            raise UnboundedError("the infimum is approached only at infinity: there is no minimiser")
-        return
-    raise ConvergenceError(
-        f"no minimiser found: the gradient norm stopped at {size:.3g} (it began at {start:.3g}); "
-        "the objective may be unbounded below, not convex, or not smooth"
-    )

@@ -212,3 +212,9 @@ def feistel(key: Any, n: int, a: int, b: int, rounds: int, start: int, out: Any)
             if y < n:
                 break
         out[i] = y
+
+
+@njit(cache=True)
+def stream_words(key: Any) -> Any:
+    """`derive` for callers outside of kernels."""
+    return np.array(derive(key), dtype=np.uint32)
