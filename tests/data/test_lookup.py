@@ -116,6 +116,13 @@ def test_fetch_copies_into_a_folder(tmp_path, cache):
     assert sorted(p.name for p in (tmp_path / "new").iterdir()) == ["folder", "heart", "heart.sha256"]
 
 
+def test_fetch_copies_a_set_of_the_users_own(tmp_path, monkeypatch):
+    (tmp_path / "from").mkdir()
+    (tmp_path / "from" / "own").write_bytes(TEXT)
+    monkeypatch.setenv("MAST_DATA", str(tmp_path / "from"))
+    assert mast.data.fetch("own", tmp_path / "to").read_bytes() == TEXT
+
+
 def test_the_catalogue_is_consistent():
     for name, known in mast.data.SETS.items():
         assert known.name == name

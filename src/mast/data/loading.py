@@ -183,7 +183,7 @@ def _copy(raw: bytes, found: lookup.Found, folder: Path) -> Path:
 
     target = folder / found.path.name
     write(target, raw)
-    if found.name is not None and SETS[found.name].sha256 is None:
+    if found.name is not None:
         recorded = checksums.recorded(found.path.parent, found.name)
         if recorded is not None:
             checksums.record(folder, found.name, recorded)
