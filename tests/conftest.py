@@ -1,14 +1,9 @@
 """What all tests share: where the larger data sets are, if they are anywhere."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(
-    0, str(Path(__file__).parent)
-)  # tests import each other's sample lists: `from sketches.samples import`
 
 
 @pytest.fixture(scope="session")
