@@ -1,0 +1,331 @@
+"""What a statement refuses, in words that help; and the edges of what it accepts."""
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from mast import theory
+from mast.errors import ArgumentError, BiasedSketchError, MastError, NoGuaranteeError
+
+ALL = {"L_f": 3, "mu_f": 0.2, "L_D": 4, "mu_D": 2.5, "L_max": 16, "gap": 0.5}
+START = {"r0sq": 2.0, "delta0": 1.0, "Psi0": 3.0, "D0": 4.0, "sigma_sq": 5.0}
+STATEMENTS = {
+    "dsgd": theory.dsgd,
+    "dsgd_inexact": lambda regime, **k: theory.dsgd_inexact(regime, **{"A": 1, "B": 1, "C": 2, **k}),
+    "any": lambda regime, **k: theory.distributed(regime, nodes="any", M=3, **k),
+    "independent": lambda regime, **k: theory.distributed(regime, nodes="independent", M=3, **k),
+    "disjoint": lambda regime, **k: theory.distributed(regime, nodes="disjoint", M=3, **k),
+    "averaged_draws": lambda regime, **k: theory.averaged_draws(regime, draws=3, **k),
+    "l_svrdsg": lambda regime, **k: theory.l_svrdsg(regime, **{"N": 5, "b": 2, "p": 0.5, **k}),
+    "l_svrdsg kept": lambda regime, **k: theory.l_svrdsg(
+        regime, batch="kept", **{"N": 5, "b": 2, "p": 0.5, **k}
+    ),
+    "s_page": lambda regime, **k: theory.s_page(regime, **{"N": 5, "b": 2, "p": 0.5, "sigma_sq": 0.1, **k}),
+}
+REGIMES = dict.fromkeys(STATEMENTS, ("strongly_convex", "convex", "nonconvex"))
+REGIMES["l_svrdsg"] = REGIMES["l_svrdsg kept"] = ("strongly_convex", "convex")
+REGIMES["s_page"] = ("nonconvex",)
+CASES = [(name, regime) for name, regimes in REGIMES.items() for regime in regimes]
+every = pytest.mark.parametrize(("name", "regime"), CASES)
+
+
+@every
+def test_a_guarantee_is_complete(name, regime):
+    g = STATEMENTS[name](regime, **ALL)
+    assert isinstance(g, theory.Guarantee)
+    assert g.regime == regime
+    assert "Theorem" in g.statement
+    assert g.assumptions
+    assert g.statement in str(g)
+    assert g.quantity in str(g)
+    assert g.limit_formula in repr(g)
+    plan = g.plan(delta=0.1, eps=0.8, **START)
+    assert isinstance(plan.iterations, int)
+    assert isinstance(plan.step_size, float)
+    assert g.bound(plan.step_size, plan.iterations, **START) <= plan.target
+
+
+@every
+def test_the_limit_and_what_is_above_it(name, regime):
+    g = STATEMENTS[name](regime, **ALL)
+    limit = g.max_step_size(T=50)
+    assert isinstance(limit, float)
+    assert math.isfinite(g.bound(limit, 50, **START))
+    assert math.isfinite(g.bound(np.nextafter(limit, 1), 50, **START))  # rounding is not a violation
+    above = g.bound(1.001 * limit, 50, **START)
+    assert "within the limit" in g.why(limit, 50)
+    sentence = g.why(2 * limit, 50)
+    assert f"2 times the limit {g.limit_formula}" in sentence
+    if name == "dsgd" and regime == "nonconvex":
+        assert math.isfinite(above)
+        assert "general factor" in sentence
+    else:
+        assert above == math.inf
+        assert "the bound is infinite" in sentence
+    assert g.bound(math.inf, 50, **START) == math.inf
+
+
+@every
+def test_arrays_broadcast(name, regime):
+    g = STATEMENTS[name](regime, **ALL)
+    T = np.array([0, 1, 5, 100])
+    steps = g.max_step_size(T=100) * np.array([[0.1], [1.0], [50.0]])
+    table = g.bound(steps, T, **START)
+    assert table.shape == (3, 4)
+    for i in range(3):
+        for j in range(4):
+            one = g.bound(float(steps[i, 0]), int(T[j]), **START)
+            assert isinstance(one, float)
+            assert table[i, j] == one
+    assert g.bound(0.5 * steps[0, 0], [1, 2], **START).shape == (2,)
+
+
+@every
+def test_no_iterations(name, regime):
+    """With T = 0 a distance is bounded by its start; an average over no iterate is bounded by nothing."""
+    g = STATEMENTS[name](regime, **ALL)
+    value = g.bound(1e-9, 0, **START)
+    if regime == "strongly_convex":
+        assert 2 <= value < 5
+    else:
+        assert value == math.inf
+    assert g.bound(0.0, 10, **START) >= (2 if regime == "strongly_convex" else math.inf)
+
+
+@every
+def test_huge_and_tiny_numbers_raise_no_warning(name, regime):
+    """The suite turns warnings into errors."""
+    for scale in (1e-90, 1e90):
+        constants = {**ALL, "L_f": 3 * scale, "mu_f": 0.2 * scale, "gap": 0.5 * scale}
+        g = STATEMENTS[name](regime, **constants)
+        T = np.array([1, 10**6, 10**15])
+        limits = np.broadcast_to(g.max_step_size(T=T), T.shape)
+        assert (limits > 0).all()
+        for factor in (1e-30, 1.0, 1e30):
+            assert not np.isnan(g.bound(limits * factor, T, **{k: v * 1e100 for k, v in START.items()})).any()
+    with pytest.raises(MastError, match=r"range of floating point|overflow"):
+        STATEMENTS[name](regime, **{**ALL, "L_f": 1e200, "L_max": 1e200, "mu_f": 1})
+
+
+@every
+def test_missing_constants_are_named(name, regime):
+    with pytest.raises(ArgumentError, match="L_f is missing"):
+        STATEMENTS[name](regime, **{**ALL, "L_f": None})
+    with pytest.raises(ArgumentError, match="L_max is missing"):
+        STATEMENTS[name](regime, **{**ALL, "L_max": None})
+    g = STATEMENTS[name](regime, **ALL)
+    with pytest.raises(ArgumentError, match=r"(r0sq|delta0|Psi0) is missing"):
+        g.bound(1e-6, 10)
+    with pytest.raises(
+        ArgumentError, match="eps is missing" if regime == "nonconvex" else "delta is missing"
+    ):
+        g.plan(**START)
+
+
+@every
+def test_the_step_size_needs_no_gap(name, regime):
+    without = {key: value for key, value in ALL.items() if key != "gap"}
+    g = STATEMENTS[name](regime, **without)
+    assert g.max_step_size(T=10) == STATEMENTS[name](regime, **ALL).max_step_size(T=10)
+    if name not in ("l_svrdsg kept", "s_page"):
+        with pytest.raises(ArgumentError, match="gap is missing"):
+            g.bound(1e-6, 10, **START)
+        with pytest.raises(ArgumentError, match="gap is missing"):
+            g.plan(delta=0.1, eps=1.0, **START)
+
+
+@every
+@pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf, "three"])
+def test_bad_numbers_are_refused(name, regime, bad):
+    with pytest.raises(MastError, match="L_f"):
+        STATEMENTS[name](regime, **{**ALL, "L_f": bad})
+    if name not in ("l_svrdsg kept", "s_page"):
+        with pytest.raises(MastError, match="gap"):
+            STATEMENTS[name](regime, **{**ALL, "gap": bad})
+    g = STATEMENTS[name](regime, **ALL)
+    with pytest.raises(ArgumentError, match="T "):
+        g.bound(1e-6, bad, **START)
+    if bad != math.inf:
+        with pytest.raises(ArgumentError, match="step_size"):
+            g.bound(bad, 10, **START)
+        for key in START:
+            with pytest.raises(ArgumentError, match=key):
+                g.bound(1e-6, 10, **{**START, key: bad})
+
+
+@every
+def test_infinite_l_max_says_what_to_do(name, regime):
+    with pytest.raises(NoGuaranteeError, match=r"Truncate.*1/\(L_f L_D\)"):
+        STATEMENTS[name](regime, **{**ALL, "L_max": math.inf})
+
+
+@pytest.mark.parametrize("name", ["dsgd", "dsgd_inexact", "any", "independent", "disjoint", "averaged_draws"])
+def test_constants_of_a_biased_sketch(name):
+    with pytest.raises(BiasedSketchError, match=r"mu_D = 0\.7 is below 1.*E\[S\] = I"):
+        STATEMENTS[name]("strongly_convex", **{**ALL, "mu_D": 0.7})
+    with pytest.raises(BiasedSketchError, match=r"L_max"):
+        STATEMENTS[name]("convex", **{**ALL, "L_max": 0.5})
+
+
+def test_a_sampled_support_may_have_mu_d_below_1():
+    assert theory.l_svrdsg("strongly_convex", N=5, p=0.5, **{**ALL, "mu_D": 0.7}).max_step_size() > 0
+
+
+@pytest.mark.parametrize("name", [name for name in STATEMENTS if name != "s_page"])
+def test_strong_convexity_has_to_be_positive(name):
+    with pytest.raises(ArgumentError, match=r"must be positive.*regime 'convex'"):
+        STATEMENTS[name]("strongly_convex", **{**ALL, "mu_f": 0.0})
+
+
+@pytest.mark.parametrize("name", [name for name in STATEMENTS if name != "s_page"])
+def test_strong_convexity_above_smoothness(name):
+    with pytest.raises(ArgumentError, match="no function and sketch have these constants"):
+        STATEMENTS[name]("strongly_convex", **{**ALL, "mu_f": 3e4})
+
+
+@pytest.mark.parametrize("delta", [0, 1, -0.1, 1.5, math.nan])
+def test_delta_outside_its_range(delta):
+    with pytest.raises(ArgumentError, match="delta must"):
+        theory.dsgd("convex", **ALL).plan(delta=delta, r0sq=1)
+
+
+@pytest.mark.parametrize("eps", [0, -1, math.nan, math.inf])
+def test_eps_outside_its_range(eps):
+    with pytest.raises(ArgumentError, match="eps must be"):
+        theory.dsgd("nonconvex", **ALL).plan(eps=eps, delta0=1)
+
+
+def test_a_plan_needs_one_start_above_0():
+    with pytest.raises(ArgumentError, match="r0sq must be positive"):
+        theory.dsgd("convex", **ALL).plan(delta=0.1, r0sq=0)
+    with pytest.raises(ArgumentError, match="one finite r0sq"):
+        theory.dsgd("convex", **ALL).plan(delta=0.1, r0sq=[1, 2])
+
+
+def test_a_target_out_of_reach_is_refused():
+    with pytest.raises(MastError, match="too small"):
+        theory.dsgd("nonconvex", **ALL).plan(eps=1e-200, delta0=1)
+    with pytest.raises(NoGuaranteeError, match="iterations"):
+        theory.dsgd("nonconvex", **ALL).plan(eps=1e-120, delta0=1e100)
+    with pytest.raises(NoGuaranteeError, match="raise b"):
+        STATEMENTS["s_page"]("nonconvex", **ALL).plan(eps=0.01, Psi0=1)
+
+
+def test_nothing_to_do_takes_one_iteration():
+    assert theory.dsgd("nonconvex", **ALL).plan(eps=1.0, delta0=0.0).iterations == 1
+
+
+def test_unknown_regimes_and_regimes_without_statement():
+    with pytest.raises(ArgumentError, match="'strongly_convex', 'convex', 'nonconvex', not 'concave'"):
+        theory.dsgd("concave", **ALL)
+    with pytest.raises(NoGuaranteeError, match="s_page"):
+        theory.l_svrdsg("nonconvex", N=3, p=0.5, **ALL)
+    for regime in ("strongly_convex", "convex"):
+        with pytest.raises(NoGuaranteeError, match="l_svrdsg"):
+            theory.s_page(regime, N=3, p=0.5, **ALL)
+
+
+def test_nonconvex_step_sizes_need_the_length_of_the_run():
+    for name in ("dsgd", "dsgd_inexact", "any", "independent", "disjoint"):
+        g = STATEMENTS[name]("nonconvex", **ALL)
+        with pytest.raises(ArgumentError, match=r"max_step_size\(T=...\)"):
+            g.max_step_size()
+        with pytest.raises(ArgumentError, match="1 or more"):
+            g.max_step_size(T=0)
+        assert g.max_step_size(T=[1, 4]).shape == (2,)
+    assert STATEMENTS["s_page"]("nonconvex", **ALL).max_step_size() > 0
+
+
+def test_what_a_statement_does_not_use_is_ignored():
+    plain = theory.dsgd("convex", L_f=3, L_max=16, gap=0.5)
+    noisy = theory.dsgd("convex", **{**ALL, "mu_f": -7, "L_D": math.nan, "mu_D": 0})
+    assert plain.max_step_size() == noisy.max_step_size()
+    assert plain.bound(1e-3, 9, r0sq=2) == noisy.bound(1e-3, 9, r0sq=2, delta0=1, Psi0=3)
+
+
+def test_local_steps_have_no_statement():
+    with pytest.raises(NoGuaranteeError, match="local_steps=1"):
+        theory.distributed("convex", local_steps=2, **ALL)
+    assert "local steps" in theory.NO_STATEMENT["local_steps"]
+
+
+def test_node_counts():
+    with pytest.raises(ArgumentError, match="L_f has 2"):
+        theory.distributed("convex", L_f=[1, 2], L_max=[4, 4, 4])
+    with pytest.raises(ArgumentError, match="one value or one per node"):
+        theory.distributed("convex", L_f=[1, 2], L_max=4, M=3)
+    with pytest.raises(ArgumentError, match="participants must be a whole number between 1 and 2"):
+        theory.distributed("convex", L_f=[1, 2], L_max=4, participants=3)
+    with pytest.raises(ArgumentError, match="not both"):
+        theory.distributed("convex", L_f=[1, 2], L_max=4, participants=1, participation=0.5)
+    with pytest.raises(ArgumentError, match="participation must lie in"):
+        theory.distributed("convex", L_f=[1, 2], L_max=4, participation=[1.0, 0.0])
+    with pytest.raises(NoGuaranteeError, match="Gaussian"):
+        theory.distributed("convex", L_f=[1, 2], L_max=[4, math.inf])
+    with pytest.raises(ArgumentError, match="nodes must be one of"):
+        theory.distributed("convex", L_f=1, L_max=4, nodes="linked")
+
+
+def test_some_nodes_may_lack_strong_convexity():
+    g = theory.distributed("strongly_convex", L_f=[1, 2], mu_f=[0, 0.5], mu_D=[4, 2], L_max=4, gap=0)
+    assert g.bound(0.1, 1, r0sq=1) == pytest.approx(1 - 0.1 * 0.5)
+
+
+def test_one_node_is_dsgd():
+    for regime in ("strongly_convex", "convex", "nonconvex"):
+        one, many = theory.dsgd(regime, **ALL), theory.distributed(regime, **ALL)
+        assert one.max_step_size(T=9) == pytest.approx(many.max_step_size(T=9), rel=1e-14)
+        step = one.max_step_size(T=9) / 2
+        assert one.bound(step, 9, **START) == pytest.approx(many.bound(step, 9, **START), rel=1e-14)
+
+
+def test_batch_sizes_and_probabilities():
+    with pytest.raises(ArgumentError, match="b must be a whole number between 1 and 5"):
+        theory.l_svrdsg("convex", N=5, b=6, p=0.5, **ALL)
+    with pytest.raises(ArgumentError, match="b must be a whole number"):
+        theory.zeta(5, 2.5)
+    with pytest.raises(ArgumentError, match="N must be a whole number of 1 or more"):
+        theory.s_page(N=0, p=0.5, **ALL)
+    for p in (0, -0.1, 1.1, math.nan):
+        with pytest.raises(ArgumentError, match="p must"):
+            theory.l_svrdsg("convex", N=5, p=p, **ALL)
+    with pytest.raises(ArgumentError, match="'fresh', 'kept'"):
+        theory.l_svrdsg("convex", N=5, p=0.5, batch="old", **ALL)
+    with pytest.raises(ArgumentError, match="N is missing"):
+        theory.l_svrdsg("convex", p=0.5, **ALL)
+    with pytest.raises(ArgumentError, match="sketches must be one of"):
+        theory.sampling_constants(L_fi=[1, 2], L_max=4, sketches="some")
+    with pytest.raises(ArgumentError, match="L_fi must have one value or n = 5"):
+        theory.sampling_constants(L_fi=[1, 2], n=5, L_max=4)
+    assert theory.sampling_constants(L_fi=[1, 2], L_max=4).C is None
+
+
+def test_full_batches_need_no_gap_and_no_variance():
+    g = theory.l_svrdsg("strongly_convex", N=5, p=0.5, L_f=3, mu_f=0.2, mu_D=2.5, L_max=16)
+    assert g.bound(1e-3, 10, Psi0=1) == pytest.approx((1 - 5e-4) ** 10)
+    g = theory.s_page(N=5, p=0.5, L_f=3, L_D=4, L_max=16)
+    assert g.bound(1e-3, 1000, Psi0=1) == pytest.approx(2)
+    g = theory.s_page(N=5, b=2, p=0.5, L_f=3, L_D=4, L_max=16)
+    with pytest.raises(ArgumentError, match=r"sigma_sq is missing.*b = N"):
+        g.bound(1e-3, 1000, Psi0=1)
+
+
+def test_inexact_without_b_needs_no_l_max():
+    assert theory.dsgd_inexact("convex", A=5, B=0, C=1, L_max=math.inf).max_step_size() == 0.1
+    with pytest.raises(ArgumentError, match="C is missing"):
+        theory.dsgd_inexact("convex", A=5, B=0, gap=1).bound(0.1, 10, r0sq=1)
+
+
+def test_theory_stands_alone():
+    """The theory imports nothing of ours but the errors, and nothing heavy."""
+    code = (
+        "import sys, mast.theory;"
+        "ours = {m for m in sys.modules if m.startswith('mast.') and not m.startswith('mast.theory')};"
+        "assert ours == {'mast.errors'}, ours;"
+        "heavy = {'scipy', 'pandas', 'numba', 'sklearn', 'torch', 'matplotlib'} & set(sys.modules);"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
