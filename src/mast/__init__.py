@@ -31,6 +31,9 @@ _ROOMS = {
     "Objective": "objectives",
     "Quadratic": "objectives",
     "Function": "objectives",
+    "Logistic": "objectives",
+    "LeastSquares": "objectives",
+    "NonconvexLogistic": "objectives",
     # problems: f_D
     "Problem": "problem",
     "Nodes": "problem",
@@ -44,7 +47,7 @@ __all__ = sorted([*_ROOMS, *_MODULES, "__version__"])
 if TYPE_CHECKING:
     from mast import data, errors, objectives, problem, randomness, sketches, theory
     from mast.errors import MastError
-    from mast.objectives import Function, Objective, Quadratic
+    from mast.objectives import Function, LeastSquares, Logistic, NonconvexLogistic, Objective, Quadratic
     from mast.problem import Nodes, Problem
     from mast.sketches import (
         Bernoulli,

@@ -1,11 +1,14 @@
 """Newton's method with a line search, down to the accuracy that float64 gives.
 
-For convex objectives of moderate dimension. It stops when the gradient no longer gets
-smaller, and complains if that happens before the gradient is as small as rounding allows.
+For convex objectives: with a dense Hessian in moderate dimension, with conjugate gradients
+beyond it if the objective has products with its Hessian (`curvature`). It stops when the
+gradient no longer gets smaller, and complains if that happens before the gradient is as
+small as rounding allows, or if the steps do not get smaller: then there is no minimiser.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,86 +22,129 @@ if TYPE_CHECKING:
 
 LARGEST_DIMENSION = 4000  #: above it a dense Hessian is not a reasonable tool
 
+Solver = Callable[[Array, Array, float], tuple[Array, float]]  # (x, gradient, accuracy) -> step, curvature
+
 
 def newton(f: Objective, x0: Array, max_steps: int = 200) -> Array:
-    """A minimiser of the convex f, from x0.
-
-    While the value can tell points apart, steps are shortened until it falls enough. When
-    the predicted decrease drowns in rounding, full steps follow as long as the gradient shrinks.
-    """
-    if f.dim > LARGEST_DIMENSION:
-        raise ConvergenceError(
-            f"Newton with a dense Hessian is for up to {LARGEST_DIMENSION} dimensions, not {f.dim}"
-        )
+    """The point with the smallest gradient that Newton's method reaches from x0."""
+    solver = _solver(f)
     x = x0.copy()
     value, g = f.value_and_gradient(x)
-    start = float(np.linalg.norm(g))
+    size = start = float(np.linalg.norm(g))
+    curvature = last = 0.0
+    stalled, patience = 0, 2 if f.dim <= LARGEST_DIMENSION else 1
     for _ in range(max_steps):
-        step = _solve(f.hessian(x), g)
-        predicted = float(g @ step) / 2
-        if not predicted > 1e-13 * max(abs(value), 1e-300):
-            return _polish(f, x, g, start)
+        if size <= 1e-18 * start or stalled == patience:
+            break
+        step, bend = solver(x, g, size / start)
+        curvature = max(curvature, bend)
+        last = float(np.linalg.norm(step))
         moved = _search(f, x, value, g, step)
         if moved is None:
-            return _polish(f, x, g, start)
-        x, value, g = moved
-    raise ConvergenceError(_message(float(np.linalg.norm(g)), start))
-
-
-def _polish(f: Objective, x: Array, g: Array, start: float) -> Array:
-    """Full Newton steps until the gradient stops shrinking; then a look at whether this is a minimum."""
-    size = float(np.linalg.norm(g))
-    length = 0.0
-    H = f.hessian(x)
-    for _ in range(20):
-        step = _solve(H, g)
-        length = float(np.linalg.norm(step))
-        g_new = f.gradient(x - step)
-        size_new = float(np.linalg.norm(g_new))
-        if not size_new < size:
             break
-        x, g, size, H = x - step, g_new, size_new, f.hessian(x - step)
-    reach = max(float(np.linalg.norm(x)), 1.0)
-    rounding = 1e-9 * max(float(np.abs(H).max(initial=0.0)) * reach, start)
-    if not size <= rounding:
-        raise ConvergenceError(_message(size, start))
-    if not length <= 1e-5 * reach:
-        raise UnboundedError("the infimum is approached only at infinity: there is no minimiser")
+        x_new, value, g_new = moved
+        size_new = float(np.linalg.norm(g_new))
+        # near the minimum the value cannot tell points apart any more: only the gradient counts
+        stalled = stalled + 1 if size_new >= 0.5 * size else 0
+        if size_new < size or size > 1e-6 * max(start, 1e-300):
+            x, g, size = x_new, g_new, size_new
+        else:
+            break
+    _certify(x, value, size, start, curvature, last)
     return x
 
 
-def _message(size: float, start: float) -> str:
-    return (
-        f"no minimiser found: the gradient norm stopped at {size:.3g} (it began at {start:.3g}); "
-        "the objective may be unbounded below, not convex, or not smooth"
-    )
+def _solver(f: Objective) -> Solver:
+    if f.dim <= LARGEST_DIMENSION:
+        return lambda x, g, accuracy: _direct(f.hessian(x), g)
+    if not hasattr(f, "curvature"):
+        raise ConvergenceError(
+            f"Newton with a dense Hessian is for up to {LARGEST_DIMENSION} dimensions, not {f.dim}"
+        )
+
+    def solve(x: Array, g: Array, accuracy: float) -> tuple[Array, float]:
+        product, diagonal = f.curvature(x)
+        step = conjugate_gradients(product, diagonal, g, min(0.1, max(accuracy**0.5, 1e-4)))
+        return step, float(np.abs(diagonal).max(initial=0.0))
+
+    return solve
 
 
-def _solve(H: Array, g: Array) -> Array:
+def _direct(H: Array, g: Array) -> tuple[Array, float]:
+    return solve(H, g), float(np.abs(H).max(initial=0.0))
+
+
+def solve(H: Array, g: Array) -> Array:
     """The Newton step: by Cholesky, or the shortest least-squares solution if H is singular."""
     try:
-        step: Array = scipy.linalg.cho_solve(
-            scipy.linalg.cho_factor(H, check_finite=False), g, check_finite=False
-        )
-        if np.isfinite(step).all() and np.linalg.norm(H @ step - g) <= 1e-6 * np.linalg.norm(g):
-            return step
+        factor = scipy.linalg.cho_factor(H, lower=True, check_finite=False)
+        pivots = np.diag(factor[0])
+        if pivots.min() > 1e-7 * pivots.max():  # else a flat direction may hide in the rounding
+            return np.asarray(scipy.linalg.cho_solve(factor, g, check_finite=False))
     except np.linalg.LinAlgError:
         pass
     eigenvalues, Q = scipy.linalg.eigh(H)
-    large = eigenvalues > 1e-12 * max(np.abs(eigenvalues).max(initial=0.0), 1e-300)
+    large = eigenvalues > H.shape[0] * 4e-16 * max(np.abs(eigenvalues).max(initial=0.0), 1e-300)
     inverse = np.where(large, 1 / np.where(large, eigenvalues, 1.0), 0.0)
     result: Array = Q @ (inverse * (Q.T @ g))
     return result
 
 
+def conjugate_gradients(
+    product: Callable[[Array], Array], diagonal: Array, g: Array, accuracy: float, max_steps: int = 5000
+) -> Array:
+    """An approximate solution of H p = g, preconditioned with H's diagonal."""
+    scale = np.where(diagonal > 0, 1 / np.where(diagonal > 0, diagonal, 1.0), 0.0)
+    p = np.zeros_like(g)
+    r = g.copy()
+    z = scale * r
+    q = z.copy()
+    rz = float(r @ z)
+    goal = accuracy**2 * rz
+    for _ in range(max_steps):
+        if rz <= goal or rz == 0.0:
+            break
+        Hq = product(q)
+        bend = float(q @ Hq)
+        if bend <= 0.0:
+            break
+        alpha = rz / bend
+        p += alpha * q
+        r -= alpha * Hq
+        z = scale * r
+        rz, before = float(r @ z), rz
+        q = z + (rz / before) * q
+    return p if p.any() else z
+
+
 def _search(f: Objective, x: Array, value: float, g: Array, step: Array) -> tuple[Array, float, Array] | None:
-    """The first of x - step, x - step/2, ... that decreases the value enough."""
+    """The first of x - step, x - step/2, ... that decreases the value enough, or else the gradient."""
     slope = float(g @ step)
+    size = float(np.linalg.norm(g))
+    # where the promised decrease drowns in the value's rounding, shorter steps cannot show more
+    tries = 60 if slope > 1e-13 * abs(value) else 3
     t = 1.0
-    for _ in range(60):
+    for _ in range(tries):
         x_new = x - t * step
         value_new, g_new = f.value_and_gradient(x_new)
-        if np.isfinite(value_new) and value_new <= value - 1e-4 * t * slope:
+        enough = np.isfinite(value_new) and (
+            value_new <= value - 1e-4 * t * slope or float(np.linalg.norm(g_new)) < (1 - 0.1 * t) * size
+        )
+        if enough:
             return x_new, value_new, g_new
         t /= 2
     return None
+
+
+def _certify(x: Array, value: float, size: float, start: float, curvature: float, last: float) -> None:
+    """Raise unless the gradient is as small as the rounding of its parts explains."""
+    reach = max(float(np.linalg.norm(x)), 1.0)
+    rounding = 1e-9 * max(curvature * reach, start, abs(value) * 1e-3)
+    if size <= rounding and np.isfinite(value):
+        if reach > 1e12 or last > 1e-3 * reach:
+            raise UnboundedError("the infimum is approached only at infinity: there is no minimiser")
+        return
+    raise ConvergenceError(
+        f"no minimiser found: the gradient norm stopped at {size:.3g} (it began at {start:.3g}); "
+        "the objective may be unbounded below, not convex, or not smooth"
+    )

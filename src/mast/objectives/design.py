@@ -1,0 +1,189 @@
+"""The data matrix of a linear model: one row an observation, dense or sparse, checked once and then only read."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mast.arrays import Array, frozen, numbers
+from mast.errors import ArgumentError, DataError
+
+SMALL = 64  #: up to this size of the Gram matrix its eigenvalues are computed densely
+DENSE_SHARE = 0.15  #: a sparse matrix with more non-zeros than this is multiplied by BLAS for its Gram matrix
+
+
+class Design:
+    """A matrix of n rows and d columns with the few products that linear models need.
+
+    Sparse input becomes CSR with sorted rows and no stored zeros, and products use SciPy with
+    a stored transpose; dense input stays dense and products use BLAS.
+    """
+
+    def __init__(self, A: Any) -> None:
+        import scipy.sparse
+
+        self.sparse = bool(scipy.sparse.issparse(A))
+        if self.sparse:
+            self.matrix: Any = _checked_csr(A)
+        else:
+            self.matrix = frozen(np.ascontiguousarray(_checked_dense(A)))
+        self.n, self.d = (int(size) for size in self.matrix.shape)
+        if self.n == 0 or self.d == 0:
+            raise ArgumentError(f"A needs at least one row and one column, got shape {self.matrix.shape}")
+
+    @cached_property
+    def csr(self) -> Any:
+        """The matrix as CSR, with rows sorted; the arrays that compiled kernels read."""
+        return self.matrix if self.sparse else _checked_csr(_sparse(self.matrix))
+
+    @cached_property
+    def transposed(self) -> Any:
+        """The transpose as CSR: what makes the backward product, and access by column, fast."""
+        return self.csr.T.tocsr()
+
+    def times(self, x: Array) -> Array:
+        """A x."""
+        product: Array = self.matrix @ x
+        return product
+
+    def transpose_times(self, r: Array) -> Array:
+        """A'r."""
+        product: Array = self.transposed @ r if self.sparse else r @ self.matrix
+        return product
+
+    @cached_property
+    def row_squares(self) -> Array:
+        """|a_i|² of each row."""
+        if not self.sparse:
+            return np.asarray(np.einsum("ij,ij->i", self.matrix, self.matrix))
+        A = self.csr
+        squares: Array = np.bincount(_rows(A), weights=A.data**2, minlength=self.n).astype(np.float64)
+        return squares
+
+    def column_squares(self, weights: Array) -> Array:
+        """The diagonal of A' diag(weights) A."""
+        if not self.sparse:
+            return np.asarray(np.einsum("ij,i,ij->j", self.matrix, weights, self.matrix, optimize=True))
+        A = self.csr
+        squares = np.bincount(A.indices, weights=A.data**2 * weights[_rows(A)], minlength=self.d)
+        return squares.astype(np.float64)
+
+    def gram(self, weights: Array) -> Array:
+        """A' diag(weights) A as a dense d x d matrix."""
+        if not self.sparse:
+            return _weighted_gram(self.matrix, weights)
+        A = self.csr
+        if A.nnz > DENSE_SHARE * self.n * self.d:
+            total = np.zeros((self.d, self.d))
+            step = max(1, (1 << 22) // self.d)
+            for start in range(0, self.n, step):
+                part = slice(start, start + step)
+                total += _weighted_gram(A[part].toarray(), weights[part])
+            return total
+        total = np.zeros((self.d, self.d))
+        _kernels().gram(A.indptr, A.indices, A.data, weights, total)
+        return np.asarray(np.tril(total) + np.tril(total, -1).T)
+
+    def largest_eigenvalue(self, weights: Array) -> float:
+        """The largest eigenvalue of A' diag(weights) A, for weights >= 0, by Lanczos."""
+        root = np.sqrt(weights)
+        with np.errstate(over="ignore", invalid="ignore"):
+            bound = float(self.row_squares @ weights)  # the trace
+        if not np.isfinite(bound):
+            raise DataError("the entries of A are so large that their squares overflow: rescale the columns")
+        if bound == 0.0:
+            return 0.0
+        if self.d <= SMALL:
+            return float(np.linalg.eigvalsh(self.gram(weights))[-1])
+        if self.n <= SMALL:
+            dense = (self.matrix.toarray() if self.sparse else self.matrix) * root[:, None]
+            return float(np.linalg.eigvalsh(dense @ dense.T)[-1])
+        if self.d <= self.n:
+            return _lanczos(lambda x: self.transpose_times(weights * self.times(x)), self.d)
+        return _lanczos(lambda r: root * self.times(self.transpose_times(root * r)), self.n)
+
+
+def _lanczos(product: Any, size: int) -> float:
+    """The largest eigenvalue of a positive semidefinite matrix given by its products.
+
+    The start vector is fixed and has no structure that data could be orthogonal to, so the
+    result is the same in each run.
+    """
+    import inspect
+
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
+    start = np.modf(np.arange(1.0, size + 1) * 0.6180339887498949)[0] + 0.25
+    options: dict[str, Any] = {"v0": product(start) + start * 1e-3, "tol": 0.0, "ncv": min(size, 40)}
+    if "rng" in inspect.signature(eigsh).parameters:
+        options["rng"] = 0
+    operator = LinearOperator((size, size), matvec=product, dtype=np.float64)
+    value, vectors = eigsh(operator, k=1, which="LA", maxiter=50 * size, **options)
+    # a Ritz value is never above the truth, and below it by at most the residual: add that
+    residual = float(np.linalg.norm(product(vectors[:, 0]) - value[0] * vectors[:, 0]))
+    return float(value[0]) + min(residual, 1e-10 * float(value[0]))
+
+
+def _weighted_gram(A: Array, weights: Array) -> Array:
+    if (weights >= 0).all():
+        scaled = A * np.sqrt(weights)[:, None]
+        product: Array = scaled.T @ scaled  # one operand: BLAS does half of the work
+        return product
+    return np.asarray((A * weights[:, None]).T @ A)
+
+
+def _rows(A: Any) -> Any:
+    """The row number of each stored entry."""
+    return np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
+
+
+def _sparse(A: Array) -> Any:
+    import scipy.sparse
+
+    return scipy.sparse.csr_array(A)
+
+
+def _checked_dense(A: ArrayLike) -> Array:
+    try:
+        return numbers("A", A, 2)
+    except ArgumentError as error:
+        raise (DataError if "NaN" in str(error) else ArgumentError)(str(error)) from None
+
+
+def _checked_csr(A: Any) -> Any:
+    """CSR in float64, sorted, without duplicates or stored zeros; never changes what the caller holds."""
+    import scipy.sparse
+
+    if A.ndim != 2:
+        raise ArgumentError(f"A must have 2 dimensions, got shape {A.shape}")
+    if A.dtype.kind not in "fiub":
+        raise ArgumentError(f"A must hold real numbers, got {A.dtype}")
+    given = A
+    A = scipy.sparse.csr_array(A, dtype=np.float64)
+    if not np.isfinite(A.data).all():
+        position = int(np.flatnonzero(~np.isfinite(A.data))[0])
+        row = int(np.searchsorted(A.indptr, position, side="right")) - 1
+        raise DataError(f"A holds NaN or infinity, first in row {row}, column {int(A.indices[position])}")
+    if not A.has_canonical_format or not A.data.all():
+        A = A.copy() if _shares(A, given) else A
+        A.sum_duplicates()
+        A.eliminate_zeros()
+    index = np.int32 if max(A.nnz, *A.shape) < 2**31 else np.int64
+    parts = A.data, A.indices.astype(index, copy=False), A.indptr.astype(index, copy=False)
+    return scipy.sparse.csr_array(tuple(map(np.ascontiguousarray, parts)), shape=A.shape)
+
+
+def _shares(A: Any, given: Any) -> bool:
+    return (
+        bool(np.shares_memory(A.data, getattr(given, "data", np.empty(0)))) if given.format != "lil" else True
+    )
+
+
+def _kernels() -> ModuleType:
+    from mast.objectives import kernels
+
+    return kernels

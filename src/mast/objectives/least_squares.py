@@ -1,0 +1,112 @@
+"""LeastSquares: half the mean squared residual, plus l2/2 |x|². A quadratic, so f_D is exact for any sketch."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mast.arrays import Array
+from mast.objectives.linear import LinearModel, ridge_from
+from mast.objectives.losses import HalfSquare
+from mast.objectives.newton import LARGEST_DIMENSION
+from mast.objectives.penalties import Ridge
+
+DENSE_ENTRIES = 20_000_000  #: up to so many entries a dense factorisation of A is a reasonable tool
+
+
+class LeastSquares(LinearModel):
+    """|Ax - b|²/(2n) + l2/2 |x|², with weights: sum_i w_i (a_i'x - b_i)²/(2n), w_i of mean 1.
+
+    Parameters
+    ----------
+    A, b
+        The data, one row an observation (an array or any SciPy sparse matrix), and the targets.
+    l2
+        The strength of the l2 term, 0 by default; the minimiser is then the shortest one.
+    kappa
+        Sets l2 = L0/(kappa - 1), L0 the smoothness without l2.
+    sample_weight
+        Non-negative weights of the rows; only their proportions matter (they are scaled to mean 1).
+
+    >>> import mast
+    >>> f = mast.LeastSquares([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]], [1.0, 3.0, 5.0])
+    >>> f.minimizer().round(12), f.term_smoothness
+    (array([1., 2.]), array([1., 2., 5.]))
+    """
+
+    loss = HalfSquare()
+    convex = True
+
+    def __init__(
+        self,
+        A: Any,
+        b: ArrayLike,
+        l2: float | None = None,
+        kappa: float | None = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+    ) -> None:
+        super().__init__(A, b, sample_weight)
+        self.l2 = ridge_from(l2, kappa, lambda: self._loss_smoothness)
+        self.penalty = Ridge(self.l2)
+
+    @property
+    def _penalty_smoothness(self) -> float:
+        return self.l2
+
+    @cached_property
+    def strong_convexity(self) -> float:
+        """The smallest eigenvalue of the Hessian; in more than a few thousand dimensions l2, a lower bound."""
+        if self.dim > self.terms or self.dim > LARGEST_DIMENSION:
+            return self.l2
+        eigenvalues = np.linalg.eigvalsh(self.design.gram(self.rates))
+        rounding = self.dim * 4 * np.finfo(float).eps * float(eigenvalues[-1])
+        return self.l2 + (float(eigenvalues[0]) if eigenvalues[0] > rounding else 0.0)
+
+    def term_infima(self) -> Array:
+        """f_i^inf = w b² l2 / (2 (l2 + w |a_i|²))."""
+        w = np.ones(self.terms) if self.weights is None else self.weights
+        whole = w * self.labels**2 / 2
+        bend = w * self.design.row_squares
+        if self.l2 == 0.0:
+            return np.where(bend > 0, 0.0, whole)
+        return np.asarray(whole * (self.l2 / (self.l2 + bend)))
+
+    @cached_property
+    def _minimum(self) -> tuple[Array, float]:
+        if self.l2 == 0.0:
+            x = self._shortest()
+            return x, self.value(x)
+        result: tuple[Array, float] = super()._minimum
+        return result
+
+    def _shortest(self) -> Array:
+        """The minimiser of smallest norm of the unregularised problem."""
+        root = np.sqrt(self.rates)
+        if self.terms * self.dim <= DENSE_ENTRIES:
+            import scipy.linalg
+
+            A = self.design.matrix.toarray() if self.design.sparse else self.design.matrix
+            scaled = A * root[:, None]
+            x = np.zeros(self.dim)
+            for _ in range(2):  # the second time for what rounding left over
+                rest = (self.labels - self.design.times(x)) * root
+                rounding = max(scaled.shape) * np.finfo(float).eps
+                x += scipy.linalg.lstsq(scaled, rest, cond=rounding, check_finite=False)[0]
+            return x
+        from scipy.sparse.linalg import LinearOperator, lsmr
+
+        operator = LinearOperator(
+            (self.terms, self.dim),
+            matvec=lambda x: root * self.design.times(x),
+            rmatvec=lambda r: self.design.transpose_times(root * r),
+            dtype=np.float64,
+        )
+        x = np.zeros(self.dim)
+        for _ in range(3):
+            rest = (self.labels - self.design.times(x)) * root
+            x += lsmr(operator, rest, atol=1e-15, btol=1e-15, conlim=0, maxiter=20 * self.terms)[0]
+        return x

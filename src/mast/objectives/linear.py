@@ -1,0 +1,193 @@
+"""LinearModel: the mean over rows of a loss of a_i'x, plus a penalty. What all linear models share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mast.arrays import Array, frozen, vector
+from mast.errors import ArgumentError, DataError, MastError
+from mast.objectives.base import Objective, nonnegative
+from mast.objectives.design import Design
+from mast.objectives.losses import Loss
+from mast.objectives.penalties import Ridge, Saturating
+
+if TYPE_CHECKING:
+    from mast.sketches import Sketch
+
+
+class LinearModel(Objective):
+    """f(x) = mean_i w_i loss(a_i'x; b_i) + penalty(x), with weights w_i of mean 1.
+
+    Subclasses set `loss` and `penalty`. The data are there as plain arrays for compiled loops:
+    `indptr`, `indices`, `data` (CSR) and `labels`; `weights` is None where all rows count alike.
+    """
+
+    loss: Loss
+    penalty: Ridge | Saturating
+
+    def __init__(self, A: Any, b: ArrayLike, sample_weight: ArrayLike | None = None) -> None:
+        self.design = Design(A)
+        self.terms, self.dim = self.design.n, self.design.d
+        self.labels: Array = frozen(_labels(b, self.terms).copy())
+        self.weights = None if sample_weight is None else _weights(sample_weight, self.terms)
+        #: what each row's loss counts in f
+        self.rates: Array = frozen(
+            (np.ones(self.terms) if self.weights is None else self.weights) / self.terms
+        )
+
+    # ---- the data, for kernels -------------------------------------------------------------
+
+    @property
+    def indptr(self) -> Any:
+        """Where each row begins in `indices` and `data`."""
+        return self.design.csr.indptr
+
+    @property
+    def indices(self) -> Any:
+        """The columns of the non-zeros, ascending in each row."""
+        return self.design.csr.indices
+
+    @property
+    def data(self) -> Array:
+        """The non-zeros."""
+        data: Array = self.design.csr.data
+        return data
+
+    # ---- value and derivatives -------------------------------------------------------------
+
+    def value(self, x: ArrayLike) -> float:
+        """f(x)."""
+        x = self._point(x)
+        return float(self.rates @ self.loss.value(self._margins(x))) + self.penalty.value(x)
+
+    def gradient(self, x: ArrayLike) -> Array:
+        """The gradient of f at x."""
+        x = self._point(x)
+        return self._backward(self.loss.slope(self._margins(x))) + self.penalty.gradient(x)
+
+    def value_and_gradient(self, x: ArrayLike) -> tuple[float, Array]:
+        """Both, with one product A x."""
+        x = self._point(x)
+        values, slopes = self.loss.value_and_slope(self._margins(x))
+        value = float(self.rates @ values) + self.penalty.value(x)
+        return value, self._backward(slopes) + self.penalty.gradient(x)
+
+    def hessian(self, x: ArrayLike) -> Array:
+        """The Hessian of f at x, dense."""
+        x = self._point(x)
+        H = self.design.gram(self.rates * self.loss.curvature(self._margins(x)))
+        H[np.diag_indices(self.dim)] += self.penalty.curvature(x)
+        return H
+
+    def curvature(self, x: ArrayLike) -> tuple[Callable[[Array], Array], Array]:
+        """The Hessian at x as a product with vectors, and its diagonal: for dimensions too large for a matrix."""
+        x = self._point(x)
+        w = self.rates * self.loss.curvature(self._margins(x))
+        own = self.penalty.curvature(x)
+
+        def product(p: Array) -> Array:
+            return self.design.transpose_times(w * self.design.times(p)) + own * p
+
+        return product, self.design.column_squares(w) + own
+
+    def _margins(self, x: Array) -> Array:
+        return self.loss.margins(self.design.times(x), self.labels)
+
+    def _backward(self, slopes: Array) -> Array:
+        """A' applied to the rows' slopes, averaged; may overwrite them."""
+        signs = self.loss.signs(self.labels)
+        if signs is not None:
+            slopes *= signs
+        if self.weights is not None:
+            slopes = slopes * self.weights
+        gradient = self.design.transpose_times(slopes)
+        gradient /= self.terms
+        return gradient
+
+    # ---- constants -------------------------------------------------------------------------
+
+    @cached_property
+    def _loss_smoothness(self) -> float:
+        """The smoothness of the loss part: lambda_max(A'WA) times the loss's largest curvature, over n."""
+        return self.loss.curvature_bound * self.design.largest_eigenvalue(self.rates)
+
+    @property
+    def _penalty_smoothness(self) -> float:
+        raise NotImplementedError
+
+    @property
+    def smoothness(self) -> float:
+        """L_f."""
+        return self._loss_smoothness + self._penalty_smoothness
+
+    @cached_property
+    def term_smoothness(self) -> Array:
+        """L_fi of each term f_i = w_i loss(a_i'x; b_i) + penalty(x); their mean is f."""
+        weights = 1.0 if self.weights is None else self.weights
+        squares = self.loss.curvature_bound * weights * self.design.row_squares
+        return frozen(squares + self._penalty_smoothness)
+
+    def term_infima(self) -> Array:
+        """f_i^inf of each term."""
+        raise NotImplementedError
+
+    # ---- f_D -------------------------------------------------------------------------------
+
+    def sketched(self, sketch: Sketch, shift: Array) -> Objective | None:  # type: ignore[override]
+        """f_D in closed form: by blocks, or by enumerating what a sketch does to each row; else None."""
+        return None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.terms} rows, {self.dim} features>"
+
+
+def ridge_from(l2: float | None, kappa: float | None, loss_smoothness: Callable[[], float]) -> float:
+    """The l2 that was given, or the one that makes the condition number kappa: L0/(kappa - 1)."""
+    if l2 is not None and kappa is not None:
+        raise ArgumentError("give l2 or the condition number kappa, not both")
+    if kappa is None:
+        return nonnegative("l2", _number("l2", l2)) or 0.0
+    kappa = _number("kappa", kappa)
+    if kappa is None or not (math.isfinite(kappa) and kappa > 1):
+        raise ArgumentError(f"the condition number kappa must be a finite number above 1, got {kappa!r}")
+    L0 = loss_smoothness()
+    if L0 == 0.0:
+        raise ArgumentError(
+            "all rows of A are zero, so no l2 gives the condition number kappa: give l2 itself"
+        )
+    return L0 / (kappa - 1)
+
+
+def _number(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"{name} must be a number, got {value!r}") from None
+
+
+def _labels(b: ArrayLike, n: int) -> Array:
+    try:
+        return vector("b", b, n)
+    except MastError as error:
+        if "NaN" in str(error):
+            raise DataError(str(error)) from None
+        if "entries" in str(error):
+            raise ArgumentError(f"b must have one label for each of the {n} rows of A: {error}") from None
+        raise
+
+
+def _weights(sample_weight: ArrayLike, n: int) -> Array:
+    w = vector("sample_weight", sample_weight, n)
+    if (w < 0).any():
+        raise ArgumentError(f"sample_weight must not be negative, got {w.min()}")
+    if not 0 < w.sum() < math.inf:
+        raise ArgumentError("sample_weight must have a positive, finite sum")
+    return frozen(w / w.mean())

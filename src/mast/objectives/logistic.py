@@ -1,0 +1,141 @@
+"""Logistic: the mean log-loss of a linear classifier with labels -1 and +1, plus l2/2 |x|²."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mast.arrays import Array
+from mast.errors import ArgumentError, ConvergenceError, UnboundedError
+from mast.objectives.design import Design
+from mast.objectives.linear import LinearModel, ridge_from
+from mast.objectives.losses import LogLoss
+from mast.objectives.newton import LARGEST_DIMENSION
+from mast.objectives.penalties import Ridge
+
+SATURATED = 20.0  #: a margin above which a row hardly pulls any more
+SEPARABLE = (
+    "there is no minimiser without l2: the data are separable, at least in some direction, and the "
+    "infimum is approached only at infinity; give l2 > 0 or kappa"
+)
+
+
+class Logistic(LinearModel):
+    """mean_i w_i log(1 + exp(-b_i a_i'x)) + l2/2 |x|².
+
+    Parameters
+    ----------
+    A
+        The data, one row an observation: an array or any SciPy sparse matrix.
+    b
+        Labels, -1 or +1.
+    l2
+        The strength of the l2 term; 0 if neither it nor `kappa` is given.
+    kappa
+        The condition number to reach instead: l2 = L0/(kappa - 1), L0 the smoothness without l2.
+    sample_weight
+        Non-negative weights of the rows; only their proportions matter (they are scaled to mean 1).
+
+    >>> import mast
+    >>> f = mast.Logistic([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]], [1, -1, -1], l2=0.1)
+    >>> x = f.minimizer()
+    >>> x.round(6), round(f.infimum(), 6)
+    (array([ 0.403469, -1.350719]), 0.400795)
+    >>> A, b = mast.data.load("a1a")
+    >>> f = mast.Logistic(A, b, kappa=100)
+    >>> round(f.smoothness / f.strong_convexity, 9)
+    100.0
+    """
+
+    loss = LogLoss()
+    convex = True
+
+    def __init__(
+        self,
+        A: Any,
+        b: ArrayLike,
+        l2: float | None = None,
+        kappa: float | None = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+    ) -> None:
+        super().__init__(A, b, sample_weight)
+        check_signs(self.labels)
+        self.l2 = ridge_from(l2, kappa, lambda: self._loss_smoothness)
+        self.penalty = Ridge(self.l2)
+
+    @property
+    def _penalty_smoothness(self) -> float:
+        return self.l2
+
+    @property
+    def strong_convexity(self) -> float:
+        """l2."""
+        return self.l2
+
+    @cached_property
+    def _minimum(self) -> tuple[Array, float]:
+        try:
+            result: tuple[Array, float] = super()._minimum
+        except (UnboundedError, ConvergenceError):
+            if self.l2 > 0:
+                raise
+            raise UnboundedError(SEPARABLE) from None
+        if self.l2 == 0.0 and self.dim <= LARGEST_DIMENSION:
+            refuse_separable(self.design, self._margins(result[0]))
+        return result
+
+    def term_infima(self) -> Array:
+        """f_i^inf: along a_i the term is w log(1 + exp(-m)) + l2 m²/(2|a_i|²) in the margin m alone."""
+        squares = self.design.row_squares
+        w = np.ones(self.terms) if self.weights is None else self.weights
+        bend = np.divide(self.l2, squares, out=np.full(self.terms, np.inf), where=squares > 0)
+        m = np.zeros(self.terms)
+        if self.l2 == 0.0:
+            return np.where(squares > 0, 0.0, w * np.log(2.0))
+        moving = np.isfinite(bend) & (w > 0)
+        # the derivative is concave and increasing for m >= 0: Newton from 0 climbs to its root and never passes it
+        for _ in range(200):
+            slope, curvature = self.loss.slope_and_curvature(m[moving])
+            step = -(w[moving] * slope + bend[moving] * m[moving]) / (w[moving] * curvature + bend[moving])
+            m[moving] += step
+            if np.all(step <= 1e-15 * m[moving]):
+                break
+        with np.errstate(invalid="ignore"):
+            return w * self.loss.value(m) + np.where(m > 0, 0.5 * bend * m * m, 0.0)
+
+
+def refuse_separable(design: Design, margins: Array) -> None:
+    """Refuse a point that only looks stationary because some direction is held by saturated rows alone.
+
+    Where a hyperplane separates some rows and leaves the others undecided, Newton's method walks
+    along it for ever while the gradient fades. So the rows that are not saturated must span
+    all that the rows span.
+    """
+    saturated = margins > SATURATED
+    if saturated.any() and _rank(design.gram((~saturated).astype(float))) < _rank(
+        design.gram(np.ones(design.n))
+    ):
+        raise UnboundedError(SEPARABLE)
+
+
+def _rank(gram: Array) -> int:
+    scale = np.sqrt(np.maximum(np.diag(gram), 1e-300))
+    return int(np.linalg.matrix_rank(gram / np.outer(scale, scale), tol=1e-9, hermitian=True))
+
+
+def check_signs(labels: Array) -> None:
+    """Refuse labels other than -1 and +1, with what to do about it."""
+    wrong = labels[np.abs(labels) != 1]
+    if wrong.size:
+        found = np.unique(labels)
+        shown = ", ".join(f"{v:g}" for v in found[:4]) + (", ..." if found.size > 4 else "")
+        hint = (
+            f"; two labels {found[0]:g} and {found[1]:g} become signs by np.where(b == {found[1]:g}, 1, -1)"
+            if found.size == 2
+            else ""
+        )
+        raise ArgumentError(f"labels must be -1 or +1, got {shown}{hint}")

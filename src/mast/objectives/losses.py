@@ -1,0 +1,142 @@
+"""Losses of linear models: functions of one number, the margin of a row, with two derivatives.
+
+A row with features a, label b enters through its margin: ``b a'x`` for the log-loss,
+``a'x - b`` for the squared loss. Everything here works on whole arrays of margins.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from mast.arrays import Array
+
+
+class Loss(Protocol):
+    """A convex function of the margin."""
+
+    curvature_bound: float  #: the largest second derivative
+
+    def margins(self, products: Array, labels: Array) -> Array:
+        """The margins of rows with these products a'x and labels."""
+
+    def signs(self, labels: Array) -> Array | None:
+        """The derivative of each row's margin in its product a'x; None if it is 1 throughout."""
+
+    def offsets(self, labels: Array) -> Array:
+        """The margin of each row where its product is 0."""
+
+    def value(self, m: Array) -> Array:
+        """The loss."""
+
+    def slope(self, m: Array) -> Array:
+        """Its derivative."""
+
+    def curvature(self, m: Array) -> Array:
+        """Its second derivative."""
+
+    def value_and_slope(self, m: Array) -> tuple[Array, Array]:
+        """Both."""
+
+    def slope_and_curvature(self, m: Array) -> tuple[Array, Array]:
+        """Both."""
+
+
+class LogLoss:
+    """log(1 + exp(-m)), without overflow or loss of digits for margins of any size."""
+
+    curvature_bound = 0.25
+
+    def margins(self, products: Array, labels: Array) -> Array:
+        """b a'x."""
+        return products * labels
+
+    def signs(self, labels: Array) -> Array | None:
+        """The labels."""
+        return labels
+
+    def offsets(self, labels: Array) -> Array:
+        """Zeros."""
+        return np.zeros(labels.size)
+
+    def value(self, m: Array) -> Array:
+        """log(1 + e) + max(-m, 0) with e = exp(-|m|)."""
+        e = _decay(m)
+        return _log1p(e, 1 + e) + np.maximum(-m, 0.0)
+
+    def slope(self, m: Array) -> Array:
+        """-1 / (1 + exp(m))."""
+        with np.errstate(over="ignore"):
+            out: Array = np.exp(m)
+        out += 1.0
+        np.divide(-1.0, out, out=out)
+        return out
+
+    def curvature(self, m: Array) -> Array:
+        """e / (1 + e)² with e = exp(-|m|)."""
+        e = _decay(m)
+        return e / (1 + e) ** 2
+
+    def value_and_slope(self, m: Array) -> tuple[Array, Array]:
+        """Both, with one exponential."""
+        e = _decay(m)
+        w = 1 + e
+        return _log1p(e, w) + np.maximum(-m, 0.0), np.where(m >= 0, -e, -1.0) / w
+
+    def slope_and_curvature(self, m: Array) -> tuple[Array, Array]:
+        """Both, with one exponential."""
+        e = _decay(m)
+        w = 1 + e
+        e_over_w = e / w
+        return np.where(m >= 0, -e_over_w, -1 / w), e_over_w / w
+
+
+class HalfSquare:
+    """m²/2 of the residual m = a'x - b."""
+
+    curvature_bound = 1.0
+
+    def margins(self, products: Array, labels: Array) -> Array:
+        """a'x - b."""
+        return products - labels
+
+    def signs(self, labels: Array) -> None:
+        """Ones."""
+        return
+
+    def offsets(self, labels: Array) -> Array:
+        """Minus the labels."""
+        return -labels
+
+    def value(self, m: Array) -> Array:
+        """m²/2."""
+        return m * m / 2
+
+    def slope(self, m: Array) -> Array:
+        """m."""
+        return m
+
+    def curvature(self, m: Array) -> Array:
+        """1."""
+        return np.ones(m.shape)
+
+    def value_and_slope(self, m: Array) -> tuple[Array, Array]:
+        """Both."""
+        return m * m / 2, m
+
+    def slope_and_curvature(self, m: Array) -> tuple[Array, Array]:
+        """Both."""
+        return m, np.ones(m.shape)
+
+
+def _decay(m: Array) -> Array:
+    """exp(-|m|), which cannot overflow."""
+    e: Array = np.abs(m)
+    np.negative(e, out=e)
+    return np.exp(e, out=e)
+
+
+def _log1p(e: Array, w: Array) -> Array:
+    """log(1 + e), given w = 1 + e rounded: NumPy's log is vectorised, its log1p is not."""
+    return np.log(w) + (e - (w - 1)) / w
