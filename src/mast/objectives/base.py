@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from functools import cached_property
@@ -9,8 +10,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array, vector
+from mast.arrays import Array, Indices, vector
 from mast.errors import ArgumentError
+from mast.sketches import DiagonalDraw, Draw
 
 
 class Objective(ABC):
@@ -79,6 +81,27 @@ class Objective(ABC):
             )
         x = newton(self, np.zeros(self.dim))
         return x, self.value(x)
+
+    def sketched_gradient(self, x: Array, draw: Draw, shift: Array, rows: Indices | None = None) -> Array:
+        """S' grad f(v + S(x - v)): its values on the kept coordinates, or all if S is not diagonal.
+
+        With `rows`, of the mean of these terms only, for objectives that are sums of terms.
+        """
+        if rows is not None:
+            raise ArgumentError(f"{type(self).__name__} is not a sum of terms")
+        gradient = self.gradient(shift + draw.apply(x - shift))
+        if not isinstance(draw, DiagonalDraw):
+            return draw.adjoint(gradient)
+        return draw.scales * gradient[draw.indices]
+
+    def fingerprint(self) -> str:
+        """A short text that tells this objective from others: here, from its values at two points."""
+        points = (np.zeros(self.dim), np.linspace(-1.0, 1.0, self.dim))
+        total = hashlib.sha256(type(self).__name__.encode())
+        for point in points:
+            value, gradient = self.value_and_gradient(point)
+            total.update(np.float64(value).tobytes() + gradient.tobytes())
+        return total.hexdigest()[:16]
 
     def sketched(self, sketch: object, shift: Array) -> Objective | None:
         """f_D in closed form for this sketch and shift, as an objective of its own; None if there is none.
