@@ -14,6 +14,7 @@ least_one = st.floats(1.0, 1e3)
 gaps = st.one_of(st.just(0.0), st.floats(1e-3, 1e2))
 share = st.floats(0.01, 0.99)
 count = st.integers(1, 10**6)
+unhurried = settings(deadline=None)  # a slow machine is not a wrong formula
 NEAR = 1e-9  # the two ways of typing a formula differ by a few roundings
 
 
@@ -28,6 +29,7 @@ def whole_near(iterations, needed):
     assert iterations >= needed * (1 - NEAR)
 
 
+@unhurried
 @given(
     L_f=size,
     L_max=least_one,
@@ -56,6 +58,7 @@ def test_dsgd_strongly_convex(L_f, L_max, mu_share, mu_D, gap, r0sq, delta, T, c
     assert g.bound(plan.step_size, plan.iterations, r0sq=r0sq) <= plan.target == 2 * delta * r0sq
 
 
+@unhurried
 @given(L_f=size, L_max=least_one, gap=gaps, r0sq=size, delta=share, T=count, cut=share)
 def test_dsgd_convex(L_f, L_max, gap, r0sq, delta, T, cut):
     g = theory.dsgd("convex", L_f=L_f, L_max=L_max, gap=gap)
@@ -72,6 +75,7 @@ def test_dsgd_convex(L_f, L_max, gap, r0sq, delta, T, cut):
     assert g.bound(plan.step_size, plan.iterations, r0sq=r0sq) <= plan.target
 
 
+@unhurried
 @given(L_f=size, L_D=least_one, L_max=least_one, gap=gaps, delta0=size, eps=size, T=count, cut=share)
 def test_dsgd_nonconvex(L_f, L_D, L_max, gap, delta0, eps, T, cut):
     g = theory.dsgd("nonconvex", L_f=L_f, L_D=L_D, L_max=L_max, gap=gap)
@@ -94,6 +98,7 @@ def test_dsgd_nonconvex(L_f, L_D, L_max, gap, delta0, eps, T, cut):
     assert g.bound(plan.step_size, plan.iterations, delta0=delta0) <= plan.target == eps * eps
 
 
+@unhurried
 @given(
     A=st.one_of(st.just(0.0), size),
     B=st.floats(0.1, 10),
@@ -158,6 +163,7 @@ def test_dsgd_inexact(A, B, C, L_f, L_D, L_max, gap, start, delta, eps, T, cut, 
     assert g.bound(plan.step_size, plan.iterations, delta0=start) <= eps * eps
 
 
+@unhurried
 @given(L_f=size, L_D=least_one, L_max=least_one, gap=gaps, start=size, T=count, cut=share)
 def test_inexact_with_b_1_is_exact(L_f, L_D, L_max, gap, start, T, cut):
     constants = {"L_f": L_f, "mu_f": 0.3 * L_f, "L_D": L_D, "mu_D": 1, "L_max": L_max, "gap": gap}
@@ -170,6 +176,7 @@ def test_inexact_with_b_1_is_exact(L_f, L_D, L_max, gap, start, T, cut):
 
 
 @pytest.mark.parametrize("nodes", ["any", "independent", "disjoint"])
+@unhurried
 @given(
     M=st.integers(1, 5),
     seed=st.integers(0, 10**6),
@@ -180,7 +187,6 @@ def test_inexact_with_b_1_is_exact(L_f, L_D, L_max, gap, start, T, cut):
     T=count,
     cut=share,
 )
-@settings(max_examples=50)
 def test_distributed(nodes, M, seed, gap, start, delta, eps, T, cut):
     rng = np.random.default_rng(seed)
     L_f, L_D = np.exp(rng.uniform(-3, 3, M)), np.exp(rng.uniform(0, 3, M))
@@ -238,6 +244,31 @@ def test_distributed(nodes, M, seed, gap, start, delta, eps, T, cut):
         assert g.bound(plan.step_size, plan.iterations, delta0=start) <= eps * eps
 
 
+@unhurried
+@given(
+    q=st.lists(st.floats(0.01, 1.0), min_size=2, max_size=4), L_max=least_one, gap=gaps, m=st.integers(1, 2)
+)
+def test_participation(q, L_max, gap, m):
+    M = len(q)
+    L_f, L_D = np.arange(1.0, M + 1), np.full(M, 1.5)
+    constants = {"L_f": L_f, "L_D": L_D, "L_max": L_max, "gap": gap}
+    Lbar = np.mean(L_f * L_D)
+    steepest = {
+        "any": lambda hat, m: hat,
+        "independent": lambda hat, m: Lbar + hat / m,
+        "disjoint": lambda hat, m: hat / m,
+    }
+    for nodes, scale in steepest.items():
+        g = theory.distributed("convex", nodes=nodes, participation=q, **constants)
+        near(g.max_step_size(), 1 / (2 * scale(max(L_f * L_max / q), M)))
+        g = theory.distributed("convex", nodes=nodes, participants=m, **constants)
+        near(g.max_step_size(), 1 / (2 * scale(max(L_f * L_max), m)))
+        noise = max(L_f * L_max) / (1 if nodes == "any" else m)
+        step = g.max_step_size()
+        near(g.bound(step, 10, r0sq=1), 1 / (10 * step) + 2 * step * noise * gap)
+
+
+@unhurried
 @given(L_f=size, L_D=least_one, L_max=least_one, gap=gaps, m=st.integers(1, 50), T=count)
 def test_averaged_draws(L_f, L_D, L_max, gap, m, T):
     constants = {"L_f": L_f, "L_D": L_D, "L_max": L_max, "gap": gap}
@@ -251,6 +282,7 @@ def test_averaged_draws(L_f, L_D, L_max, gap, m, T):
     near(g.bound(limit, T, delta0=2.0), 12 / (limit * T) + 2 * limit * L_f**2 * L_D * L_max / m * gap)
 
 
+@unhurried
 @given(
     N=st.integers(1, 50),
     data=st.data(),
@@ -322,6 +354,7 @@ def test_l_svrdsg(N, data, p, L_f, L_D, L_max, mu_share, gap, r0sq, D0, sigma_sq
     near(g.bound(step, T, **start), bound)
 
 
+@unhurried
 @given(
     N=st.integers(1, 50),
     data=st.data(),
@@ -352,12 +385,14 @@ def test_s_page(N, data, p, L_f, L_D, L_max, sigma_sq, Psi0, T, eps):
         assert g.bound(plan.step_size, plan.iterations, Psi0=Psi0) <= eps**2
 
 
+@unhurried
 @given(N=st.integers(1, 1000), data=st.data())
 def test_zeta(N, data):
     b = data.draw(st.integers(1, N))
     assert theory.zeta(N, b) == (N - b) / (max(1, N - 1) * b)
 
 
+@unhurried
 @given(
     L=st.lists(size, min_size=2, max_size=6), L_max=least_one, L_D=least_one, terms_gap=gaps, data=st.data()
 )

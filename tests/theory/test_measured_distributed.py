@@ -124,9 +124,10 @@ def test_disjoint_draws(seed, M, share):
 
 
 @pytest.mark.parametrize("coupling", ["any", "independent"])
+@pytest.mark.parametrize("q", [[0.3, 0.8], [0.02, 0.02]])
 @pytest.mark.parametrize("seed", range(4))
-def test_participation_with_probabilities(seed, coupling):
-    nodes, q = nodes_with(sketches_for(seed, 2), seed), np.array([0.3, 0.8])
+def test_participation_with_probabilities(seed, coupling, q):
+    nodes, q = nodes_with(sketches_for(seed, 2), seed), np.array(q)
     joint = [
         (chance * np.prod(np.where(here, q, 1 - q)), draws, np.array(here) / q / 2)
         for chance, draws, _ in independent(nodes)

@@ -5,7 +5,7 @@ import pytest
 
 from mast import theory
 from mast.theory import quadratic_moments as exact
-from theory.instances import UNIFORM, below, flips, make, name, start_of
+from theory.instances import UNIFORM, below, flips, make, name, rand_k, start_of
 
 T = 60
 SMALL = [instance for instance in UNIFORM if len(instance.q) <= 4]
@@ -78,6 +78,20 @@ def test_l_svrdsg_kept(instance, b, p, share):
     step = share * g.max_step_size()
     excess = [instance.excess(second) for second in path(instance, step, p, b, "kept", x0)][:T]
     below(np.cumsum(excess) / np.arange(1, T + 1), g.bound(step, np.arange(1, T + 1), **start))
+
+
+def test_l_svrdsg_kept_with_rare_refreshes():
+    """Where the step size of a fresh batch would run away: one of four sketches, kept for long."""
+    instance = make("rand-1", 4, rand_k(4, 1), 0, shift=False, H=np.eye(4))
+    x0, r0sq, D0, sigma_sq = start_numbers(instance)
+    g = theory.l_svrdsg("strongly_convex", N=4, b=1, p=1e-3, batch="kept", **instance.constants)
+    start = exact.batch_start(instance.gradients, x0, 1, copies=2)
+    counts = 2.0 ** np.arange(0, 13)
+    for step in (g.max_step_size(), 0.1 * g.max_step_size()):
+        one = exact.l_svrdsg_step(instance.gradients, step, 1e-3, 1, "kept")
+        distances = [instance.distance(second) for second in exact.propagate(one, start, 4096)]
+        bound = g.bound(step, counts, r0sq=r0sq, D0=D0, sigma_sq=sigma_sq)
+        below([distances[int(t)] for t in counts], bound)
 
 
 @pytest.mark.parametrize("instance", SMALL, ids=name)
