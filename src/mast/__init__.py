@@ -37,18 +37,35 @@ _ROOMS = {
     # problems: f_D
     "Problem": "problem",
     "Nodes": "problem",
+    # runs and what theory says of them
+    "minimize": "run",
+    "Result": "run",
+    "guarantee": "methods",
     # errors
     "MastError": "errors",
 }
-_MODULES = {"data", "errors", "nn", "objectives", "problem", "randomness", "sketches", "theory"}
+_MODULES = {
+    "data",
+    "methods",
+    "run",
+    "errors",
+    "nn",
+    "objectives",
+    "problem",
+    "randomness",
+    "sketches",
+    "theory",
+}
 
 __all__ = sorted([*_ROOMS, *_MODULES, "__version__"])
 
 if TYPE_CHECKING:
     from mast import data, errors, objectives, problem, randomness, sketches, theory
     from mast.errors import MastError
+    from mast.methods import guarantee
     from mast.objectives import Function, LeastSquares, Logistic, NonconvexLogistic, Objective, Quadratic
     from mast.problem import Nodes, Problem
+    from mast.run import Result, minimize
     from mast.sketches import (
         Bernoulli,
         Gaussian,

@@ -45,3 +45,15 @@ class NoGuaranteeError(MastError, ValueError):
 
 class DataError(MastError, ValueError):
     """A data file or array is damaged, or holds NaN or infinity."""
+
+
+class MissingExtraError(MastError, ImportError):
+    """A part of MAST needs an optional package; the message says how to install it."""
+
+
+class CheckpointError(MastError, ValueError):
+    """A checkpoint cannot be used: it belongs to another run, or to another version."""
+
+
+class StepSizeWarning(UserWarning):
+    """The step size is above what theory allows; the run goes on without a guarantee."""

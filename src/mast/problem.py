@@ -45,6 +45,16 @@ class AbstractProblem(ABC):
     def problems(self) -> list[Problem]:
         """The problems whose mean this is."""
 
+    @property
+    @abstractmethod
+    def smoothness(self) -> float:
+        """f_D is at least this smooth."""
+
+    @property
+    @abstractmethod
+    def strong_convexity(self) -> float:
+        """f_D is at least this strongly convex; 0 if that is not known."""
+
     def value(self, x: ArrayLike) -> float:
         """f_D(x), exactly."""
         return self.exact.value(self._point(x))

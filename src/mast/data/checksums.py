@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 
 from mast.data.catalogue import SETS
-from mast.data.writing import write_once
+from mast.files import write_once
 from mast.errors import DataError
 
 _LOG = logging.getLogger("mast.data")

@@ -179,7 +179,7 @@ def _download(
 
 
 def _copy(raw: bytes, found: lookup.Found, folder: Path) -> Path:
-    from mast.data.writing import write
+    from mast.files import write
 
     target = folder / found.path.name
     write(target, raw)

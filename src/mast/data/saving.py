@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mast.data.labels import short
-from mast.data.writing import write
+from mast.files import write
 from mast.errors import ArgumentError, DataError
 
 

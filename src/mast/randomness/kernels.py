@@ -179,21 +179,41 @@ def shuffled(key: Any, n: int, position: int) -> int:
     return result
 
 
+@njit(inline="always")
+def feistel_element(stream: Any, n: Any, a: Any, b: Any, rounds: Any, position: Any) -> Any:
+    """One element of a keyed bijection of 0 .. n-1: rounds on [a] x [b], walking back into [n]."""
+    y = position
+    while True:
+        left = y // b
+        right = y - left * b
+        for r in range(rounds):
+            if r & 1 == 0:
+                left = (left + below(stream, right, r, a)) % a
+            else:
+                right = (right + below(stream, left, r, b)) % b
+        y = left * b + right
+        if y < n:
+            break
+    return y
+
+
 @njit(cache=True)
 def feistel(key: Any, n: int, a: int, b: int, rounds: int, start: int, out: Any) -> None:
-    """Elements start .. of a keyed bijection of 0 .. n-1: rounds on [a] x [b], walking back into [n].
+    """Elements start .. of that bijection.
 
     A round function takes at most max(a, b) ~ sqrt(n) values, so it is tabulated when the
     part is large, and computed on demand when it is small: the same bits either way.
     """
     stream = derive(key)
-    tabulated = out.size * 2 > a + b
-    table = np.empty((rounds, max(a, b)), dtype=np.int64) if tabulated else np.empty((0, 0), dtype=np.int64)
-    if tabulated:
-        for r in range(rounds):
-            arguments, values = (b, a) if r & 1 == 0 else (a, b)
-            for x in range(arguments):
-                table[r, x] = below(stream, x, r, values)
+    if out.size * 2 <= a + b:
+        for i in range(out.size):
+            out[i] = feistel_element(stream, n, a, b, rounds, start + i)
+        return
+    table = np.empty((rounds, max(a, b)), dtype=np.int64)
+    for r in range(rounds):
+        arguments, values = (b, a) if r & 1 == 0 else (a, b)
+        for x in range(arguments):
+            table[r, x] = below(stream, x, r, values)
     for i in range(out.size):
         y = start + i
         while True:
@@ -201,11 +221,11 @@ def feistel(key: Any, n: int, a: int, b: int, rounds: int, start: int, out: Any)
             right = y - left * b
             for r in range(rounds):
                 if r & 1 == 0:
-                    left += table[r, right] if tabulated else below(stream, right, r, a)
+                    left += table[r, right]
                     if left >= a:
                         left -= a
                 else:
-                    right += table[r, left] if tabulated else below(stream, left, r, b)
+                    right += table[r, left]
                     if right >= b:
                         right -= b
             y = left * b + right

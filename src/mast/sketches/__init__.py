@@ -9,6 +9,7 @@ from mast.sketches.matrices import Matrices
 from mast.sketches.mixture import Mixture
 from mast.sketches.perm_k import PermK
 from mast.sketches.rand_k import RandK
+from mast.sketches.sampled import Sampled
 
 __all__ = [
     "SUPPORT_LIMIT",
@@ -24,6 +25,7 @@ __all__ = [
     "Mixture",
     "PermK",
     "RandK",
+    "Sampled",
     "Sketch",
     "UnscaledBernoulli",
 ]

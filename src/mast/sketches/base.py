@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from mast.arrays import Array, Indices, numbers
 from mast.errors import ArgumentError, BiasedSketchError, NotDiagonalError, SupportTooLargeError
 from mast.randomness import Key, whole
+from mast.sketches.units import Units
 
 SUPPORT_LIMIT = 1 << 16  #: a support with more draws than this is not listed
 
@@ -207,6 +208,15 @@ class Sketch(ABC):
 
         Then f_D splits into independent problems, one a block.
         """
+        return None
+
+    @property
+    def stride(self) -> int:
+        """Nodes whose numbers differ by a multiple of this draw independently of each other."""
+        return 1
+
+    def units(self, d: int) -> Units | None:
+        """The sketch as arrays for compiled loops; None if it has no such form."""
         return None
 
     def _check(self, d: int) -> int:

@@ -16,7 +16,8 @@ from mast import randomness
 from mast.arrays import Array, frozen, vector
 from mast.errors import ArgumentError, BiasedSketchError
 from mast.randomness import Key
-from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch, percent
+from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch, everything, percent
+from mast.sketches.units import Kind, Units, units_of
 
 
 class Bernoulli(Sketch):
@@ -87,6 +88,11 @@ class Bernoulli(Sketch):
             mask[free] = number >> np.arange(free.size) & 1
             indices = np.flatnonzero(mask)
             yield float(np.where(mask, keep, 1 - keep).prod()), DiagonalDraw(d, indices, scales[indices])
+
+    def units(self, d: int) -> Units:
+        """The coordinates, each with its threshold."""
+        thresholds = np.broadcast_to(np.asarray(self.thresholds, dtype=np.uint64), (self._check(d),))
+        return units_of(Kind.MASK, everything(d), d, self._scales(d), 0, thresholds)
 
     def _check(self, d: int) -> int:
         d = super()._check(d)

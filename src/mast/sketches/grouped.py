@@ -13,6 +13,7 @@ from mast.errors import ArgumentError, NotDiagonalError
 from mast.randomness import Key
 from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch
 from mast.sketches.perm_k import _checked_blocks
+from mast.sketches.units import Units, units_of
 
 
 class Grouped(Sketch):
@@ -96,6 +97,20 @@ class Grouped(Sketch):
         self._check(d)
         inner = self.sketch.separable(self.groups)
         return None if inner is None else (inner[0][self.labels], inner[1])
+
+    @property
+    def stride(self) -> int:
+        """That of the groups."""
+        return self.sketch.stride
+
+    def units(self, d: int) -> Units | None:
+        """Those of the groups, with the groups' members."""
+        self._check(d)
+        inner = self.sketch.units(self.groups)
+        if inner is None:
+            return None
+        unit_of = inner.unit_of[self.labels]
+        return units_of(inner.kind, unit_of, inner.scales.size, inner.scales, inner.k, inner.thresholds)
 
     def _check(self, d: int) -> int:
         if super()._check(d) != self.labels.size:

@@ -9,6 +9,7 @@ import numpy as np
 from mast.arrays import Array, Indices
 from mast.randomness import Key
 from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch, everything
+from mast.sketches.units import Kind, Units, units_of
 
 
 class Identity(Sketch):
@@ -44,6 +45,10 @@ class Identity(Sketch):
     def separable(self, d: int) -> tuple[Indices, int]:
         """One block that holds everything."""
         return np.zeros(d, dtype=np.int64), 1
+
+    def units(self, d: int) -> Units:
+        """One unit that holds everything."""
+        return units_of(Kind.ALL, np.zeros(d, dtype=np.int64), 1, np.ones(1), 1)
 
     def _label(self) -> str:
         return "Identity(): keeps 100 %"

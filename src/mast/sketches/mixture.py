@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -89,6 +90,11 @@ class Mixture(Sketch):
         for w, s in self._components():
             for probability, draw in s._support(d):
                 yield w * probability, draw
+
+    @property
+    def stride(self) -> int:
+        """A common multiple of the components'."""
+        return math.lcm(*(s.stride for s in self.sketches))
 
     def _check(self, d: int) -> int:
         d = super()._check(d)

@@ -18,7 +18,8 @@ from mast import randomness
 from mast.arrays import Array, Indices, frozen
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose, whole
-from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch, percent
+from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch, everything, percent
+from mast.sketches.units import Kind, Units, units_of
 
 
 class PermK(Sketch):
@@ -133,6 +134,28 @@ class PermK(Sketch):
     def separable(self, d: int) -> tuple[Indices, int] | None:
         """The fixed partition."""
         return None if self.redraw else (self._labels(d), self.k)
+
+    @property
+    def stride(self) -> int:
+        """The K nodes of a group share a partition."""
+        return self.k
+
+    def same_partition(self, other: PermK) -> bool:
+        """Whether nodes with this sketch and nodes with the other get blocks of the same partition."""
+        mine, theirs = self.blocks, other.blocks
+        if (mine is None) != (theirs is None) or (self.k, self.redraw) != (other.k, other.redraw):
+            return False
+        if mine is not None and theirs is not None:
+            return all(np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True))
+        return self.redraw or self.seed == other.seed
+
+    def units(self, d: int) -> Units | None:
+        """The blocks; or, redrawn, the coordinates."""
+        if self.k > randomness.EXACT_SHUFFLE or (self.redraw and d > randomness.EXACT_SHUFFLE):
+            return None
+        if self.redraw:
+            return units_of(Kind.REDRAWN, everything(d), d, np.full(d, float(self.k)), self.k)
+        return units_of(Kind.BLOCK, self._labels(d), self.k, np.full(self.k, float(self.k)), self.k)
 
     def _labels(self, d: int) -> Indices:
         labels = np.empty(d, dtype=np.int64)

@@ -13,6 +13,7 @@ from mast.arrays import Array, Indices
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose, whole
 from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch, everything, percent
+from mast.sketches.units import Kind, Units, units_of
 
 
 class RandK(Sketch):
@@ -83,6 +84,13 @@ class RandK(Sketch):
     def separable(self, d: int) -> tuple[Indices, int] | None:
         """Rand-1 keeps one of d blocks of one coordinate."""
         return (everything(d), d) if self.count(d) == 1 else None
+
+    def units(self, d: int) -> Units | None:
+        """The coordinates."""
+        if d > randomness.EXACT_SHUFFLE:
+            return None
+        k = self.count(d)
+        return units_of(Kind.SUBSET, everything(d), d, np.full(d, d / k), k)
 
     def _label(self) -> str:
         if isinstance(self.k, float):

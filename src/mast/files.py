@@ -1,0 +1,104 @@
+"""Files that are whole or not there: written beside their place, then moved into it in one step.
+
+`save` and `load` keep named arrays and a JSON description in one checksummed file, without
+pickle: checkpoints, cached results and models are such files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import secrets
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mast.errors import DataError
+
+_MAGIC = b"MAST1\n"
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file; what stood there before stays until the new one is complete."""
+    with _beside(path, content) as beside:
+        os.replace(beside, path)
+
+
+def write_once(path: Path, content: bytes) -> bool:
+    """Write a file unless there is one; says whether it did. Of two processes at once, one does."""
+    with _beside(path, content) as beside:
+        try:
+            os.link(beside, path)  # unlike a rename, this fails if the file exists
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without links: the two steps below are the best there is
+            if path.exists():
+                return False
+            os.replace(beside, path)
+        return True
+
+
+def save(path: Path, description: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write a description (JSON) and arrays as one file: a magic line, the sum of the rest, the rest."""
+    body = io.BytesIO()
+    text = np.frombuffer(json.dumps(description, sort_keys=True).encode(), dtype=np.uint8)
+    np.savez(body, **{f"array_{name}": array for name, array in arrays.items()}, description=text)  # type: ignore[arg-type]
+    content = body.getvalue()
+    write(path, _MAGIC + hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+
+
+def load(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Read what `save` wrote; a foreign, cut or changed file is refused."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    head, content = raw[: len(_MAGIC) + 65], raw[len(_MAGIC) + 65 :]
+    if not head.startswith(_MAGIC):
+        raise DataError(f"{path} is not a file of MAST's: it does not begin with its mark")
+    if head[len(_MAGIC) : -1].decode("ascii", "replace") != hashlib.sha256(content).hexdigest():
+        raise DataError(f"{path} is damaged: its checksum does not fit its content")
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+            arrays = {
+                name.removeprefix("array_"): stored[name] for name in stored.files if name != "description"
+            }
+            return json.loads(bytes(stored["description"])), arrays
+    except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} is damaged: {error}") from error
+
+
+def digest(*parts: Any) -> str:
+    """A short sum of arrays, numbers and text, for telling one thing from another."""
+    total = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            total.update(f"{part.dtype.str}{part.shape}".encode())
+            total.update(np.ascontiguousarray(part).tobytes())
+        else:
+            total.update(repr(part).encode())
+        total.update(b"|")
+    return total.hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _beside(path: Path, content: bytes) -> Iterator[Path]:
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        try:
+            with beside.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            yield beside
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error.strerror or error}") from error

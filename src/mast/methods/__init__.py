@@ -1,0 +1,58 @@
+"""Methods: how the gradient of f_D is estimated at each step. One file each; this list is all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mast.errors import ArgumentError
+from mast.methods.agd import AGD
+from mast.methods.base import Method, State
+from mast.methods.dcgd import DCGD
+from mast.methods.distributed import Distributed
+from mast.methods.dsgd import DSGD
+from mast.methods.dsgd_sampled import DSGDSampled
+from mast.methods.gd import GD
+from mast.methods.gdci import GDCI
+from mast.methods.ist_naive import ISTNaive
+from mast.methods.l_svrdsg import LSVRDSG
+from mast.methods.s_page import SPAGE
+from mast.problem import AbstractProblem, Nodes
+from mast.theory import Guarantee
+
+METHODS: dict[str, type[Method]] = {
+    method.name: method
+    for method in (GD, AGD, DSGD, DSGDSampled, LSVRDSG, SPAGE, Distributed, GDCI, DCGD, ISTNaive)
+}
+
+
+def make(name: str, options: dict[str, Any]) -> Method:
+    """The method of that name with these options; an unknown name or option is refused with what is known."""
+    if name not in METHODS:
+        raise ArgumentError(f"unknown method {name!r}; the methods are {', '.join(METHODS)}")
+    known = METHODS[name]().options()
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        takes = ", ".join(known) or "none"
+        raise ArgumentError(f"{name} has no option {', '.join(unknown)}; its options are: {takes}")
+    return METHODS[name](**options)
+
+
+def guarantee(
+    problem: AbstractProblem, method: str = "dsgd", regime: str | None = None, **options: Any
+) -> Guarantee:
+    """What theory promises for a method on a problem, with the constants gathered from the problem.
+
+    The gap is exact where f_D is, sharper where it can be, and Theorem 1's bound elsewhere; the
+    guarantee's `assumptions` say which.
+
+    >>> import mast
+    >>> problem = mast.Problem(mast.Quadratic([[2.0, 1.0], [1.0, 2.0]], [3.0, 3.0]), mast.Bernoulli(0.5))
+    >>> round(1 / mast.guarantee(problem, "dsgd").max_step_size(), 12)
+    12.0
+    """
+    if method in ("dsgd", "dsgd_sampled", "l_svrdsg", "s_page") and isinstance(problem, Nodes):
+        raise ArgumentError(f'{method!r} is for a single Problem; for Nodes use "distributed"')
+    return make(method, options).bind(problem, 0).guarantee(regime)
+
+
+__all__ = ["METHODS", "Guarantee", "Method", "State", "guarantee", "make"]

@@ -1,0 +1,124 @@
+"""What a method is: a way to estimate the gradient of f_D. All share the loop x <- x - step_size h.
+
+A method is a dataclass of its options. `bind` gives it a problem and a seed, `start` makes its
+state, and `advance` takes steps. Everything random is a function of (seed, step), and everything
+else is in the state, so a run can be cut and continued anywhere with the same bits.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from mast.arrays import Array
+from mast.errors import ArgumentError, NoGuaranteeError
+from mast.problem import AbstractProblem, Nodes, Problem
+from mast.randomness import Key
+from mast.sketches import DiagonalDraw, Draw
+from mast.theory import Guarantee
+
+
+@dataclass
+class State:
+    """Where a run is. Subclasses add what their method remembers; every field is an array or a number."""
+
+    x: Array
+    gradients: int = 0  # of terms, computed so far; a sweep over the data counts each term once
+    bytes: int = 0  # that travelled between server and nodes
+
+    def copy(self) -> Self:
+        """A copy that shares no array with this one."""
+        return copy.deepcopy(self)
+
+
+@dataclass
+class Method(ABC):
+    """An algorithm with its options. One file each in `mast.methods`."""
+
+    name: ClassVar[str]
+
+    # given by `bind`
+    problem: AbstractProblem = field(init=False, repr=False)
+    seed: int = field(init=False, repr=False)
+
+    def bind(self, problem: AbstractProblem, seed: int) -> Self:
+        """This method on a problem, with a seed; checks the options against the problem."""
+        bound = copy.copy(self)
+        bound.problem = problem
+        bound.seed = seed
+        bound.prepare()
+        return bound
+
+    def prepare(self) -> None:  # noqa: B027
+        """Check options and compute what all steps share; nothing by default."""
+
+    def start(self, x0: Array) -> State:
+        """The state before step 0."""
+        return State(x0.copy())
+
+    @abstractmethod
+    def step(self, state: Any, t: int, step_size: float) -> None:
+        """Step t, which changes the state."""
+
+    def advance(self, state: State, t: int, step_sizes: Array) -> None:
+        """Steps t, t+1, ...: as many as there are step sizes. Methods with a compiled loop replace this."""
+        for offset, step_size in enumerate(step_sizes.tolist()):
+            self.step(state, t + offset, step_size)
+
+    def guarantee(self, regime: str | None = None) -> Guarantee:
+        """What theory promises for this method on its problem."""
+        raise NoGuaranteeError(f"there is no statement about {self.name!r}: choose the step size yourself")
+
+    def default_step_size(self, steps: int) -> float:
+        """The largest step size that the sharpest statement allows."""
+        return float(self.guarantee().max_step_size(T=max(steps, 1)))
+
+    def options(self) -> dict[str, Any]:
+        """The options and their values."""
+        return {option.name: getattr(self, option.name) for option in fields(self) if option.init}
+
+    @property
+    def terms(self) -> int:
+        """How many gradients of terms make one pass over the data."""
+        return sum(getattr(p.objective, "terms", 1) for p in self.problem.problems)
+
+    def key(self, t: int, node: int = 0, index: int = 0) -> Key:
+        """The key of one draw of step t."""
+        return Key(self.seed, t, node, index)
+
+
+class SingleMethod(Method):
+    """A method for one problem."""
+
+    problem: Problem
+
+    def bind(self, problem: AbstractProblem, seed: int) -> Self:
+        """Refuse several nodes."""
+        if isinstance(problem, Nodes):
+            raise ArgumentError(f'{self.name!r} is for a single Problem; for Nodes use "distributed"')
+        return super().bind(problem, seed)
+
+    def draw(self, t: int, index: int = 0) -> Draw:
+        """The sketch of step t."""
+        return self.problem.sketch.sample(self.problem.dim, self.key(t, index=index))
+
+
+def descend(x: Array, draw: Draw, values: Array, factor: float) -> None:
+    """Subtract factor times a sketched gradient: on the kept coordinates only, if the sketch is diagonal."""
+    if isinstance(draw, DiagonalDraw):
+        x[draw.indices] -= factor * values
+    else:
+        x -= factor * values
+
+
+def spread(d: int, draw: Draw, values: Array) -> Array:
+    """A sketched gradient, given on the kept coordinates, as a vector of all coordinates."""
+    if not isinstance(draw, DiagonalDraw):
+        return values
+    full = np.zeros(d)
+    full[draw.indices] = values
+    return full

@@ -1,0 +1,110 @@
+"""The numbers that statements need, gathered from a problem: constants, regime, and the gap."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mast.errors import ArgumentError, MastError, NotExactError
+from mast.objectives import Objective, Quadratic
+from mast.problem import AbstractProblem, Problem
+from mast.theory import Guarantee
+
+EXACT = "the gap is exact"
+SHARP = "the gap is f_D^inf - E f_S^inf, which is sharper and exact here"
+BOUND = "the gap is not known: Theorem 1's upper bound of it is used"
+LOWER = "f^inf is replaced by a lower bound of f, so the gap is an upper bound"
+ABSENT = "the gap could not be bounded, so there is a step size but no bound"
+
+
+@dataclass(frozen=True)
+class Gap:
+    """f_D^inf - f^inf or what stands for it, and which of them it is."""
+
+    value: float | None
+    source: str
+
+    def mark(self, guarantee: Guarantee) -> Guarantee:
+        """The guarantee with a word on where its gap comes from."""
+        if self.source == EXACT:
+            return guarantee
+        return replace(guarantee, assumptions=(*guarantee.assumptions, self.source))
+
+
+def regime_of(problem: AbstractProblem, regime: str | None = None) -> str:
+    """The regime asked for, or the strongest that holds."""
+    if regime is not None:
+        return regime
+    if problem.strong_convexity > 0:
+        return "strongly_convex"
+    return "convex" if all(p.objective.convex for p in problem.problems) else "nonconvex"
+
+
+def gap_of(problem: AbstractProblem, sharp: bool = False) -> Gap:
+    """f_D^inf - mean_i f_i^inf: exact where f_D is, else bounded by Theorem 1.
+
+    With `sharp` (DSGD with exact sketched gradients only), E f_S^inf takes the place of f^inf where
+    it can be had: it is f_D^inf itself if f_D splits into blocks.
+    """
+    if sharp and isinstance(problem, Problem) and problem.objective.convex:
+        if problem.sketch.separable(problem.dim) is not None:
+            return Gap(0.0, SHARP)
+        if isinstance(problem.objective, Quadratic):
+            lower = _mean_of_infima(problem, problem.objective)
+            if lower is not None:
+                return Gap(max(problem.infimum() - lower, 0.0), SHARP)
+    objectives = [p.objective for p in problem.problems]
+    try:
+        infima = [f.infimum() for f in objectives]
+    except MastError:
+        return Gap(None, ABSENT)
+    if not np.isfinite(infima).all():
+        return Gap(None, ABSENT)
+    source = EXACT if all(f.infimum_exact for f in objectives) else LOWER
+    try:
+        exact = problem.exact
+        if exact.infimum_exact:
+            return Gap(max(exact.infimum() - float(np.mean(infima)), 0.0), source)
+    except (NotExactError, ArgumentError):
+        pass
+    return _by_theorem_1(problem, infima)
+
+
+def _by_theorem_1(problem: AbstractProblem, infima: list[float]) -> Gap:
+    """f_D^inf <= f_D(x) <= f(x) + (L_D - 1) L_f/2 |x - v|² at any x, here at f's minimiser or at v."""
+    total = 0.0
+    for p, infimum in zip(problem.problems, infima, strict=True):
+        L_D = p.sketch.constants(p.dim).L_D
+        x = _best_known(p.objective, problem)
+        distance = float(np.sum((x - p.shift) ** 2))
+        total += p.objective.value(x) + (L_D - 1) * p.objective.smoothness / 2 * distance - infimum
+    return Gap(max(total / len(problem.problems), 0.0), BOUND)
+
+
+def _best_known(
+    objective: Objective, problem: AbstractProblem
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    if len(problem.problems) == 1 and objective.convex:
+        try:
+            return objective.minimizer()
+        except MastError:
+            pass
+    return problem.shift
+
+
+def _mean_of_infima(problem: Problem, objective: Quadratic) -> float | None:
+    """E f_S^inf of a quadratic over a small support."""
+    size = problem.sketch.support_size(problem.dim)
+    if size is None or size > 256:
+        return None
+    g, f_v = objective.gradient(problem.shift), objective.value(problem.shift)
+    total = 0.0
+    for probability, draw in problem.sketch.support(problem.dim) or []:
+        S = draw.matrix()
+        infimum = Quadratic(S.T @ objective.H @ S, -(S.T @ g), f_v).infimum()  # in u = x - v
+        if not math.isfinite(infimum):
+            return None
+        total += probability * infimum
+    return total

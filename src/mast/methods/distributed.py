@@ -1,0 +1,182 @@
+"""Distributed DSGD (Algorithm 2): every node trains the part of the model it can hold. Theorems 5, 15 and 16.
+
+The method is written once, as what the server and a node do with a message; here both run in
+one process, and an engine that carries the messages runs the same functions:
+
+- the server sends node i its key and the values of x that S_i keeps;
+- the node answers with the values of its (summed) gradient there: `node_answer`;
+- the server averages, in the order of the nodes: x <- x - (g/M) sum_i weight_i answer_i.
+
+Indices never travel: both sides make them from the key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from mast import randomness, theory
+from mast.arrays import Array, vector
+from mast.errors import ArgumentError
+from mast.methods.base import Method, State, descend
+from mast.methods.constants import gap_of, regime_of
+from mast.problem import AbstractProblem, Nodes, Problem
+from mast.randomness import Key, Purpose, whole
+from mast.sketches import DiagonalDraw, Draw, PermK
+
+
+@dataclass
+class Rounds(State):
+    """The point, and the bytes of values that each node received and sent."""
+
+    received: Any = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    sent: Any = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+
+def message_to(x: Array, draw: Draw) -> Array:
+    """What the server sends: the values that the node's sketch keeps."""
+    return x[draw.indices] if isinstance(draw, DiagonalDraw) else x.copy()
+
+
+def node_answer(problem: Problem, draw: Draw, values: Array, step_size: float, local_steps: int) -> Array:
+    """What a node does: gradient steps on f_S from the values it got; it sends their gradients' sum back."""
+    x = problem.shift.copy()
+    place = draw.indices if isinstance(draw, DiagonalDraw) else slice(None)
+    x[place] = values
+    total = np.zeros_like(values)
+    for _ in range(local_steps):
+        gradient = problem.objective.sketched_gradient(x, draw, problem.shift)
+        total += gradient
+        x[place] -= step_size * gradient
+    return total
+
+
+@dataclass
+class Distributed(Method):
+    """x <- x - (g/M) sum_i S_i' grad f_i(v + S_i(x - v)), each node with its own f_i and sketch.
+
+    Parameters
+    ----------
+    coupling
+        "independent": the nodes' sketches are independent, whatever they are. "disjoint": node i
+        gets the draw with node=i, so that Perm-K nodes of one group train disjoint parts.
+    participation
+        The probability that a node takes part in a round (its answer then weighs 1/probability),
+        one for all or one per node.
+    participants
+        Instead of that: how many of the nodes take part, chosen uniformly.
+    local_steps
+        Gradient steps a node takes in a round. Above 1 there is no statement.
+    """
+
+    name: ClassVar[str] = "distributed"
+    coupling: str = "independent"
+    participation: Any = 1.0
+    participants: int | None = None
+    local_steps: int = 1
+
+    def bind(self, problem: AbstractProblem, seed: int) -> Self:
+        """A single problem counts as one node."""
+        return super().bind(Nodes([problem]) if isinstance(problem, Problem) else problem, seed)
+
+    def prepare(self) -> None:
+        """Check the options."""
+        M = self.M = len(self.problem.problems)
+        if self.coupling not in ("independent", "disjoint"):
+            raise ArgumentError(f'coupling must be "independent" or "disjoint", got {self.coupling!r}')
+        self.local_steps = whole("local_steps", self.local_steps)
+        if self.local_steps < 1:
+            raise ArgumentError(f"local_steps must be at least 1, got {self.local_steps}")
+        q = (
+            np.broadcast_to(vector("participation", np.atleast_1d(self.participation)), (M,))
+            if np.size(self.participation) in (1, M)
+            else None
+        )
+        if q is None or not ((q > 0) & (q <= 1)).all():
+            raise ArgumentError(
+                f"participation is one probability in (0, 1], or one for each of the {M} nodes; for m of the "
+                "nodes pass participants=m"
+            )
+        self.shares: Array = q
+        if self.participants is not None:
+            self.participants = whole("participants", self.participants)
+            if not 1 <= self.participants <= M:
+                raise ArgumentError(f"participants must lie in 1 .. {M}, got {self.participants}")
+            if (q < 1).any():
+                raise ArgumentError("give participation or participants, not both")
+
+    def start(self, x0: Array) -> Rounds:
+        """Nothing sent yet."""
+        return Rounds(
+            x0.copy(), received=np.zeros(self.M, dtype=np.int64), sent=np.zeros(self.M, dtype=np.int64)
+        )
+
+    def taking_part(self, t: int) -> list[tuple[int, float]]:
+        """The nodes of round t, ascending, and the weight of each one's answer."""
+        if self.participants is not None:
+            chosen = randomness.permutation(self.key(t), Purpose.PARTICIPATION, self.M, 0, self.participants)
+            return [(int(i), self.M / self.participants) for i in np.sort(chosen)]
+        return [
+            (i, 1 / q)
+            for i, q in enumerate(self.shares.tolist())
+            if q == 1 or randomness.uniform(self.key(t, node=i), Purpose.PARTICIPATION) < q
+        ]
+
+    def node_key(self, t: int, i: int) -> Key:
+        """The key of node i's draw in round t; all that a node needs to rebuild its sketch."""
+        sketch = self.problem.problems[i].sketch
+        return self.key(t, node=i if self.coupling == "disjoint" else i * sketch.stride)
+
+    def node_draw(self, t: int, i: int) -> Draw:
+        """The sketch of node i in round t."""
+        problem = self.problem.problems[i]
+        return problem.sketch.sample(problem.dim, self.node_key(t, i))
+
+    def step(self, state: Rounds, t: int, step_size: float) -> None:
+        """One round."""
+        x = state.x.copy()  # the model of this round; answers are applied to state.x, in the order of nodes
+        for i, weight in self.taking_part(t):
+            problem, draw = self.problem.problems[i], self.node_draw(t, i)
+            values = message_to(x, draw)
+            answer = node_answer(problem, draw, values, step_size, self.local_steps)
+            descend(state.x, draw, answer, step_size * weight / self.M)
+            state.received[i] += values.nbytes
+            state.sent[i] += answer.nbytes
+            state.bytes += values.nbytes + answer.nbytes
+            state.gradients += getattr(problem.objective, "terms", 1) * self.local_steps
+
+    def guarantee(self, regime: str | None = None) -> theory.Guarantee:
+        """Theorem 15, 16 or 5, as sharp as the coupling allows."""
+        problems, gap = self.problem.problems, gap_of(self.problem)
+        constants = [p.sketch.constants(p.dim) for p in problems]
+        return gap.mark(
+            theory.distributed(
+                regime_of(self.problem, regime),
+                nodes=self._independence(),
+                L_f=[p.objective.smoothness for p in problems],
+                mu_f=[p.objective.strong_convexity for p in problems],
+                L_D=[c.L_D for c in constants],
+                mu_D=[c.mu_D for c in constants],
+                L_max=[c.L_max for c in constants],
+                gap=gap.value,
+                participation=self.shares,
+                participants=self.participants,
+                local_steps=self.local_steps,
+            )
+        )
+
+    def _independence(self) -> str:
+        """How the nodes' sketches depend on each other, as the statements say it."""
+        if self.M == 1:
+            return "any"
+        if self.coupling == "independent":
+            return "independent"
+        first = self.problem.problems[0].sketch
+        same = isinstance(first, PermK) and all(
+            isinstance(p.sketch, PermK) and p.sketch.same_partition(first) for p in self.problem.problems
+        )
+        if same and isinstance(first, PermK) and self.M <= first.k:
+            return "disjoint"
+        return "independent" if all(p.sketch.stride == 1 for p in self.problem.problems) else "any"

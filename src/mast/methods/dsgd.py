@@ -1,0 +1,40 @@
+"""DSGD (Algorithm 1, I): one sketch a step, the gradient of f_S exact. Theorems 2, 3 and 10."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mast import theory
+from mast.methods.base import SingleMethod, State, descend
+from mast.methods.constants import gap_of, regime_of
+
+
+@dataclass
+class DSGD(SingleMethod):
+    """x <- x - g S' grad f(v + S(x - v)) with a new S at each step."""
+
+    name: ClassVar[str] = "dsgd"
+
+    def step(self, state: State, t: int, step_size: float) -> None:
+        """One sketch."""
+        S = self.draw(t)
+        h = self.problem.objective.sketched_gradient(state.x, S, self.problem.shift)
+        descend(state.x, S, h, step_size)
+        state.gradients += self.terms
+
+    def guarantee(self, regime: str | None = None) -> theory.Guarantee:
+        """Theorem 2, 10 or 3, with the sharper gap where it is known."""
+        f, c = self.problem.objective, self.problem.sketch.constants(self.problem.dim)
+        gap = gap_of(self.problem, sharp=True)
+        return gap.mark(
+            theory.dsgd(
+                regime_of(self.problem, regime),
+                L_f=f.smoothness,
+                mu_f=f.strong_convexity,
+                L_D=c.L_D,
+                mu_D=c.mu_D,
+                L_max=c.L_max,
+                gap=gap.value,
+            )
+        )

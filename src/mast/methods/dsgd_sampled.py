@@ -1,0 +1,102 @@
+"""DSGD (Algorithm 1, II): a sketch and a minibatch of terms a step. Theorems 4, 12 and 13."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from mast import randomness, theory
+from mast.arrays import Array, Indices
+from mast.errors import ArgumentError, MastError
+from mast.methods.base import SingleMethod, State, descend, spread
+from mast.methods.constants import gap_of, regime_of
+from mast.methods.sampled_loop import SampledLoop
+from mast.objectives import LinearModel
+from mast.randomness import Purpose, whole
+
+
+@dataclass
+class DSGDSampled(SingleMethod):
+    """x <- x - g S' grad f_B(v + S(x - v)): f_B is the mean of `batch_size` terms, without replacement.
+
+    With ``sketches="all"`` the gradient is averaged over all sketches of the support.
+    """
+
+    name: ClassVar[str] = "dsgd_sampled"
+    batch_size: int = 1
+    sketches: str = "one"
+
+    def prepare(self) -> None:
+        """Check the options; find out whether the compiled loop can be used."""
+        if self.sketches not in ("one", "all"):
+            raise ArgumentError(f'sketches must be "one" or "all", got {self.sketches!r}')
+        f = self.problem.objective
+        if not isinstance(f, LinearModel):
+            raise ArgumentError(
+                f"dsgd_sampled needs an objective that is a sum of terms, as Logistic is; {type(f).__name__} "
+                "is not"
+            )
+        self.f = f
+        self.batch_size = whole("batch_size", self.batch_size)
+        if not 1 <= self.batch_size <= f.terms:
+            raise ArgumentError(f"batch_size must lie in 1 .. {f.terms}, got {self.batch_size}")
+        self.loop = SampledLoop.of(self.problem, f, self.batch_size, self.sketches == "all")
+
+    def rows(self, t: int) -> Indices:
+        """The terms of step t."""
+        return randomness.permutation(self.key(t), Purpose.BATCH, self.f.terms, 0, self.batch_size)
+
+    def step(self, state: State, t: int, step_size: float) -> None:
+        """One step, readably: what the compiled loop must equal."""
+        rows, v = self.rows(t), self.problem.shift
+        if self.sketches == "one":
+            S = self.draw(t)
+            descend(state.x, S, self.f.sketched_gradient(state.x, S, v, rows), step_size)
+        else:
+            h = np.zeros(self.problem.dim)
+            for probability, S in self.problem.sketch.support(self.problem.dim) or []:
+                h += probability * spread(h.size, S, self.f.sketched_gradient(state.x, S, v, rows))
+            state.x -= step_size * h
+        state.gradients += self.batch_size
+
+    def advance(self, state: State, t: int, step_sizes: Array) -> None:
+        """The compiled loop where there is one."""
+        if self.loop is None:
+            super().advance(state, t, step_sizes)
+            return
+        self.loop.run(state.x, self.seed, t, step_sizes)
+        state.gradients += self.batch_size * step_sizes.size
+
+    def guarantee(self, regime: str | None = None) -> theory.Guarantee:
+        """Theorem 12, 13 or 4, with the constants of sampling terms."""
+        f, c = self.f, self.problem.sketch.constants(self.problem.dim)
+        gap = gap_of(self.problem)
+        try:
+            terms_gap = max(f.infimum() - float(f.term_infima().mean()), 0.0)
+        except MastError:
+            terms_gap = None
+        A, B, C = theory.sampling_constants(
+            L_fi=f.term_smoothness,
+            batch_size=self.batch_size,
+            sketches=self.sketches,
+            L_f=f.smoothness,
+            L_D=c.L_D,
+            L_max=c.L_max,
+            terms_gap=terms_gap,
+        )
+        return gap.mark(
+            theory.dsgd_inexact(
+                regime_of(self.problem, regime),
+                A=A,
+                B=B,
+                C=C,
+                L_f=f.smoothness,
+                mu_f=f.strong_convexity,
+                L_D=c.L_D,
+                mu_D=c.mu_D,
+                L_max=c.L_max,
+                gap=gap.value,
+            )
+        )

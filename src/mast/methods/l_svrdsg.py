@@ -1,0 +1,96 @@
+"""L-SVRDSG (Algorithm 3): loopless variance reduction over a finite support. Theorems 17 and 19."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mast import theory
+from mast.arrays import Array
+from mast.errors import ArgumentError
+from mast.methods.base import State
+from mast.methods.constants import gap_of, regime_of
+from mast.methods.support import OverSupport, probability_of
+
+
+@dataclass
+class Reference(State):
+    """The point x, the reference point w, and the mean gradient hhat at w."""
+
+    w: Array = None  # type: ignore[assignment]
+    hhat: Array = None  # type: ignore[assignment]
+
+
+@dataclass
+class LSVRDSG(OverSupport):
+    """h = grad f_S(x) - grad f_S(w) + hhat; with probability p, w becomes the x of before the step.
+
+    Parameters
+    ----------
+    p
+        Probability of a refresh; 1/N by default.
+    b
+        Size of the batch whose mean gradient at w is hhat; all N by default.
+    batch
+        With b < N: "fresh" draws a new batch at every step (b more gradients a step), "kept"
+        keeps the batch of the last refresh, as the paper prints it, and needs a smaller step size.
+    """
+
+    name: ClassVar[str] = "l_svrdsg"
+    p: float | None = None
+    b: int | None = None
+    batch: str = "fresh"
+
+    def prepare(self) -> None:
+        """Fill in the defaults."""
+        super().prepare()
+        if self.batch not in ("fresh", "kept"):
+            raise ArgumentError(f'batch must be "fresh" or "kept", got {self.batch!r}')
+        self.p = probability_of("p", 1 / self.N if self.p is None else self.p)
+        self.b = self.batch_of("b", self.b)
+        self.fresh = self.batch == "fresh" and self.b < self.N
+        self.cost = self.terms if self.b == self.N else self.b * self.terms
+
+    def start(self, x0: Array) -> Reference:
+        """w = x0, and its mean gradient."""
+        assert self.b is not None
+        hhat = self.mean_gradient(x0, self.key(0, index=1), self.b)
+        return Reference(x0.copy(), gradients=self.cost, w=x0.copy(), hhat=hhat)
+
+    def step(self, state: Reference, t: int, step_size: float) -> None:
+        """One sketch at two points; a refresh now and then."""
+        assert self.b is not None
+        assert self.p is not None
+        if self.fresh:
+            state.hhat = self.mean_gradient(state.w, self.key(t), self.b)
+            state.gradients += self.cost
+        S = self.one(self.key(t))
+        h = self.gradient(state.x, S) - self.gradient(state.w, S) + state.hhat
+        before = state.x
+        state.x = before - step_size * h
+        state.gradients += 2 * self.terms
+        if self.coin(t, self.p):
+            state.w = before
+            if not self.fresh:
+                state.hhat = self.mean_gradient(before, self.key(t), self.b)
+                state.gradients += self.cost
+
+    def guarantee(self, regime: str | None = None) -> theory.Guarantee:
+        """Theorem 17 or 19, for the kind of batch."""
+        f, c = self.problem.objective, self.over.sketch.constants(self.problem.dim)
+        gap = gap_of(self.over)
+        return gap.mark(
+            theory.l_svrdsg(
+                regime_of(self.problem, regime),
+                N=self.N,
+                b=self.b,
+                p=self.p,
+                batch=self.batch,
+                L_f=f.smoothness,
+                mu_f=f.strong_convexity,
+                L_D=c.L_D,
+                mu_D=c.mu_D,
+                L_max=c.L_max,
+                gap=gap.value,
+            )
+        )

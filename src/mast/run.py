@@ -1,0 +1,319 @@
+"""The loop that all methods share: `minimize`, with trace, progress, checkpoints and a status.
+
+The clock runs only while the method works, not while the trace is measured. A run advances in
+bursts of about a tenth of a second on a copy of its state, so an interruption at any moment
+leaves the state of a whole step behind.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mast.arrays import Array, vector
+from mast.checkpoint import Checkpoint, fingerprint
+from mast.errors import ArgumentError, MastError, StepSizeWarning
+from mast.methods import Method, make
+from mast.methods.base import State
+from mast.problem import AbstractProblem
+from mast.progress import Progress
+from mast.randomness import Key, whole
+from mast.theory import Guarantee
+from mast.trace import Measure, frame, trace_steps
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import pandas
+
+StepSize = float | str | Callable[[int], float]
+
+BURST = 0.1  # seconds between looks at the clock
+CHECKPOINT_EVERY = 5.0  # seconds between checkpoints
+TOO_LARGE = 1e100  # a coordinate beyond this is a divergence
+
+
+@dataclass
+class Result:
+    """What a run ended with.
+
+    Attributes
+    ----------
+    x : the last point.
+    trace : a pandas DataFrame with the columns step, passes, seconds, f, f_D, grad_sq, dist_sq, bytes.
+    status : "finished", "converged", "diverged" or "interrupted".
+    steps : how many steps were taken.
+    step_size : the step size, or the schedule, that was used.
+    guarantee : the statement that applies, or None; then `note` says why.
+    diverged_at : the step at which a run began to diverge, else None.
+    state : the method's last state.
+    infimum : f_D^inf, or NaN where it is not known.
+    """
+
+    x: Array
+    status: str
+    steps: int
+    step_size: float | Callable[[int], float]
+    guarantee: Guarantee | None
+    note: str
+    method: str
+    diverged_at: int | None
+    state: State
+    infimum: float
+    rows: list[dict[str, Any]] = field(repr=False)
+
+    @property
+    def trace(self) -> pandas.DataFrame:
+        """The measurements as a DataFrame."""
+        return frame(self.rows)
+
+    def plot(self, column: str | None = None, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
+        """Draw the curve that the guarantee speaks of, with its bound."""
+        from mast.plots import plot_result
+
+        return plot_result(self, column, ax)
+
+    def __repr__(self) -> str:
+        last = self.rows[-1]
+        numbers = ", ".join(
+            f"{name} = {last[name]:.6g}" for name in ("f", "f_D", "grad_sq") if last[name] == last[name]
+        )
+        return f"<Result of {self.method}: {self.status} after {self.steps:,} steps, {numbers}>"
+
+
+def minimize(
+    problem: AbstractProblem,
+    method: str = "dsgd",
+    steps: int = 10_000,
+    step_size: StepSize = "theory",
+    x0: ArrayLike | None = None,
+    seed: int = 0,
+    *,
+    regime: str | None = None,
+    trace: str | int | Iterable[int] = "log",
+    samples: int = 0,
+    tol: float | None = None,
+    checkpoint: str | Path | None = None,
+    progress: bool | None = None,
+    **options: Any,
+) -> Result:
+    """Minimise f_D with a method.
+
+    Parameters
+    ----------
+    problem
+        A `Problem` or `Nodes`.
+    method
+        One of "gd", "agd", "dsgd", "dsgd_sampled", "l_svrdsg", "s_page", "distributed", "gdci",
+        "dcgd", "ist_naive"; its options are further keyword arguments.
+    steps
+        How many steps to take.
+    step_size
+        "theory", a number, or a function of the step.
+    x0
+        The start; the shift (or 0) if None.
+    seed
+        Decides everything random.
+    regime
+        "strongly_convex", "convex" or "nonconvex"; the strongest that holds if None.
+    trace
+        When to measure: "log", every so many steps, or a list of steps.
+    samples
+        Draws for estimating f_D where it has no exact form.
+    tol
+        Stop with status "converged" when the squared gradient of f_D is at most this.
+    checkpoint
+        A file to save to and to continue from.
+    progress
+        Show a progress bar; by default on a terminal only.
+
+    >>> import mast
+    >>> problem = mast.Problem(mast.Quadratic([[2.0, 1.0], [1.0, 2.0]], [3.0, 3.0]), mast.PermK(2))
+    >>> result = mast.minimize(problem, "dsgd", steps=2000)
+    >>> result.status, result.x.round(6), problem.minimizer()
+    ('finished', array([0.75, 0.75]), array([0.75, 0.75]))
+    """
+    if not isinstance(problem, AbstractProblem):
+        raise ArgumentError(f"minimize takes a Problem or Nodes, got {type(problem).__name__}")
+    seed = Key(seed).seed
+    steps = whole("steps", steps)
+    if steps < 0:
+        raise ArgumentError(f"steps must not be negative, got {steps}")
+    bound = make(method, options).bind(problem, seed)
+    start = problem.shift.copy() if x0 is None else vector("x0", x0, problem.dim).copy()
+    guarantee, note = _guarantee(bound, regime)
+    schedule, chosen = _step_sizes(bound, step_size, steps, guarantee, note)
+    saved = None
+    if checkpoint is not None:
+        saved = Checkpoint(Path(checkpoint), fingerprint(bound, schedule, chosen, start))
+    run = _Run(
+        bound, schedule, Measure(problem, samples), steps, tol, saved, Progress(steps, method, progress)
+    )
+    status = run.go(start, trace_steps(steps, trace))
+    return Result(
+        run.state.x.copy(),
+        status,
+        run.t,
+        chosen,
+        guarantee,
+        note,
+        method,
+        run.diverged_at,
+        run.state,
+        run.measure.infimum,
+        run.rows,
+    )
+
+
+class _Run:
+    """One run: the state, the clock, and the rows measured so far."""
+
+    def __init__(
+        self,
+        method: Method,
+        schedule: Callable[[int, int], Array],
+        measure: Measure,
+        steps: int,
+        tol: float | None,
+        saved: Checkpoint | None,
+        progress: Progress,
+    ) -> None:
+        self.method, self.schedule, self.measure = method, schedule, measure
+        self.steps, self.tol, self.saved, self.progress = steps, tol, saved, progress
+        self.t = 0
+        self.seconds = 0.0
+        self.rows: list[dict[str, Any]] = []
+        self.diverged_at: int | None = None
+        self.state: State
+
+    def go(self, x0: Array, stops: list[int]) -> str:
+        """Take all steps, measuring at the stops; returns the status."""
+        begun = time.perf_counter()
+        stored = self.saved.read(self.steps) if self.saved is not None else None
+        if stored is None:
+            self.state = self.method.start(x0)
+            self.seconds = time.perf_counter() - begun
+            self._record()
+        else:
+            self.state = self.method.start(x0)
+            self.t, self.seconds, self.rows, self.diverged_at = stored.restore(self.state)
+        with self.progress:
+            try:
+                status = self._advance_to(stops)
+            except KeyboardInterrupt:
+                status = "interrupted"
+                if not self.rows or self.rows[-1]["step"] != self.t:
+                    self._record()
+        self._save()
+        return status
+
+    def _advance_to(self, stops: list[int]) -> str:
+        if self.diverged_at is not None:
+            return "diverged"
+        if self._converged():
+            return "converged"
+        burst, last_saved = 1, time.monotonic()
+        for stop in stops:
+            while self.t < stop:
+                count = min(burst, stop - self.t)
+                took = self._burst(count)
+                if self.diverged_at is not None:
+                    self._record()
+                    return "diverged"
+                self.progress.advance(self.t)
+                if count == burst:
+                    burst = max(1, min(int(burst * min(BURST / max(took, 1e-9), 8.0)), 1 << 20))
+                if self.saved is not None and time.monotonic() - last_saved > CHECKPOINT_EVERY:
+                    self._save()
+                    last_saved = time.monotonic()
+            if self.rows[-1]["step"] < self.t:
+                self._record()
+                if self._converged():
+                    return "converged"
+        return "finished"
+
+    def _burst(self, count: int) -> float:
+        """Take `count` steps on a copy of the state; returns the seconds they took."""
+        state = self.state.copy()
+        step_sizes = self.schedule(self.t, count)
+        begun = time.perf_counter()
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.method.advance(state, self.t, step_sizes)
+        took = time.perf_counter() - begun
+        self.seconds += took
+        if _fine(state.x):
+            self.state, self.t = state, self.t + count
+        else:
+            self._locate(count)
+        return took
+
+    def _locate(self, count: int) -> None:
+        """The burst diverged: repeat it step by step up to the step at which that began."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            for _ in range(count):
+                state = self.state.copy()
+                self.method.advance(state, self.t, self.schedule(self.t, 1))
+                self.state, self.t = state, self.t + 1
+                if not _fine(state.x):
+                    self.diverged_at = self.t - 1
+                    return
+
+    def _record(self) -> None:
+        row: dict[str, Any] = {"step": self.t, "passes": self.state.gradients / self.method.terms}
+        row |= {"seconds": self.seconds, "bytes": self.state.bytes, **self.measure.at(self.state.x)}
+        self.rows.append(row)
+
+    def _converged(self) -> bool:
+        return self.tol is not None and bool(self.rows) and self.rows[-1]["grad_sq"] <= self.tol
+
+    def _save(self) -> None:
+        if self.saved is not None:
+            self.saved.write(self.state, self.t, self.seconds, self.rows, self.diverged_at)
+
+
+def _fine(x: Array) -> bool:
+    return bool(np.abs(x).max(initial=0.0) < TOO_LARGE)  # False for NaN
+
+
+def _guarantee(method: Method, regime: str | None) -> tuple[Guarantee | None, str]:
+    """The statement that applies, or None and the reason."""
+    try:
+        guarantee = method.guarantee(regime)
+        return guarantee, guarantee.statement
+    except MastError as error:
+        if regime is not None:
+            raise
+        return None, str(error)
+
+
+def _step_sizes(
+    method: Method, step_size: StepSize, steps: int, guarantee: Guarantee | None, note: str
+) -> tuple[Callable[[int, int], Array], float | Callable[[int], float]]:
+    """The step sizes of steps t .. t+count-1 as a function of (t, count), and what was chosen."""
+    if callable(step_size):
+        rule = step_size
+
+        def scheduled(t: int, count: int) -> Array:
+            sizes = np.array([float(rule(t + i)) for i in range(count)])
+            if not (np.isfinite(sizes) & (sizes >= 0)).all():
+                raise ArgumentError(f"the schedule gave a step size that is not a number >= 0 near step {t}")
+            return sizes
+
+        return scheduled, step_size
+    if isinstance(step_size, str):
+        if step_size != "theory":
+            raise ArgumentError(f'step_size must be "theory", a number or a function, got {step_size!r}')
+        size = method.default_step_size(steps)
+    else:
+        size = float(step_size)
+        if not (np.isfinite(size) and size > 0):
+            raise ArgumentError(f"step_size must be a positive number, got {step_size!r}")
+        if guarantee is not None and size > guarantee.max_step_size(T=max(steps, 1)) * (1 + 1e-9):
+            warnings.warn(guarantee.why(size, max(steps, 1)), StepSizeWarning, stacklevel=4)
+    return (lambda t, count: np.full(count, size)), size

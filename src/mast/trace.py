@@ -1,0 +1,108 @@
+"""The record of a run: what was measured, at which steps, and the picture of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mast.arrays import Array
+from mast.errors import ArgumentError, MastError
+from mast.problem import AbstractProblem
+from mast.randomness import whole
+
+if TYPE_CHECKING:
+    import pandas
+
+COLUMNS = ("step", "passes", "seconds", "f", "f_D", "grad_sq", "dist_sq", "bytes")
+POINTS_A_DECADE = 16
+
+
+def trace_steps(steps: int, trace: str | int | Iterable[int]) -> list[int]:
+    """The steps after which a run is measured, always with 0 and the last.
+
+    "log" (the same grid for every length of run, so that a continued run measures where a long one
+    does), a number (every so many steps), or the steps themselves.
+
+    >>> trace_steps(20, "log")[-6:], trace_steps(10, 4)
+    ([12, 13, 15, 18, 20], [0, 4, 8, 10])
+    """
+    if isinstance(trace, str):
+        if trace != "log":
+            raise ArgumentError(f'trace must be "log", a number of steps, or a list of steps, got {trace!r}')
+        decades = math.log10(max(steps, 1))
+        grid = {round(10 ** (i / POINTS_A_DECADE)) for i in range(int(decades * POINTS_A_DECADE) + 1)}
+    elif isinstance(trace, Iterable):
+        grid = {whole("trace", step) for step in trace}
+        if any(not 0 <= step <= steps for step in grid):
+            raise ArgumentError(f"the steps of trace must lie in 0 .. {steps}")
+    else:
+        every = whole("trace", trace)
+        if every < 1:
+            raise ArgumentError(f"trace every so many steps, at least 1, got {every}")
+        grid = set(range(0, steps, every))
+    return sorted(grid | {0, steps})
+
+
+@dataclass
+class Measure:
+    """Measures a point of a run: f, f_D, the squared gradient and distance, where they can be had.
+
+    Where f_D has no exact form, value and gradient are NaN; with `samples` > 0 they are estimated
+    from that many draws, the same at each point.
+    """
+
+    problem: AbstractProblem
+    samples: int = 0
+    exact: bool = field(init=False)
+    solution: Array | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        try:
+            _ = self.problem.exact
+            self.exact = True
+        except MastError:
+            self.exact = False
+        if self.exact:
+            try:
+                self.solution = self.problem.minimizer()
+            except MastError:
+                self.solution = None
+
+    @property
+    def infimum(self) -> float:
+        """f_D^inf, or NaN."""
+        return math.nan if self.solution is None else self.problem.infimum()
+
+    def at(self, x: Array) -> dict[str, float]:
+        """The measured columns at x."""
+        row = {"f": _mean_value(self.problem, x), "f_D": math.nan, "grad_sq": math.nan, "dist_sq": math.nan}
+        with np.errstate(over="ignore", invalid="ignore"):
+            if self.exact:
+                row["f_D"], gradient = self.problem.value_and_gradient(x)
+                row["grad_sq"] = float(gradient @ gradient)
+            elif self.samples:
+                estimate = self.problem.estimate(x, self.samples)
+                row["f_D"] = estimate.value
+                # |mean|² overestimates by the variance of the mean: take that off
+                unbiased = float(np.sum(estimate.gradient**2 - estimate.gradient_stderr**2))
+                row["grad_sq"] = max(unbiased, 0.0)
+            if self.solution is not None:
+                row["dist_sq"] = float(np.sum((x - self.solution) ** 2))
+        return row
+
+
+def _mean_value(problem: AbstractProblem, x: Array) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.mean([p.objective.value(x) for p in problem.problems]))
+
+
+def frame(rows: list[dict[str, Any]]) -> pandas.DataFrame:
+    """The rows as a pandas DataFrame with the columns of `COLUMNS`."""
+    import pandas
+
+    table = pandas.DataFrame(rows, columns=list(COLUMNS))
+    return table.astype({"step": "int64", "bytes": "int64"})
