@@ -82,18 +82,6 @@ class Objective(ABC):
         x = newton(self, np.zeros(self.dim))
         return x, self.value(x)
 
-    def sketched_gradient(self, x: Array, draw: Draw, shift: Array, rows: Indices | None = None) -> Array:
-        """S' grad f(v + S(x - v)): its values on the kept coordinates, or all if S is not diagonal.
-
-        With `rows`, of the mean of these terms only, for objectives that are sums of terms.
-        """
-        if rows is not None:
-            raise ArgumentError(f"{type(self).__name__} is not a sum of terms")
-        gradient = self.gradient(shift + draw.apply(x - shift))
-        if not isinstance(draw, DiagonalDraw):
-            return draw.adjoint(gradient)
-        return draw.scales * gradient[draw.indices]
-
     def fingerprint(self) -> str:
         """A short text that tells this objective from others: here, from its values at two points."""
         points = (np.zeros(self.dim), np.linspace(-1.0, 1.0, self.dim))
@@ -110,8 +98,39 @@ class Objective(ABC):
         """
         return None
 
+    # ---- one draw: what stochastic methods ask for -------------------------------------------
+
+    #: the number of terms f_i whose mean f is; 1 if f is not a finite sum
+    terms: int = 1
+
+    def sketched_gradient(self, x: Array, draw: Draw, shift: Array, rows: Indices | None = None) -> Array:
+        """The gradient of f_S(x) = f(v + S(x - v)) for one draw, of the terms `rows` only if they are given.
+
+        For a diagonal draw these are its values on ``draw.indices``, all others being 0; for a
+        general matrix the whole vector. With `rows`, f is the mean of those terms.
+        """
+        y = shift + draw.apply(x - shift)
+        return _kept(draw, self.gradient(y) if rows is None else self.term_gradient(y, rows))
+
+    def sketched_difference(
+        self, x: Array, w: Array, draw: Draw, shift: Array, rows: Indices | None = None
+    ) -> Array:
+        """The gradient of f_S at x minus that at w, in the form of `sketched_gradient`."""
+        return self.sketched_gradient(x, draw, shift, rows) - self.sketched_gradient(w, draw, shift, rows)
+
+    def term_gradient(self, x: ArrayLike, rows: Indices) -> Array:
+        """The gradient of the mean of the terms `rows`."""
+        raise ArgumentError(f"this {type(self).__name__} is not a sum of terms, so it has no rows to sample")
+
     def _point(self, x: ArrayLike) -> Array:
         return vector("x", x, self.dim, finite=False)
+
+
+def _kept(draw: Draw, gradient: Array) -> Array:
+    """S' applied to a gradient: on the kept coordinates, if the draw has them."""
+    if isinstance(draw, DiagonalDraw):
+        return draw.scales * gradient[draw.indices]
+    return draw.adjoint(gradient)
 
 
 def nonnegative(name: str, value: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""The data matrix of a linear model: one row an observation, dense or sparse, checked once and then only read."""
+"""The data matrix of a linear model: a row is an observation; dense or sparse, checked once, then read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LeastSquares: half the mean squared residual, plus l2/2 |x|². A quadratic, so f_D is exact for any sketch."""
+"""LeastSquares: half the mean squared residual, plus l2/2 |x|². A quadratic: f_D is exact for any sketch."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class LeastSquares(LinearModel):
 
     @cached_property
     def strong_convexity(self) -> float:
-        """The smallest eigenvalue of the Hessian; in more than a few thousand dimensions l2, a lower bound."""
+        """The smallest eigenvalue of the Hessian; in many thousand dimensions l2, a lower bound of it."""
         if self.dim > self.terms or self.dim > LARGEST_DIMENSION:
             return self.l2
         eigenvalues = np.linalg.eigvalsh(self.design.gram(self.rates))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array, frozen, vector
+from mast.arrays import Array, Indices, frozen, vector
 from mast.errors import ArgumentError, DataError, MastError
 from mast.objectives.base import Objective, nonnegative
 from mast.objectives.design import Design
@@ -86,7 +86,7 @@ class LinearModel(Objective):
         return H
 
     def curvature(self, x: ArrayLike) -> tuple[Callable[[Array], Array], Array]:
-        """The Hessian at x as a product with vectors, and its diagonal: for dimensions too large for a matrix."""
+        """The Hessian at x as a product with vectors, and its diagonal: where a matrix would be too large."""
         x = self._point(x)
         w = self.rates * self.loss.curvature(self._margins(x))
         own = self.penalty.curvature(x)
@@ -109,6 +109,26 @@ class LinearModel(Objective):
         gradient = self.design.transpose_times(slopes)
         gradient /= self.terms
         return gradient
+
+    def term_gradient(self, x: ArrayLike, rows: Indices) -> Array:
+        """The gradient of the mean of the terms `rows`."""
+        x = self._point(x)
+        A = self.design.matrix[rows]
+        labels = self.labels[rows]
+        slopes = self.loss.slope(self.loss.margins(A @ x, labels))
+        signs = self.loss.signs(labels)
+        slopes = slopes * self.rates[rows] if signs is None else slopes * signs * self.rates[rows]
+        gradient: Array = (A.T @ slopes) * (self.terms / rows.size)
+        return gradient + self.penalty.gradient(x)
+
+    def fingerprint(self) -> str:
+        """A sum of the data and all settings."""
+        from mast.files import digest
+
+        A = self.design.csr
+        return digest(
+            type(self).__name__, vars(self.penalty), A.indptr, A.indices, A.data, self.labels, self.rates
+        )
 
     # ---- constants -------------------------------------------------------------------------
 

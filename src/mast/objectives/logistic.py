@@ -97,7 +97,7 @@ class Logistic(LinearModel):
         if self.l2 == 0.0:
             return np.where(squares > 0, 0.0, w * np.log(2.0))
         moving = np.isfinite(bend) & (w > 0)
-        # the derivative is concave and increasing for m >= 0: Newton from 0 climbs to its root and never passes it
+        # the derivative is concave and increasing for m >= 0: Newton climbs from 0 and never passes the root
         for _ in range(200):
             slope, curvature = self.loss.slope_and_curvature(m[moving])
             step = -(w[moving] * slope + bend[moving] * m[moving]) / (w[moving] * curvature + bend[moving])

@@ -1,4 +1,4 @@
-"""NonconvexLogistic: the mean log-loss plus a penalty that saturates; the usual smooth non-convex test problem."""
+"""NonconvexLogistic: the mean log-loss plus a penalty that saturates; the usual non-convex test problem."""
 
 from __future__ import annotations
 
