@@ -39,6 +39,8 @@ def number(name: str, value: Any) -> float:
     if value is None:
         raise ArgumentError(f"{name} is missing: this statement uses it. Pass {name}=...")
     try:
+        if np.ndim(value) > 0:
+            raise TypeError
         result = float(value)
     except (TypeError, ValueError, OverflowError):
         raise ArgumentError(f"{name} must be one number, not {value!r}") from None

@@ -2,8 +2,8 @@
 
 h = grad f_S(x) - grad f_S(w) + hhat, x <- x - g h; with probability p the reference point w becomes the x
 of before the step. hhat is the mean of grad f_Si(w) over a batch of b of the N sketches, drawn without
-replacement. With rho = min{g mu_D mu_f, p/2}, z = zeta(N, b), D0 = mean_i |grad f_Si(x0) - grad
-f_Si(x_D*)|² and sigma² = mean_i |grad f_Si(x_D*)|²:
+replacement. With rho = min{g mu_D mu_f, p/2}, z = zeta(N, b),
+D0 = mean_i |grad f_Si(x0) - grad f_Si(x_D*)|² and sigma² = mean_i |grad f_Si(x_D*)|²:
 
 **b = N, or p = 1, or a fresh batch at every step**, with
 Psi = |x - x_D*|² + (16 g²/(p N)) sum_i |grad f_Si(w) - grad f_Si(x_D*)|²
