@@ -20,7 +20,7 @@ ALLOWED = {
     "randomness": {"errors"},
     "theory": {"errors"},
     "sketches": {"errors", "arrays", "randomness"},
-    "objectives": {"errors", "arrays", "randomness", "sketches"},
+    "objectives": {"errors", "arrays", "randomness", "sketches", "files"},
     "problem": {"errors", "arrays", "randomness", "sketches", "objectives"},
     "data": {"errors", "arrays", "randomness", "files"},
     "bench": {"errors"},
