@@ -13,6 +13,8 @@ from numpy.typing import ArrayLike
 from mast.arrays import Array, Indices, numbers
 from mast.errors import ArgumentError, BiasedSketchError, NotDiagonalError, SupportTooLargeError
 from mast.randomness import Key, whole
+from mast.sketches import laws
+from mast.sketches.laws import Atoms, LocalLaw
 from mast.sketches.units import Units
 
 SUPPORT_LIMIT = 1 << 16  #: a support with more draws than this is not listed
@@ -217,6 +219,26 @@ class Sketch(ABC):
 
     def units(self, d: int) -> Units | None:
         """The sketch as arrays for compiled loops; None if it has no such form."""
+        return None
+
+    def local_law(self, d: int) -> LocalLaw | None:
+        """The law of S on any few coordinates, in a form that can be enumerated; None if there is none."""
+        units = self.units(d)
+        return None if units is None else laws.local_law(units)
+
+    def marginals(self, d: int) -> Atoms | None:
+        """The law of each single entry of a diagonal S; None if it takes infinitely, or very, many values."""
+        units = self.units(d)
+        if units is not None:
+            return laws.marginals(units)
+        size = self.support_size(d)
+        if not self.diagonal or size is None or size > SUPPORT_LIMIT or size * d > 1 << 24:
+            return None
+        draws = ((p, draw) for p, draw in self._support(d) if isinstance(draw, DiagonalDraw))
+        return [(np.full(d, p), draw.diagonal()) for p, draw in draws]
+
+    def components(self) -> list[tuple[float, Sketch]] | None:
+        """The (weight, sketch) pairs that this one chooses from, if it is a mixture; else None."""
         return None
 
     def _check(self, d: int) -> int:

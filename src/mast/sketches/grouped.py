@@ -12,6 +12,7 @@ from mast.arrays import Array, Indices, frozen
 from mast.errors import ArgumentError, NotDiagonalError
 from mast.randomness import Key
 from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch
+from mast.sketches.laws import Atoms
 from mast.sketches.perm_k import _checked_blocks
 from mast.sketches.units import Units, units_of
 
@@ -97,6 +98,17 @@ class Grouped(Sketch):
         self._check(d)
         inner = self.sketch.separable(self.groups)
         return None if inner is None else (inner[0][self.labels], inner[1])
+
+    def marginals(self, d: int) -> Atoms | None:
+        """Those of the groups."""
+        self._check(d)
+        inner = self.sketch.marginals(self.groups)
+        return None if inner is None else [(p[self.labels], c[self.labels]) for p, c in inner]
+
+    def components(self) -> list[tuple[float, Sketch]] | None:
+        """Those of the sketch over the groups, each grouped alike."""
+        inner = self.sketch.components()
+        return None if inner is None else [(w, Grouped(s, self.labels)) for w, s in inner]
 
     @property
     def stride(self) -> int:

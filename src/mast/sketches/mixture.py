@@ -13,6 +13,7 @@ from mast.arrays import Array
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Constants, Draw, Sketch
+from mast.sketches.laws import Atoms
 from mast.sketches.matrices import probabilities
 
 
@@ -90,6 +91,21 @@ class Mixture(Sketch):
         for w, s in self._components():
             for probability, draw in s._support(d):
                 yield w * probability, draw
+
+    def components(self) -> list[tuple[float, Sketch]]:
+        """The components that have a positive weight."""
+        return self._components()
+
+    def marginals(self, d: int) -> Atoms | None:
+        """All values of all components."""
+        self._check(d)
+        atoms: Atoms = []
+        for w, s in self._components():
+            inner = s.marginals(d)
+            if inner is None:
+                return None
+            atoms += [(w * p, c) for p, c in inner]
+        return atoms
 
     @property
     def stride(self) -> int:
