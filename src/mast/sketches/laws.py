@@ -16,8 +16,6 @@ from mast.sketches.units import Kind, Units
 
 #: for each value that an entry takes, its probability and the value itself, by coordinate
 Atoms = list[tuple[Array, Array]]
-    tuple[Array, Array]
-]  #: per value that an entry takes: its probability and the value, by coordinate
 
 
 class LocalLaw(NamedTuple):
