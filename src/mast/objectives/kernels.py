@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 
@@ -19,3 +20,145 @@ def gram(indptr: Any, indices: Any, data: Any, weights: Any, out: Any) -> None:
             scaled = w * data[p]
             for q in range(indptr[i], p + 1):
                 out[j, indices[q]] += scaled * data[q]
+
+
+@njit(cache=True)
+def count_pairs(indptr: Any, indices: Any, labels: Any, blocks: int) -> Any:
+    """How many pairs and non-zeros each block holds, and how many blocks each row touches."""
+    n = indptr.size - 1
+    pairs = np.zeros(blocks, dtype=np.int64)
+    entries = np.zeros(blocks, dtype=np.int64)
+    touched = np.zeros(n, dtype=np.int64)
+    seen = np.full(blocks, -1, dtype=np.int64)
+    for i in range(n):
+        for p in range(indptr[i], indptr[i + 1]):
+            k = labels[indices[p]]
+            if k < 0:
+                continue
+            entries[k] += 1
+            if seen[k] != i:
+                seen[k] = i
+                pairs[k] += 1
+                touched[i] += 1
+    return pairs, entries, touched
+
+
+@njit(cache=True)
+def fill_pairs(
+    indptr: Any, indices: Any, data: Any, factors: Any, labels: Any, place: Any,
+    next_pair: Any, next_entry: Any, out_indptr: Any, out_indices: Any, out_data: Any, out_rows: Any,
+) -> None:  # fmt: skip
+    """Write the pairs block by block: row i of block k holds the non-zeros of row i there, times factors[i].
+
+    `next_pair` and `next_entry` hold where each block begins; columns become their `place`.
+    """
+    seen = np.full(next_pair.size, -1, dtype=np.int64)
+    for i in range(indptr.size - 1):
+        factor = factors[i]
+        for p in range(indptr[i], indptr[i + 1]):
+            k = labels[indices[p]]
+            if k < 0:
+                continue
+            entry = next_entry[k]
+            if seen[k] != i:
+                seen[k] = i
+                out_rows[next_pair[k]] = i
+                out_indptr[next_pair[k]] = entry
+                next_pair[k] += 1
+            out_indices[entry] = place[indices[p]]
+            out_data[entry] = factor * data[p]
+            next_entry[k] = entry + 1
+    out_indptr[out_indptr.size - 1] = out_indices.size
+
+
+@njit(inline="always")
+def _mix(h: Any, word: Any) -> Any:
+    """One round of a 64-bit hash (the finaliser of SplitMix64)."""
+    h = (h ^ word) + np.uint64(0x9E3779B97F4A7C15)
+    h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return h ^ (h >> np.uint64(31))
+
+
+@njit(cache=True)
+def equal_rows(indptr: Any, indices: Any, bits: Any, context: Any, target: Any, first: Any) -> int:
+    """Number equal rows alike: target[p] is the number of row p, first[number] where it first occurs.
+
+    Rows are equal if their context, columns and values (as `bits`) are. Returns how many there are.
+    """
+    size = 16
+    while size < 2 * target.size:
+        size *= 2
+    table = np.full(size, -1, dtype=np.int64)
+    count = 0
+    for p in range(target.size):
+        h = _mix(np.uint64(0), np.uint64(context[p]))
+        for q in range(indptr[p], indptr[p + 1]):
+            h = _mix(_mix(h, np.uint64(indices[q])), bits[q])
+        slot = np.int64(h & np.uint64(size - 1))
+        while True:
+            number = table[slot]
+            if number < 0:
+                table[slot] = count
+                first[count] = p
+                target[p] = count
+                count += 1
+                break
+            o = first[number]
+            length = indptr[p + 1] - indptr[p]
+            same = context[o] == context[p] and indptr[o + 1] - indptr[o] == length
+            if same:
+                for q in range(length):
+                    a, b = indptr[o] + q, indptr[p] + q
+                    if indices[a] != indices[b] or bits[a] != bits[b]:
+                        same = False
+                        break
+            if same:
+                target[p] = number
+                break
+            slot = (slot + 1) & (size - 1)
+    return count
+
+
+@njit(cache=True)
+def block_grams(
+    indptr: Any, indices: Any, data: Any, weights: Any, pair_start: Any, column_start: Any,
+    matrix_start: Any, out: Any,
+) -> None:  # fmt: skip
+    """The matrices B_k' diag(weights) B_k of all blocks, each row by row in `out`, both triangles."""
+    for k in range(pair_start.size - 1):
+        left = column_start[k]
+        size = column_start[k + 1] - left
+        begin = matrix_start[k]
+        for p in range(pair_start[k], pair_start[k + 1]):
+            w = weights[p]
+            for q in range(indptr[p], indptr[p + 1]):
+                scaled = w * data[q]
+                line = begin + (indices[q] - left) * size - left
+                for r in range(indptr[p], q + 1):
+                    out[line + indices[r]] += scaled * data[r]
+        for a in range(size):
+            for b in range(a):
+                out[begin + b * size + a] = out[begin + a * size + b]
+
+
+@njit(cache=True)
+def segment_sums(values: Any, starts: Any, out: Any) -> None:
+    """The sums of values[starts[k] : starts[k + 1]]; empty segments give 0."""
+    for k in range(starts.size - 1):
+        total = 0.0
+        for p in range(starts[k], starts[k + 1]):
+            total += values[p]
+        out[k] = total
+
+
+@njit(cache=True)
+def grouped_sums(values: Any, groups: Any, out: Any) -> None:
+    """The sum of the values of each group, compensated (Kahan): groups may hold millions of equal rows."""
+    lost = np.zeros(out.size)
+    for i in range(values.size):
+        g = groups[i]
+        y = values[i] - lost[g]
+        total = out[g] + y
+        lost[g] = (total - out[g]) - y
+        out[g] = total

@@ -161,7 +161,9 @@ class LinearModel(Objective):
 
     def sketched(self, sketch: Sketch, shift: Array) -> Objective | None:  # type: ignore[override]
         """f_D in closed form: by blocks, or by enumerating what a sketch does to each row; else None."""
-        return None
+        from mast.objectives.exact import sketched_linear
+
+        return sketched_linear(self, sketch, shift)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.terms} rows, {self.dim} features>"

@@ -116,13 +116,14 @@ def refuse_separable(design: Design, margins: Array) -> None:
     all that the rows span.
     """
     saturated = margins > SATURATED
-    if saturated.any() and _rank(design.gram((~saturated).astype(float))) < _rank(
+    if saturated.any() and rank(design.gram((~saturated).astype(float))) < rank(
         design.gram(np.ones(design.n))
     ):
         raise UnboundedError(SEPARABLE)
 
 
-def _rank(gram: Array) -> int:
+def rank(gram: Array) -> int:
+    """The rank of a Gram matrix, whatever the scales of its columns."""
     scale = np.sqrt(np.maximum(np.diag(gram), 1e-300))
     return int(np.linalg.matrix_rank(gram / np.outer(scale, scale), tol=1e-9, hermitian=True))
 

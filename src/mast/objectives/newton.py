@@ -86,7 +86,7 @@ def solve(H: Array, g: Array) -> Array:
     eigenvalues, Q = scipy.linalg.eigh(H)
     large = eigenvalues > H.shape[0] * 4e-16 * max(np.abs(eigenvalues).max(initial=0.0), 1e-300)
     inverse = np.where(large, 1 / np.where(large, eigenvalues, 1.0), 0.0)
-    result: Array = Q @ (inverse * (Q.T @ g))
+    result: Array = Q @ (inverse * (Q.T @ g).T).T
     return result
 
 

@@ -1,0 +1,180 @@
+"""Pairs: what a sketch that keeps one of K blocks does to the data. One margin for each (row, block) pair.
+
+If block k survives, the margin of row i is ``base_i + K a_ik'u_k``, where a_ik are the row's
+entries in the block and ``base_i`` is what the row has without any block. Only pairs that
+hold a non-zero need a margin of their own; all others of a row share its base. Pairs that
+are equal in base and entries are merged, which on categorical data leaves few of them.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from mast.arrays import Array, Indices
+from mast.objectives.design import Design, _kernels, _weighted_gram
+
+MERGED_ENOUGH = 0.8  #: merging pays if it leaves at most this share of the pairs
+
+
+class Blocks:
+    """The columns, block by block: blocks that hold a column, the smaller ones first.
+
+    Columns with the label -1 belong to no block.
+    """
+
+    def __init__(self, labels: Indices) -> None:
+        names, numbers, sizes = np.unique(labels[labels >= 0], return_inverse=True, return_counts=True)
+        rank = np.empty(names.size, dtype=np.int64)
+        by_size = np.argsort(sizes, kind="stable")
+        rank[by_size] = np.arange(names.size)
+        self.labels = np.full(labels.size, -1, dtype=np.int64)  # renumbered
+        self.labels[labels >= 0] = rank[numbers]
+        self.free = np.flatnonzero(labels < 0)
+        self.order = np.argsort(self.labels, kind="stable")[self.free.size :]
+        self.sizes = sizes[by_size]
+        self.start = np.concatenate([[0], np.cumsum(self.sizes)])
+        self.count = int(names.size)
+
+
+class SparsePairs:
+    """B: a row for each pair, in block order; entries are times K and the row's sign."""
+
+    def __init__(self, A: Any, factors: Array, blocks: Blocks, context: Indices, shares: Array) -> None:
+        import scipy.sparse
+
+        kernels = _kernels()
+        pairs, entries, self.touched = kernels.count_pairs(A.indptr, A.indices, blocks.labels, blocks.count)
+        self.blocks = blocks
+        self.start = np.concatenate([[0], np.cumsum(pairs)])
+        total, nnz = int(self.start[-1]), int(entries.sum())
+        place = np.zeros(A.shape[1], dtype=A.indices.dtype)
+        place[blocks.order] = np.arange(blocks.order.size)
+        indptr = np.empty(total + 1, dtype=A.indptr.dtype)
+        indices, data = np.empty(nnz, dtype=A.indices.dtype), np.empty(nnz)
+        rows = np.empty(total, dtype=np.int64)
+        kernels.fill_pairs(
+            A.indptr, A.indices, A.data, factors, blocks.labels, place,
+            self.start[:-1].copy(), np.cumsum(entries) - entries, indptr, indices, data, rows,
+        )  # fmt: skip
+        self.context = context[rows]
+        self.weights = shares[rows]
+        self.B: Any = scipy.sparse.csr_array((data, indices, indptr), shape=(total, blocks.order.size))
+        if total and context.size and int(context.max()) + 1 < context.size:
+            self._merge()
+
+    def _merge(self) -> None:
+        """Replace equal pairs by one with their joint weight, if there are many."""
+        B = self.B
+        target, first = np.empty(B.shape[0], dtype=np.int64), np.empty(B.shape[0], dtype=np.int64)
+        bits = B.data.view(np.uint64)
+        count = _kernels().equal_rows(B.indptr, B.indices, bits, self.context, target, first)
+        if count > MERGED_ENOUGH * B.shape[0]:
+            return
+        first = first[:count]
+        self.weights = sums_of(self.weights, target, count)
+        self.context = self.context[first]
+        self.start = np.searchsorted(first, self.start)
+        self.B = B[first]
+
+    @cached_property
+    def _transposed(self) -> Any:
+        return self.B.T.tocsr()
+
+    def forward(self, u: Array) -> Array:
+        """B u."""
+        product: Array = self.B @ u
+        return product
+
+    def backward(self, r: Array) -> Array:
+        """B'r."""
+        product: Array = self._transposed @ r
+        return product
+
+    def grams(self, weights: Array) -> Array:
+        """All B_k' diag(weights) B_k, one after the other."""
+        sizes = self.blocks.sizes
+        starts = np.concatenate([[0], np.cumsum(sizes**2)])
+        out = np.zeros(int(starts[-1]))
+        B = self.B
+        _kernels().block_grams(
+            B.indptr, B.indices, B.data, weights, self.start, self.blocks.start, starts, out
+        )
+        return out
+
+    def column_squares(self, weights: Array) -> Array:
+        """The diagonal of B' diag(weights) B."""
+        T = self._transposed
+        squares = T.data**2 * weights[T.indices]
+        out = np.empty(T.shape[0])
+        _kernels().segment_sums(squares, T.indptr, out)
+        return out
+
+
+class DensePairs:
+    """The same for dense data: every (row, block) is a pair, and products are BLAS."""
+
+    def __init__(self, A: Array, factors: Array, blocks: Blocks, context: Indices, shares: Array) -> None:
+        n = A.shape[0]
+        self.blocks = blocks
+        self.A = np.asfortranarray(A[:, blocks.order] * factors[:, None])
+        self.touched = np.full(n, blocks.count, dtype=np.int64)
+        self.start = n * np.arange(blocks.count + 1)
+        self.context = np.tile(context, blocks.count)
+        self.weights = np.tile(shares, blocks.count)
+
+    def _parts(self) -> list[tuple[int, Array, slice]]:
+        starts = self.blocks.start.tolist()
+        spans = [slice(a, b) for a, b in pairwise(starts)]
+        return [(k, self.A[:, span], span) for k, span in enumerate(spans)]
+
+    def forward(self, u: Array) -> Array:
+        """B u."""
+        out = np.empty((self.blocks.count, self.A.shape[0]))
+        for k, A, span in self._parts():
+            np.dot(A, u[span], out=out[k])
+        return out.ravel()
+
+    def backward(self, r: Array) -> Array:
+        """B'r."""
+        r = r.reshape(self.blocks.count, -1)
+        out = np.empty(self.blocks.order.size)
+        for k, A, span in self._parts():
+            np.dot(r[k], A, out=out[span])
+        return out
+
+    def grams(self, weights: Array) -> Array:
+        """All B_k' diag(weights) B_k, one after the other."""
+        weights = weights.reshape(self.blocks.count, -1)
+        parts = [_weighted_gram(A, weights[k]).ravel() for k, A, _ in self._parts()]
+        return np.concatenate(parts) if parts else np.empty(0)
+
+    def column_squares(self, weights: Array) -> Array:
+        """The diagonal of B' diag(weights) B."""
+        weights = weights.reshape(self.blocks.count, -1)
+        out = np.empty(self.blocks.order.size)
+        for k, A, span in self._parts():
+            out[span] = weights[k] @ (A * A)
+        return out
+
+
+def sums_of(values: Array, groups: Indices, count: int) -> Array:
+    """The sum of the values of each group."""
+    out = np.zeros(count)
+    _kernels().grouped_sums(values, groups, out)
+    return out
+
+
+DENSE_SHARE = 0.25  #: dense data with fewer non-zeros than this are treated as sparse
+
+
+def make_pairs(
+    design: Design, factors: Array, blocks: Blocks, context: Indices, shares: Array
+) -> SparsePairs | DensePairs:
+    """The pairs of a design: factors, contexts and shares are those of its rows."""
+    if design.sparse or np.count_nonzero(design.matrix) < DENSE_SHARE * design.matrix.size:
+        return SparsePairs(design.csr, factors, blocks, context, shares)
+    return DensePairs(design.matrix, factors, blocks, context, shares)

@@ -1,0 +1,204 @@
+"""Separable: f_D of a linear model where one of K blocks survives. One sweep forward, one back.
+
+This is Perm-K with a fixed partition, Rand-1, their grouped forms, and no sketch at all
+(K = 1). f_D then splits into one small problem a block. Coordinates that always survive
+(label -1, such as an intercept) tie the blocks together: the Hessian is an arrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mast.arrays import Array, Indices
+from mast.objectives.exact import SketchedLinear, signed
+from mast.objectives.newton import LARGEST_DIMENSION
+from mast.objectives.pairs import Blocks, make_pairs, sums_of
+from mast.objectives.penalties import Penalty
+
+if TYPE_CHECKING:
+    from mast.objectives.linear import LinearModel
+    from mast.sketches import Sketch
+
+LARGEST_BORDER = 64  #: more coordinates that always survive are not eliminated by a bordered system
+
+
+class Separable(SketchedLinear):
+    """sum_p w_p loss(base + B_p u) + sum_c w_c loss(base_c) + penalty, with u = x - v.
+
+    p runs over the (row, block) pairs and c over the contexts: the rows, equal ones merged.
+    """
+
+    def __init__(
+        self, model: LinearModel, sketch: Sketch, shift: Array, penalty: Penalty, labels: Indices, K: int
+    ) -> None:
+        super().__init__(model, sketch, shift, penalty)
+        self.blocks = Blocks(labels)
+        self.K = K
+        signs = signed(model)
+        free = self.blocks.free
+        offsets = model.loss.offsets(model.labels)
+        if shift.any():
+            offsets = offsets + signs * model.design.times(shift)
+        border = _columns(model, free) * signs[:, None]
+        context, first = _contexts(offsets, border)
+        self.offsets, self.border = offsets[first], border[first]
+        self.pairs = make_pairs(model.design, K * signs, self.blocks, context, model.rates / K)
+        unused = model.rates * (1 - self.pairs.touched / K)  # the blocks that leave a row at its base
+        self.shared = sums_of(unused, context, first.size)
+        self._plain = not free.size and not self.offsets.any()  # every base is 0
+
+    # ---- margins -----------------------------------------------------------------------------
+
+    def _bases(self, x: Array) -> Array:
+        """The margin of each context without any block."""
+        if not self.blocks.free.size:
+            return self.offsets
+        moved: Array = self.border @ (x - self.shift)[self.blocks.free]
+        return self.offsets + moved
+
+    def margins(self, x: Array, bases: Array) -> Array:
+        """The margin of each pair."""
+        m = self.pairs.forward((x - self.shift)[self.blocks.order])
+        if not self._plain:
+            m += bases[self.pairs.context]
+        return m
+
+    def _spread(self, x: Array, slopes: Array, base_slopes: Array | None) -> Array:
+        """The gradient from the weighted slopes of pairs and, if coordinates are free, of contexts."""
+        gradient = self.penalty.gradient(x)
+        gradient = gradient.copy() if gradient.base is not None else gradient
+        gradient[self.blocks.order] += self.pairs.backward(slopes)
+        if base_slopes is not None:
+            pulled = base_slopes + sums_of(slopes, self.pairs.context, base_slopes.size)
+            gradient[self.blocks.free] += pulled @ self.border
+        return gradient
+
+    # ---- value and derivatives ---------------------------------------------------------------
+
+    def gradient(self, x: ArrayLike) -> Array:
+        """The gradient of f_D at x."""
+        x = self._point(x)
+        loss, bases = self.model.loss, self._bases(x)
+        slopes = loss.slope(self.margins(x, bases))
+        slopes *= self.pairs.weights
+        base_slopes = self.shared * loss.slope(bases) if self.blocks.free.size else None
+        return self._spread(x, slopes, base_slopes)
+
+    def value(self, x: ArrayLike) -> float:
+        """f_D(x)."""
+        x = self._point(x)
+        loss, bases = self.model.loss, self._bases(x)
+        own = float(self.pairs.weights @ loss.value(self.margins(x, bases)))
+        return own + float(self.shared @ loss.value(bases)) + self.penalty.value(x)
+
+    def value_and_gradient(self, x: ArrayLike) -> tuple[float, Array]:
+        """Both."""
+        x = self._point(x)
+        values, gradient, rest = self.evaluate(x)
+        return float(values.sum()) + rest + self.penalty.value(x), gradient
+
+    def evaluate(self, x: Array) -> tuple[Array, Array, float]:
+        """The weighted loss of each pair, the gradient, and the loss of all rows at their base."""
+        loss, bases = self.model.loss, self._bases(x)
+        values, slopes = loss.value_and_slope(self.margins(x, bases))
+        base_values, base_slopes = loss.value_and_slope(bases)
+        values *= self.pairs.weights
+        slopes *= self.pairs.weights
+        gradient = self._spread(x, slopes, self.shared * base_slopes if self.blocks.free.size else None)
+        return values, gradient, float(self.shared @ base_values)
+
+    def bends(self, x: Array) -> tuple[Array, Array]:
+        """The weighted curvature of the loss of each pair and of each context."""
+        loss, bases = self.model.loss, self._bases(x)
+        return self.pairs.weights * loss.curvature(self.margins(x, bases)), self.shared * loss.curvature(
+            bases
+        )
+
+    def corner(self, pair_bends: Array, base_bends: Array) -> tuple[Array, Array]:
+        """The Hessian's part with free coordinates: rows of blocks by free columns, and free by free."""
+        border, context = self.border, self.pairs.context
+        cross = np.empty((self.blocks.order.size, border.shape[1]))
+        for j in range(border.shape[1]):
+            cross[:, j] = self.pairs.backward(pair_bends * border[context, j])
+        total = base_bends + sums_of(pair_bends, context, base_bends.size)
+        return cross, border.T @ (total[:, None] * border)
+
+    def hessian(self, x: ArrayLike) -> Array:
+        """The Hessian of f_D at x, dense."""
+        x = self._point(x)
+        H = self.assemble(*self.bends(x))
+        H[np.diag_indices(self.dim)] += self.penalty.curvature(x)
+        return H
+
+    def assemble(self, pair_bends: Array, base_bends: Array) -> Array:
+        """The loss part of the Hessian as one matrix."""
+        H = np.zeros((self.dim, self.dim))
+        flat, begin = self.pairs.grams(pair_bends), 0
+        for k, size in enumerate(self.blocks.sizes.tolist()):
+            columns = self.blocks.order[self.blocks.start[k] : self.blocks.start[k] + size]
+            H[np.ix_(columns, columns)] = flat[begin : begin + size * size].reshape(size, size)
+            begin += size * size
+        free = self.blocks.free
+        if free.size:
+            cross, H[np.ix_(free, free)] = self.corner(pair_bends, base_bends)
+            H[np.ix_(self.blocks.order, free)] = cross
+            H[np.ix_(free, self.blocks.order)] = cross.T
+        return H
+
+    def curvature(self, x: ArrayLike) -> tuple[Callable[[Array], Array], Array]:
+        """The Hessian as a product with vectors, and its diagonal."""
+        x = self._point(x)
+        own = self.penalty.curvature(x)
+        pair_bends, base_bends = self.bends(x)
+        order, free, context = self.blocks.order, self.blocks.free, self.pairs.context
+        diagonal = own.copy()
+        diagonal[order] += self.pairs.column_squares(pair_bends)
+        total = base_bends + sums_of(pair_bends, context, base_bends.size)
+        diagonal[free] += total @ self.border**2
+
+        def product(p: Array) -> Array:
+            out = own * p
+            m = self.pairs.forward(p[order])
+            bases = self.border @ p[free]
+            if free.size:
+                m += bases[context]
+            m *= pair_bends
+            out[order] += self.pairs.backward(m)
+            if free.size:
+                pulled = base_bends * bases + sums_of(m, context, bases.size)
+                out[free] += pulled @ self.border
+            return out
+
+        return product, diagonal
+
+    def _solve(self) -> Array:
+        from mast.objectives.block_newton import block_newton
+
+        largest = int(self.blocks.sizes.max(initial=0))
+        if largest > LARGEST_DIMENSION or self.blocks.free.size > LARGEST_BORDER:
+            return super()._solve()
+        return block_newton(self)
+
+
+def _columns(model: LinearModel, columns: Indices) -> Array:
+    """These columns of the data, dense."""
+    if not columns.size:
+        return np.empty((model.terms, 0))
+    part = model.design.matrix[:, columns]
+    return np.asarray(part.toarray() if model.design.sparse else part)
+
+
+def _contexts(offsets: Array, border: Array) -> tuple[Indices, Indices]:
+    """Rows with equal offset and free entries get one number: that of each row, and a row of each number."""
+    n = offsets.size
+    if not border.shape[1] and not offsets.any():
+        return np.zeros(n, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    table = np.column_stack([offsets, border])
+    _, first, context = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    if first.size > n // 2:  # hardly any are equal: leave them in the order of rows
+        return np.arange(n), np.arange(n)
+    return context.ravel().astype(np.int64), first
