@@ -30,6 +30,7 @@ ALLOWED = {
     "trace": CORE,
     "checkpoint": CORE | {"methods", "files", "trace"},
     "plots": {"errors", "run"},
+    "sweeps": CORE | {"methods", "run", "trace", "checkpoint", "progress", "files"},
     "run": CORE | {"methods", "trace", "checkpoint", "progress", "plots"},
     "learn": CORE | {"methods", "run", "data", "files"},
     "nn": CORE | {"files"},
@@ -77,7 +78,9 @@ def test_importing_mast_loads_nothing_heavy():
     )
     loaded = set(json.loads(subprocess.check_output([sys.executable, "-c", code], text=True)))
     assert not loaded & {"numba", "matplotlib", "pandas", "torch", "sklearn", "typer", "rich"}
-    light = subprocess.check_output([sys.executable, "-c", "import sys, mast; print(*sys.modules)"], text=True)
+    light = subprocess.check_output(
+        [sys.executable, "-c", "import sys, mast; print(*sys.modules)"], text=True
+    )
     assert not set(light.split()) & {"numpy", "scipy", "numba", "matplotlib", "pandas", "torch", "sklearn"}
 
 

@@ -40,6 +40,7 @@ _ROOMS = {
     # runs and what theory says of them
     "minimize": "run",
     "Result": "run",
+    "sweep": "sweeps",
     "guarantee": "methods",
     # errors
     "MastError": "errors",
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
         Sketch,
         UnscaledBernoulli,
     )
+    from mast.sweeps import sweep
 
 
 def __getattr__(name: str) -> Any:

@@ -20,7 +20,7 @@ from mast.methods import Method
 from mast.methods.base import State
 from mast.randomness import LAYOUT
 from mast.sketches import Sketch
-from mast.trace import COLUMNS
+from mast.trace import rows_of, table_of
 
 FORMAT = 1
 _PROBES = (0, 1, 2, 3, 10, 100, 1000, 10**6)
@@ -115,8 +115,7 @@ class Checkpoint:
             raise CheckpointError(
                 f"{self.path} is already at step {description['step']}, beyond steps={steps}: ask for more"
             )
-        table = arrays.pop("trace")
-        rows = [_row(values) for values in table]
+        rows = rows_of(arrays.pop("trace"))
         return Stored(
             description["step"],
             description["seconds"],
@@ -141,10 +140,4 @@ class Checkpoint:
             "diverged_at": diverged_at,
             "numbers": {name: value for name, value in values.items() if name not in arrays},
         }
-        table = np.array([[float(row[name]) for name in COLUMNS] for row in rows])
-        files.save(self.path, description, {**arrays, "trace": table})
-
-
-def _row(values: Array) -> dict[str, Any]:
-    row: dict[str, Any] = dict(zip(COLUMNS, values.tolist(), strict=True))
-    return row | {"step": int(row["step"]), "bytes": int(row["bytes"])}
+        files.save(self.path, description, {**arrays, "trace": table_of(rows)})

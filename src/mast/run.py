@@ -146,9 +146,9 @@ def minimize(
     if steps < 0:
         raise ArgumentError(f"steps must not be negative, got {steps}")
     bound = make(method, options).bind(problem, seed)
-    start = problem.shift.copy() if x0 is None else vector("x0", x0, problem.dim).copy()
+    start = start_of(problem, x0)
     guarantee, note = _guarantee(bound, regime)
-    schedule, chosen = _step_sizes(bound, step_size, steps, guarantee, note)
+    schedule, chosen = step_sizes_of(bound, step_size, steps, guarantee)
     saved = None
     if checkpoint is not None:
         saved = Checkpoint(Path(checkpoint), fingerprint(bound, schedule, chosen, start))
@@ -292,8 +292,13 @@ def _guarantee(method: Method, regime: str | None) -> tuple[Guarantee | None, st
         return None, str(error)
 
 
-def _step_sizes(
-    method: Method, step_size: StepSize, steps: int, guarantee: Guarantee | None, note: str
+def start_of(problem: AbstractProblem, x0: ArrayLike | None) -> Array:
+    """The point a run starts from: x0, or the shift."""
+    return problem.shift.copy() if x0 is None else vector("x0", x0, problem.dim).copy()
+
+
+def step_sizes_of(
+    method: Method, step_size: StepSize, steps: int, guarantee: Guarantee | None
 ) -> tuple[Callable[[int, int], Array], float | Callable[[int], float]]:
     """The step sizes of steps t .. t+count-1 as a function of (t, count), and what was chosen."""
     if callable(step_size):

@@ -28,7 +28,7 @@ def trace_steps(steps: int, trace: str | int | Iterable[int]) -> list[int]:
     does), a number (every so many steps), or the steps themselves.
 
     >>> trace_steps(20, "log")[-6:], trace_steps(10, 4)
-    ([12, 13, 15, 18, 20], [0, 4, 8, 10])
+    ([10, 12, 13, 15, 18, 20], [0, 4, 8, 10])
     """
     if isinstance(trace, str):
         if trace != "log":
@@ -44,7 +44,7 @@ def trace_steps(steps: int, trace: str | int | Iterable[int]) -> list[int]:
         if every < 1:
             raise ArgumentError(f"trace every so many steps, at least 1, got {every}")
         grid = set(range(0, steps, every))
-    return sorted(grid | {0, steps})
+    return sorted({step for step in grid if step < steps} | {0, steps})
 
 
 @dataclass
@@ -98,6 +98,17 @@ class Measure:
 def _mean_value(problem: AbstractProblem, x: Array) -> float:
     with np.errstate(over="ignore", invalid="ignore"):
         return float(np.mean([p.objective.value(x) for p in problem.problems]))
+
+
+def table_of(rows: list[dict[str, Any]]) -> Array:
+    """The rows as an array, for files."""
+    return np.array([[float(row[name]) for name in COLUMNS] for row in rows])
+
+
+def rows_of(table: Array) -> list[dict[str, Any]]:
+    """The rows of such an array."""
+    rows: list[dict[str, Any]] = [dict(zip(COLUMNS, values, strict=True)) for values in table.tolist()]
+    return [row | {"step": int(row["step"]), "bytes": int(row["bytes"])} for row in rows]
 
 
 def frame(rows: list[dict[str, Any]]) -> pandas.DataFrame:

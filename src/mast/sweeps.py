@@ -1,0 +1,183 @@
+"""Many runs at once: methods x step sizes x seeds, in parallel, each finished one kept on disk."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mast import files
+from mast.checkpoint import FORMAT, fingerprint
+from mast.errors import ArgumentError, StepSizeWarning
+from mast.methods import make
+from mast.problem import AbstractProblem
+from mast.progress import Progress
+from mast.run import minimize, start_of, step_sizes_of
+from mast.trace import COLUMNS, table_of, trace_steps
+
+if TYPE_CHECKING:
+    import pandas
+
+MethodSpec = str | tuple[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep."""
+
+    method: str
+    options: dict[str, Any]
+    step_size: float | str
+    seed: int
+    label: str
+
+
+def sweep(
+    problem: AbstractProblem,
+    methods: Sequence[MethodSpec] = ("dsgd",),
+    step_sizes: Sequence[float | str] = ("theory",),
+    seeds: Iterable[int] = range(5),
+    steps: int = 10_000,
+    *,
+    jobs: int = 1,
+    cache: str | Path | bool = True,
+    progress: bool | None = None,
+    x0: Any = None,
+    trace: str | int | Iterable[int] = "log",
+    samples: int = 0,
+    tol: float | None = None,
+) -> pandas.DataFrame:
+    """Run every combination and return all traces as one tidy DataFrame.
+
+    Parameters
+    ----------
+    problem
+        A `Problem` or `Nodes`.
+    methods
+        Names, or pairs of a name and its options, such as ``("l_svrdsg", {"p": 0.1})``.
+    step_sizes, seeds, steps, x0, trace, samples, tol
+        As in `mast.minimize`.
+    jobs
+        Processes that work at the same time; the results do not depend on it.
+    cache
+        A folder for finished runs; True is one in the user's cache, False keeps nothing. What is
+        there is not computed again, and a sweep that was cut continues within its runs.
+    progress
+        Show a progress bar; by default on a terminal only.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The columns method, step_size, seed, status, and those of a trace.
+
+    >>> import mast
+    >>> problem = mast.Problem(mast.Quadratic([[2.0, 1.0], [1.0, 2.0]], [3.0, 3.0]), mast.PermK(2))
+    >>> table = mast.sweep(problem, ["dsgd", "gd"], [0.02, 0.05], seeds=range(3), steps=100, cache=False)
+    >>> table.groupby("method")["f_D"].min().round(3).to_dict()
+    {'dsgd': -2.25, 'gd': -2.25}
+    """
+    import pandas
+
+    cells = _cells(methods, step_sizes, seeds)
+    folder = _folder(cache)
+    common = {"steps": steps, "x0": x0, "trace": trace_steps(steps, trace), "samples": samples, "tol": tol}
+    frames: dict[int, pandas.DataFrame] = {}
+    with Progress(len(cells), "sweep", progress) as bar:
+        for number, cell, size, status, table in _results(problem, cells, common, folder, jobs):
+            frame = pandas.DataFrame(table, columns=list(COLUMNS)).astype({"step": "int64", "bytes": "int64"})
+            frame.insert(0, "status", status)
+            frame.insert(0, "seed", cell.seed)
+            frame.insert(0, "step_size", size)
+            frame.insert(0, "method", cell.label)
+            frames[number] = frame
+            bar.advance(len(frames))
+    return pandas.concat([frames[i] for i in range(len(cells))], ignore_index=True)
+
+
+def _cells(
+    methods: Sequence[MethodSpec], step_sizes: Sequence[float | str], seeds: Iterable[int]
+) -> list[Cell]:
+    if isinstance(methods, str) or isinstance(step_sizes, str):
+        raise ArgumentError("methods and step_sizes are lists, also if they have one element")
+    named = [(m, {}) if isinstance(m, str) else (m[0], dict(m[1])) for m in methods]
+    cells = []
+    for name, options in named:
+        make(name, options)  # refuse an unknown name or option before any work
+        label = name + "".join(f" {key}={value}" for key, value in options.items())
+        cells += [Cell(name, options, size, int(seed), label) for size in step_sizes for seed in seeds]
+    if not cells:
+        raise ArgumentError("the sweep is empty: give at least one method, step size and seed")
+    return cells
+
+
+def _folder(cache: str | Path | bool) -> Path | None:
+    if cache is False:
+        return None
+    if cache is True:
+        import platformdirs
+
+        cache = Path(platformdirs.user_cache_dir("mast")) / "sweeps"
+    folder = Path(cache)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _results(
+    problem: AbstractProblem, cells: list[Cell], common: dict[str, Any], folder: Path | None, jobs: int
+) -> Any:
+    """(number, cell, step size, status, table) of each cell, as they get done."""
+    if jobs == 1:
+        for number, cell in enumerate(cells):
+            yield _one(problem, number, cell, common, folder)
+        return
+    from joblib import Parallel, delayed
+
+    pool = Parallel(n_jobs=jobs, return_as="generator_unordered")
+    yield from pool(delayed(_one)(problem, number, cell, common, folder) for number, cell in enumerate(cells))
+
+
+def _one(
+    problem: AbstractProblem, number: int, cell: Cell, common: dict[str, Any], folder: Path | None
+) -> tuple[int, Cell, float, str, Any]:
+    """Run a cell, or read it from the folder."""
+    from threadpoolctl import threadpool_limits
+
+    steps = common["steps"]
+    with threadpool_limits(1), warnings.catch_warnings():  # one thread: the same bits in any process
+        warnings.simplefilter("ignore", StepSizeWarning)  # sweeps look beyond the limit on purpose
+        path = None
+        if folder is not None:
+            name = _name(problem, cell, common)
+            path = folder / f"{name}.cell"
+            if path.exists():
+                description, arrays = files.load(path)
+                return number, cell, description["step_size"], description["status"], arrays["trace"]
+        result = minimize(
+            problem,
+            cell.method,
+            step_size=cell.step_size,
+            seed=cell.seed,
+            checkpoint=None if path is None else path.with_suffix(".part"),
+            progress=False,
+            **common,
+            **cell.options,
+        )
+    assert isinstance(result.step_size, float)
+    table = table_of(result.rows)
+    if path is not None:
+        description = {"kind": "cell", "step_size": result.step_size, "status": result.status, "steps": steps}
+        files.save(path, description, {"trace": table})
+        path.with_suffix(".part").unlink(missing_ok=True)
+    return number, cell, result.step_size, result.status, table
+
+
+def _name(problem: AbstractProblem, cell: Cell, common: dict[str, Any]) -> str:
+    """The file name of a cell: a sum of everything that decides its result."""
+    bound = make(cell.method, cell.options).bind(problem, cell.seed)
+    schedule, chosen = step_sizes_of(bound, cell.step_size, common["steps"], None)
+    identity = fingerprint(bound, schedule, chosen, start_of(problem, common["x0"]))
+    tol = math.nan if common["tol"] is None else common["tol"]
+    return files.digest(FORMAT, sorted(identity.items()), common["trace"], common["samples"], tol)

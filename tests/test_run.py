@@ -1,0 +1,505 @@
+"""The loop: status, trace, step sizes, warnings, checkpoints, interruption and resumption."""
+
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mast
+from mast import files
+from mast.errors import ArgumentError, CheckpointError, DataError, NoGuaranteeError, StepSizeWarning
+from mast.methods import METHODS
+from mast.trace import COLUMNS, trace_steps
+
+H = np.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.2], [0.0, 0.2, 3.0]])
+F = mast.Quadratic(H, [1.0, -2.0, 0.5])
+PROBLEM = mast.Problem(F, mast.PermK(3, seed=1), [0.1, 0.2, 0.3])
+A, B = mast.data.load("a1a")
+LOGISTIC = mast.Logistic(A[:300], B[:300], kappa=100)
+LINEAR = mast.Problem(LOGISTIC, mast.PermK(5))
+NODES = mast.Nodes(
+    [PROBLEM, mast.Problem(mast.Quadratic(2 * H, [0.0, 1.0, 1.0]), mast.Bernoulli(0.7), PROBLEM.shift)]
+)
+
+# every method joins here: a problem it runs on, and a step size that is fine
+RUNS = {
+    "gd": (PROBLEM, "theory"),
+    "agd": (PROBLEM, "theory"),
+    "dsgd": (PROBLEM, "theory"),
+    "dsgd_sampled": (LINEAR, "theory"),
+    "l_svrdsg": (PROBLEM, "theory"),
+    "s_page": (PROBLEM, "theory"),
+    "distributed": (NODES, "theory"),
+    "gdci": (PROBLEM, 0.05),
+    "dcgd": (PROBLEM, 0.05),
+    "ist_naive": (NODES, 0.05),
+}
+each_method = pytest.mark.parametrize("method", METHODS)
+
+
+def test_every_method_is_in_the_list():
+    assert set(RUNS) == set(METHODS)
+
+
+@each_method
+class TestEveryMethod:
+    def test_finishes_with_a_trace(self, method):
+        problem, size = RUNS[method]
+        result = mast.minimize(problem, method, 50, size, seed=3)
+        assert result.status == "finished"
+        assert result.steps == 50
+        trace = result.trace
+        assert tuple(trace.columns) == COLUMNS
+        assert trace["step"].tolist() == trace_steps(50, "log")
+        assert (trace["passes"].diff().dropna() > 0).all()
+        assert (trace["seconds"].diff().dropna() >= 0).all()
+        last = trace.iloc[-1]
+        assert last["f_D"] == pytest.approx(problem.value(result.x), rel=1e-12)
+        assert last["grad_sq"] == pytest.approx(float(np.sum(problem.gradient(result.x) ** 2)), rel=1e-9)
+        assert last["dist_sq"] == pytest.approx(
+            float(np.sum((result.x - problem.minimizer()) ** 2)), rel=1e-9
+        )
+        assert method in repr(result)
+
+    def test_same_seed_same_bits(self, method):
+        problem, size = RUNS[method]
+        one, two = (mast.minimize(problem, method, 40, size, seed=5).x for _ in range(2))
+        assert np.array_equal(one, two)
+        if method not in ("gd", "agd"):
+            assert not np.array_equal(one, mast.minimize(problem, method, 40, size, seed=6).x)
+
+    @pytest.mark.parametrize("cut", [0, 1, 17, 39, 40])
+    def test_continues_bit_for_bit_from_any_step(self, method, cut, tmp_path):
+        problem, size = RUNS[method]
+        chosen = mast.minimize(problem, method, 40, size).step_size  # theory may depend on the length
+        path = tmp_path / "run.mast"
+        mast.minimize(problem, method, cut, chosen, checkpoint=path)
+        continued = mast.minimize(problem, method, 40, chosen, checkpoint=path)
+        straight = mast.minimize(problem, method, 40, chosen)
+        assert np.array_equal(continued.x, straight.x)
+        assert continued.steps == 40
+        for part in vars(straight.state):
+            assert np.array_equal(getattr(continued.state, part), getattr(straight.state, part))
+        exact = [name for name in COLUMNS if name != "seconds"]
+        common = continued.trace.merge(straight.trace, on="step", how="right", suffixes=("", "_straight"))
+        for name in exact[1:]:
+            np.testing.assert_array_equal(common[name], common[f"{name}_straight"])
+
+    def test_refuses_an_unknown_option(self, method):
+        problem, size = RUNS[method]
+        with pytest.raises(ArgumentError, match="has no option colour"):
+            mast.minimize(problem, method, 5, size, colour="red")
+
+
+class TestConvergence:
+    def test_methods_that_should_reach_the_solution_do(self):
+        """Rand-1 and fixed Perm-K share one minimiser over all draws: even plain DSGD converges to it."""
+        for method, steps in (
+            ("gd", 400),
+            ("agd", 300),
+            ("dsgd", 3000),
+            ("l_svrdsg", 20_000),
+            ("s_page", 3000),
+        ):
+            result = mast.minimize(PROBLEM, method, steps)
+            assert result.rows[-1]["dist_sq"] < 1e-26, method
+
+    def test_variance_reduction_reaches_machine_precision_where_dsgd_stalls(self):
+        problem = mast.Problem(F, mast.RandK(2), [0.1, 0.2, 0.3])
+        stalled = mast.minimize(problem, "dsgd", 20_000)
+        assert stalled.rows[-1]["dist_sq"] > 1e-6
+        for method in ("l_svrdsg", "s_page"):
+            assert mast.minimize(problem, method, 20_000).rows[-1]["dist_sq"] < 1e-25
+
+    def test_agd_without_strong_convexity(self):
+        flat = mast.Problem(mast.Quadratic(np.diag([1.0, 1e-5, 0.0]), [1.0, 1e-5, 0.0]), mast.Identity())
+        slow, fast = (mast.minimize(flat, method, 300).rows[-1]["f_D"] for method in ("gd", "agd"))
+        assert fast < slow
+
+    def test_naive_ist_is_biased(self):
+        """It goes to a point of its own, neither the minimiser of f nor that of f_D."""
+        problem = mast.Problem(F, mast.PermK(3, seed=1))
+        result = mast.minimize(problem, "ist_naive", 5000, 0.05)
+        biased = F.b / np.diag(F.H)  # every block is solved as if the others were 0
+        np.testing.assert_allclose(result.x, biased, atol=1e-10)
+        assert np.abs(biased - problem.minimizer()).max() > 0.1
+        assert np.abs(biased - F.minimizer()).max() > 0.1
+
+    def test_plain_gradient_descent_is_the_identity_sketch(self):
+        problem = mast.Problem(F, mast.Identity())
+        np.testing.assert_allclose(mast.minimize(problem, "dsgd", 500).x, F.minimizer(), atol=1e-12)
+
+    def test_tolerance(self):
+        result = mast.minimize(PROBLEM, "gd", 10_000, tol=1e-20)
+        assert result.status == "converged"
+        assert result.steps < 10_000
+        assert result.rows[-1]["grad_sq"] <= 1e-20
+
+    def test_kept_batches_diverge_where_theory_says_and_warn_before(self):
+        d = 4
+        f = mast.Quadratic(np.eye(d), np.ones(d))
+        problem = mast.Problem(f, mast.RandK(1))
+        x0 = problem.minimizer() + 1
+        options = {"p": 1.25e-3, "b": 1, "x0": x0, "trace": [0, 5000]}
+        with pytest.warns(StepSizeWarning, match="times the limit"):
+            kept = mast.minimize(problem, "l_svrdsg", 5000, 1 / 320, batch="kept", **options)
+        assert kept.rows[-1]["dist_sq"] > 100
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # for fresh batches the same step size is within the limit
+            fresh = mast.minimize(problem, "l_svrdsg", 5000, 1 / 320, batch="fresh", **options)
+        assert fresh.rows[-1]["dist_sq"] < 4
+
+    def test_a_sampled_support(self):
+        problem = mast.Problem(F, mast.Bernoulli(0.6))
+        result = mast.minimize(problem, "l_svrdsg", 40_000, support=30, p=0.1)
+        from mast.methods import make
+
+        bound = make("l_svrdsg", {"support": 30, "p": 0.1}).bind(problem, 0)
+        np.testing.assert_allclose(result.x, bound.over.minimizer(), atol=1e-9)
+        assert 0 < bound.deviation < 0.5
+        with pytest.raises(ArgumentError, match="support=N"):
+            mast.minimize(problem, "l_svrdsg", 10)
+        with pytest.raises(ArgumentError, match="support=N"):
+            mast.minimize(mast.Problem(F, mast.Gaussian(0.1)), "s_page", 10)
+
+
+class TestStepSizes:
+    def test_theory_is_the_limit_of_the_statement(self):
+        result = mast.minimize(PROBLEM, "dsgd", 10)
+        assert result.step_size == result.guarantee.max_step_size() == pytest.approx(1 / (F.smoothness * 9))
+        assert "Theorem 2" in result.note
+
+    def test_gradient_descent_uses_the_smoothness_of_the_sketched_problem(self):
+        for method in ("gd", "agd"):
+            assert mast.minimize(PROBLEM, method, 1).step_size == pytest.approx(1 / (F.smoothness * 3))
+
+    def test_too_large_warns_with_the_limit(self):
+        limit = mast.guarantee(PROBLEM).max_step_size()
+        with pytest.warns(StepSizeWarning, match="times the limit"):
+            mast.minimize(PROBLEM, "dsgd", 5, 2 * limit)
+
+    def test_a_schedule(self):
+        result = mast.minimize(PROBLEM, "gd", 2, lambda t: 0.1 / (t + 1))
+        x = PROBLEM.shift - 0.1 * PROBLEM.gradient(PROBLEM.shift)
+        np.testing.assert_allclose(result.x, x - 0.05 * PROBLEM.gradient(x), rtol=1e-14)
+
+    @pytest.mark.parametrize("size", [0, -1, math.nan, math.inf, "large", lambda t: -1.0])
+    def test_refuses(self, size):
+        with pytest.raises(ArgumentError, match="step"):
+            mast.minimize(PROBLEM, "dsgd", 5, size)
+
+    def test_no_guarantee_is_said(self):
+        result = mast.minimize(PROBLEM, "gdci", 5, 0.01)
+        assert result.guarantee is None
+        assert "no statement" in result.note
+        result = mast.minimize(NODES, "distributed", 5, 0.01, local_steps=3)
+        assert result.guarantee is None
+        assert "local" in result.note
+        with pytest.raises(NoGuaranteeError):
+            mast.minimize(PROBLEM, "dcgd", 5)
+        with pytest.raises(NoGuaranteeError, match="inf"):
+            mast.minimize(mast.Problem(F, mast.Gaussian(0.5)), "dsgd", 5)
+
+    def test_an_asked_regime_must_have_a_statement(self):
+        with pytest.raises(NoGuaranteeError):
+            mast.minimize(PROBLEM, "s_page", 5, regime="convex")
+
+
+class TestGuarantees:
+    def test_the_sharp_gap_is_zero_for_separable_problems(self):
+        g = mast.guarantee(PROBLEM, "dsgd")
+        assert g.constants["gap"] == 0
+        assert any("sharper" in words for words in g.assumptions)
+
+    def test_the_gap_is_exact_where_it_can_be(self):
+        problem = mast.Problem(F, mast.Bernoulli(0.5))
+        exact = problem.infimum() - F.infimum()
+        assert mast.guarantee(problem, "l_svrdsg", support=10).constants["gap"] >= 0
+        nodes = mast.Nodes([problem, problem])
+        assert mast.guarantee(nodes, "distributed").constants["gap"] == pytest.approx(exact)
+
+    def test_the_sharp_gap_of_a_quadratic(self):
+        problem = mast.Problem(F, mast.RandK(2))
+        lower = sum(
+            p * problem.at(draw).value(_minimiser_of(problem, draw)) for p, draw in problem.sketch.support(3)
+        )
+        assert mast.guarantee(problem, "dsgd").constants["gap"] == pytest.approx(problem.infimum() - lower)
+
+    def test_theorem_1_stands_in_and_says_so(self):
+        wide = mast.Logistic(A[:50], B[:50], kappa=100)
+        problem = mast.Problem(wide, mast.Gaussian(0.3))
+        from mast.methods.constants import BOUND, gap_of
+
+        gap = gap_of(problem)
+        best = wide.minimizer()
+        assert gap.source == BOUND
+        assert gap.value == pytest.approx(0.09 * wide.smoothness / 2 * float(best @ best))
+
+    def test_regimes(self):
+        flat = mast.Problem(mast.Quadratic(np.diag([1.0, 0.0]), [1.0, 0.0]), mast.RandK(1))
+        bent = mast.Problem(mast.Quadratic(np.diag([1.0, -1.0]), [1.0, 0.0]), mast.RandK(1))
+        assert mast.guarantee(PROBLEM).regime == "strongly_convex"
+        assert mast.guarantee(flat).regime == "convex"
+        assert mast.guarantee(bent).regime == "nonconvex"
+        assert mast.guarantee(PROBLEM, regime="convex").regime == "convex"
+
+    def test_disjoint_nodes_get_the_sharper_statement(self):
+        sketch = mast.PermK(3)
+        nodes = mast.Nodes([mast.Problem(F, sketch) for _ in range(3)])
+        any_limit = 1 / (F.smoothness * 9)
+        assert mast.guarantee(nodes, "distributed", coupling="disjoint").max_step_size() == pytest.approx(
+            3 * any_limit
+        )
+        mixed = mast.Nodes([mast.Problem(F, mast.PermK(3, seed=i)) for i in range(3)])
+        assert mast.guarantee(mixed, "distributed", coupling="disjoint").max_step_size() == pytest.approx(
+            any_limit
+        )
+
+    def test_runs_stay_below_their_bound(self):
+        """The mean over seeds of |x - x_D*|², with the bound of the statement, at each traced step."""
+        problem = mast.Problem(F, mast.RandK(2))
+        runs = [mast.minimize(problem, "dsgd", 300, seed=s, trace=30) for s in range(200)]
+        measured = np.array([[row["dist_sq"] for row in r.rows] for r in runs])
+        g, size = runs[0].guarantee, runs[0].step_size
+        bound = g.bound(size, np.array([row["step"] for row in runs[0].rows]), r0sq=measured[0, 0])
+        error = measured.std(axis=0) / math.sqrt(len(runs))
+        assert (measured.mean(axis=0) - 5 * error <= bound).all()
+
+
+def _minimiser_of(problem, draw):
+    S = draw.matrix()
+    return problem.shift + np.linalg.pinv(S.T @ F.H @ S) @ (-S.T @ F.gradient(problem.shift))
+
+
+class TestEnds:
+    def test_divergence_stops_and_names_the_step(self):
+        with pytest.warns(StepSizeWarning):
+            result = mast.minimize(PROBLEM, "dsgd", 100_000, 50.0)
+        assert result.status == "diverged"
+        assert result.diverged_at is not None
+        assert result.steps == result.diverged_at + 1 < 100_000
+        trace = result.trace
+        assert trace["step"].iloc[-1] == result.steps
+        assert trace["f_D"].iloc[-2] > trace["f_D"].iloc[0]
+
+    def test_a_diverged_checkpoint_stays_diverged(self, tmp_path):
+        for _ in range(2):
+            with pytest.warns(StepSizeWarning):
+                result = mast.minimize(PROBLEM, "dsgd", 1000, 50.0, checkpoint=tmp_path / "c")
+            assert result.status == "diverged"
+
+    def test_interruption_returns_what_there_is(self, tmp_path):
+        calls = 0
+
+        def call(x):
+            nonlocal calls
+            calls += 1
+            if calls == 300:
+                raise KeyboardInterrupt
+            return 0.5 * float(x @ x), x.copy()
+
+        f = mast.Function(call, 2, smoothness=1, strong_convexity=1, infimum=0.0)
+        path = tmp_path / "c"
+        result = mast.minimize(
+            mast.Problem(f, mast.Identity()), "dsgd", 10**6, 0.001, [1.0, 1.0], checkpoint=path
+        )
+        assert result.status == "interrupted"
+        assert 0 < result.steps < 300
+        np.testing.assert_allclose(result.x, 0.999**result.steps * np.ones(2), rtol=1e-10)
+        assert files.load(path)[0]["step"] == result.steps
+
+    def test_no_steps(self):
+        result = mast.minimize(PROBLEM, "dsgd", 0)
+        assert result.status == "finished"
+        assert np.array_equal(result.x, PROBLEM.shift)
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"steps": -1}, "negative"),
+            ({"steps": 1.5}, "whole"),
+            ({"x0": [1.0]}, "x0"),
+            ({"x0": [math.nan] * 3}, "NaN"),
+            ({"seed": -1}, "seed"),
+            ({"method": "sgd"}, "the methods are gd"),
+            ({"trace": "linear"}, "trace"),
+            ({"trace": [5000]}, "trace"),
+            ({"trace": 0}, "trace"),
+        ],
+    )
+    def test_refusals(self, arguments, message):
+        with pytest.raises(ArgumentError, match=message):
+            mast.minimize(PROBLEM, **{"steps": 10, **arguments})
+
+    def test_what_is_for_one_problem_refuses_nodes(self):
+        with pytest.raises(ArgumentError, match="distributed"):
+            mast.minimize(NODES, "dsgd", 1)
+
+    def test_any_function_runs(self):
+        f = mast.Function(
+            lambda x: (float(np.log(np.cosh(x)).sum()), np.tanh(x)), 3, smoothness=1, convex=True, infimum=0.0
+        )
+        problem = mast.Problem(f, mast.RandK(1))
+        for method in ("gd", "dsgd", "s_page", "dcgd"):
+            result = mast.minimize(
+                problem, method, 3000, 0.05 if method != "s_page" else "theory", [1.0, 2.0, -1.0]
+            )
+            assert result.rows[-1]["f_D"] < 1e-3
+
+    def test_estimates_where_nothing_is_exact(self):
+        f = mast.Function(lambda x: (float(np.cosh(x).sum()), np.sinh(x)), 30, smoothness=2, convex=True)
+        problem = mast.Problem(f, mast.Bernoulli(0.5))
+        plain = mast.minimize(problem, "dsgd", 10, 0.01, np.ones(30))
+        assert math.isnan(plain.rows[-1]["f_D"])
+        assert math.isfinite(plain.rows[-1]["f"])
+        estimated = mast.minimize(problem, "dsgd", 10, 0.01, np.ones(30), samples=50)
+        assert estimated.rows[-1]["f_D"] < estimated.rows[0]["f_D"]
+
+
+class TestBytes:
+    def test_each_node_is_counted_exactly(self):
+        d = 10
+        f = mast.Quadratic(np.eye(d), np.ones(d))
+        nodes = mast.Nodes([mast.Problem(f, s) for s in (mast.RandK(3), mast.PermK(5), mast.Identity())])
+        result = mast.minimize(nodes, "distributed", 7, 0.01)
+        assert (
+            result.state.received.tolist() == result.state.sent.tolist() == [7 * 8 * 3, 7 * 8 * 2, 7 * 8 * 10]
+        )
+        assert result.trace["bytes"].iloc[-1] == 2 * 7 * 8 * 15
+
+    def test_absent_nodes_cost_nothing(self):
+        nodes = mast.Nodes([mast.Problem(F, mast.RandK(1)) for _ in range(4)])
+        result = mast.minimize(nodes, "distributed", 50, 0.01, participants=1)
+        assert result.trace["bytes"].iloc[-1] == 50 * 2 * 8
+
+
+class TestCheckpoints:
+    def test_another_run_is_refused_by_the_field_that_differs(self, tmp_path):
+        path = tmp_path / "c"
+        base = {"problem": PROBLEM, "method": "dsgd", "steps": 5, "step_size": 0.01, "seed": 1}
+        mast.minimize(**base, checkpoint=path)
+        other_f = mast.Problem(mast.Quadratic(H, [1.0, -2.0, 0.6]), PROBLEM.sketch, PROBLEM.shift)
+        other_s = mast.Problem(F, mast.PermK(3, seed=2), PROBLEM.shift)
+        other_v = mast.Problem(F, PROBLEM.sketch)
+        changes = {
+            "seed": {"seed": 2},
+            "method": {"method": "dcgd"},
+            "step_size": {"step_size": 0.011},
+            "x0": {"x0": np.ones(3)},
+            "objective": {"problem": other_f},
+            "sketch": {"problem": other_s},
+            "shift": {"problem": other_v, "x0": PROBLEM.shift},
+        }
+        for field, change in changes.items():
+            with pytest.raises(CheckpointError, match=f"its {field} is"):
+                mast.minimize(**{**base, **change}, checkpoint=path)
+
+    def test_fewer_steps_than_done_are_refused(self, tmp_path):
+        path = tmp_path / "c"
+        mast.minimize(PROBLEM, "dsgd", 10, checkpoint=path)
+        with pytest.raises(CheckpointError, match="already at step 10"):
+            mast.minimize(PROBLEM, "dsgd", 9, checkpoint=path)
+
+    def test_options_count(self, tmp_path):
+        path = tmp_path / "c"
+        mast.minimize(LINEAR, "dsgd_sampled", 5, 0.001, checkpoint=path)
+        with pytest.raises(CheckpointError, match="options"):
+            mast.minimize(LINEAR, "dsgd_sampled", 6, 0.001, batch_size=2, checkpoint=path)
+
+    def test_damage_is_refused(self, tmp_path):
+        path = tmp_path / "c"
+        mast.minimize(PROBLEM, "dsgd", 10, checkpoint=path)
+        whole = path.read_bytes()
+        rng = random.Random(0)
+        for _ in range(300):
+            damaged = bytearray(whole)
+            if rng.random() < 0.5:
+                damaged[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+            else:
+                del damaged[rng.randrange(len(whole)) :]
+            path.write_bytes(bytes(damaged))
+            with pytest.raises((DataError, CheckpointError)):
+                mast.minimize(PROBLEM, "dsgd", 10, checkpoint=path)
+        path.write_bytes(b"something else")
+        with pytest.raises(DataError, match="not a file of MAST"):
+            mast.minimize(PROBLEM, "dsgd", 10, checkpoint=path)
+
+    def test_the_folder_must_exist(self, tmp_path):
+        with pytest.raises(CheckpointError, match="folder"):
+            mast.minimize(PROBLEM, "dsgd", 10, checkpoint=tmp_path / "nowhere" / "c")
+
+    def test_no_pickle(self, tmp_path):
+        path = tmp_path / "c"
+        mast.minimize(PROBLEM, "dsgd", 10, checkpoint=path)
+        description, arrays = files.load(path)
+        assert json.dumps(description)
+        assert all(a.dtype != object for a in arrays.values())
+
+
+KILLED = """
+import sys, mast, mast.run
+import numpy as np
+mast.run.CHECKPOINT_EVERY = 0.0
+mast.run.BURST = 0.002
+A, b = mast.data.load("a1a")
+problem = mast.Problem(mast.Logistic(A, b, kappa=100), mast.PermK(10))
+print("ready", flush=True)
+result = mast.minimize(problem, "{method}", {steps}, checkpoint=sys.argv[1], trace={steps}, {options})
+print(result.x.tobytes().hex())
+"""
+
+
+def killed_until_done(script, path, moments):
+    """Run the script, killing it after each of the given seconds of work; the output of the run that ends."""
+    for moment in moments:
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(moment)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+    last = subprocess.run(
+        [sys.executable, "-c", script, str(path)], check=True, capture_output=True, text=True
+    )
+    return last.stdout.split()[-1]
+
+
+@pytest.mark.parametrize(
+    ("method", "steps", "options"), [("dsgd_sampled", 3_000_000, ""), ("l_svrdsg", 4000, "p=0.05")]
+)
+def test_killed_at_random_moments_it_ends_with_the_same_bits(method, steps, options, tmp_path):
+    """SIGKILL ten times, also while a checkpoint is written (they are written all the time here)."""
+    script = KILLED.format(method=method, steps=steps, options=options)
+    straight = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "straight")], check=True, capture_output=True, text=True
+    ).stdout.split()[-1]
+    rng = random.Random(method)
+    path = tmp_path / "killed"
+    assert killed_until_done(script, path, [rng.uniform(0.0, 0.4) for _ in range(10)]) == straight
+    assert [p.name for p in Path(tmp_path).iterdir() if not p.name.startswith(".")].count("killed") == 1
+
+
+def test_plot_draws_the_curve_and_its_bound(tmp_path):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("Agg")
+    result = mast.minimize(PROBLEM, "dsgd", 200)
+    ax = result.plot()
+    assert len(ax.lines) == 2
+    curve, bound = (line.get_ydata() for line in ax.lines)
+    assert (bound >= curve).all()
+    ax.figure.savefig(tmp_path / "run.png")
+    for column in ("f", "f_D", "grad_sq"):
+        assert len(result.plot(column).lines) == 1
+    with pytest.raises(ArgumentError, match="column"):
+        result.plot("speed")
+    pyplot.close("all")

@@ -1,0 +1,83 @@
+"""Sweeps: tidy, parallel, cached, resumable."""
+
+import numpy as np
+import pytest
+
+import mast
+from mast.errors import ArgumentError
+
+PROBLEM = mast.Problem(mast.Quadratic(np.diag([1.0, 2.0, 4.0]), [1.0, 1.0, 1.0]), mast.RandK(2))
+MEASURED = [
+    "method",
+    "step_size",
+    "seed",
+    "status",
+    "step",
+    "passes",
+    "f",
+    "f_D",
+    "grad_sq",
+    "dist_sq",
+    "bytes",
+]
+
+
+def run(**changes):
+    arguments = {
+        "methods": ["dsgd", ("l_svrdsg", {"p": 0.5})],
+        "step_sizes": [0.01, "theory"],
+        "seeds": range(2),
+    }
+    return mast.sweep(PROBLEM, **{**arguments, "steps": 30, "cache": False, **changes})
+
+
+def test_has_a_row_for_each_measured_step_of_each_run():
+    table = run()
+    assert len(table.groupby(["method", "step_size", "seed"])) == 8
+    one = table[(table["method"] == "dsgd") & (table["step_size"] == 0.01) & (table["seed"] == 1)]
+    direct = mast.minimize(PROBLEM, "dsgd", 30, 0.01, seed=1).trace
+    np.testing.assert_array_equal(one["f_D"], direct["f_D"])
+    assert set(table["status"]) == {"finished"}
+    assert set(table["method"]) == {"dsgd", "l_svrdsg p=0.5"}
+
+
+def test_same_bits_with_one_and_two_jobs():
+    assert run()[MEASURED].equals(run(jobs=2)[MEASURED])
+
+
+def test_finished_runs_are_not_computed_again(tmp_path, monkeypatch):
+    first = run(cache=tmp_path)
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 8
+    monkeypatch.setattr("mast.sweeps.minimize", None)  # would raise if called
+    assert run(cache=tmp_path).equals(first)
+    with pytest.raises(TypeError):
+        run(cache=tmp_path, seeds=[7])
+
+
+def test_what_changes_is_computed(tmp_path):
+    run(cache=tmp_path)
+    run(cache=tmp_path, seeds=range(3))
+    assert len(list(tmp_path.iterdir())) == 12
+    run(cache=tmp_path, steps=31)
+    assert len(list(tmp_path.iterdir())) == 20
+
+
+def test_beyond_the_limit_is_quiet_and_its_status_is_kept():
+    table = run(methods=["dsgd"], step_sizes=[100.0], steps=500)
+    assert set(table["status"]) == {"diverged"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"methods": "dsgd"},
+        {"methods": ["sgd"]},
+        {"methods": []},
+        {"seeds": []},
+        {"methods": [("dsgd", {"p": 1})]},
+    ],
+)
+def test_refusals(changes):
+    with pytest.raises(ArgumentError):
+        run(**changes)
