@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from mast.arrays import Array, Indices, vector
-from mast.errors import ArgumentError
+from mast.errors import ArgumentError, ConvergenceError
 from mast.sketches import DiagonalDraw, Draw
 
 
@@ -49,6 +50,13 @@ class Objective(ABC):
             behind[j] -= h
             columns[j] = (self.gradient(ahead) - self.gradient(behind)) / (ahead[j] - behind[j])
         return (columns + columns.T) / 2
+
+    def curvature(self, x: ArrayLike) -> tuple[Callable[[Array], Array], Array]:
+        """The Hessian at x as a product with vectors, and its diagonal: for very many variables."""
+        raise ConvergenceError(
+            f"in {self.dim} dimensions a Hessian is too large for a matrix, and this {type(self).__name__} "
+            "has no products with it"
+        )
 
     @property
     def smoothness(self) -> float:

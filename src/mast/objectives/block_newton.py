@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mast.arrays import Array
 from mast.errors import ConvergenceError, UnboundedError
 from mast.objectives.design import _kernels
-from mast.objectives.newton import LARGEST_DIMENSION, solve
+from mast.objectives.newton import LARGEST_DIMENSION, NEAR, solve
 
 if TYPE_CHECKING:
     from mast.objectives.separable import Separable
@@ -40,11 +40,12 @@ def block_newton(f: Separable, max_sweeps: int = 200) -> Array:
             break
         step = _newton_step(f, x, g) * parts.per_coordinate(active.astype(float))
         last = np.where(active, parts.norms(step), last)
-        x_new, values_new, g_new, found = _search(parts, x, values, g, step, active)
-        norms_new = parts.norms(g_new)
         # near the minimum values cannot tell points apart any more: only the gradient counts
-        better = found & ((norms_new < norms) | (norms > 1e-6 * start))
-        stalled = np.where(norms_new >= 0.5 * norms, stalled + 1, 0)
+        near = parts.dots(g, step) <= NEAR * np.abs(values)
+        x_new, values_new, g_new, found = _search(parts, x, values, g, step, active, near)
+        norms_new = parts.norms(g_new)
+        better = found & ((norms_new < norms) | ~near)
+        stalled = np.where(near & (norms_new >= 0.5 * norms), stalled + 1, 0)
         take = parts.per_coordinate(better.astype(float)) > 0
         x, g = np.where(take, x_new, x), np.where(take, g_new, g)
         values, norms = np.where(better, values_new, values), np.where(better, norms_new, norms)
@@ -98,12 +99,11 @@ def _sums(values: Array, starts: Array) -> Array:
 
 
 def _search(
-    parts: _Parts, x: Array, values: Array, g: Array, step: Array, active: Flags
+    parts: _Parts, x: Array, values: Array, g: Array, step: Array, active: Flags, near: Flags
 ) -> tuple[Array, Array, Array, Flags]:
     """Halve the step of each part until its value decreases enough, or else its gradient."""
     slopes, norms = parts.dots(g, step), parts.norms(g)
-    # where the promised decrease drowns in the value's rounding, shorter steps cannot show more
-    tries = 60 if (slopes > 1e-13 * np.abs(values)).any() else 3
+    tries = 3 if near.all() else 60
     t = np.ones(parts.count)
     for _ in range(tries):
         x_new = x - parts.per_coordinate(t) * step

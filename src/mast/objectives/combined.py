@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,6 +26,15 @@ class Sketched(Objective):
     def sparsified(self, x: ArrayLike) -> Array:
         """The sparsified model v + S(x - v)."""
         return self.shift + self.draw.apply(self._point(x) - self.shift)
+
+    def infimum(self) -> float:
+        """The minimum; where f is not convex, a lower bound: that of f."""
+        return super().infimum() if self.convex else self.objective.infimum()
+
+    @property
+    def infimum_exact(self) -> bool:  # type: ignore[override]
+        """Whether it is the minimum."""
+        return self.convex is True
 
     def value(self, x: ArrayLike) -> float:
         """f(v + S(x - v))."""
@@ -51,6 +60,29 @@ class Mean(Objective):
         self.dim = self.objectives[0].dim
         self.convex = True if all(f.convex for f in self.objectives) else None
 
+    @property
+    def smoothness(self) -> float:
+        """The mean of the smoothness constants."""
+        return sum(w * f.smoothness for w, f in zip(self.weights, self.objectives, strict=True))
+
+    @property
+    def strong_convexity(self) -> float:
+        """The mean of the constants, if all are convex; else 0."""
+        if not self.convex:
+            return 0.0
+        return sum(w * f.strong_convexity for w, f in zip(self.weights, self.objectives, strict=True))
+
+    def infimum(self) -> float:
+        """The minimum; where the mean is not convex, a lower bound: the mean of the infima."""
+        if self.convex:
+            return super().infimum()
+        return sum(w * f.infimum() for w, f in zip(self.weights, self.objectives, strict=True))
+
+    @property
+    def infimum_exact(self) -> bool:  # type: ignore[override]
+        """Whether it is the minimum."""
+        return self.convex is True
+
     def value(self, x: ArrayLike) -> float:
         """The mean of the values."""
         x = self._point(x)
@@ -65,6 +97,18 @@ class Mean(Objective):
             value += w * term
             gradient += w * slope
         return value, gradient
+
+    def curvature(self, x: ArrayLike) -> tuple[Callable[[Array], Array], Array]:
+        """The mean of the Hessians as a product with vectors, and its diagonal."""
+        parts = [f.curvature(x) for f in self.objectives]
+
+        def product(p: Array) -> Array:
+            out = np.zeros(self.dim)
+            for w, (apply, _) in zip(self.weights, parts, strict=True):
+                out += w * apply(p)
+            return out
+
+        return product, np.asarray(sum(w * q for w, (_, q) in zip(self.weights, parts, strict=True)))
 
     def hessian(self, x: ArrayLike) -> Array:
         """The mean of the Hessians."""

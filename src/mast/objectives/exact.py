@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mast.arrays import Array
-from mast.errors import ArgumentError
+from mast.errors import ArgumentError, SupportTooLargeError
 from mast.objectives.base import Objective
+from mast.objectives.combined import Sketched, mean
 from mast.objectives.penalties import Penalty, SketchedRidge
 
 if TYPE_CHECKING:
@@ -61,6 +62,9 @@ class SketchedLinear(Objective):
 
 def sketched_linear(model: LinearModel, sketch: Sketch, shift: Array) -> Objective | None:
     """f_D of a linear model for this sketch and shift; None where no exact form is known."""
+    parts = sketch.components()
+    if parts is not None:
+        return _mixed(model, parts, shift)
     if not sketch.diagonal:
         return None
     penalty = model.penalty.sketched(sketch, shift)
@@ -71,7 +75,32 @@ def sketched_linear(model: LinearModel, sketch: Sketch, shift: Array) -> Objecti
         from mast.objectives.separable import Separable
 
         return Separable(model, sketch, shift, penalty, *blocks)
+    law = sketch.local_law(model.dim)
+    if law is not None:
+        from mast.objectives.rowwise import RowPairs, Rowwise
+
+        pairs = RowPairs(model, law)
+        if pairs.small_enough:
+            return Rowwise(model, sketch, shift, penalty, law, pairs)
     return None
+
+
+def _mixed(model: LinearModel, parts: list[tuple[float, Sketch]], shift: Array) -> Objective | None:
+    """The mean of the components' f_D, each in its own form."""
+    exact = [model.sketched(sketch, shift) or _listed(model, sketch, shift) for _, sketch in parts]
+    known = [f for f in exact if f is not None]
+    return mean(known, [weight for weight, _ in parts]) if len(known) == len(parts) else None
+
+
+def _listed(model: LinearModel, sketch: Sketch, shift: Array) -> Objective | None:
+    """The mean over a support that is short enough to list."""
+    try:
+        support = sketch.support(model.dim)
+    except SupportTooLargeError:
+        return None
+    if support is None:
+        return None
+    return mean([Sketched(model, draw, shift) for _, draw in support], [p for p, _ in support])
 
 
 def signed(model: LinearModel) -> Array:

@@ -162,3 +162,126 @@ def grouped_sums(values: Any, groups: Any, out: Any) -> None:
         total = out[g] + y
         lost[g] = (total - out[g]) - y
         out[g] = total
+
+
+# ---- all subsets of a row's units: bit j of a mask says whether unit j survives ---------------
+
+
+@njit(cache=True)
+def subset_sums(row_start: Any, t: Any, bases: Any, rows: Any, m: int, out: Any) -> None:
+    """The margins of each of `rows` for all masks: its base plus the t of the units that survive."""
+    width = 1 << m
+    for r in range(rows.size):
+        left = r * width
+        out[left] = bases[rows[r]]
+        begin = row_start[rows[r]]
+        for j in range(m):
+            half = 1 << j
+            step = t[begin + j]
+            for s in range(half):
+                out[left + half + s] = out[left + s] + step
+
+
+@njit(cache=True)
+def independent_weights(row_start: Any, keep: Any, rates: Any, rows: Any, m: int, out: Any) -> None:
+    """The rate of each row times the probability of each mask, units being independent."""
+    width = 1 << m
+    for r in range(rows.size):
+        left = r * width
+        out[left] = rates[rows[r]]
+        begin = row_start[rows[r]]
+        for j in range(m):
+            half = 1 << j
+            p = keep[begin + j]
+            for s in range(half):
+                out[left + half + s] = out[left + s] * p
+                out[left + s] *= 1.0 - p
+
+
+@njit(cache=True)
+def pattern_weights(table: Any, rates: Any, rows: Any, m: int, out: Any) -> None:
+    """The rate of each row times the probability of each mask, which depends on how many survive."""
+    width = 1 << m
+    for r in range(rows.size):
+        left = r * width
+        for s in range(width):
+            out[left + s] = rates[rows[r]] * table[s]
+
+
+@njit(cache=True)
+def fold(row_start: Any, rows: Any, m: int, work: Any, units: Any, totals: Any) -> None:
+    """Sum `work` over the masks that hold each unit, and over all; destroys `work`."""
+    width = 1 << m
+    for r in range(rows.size):
+        left = r * width
+        begin = row_start[rows[r]]
+        for j in range(m - 1, -1, -1):
+            half = 1 << j
+            total = 0.0
+            for s in range(half):
+                upper = work[left + half + s]
+                total += upper
+                work[left + s] += upper
+            units[begin + j] = total
+        totals[rows[r]] = work[left]
+
+
+@njit(cache=True)
+def fold_pairs(
+    row_start: Any, square_start: Any, rows: Any, m: int, work: Any, squares: Any, totals: Any
+) -> None:
+    """Sum `work` over the masks that hold each two units: m x m lower triangles; destroys `work`."""
+    width = 1 << m
+    upper = np.empty(width)
+    for r in range(rows.size):
+        left = r * width
+        begin = square_start[rows[r]]
+        for j in range(m - 1, -1, -1):
+            half = 1 << j
+            total = 0.0
+            for s in range(half):
+                upper[s] = work[left + half + s]
+                total += upper[s]
+                work[left + s] += upper[s]
+            squares[begin + j * m + j] = total
+            for l in range(j - 1, -1, -1):
+                quarter = 1 << l
+                total = 0.0
+                for s in range(quarter):
+                    total += upper[quarter + s]
+                    upper[s] += upper[quarter + s]
+                squares[begin + j * m + l] = total
+        totals[rows[r]] = work[left]
+
+
+@njit(cache=True)
+def row_hessian(
+    row_start: Any, square_start: Any, squares: Any, indptr: Any, indices: Any, data: Any, out: Any
+) -> None:
+    """Add sum_i B_i' G_i B_i to `out`, G_i the m x m matrices of the rows (lower triangles)."""
+    for i in range(row_start.size - 1):
+        begin = row_start[i]
+        m = row_start[i + 1] - begin
+        for j in range(m):
+            for l in range(j + 1):
+                weight = squares[square_start[i] + j * m + l]
+                for a in range(indptr[begin + j], indptr[begin + j + 1]):
+                    for b in range(indptr[begin + l], indptr[begin + l + 1]):
+                        value = weight * data[a] * data[b]
+                        out[indices[a], indices[b]] += value
+                        if l != j:
+                            out[indices[b], indices[a]] += value
+
+
+@njit(cache=True)
+def row_products(row_start: Any, square_start: Any, squares: Any, q: Any, out: Any) -> None:
+    """G_i q_i for every row, G_i symmetric and given by its lower triangle."""
+    for i in range(row_start.size - 1):
+        begin = row_start[i]
+        m = row_start[i + 1] - begin
+        for j in range(m):
+            out[begin + j] += squares[square_start[i] + j * m + j] * q[begin + j]
+            for l in range(j):
+                weight = squares[square_start[i] + j * m + l]
+                out[begin + j] += weight * q[begin + l]
+                out[begin + l] += weight * q[begin + j]

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from mast.objectives.base import Objective
 
 LARGEST_DIMENSION = 4000  #: above it a dense Hessian is not a reasonable tool
+#: a promised decrease below this share of the value drowns in its rounding
+NEAR = 1e-12
 
 Solver = Callable[[Array, Array, float], tuple[Array, float]]  # (x, gradient, accuracy) -> step, curvature
 
@@ -39,14 +41,15 @@ def newton(f: Objective, x0: Array, max_steps: int = 200) -> Array:
         step, bend = solver(x, g, size / start)
         curvature = max(curvature, bend)
         last = float(np.linalg.norm(step))
-        moved = _search(f, x, value, g, step)
+        # near the minimum the value cannot tell points apart any more: only the gradient counts
+        near = float(g @ step) <= NEAR * abs(value)
+        moved = _search(f, x, value, g, step, near)
         if moved is None:
             break
         x_new, value, g_new = moved
         size_new = float(np.linalg.norm(g_new))
-        # near the minimum the value cannot tell points apart any more: only the gradient counts
-        stalled = stalled + 1 if size_new >= 0.5 * size else 0
-        if size_new < size or size > 1e-6 * max(start, 1e-300):
+        stalled = stalled + 1 if near and size_new >= 0.5 * size else 0
+        if size_new < size or not near:
             x, g, size = x_new, g_new, size_new
         else:
             break
@@ -57,10 +60,6 @@ def newton(f: Objective, x0: Array, max_steps: int = 200) -> Array:
 def _solver(f: Objective) -> Solver:
     if f.dim <= LARGEST_DIMENSION:
         return lambda x, g, accuracy: _direct(f.hessian(x), g)
-    if not hasattr(f, "curvature"):
-        raise ConvergenceError(
-            f"Newton with a dense Hessian is for up to {LARGEST_DIMENSION} dimensions, not {f.dim}"
-        )
 
     def solve(x: Array, g: Array, accuracy: float) -> tuple[Array, float]:
         product, diagonal = f.curvature(x)
@@ -117,14 +116,14 @@ def conjugate_gradients(
     return p if p.any() else z
 
 
-def _search(f: Objective, x: Array, value: float, g: Array, step: Array) -> tuple[Array, float, Array] | None:
+def _search(
+    f: Objective, x: Array, value: float, g: Array, step: Array, near: bool
+) -> tuple[Array, float, Array] | None:
     """The first of x - step, x - step/2, ... that decreases the value enough, or else the gradient."""
     slope = float(g @ step)
     size = float(np.linalg.norm(g))
-    # where the promised decrease drowns in the value's rounding, shorter steps cannot show more
-    tries = 60 if slope > 1e-13 * abs(value) else 3
     t = 1.0
-    for _ in range(tries):
+    for _ in range(3 if near else 60):
         x_new = x - t * step
         value_new, g_new = f.value_and_gradient(x_new)
         enough = np.isfinite(value_new) and (
