@@ -175,5 +175,31 @@ def data_fetch(
     print(data.fetch(name, data_dir))
 
 
+@app.command()
+def reproduce(
+    experiment: Annotated[
+        str, typer.Argument(help="accuracy, trajectory, rand1, shift; convex is all of them and more.")
+    ] = "convex",
+    fast: Annotated[bool, typer.Option("--fast", help="Small data and few seeds: a minute or less.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="More seeds and longer runs than by default.")] = False,
+    dataset: Annotated[
+        str | None, typer.Option(help="A data set by name, or a LIBSVM file, instead of the paper's.")
+    ] = None,
+    data_dir: DataDir = None,
+    out: Annotated[Path, typer.Option(help="The folder for the report and all numbers.")] = Path(
+        "runs/paper"
+    ),
+    jobs: Annotated[int | None, typer.Option(help="Processes at once; by default one a core.")] = None,
+) -> None:
+    """Repeat the paper's experiments and decide its claims; the last line names the report."""
+    if fast and full:
+        raise typer.BadParameter("give --fast or --full, not both")
+    from mast.experiments.reproduce import reproduce
+
+    effort = "fast" if fast else "full" if full else "normal"
+    report = reproduce(experiment, out, effort, dataset, data_dir, jobs)
+    print(f"report: {report}")
+
+
 if __name__ == "__main__":
     main()

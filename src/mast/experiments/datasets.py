@@ -1,0 +1,98 @@
+"""Data sets of the experiments: found once, known by their checksum, split by a key."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mast import data
+from mast.arrays import Array, Indices
+from mast.data.unpack import read, unpack
+from mast.errors import ArgumentError, DataError
+from mast.objectives import Logistic
+from mast.randomness import Key, Purpose, normal, permutation
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A LIBSVM file by its name, its place and the sha256 of its text."""
+
+    name: str
+    path: str
+    sha256: str
+
+    def load(self) -> tuple[Any, Array]:
+        """The rows and the labels -1/+1; refused if the file is no longer what it was."""
+        return _load(self.path, self.sha256)
+
+
+class Halves(NamedTuple):
+    """Training and test rows, as (A, b) pairs."""
+
+    train: tuple[Any, Array]
+    test: tuple[Any, Array]
+
+
+def locate(name_or_path: str, data_dir: Path | None = None) -> Dataset:
+    """Find a data set as `mast.data.load` does, and note its checksum.
+
+    >>> locate("a1a").sha256[:8]
+    'eb54c45f'
+    """
+    loaded = data.load(name_or_path, data_dir=data_dir)
+    if np.unique(loaded.b).size < 2:
+        raise DataError(f"{loaded.path}: all labels are equal, so there is nothing to classify")
+    name = loaded.path.name.removesuffix(".gz").removesuffix(".bz2")
+    return Dataset(name, str(loaded.path.resolve()), _sum(str(loaded.path)))
+
+
+@lru_cache(maxsize=4)
+def _load(path: str, sha256: str) -> tuple[Any, Array]:
+    if _sum(path) != sha256:
+        raise DataError(f"{path}: the file changed while experiments were running on it")
+    A, b = data.load(str(path))
+    return A, b
+
+
+def _sum(path: str) -> str:
+    return hashlib.sha256(unpack(read(Path(path)), path)).hexdigest()
+
+
+def split_rows(n: int, seed: int, test_share: float) -> tuple[Indices, Indices]:
+    """Training and test rows: the two parts of a keyed shuffle.
+
+    >>> [part.size for part in split_rows(10, seed=0, test_share=0.25)]
+    [8, 2]
+    """
+    tested = int(n * test_share)
+    if not 0 < tested < n:
+        raise ArgumentError(f"{n} rows cannot be split into training and test rows")
+    order = permutation(Key(seed), Purpose.SPLIT, n)
+    return np.sort(order[tested:]), np.sort(order[:tested])
+
+
+@lru_cache(maxsize=4)
+def halves(dataset: Dataset, seed: int, test_share: float) -> Halves:
+    """The rows to train on and the rows to test on."""
+    A, b = dataset.load()
+    train, test = split_rows(b.size, seed, test_share)
+    return Halves((A[train], b[train]), (A[test], b[test]))
+
+
+@lru_cache(maxsize=8)
+def logistic(
+    dataset: Dataset, kappa: float, split_seed: int | None = None, test_share: float = 0.25
+) -> Logistic:
+    """The l2-regularised logistic loss on the whole set, or on the training rows of a split."""
+    A, b = dataset.load() if split_seed is None else halves(dataset, split_seed, test_share).train
+    return Logistic(A, b, kappa=kappa)
+
+
+def gaussian_start(d: int, seed: int) -> Array:
+    """x0 ~ N(0, I), from a key of its own."""
+    return normal(Key(seed).child(0, Purpose.START), 0, d)

@@ -1,0 +1,191 @@
+"""The report: one HTML file that needs nothing else, for a screen of any size and for paper."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from pathlib import Path
+from typing import Any
+
+from mast.errors import DataError
+from mast.experiments.display import duration
+
+SOURCES = {"paper": "the paper says", "theory": "theory says", "beyond": "beyond the paper"}
+
+STYLE = """
+:root { --ink: #1d2733; --soft: #5b6875; --line: #dfe4e9; --paper: #ffffff; --wash: #f5f7f9;
+  --blue: #0072B2; --yes: #00704f; --no: #b34700; }
+* { box-sizing: border-box; }
+html { -webkit-text-size-adjust: 100%; }
+body { margin: 0; background: var(--paper); color: var(--ink);
+  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+main, header, footer { max-width: 62rem; margin: 0 auto; padding: 0 1.25rem; }
+header { padding-top: 2.5rem; }
+h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .4rem; letter-spacing: -.01em; }
+h2 { font-size: 1.4rem; margin: 3rem 0 .5rem; padding-top: 1rem; border-top: 3px solid var(--blue); }
+h3 { font-size: 1.05rem; margin: 2rem 0 .4rem; }
+p { margin: .5rem 0; max-width: 46rem; }
+a { color: var(--blue); }
+.soft { color: var(--soft); }
+.tally { display: flex; flex-wrap: wrap; gap: .6rem; margin: 1.2rem 0; padding: 0; list-style: none; }
+.tally li { flex: 1 1 10rem; background: var(--wash); border-radius: .5rem; padding: .7rem .9rem; }
+.tally b { display: block; font-size: 1.25rem; line-height: 1.2; overflow-wrap: anywhere; }
+nav ul { columns: 2 16rem; padding-left: 1.2rem; }
+figure { margin: 1.2rem 0 1.8rem; }
+figure img { display: block; width: 100%; height: auto; border: 1px solid var(--line); border-radius: .4rem; }
+figcaption { color: var(--soft); font-size: .9rem; margin-top: .4rem; max-width: 50rem; }
+table { border-collapse: collapse; width: 100%; font-size: .88rem; margin: .6rem 0 1rem; }
+th { text-align: left; font-weight: 600; color: var(--soft); }
+th, td { padding: .45rem .6rem .45rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+td { overflow-wrap: anywhere; }
+.verdict { font-weight: 700; white-space: nowrap; }
+.yes { color: var(--yes); } .no { color: var(--no); }
+.facts { font-size: .85rem; }
+code { font: .82rem ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; overflow-wrap: anywhere; }
+footer { padding: 2rem 1.25rem 3rem; color: var(--soft); font-size: .85rem; }
+@media (max-width: 44rem) {
+  body { font-size: 15px; }
+  h1 { font-size: 1.5rem; }
+  .wide { overflow-x: auto; }
+  .wide img { width: auto; max-width: none; height: 17rem; }
+  table.claims thead { display: none; }
+  table.claims, table.claims tbody, table.claims tr, table.claims td { display: block; }
+  table.claims tr { border-bottom: 1px solid var(--line); padding: .6rem 0; }
+  table.claims td { border: 0; padding: .1rem 0; }
+  table.claims td[data-label]::before { content: attr(data-label) ": "; color: var(--soft); }
+}
+@media print {
+  body { font-size: 10pt; }
+  main, header, footer { max-width: none; padding: 0; }
+  h2 { break-after: avoid; }
+  figure, tr { break-inside: avoid; }
+  nav { display: none; }
+}
+"""
+
+
+def page(sections: list[dict[str, Any]], out: Path) -> str:
+    """The whole report of the sections in a folder."""
+    claims = [claim for section in sections for claim in section["claims"]]
+    holding = sum(claim["holds"] for claim in claims)
+    seconds = sum(section["seconds"] for section in sections)
+    tally = [
+        (f"{holding} of {len(claims)}", "claims hold"),
+        (", ".join(sorted({d["name"] for s in sections for d in s["datasets"]})), "data"),
+        (str(sum(section["cells"] for section in sections)), "cells computed"),
+        (duration(seconds), "of one processor core"),
+    ]
+    return "\n".join(
+        [
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            "<title>MAST: the paper's experiments, repeated</title>",
+            f"<style>{STYLE}</style>\n</head>\n<body>",
+            "<header><h1>MAST: the paper's experiments, repeated</h1>",
+            '<p class="soft">Train once, run sparse: min f<sub>D</sub>(x) = E f(v + S(x − v)). Every figure '
+            "below is computed anew, and every claim is decided by a number.</p>",
+            '<ul class="tally">'
+            + "".join(f"<li><b>{_t(n)}</b> {_t(what)}</li>" for n, what in tally)
+            + "</ul>",
+            _contents(sections) + "</header>\n<main>",
+            *(_section(section, out) for section in sections),
+            _facts(sections),
+            "</main>\n<footer>Made by <code>mast reproduce</code>. Numbers as CSV are in "
+            "<code>numbers/</code>, figures as PNG and PDF in <code>figures/</code>, the configuration is in "
+            "<code>configuration.json</code>.</footer>",
+            "</body>\n</html>\n",
+        ]
+    )
+
+
+def _contents(sections: list[dict[str, Any]]) -> str:
+    if len(sections) < 2:
+        return ""
+    items = []
+    for s in sections:
+        held = f"{sum(c['holds'] for c in s['claims'])} of {len(s['claims'])} claims hold"
+        items.append(
+            f'<li><a href="#{_t(s["name"])}">{_t(s["title"])}</a> <span class="soft">{held}</span></li>'
+        )
+    return f"<nav><ul>{''.join(items)}</ul></nav>"
+
+
+def _section(section: dict[str, Any], out: Path) -> str:
+    parts = [
+        f'<section id="{_t(section["name"])}"><h2>{_t(section["title"])}</h2>',
+        f"<p>{_t(section['lead'])}</p>",
+    ]
+    if section["effort"] == "fast":
+        parts.append('<p class="soft">A fast run: fewer seeds and less data than the paper\'s figure.</p>')
+    parts += [_figure(figure, out) for figure in section["figures"]]
+    if section["claims"]:
+        parts += ["<h3>Claims</h3>", _claims(section["claims"])]
+    if section["choices"]:
+        items = "".join(f"<li>{_t(choice)}</li>" for choice in section["choices"])
+        parts.append(f'<h3>Choices and details</h3><ul class="facts">{items}</ul>')
+    numbers = ", ".join(f"<code>numbers/{_t(name)}.csv</code>" for name in section["tables"])
+    parts.append(
+        f'<p class="facts soft">Numbers: {numbers}. {section["cells"]} cells, '
+        f"{_t(duration(section['seconds']))} "
+        f"of one core; written {_t(section['written'])}, effort “{_t(section['effort'])}”.<br>"
+        f"<code>{_t(json.dumps(section['configuration']))}</code></p></section>"
+    )
+    return "\n".join(parts)
+
+
+def _figure(figure: dict[str, Any], out: Path) -> str:
+    path = out / "figures" / f"{figure['name']}.png"
+    try:
+        picture = base64.b64encode(path.read_bytes()).decode()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read, run the experiment again: {error.strerror}") from error
+    return (
+        f'<figure><div class="wide"><img alt="{_t(figure["title"])}. {_t(figure["caption"])}" '
+        f'src="data:image/png;base64,{picture}"></div>'
+        f"<figcaption><b>{_t(figure['title'])}.</b> {_t(figure['caption'])}</figcaption></figure>"
+    )
+
+
+def _claims(claims: list[dict[str, Any]]) -> str:
+    rows = []
+    for claim in claims:
+        verdict = (
+            '<span class="yes">✓ holds</span>'
+            if claim["holds"]
+            else '<span class="no">✗ does not hold</span>'
+        )
+        rows.append(
+            f'<tr><td class="verdict">{verdict}</td>'
+            f'<td>{_t(claim["claim"])} <span class="soft">({_t(SOURCES[claim["source"]])})</span></td>'
+            f'<td data-label="Data">{_t(claim["dataset"])}</td>'
+            f'<td data-label="Decided by">{_t(claim["decides"])}</td>'
+            f'<td data-label="Measured">{_t(claim["measured"])}</td></tr>'
+        )
+    head = "<th></th><th>Claim</th><th>Data</th><th>Decided by</th><th>Measured</th>"
+    return f'<table class="claims"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+
+
+def _facts(sections: list[dict[str, Any]]) -> str:
+    """Data with their checksums, and the versions of everything."""
+    data = {d["sha256"]: d for section in sections for d in section["datasets"]}
+    rows = "".join(
+        f"<tr><td>{_t(d['name'])}</td><td>{d['rows']:,} × {d['features']:,}</td>"
+        f"<td><code>{_t(d['sha256'])}</code></td></tr>"
+        for d in sorted(data.values(), key=lambda d: d["name"])
+    )
+    versions: dict[str, set[str]] = {}
+    for section in sections:
+        for package, version in section["versions"].items():
+            versions.setdefault(package, set()).add(version)
+    made = ", ".join(f"{_t(name)} {_t('/'.join(sorted(found)))}" for name, found in versions.items())
+    return (
+        "<section><h2>Data and versions</h2><table><thead><tr><th>Data</th><th>Rows × "
+        "features</th><th>sha256 of "
+        f"the unpacked file</th></tr></thead><tbody>{rows}</tbody></table><p "
+        f'class="facts">{made}</p></section>'
+    )
+
+
+def _t(text: Any) -> str:
+    return html.escape(str(text))

@@ -1,0 +1,148 @@
+"""How our figures look: one frame, one set of colours, boxes and swarms."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mast.arrays import Array
+
+_plots: Any = importlib.import_module("mast.plots")
+COLOURS: tuple[str, ...] = _plots.COLOURS
+BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, BLACK, YELLOW = COLOURS
+ERM, MAST = VERMILION, BLUE
+GREY = "#666666"
+
+SETTINGS: Any = {
+    "font.size": 9.5,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.labelsize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.7,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "lines.linewidth": 1.6,
+    "savefig.facecolor": "white",
+    "pdf.fonttype": 42,
+}
+
+
+def need_matplotlib() -> None:
+    """An error that says how to get matplotlib, unless it is there."""
+    _plots.pyplot()
+
+
+@contextlib.contextmanager
+def look() -> Iterator[None]:
+    """Our settings, inside a block only: the user's are not touched, nor is the backend."""
+    import matplotlib
+
+    with matplotlib.rc_context(SETTINGS):
+        yield
+
+
+def frames(
+    rows: int, columns: int, width: float = 3.6, height: float = 3.2, **options: Any
+) -> tuple[Any, Any]:
+    """A figure that no window belongs to, and a grid of axes in it."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, **options)
+    return figure, axes
+
+
+def legend_below(figure: Any, axes: Any, columns: int) -> None:
+    """One legend for all frames, under them."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+
+
+def band(
+    axes: Any, x: Array, curves: Array, colour: str, label: str, line: str = "-", **options: Any
+) -> None:
+    """The median curve over seeds (rows) and the range of all seeds around it."""
+    axes.plot(x, np.median(curves, axis=0), line, color=colour, label=label, **options)
+    if len(curves) > 1:
+        low, high = curves.min(axis=0), curves.max(axis=0)
+        axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+
+
+def box(axes: Any, values: Array, position: float, width: float, colour: str) -> None:
+    """A box plot with its median in white: quartiles, and whiskers at 1.5 times their distance."""
+    axes.boxplot(
+        [values],
+        positions=[position],
+        widths=width,
+        patch_artist=True,
+        manage_ticks=False,
+        boxprops={"facecolor": colour, "edgecolor": colour, "linewidth": 0.8},
+        whiskerprops={"color": colour, "linewidth": 1.1},
+        capprops={"color": colour, "linewidth": 1.1},
+        medianprops={"color": "white", "linewidth": 2.0},
+        flierprops={"marker": "d", "markersize": 2.6, "markerfacecolor": colour, "markeredgewidth": 0},
+    )
+
+
+def swarm_offsets(values: Array, diameter: float, widest: float) -> Array:
+    """Where to put each dot beside the others of about the same value: no two overlap, if there is room.
+
+    `diameter` is that of a dot in units of the values, the offsets are in diameters.
+
+    >>> swarm_offsets(np.array([0.0, 0.0, 5.0]), diameter=1.0, widest=3.0).tolist()
+    [0.0, 1.0, 0.0]
+    """
+    offsets = np.zeros(values.size)
+    order = np.argsort(values, kind="stable")
+    for rank, i in enumerate(order):
+        near = [j for j in order[max(0, rank - 60) : rank] if values[i] - values[j] < diameter]
+        offsets[i] = _free_place(values[i], values[near] / 1.0, offsets[near], diameter, widest)
+    return offsets
+
+
+def _free_place(value: float, others: Array, taken: Array, diameter: float, widest: float) -> float:
+    """The place nearest to the middle that is a diameter away from all dots placed so far."""
+    if not others.size:
+        return 0.0
+    reach = np.sqrt(np.maximum(1 - ((value - others) / diameter) ** 2, 0.0))
+    candidates = np.concatenate([[0.0], taken + reach, taken - reach])
+    for place in candidates[np.argsort(np.abs(candidates), kind="stable")]:
+        if abs(place) > widest:
+            break
+        if np.all((place - taken) ** 2 + ((value - others) / diameter) ** 2 >= 1 - 1e-9):
+            return float(place)
+    return float(widest * (1 if others.size % 2 else -1))
+
+
+def swarm(
+    axes: Any, groups: Sequence[tuple[float, Array, str]], half_width: float, size: float = 2.6
+) -> None:
+    """Swarms of dots: (position, values, colour) each. The frame's limits must be set before."""
+    figure = axes.figure
+    figure.canvas.draw()  # lays the frame out, so that points on paper can be turned into its units
+    box_ = axes.get_window_extent()
+    points = 72 / figure.dpi
+    y_low, y_high = axes.get_ylim()
+    x_low, x_high = axes.get_xlim()
+    dot_y = size * 1.05 / (box_.height * points) * (y_high - y_low)
+    dot_x = size * 1.05 / (box_.width * points) * (x_high - x_low)
+    for position, values, colour in groups:
+        offsets = swarm_offsets(values, dot_y, half_width / dot_x)
+        axes.plot(
+            position + offsets * dot_x,
+            values,
+            "o",
+            color=colour,
+            markersize=size,
+            markeredgewidth=0,
+            alpha=0.9,
+        )
