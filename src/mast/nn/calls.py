@@ -1,0 +1,153 @@
+"""Where the sparsified weights enter: calls of modules.
+
+While a module of the model is being called in training mode, the places where it and its
+children look up their weights hold y = v + S(x - v) instead of the parameter; after the call, however
+it ends, they hold the parameter again. y is a function of the parameter in autograd's graph, so
+gradients become S'g wherever and whenever the graph is used: there is nothing to undo after the
+forward pass, and between calls the model is the plain model in every respect (`state_dict`,
+`copy.deepcopy`, `torch.save`, optimizers, exports).
+
+Every module that has sketched weights below it is watched, not just the root. So parts of the model that
+are called by themselves are sparsified too, and so are the forward passes that activation
+checkpointing repeats during backward(): they find the same y as the first time.
+
+The calls are intercepted in the slot that `nn.Module.compile` uses, which `__call__` consults and which is
+left out when a module is copied or pickled: copies of the model are plain models. `torch.compile` around
+the model would bypass the slot, or trace the draw into a constant, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
+from torch.utils.hooks import RemovableHandle
+
+from mast.errors import ArgumentError, MastError
+from mast.nn.values import Values
+from mast.nn.weights import Place, Weight, find
+from mast.randomness import Key
+
+_COMPILED = (
+    "sparsified training under torch.compile is refused: the compiled graph would miss the draws. Train "
+    "without it "
+    "(masks on the CPU are compiled already), and compile the finished model or submodel"
+)
+
+
+class Calls:
+    """Intercepts the calls of a model's modules."""
+
+    def __init__(
+        self, model: nn.Module, weights: list[Weight], values: Values, key: Callable[[], Key]
+    ) -> None:
+        self.model = model
+        self.weights = weights
+        self.values = values
+        self.key = key
+        self.inside = False  # a call is under way, or the explicit form is in use
+        self.watched: list[tuple[nn.Module, Call]] = []
+        self.guard: RemovableHandle | None = None
+
+    def watch(self) -> None:
+        """Start."""
+        for name, module in self.model.named_modules():
+            if module._compiled_call_impl is not None:
+                what = f"the module {name!r}" if name else "the model"
+                raise ArgumentError(
+                    f"{what} is compiled or already sparsified: call remove() on its sparsifier first; "
+                    "sparsified training does not support torch.compile"
+                )
+        found = [(module, find(module, self.weights)) for module in self.model.modules()]
+        self.watched = [(module, Call(module, places, self)) for module, places in found if places]
+        for module, call in self.watched:
+            module._compiled_call_impl = call
+        self.guard = self.model.register_forward_pre_hook(_Guard(self))
+
+    def unwatch(self) -> None:
+        """Stop, and leave no trace."""
+        for module, call in self.watched:
+            if module._compiled_call_impl is call:
+                del module._compiled_call_impl
+        self.watched = []
+        if self.guard is not None:
+            self.guard.remove()
+
+    def check(self) -> None:
+        """An error if calls of the model no longer come here."""
+        for module, call in self.watched:
+            if module._compiled_call_impl is not call:
+                raise MastError(
+                    f"the {type(module).__name__} that was sparsified has been compiled since "
+                    "(Module.compile), which "
+                    "disconnects it: train it without torch.compile, and compile the finished model or "
+                    "submodel"
+                )
+
+    @contextmanager
+    def replaced(self, places: list[Place]) -> Iterator[None]:
+        """With y at these places."""
+        key = self.key()
+        done: list[tuple[Place, Any]] = []
+        self.inside = True
+        try:
+            for place in places:
+                tensor = place.get()
+                y = self.values.of(place.number, tensor, key)
+                done.append((place, tensor))
+                place.put(y)
+            yield
+        finally:
+            for place, tensor in done:
+                place.put(tensor)
+            self.inside = False
+
+
+class Call:
+    """The call of one module."""
+
+    def __init__(self, module: nn.Module, places: list[Place], calls: Calls) -> None:
+        self.module = module
+        self.places = places
+        self.calls = calls
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As the module does it, with y in its places if the model is in training mode."""
+        calls = self.calls
+        if calls.inside or not calls.model.training:
+            return self.module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+        if torch.compiler.is_compiling() or callable(get_eval_frame_callback()):
+            raise MastError(_COMPILED)
+        with calls.replaced(self.places):
+            return self.module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    # Recurrent layers, and other modules with a __getstate__ of their own, do copy the slot: as empty.
+
+    def __deepcopy__(self, memo: Any) -> None:
+        """Nothing."""
+
+    def __reduce__(self) -> Any:
+        return type(None), ()
+
+
+class _Guard:
+    """A hook that refuses training calls which come around `Call`; in a copy of the model it is inert."""
+
+    def __init__(self, calls: Calls) -> None:
+        self.calls = calls
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        if self.calls.model.training and not self.calls.inside:
+            raise MastError(_COMPILED)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return (
+            nullcontext().__exit__
+        )  # takes anything, does nothing, and needs nothing but the standard library
+
+    def __reduce__(self) -> Any:
+        return getattr, (nullcontext(), "__exit__")

@@ -1,0 +1,238 @@
+"""How a key becomes the diagonal of S over each weight of a model.
+
+Bernoulli and Gaussian sketches treat every weight by itself: parameter `name` has the draw with the
+key ``(seed, step, node, index=name_index(name))``. All others see the sketched weights as one vector,
+in the order of `named_parameters`, and have one draw with the key ``(seed, step, node)``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mast import randomness
+from mast.errors import ArgumentError, NotDiagonalError
+from mast.nn import philox
+from mast.nn.factors import Factor, Kept, Mask, Scales, compiled, numbers
+from mast.nn.weights import Weight
+from mast.randomness import Key, Purpose
+from mast.sketches import Bernoulli, DiagonalDraw, Gaussian, Identity, Sketch, UnscaledBernoulli
+
+_WORTH_A_THREAD = 1 << 19  # coordinates
+
+
+class Drawing(ABC):
+    """A source of factors, one a weight. `number` says which weight."""
+
+    #: on the CPU too, make random words with torch instead of the compiled kernel
+    torch_only = False
+
+    @abstractmethod
+    def factor(self, number: int, key: Key, like: Tensor) -> Factor:
+        """The factor of a weight, on the device of `like`."""
+
+    def write(
+        self, number: int, key: Key, x: Tensor, v: Tensor | None, y: Tensor, before: Factor | None
+    ) -> Factor:
+        """Put v + S(x - v) into y, which holds the result of the factor `before`; None: it holds anything."""
+        factor = self.factor(number, key, x)
+        y.copy_(factor.sparsify(x, v))
+        return factor
+
+    @abstractmethod
+    def share(self, number: int) -> float:
+        """The expected share of the weight that is kept."""
+
+    @abstractmethod
+    def sketch_of(self, number: int) -> Sketch:
+        """The sketch that this weight is under."""
+
+
+class PerWeight(Drawing):
+    """Each weight has a sketch and a draw of its own."""
+
+    def __init__(self, weights: Sequence[Weight], sketches: Sequence[Bernoulli | Gaussian]) -> None:
+        self.indices = [w.index for w in weights]
+        self.counts = [w.count for w in weights]
+        self.sketches = list(sketches)
+
+    def factor(self, number: int, key: Key, like: Tensor) -> Factor:
+        """A mask, or normal scales."""
+        own, sketch, count = self._key(number, key), self.sketches[number], self.counts[number]
+        on_cpu = like.device.type == "cpu" and not self.torch_only
+        if isinstance(sketch, Bernoulli):
+            threshold, scale = _bernoulli(sketch)
+            if on_cpu:
+                return Mask(torch.from_numpy(randomness.bernoulli(own, threshold, 0, count)), scale)
+            return Mask(philox.mask(own, threshold, count, like.device), scale)
+        noise = (
+            torch.from_numpy(randomness.normal(own, 0, count))
+            if on_cpu
+            else philox.normal(own, count, like.device)
+        )
+        return Scales((1 + sketch.sigma * noise).to(torch.promote_types(like.dtype, torch.float32)))
+
+    def write(
+        self, number: int, key: Key, x: Tensor, v: Tensor | None, y: Tensor, before: Factor | None
+    ) -> Factor:
+        """Bernoulli on the CPU: words, mask and product in one pass."""
+        sketch = self.sketches[number]
+        if self.torch_only or not isinstance(sketch, Bernoulli) or not compiled(x, v, y):
+            return super().write(number, key, x, v, y, before)
+        from mast.nn import kernels
+
+        threshold, scale = _bernoulli(sketch)
+        kept = torch.empty(self.counts[number], dtype=torch.bool)
+        words = self._key(number, key).words(Purpose.MASK)
+        old, new, own = numbers(x), numbers(y), numbers(kept)
+        t, c = np.uint64(threshold), old.dtype.type(scale)
+        if v is None:
+            _in_parts(lambda a, b: kernels.draw(words, t, c, old, new, own, a, b), old.size)
+        else:
+            base = numbers(v)
+            _in_parts(lambda a, b: kernels.draw_shifted(words, t, c, old, base, new, own, a, b), old.size)
+        return Mask(kept, scale)
+
+    def share(self, number: int) -> float:
+        """The keep probability."""
+        sketch = self.sketches[number]
+        return float(sketch.keep) if isinstance(sketch, Bernoulli) else 1.0
+
+    def sketch_of(self, number: int) -> Sketch:
+        """Its own."""
+        return self.sketches[number]
+
+    def _key(self, number: int, key: Key) -> Key:
+        return Key(key.seed, key.step, key.node, self.indices[number])
+
+
+class Whole(Drawing):
+    """All weights are one vector and have one draw; its cost is that of what it keeps."""
+
+    def __init__(self, weights: Sequence[Weight], sketch: Sketch) -> None:
+        self.sketch = sketch
+        self.borders = np.cumsum([0] + [w.count for w in weights])
+        self.dim = int(self.borders[-1])
+        self.sketch._check(self.dim)
+        self._last: tuple[Key, DiagonalDraw, np.ndarray[tuple[int], np.dtype[np.int64]]] | None = None
+
+    def factor(self, number: int, key: Key, like: Tensor) -> Factor:
+        """The part of the draw that falls on this weight."""
+        if self._last is None or self._last[0] != key:
+            draw = self.sketch.sample(self.dim, key)
+            assert isinstance(draw, DiagonalDraw)
+            self._last = (key, draw, np.searchsorted(draw.indices, self.borders))
+        _, draw, cuts = self._last
+        own = slice(cuts[number], cuts[number + 1])
+        indices = torch.from_numpy(draw.indices[own] - self.borders[number])
+        scales = torch.from_numpy(draw.scales[own].copy()).to(torch.promote_types(like.dtype, torch.float32))
+        return Kept(indices.to(like.device, non_blocking=True), scales.to(like.device, non_blocking=True))
+
+    def write(
+        self, number: int, key: Key, x: Tensor, v: Tensor | None, y: Tensor, before: Factor | None
+    ) -> Factor:
+        """Undo the last draw where it had kept something, then write what this one keeps."""
+        if self.torch_only or not isinstance(before, Kept) or not compiled(x, v, y):
+            return super().write(number, key, x, v, y, before)
+        from mast.nn import kernels
+
+        factor = self.factor(number, key, x)
+        assert isinstance(factor, Kept)
+        old, new = numbers(x), numbers(y)
+        if v is None:
+            kernels.clear(numbers(before.indices), new)
+            kernels.place(numbers(factor.indices), numbers(factor.scales), old, new)
+        else:
+            kernels.clear_shifted(numbers(before.indices), numbers(v), new)
+            kernels.place_shifted(numbers(factor.indices), numbers(factor.scales), old, numbers(v), new)
+        return factor
+
+    def share(self, number: int) -> float:
+        """From the second moments where the scale is constant: the same for every coordinate."""
+        return _kept_share(self.sketch, self.dim)
+
+    def sketch_of(self, number: int) -> Sketch:
+        """The one sketch."""
+        return self.sketch
+
+
+def drawing_of(sketch: Sketch, weights: Sequence[Weight]) -> Drawing:
+    """The way this sketch is drawn over these weights."""
+    if not isinstance(sketch, Sketch):
+        raise ArgumentError(
+            f"the second argument must be a sketch such as mast.Bernoulli(0.7), got {sketch!r}"
+        )
+    if not sketch.diagonal:
+        raise NotDiagonalError(
+            f"{sketch!r} is not diagonal: S'g would mix the gradients of all parameters, which are never "
+            "together in one place during a backward pass. Networks take diagonal sketches"
+        )
+    own = [w for w in weights if w.keep is not None]
+    if isinstance(sketch, Bernoulli) and not isinstance(sketch.keep, np.ndarray):
+        kind = type(sketch)
+        return PerWeight(weights, [sketch if w.keep is None else kind(w.keep) for w in weights])
+    if own:
+        raise ArgumentError(
+            f"keep gives {own[0].name!r} a keep probability of its own ({own[0].keep:g}), which only "
+            "Bernoulli "
+            f"sketches can have, not {sketch!r}; keep = 1 leaves a parameter out"
+        )
+    if isinstance(sketch, Gaussian):
+        return PerWeight(weights, [sketch] * len(weights))
+    if isinstance(sketch, Identity):
+        return PerWeight(weights, [Bernoulli(1.0)] * len(weights))
+    return Whole(weights, sketch)
+
+
+def _bernoulli(sketch: Bernoulli) -> tuple[int, float]:
+    assert isinstance(sketch.thresholds, int)
+    scale = 1.0 if isinstance(sketch, UnscaledBernoulli) else 2**32 / sketch.thresholds
+    return sketch.thresholds, scale
+
+
+def _kept_share(sketch: Sketch, d: int) -> float:
+    from mast.sketches import Grouped, Matrices, Mixture, PermK, RandK
+
+    if isinstance(sketch, RandK):
+        return sketch.count(d) / d
+    if isinstance(sketch, PermK):
+        return 1 / sketch.k
+    if isinstance(sketch, Bernoulli):
+        return float(np.mean(sketch.keep))
+    if isinstance(sketch, Mixture):
+        return float(sum(w * _kept_share(s, d) for w, s in zip(sketch.weights, sketch.sketches, strict=True)))
+    if isinstance(sketch, Grouped):
+        return _kept_share(sketch.sketch, sketch.groups)
+    if isinstance(sketch, Identity | Gaussian):
+        return 1.0
+    if isinstance(sketch, Matrices):
+        return float(
+            sum(w * np.mean(np.diag(m) != 0) for w, m in zip(sketch.weights, sketch.matrices, strict=True))
+        )
+    return math.nan
+
+
+def _in_parts(work: Callable[[int, int], None], count: int) -> None:
+    """The work on 0 .. count-1, shared among as many threads as torch uses; the result is the same."""
+    threads = min(torch.get_num_threads(), count // _WORTH_A_THREAD)
+    if threads <= 1:
+        work(0, count)
+        return
+    size = -(-count // threads) + 3 & ~3
+    list(_pool(threads).map(lambda a: work(a, min(a + size, count)), range(0, count, size)))
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="mast-mask")
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork

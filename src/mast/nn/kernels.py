@@ -1,0 +1,96 @@
+"""Drawing a mask and applying it, compiled: one pass over the weights, in pieces that stay in the cache.
+
+Random words are addressed by coordinate, as in `mast.randomness`; these kernels only add what is
+done with them. Each has a readable twin in `mast.nn.factors`, and a test compares them bit for bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit, uint64
+
+from mast.randomness.kernels import block, derive, word
+
+_PIECE = 4096  # coordinates; a multiple of 4
+
+
+@njit(cache=True, nogil=True)
+def draw(key: Any, threshold: Any, scale: Any, x: Any, y: Any, kept: Any, start: int, stop: int) -> None:
+    """Coordinates start .. stop-1 (start a multiple of 4) of the mask `kept` and of y = S x."""
+    stream = derive(key)
+    zero = x.dtype.type(0)
+    for first in range(start, stop, _PIECE):
+        last = min(first + _PIECE, stop)
+        own, old, new = kept[first:last], x[first:last], y[first:last]
+        _mask(stream, threshold, first, own)
+        for i in range(own.size):
+            new[i] = old[i] * scale if own[i] else zero
+
+
+@njit(cache=True, nogil=True)
+def draw_shifted(
+    key: Any, threshold: Any, scale: Any, x: Any, v: Any, y: Any, kept: Any, start: int, stop: int
+) -> None:
+    """The same with a shift: y = v + S(x - v)."""
+    stream = derive(key)
+    for first in range(start, stop, _PIECE):
+        last = min(first + _PIECE, stop)
+        own, old, base, new = kept[first:last], x[first:last], v[first:last], y[first:last]
+        _mask(stream, threshold, first, own)
+        for i in range(own.size):
+            new[i] = base[i] + (old[i] - base[i]) * scale if own[i] else base[i]
+
+
+@njit(inline="always")
+def _mask(stream: Any, threshold: Any, first: Any, own: Any) -> None:
+    blocks = own.size >> 2
+    j0 = first >> 2
+    for j in range(blocks):
+        w0, w1, w2, w3 = block(stream, j0 + j)
+        own[4 * j] = uint64(w0) < threshold
+        own[4 * j + 1] = uint64(w1) < threshold
+        own[4 * j + 2] = uint64(w2) < threshold
+        own[4 * j + 3] = uint64(w3) < threshold
+    for i in range(4 * blocks, own.size):
+        own[i] = uint64(word(stream, first + i)) < threshold
+
+
+@njit(cache=True, nogil=True)
+def select(kept: Any, scale: Any, g: Any, out: Any) -> None:
+    """S'g for a mask."""
+    zero = g.dtype.type(0)
+    for i in range(g.size):
+        out[i] = g[i] * scale if kept[i] else zero
+
+
+@njit(cache=True, nogil=True)
+def place(indices: Any, scales: Any, x: Any, out: Any) -> None:
+    """The kept coordinates of S x, written over those of `out`."""
+    for i in range(indices.size):
+        j = uint64(indices[i])
+        out[j] = x[j] * scales[i]
+
+
+@njit(cache=True, nogil=True)
+def place_shifted(indices: Any, scales: Any, x: Any, v: Any, out: Any) -> None:
+    """The kept coordinates of v + S(x - v)."""
+    for i in range(indices.size):
+        j = uint64(indices[i])
+        out[j] = v[j] + (x[j] - v[j]) * scales[i]
+
+
+@njit(cache=True, nogil=True)
+def clear(indices: Any, out: Any) -> None:
+    """Zero at these coordinates."""
+    zero = out.dtype.type(0)
+    for i in range(indices.size):
+        out[uint64(indices[i])] = zero
+
+
+@njit(cache=True, nogil=True)
+def clear_shifted(indices: Any, v: Any, out: Any) -> None:
+    """Back to v at these coordinates."""
+    for i in range(indices.size):
+        j = uint64(indices[i])
+        out[j] = v[j]

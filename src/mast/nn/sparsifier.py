@@ -1,0 +1,312 @@
+"""`sparsify(model, sketch)` and the handle it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from mast.errors import ArgumentError, MastError
+from mast.nn import stepping
+from mast.nn.calls import Calls
+from mast.nn.drawing import drawing_of
+from mast.nn.factors import Factor
+from mast.nn.sampling import sampled
+from mast.nn.values import Values
+from mast.nn.weights import Where, choose
+from mast.randomness import Key
+from mast.sketches import Sketch
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Shift = None | str | Mapping[str, Tensor]
+
+
+def sparsify(
+    model: nn.Module,
+    sketch: Sketch,
+    *,
+    shift: Shift = None,
+    keep: Mapping[str, float] | None = None,
+    where: Where | None = None,
+    seed: int = 0,
+    node: int = 0,
+) -> Sparsifier:
+    """Make a model's training forward passes use y = v + S(x - v), a new draw of S for each optimizer step.
+
+    The model is changed in place and stays what it was: same parameters, same `state_dict` keys, same
+    type. In training mode its calls compute with y and gradients are S' grad f(y); in
+    `eval()` mode they compute with x. Copies of the model are plain models.
+
+    Parameters
+    ----------
+    model
+        Any module. `DistributedDataParallel` is looked through; sharded parameters are refused.
+    sketch
+        The distribution of S. Bernoulli and Gaussian sketches act on each weight by itself,
+        all others on the sketched weights as one vector, in the order of `named_parameters`.
+    shift
+        v: None is 0, "init" is a copy of the weights as they are now, or a mapping from names to tensors.
+    keep
+        Keep probabilities of their own for parameters whose names match a pattern (the last match counts);
+        1 leaves a parameter out. Other values than 1 are for Bernoulli sketches.
+    where
+        Which parameters to sketch: a name pattern, several, or a function of name and parameter. By
+        default trainable ones of at least two dimensions: weights, not biases and norms.
+    seed, node
+        Part of the key of every draw. Processes that shall have different sketches pass different nodes.
+
+    >>> import mast, torch
+    >>> model = torch.nn.Linear(2, 2)
+    >>> sk = mast.nn.sparsify(model, mast.Bernoulli(0.5), seed=1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> model(torch.ones(1, 2)).sum().backward()
+    >>> model.weight.grad
+    tensor([[2., 0.],
+            [2., 0.]])
+    >>> optimizer.step()
+    >>> sk.step
+    1
+    """
+    return Sparsifier(model, sketch, shift=shift, keep=keep or {}, where=where, seed=seed, node=node)
+
+
+class Sparsifier:
+    """A sparsified model's handle: its draws, its submodels, and the way back. Made by `sparsify`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sketch: Sketch,
+        *,
+        shift: Shift,
+        keep: Mapping[str, float],
+        where: Where | None,
+        seed: int,
+        node: int,
+    ) -> None:
+        self.model = unwrapped(model)
+        self.sketch = sketch
+        self._key = Key(seed, 0, node)
+        self.selection = choose(self.model, where, keep)
+        self.weights = self.selection.weights
+        self.drawing = drawing_of(sketch, self.weights)
+        self._values = Values(self.weights, self.drawing, self._shifts(shift))
+        self._calls = Calls(self.model, self.weights, self._values, lambda: self._key)
+        self._sampling = False
+        self._calls.watch()
+        stepping.follow(self)
+
+    # ---- where the draws stand -----------------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        """The number of the current draw: how many optimizer steps were made."""
+        return self._key.step
+
+    @property
+    def seed(self) -> int:
+        """The seed of all draws."""
+        return self._key.seed
+
+    @property
+    def node(self) -> int:
+        """The node of all draws."""
+        return self._key.node
+
+    @property
+    def key(self) -> Key:
+        """Seed, step and node of the current draw."""
+        return self._key
+
+    @property
+    def dim(self) -> int:
+        """How many weights are sketched."""
+        return self.selection.dim
+
+    @property
+    def density(self) -> float:
+        """The expected share of the sketched weights that a draw keeps."""
+        return sum(self.drawing.share(i) * w.count for i, w in enumerate(self.weights)) / self.dim
+
+    @property
+    def shift(self) -> Mapping[str, Tensor] | None:
+        """v by name, or None."""
+        return self._values.shift
+
+    def advance(self) -> None:
+        """Go to the next draw. Optimizer steps do this by themselves; a loop without optimizer calls it."""
+        self._move(Key(self.seed, self.step + 1, self.node))
+
+    def concerns(self, optimizer: Optimizer) -> bool:
+        """Whether the optimizer holds a sketched parameter."""
+        own = {id(w.parameter) for w in self.weights}
+        return any(id(p) in own for group in optimizer.param_groups for p in group["params"])
+
+    # ---- draws ---------------------------------------------------------------------------
+
+    @contextmanager
+    def sample(self, step: int) -> Iterator[Sparsifier]:
+        """The explicit form: inside, parameters hold the y of this step, and `.grad` receives S'grad.
+
+        The context has to cover backward(). Optimizer steps belong after it.
+
+        >>> import mast, torch
+        >>> model = torch.nn.Linear(2, 2)
+        >>> sk = mast.nn.sparsify(model, mast.Bernoulli(0.5), seed=1)
+        >>> with sk.sample(0):
+        ...     (model.weight == 0).tolist()
+        [[False, True], [False, True]]
+        """
+        if self._sampling or self._calls.inside:
+            raise MastError("sk.sample() cannot be used inside another sk.sample() or a forward pass")
+        key = Key(self.seed, step, self.node)
+        made = [self._values.current(i, key) for i in range(len(self.weights))]
+        self._sampling = self._calls.inside = True
+        try:
+            with sampled(self.model, self.weights, made):
+                yield self
+        except BaseException:
+            self._values.forget_all()
+            raise
+        finally:
+            self._sampling = self._calls.inside = False
+            self._values.forget()
+
+    @contextmanager
+    def at(self, key: Key) -> Iterator[Sparsifier]:
+        """With another draw than the current one in training forward passes, and nothing else changed."""
+        before = self._key
+        self._move(key)
+        try:
+            yield self
+        finally:
+            self._move(before)
+
+    def factors(self, key: Key | None = None) -> dict[str, Factor]:
+        """The diagonal of S by parameter name, for the current or any other key."""
+        key = self._key if key is None else key
+        return {w.name: self.drawing.factor(i, key, w.parameter) for i, w in enumerate(self.weights)}
+
+    # ---- what comes out of it ------------------------------------------------------------
+
+    def submodel(self, seed: int = 0, *, calibrate: Iterable[Any] | None = None) -> nn.Module:
+        """A plain copy of the model with the weights v + S(x - v) of the draw (seed, step 0, node 0).
+
+        `calibrate` gives batches from which BatchNorm layers take their statistics anew.
+        """
+        from mast.nn.submodels import submodel
+
+        return submodel(self, Key(seed), calibrate)
+
+    def report(
+        self,
+        evaluate: Callable[[nn.Module], float],
+        densities: Sequence[float] = (0.9, 0.7, 0.5, 0.3),
+        *,
+        draws: int = 20,
+        calibrate: Iterable[Any] | None = None,
+    ) -> pd.DataFrame:
+        """What `evaluate` says of submodels of each density: mean, quartiles and extremes over draws."""
+        from mast.nn.submodels import report
+
+        return report(self, evaluate, densities, draws, calibrate)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs besides the model's and the optimizer's states."""
+        from mast.nn.checkpoints import state_of
+
+        return state_of(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken; an error that names what differs if that was another setup."""
+        from mast.nn.checkpoints import restore
+
+        restore(self, state)
+
+    def remove(self) -> None:
+        """Give the model back as it was: nothing of this remains in it."""
+        if self._sampling or self._calls.inside:
+            raise MastError("remove() cannot be called inside a forward pass or sk.sample()")
+        self._calls.unwatch()
+        stepping.unfollow(self)
+        self._values.forget_all()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Sparsifier of {type(self.model).__name__}: {self.sketch._label()}; {len(self.weights)} "
+            "parameters with "
+            f"{self.dim:,} weights; seed {self.seed}, step {self.step}>"
+        )
+
+    def __str__(self) -> str:
+        from mast.nn.tables import overview
+
+        return overview(self)
+
+    # ---- inside --------------------------------------------------------------------------
+
+    def _move(self, key: Key) -> None:
+        if self._calls.inside:
+            raise MastError("the draw cannot advance inside a forward pass or sk.sample()")
+        self._key = key
+        self._values.forget()
+
+    def _before_step(self) -> None:
+        if self._sampling:
+            raise MastError(
+                "optimizer.step() inside sk.sample() would move the sparsified weights and lose the step: "
+                "call it after the context"
+            )
+        self._calls.check()
+
+    def _shifts(self, shift: Shift) -> dict[str, Tensor] | None:
+        if shift is None:
+            return None
+        if isinstance(shift, str):
+            if shift != "init":
+                raise ArgumentError(
+                    f'shift is None, "init", or a mapping from names to tensors, got {shift!r}'
+                )
+            return {w.name: w.parameter.detach().clone() for w in self.weights}
+        shifts = {}
+        for w in self.weights:
+            v = shift.get(w.name)
+            if v is None:
+                raise ArgumentError(f"the shift has no tensor for the sketched parameter {w.name!r}")
+            if v.shape != w.shape:
+                raise ArgumentError(
+                    f"the shift of {w.name!r} has shape {tuple(v.shape)}, the parameter {tuple(w.shape)}"
+                )
+            if not torch.isfinite(v).all():
+                raise ArgumentError(f"the shift of {w.name!r} holds NaN or infinity")
+            shifts[w.name] = v.detach().to(w.parameter, copy=True)
+        return shifts
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside of DistributedDataParallel; an error for what cannot be sparsified."""
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"the first argument must be an nn.Module, got {type(model).__name__}")
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        return unwrapped(model.module)
+    if isinstance(model, nn.DataParallel):
+        raise ArgumentError(
+            "nn.DataParallel copies the model in every forward pass: use DistributedDataParallel"
+        )
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ArgumentError("a TorchScript module cannot be sparsified: pass the original nn.Module")
+    for module in model.modules():
+        if type(module).__name__ == "FullyShardedDataParallel":
+            raise ArgumentError(
+                "FSDP shards parameters, so no process holds a whole weight to sketch: use "
+                "DistributedDataParallel"
+            )
+        if type(module).__name__ == "OptimizedModule":
+            raise ArgumentError("the model is compiled: sparsify the original; training then runs uncompiled")
+    return model

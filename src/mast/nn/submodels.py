@@ -1,0 +1,147 @@
+"""Submodels: plain modules with the weights of one draw, and how good they are at each density."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from mast.errors import ArgumentError
+from mast.nn.drawing import Drawing, drawing_of
+from mast.randomness import Key, Purpose, whole
+from mast.sketches import Bernoulli, Gaussian, Grouped, Identity, PermK, RandK, Sketch
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mast.nn.sparsifier import Sparsifier
+
+
+def submodel(sk: Sparsifier, key: Key, calibrate: Iterable[Any] | None) -> nn.Module:
+    """A plain copy of the model with the weights v + S(x - v) of the draw that `key` names, in eval mode."""
+    model = plain_copy(sk)
+    put_draw(sk, sk.drawing, key, model)
+    model.eval()
+    if calibrate is not None:
+        recalibrate(model, calibrate)
+    return model
+
+
+def plain_copy(sk: Sparsifier) -> nn.Module:
+    """A copy of the model with the weights x and no trace of `sparsify`."""
+    model = copy.deepcopy(sk.model)
+    if sk._calls.guard is not None:
+        model._forward_pre_hooks.pop(sk._calls.guard.id, None)
+    return model
+
+
+def put_draw(sk: Sparsifier, drawing: Drawing, key: Key, model: nn.Module) -> None:
+    """Write the weights v + S(x - v) of one draw into a copy of the model."""
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for i, w in enumerate(sk.weights):
+            x = w.parameter.detach()
+            y = drawing.factor(i, key, x).sparsify(x, sk._values.v(i, x))
+            parameters[w.name].copy_(y)
+
+
+def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
+    """Take the statistics of BatchNorm layers anew from batches: a submodel needs its own.
+
+    A batch is what the model takes, or a pair of that and targets, or keyword arguments in a dict.
+
+    >>> import torch
+    >>> model = torch.nn.BatchNorm1d(1)
+    >>> recalibrate(model, [torch.tensor([[1.0], [3.0]])]).running_mean
+    tensor([2.])
+    """
+    norms = [
+        m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats
+    ]
+    if not norms:
+        return model
+    modes = {m: m.training for m in model.modules()}
+    momenta = {m: m.momentum for m in norms}
+    model.eval()
+    try:
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # a plain average over all batches
+            norm.train()
+        seen = False
+        with torch.no_grad():
+            for batch in batches:
+                seen = True
+                if isinstance(batch, dict):
+                    model(**batch)
+                else:
+                    model(batch[0] if isinstance(batch, tuple | list) else batch)
+        if not seen:
+            raise ArgumentError(
+                "BatchNorm layers were to be calibrated, but there was no batch to do it with"
+            )
+    finally:
+        for norm in norms:
+            norm.momentum = momenta[norm]
+        for module, mode in modes.items():
+            module.training = mode
+    return model
+
+
+def report(
+    sk: Sparsifier,
+    evaluate: Callable[[nn.Module], float],
+    densities: Sequence[float],
+    draws: int,
+    calibrate: Iterable[Any] | None,
+) -> pd.DataFrame:
+    """A table of what `evaluate` says of the submodels of each density."""
+    import pandas as pd
+
+    if whole("draws", draws) < 1:
+        raise ArgumentError(f"a report needs at least one draw, got {draws}")
+    root = Key(sk.seed).child(0, Purpose.ESTIMATE).seed  # not the draws of training
+    batches = None if calibrate is None else list(calibrate)
+    model = plain_copy(sk).eval()
+    rows = []
+    for density in densities:
+        drawing = drawing_of(at_density(sk.sketch, density), sk.weights)
+        scores = []
+        for i in range(1 if density == 1 else draws):
+            put_draw(sk, drawing, Key(root, step=i), model)
+            if batches is not None:
+                recalibrate(model, batches)
+            scores.append(float(evaluate(model)))
+        s = pd.Series(scores)
+        low, middle, high = s.quantile([0.25, 0.5, 0.75])
+        rows.append((density, len(scores), s.mean(), low, middle, high, s.min(), s.max()))
+    return pd.DataFrame(
+        rows, columns=["density", "draws", "mean", "quartile_1", "median", "quartile_3", "lowest", "highest"]
+    )
+
+
+def at_density(sketch: Sketch, density: float) -> Sketch:
+    """A sketch of the same kind that keeps another share; Rand-K where the kind has no such member.
+
+    >>> import mast
+    >>> at_density(mast.Bernoulli(0.7), 0.5), at_density(mast.PermK(4), 0.1)
+    (<Bernoulli(0.5): keeps 50 %>, <PermK(10, seed=0): keeps 10 %, one of 10 blocks>)
+    """
+    if not 0 < density <= 1:
+        raise ArgumentError(f"a density is a share in (0, 1], got {density!r}")
+    if density == 1:
+        return Identity()
+    if isinstance(sketch, Gaussian):
+        raise ArgumentError(f"{sketch!r} drops nothing, so it has no densities")
+    if isinstance(sketch, Bernoulli):
+        return type(sketch)(density)
+    if isinstance(sketch, Identity):
+        return Bernoulli(density)
+    if isinstance(sketch, Grouped):
+        return Grouped(at_density(sketch.sketch, density), sketch.labels)
+    if isinstance(sketch, PermK) and sketch.blocks is None and abs(1 / density - round(1 / density)) < 1e-9:
+        return PermK(round(1 / density), 0 if sketch.redraw else sketch.seed, redraw=sketch.redraw)
+    return RandK(float(density))

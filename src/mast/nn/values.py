@@ -1,0 +1,132 @@
+"""The sparsified weights y = v + S(x - v) of the current draw, made once and kept until it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from mast.errors import MastError
+from mast.nn.drawing import Drawing
+from mast.nn.factors import Factor
+from mast.nn.weights import Weight
+from mast.randomness import Key
+
+
+class Sketched(torch.autograd.Function):
+    """y as a function of x in autograd's graph: forward gives y, which is known already; backward is S'g.
+
+    The factor is an attribute, not a saved tensor, so that several backward passes may go through
+    one node, as they do when gradients are accumulated over batches.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, known: Callable[[], Tensor], factor: Factor) -> Tensor:
+        """The known values. They share their memory's version counter, so that overwriting it is noticed."""
+        ctx.factor = factor
+        return known().detach()
+
+    @staticmethod
+    def backward(ctx: Any, *g: Tensor) -> tuple[Tensor, None, None]:
+        """S'g."""
+        return ctx.factor.adjoint(g[0]), None, None
+
+
+@dataclass
+class Made:
+    """One weight's y: the numbers, what made them, and their node in autograd's graph, if one was needed."""
+
+    stamp: tuple[Any, ...]
+    numbers: Tensor
+    factor: Factor
+    node: Tensor | None = None
+
+
+class Values:
+    """The y of each weight under the key of the moment."""
+
+    def __init__(self, weights: Sequence[Weight], drawing: Drawing, shift: dict[str, Tensor] | None) -> None:
+        self.weights = weights
+        self.drawing = drawing
+        self.shift = shift
+        self._made: list[Made | None] = [None] * len(weights)
+        # Memory is reused from draw to draw; beside it, the factor whose result it holds.
+        self._memory: list[tuple[Tensor, Factor | None] | None] = [None] * len(weights)
+
+    def forget(self) -> None:
+        """The draw has changed: nothing made so far is valid."""
+        self._made = [None] * len(self.weights)
+
+    def forget_all(self) -> None:
+        """The shift has changed too: not even the memory is."""
+        self.forget()
+        self._memory = [None] * len(self.weights)
+
+    def v(self, number: int, like: Tensor) -> Tensor | None:
+        """The shift of a weight, moved to where the weight is."""
+        if self.shift is None:
+            return None
+        name = self.weights[number].name
+        v = self.shift[name]
+        if v.device != like.device or v.dtype != like.dtype:
+            v = self.shift[name] = v.to(like)
+        return v
+
+    def of(self, number: int, tensor: Tensor, key: Key) -> Tensor:
+        """y for what stands at the place of this weight: its parameter, or a stand-in (functional_call)."""
+        p = self.weights[number].parameter
+        if tensor is not p or not isinstance(tensor, torch.nn.Parameter):
+            return self._stand_in(number, tensor, key)
+        made = self.current(number, key)
+        if not (torch.is_grad_enabled() and p.requires_grad):
+            return made.numbers
+        if made.node is None:
+            numbers = made.numbers
+            made.node = Sketched.apply(p, lambda: numbers, made.factor)  # type: ignore[no-untyped-call]
+        node: Tensor = made.node
+        return node
+
+    def current(self, number: int, key: Key) -> Made:
+        """The numbers of the current draw, made now unless they were, and x has not changed since."""
+        p = self.weights[number].parameter
+        stamp = (key, id(p), p.data_ptr(), p._version, p.device, p.dtype)
+        made = self._made[number]
+        if made is None or made.stamp != stamp:
+            if torch._C._current_graph_task_id() != -1:
+                raise MastError(
+                    "a module was called during backward() (activation checkpointing recomputes its "
+                    "forward pass), "
+                    f"but the weights or the draw of {self.weights[number].name!r} have changed since the "
+                    "first "
+                    "forward pass: call backward() before optimizer.step()"
+                )
+            made = self._made[number] = Made(stamp, *self._make(number, p, key))
+        return made
+
+    def _make(self, number: int, p: Tensor, key: Key) -> tuple[Tensor, Factor]:
+        with torch.no_grad(), torch.inference_mode(False):
+            x = p.detach()
+            y, before = self._memory[number] or (None, None)
+            if y is None or y.shape != x.shape or y.dtype != x.dtype or y.device != x.device:
+                y, before = torch.empty_like(x), None
+            else:
+                increment_version(y)  # a graph that still needs the last draw's y must fail loudly
+            self._memory[number] = (y, None)  # not known while it is being written
+            factor = self.drawing.write(number, key, x, self.v(number, x), y, before)
+            self._memory[number] = (y, factor)
+        return y, factor
+
+    def _stand_in(self, number: int, tensor: Tensor, key: Key) -> Tensor:
+        weight = self.weights[number]
+        if tensor.shape != weight.shape:
+            raise MastError(
+                f"the parameter {weight.name!r} has shape {tuple(tensor.shape)} now, and had "
+                f"{tuple(weight.shape)} "
+                "when sparsify() was called: remove() and sparsify again"
+            )
+        factor = self.drawing.factor(number, key, tensor)
+        return factor.sparsify(tensor, self.v(number, tensor))

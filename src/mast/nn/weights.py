@@ -1,0 +1,233 @@
+"""Which parameters of a model are sketched, and every place where the model looks them up."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mast.errors import ArgumentError
+
+#: what `where` may be: a pattern, patterns, or a function of a parameter's name and the parameter
+Where = str | Sequence[str] | Callable[[str, nn.Parameter], bool]
+
+
+@dataclass
+class Place:
+    """One place where a module finds a parameter: an attribute, or an entry of a dict or list attribute."""
+
+    attributes: dict[str, Any]  # of the module
+    name: str
+    key: Any  # in that attribute; None if the attribute is the parameter itself
+    number: int  # of the weight
+
+    def get(self) -> Any:
+        """What is there now."""
+        return self.attributes[self.name] if self.key is None else self.attributes[self.name][self.key]
+
+    def put(self, value: Any) -> None:
+        """Replace it."""
+        if self.key is None:
+            self.attributes[self.name] = value
+        else:
+            self.attributes[self.name][self.key] = value
+
+
+@dataclass
+class Weight:
+    """One sketched parameter."""
+
+    name: str
+    shape: torch.Size
+    place: Place  # where its owner keeps it
+    offset: int  # of its first coordinate in the vector of all sketched weights
+    keep: float | None = None  # its own keep probability, if it has one
+
+    @property
+    def parameter(self) -> Tensor:
+        """The parameter, looked up, because models may be given new ones."""
+        tensor: Tensor = self.place.get()
+        return tensor
+
+    @property
+    def count(self) -> int:
+        """How many coordinates it has."""
+        return self.shape.numel()
+
+    @property
+    def index(self) -> int:
+        """The number that stands for its name in the key of a draw."""
+        return name_index(self.name)
+
+
+@dataclass
+class Selection:
+    """The sketched weights, and for all others the reason why not."""
+
+    weights: list[Weight]
+    others: dict[str, tuple[torch.Size, str]] = field(default_factory=dict)
+
+    @property
+    def dim(self) -> int:
+        """How many coordinates are sketched."""
+        return sum(w.count for w in self.weights)
+
+
+def name_index(name: str) -> int:
+    """32 bits that stand for a parameter's name: part of the layout of draws.
+
+    >>> name_index("fc.weight")
+    4033983789
+    """
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "little")
+
+
+def choose(model: nn.Module, where: Where | None, keep: Mapping[str, float]) -> Selection:
+    """The weights to sketch: those that `where` names, else trainable ones of at least two dimensions."""
+    wanted = _predicate(model, where)
+    places = {id(p): place for place, p in _registered(model)}
+    selection = Selection([])
+    offset = 0
+    for name, p in model.named_parameters():
+        reason = _unfit(name, p, explicit=where is not None and wanted(name, p)) or (
+            "" if wanted(name, p) else _why_not(p, where)
+        )
+        own = _own_keep(name, keep)
+        if not reason and own == 1:
+            reason = "keep = 1"
+        if reason:
+            selection.others[name] = (p.shape, reason)
+            continue
+        weight = Weight(name, p.shape, places[id(p)], offset, own)
+        weight.place.number = len(selection.weights)
+        selection.weights.append(weight)
+        offset += weight.count
+    _check(selection, keep, [name for name, _ in model.named_parameters()])
+    return selection
+
+
+def find(module: nn.Module, weights: Sequence[Weight]) -> list[Place]:
+    """Every place below `module` that holds one of the weights: registered, and in plain attributes.
+
+    Recurrent layers keep a list of their parameters beside the registered ones, and so do some
+    models; a tuple cannot be replaced, and is refused.
+    """
+    number = {id(w.parameter): i for i, w in enumerate(weights)}
+    found = []
+    for owner_name, owner in module.named_modules():
+        for name, value in vars(owner).items():
+            if name in ("_modules", "_buffers", "_compiled_call_impl"):
+                continue
+            if id(value) in number:
+                found.append(Place(vars(owner), name, None, number[id(value)]))
+            elif isinstance(value, dict | list):
+                entries = value.items() if isinstance(value, dict) else enumerate(value)
+                found += [
+                    Place(vars(owner), name, key, number[id(p)]) for key, p in entries if id(p) in number
+                ]
+            elif isinstance(value, tuple) and any(id(p) in number for p in value):
+                held = next(weights[number[id(p)]].name for p in value if id(p) in number)
+                raise ArgumentError(
+                    f"the module {owner_name or 'at the root'!r} also keeps the parameter {held!r} in its "
+                    "attribute "
+                    f"{name!r}, a tuple, where it cannot be replaced: make that a list or an nn.ParameterList"
+                )
+    return found
+
+
+def _registered(model: nn.Module) -> Iterator[tuple[Place, nn.Parameter]]:
+    """Each parameter once, where it is registered first."""
+    seen: set[int] = set()
+    for module in model.modules():
+        for name, p in module._parameters.items():
+            if p is not None and id(p) not in seen:
+                seen.add(id(p))
+                yield Place(vars(module), "_parameters", name, -1), p
+
+
+def _predicate(model: nn.Module, where: Where | None) -> Callable[[str, nn.Parameter], bool]:
+    if where is None:
+        return lambda name, p: p.ndim >= 2 and p.requires_grad and p.is_floating_point()
+    if callable(where):
+        return where
+    patterns = [where] if isinstance(where, str) else list(where)
+    names = [name for name, _ in model.named_parameters()]
+    for pattern in patterns:
+        if not isinstance(pattern, str) or not fnmatch.filter(names, pattern):
+            raise ArgumentError(f"where: {pattern!r} matches none of the parameters {_some(names)}")
+    return lambda name, p: any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _unfit(name: str, p: nn.Parameter, explicit: bool) -> str:
+    """Why this parameter cannot be sketched, if so: an error if it was asked for, or can be repaired."""
+    if isinstance(p, nn.parameter.UninitializedParameter):
+        raise ArgumentError(
+            f"the parameter {name!r} has no shape yet: run one forward pass before sparsify()"
+        )
+    if p.is_meta:
+        raise ArgumentError(f"the parameter {name!r} is on the meta device: materialise the model first")
+    if hasattr(p, "device_mesh"):
+        raise ArgumentError(
+            f"the parameter {name!r} is a sharded DTensor (FSDP or tensor parallelism): each process holds "
+            "a part "
+            "of it, so masks cannot be applied where they are used. Use DistributedDataParallel, or "
+            "sparsify before sharding"
+        )
+    reason = ""
+    if not p.is_floating_point():
+        reason = f"{str(p.dtype).removeprefix('torch.')}, not floating point"
+    elif p.numel() == 0:
+        reason = "empty"
+    if reason and explicit:
+        raise ArgumentError(f"the parameter {name!r} cannot be sketched: it is {reason}")
+    return reason
+
+
+def _why_not(p: nn.Parameter, where: Where | None) -> str:
+    if where is not None:
+        return "not named by where"
+    return "frozen" if not p.requires_grad and p.ndim >= 2 else "fewer than two dimensions"
+
+
+def _own_keep(name: str, keep: Mapping[str, float]) -> float | None:
+    """The keep probability of the last pattern that matches: general patterns first, exceptions after."""
+    own = None
+    for pattern, share in keep.items():
+        if fnmatch.fnmatchcase(name, pattern):
+            own = float(share)
+    return own
+
+
+def _check(selection: Selection, keep: Mapping[str, float], names: list[str]) -> None:
+    for pattern, share in keep.items():
+        if not 0 < float(share) <= 1:
+            raise ArgumentError(f"keep[{pattern!r}] is a probability in (0, 1], got {share!r}")
+        matched = fnmatch.filter(names, pattern)
+        if not matched:
+            raise ArgumentError(f"keep: {pattern!r} matches none of the parameters {_some(names)}")
+        if share != 1 and not any(w.name in matched for w in selection.weights):
+            raise ArgumentError(
+                f"keep: {pattern!r} matches only parameters that are not sketched ({_some(matched)}): "
+                "name them in where= as well"
+            )
+    if not selection.weights:
+        reasons = sorted({reason for _, reason in selection.others.values()})
+        raise ArgumentError(
+            f"the model has no parameter to sketch ({'; '.join(reasons) or 'it has none at all'})"
+        )
+    by_index: dict[int, str] = {}
+    for w in selection.weights:
+        other = by_index.setdefault(w.index, w.name)
+        if other != w.name:
+            raise ArgumentError(
+                f"the names {other!r} and {w.name!r} share one 32-bit code: rename one of them"
+            )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:6]) + (f", ... ({len(names)} in all)" if len(names) > 6 else "")
