@@ -201,5 +201,17 @@ def reproduce(
     print(f"report: {report}")
 
 
+@app.command()
+def bench(
+    only: Annotated[str, typer.Argument(help="Run only the benchmark files with this in their name.")] = "",
+    folder: Annotated[Path, typer.Option(help="The folder with the benchmark files.")] = Path("benchmarks"),
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """Measure speed beside peers, in one run, as ratios; from a checkout of the source."""
+    from mast import bench
+
+    bench.run(folder, only, as_json)
+
+
 if __name__ == "__main__":
     main()

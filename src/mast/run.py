@@ -26,7 +26,7 @@ from mast.problem import AbstractProblem
 from mast.progress import Progress
 from mast.randomness import Key, whole
 from mast.theory import Guarantee
-from mast.trace import Measure, frame, trace_steps
+from mast.trace import SOLVABLE, Measure, frame, trace_steps
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -284,7 +284,7 @@ def _fine(x: Array) -> bool:
 def _guarantee(method: Method, regime: str | None) -> tuple[Guarantee | None, str]:
     """The statement that applies, or None and the reason."""
     try:
-        guarantee = method.guarantee(regime)
+        guarantee = method.guarantee(regime, with_gap=method.problem.dim <= SOLVABLE)
         return guarantee, guarantee.statement
     except MastError as error:
         if regime is not None:

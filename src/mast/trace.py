@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("step", "passes", "seconds", "f", "f_D", "grad_sq", "dist_sq", "bytes")
 POINTS_A_DECADE = 16
+SOLVABLE = 5000  #: up to this dimension a run may solve its problem, for the distance and the bound
 
 
 def trace_steps(steps: int, trace: str | int | Iterable[int]) -> list[int]:
@@ -51,6 +52,8 @@ def trace_steps(steps: int, trace: str | int | Iterable[int]) -> list[int]:
 class Measure:
     """Measures a point of a run: f, f_D, the squared gradient and distance, where they can be had.
 
+    The distance needs the solution, which is computed in up to `SOLVABLE` dimensions.
+
     Where f_D has no exact form, value and gradient are NaN; with `samples` > 0 they are estimated
     from that many draws, the same at each point.
     """
@@ -66,7 +69,7 @@ class Measure:
             self.exact = True
         except MastError:
             self.exact = False
-        if self.exact:
+        if self.exact and self.problem.dim <= SOLVABLE:
             try:
                 self.solution = self.problem.minimizer()
             except MastError:

@@ -16,6 +16,7 @@ EXACT = "the gap is exact"
 SHARP = "the gap is f_D^inf - E f_S^inf, which is sharper and exact here"
 BOUND = "the gap is not known: Theorem 1's upper bound of it is used"
 LOWER = "f^inf is replaced by a lower bound of f, so the gap is an upper bound"
+SKIPPED = "the gap was not computed, so there is a step size but no bound"
 ABSENT = "the gap could not be bounded, so there is a step size but no bound"
 
 
@@ -42,12 +43,14 @@ def regime_of(problem: AbstractProblem, regime: str | None = None) -> str:
     return "convex" if all(p.objective.convex for p in problem.problems) else "nonconvex"
 
 
-def gap_of(problem: AbstractProblem, sharp: bool = False) -> Gap:
-    """f_D^inf - mean_i f_i^inf: exact where f_D is, else bounded by Theorem 1.
+def gap_of(problem: AbstractProblem, wanted: bool = True, sharp: bool = False) -> Gap:
+    """f_D^inf - mean_i f_i^inf: exact where f_D is, else bounded by Theorem 1; nothing if not wanted.
 
     With `sharp` (DSGD with exact sketched gradients only), E f_S^inf takes the place of f^inf where
     it can be had: it is f_D^inf itself if f_D splits into blocks.
     """
+    if not wanted:
+        return Gap(None, SKIPPED)
     if sharp and isinstance(problem, Problem) and problem.objective.convex:
         if problem.sketch.separable(problem.dim) is not None:
             return Gap(0.0, SHARP)

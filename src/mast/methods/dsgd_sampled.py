@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -69,14 +70,14 @@ class DSGDSampled(SingleMethod):
         self.loop.run(state.x, self.seed, t, step_sizes)
         state.gradients += self.batch_size * step_sizes.size
 
-    def guarantee(self, regime: str | None = None) -> theory.Guarantee:
+    def guarantee(self, regime: str | None = None, with_gap: bool = True) -> theory.Guarantee:
         """Theorem 12, 13 or 4, with the constants of sampling terms."""
         f, c = self.f, self.problem.sketch.constants(self.problem.dim)
-        gap = gap_of(self.problem)
-        try:
-            terms_gap = max(f.infimum() - float(f.term_infima().mean()), 0.0)
-        except MastError:
-            terms_gap = None
+        gap = gap_of(self.problem, with_gap)
+        terms_gap = None
+        if with_gap:
+            with contextlib.suppress(MastError):
+                terms_gap = max(f.infimum() - float(f.term_infima().mean()), 0.0)
         A, B, C = theory.sampling_constants(
             L_fi=f.term_smoothness,
             batch_size=self.batch_size,
