@@ -30,6 +30,8 @@ ALLOWED = {
     "trace": CORE,
     "checkpoint": CORE | {"methods", "files", "trace"},
     "plots": {"errors", "run"},
+    "advice": CORE | {"methods"},
+    "advice_table": {"advice"},
     "sweeps": CORE | {"methods", "run", "trace", "checkpoint", "progress", "files"},
     "run": CORE | {"methods", "trace", "checkpoint", "progress", "plots"},
     "learn": CORE | {"methods", "run", "data", "files"},
@@ -37,7 +39,7 @@ ALLOWED = {
     "cluster": CORE | {"methods", "run", "nn", "data", "files"},
     "federated": CORE | {"methods", "run", "nn", "cluster", "data", "files"},
     "experiments": CORE | {"methods", "run", "data", "files", "learn", "nn"},
-    "cli": CORE | {"methods", "run", "data", "files", "learn", "experiments", "bench"},
+    "cli": CORE | {"methods", "run", "data", "files", "learn", "experiments", "bench", "advice", "advice_table"},
 }
 ALWAYS = {"__version__"}
 

@@ -42,6 +42,7 @@ _ROOMS = {
     "Result": "run",
     "sweep": "sweeps",
     "guarantee": "methods",
+    "advise": "advice",
     # errors
     "MastError": "errors",
 }
@@ -62,6 +63,7 @@ __all__ = sorted([*_ROOMS, *_MODULES, "__version__"])
 
 if TYPE_CHECKING:
     from mast import data, errors, objectives, problem, randomness, sketches, theory
+    from mast.advice import advise
     from mast.errors import MastError
     from mast.methods import guarantee
     from mast.objectives import Function, LeastSquares, Logistic, NonconvexLogistic, Objective, Quadratic

@@ -202,6 +202,35 @@ def reproduce(
 
 
 @app.command()
+def advise(
+    file: Annotated[str, typer.Argument(help="A LIBSVM file, or the name of a data set.")],
+    sketch: Annotated[str, typer.Option(help="Such as bernoulli:0.7, randk:10%, permk:4.")] = "permk:4",
+    kappa: Annotated[
+        float | None, typer.Option(help="The condition number; 100 if no --l2 is given.")
+    ] = None,
+    l2: Annotated[float | None, typer.Option(help="The l2 regularisation, instead of --kappa.")] = None,
+    delta: Annotated[float, typer.Option(help="The accuracy to plan for, as a share of the start's.")] = 0.01,
+    data_dir: DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """Say which step sizes a sketch allows on a data set, and what it costs, before training."""
+    from mast import advice, data, objectives, sketches
+
+    parsed = sketches.parse(sketch)
+    A, b = data.load(file, data_dir=data_dir)
+    f = objectives.Logistic(A, b, l2=l2, kappa=100.0 if kappa is None and l2 is None else kappa)
+    result = advice.advise(f, parsed, delta=delta)
+    if as_json:
+        import json
+
+        print(json.dumps(result.as_dict(), indent=1))
+    else:
+        from mast.advice_table import show
+
+        show(result)
+
+
+@app.command()
 def bench(
     only: Annotated[str, typer.Argument(help="Run only the benchmark files with this in their name.")] = "",
     folder: Annotated[Path, typer.Option(help="The folder with the benchmark files.")] = Path("benchmarks"),

@@ -10,6 +10,7 @@ from mast.sketches.mixture import Mixture
 from mast.sketches.perm_k import PermK
 from mast.sketches.rand_k import RandK
 from mast.sketches.sampled import Sampled
+from mast.sketches.spelling import parse
 
 __all__ = [
     "SUPPORT_LIMIT",
@@ -28,4 +29,5 @@ __all__ = [
     "Sampled",
     "Sketch",
     "UnscaledBernoulli",
+    "parse",
 ]

@@ -1,0 +1,197 @@
+"""Advice before training: what a sketch costs in step size and iterations, against plain training."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mast.errors import ArgumentError, MastError
+from mast.methods import make
+from mast.objectives import LinearModel, Objective
+from mast.problem import Problem
+from mast.sketches import Constants, Identity, Sketch
+from mast.theory import Guarantee
+
+REGIMES = ("strongly_convex", "convex", "nonconvex")
+METHODS = ("dsgd", "dsgd_sampled", "l_svrdsg", "s_page")
+
+
+@dataclass(frozen=True)
+class Line:
+    """What one statement says of one method."""
+
+    method: str
+    regime: str
+    step_size: float | None
+    against_plain: float | None  # how many times smaller the step size is than without a sketch
+    rate: float | None  # by what the error is multiplied in a step
+    neighbourhood: float | None  # what the bound tends to
+    iterations: int | None  # for the target
+    statement: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The constants of a problem, what every statement says, and one sentence."""
+
+    sketch: str
+    constants: Constants
+    L_f: float
+    mu_f: float
+    delta: float
+    r0sq: float
+    gap: float
+    lines: list[Line] = field(default_factory=list)
+    sentence: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything as numbers and text, for JSON."""
+        return asdict(self)
+
+
+def advise(
+    objective: Objective,
+    sketch: Sketch,
+    shift: ArrayLike | None = None,
+    *,
+    delta: float = 0.01,
+    seed: int = 0,
+) -> Advice:
+    """What theory says of training `objective` with `sketch`, from the shift (or 0).
+
+    The target of `iterations` is a bound of 2 delta |x0 - x_D*|², on the squared distance (strongly
+    convex) or on the excess value (convex); for non-convex statements |grad f_D|² <= delta |grad f_D(x0)|².
+
+    >>> import mast
+    >>> A, b = mast.data.load("a1a")
+    >>> mast.advise(mast.Logistic(A, b, kappa=100), mast.Bernoulli(0.7)).sentence
+    'keep 70 % of the weights: lower the step size 2.0 times; the same accuracy takes about 1.4 times...
+    """
+    if not 0 < delta < 1:
+        raise ArgumentError(f"delta must lie between 0 and 1, got {delta!r}")
+    problem = Problem(objective, sketch, shift)
+    plain = Problem(objective, Identity(), shift)
+    constants = sketch.constants(problem.dim)
+    start = _start(problem)
+    lines = [_gradient_descent(plain, "plain gd", delta), _gradient_descent(problem, "gd", delta)]
+    for method in METHODS:
+        lines += [
+            line for regime in REGIMES if (line := _line(method, problem, plain, regime, delta, start, seed))
+        ]
+    try:
+        gap = max(problem.infimum() - objective.infimum(), 0.0)
+    except MastError:
+        gap = math.nan
+    sentence = _sentence(problem, constants)
+    return Advice(
+        sketch._label(),
+        constants,
+        objective.smoothness,
+        objective.strong_convexity,
+        delta,
+        start.get("r0sq", math.nan),
+        gap,
+        lines,
+        sentence,
+    )
+
+
+def _start(problem: Problem) -> dict[str, float]:
+    """What is known of the start at the shift: distances and values, where f_D can be solved."""
+    x0 = problem.shift
+    try:
+        value, gradient = problem.value_and_gradient(x0)
+        known = {"grad0sq": float(gradient @ gradient)}
+        known["delta0"] = known["Psi0"] = max(value - problem.infimum(), 0.0)
+        known["r0sq"] = float(np.sum((x0 - problem.minimizer()) ** 2))
+        return known
+    except MastError:
+        return {}
+
+
+def _gradient_descent(problem: Problem, name: str, delta: float) -> Line:
+    """Exact gradients: of f itself for plain training, of f_D else."""
+    f, c = problem.objective, problem.sketch.constants(problem.dim)
+    size, mu = 1 / problem.smoothness, problem.strong_convexity
+    regime = "strongly_convex" if mu > 0 else "convex" if f.convex else "nonconvex"
+    statement = "gradient descent on an L_D L_f smooth function"
+    rate = 1 - size * mu if mu else None
+    iterations = math.ceil(math.log(1 / (2 * delta)) / -math.log(rate)) if rate and delta < 0.5 else None
+    return Line(name, regime, size, c.L_D, rate, 0.0, iterations, statement)
+
+
+def _line(
+    method: str,
+    problem: Problem,
+    plain: Problem,
+    regime: str,
+    delta: float,
+    start: dict[str, float],
+    seed: int,
+) -> Line | None:
+    """One row of the table, or None where the method, the regime and the problem do not go together."""
+    f = problem.objective
+    if method == "dsgd_sampled" and not isinstance(f, LinearModel):
+        return None
+    if (regime == "strongly_convex" and f.strong_convexity == 0) or (regime == "convex" and not f.convex):
+        return None
+    try:
+        guarantee = make(method, {}).bind(problem, seed).guarantee(regime)
+    except MastError:
+        return None
+    plan = _plan(guarantee, delta, start)
+    steps = plan[1] if plan else 1000
+    size = float(guarantee.max_step_size(T=steps))
+    plain_size = float(
+        make("dsgd", {}).bind(plain, seed).guarantee(regime, with_gap=False).max_step_size(T=steps)
+    )
+    mu = problem.strong_convexity
+    rate = 1 - size * mu if regime == "strongly_convex" else None
+    tends_to = _neighbourhood(guarantee, size, start)
+    iterations = plan[1] if plan else None
+    return Line(method, regime, size, plain_size / size, rate, tends_to, iterations, guarantee.statement)
+
+
+def _plan(guarantee: Guarantee, delta: float, start: dict[str, float]) -> tuple[float, int] | None:
+    known = {name: value for name, value in start.items() if name != "grad0sq"}
+    if guarantee.algorithm == "L-SVRDSG":
+        known["Psi0"] = start.get("r0sq", math.nan)
+    try:
+        if guarantee.regime == "nonconvex":
+            plan = guarantee.plan(eps=math.sqrt(delta * start["grad0sq"]), **known)
+        else:
+            plan = guarantee.plan(delta=delta, **known)
+    except (MastError, KeyError):
+        return None
+    return plan.step_size, plan.iterations
+
+
+def _neighbourhood(guarantee: Guarantee, size: float, start: dict[str, float]) -> float | None:
+    """The bound after very many steps at the largest step size; it depends on T itself if non-convex."""
+    if guarantee.regime == "nonconvex":
+        return None
+    known = {name: value for name, value in start.items() if name != "grad0sq"}
+    try:
+        return float(guarantee.bound(size, 1e15, **known))
+    except MastError:
+        return None
+
+
+def _sentence(problem: Problem, c: Constants) -> str:
+    if not math.isfinite(c.L_max):
+        return (
+            "this sketch is unbounded, so no step size is guaranteed for stochastic steps: use exact "
+            f"gradient descent on f_D with 1/(L_f L_D) = {1 / problem.smoothness:.3g}, or a sketch that is bounded"
+        )
+    atoms = problem.sketch.marginals(problem.dim) or [(np.ones(1), np.ones(1))]
+    kept = float(np.mean(sum(np.where(scales != 0, shares, 0.0) for shares, scales in atoms)))
+    lower = f"lower the step size {c.L_max:.1f} times" if c.L_max > 1.0001 else "the step size may stay"
+    slower = c.L_max / c.mu_D
+    return (
+        f"keep {100 * kept:.3g} % of the weights: {lower}; "
+        f"the same accuracy takes about {slower:.1f} times the iterations"
+    )
