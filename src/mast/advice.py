@@ -27,7 +27,7 @@ class Line:
     method: str
     regime: str
     step_size: float | None
-    against_plain: float | None  # how many times smaller the step size is than without a sketch
+    against_plain: float | None  # how many times the sketch lowers the step size
     rate: float | None  # by what the error is multiplied in a step
     neighbourhood: float | None  # what the bound tends to
     iterations: int | None  # for the target
@@ -147,7 +147,7 @@ def _line(
     steps = plan[1] if plan else 1000
     size = float(guarantee.max_step_size(T=steps))
     plain_size = float(
-        make("dsgd", {}).bind(plain, seed).guarantee(regime, with_gap=False).max_step_size(T=steps)
+        make(method, {}).bind(plain, seed).guarantee(regime, with_gap=False).max_step_size(T=steps)
     )
     mu = problem.strong_convexity
     rate = 1 - size * mu if regime == "strongly_convex" else None
@@ -185,7 +185,7 @@ def _sentence(problem: Problem, c: Constants) -> str:
     if not math.isfinite(c.L_max):
         return (
             "this sketch is unbounded, so no step size is guaranteed for stochastic steps: use exact "
-            f"gradient descent on f_D with 1/(L_f L_D) = {1 / problem.smoothness:.3g}, or a sketch that is bounded"
+            f"gradient descent on f_D with 1/(L_f L_D) = {1 / problem.smoothness:.3g}, or a bounded sketch"
         )
     atoms = problem.sketch.marginals(problem.dim) or [(np.ones(1), np.ones(1))]
     kept = float(np.mean(sum(np.where(scales != 0, shares, 0.0) for shares, scales in atoms)))
