@@ -358,11 +358,13 @@ class TestEnds:
     def test_estimates_where_nothing_is_exact(self):
         f = mast.Function(lambda x: (float(np.cosh(x).sum()), np.sinh(x)), 30, smoothness=2, convex=True)
         problem = mast.Problem(f, mast.Bernoulli(0.5))
-        plain = mast.minimize(problem, "dsgd", 10, 0.01, np.ones(30))
+        plain = mast.minimize(problem, "dsgd", 10, 0.01, np.ones(30), samples=0)
         assert math.isnan(plain.rows[-1]["f_D"])
         assert math.isfinite(plain.rows[-1]["f"])
-        estimated = mast.minimize(problem, "dsgd", 10, 0.01, np.ones(30), samples=50)
+        estimated = mast.minimize(problem, "dsgd", 10, 0.01, np.ones(30))
+        assert estimated.estimated
         assert estimated.rows[-1]["f_D"] < estimated.rows[0]["f_D"]
+        assert not mast.minimize(PROBLEM, "dsgd", 1).estimated
 
 
 class TestBytes:

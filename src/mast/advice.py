@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from mast.errors import ArgumentError, MastError
 from mast.methods import make
+from mast.methods.constants import gap_of
 from mast.objectives import LinearModel, Objective
 from mast.problem import Problem
 from mast.sketches import Constants, Identity, Sketch
@@ -82,10 +83,7 @@ def advise(
         lines += [
             line for regime in REGIMES if (line := _line(method, problem, plain, regime, delta, start, seed))
         ]
-    try:
-        gap = max(problem.infimum() - objective.infimum(), 0.0)
-    except MastError:
-        gap = math.nan
+    gap = gap_of(problem, "quick").value
     sentence = _sentence(problem, constants)
     return Advice(
         sketch._label(),
@@ -94,23 +92,30 @@ def advise(
         objective.strong_convexity,
         delta,
         start.get("r0sq", math.nan),
-        gap,
+        math.nan if gap is None else gap,
         lines,
         sentence,
     )
 
 
 def _start(problem: Problem) -> dict[str, float]:
-    """What is known of the start at the shift: distances and values, where f_D can be solved."""
-    x0 = problem.shift
+    """What is known of the start at the shift v: exact where f_D is cheap to solve, else bounds.
+
+    At v itself f_D and its gradient are those of f, and f_D^inf >= f^inf for convex f.
+    """
+    f, v = problem.objective, problem.shift
+    value, gradient = f.value_and_gradient(v)
+    known = {"grad0sq": float(gradient @ gradient)}
     try:
-        value, gradient = problem.value_and_gradient(x0)
-        known = {"grad0sq": float(gradient @ gradient)}
-        known["delta0"] = known["Psi0"] = max(value - problem.infimum(), 0.0)
-        known["r0sq"] = float(np.sum((x0 - problem.minimizer()) ** 2))
-        return known
+        lowest = problem.infimum() if problem.cheap else f.infimum()
+        known["delta0"] = known["Psi0"] = max(value - lowest, 0.0)
+        if problem.cheap:
+            known["r0sq"] = float(np.sum((v - problem.minimizer()) ** 2))
+        elif problem.strong_convexity > 0:
+            known["r0sq"] = 2 * known["delta0"] / problem.strong_convexity
     except MastError:
-        return {}
+        pass
+    return known
 
 
 def _gradient_descent(problem: Problem, name: str, delta: float) -> Line:
@@ -140,14 +145,14 @@ def _line(
     if (regime == "strongly_convex" and f.strong_convexity == 0) or (regime == "convex" and not f.convex):
         return None
     try:
-        guarantee = make(method, {}).bind(problem, seed).guarantee(regime)
+        guarantee = make(method, {}).bind(problem, seed).guarantee(regime, effort="quick")
     except MastError:
         return None
     plan = _plan(guarantee, delta, start)
     steps = plan[1] if plan else 1000
     size = float(guarantee.max_step_size(T=steps))
     plain_size = float(
-        make(method, {}).bind(plain, seed).guarantee(regime, with_gap=False).max_step_size(T=steps)
+        make(method, {}).bind(plain, seed).guarantee(regime, effort="none").max_step_size(T=steps)
     )
     mu = problem.strong_convexity
     rate = 1 - size * mu if regime == "strongly_convex" else None

@@ -19,7 +19,7 @@ def show(advice: Advice) -> None:
         highlight=False,
     )
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("method")
+    table.add_column("method", no_wrap=True)
     table.add_column("regime")
     for name in (
         "step size",

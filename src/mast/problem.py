@@ -17,6 +17,8 @@ from mast.objectives import Objective, Sketched, mean
 from mast.randomness import Key, Purpose, whole
 from mast.sketches import Draw, Sketch
 
+CHEAP = 1_000_000  #: an exact f_D that takes more losses than this is not computed by the way
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -54,6 +56,14 @@ class AbstractProblem(ABC):
     @abstractmethod
     def strong_convexity(self) -> float:
         """f_D is at least this strongly convex; 0 if that is not known."""
+
+    @cached_property
+    def cheap(self) -> bool:
+        """Whether f_D has an exact form that takes no patience."""
+        try:
+            return self.exact.work <= CHEAP
+        except NotExactError:
+            return False
 
     def value(self, x: ArrayLike) -> float:
         """f_D(x), exactly."""

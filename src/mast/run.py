@@ -26,7 +26,7 @@ from mast.problem import AbstractProblem
 from mast.progress import Progress
 from mast.randomness import Key, whole
 from mast.theory import Guarantee
-from mast.trace import SOLVABLE, Measure, frame, trace_steps
+from mast.trace import SAMPLES, SOLVABLE, Measure, frame, trace_steps
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -54,6 +54,7 @@ class Result:
     diverged_at : the step at which a run began to diverge, else None.
     state : the method's last state.
     infimum : f_D^inf, or NaN where it is not known.
+    estimated : whether f_D and grad_sq in the trace are Monte Carlo estimates.
     """
 
     x: Array
@@ -66,6 +67,7 @@ class Result:
     diverged_at: int | None
     state: State
     infimum: float
+    estimated: bool
     rows: list[dict[str, Any]] = field(repr=False)
 
     @property
@@ -97,7 +99,7 @@ def minimize(
     *,
     regime: str | None = None,
     trace: str | int | Iterable[int] = "log",
-    samples: int = 0,
+    samples: int = SAMPLES,
     tol: float | None = None,
     checkpoint: str | Path | None = None,
     progress: bool | None = None,
@@ -125,7 +127,7 @@ def minimize(
     trace
         When to measure: "log", every so many steps, or a list of steps.
     samples
-        Draws for estimating f_D where it has no exact form.
+        Draws for estimating f_D in the trace where it has no (cheap) exact form; 0 leaves it out.
     tol
         Stop with status "converged" when the squared gradient of f_D is at most this.
     checkpoint
@@ -167,6 +169,7 @@ def minimize(
         run.diverged_at,
         run.state,
         run.measure.infimum,
+        not run.measure.exact,
         run.rows,
     )
 
@@ -284,7 +287,7 @@ def _fine(x: Array) -> bool:
 def _guarantee(method: Method, regime: str | None) -> tuple[Guarantee | None, str]:
     """The statement that applies, or None and the reason."""
     try:
-        guarantee = method.guarantee(regime, with_gap=method.problem.dim <= SOLVABLE)
+        guarantee = method.guarantee(regime, effort="quick" if method.problem.dim <= SOLVABLE else "none")
         return guarantee, guarantee.statement
     except MastError as error:
         if regime is not None:

@@ -16,7 +16,7 @@ from mast.methods import make
 from mast.problem import AbstractProblem
 from mast.progress import Progress
 from mast.run import minimize, start_of, step_sizes_of
-from mast.trace import COLUMNS, table_of, trace_steps
+from mast.trace import COLUMNS, SAMPLES, table_of, trace_steps
 
 if TYPE_CHECKING:
     import pandas
@@ -47,7 +47,7 @@ def sweep(
     progress: bool | None = None,
     x0: Any = None,
     trace: str | int | Iterable[int] = "log",
-    samples: int = 0,
+    samples: int = SAMPLES,
     tol: float | None = None,
 ) -> pandas.DataFrame:
     """Run every combination and return all traces as one tidy DataFrame.

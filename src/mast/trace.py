@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("step", "passes", "seconds", "f", "f_D", "grad_sq", "dist_sq", "bytes")
 POINTS_A_DECADE = 16
+SAMPLES = 100  #: draws that estimate f_D at a point where it has no cheap exact form
 SOLVABLE = 5000  #: up to this dimension a run may solve its problem, for the distance and the bound
 
 
@@ -54,21 +55,17 @@ class Measure:
 
     The distance needs the solution, which is computed in up to `SOLVABLE` dimensions.
 
-    Where f_D has no exact form, value and gradient are NaN; with `samples` > 0 they are estimated
-    from that many draws, the same at each point.
+    Where f_D has no cheap exact form, value and gradient are estimated from `samples` draws, the same
+    at each point; with none they are NaN.
     """
 
     problem: AbstractProblem
-    samples: int = 0
+    samples: int = SAMPLES
     exact: bool = field(init=False)
     solution: Array | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        try:
-            _ = self.problem.exact
-            self.exact = True
-        except MastError:
-            self.exact = False
+        self.exact = self.problem.cheap
         if self.exact and self.problem.dim <= SOLVABLE:
             try:
                 self.solution = self.problem.minimizer()

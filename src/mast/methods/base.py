@@ -69,13 +69,16 @@ class Method(ABC):
         for offset, step_size in enumerate(step_sizes.tolist()):
             self.step(state, t + offset, step_size)
 
-    def guarantee(self, regime: str | None = None, with_gap: bool = True) -> Guarantee:
-        """What theory promises for this method on its problem; the gap takes solving f and f_D."""
+    def guarantee(self, regime: str | None = None, effort: str = "exact") -> Guarantee:
+        """What theory promises for this method on its problem.
+
+        The gap takes solving f and f_D; `effort` says how much of that is wanted (see `gap_of`).
+        """
         raise NoGuaranteeError(f"there is no statement about {self.name!r}: choose the step size yourself")
 
     def default_step_size(self, steps: int) -> float:
         """The largest step size that the sharpest statement allows."""
-        return float(self.guarantee(with_gap=False).max_step_size(T=max(steps, 1)))
+        return float(self.guarantee(effort="none").max_step_size(T=max(steps, 1)))
 
     def options(self) -> dict[str, Any]:
         """The options and their values."""

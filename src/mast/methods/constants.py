@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass, replace
 
@@ -43,13 +44,15 @@ def regime_of(problem: AbstractProblem, regime: str | None = None) -> str:
     return "convex" if all(p.objective.convex for p in problem.problems) else "nonconvex"
 
 
-def gap_of(problem: AbstractProblem, wanted: bool = True, sharp: bool = False) -> Gap:
-    """f_D^inf - mean_i f_i^inf: exact where f_D is, else bounded by Theorem 1; nothing if not wanted.
+def gap_of(problem: AbstractProblem, effort: str = "exact", sharp: bool = False) -> Gap:
+    """f_D^inf - mean_i f_i^inf: exact where f_D is, else bounded by Theorem 1.
+
+    `effort` is "exact", "quick" (exact only where that takes no patience) or "none".
 
     With `sharp` (DSGD with exact sketched gradients only), E f_S^inf takes the place of f^inf where
     it can be had: it is f_D^inf itself if f_D splits into blocks.
     """
-    if not wanted:
+    if effort == "none":
         return Gap(None, SKIPPED)
     if sharp and isinstance(problem, Problem) and problem.objective.convex:
         if problem.sketch.separable(problem.dim) is not None:
@@ -66,12 +69,10 @@ def gap_of(problem: AbstractProblem, wanted: bool = True, sharp: bool = False) -
     if not np.isfinite(infima).all():
         return Gap(None, ABSENT)
     source = EXACT if all(f.infimum_exact for f in objectives) else LOWER
-    try:
-        exact = problem.exact
-        if exact.infimum_exact:
-            return Gap(max(exact.infimum() - float(np.mean(infima)), 0.0), source)
-    except (NotExactError, ArgumentError):
-        pass
+    if effort == "exact" or problem.cheap:
+        with contextlib.suppress(NotExactError, ArgumentError):
+            if problem.exact.infimum_exact:
+                return Gap(max(problem.infimum() - float(np.mean(infima)), 0.0), source)
     return _by_theorem_1(problem, infima)
 
 

@@ -147,9 +147,9 @@ class Distributed(Method):
             state.bytes += values.nbytes + answer.nbytes
             state.gradients += getattr(problem.objective, "terms", 1) * self.local_steps
 
-    def guarantee(self, regime: str | None = None, with_gap: bool = True) -> theory.Guarantee:
+    def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:
         """Theorem 15, 16 or 5, as sharp as the coupling allows."""
-        problems, gap = self.problem.problems, gap_of(self.problem, with_gap)
+        problems, gap = self.problem.problems, gap_of(self.problem, effort)
         constants = [p.sketch.constants(p.dim) for p in problems]
         return gap.mark(
             theory.distributed(

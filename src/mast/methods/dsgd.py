@@ -23,10 +23,10 @@ class DSGD(SingleMethod):
         descend(state.x, S, h, step_size)
         state.gradients += self.terms
 
-    def guarantee(self, regime: str | None = None, with_gap: bool = True) -> theory.Guarantee:
+    def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:
         """Theorem 2, 10 or 3, with the sharper gap where it is known."""
         f, c = self.problem.objective, self.problem.sketch.constants(self.problem.dim)
-        gap = gap_of(self.problem, with_gap, sharp=True)
+        gap = gap_of(self.problem, effort, sharp=True)
         return gap.mark(
             theory.dsgd(
                 regime_of(self.problem, regime),

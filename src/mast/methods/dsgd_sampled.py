@@ -70,12 +70,12 @@ class DSGDSampled(SingleMethod):
         self.loop.run(state.x, self.seed, t, step_sizes)
         state.gradients += self.batch_size * step_sizes.size
 
-    def guarantee(self, regime: str | None = None, with_gap: bool = True) -> theory.Guarantee:
+    def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:
         """Theorem 12, 13 or 4, with the constants of sampling terms."""
         f, c = self.f, self.problem.sketch.constants(self.problem.dim)
-        gap = gap_of(self.problem, with_gap)
+        gap = gap_of(self.problem, effort)
         terms_gap = None
-        if with_gap:
+        if effort != "none":
             with contextlib.suppress(MastError):
                 terms_gap = max(f.infimum() - float(f.term_infima().mean()), 0.0)
         A, B, C = theory.sampling_constants(

@@ -75,10 +75,10 @@ class LSVRDSG(OverSupport):
                 state.hhat = self.mean_gradient(before, self.key(t), self.b)
                 state.gradients += self.cost
 
-    def guarantee(self, regime: str | None = None, with_gap: bool = True) -> theory.Guarantee:
+    def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:
         """Theorem 17 or 19, for the kind of batch."""
         f, c = self.problem.objective, self.over.sketch.constants(self.problem.dim)
-        gap = gap_of(self.over, with_gap)
+        gap = gap_of(self.over, effort)
         return gap.mark(
             theory.l_svrdsg(
                 regime_of(self.problem, regime),

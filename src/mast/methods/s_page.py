@@ -79,7 +79,7 @@ class SPAGE(OverSupport):
         state.h = state.h + change / self.b_small
         state.gradients += 2 * self.b_small * self.terms
 
-    def guarantee(self, regime: str | None = None, with_gap: bool = True) -> theory.Guarantee:
+    def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:
         """Theorem 20, which needs no convexity."""
         if regime not in (None, "nonconvex"):
             raise NoGuaranteeError(f"S-PAGE has a statement for non-convex f only, none for {regime!r}")

@@ -76,6 +76,11 @@ class Objective(ABC):
         """The greatest lower bound of f."""
         return self._minimum[1]
 
+    @property
+    def work(self) -> int:
+        """Roughly how many losses a value takes, for those who would rather estimate than wait."""
+        return 1
+
     #: whether `infimum()` is the infimum itself, or only a lower bound of it
     infimum_exact: bool = True
 

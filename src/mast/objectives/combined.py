@@ -110,6 +110,11 @@ class Mean(Objective):
 
         return product, np.asarray(sum(w * q for w, (_, q) in zip(self.weights, parts, strict=True)))
 
+    @property
+    def work(self) -> int:
+        """That of all of them."""
+        return sum(f.work for f in self.objectives)
+
     def hessian(self, x: ArrayLike) -> Array:
         """The mean of the Hessians."""
         x = self._point(x)

@@ -54,6 +54,11 @@ class Rowwise(SketchedLinear):
         self._keep = None if law.keep is None else law.keep[pairs.units]
         self._tables = {} if law.patterns is None else {m: law.patterns(m)[_bits(m)] for m in pairs.lengths}
 
+    @property
+    def work(self) -> int:
+        """The number of cases."""
+        return int((1 << self.pairs.row_lengths).sum())
+
     def _cases(self, x: Array) -> Iterator[tuple[Indices, int, Array, Array]]:
         """Chunks of rows of one length: (rows, length, margins, weights) of all their cases."""
         kernels, pairs, rates = _kernels(), self.pairs, self.model.rates
