@@ -34,12 +34,13 @@ ALLOWED = {
     "advice_table": {"advice"},
     "sweeps": CORE | {"methods", "run", "trace", "checkpoint", "progress", "files"},
     "run": CORE | {"methods", "trace", "checkpoint", "progress", "plots"},
-    "learn": CORE | {"methods", "run", "data", "files"},
+    "learn": CORE | {"methods", "run", "data", "files", "plots", "progress"},
     "nn": CORE | {"files"},
     "cluster": CORE | {"methods", "run", "nn", "data", "files"},
     "federated": CORE | {"methods", "run", "nn", "cluster", "data", "files"},
     "experiments": CORE | {"methods", "run", "data", "files", "learn", "nn"},
-    "cli": CORE | {"methods", "run", "data", "files", "learn", "experiments", "bench", "advice", "advice_table"},
+    "cli": CORE
+    | {"methods", "run", "data", "files", "learn", "experiments", "bench", "advice", "advice_table"},
 }
 ALWAYS = {"__version__"}
 
