@@ -236,6 +236,7 @@ def claims(numbers: Any, name: str) -> list[Claim]:
             f"no MAST model below 0.5, and no ERM model except at K = {last}",
             f"MAST {len(below['MAST'])} models; ERM {len(below['ERM'])} models"
             + (f", at K = {', '.join(map(str, extreme))}" if extreme else "")
+            + ("" if extreme else ": none at all here")
             + f"; lowest ERM {erm['accuracy'].min():.3f}, lowest MAST {mast['accuracy'].min():.3f}",
             below["MAST"].empty and set(extreme) <= {last},
         ),
@@ -282,7 +283,7 @@ def draw(numbers: Any, done: list[Done], names: list[str], as_swarm: bool) -> An
             ax.set_title(name)
             ax.grid(axis="x", visible=False)
             if as_swarm:
-                style.swarm(ax, groups, half_width=0.19, size=2.4)
+                style.swarm(ax, groups, half_width=0.19, size=2.0)
             else:
                 for position, values, colour in groups:
                     style.box(ax, values, position, 0.34, colour)

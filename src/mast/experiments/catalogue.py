@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from mast.errors import ArgumentError
-from mast.experiments import accuracy
+from mast.experiments import accuracy, rand1, trajectory
 from mast.experiments.findings import Experiment
 
-EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (accuracy.EXPERIMENT,)}
+EXPERIMENTS: dict[str, Experiment] = {
+    module.EXPERIMENT.name: module.EXPERIMENT for module in (accuracy, trajectory, rand1)
+}
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "convex": ("accuracy",),
+    "convex": ("accuracy", "trajectory", "rand1"),
 }
 
 

@@ -79,6 +79,10 @@ def band(
 
 def box(axes: Any, values: Array, position: float, width: float, colour: str) -> None:
     """A box plot with its median in white: quartiles, and whiskers at 1.5 times their distance."""
+    from matplotlib.patheffects import Normal, Stroke
+
+    # a rim keeps the white line visible where the box has no height
+    rim = [Stroke(linewidth=3.2, foreground=colour), Normal()]
     axes.boxplot(
         [values],
         positions=[position],
@@ -88,7 +92,7 @@ def box(axes: Any, values: Array, position: float, width: float, colour: str) ->
         boxprops={"facecolor": colour, "edgecolor": colour, "linewidth": 0.8},
         whiskerprops={"color": colour, "linewidth": 1.1},
         capprops={"color": colour, "linewidth": 1.1},
-        medianprops={"color": "white", "linewidth": 2.0},
+        medianprops={"color": "white", "linewidth": 2.0, "path_effects": rim},
         flierprops={"marker": "d", "markersize": 2.6, "markerfacecolor": colour, "markeredgewidth": 0},
     )
 

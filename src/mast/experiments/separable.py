@@ -1,0 +1,115 @@
+"""Runs with Rand-1 sketches of logistic losses, coordinate by coordinate.
+
+With Rand-1, f_D(x) = (1/d) sum_j phi_j(d x_j): coordinate j moves only when it is drawn, and where it
+then goes depends on nothing else. So after t steps of DSGD the loss is known from how often each
+coordinate was drawn, and any number of seeds costs little more than counting. A test compares
+these curves with `mast.minimize`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mast.arrays import Array, Indices
+from mast.errors import ArgumentError
+from mast.objectives import Logistic
+from mast.sketches import RandK
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """phi_j(z) = sum_g weight_g log(1 + exp(-slope_g z)) + rest_j log 2 + l2/2 z², over the groups g of j.
+
+    A group is all rows with the same a_ij b_i: binary data have at most two a coordinate.
+    """
+
+    owner: Indices  # of each group, ascending
+    slope: Array
+    weight: Array
+    rest: Array
+    l2: float
+
+    @property
+    def d(self) -> int:
+        """The number of coordinates."""
+        return self.rest.size
+
+    @staticmethod
+    def of(f: Logistic) -> Coordinates:
+        """Group the entries of the data by column and value."""
+        A = f.design.csr
+        rows = np.repeat(np.arange(f.terms), np.diff(A.indptr))
+        pairs = np.stack([A.indices.astype(float), A.data * f.labels[rows]])
+        unique, inverse = np.unique(pairs, axis=1, return_inverse=True)
+        weight: Any = np.bincount(inverse.ravel(), weights=f.rates[rows], minlength=unique.shape[1])
+        owner = unique[0].astype(np.int64)
+        rest: Any = float(f.rates.sum()) - np.bincount(owner, weights=weight, minlength=f.dim)
+        return Coordinates(owner, unique[1], weight, rest, f.l2)
+
+    def values(self, z: Array) -> Array:
+        """phi_j(z_j) for all j."""
+        losses: Array = self.weight * np.logaddexp(0.0, -self.slope * z[self.owner])
+        total: Array = self._sum(losses) + self.rest * np.log(2.0) + self.l2 / 2 * z**2
+        return total
+
+    def slopes(self, z: Array) -> Array:
+        """phi_j'(z_j)."""
+        return self._sum(-self.weight * self.slope * self._pull(z)) + self.l2 * z
+
+    def curvatures(self, z: Array) -> Array:
+        """phi_j''(z_j)."""
+        pull = self._pull(z)
+        return self._sum(self.weight * self.slope**2 * pull * (1 - pull)) + self.l2
+
+    def largest_curvatures(self) -> Array:
+        """What phi_j'' is at most: L_jj, its value at 0."""
+        return self.curvatures(np.zeros(self.d))
+
+    def _pull(self, z: Array) -> Array:
+        """1/(1 + exp(m)) of each group's margin m, without overflow."""
+        half: Array = 0.5 * (1 - np.tanh(self.slope * z[self.owner] / 2))
+        return half
+
+    def _sum(self, terms: Array) -> Array:
+        totals: Any = np.bincount(self.owner, weights=terms, minlength=self.d)
+        return totals.astype(np.float64, copy=False)  # type: ignore[no-any-return]
+
+    def path(self, x0: Array, factor: float, moves: int) -> Array:
+        """phi_j after 0, 1, ..., `moves` moves of each coordinate: z <- z - factor phi_j'(z), z = d x."""
+        z = self.d * x0
+        values = np.empty((moves + 1, self.d))
+        values[0] = self.values(z)
+        for m in range(moves):
+            z = z - factor * self.slopes(z)
+            values[m + 1] = self.values(z)
+        return values
+
+    def end(self, x0: Array, factor: float, counts: Indices) -> Array:
+        """phi_j after counts_j moves of coordinate j."""
+        z = self.d * x0
+        for m in range(int(counts.max())):
+            z = np.where(m < counts, z - factor * self.slopes(z), z)
+        return self.values(z)
+
+
+def drawn(d: int, seed: int, stops: Indices) -> Indices:
+    """How often each coordinate was drawn by Rand-1 before each stop: the draws of `mast.minimize`."""
+    import importlib
+
+    kernels: Any = importlib.import_module("mast.experiments.kernels")  # Numba takes a while to load
+    units = RandK(1).units(d)
+    if units is None:
+        raise ArgumentError(f"Rand-1 runs are drawn for up to 65,536 features, this data set has {d:,}")
+    words = np.array([seed & 0xFFFFFFFF, seed >> 32], dtype=np.uint32)
+    counts: Indices = kernels.times_drawn(int(units.kind), 1, units.thresholds, words, stops, d)
+    return counts
+
+
+def losses(values: Array, counts: Indices) -> Array:
+    """f_D at each stop, from the paths of the coordinates and how often each was drawn."""
+    d = counts.shape[1]
+    result: Array = values[counts, np.arange(d)].mean(axis=1)
+    return result
