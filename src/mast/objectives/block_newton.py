@@ -108,8 +108,9 @@ def _search(
     for _ in range(tries):
         x_new = x - parts.per_coordinate(t) * step
         values_new, g_new = parts.evaluate(x_new)
-        enough = (values_new <= values - 1e-4 * t * slopes) | (parts.norms(g_new) < (1 - 0.1 * t) * norms)
-        enough = (enough & np.isfinite(values_new)) | ~active
+        level = values_new <= values + NEAR * np.abs(values)  # then a smaller gradient is progress too
+        enough = values_new <= values - 1e-4 * t * slopes
+        enough |= (level & (parts.norms(g_new) < (1 - 0.1 * t) * norms)) | ~active
         if enough.all():
             break
         t = np.where(enough, t, t / 2)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from mast.arrays import Array
+from mast.objectives.base import Objective
 from mast.objectives.linear import LinearModel, ridge_from
 from mast.objectives.losses import HalfSquare
+from mast.objectives.moments import Moments
 from mast.objectives.newton import LARGEST_DIMENSION
 from mast.objectives.penalties import Ridge
+from mast.objectives.quadratic import Quadratic
 
+if TYPE_CHECKING:
+    from mast.sketches import Sketch
+
+LARGEST_MATRIX = 2000  #: up to this dimension f_D is made a quadratic with a dense matrix
 DENSE_ENTRIES = 20_000_000  #: up to so many entries a dense factorisation of A is a reasonable tool
 
 
@@ -39,6 +46,7 @@ class LeastSquares(LinearModel):
 
     loss = HalfSquare()
     convex = True
+    penalty: Ridge
 
     def __init__(
         self,
@@ -74,6 +82,23 @@ class LeastSquares(LinearModel):
         if self.l2 == 0.0:
             return np.where(bend > 0, 0.0, whole)
         return np.asarray(whole * (self.l2 / (self.l2 + bend)))
+
+    @cached_property
+    def quadratic(self) -> Quadratic:
+        """The same function as x'Hx/2 - b'x + c; for moderate dimensions."""
+        H = self.design.gram(self.rates) + self.l2 * np.eye(self.dim)
+        weighted = self.rates * self.labels
+        return Quadratic(H, self.design.transpose_times(weighted), 0.5 * float(weighted @ self.labels))
+
+    def sketched(self, sketch: Sketch, shift: Array) -> Objective | None:  # type: ignore[override]
+        """f_D, from the sketch's second moments alone: any sketch, rows of any length."""
+        if self.dim <= LARGEST_MATRIX:
+            return self.quadratic.sketched(sketch, shift)
+        if sketch.components() is None and sketch.separable(self.dim) is None:
+            form = sketch.moment_form(self.dim) if sketch.diagonal else None
+            if form is not None:
+                return Moments(self, sketch, shift, self.penalty.sketched(sketch, shift), form)
+        return super().sketched(sketch, shift)
 
     @cached_property
     def _minimum(self) -> tuple[Array, float]:

@@ -126,8 +126,9 @@ def _search(
     for _ in range(3 if near else 60):
         x_new = x - t * step
         value_new, g_new = f.value_and_gradient(x_new)
-        enough = np.isfinite(value_new) and (
-            value_new <= value - 1e-4 * t * slope or float(np.linalg.norm(g_new)) < (1 - 0.1 * t) * size
+        level = value_new <= value + NEAR * abs(value)  # then a smaller gradient is progress too
+        enough = value_new <= value - 1e-4 * t * slope or (
+            level and float(np.linalg.norm(g_new)) < (1 - 0.1 * t) * size
         )
         if enough:
             return x_new, value_new, g_new

@@ -14,7 +14,7 @@ from mast.arrays import Array, Indices, numbers
 from mast.errors import ArgumentError, BiasedSketchError, NotDiagonalError, SupportTooLargeError
 from mast.randomness import Key, whole
 from mast.sketches import laws
-from mast.sketches.laws import Atoms, LocalLaw
+from mast.sketches.laws import Atoms, LocalLaw, MomentForm
 from mast.sketches.units import Units
 
 SUPPORT_LIMIT = 1 << 16  #: a support with more draws than this is not listed
@@ -221,14 +221,18 @@ class Sketch(ABC):
         """The sketch as arrays for compiled loops; None if it has no such form."""
         return None
 
+    def structure(self, d: int) -> Units | None:
+        """The same arrays for statements about laws: also in dimensions too large for compiled loops."""
+        return self.units(d)
+
     def local_law(self, d: int) -> LocalLaw | None:
         """The law of S on any few coordinates, in a form that can be enumerated; None if there is none."""
-        units = self.units(d)
+        units = self.structure(d)
         return None if units is None else laws.local_law(units)
 
     def marginals(self, d: int) -> Atoms | None:
         """The law of each single entry of a diagonal S; None if it takes infinitely, or very, many values."""
-        units = self.units(d)
+        units = self.structure(d)
         if units is not None:
             return laws.marginals(units)
         size = self.support_size(d)
@@ -236,6 +240,11 @@ class Sketch(ABC):
             return None
         draws = ((p, draw) for p, draw in self._support(d) if isinstance(draw, DiagonalDraw))
         return [(np.full(d, p), draw.diagonal()) for p, draw in draws]
+
+    def moment_form(self, d: int) -> MomentForm | None:
+        """E[c c'] of a diagonal sketch in a form that needs no d x d matrix; None if there is none."""
+        units = self.structure(d)
+        return None if units is None else laws.moment_form(units)
 
     def components(self) -> list[tuple[float, Sketch]] | None:
         """The (weight, sketch) pairs that this one chooses from, if it is a mixture; else None."""

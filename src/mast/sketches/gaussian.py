@@ -15,6 +15,7 @@ from mast.arrays import Array
 from mast.errors import ArgumentError
 from mast.randomness import Key
 from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch, everything
+from mast.sketches.laws import MomentForm
 
 
 class Gaussian(Sketch):
@@ -47,6 +48,10 @@ class Gaussian(Sketch):
     def second_moment(self, d: int) -> Array:
         """Independent coordinates of mean 1."""
         return np.ones((self._check(d), d)) + self.sigma**2 * np.eye(d)
+
+    def moment_form(self, d: int) -> MomentForm:
+        """Ones, and sigma² more on the diagonal."""
+        return MomentForm(1.0, np.ones(self._check(d)), everything(d), np.full(d, self.sigma**2))
 
     def support_size(self, d: int) -> None:
         """Infinite."""

@@ -12,7 +12,7 @@ from mast.arrays import Array, Indices, frozen
 from mast.errors import ArgumentError, NotDiagonalError
 from mast.randomness import Key
 from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch
-from mast.sketches.laws import Atoms
+from mast.sketches.laws import Atoms, MomentForm
 from mast.sketches.perm_k import _checked_blocks
 from mast.sketches.units import Units, units_of
 
@@ -105,6 +105,14 @@ class Grouped(Sketch):
         inner = self.sketch.marginals(self.groups)
         return None if inner is None else [(p[self.labels], c[self.labels]) for p, c in inner]
 
+    def moment_form(self, d: int) -> MomentForm | None:
+        """That of the groups."""
+        self._check(d)
+        inner = self.sketch.moment_form(self.groups)
+        if inner is None:
+            return None
+        return MomentForm(inner.share, inner.m[self.labels], inner.labels[self.labels], inner.extra)
+
     def components(self) -> list[tuple[float, Sketch]] | None:
         """Those of the sketch over the groups, each grouped alike."""
         inner = self.sketch.components()
@@ -118,7 +126,14 @@ class Grouped(Sketch):
     def units(self, d: int) -> Units | None:
         """Those of the groups, with the groups' members."""
         self._check(d)
-        inner = self.sketch.units(self.groups)
+        return self._spread_units(self.sketch.units(self.groups))
+
+    def structure(self, d: int) -> Units | None:
+        """That of the groups, with the groups' members."""
+        self._check(d)
+        return self._spread_units(self.sketch.structure(self.groups))
+
+    def _spread_units(self, inner: Units | None) -> Units | None:
         if inner is None:
             return None
         unit_of = inner.unit_of[self.labels]

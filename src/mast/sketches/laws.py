@@ -42,8 +42,7 @@ def local_law(units: Units) -> LocalLaw | None:
     if units.kind is Kind.SUBSET:
         sizes = {units.k: 1.0}
     elif units.kind is Kind.REDRAWN:
-        small, larger = divmod(count, units.k)
-        sizes = {small: (units.k - larger) / units.k, small + 1: larger / units.k}
+        sizes = _redrawn_sizes(count, units.k)
     else:
         return None
     return LocalLaw(units.unit_of, units.scales, patterns=lambda m: _patterns(count, sizes, m))
@@ -75,3 +74,36 @@ def _patterns(count: int, sizes: dict[int, float], m: int) -> Array:
                 p *= max(count - size - b, 0) / (count - r - b)
             out[r] += p
     return out
+
+
+class MomentForm(NamedTuple):
+    """E[c c'] without a d x d matrix: ``share m m'``, plus ``extra[u]`` within unit u."""
+
+    share: float
+    m: Array
+    labels: Indices
+    extra: Array
+
+
+def moment_form(units: Units) -> MomentForm:
+    """The second moments of a sketch that is given as arrays."""
+    labels, scales, count = units.unit_of, units.scales, units.scales.size
+    ones = np.ones(labels.size)
+    if units.kind is Kind.MASK:
+        keep = units.thresholds / 2.0**32
+        return MomentForm(1.0, (keep * scales)[labels], labels, keep * (1 - keep) * scales**2)
+    if units.kind is Kind.ALL:
+        return MomentForm(1.0, scales[labels], labels, np.zeros(count))
+    if units.kind is Kind.BLOCK or count == 1:
+        return MomentForm(0.0, ones, labels, scales**2 / units.k)
+    sizes = {units.k: 1.0} if units.kind is Kind.SUBSET else _redrawn_sizes(count, units.k)
+    together = sum(w * q * (q - 1) for q, w in sizes.items()) / (count * (count - 1))
+    alone = sum(w * q for q, w in sizes.items()) / count
+    share = float(scales[0]) ** 2 * together
+    return MomentForm(share, ones, labels, scales**2 * alone - share)
+
+
+def _redrawn_sizes(count: int, k: int) -> dict[int, float]:
+    """The law of the size of a uniform block, `count` units being cut into k blocks."""
+    small, larger = divmod(count, k)
+    return {small: (k - larger) / k, small + 1: larger / k}

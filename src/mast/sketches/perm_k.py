@@ -153,6 +153,10 @@ class PermK(Sketch):
         """The blocks; or, redrawn, the coordinates."""
         if self.k > randomness.EXACT_SHUFFLE or (self.redraw and d > randomness.EXACT_SHUFFLE):
             return None
+        return self.structure(d)
+
+    def structure(self, d: int) -> Units:
+        """The blocks; or, redrawn, the coordinates."""
         if self.redraw:
             return units_of(Kind.REDRAWN, everything(d), d, np.full(d, float(self.k)), self.k)
         return units_of(Kind.BLOCK, self._labels(d), self.k, np.full(self.k, float(self.k)), self.k)

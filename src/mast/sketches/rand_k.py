@@ -87,8 +87,10 @@ class RandK(Sketch):
 
     def units(self, d: int) -> Units | None:
         """The coordinates."""
-        if d > randomness.EXACT_SHUFFLE:
-            return None
+        return None if d > randomness.EXACT_SHUFFLE else self.structure(d)
+
+    def structure(self, d: int) -> Units:
+        """The coordinates."""
         k = self.count(d)
         return units_of(Kind.SUBSET, everything(d), d, np.full(d, d / k), k)
 
