@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from mast.errors import ArgumentError
-from mast.experiments import accuracy, rand1, trajectory
+from mast.experiments import accuracy, rand1, shift, trajectory
 from mast.experiments.findings import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
-    module.EXPERIMENT.name: module.EXPERIMENT for module in (accuracy, trajectory, rand1)
+    module.EXPERIMENT.name: module.EXPERIMENT for module in (accuracy, trajectory, rand1, shift)
 }
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "convex": ("accuracy", "trajectory", "rand1"),
+    "convex": ("accuracy", "trajectory", "rand1", "shift"),
 }
 
 

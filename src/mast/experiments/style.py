@@ -77,6 +77,13 @@ def band(
         axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
+def quartiles(axes: Any, x: Array, curves: Array, colour: str, label: str) -> None:
+    """The median curve over rows and the quartiles around it."""
+    low, middle, high = np.quantile(curves, [0.25, 0.5, 0.75], axis=0)
+    axes.plot(x, middle, color=colour, label=label)
+    axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+
+
 def box(axes: Any, values: Array, position: float, width: float, colour: str) -> None:
     """A box plot with its median in white: quartiles, and whiskers at 1.5 times their distance."""
     from matplotlib.patheffects import Normal, Stroke
