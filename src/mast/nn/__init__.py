@@ -2,6 +2,16 @@
 
 `sparsify(model, sketch)` makes training forward passes use y = v + S(x - v) with a new draw of the sketch for
 each optimizer step; the loop, the optimizer and the checkpoints stay as they are.
+
+==========================================  ====================================================================
+`sparsify`                                  in place; returns the handle `sk`
+`sk.sample`, `sk.submodel`, `sk.report`     one draw explicitly, a plain sparse copy, quality by density
+`Average`, `LSVRDSG`, `SPAGE`               gradient estimators: ``estimator.backward(closure)`` fills `.grad`
+`advise`                                    the step sizes that a sketch allows, from measured curvature
+`validate`                                  the traps in a model and its optimizer, with their fixes
+`recalibrate`                               BatchNorm statistics for a submodel
+`mast.nn.lightning`, `mast.nn.transformers`  callbacks for the two trainers
+==========================================  ====================================================================
 """
 
 from __future__ import annotations
@@ -11,6 +21,23 @@ try:
 except ImportError as error:
     raise ImportError('mast.nn needs PyTorch: pip install "mast-train[nn]"') from error
 
+from mast.nn.advise import Advice, advise
+from mast.nn.average import Average
+from mast.nn.l_svrdsg import LSVRDSG
+from mast.nn.s_page import SPAGE
 from mast.nn.sparsifier import Sparsifier, sparsify
+from mast.nn.submodels import recalibrate
+from mast.nn.validate import Finding, validate
 
-__all__ = ["Sparsifier", "sparsify"]
+__all__ = [
+    "LSVRDSG",
+    "SPAGE",
+    "Advice",
+    "Average",
+    "Finding",
+    "Sparsifier",
+    "advise",
+    "recalibrate",
+    "sparsify",
+    "validate",
+]

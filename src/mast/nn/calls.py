@@ -43,8 +43,9 @@ class Calls:
     """Intercepts the calls of a model's modules."""
 
     def __init__(
-        self, model: nn.Module, weights: list[Weight], values: Values, key: Callable[[], Key]
+        self, owner: Any, model: nn.Module, weights: list[Weight], values: Values, key: Callable[[], Key]
     ) -> None:
+        self.owner = owner  # the Sparsifier
         self.model = model
         self.weights = weights
         self.values = values

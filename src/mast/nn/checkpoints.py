@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,3 +87,38 @@ def _first_difference(saved: Any, here: Any) -> str:
             if saved.get(name) != here.get(name):
                 return f"{name} was {saved.get(name)!r}, is {here.get(name)!r}"
     return f"it was {saved!r}, is {here!r}"
+
+
+def write(sk: Sparsifier, folder: Path) -> None:
+    """The state as mast.json, and mast.safetensors if there is a shift; each written beside and renamed."""
+    from safetensors.torch import save
+
+    state = state_of(sk)
+    shift: dict[str, Tensor] | None = state.pop("shift")
+    if shift is not None:
+        _replace(folder / "mast.safetensors", save({name: v.contiguous() for name, v in shift.items()}))
+    text = json.dumps(state | {"shift": shift is not None}, indent=2)
+    _replace(folder / "mast.json", text.encode())
+
+
+def read(sk: Sparsifier, folder: Path, node: int | None = None) -> None:
+    """Continue from files that `write` made, perhaps as another node."""
+    from safetensors.torch import load
+
+    file = folder / "mast.json"
+    try:
+        state = json.loads(file.read_text())
+    except FileNotFoundError:
+        raise ArgumentError(
+            f"the checkpoint has no {file}: it was saved without sparsified training"
+        ) from None
+    except ValueError as error:
+        raise ArgumentError(f"{file} is damaged: {error}") from None
+    state["shift"] = load((folder / "mast.safetensors").read_bytes()) if state.get("shift") else None
+    restore(sk, state if node is None else state | {"node": node})
+
+
+def _replace(file: Path, content: bytes) -> None:
+    beside = file.with_name(file.name + ".part")
+    beside.write_bytes(content)
+    beside.replace(file)

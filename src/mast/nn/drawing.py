@@ -122,6 +122,7 @@ class Whole(Drawing):
         self.borders = np.cumsum([0] + [w.count for w in weights])
         self.dim = int(self.borders[-1])
         self.sketch._check(self.dim)
+        self._share = _kept_share(sketch, self.dim)  # refuses what cannot be drawn in this dimension
         self._last: tuple[Key, DiagonalDraw, np.ndarray[tuple[int], np.dtype[np.int64]]] | None = None
 
     def factor(self, number: int, key: Key, like: Tensor) -> Factor:
@@ -156,8 +157,8 @@ class Whole(Drawing):
         return factor
 
     def share(self, number: int) -> float:
-        """From the second moments where the scale is constant: the same for every coordinate."""
-        return _kept_share(self.sketch, self.dim)
+        """The same for every weight, on average over the vector."""
+        return self._share
 
     def sketch_of(self, number: int) -> Sketch:
         """The one sketch."""

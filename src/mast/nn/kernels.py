@@ -12,7 +12,7 @@ from numba import njit, uint64
 
 from mast.randomness.kernels import block, derive, word
 
-_PIECE = 4096  # coordinates; a multiple of 4
+_PIECE = 16384  # coordinates, a multiple of 4: small enough for the cache, large enough to be worth a loop
 
 
 @njit(cache=True, nogil=True)

@@ -97,7 +97,7 @@ class Sparsifier:
         self.weights = self.selection.weights
         self.drawing = drawing_of(sketch, self.weights)
         self._values = Values(self.weights, self.drawing, self._shifts(shift))
-        self._calls = Calls(self.model, self.weights, self._values, lambda: self._key)
+        self._calls = Calls(self, self.model, self.weights, self._values, lambda: self._key)
         self._sampling = False
         self._calls.watch()
         stepping.follow(self)

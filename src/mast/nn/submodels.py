@@ -108,11 +108,15 @@ def report(
     model = plain_copy(sk).eval()
     rows = []
     for density in densities:
-        drawing = drawing_of(at_density(sk.sketch, density), sk.weights)
+        sketch = at_density(sk.sketch, density)
+        drawing = None if density == 1 else drawing_of(sketch, sk.weights)
         scores = []
-        for i in range(1 if density == 1 else draws):
-            put_draw(sk, drawing, Key(root, step=i), model)
-            if batches is not None:
+        for i in range(1 if drawing is None else draws):
+            if drawing is None:
+                model.load_state_dict(sk.model.state_dict())
+            else:
+                put_draw(sk, drawing, Key(root, step=i), model)
+            if batches is not None and drawing is not None:
                 recalibrate(model, batches)
             scores.append(float(evaluate(model)))
         s = pd.Series(scores)

@@ -1,0 +1,239 @@
+"""Which learning rate a sketch allows: the theory's step sizes, filled in with the measured curvature of a loss."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from mast import theory
+from mast.errors import ArgumentError, BiasedSketchError, NoGuaranteeError
+from mast.nn.curvature import Curvature, Loss, curvature
+from mast.nn.sparsifier import Shift, Sparsifier, sparsify, unwrapped
+from mast.nn.submodels import put_draw
+from mast.nn.tables import columns
+from mast.nn.weights import Where
+from mast.randomness import Key, Purpose, whole
+from mast.sketches import Constants, Sketch
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """The largest step size of one method. None where no statement applies, with the reason in `basis`."""
+
+    method: str
+    step_size: float | None
+    basis: str
+
+
+@dataclass(frozen=True, repr=False)
+class Advice:
+    """What `advise` found. Print it, or take `step_size`, `table`, `smoothness` and `constants`."""
+
+    sketch: Sketch
+    constants: Constants | None  # of S over all trainable parameters; None if the sketch is biased
+    smoothness: float  # the largest curvature of f that was seen: at x and at sparsified points
+    smoothness_error: float
+    at_x: Curvature
+    at_draws: tuple[Curvature, ...]  # of f at sparsified points y
+    of_draws: tuple[Curvature, ...]  # of f_S at x
+    plain: float  # what plain training allows
+    rows: tuple[Allowed, ...]
+    adam: str
+
+    @property
+    def step_size(self) -> float | None:
+        """The step size proposed for SGD with one draw a step: 1/(L_f L_max), safe for every draw."""
+        return next((row.step_size for row in self.rows if row.method == "dsgd"), None)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Method, step size, its ratio to plain training's, and what it rests on."""
+        import pandas as pd
+
+        rows = [
+            (r.method, r.step_size, None if r.step_size is None else r.step_size / self.plain, r.basis)
+            for r in self.rows
+        ]
+        return pd.DataFrame(rows, columns=["method", "step_size", "ratio_to_plain", "basis"])
+
+    def __str__(self) -> str:
+        c = self.constants
+        known = (
+            "biased: no constants, and no statement applies"
+            if c is None
+            else f"L_D = {c.L_D:.4g}, mu_D = {c.mu_D:.4g}, L_max = {c.L_max:.4g}"
+        )
+        rows = [("method", "step size", "of plain", "basis")]
+        for r in self.rows:
+            size = "none" if r.step_size is None else f"{r.step_size:.3g}"
+            ratio = "" if r.step_size is None else f"{r.step_size / self.plain:.3g}"
+            rows.append((r.method, size, ratio, r.basis))
+        return "\n".join(
+            [
+                f"{self.sketch._label()}: {known}",
+                f"curvature of the loss: {self.smoothness:.4g} ± {self.smoothness_error:.2g}, measured at "
+                "x and at "
+                f"{len(self.at_draws)} sparsified points. The theory's L_f bounds it everywhere, so it is "
+                "at least this.",
+                *columns(rows),
+                f"Adam and its kind (a rule of thumb, not a statement): {self.adam}",
+            ]
+        )
+
+    def __repr__(self) -> str:
+        return f"<Advice for {self.sketch!r}: step size {self.step_size}, plain {self.plain:.4g}>"
+
+
+def advise(
+    model: nn.Module,
+    loss: Loss,
+    batches: Iterable[Any],
+    sketch: Sketch,
+    *,
+    steps: int = 1000,
+    draws: int = 3,
+    iterations: int = 20,
+    shift: Shift = None,
+    keep: Mapping[str, float] | None = None,
+    where: Where | None = None,
+    seed: int = 0,
+) -> Advice:
+    """The largest step size that each method allows with this sketch, and what plain training would allow.
+
+    The smoothness L_f is estimated as the largest curvature at the present weights and at `draws`
+    sparsified points, by `iterations` of Lanczos on Hessian-vector products over the batches. The model is not changed.
+
+    Parameters
+    ----------
+    model
+        The network, plain or sparsified, in the mode (train or eval) in which curvature is to be taken.
+    loss
+        ``loss(model(inputs), targets)`` for batches that are pairs, ``loss(model, batch)`` for others.
+    batches
+        A few batches, enough to stand for the data: their mean loss is taken as f.
+    steps
+        The length of the run, T, which the non-convex statements need.
+
+    >>> import mast, torch
+    >>> model = torch.nn.Linear(2, 1, bias=False)
+    >>> data = (torch.eye(2) * 2, torch.ones(2, 1))
+    >>> advice = mast.nn.advise(model, torch.nn.functional.mse_loss, [data], mast.Bernoulli(0.5))
+    >>> round(advice.smoothness, 3), round(advice.plain, 3), round(advice.step_size, 5)
+    (4.0, 0.25, 0.0625)
+    """
+    data = list(batches)
+    if not data:
+        raise ArgumentError("advise needs at least one batch")
+    T = whole("steps", steps)
+    work = copy.deepcopy(unwrapped(model))
+    training = work.training
+    sk = sparsify(work, sketch, shift=shift, keep=keep, where=where)
+    root = Key(seed).child(0, Purpose.ESTIMATE).seed
+    try:
+        work.eval()  # so that x is what is looked at
+        dense = copy.deepcopy(work)
+        for module, original in zip(dense.modules(), unwrapped(model).modules(), strict=True):
+            module.training = original.training
+        at_x = curvature(dense, loss, data, iterations, seed)
+        at_draws, of_draws = [], []
+        for i in range(draws):
+            key = Key(root, step=i)
+            put_draw(sk, sk.drawing, key, dense)
+            at_draws.append(curvature(dense, loss, data, iterations, seed))
+        work.train(training)
+        for i in range(draws if training else 0):
+            with sk.at(Key(root, step=i)):
+                of_draws.append(curvature(work, loss, data, iterations, seed))
+        top = max([at_x, *at_draws], key=lambda c: c.value)
+        constants = constants_of(sk)
+    finally:
+        sk.remove()
+    if top.value <= 0:
+        raise ArgumentError("the loss is flat at these weights: there is no curvature to advise on")
+    return Advice(
+        sketch=sketch,
+        constants=constants,
+        smoothness=top.value,
+        smoothness_error=top.error,
+        at_x=at_x,
+        at_draws=tuple(at_draws),
+        of_draws=tuple(of_draws),
+        plain=1 / top.value,
+        rows=tuple(_rows(top.value, constants, of_draws, T)),
+        adam=_adam(constants),
+    )
+
+
+def constants_of(sk: Sparsifier) -> Constants | None:
+    """The constants of S over all trainable parameters: where nothing is sketched, S is the identity."""
+    parts = {
+        id(sk.drawing.sketch_of(i)): (sk.drawing.sketch_of(i), w.count) for i, w in enumerate(sk.weights)
+    }
+    sketched = {w.name for w in sk.weights}
+    rest = any(p.requires_grad and name not in sketched for name, p in sk.model.named_parameters())
+    own = sk.dim if len(parts) == 1 else None
+    try:
+        found = [s.constants(count if own is None else own) for s, count in parts.values()]
+    except BiasedSketchError:
+        return None
+    found += [Constants(1.0, 1.0, 1.0)] * rest
+    return Constants(max(c.L_D for c in found), min(c.mu_D for c in found), max(c.L_max for c in found))
+
+
+def _rows(L_f: float, c: Constants | None, of_draws: list[Curvature], T: int) -> list[Allowed]:
+    rows = [Allowed("plain gd", 1 / L_f, "1/L_f, without a sketch")]
+    if of_draws:
+        worst = max(d.value for d in of_draws)
+        basis = f"1 over the largest curvature of f_S in {len(of_draws)} draws: measured, no guarantee"
+        rows.append(Allowed("dsgd, measured", 1 / worst if worst > 0 else None, basis))
+    if c is None:
+        return [*rows, Allowed("dsgd", None, "the sketch is biased: no statement applies")]
+    given: dict[str, Any] = {"L_f": L_f, "L_D": c.L_D, "mu_D": c.mu_D, "L_max": c.L_max}
+    rows.append(Allowed("gd on f_D", 1 / (L_f * c.L_D), "1/(L_f L_D), all draws averaged"))
+    run = f"T = {T}"
+    statements: list[tuple[str, Callable[[], Any]]] = [
+        ("dsgd", lambda: theory.dsgd("strongly_convex", **given | {"mu_f": _tiny(L_f, c)})),
+        (f"dsgd, {run}", lambda: theory.dsgd("nonconvex", **given)),
+        (f"average of 8, {run}", lambda: theory.averaged_draws("nonconvex", draws=8, **given)),
+        ("l_svrdsg", lambda: theory.l_svrdsg("convex", N=8, p=1 / 8, **given)),
+        ("s_page, N = 8, p = 1/8", lambda: theory.s_page(N=8, p=1 / 8, **given)),
+    ]
+    for method, statement in statements:
+        rows.append(_allowed(method, statement, T))
+    return rows
+
+
+def _allowed(method: str, statement: Callable[[], Any], T: int) -> Allowed:
+    try:
+        guarantee = statement()
+        return Allowed(
+            method, float(guarantee.max_step_size(T)), f"{guarantee.limit_formula}, {guarantee.regime} f"
+        )
+    except (NoGuaranteeError, ArgumentError) as error:
+        return Allowed(method, None, str(error))
+
+
+def _tiny(L_f: float, c: Constants) -> float:
+    """Any strong convexity: the limit on the step size does not depend on it."""
+    return 1e-12 * L_f / c.mu_D
+
+
+def _adam(c: Constants | None) -> str:
+    if c is None:
+        return "keep the learning rate of plain training."
+    grow = math.sqrt(c.L_D)
+    return (
+        "the size of its steps does not grow with the sketch, so the learning rate of plain training stays "
+        "stable, "
+        f"and makes 1/sqrt(L_D) = {1 / grow:.2g} of the progress a step; up to {grow:.2g} times it regains "
+        "that, "
+        f"with more noise. Gradient norms grow by sqrt(L_D) = {grow:.2g}: raise a clipping threshold as much."
+    )

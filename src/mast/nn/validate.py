@@ -1,0 +1,166 @@
+"""`validate(model, optimizer)`: every known trap of sparsified training in this model, each with its fix."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import nn
+from torch.optim import Optimizer
+
+from mast.errors import ArgumentError
+from mast.nn.advise import constants_of
+from mast.nn.calls import Call
+from mast.nn.decay import decay_to_shift, is_decaying, understands
+from mast.nn.sparsifier import Sparsifier, unwrapped
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One trap. `fixed` says whether ``fix=True`` has removed it."""
+
+    where: str
+    problem: str
+    fix: str
+    fixed: bool = False
+
+    def __str__(self) -> str:
+        done = " (done)" if self.fixed else ""
+        return f"{self.where}: {self.problem}. Fix{done}: {self.fix}."
+
+
+def validate(model: nn.Module, optimizer: Optimizer | None = None, *, fix: bool = False) -> list[Finding]:
+    """Find the traps in a model, sparsified or about to be, and in its optimizer; repair what can be repaired.
+
+    >>> import mast, torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    >>> for finding in mast.nn.validate(model):
+    ...     print(finding)
+    1 (BatchNorm1d): its statistics are those of the full model, and do not fit a submodel. Fix: pass
+    calibrate=batches to submodel() and report(), or call mast.nn.recalibrate(submodel, batches).
+    """
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise ArgumentError(f"the optimizer must be a torch optimizer, got {type(optimizer).__name__}")
+    if type(model).__name__ == "OptimizedModule":
+        return [_COMPILED]
+    model = unwrapped(model)
+    sk = sparsifier_of(model)
+    findings = [*_modules(model, sk), *_clipping(sk)]
+    if optimizer is not None and sk is not None:
+        findings += _optimizer(sk, optimizer, fix)
+    return findings
+
+
+def sparsifier_of(model: nn.Module) -> Sparsifier | None:
+    """The handle of a sparsified model."""
+    call = model._compiled_call_impl
+    if not isinstance(call, Call):
+        return None
+    owner: Sparsifier = call.calls.owner
+    return owner
+
+
+_COMPILED = Finding(
+    "the model",
+    "it is compiled, which sparsified training does not support (on the CPU, masks drawn inside a compiled "
+    "graph are "
+    "also many times slower than training itself)",
+    "sparsify and train the original module; compile the finished model or submodel",
+)
+
+
+def _modules(model: nn.Module, sk: Sparsifier | None) -> Iterator[Finding]:
+    sketched = (
+        {id(w.parameter) for w in sk.weights}
+        if sk is not None
+        else {id(p) for p in model.parameters() if p.ndim > 1}
+    )
+    for name, module in model.named_modules():
+        where = f"{name or 'the model'} ({type(module).__name__})"
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats:
+            yield Finding(
+                where,
+                "its statistics are those of the full model, and do not fit a submodel",
+                "pass calibrate=batches to submodel() and report(), or call mast.nn.recalibrate(submodel, "
+                "batches)",
+            )
+        if isinstance(module, nn.Embedding) and module.max_norm is not None and id(module.weight) in sketched:
+            yield Finding(
+                where,
+                "max_norm rescales rows in place during the forward pass, of the sparsified copy: x is "
+                "never renormed",
+                f"set max_norm=None, or leave it out with keep={{'{name}.weight': 1}}",
+            )
+        own = module._compiled_call_impl
+        if own is not None and not isinstance(own, Call):
+            yield _COMPILED
+        if _checkpoints(module):
+            direct = any(id(p) in sketched for p in module._parameters.values() if p is not None)
+            yield Finding(
+                where,
+                "it uses activation checkpointing. Modules that are called inside a checkpoint are "
+                "recomputed with the "
+                "right draw" + ("; parameters it reads there itself (self.weight) are not" if direct else ""),
+                "let the checkpointed function call modules, or train in the explicit form, with "
+                "sk.sample(step)"
+                if direct
+                else "nothing, as long as the checkpointed function calls modules and backward() precedes step()",
+            )
+
+
+def _checkpoints(module: nn.Module) -> bool:
+    if getattr(module, "gradient_checkpointing", False):
+        return True
+    if type(module).__module__.startswith(("torch.", "transformers.")):
+        return False
+    try:
+        return "checkpoint(" in inspect.getsource(type(module))
+    except (OSError, TypeError):
+        return False
+
+
+def _clipping(sk: Sparsifier | None) -> Iterator[Finding]:
+    constants = None if sk is None else constants_of(sk)
+    if constants is not None and constants.L_D > 1:
+        grow = math.sqrt(constants.L_D)
+        yield Finding(
+            "gradient clipping",
+            f"norms of sketched gradients are about sqrt(L_D) = {grow:.3g} times larger, so a threshold "
+            "tuned on plain "
+            "training clips almost every step",
+            f"multiply clipping thresholds by {grow:.3g}, if you clip",
+        )
+
+
+def _optimizer(sk: Sparsifier, optimizer: Optimizer, fix: bool) -> Iterator[Finding]:
+    name = type(optimizer).__name__
+    if not sk.concerns(optimizer):
+        yield Finding(
+            name,
+            "it holds no sketched parameter of this model, so its steps do not advance the draw",
+            "make the optimizer from model.parameters(), after parameters were replaced or loaded with "
+            "assign=True",
+        )
+        return
+    known = {id(p) for p in sk.model.parameters()}
+    strays = sum(id(p) not in known for group in optimizer.param_groups for p in group["params"])
+    if strays:
+        yield Finding(
+            name,
+            f"{strays} of its parameters are not in this model",
+            "make the optimizer from this model's parameters, unless it trains other modules too",
+        )
+    if sk.shift is not None and is_decaying(sk, optimizer):
+        can = understands(optimizer)
+        if fix and can:
+            decay_to_shift(sk, optimizer)
+        yield Finding(
+            name,
+            "weight decay pulls x towards 0, but with a shift v the neutral point is v",
+            "validate(model, optimizer, fix=True) makes it decay x - v"
+            if can
+            else "set weight_decay=0 for the sketched parameters and add the penalty on x - v to the loss",
+            fixed=fix and can,
+        )

@@ -1,0 +1,141 @@
+"""A resumed run equals the uninterrupted one bit for bit; another setup is refused by name."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+
+import numpy as np
+import pytest
+
+import mast
+
+torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
+
+SKETCHES = [
+    mast.Bernoulli(0.6),
+    mast.Gaussian(0.3),
+    mast.RandK(0.3),
+    mast.PermK(4),
+    mast.PermK(3, redraw=True),
+]
+make = lambda p: torch.optim.AdamW(p, lr=0.01)  # noqa: E731
+
+
+def train(model, optimizer, loss_on, inputs):
+    for x in inputs:
+        loss_on(x)(model).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("shift", [None, "init"])
+@pytest.mark.parametrize("sketch", SKETCHES)
+def test_resuming_is_exact(models, loss_on, same, sketch, shift):
+    model, inputs = models.cnn()
+    sk = mast.nn.sparsify(model, sketch, shift=shift, seed=11, node=1)
+    optimizer = make(model.parameters())
+    train(model, optimizer, loss_on, inputs[:2])
+    buffer = io.BytesIO()
+    torch.save(
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "mast": sk.state_dict()}, buffer
+    )
+    train(model, optimizer, loss_on, inputs[2:])
+
+    buffer.seek(0)
+    saved = torch.load(buffer)  # plain data and tensors: no pickled classes
+    again, _ = models.cnn()
+    again.load_state_dict(saved["model"])
+    resumed = mast.nn.sparsify(again, sketch, shift=shift)
+    other = make(again.parameters())
+    other.load_state_dict(saved["optimizer"])
+    resumed.load_state_dict(saved["mast"])
+    assert (resumed.seed, resumed.step, resumed.node) == (11, 2, 1)
+    train(again, other, loss_on, inputs[2:])
+    same(again, model)
+
+
+@pytest.mark.parametrize(
+    ("setup", "field"),
+    [
+        ({"sketch": mast.Bernoulli(0.5)}, "another sketch: thresholds"),
+        ({"sketch": mast.UnscaledBernoulli(0.6)}, "another sketch: kind"),
+        ({"keep": {"0.*": 0.3}}, "another keep: 0.weight was None"),
+        ({"where": "0.*"}, "another parameters: 2.weight"),
+        ({"shift": "init"}, "another shift: it had none"),
+    ],
+)
+def test_another_setup_is_refused_by_name(models, setup, field):
+    model, _ = models.mlp()
+    state = mast.nn.sparsify(model, mast.Bernoulli(0.6)).state_dict()
+    other, _ = models.mlp()
+    sk = mast.nn.sparsify(other, **{"sketch": mast.Bernoulli(0.6)} | setup)
+    with pytest.raises(mast.MastError, match=field):
+        sk.load_state_dict(state)
+
+
+def test_damaged_states_are_refused(models):
+    model, _ = models.mlp()
+    sk = mast.nn.sparsify(model, mast.Bernoulli(0.6))
+    state = sk.state_dict()
+    for field in state:
+        partial = {name: value for name, value in state.items() if name != field}
+        with pytest.raises(mast.MastError, match=field):
+            sk.load_state_dict(partial)
+    with pytest.raises(mast.MastError, match="layout"):
+        sk.load_state_dict(state | {"layout": 0})
+    with pytest.raises(mast.MastError, match="step"):
+        sk.load_state_dict(state | {"step": -1})
+
+
+def test_sketches_are_described_by_their_content():
+    from mast.nn.checkpoints import describe
+
+    sketches = [
+        mast.Bernoulli(0.5),
+        mast.UnscaledBernoulli(0.5),
+        mast.Bernoulli([0.5, 0.5]),
+        mast.Bernoulli([0.5, 0.25]),
+        mast.RandK(3),
+        mast.RandK(0.3),
+        mast.PermK(3),
+        mast.PermK(3, seed=1),
+        mast.PermK(3, redraw=True),
+        mast.PermK(blocks=[[0, 1], [2]]),
+        mast.PermK(blocks=[[0], [1, 2]]),
+        mast.Gaussian(0.5),
+        mast.Identity(),
+        mast.Mixture([mast.PermK(3), mast.PermK(4)]),
+        mast.Mixture([mast.PermK(3), mast.PermK(4)], [0.25, 0.75]),
+        mast.Grouped(mast.PermK(2), [0, 0, 1]),
+        mast.Grouped(mast.PermK(2), [0, 1, 1]),
+    ]
+    texts = [json.dumps(describe(s)) for s in sketches]
+    assert len(set(texts)) == len(sketches)
+    used = mast.PermK(3)
+    used.draw(10)
+    assert json.dumps(describe(used)) == json.dumps(describe(mast.PermK(3)))
+
+
+def test_files(models, tmp_path, loss_on):
+    from mast.nn import checkpoints
+
+    model, inputs = models.mlp()
+    sk = mast.nn.sparsify(model, mast.Mixture([mast.Bernoulli(0.5), mast.RandK(0.5)]), shift="init", seed=2)
+    v = copy.deepcopy(dict(sk.shift))
+    optimizer = make(model.parameters())
+    train(model, optimizer, loss_on, inputs)
+    checkpoints.write(sk, tmp_path)
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["mast.json", "mast.safetensors"]
+    sk.remove()
+    again = mast.nn.sparsify(model, sk.sketch, shift="init")
+    checkpoints.read(again, tmp_path, node=5)
+    assert (again.seed, again.step, again.node) == (2, 4, 5)
+    assert all(torch.equal(again.shift[name], v[name]) for name in v)
+    (tmp_path / "mast.json").write_text("{")
+    with pytest.raises(mast.MastError, match="damaged"):
+        checkpoints.read(again, tmp_path)
+    with pytest.raises(mast.MastError, match=r"has no .*mast\.json"):
+        checkpoints.read(again, tmp_path / "absent")
+    assert np.isfinite(again.density)
