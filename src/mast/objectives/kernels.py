@@ -285,3 +285,80 @@ def row_products(row_start: Any, square_start: Any, squares: Any, q: Any, out: A
                 weight = squares[square_start[i] + j * m + l]
                 out[begin + j] += weight * q[begin + l]
                 out[begin + l] += weight * q[begin + j]
+
+
+# ---- gradients of one draw, on the kept columns (rows of the transpose) -----------------------
+
+
+@njit(cache=True)
+def add_columns(indptr: Any, indices: Any, data: Any, columns: Any, t: Any, out: Any) -> None:
+    """out += sum over the kept columns of t times the column; the matrix is given by its transpose."""
+    for k in range(columns.size):
+        step = t[k]
+        for p in range(indptr[columns[k]], indptr[columns[k] + 1]):
+            out[indices[p]] += step * data[p]
+
+
+@njit(cache=True)
+def dot_columns(indptr: Any, indices: Any, data: Any, columns: Any, r: Any, out: Any) -> None:
+    """The inner product of each kept column with r."""
+    for k in range(columns.size):
+        total = 0.0
+        for p in range(indptr[columns[k]], indptr[columns[k] + 1]):
+            total += data[p] * r[indices[p]]
+        out[k] = total
+
+
+@njit(cache=True)
+def touched_rows(indptr: Any, indices: Any, columns: Any, position: Any, rows: Any) -> int:
+    """List the rows with a non-zero in a kept column; position (all -1 before) says where each stands."""
+    count = 0
+    for k in range(columns.size):
+        for p in range(indptr[columns[k]], indptr[columns[k] + 1]):
+            i = indices[p]
+            if position[i] < 0:
+                position[i] = count
+                rows[count] = i
+                count += 1
+    return count
+
+
+@njit(cache=True)
+def add_touched(indptr: Any, indices: Any, data: Any, columns: Any, position: Any, t: Any, out: Any) -> None:
+    """As `add_columns`, `out` having an entry for each touched row only."""
+    for k in range(columns.size):
+        step = t[k]
+        for p in range(indptr[columns[k]], indptr[columns[k] + 1]):
+            out[position[indices[p]]] += step * data[p]
+
+
+@njit(cache=True)
+def dot_touched(indptr: Any, indices: Any, data: Any, columns: Any, position: Any, r: Any, out: Any) -> None:
+    """As `dot_columns`, `r` having an entry for each touched row only."""
+    for k in range(columns.size):
+        total = 0.0
+        for p in range(indptr[columns[k]], indptr[columns[k] + 1]):
+            total += data[p] * r[position[indices[p]]]
+        out[k] = total
+
+
+@njit(cache=True)
+def add_rows(indptr: Any, indices: Any, data: Any, rows: Any, position: Any, t: Any, out: Any) -> None:
+    """The product of each of `rows` with the kept t; position is that of a kept column, -1 of the others."""
+    for r in range(rows.size):
+        total = 0.0
+        for p in range(indptr[rows[r]], indptr[rows[r] + 1]):
+            k = position[indices[p]]
+            if k >= 0:
+                total += data[p] * t[k]
+        out[r] += total
+
+
+@njit(cache=True)
+def dot_rows(indptr: Any, indices: Any, data: Any, rows: Any, position: Any, r: Any, out: Any) -> None:
+    """out += the kept part of the sum of `rows`, each times its r."""
+    for s in range(rows.size):
+        for p in range(indptr[rows[s]], indptr[rows[s] + 1]):
+            k = position[indices[p]]
+            if k >= 0:
+                out[k] += data[p] * r[s]

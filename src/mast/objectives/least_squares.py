@@ -105,8 +105,25 @@ class LeastSquares(LinearModel):
         if self.l2 == 0.0:
             x = self._shortest()
             return x, self.value(x)
+        if self.terms <= LARGEST_DIMENSION < self.dim:
+            x = self._from_rows()
+            return x, self.value(x)
         result: tuple[Array, float] = super()._minimum
         return result
+
+    def _from_rows(self) -> Array:
+        """The minimiser as a combination of the rows: a system with one unknown a row."""
+        import scipy.linalg
+
+        root = np.sqrt(self.rates)
+        A = self.design.csr.multiply(root[:, None]).tocsr()
+        gram = (A @ A.T).toarray() + self.l2 * np.eye(self.terms)
+        factor = scipy.linalg.cho_factor(gram)
+        z = np.zeros(self.terms)
+        for _ in range(3):  # each time for what rounding left over
+            rest = self.labels * root - (A @ (A.T @ z) + self.l2 * z)
+            z += scipy.linalg.cho_solve(factor, rest)
+        return np.asarray(A.T @ z)
 
     def _shortest(self) -> Array:
         """The minimiser of smallest norm of the unregularised problem."""

@@ -16,8 +16,10 @@ from mast.objectives.base import Objective, nonnegative
 from mast.objectives.design import Design
 from mast.objectives.losses import Loss
 from mast.objectives.penalties import Ridge, Saturating
+from mast.sketches import DiagonalDraw, Draw
 
 if TYPE_CHECKING:
+    from mast.objectives.draws import Draws
     from mast.sketches import Sketch
 
 
@@ -120,6 +122,26 @@ class LinearModel(Objective):
         slopes = slopes * self.rates[rows] if signs is None else slopes * signs * self.rates[rows]
         gradient: Array = (A.T @ slopes) * (self.terms / rows.size)
         return gradient + self.penalty.gradient(x)
+
+    @cached_property
+    def _draws(self) -> Draws:
+        from mast.objectives.draws import Draws
+
+        return Draws(self)
+
+    def sketched_gradient(self, x: Array, draw: Draw, shift: Array, rows: Indices | None = None) -> Array:
+        """The gradient of f_S, at the cost of what the draw keeps."""
+        if not isinstance(draw, DiagonalDraw):
+            return super().sketched_gradient(x, draw, shift, rows)
+        return self._draws.gradient(x, draw, shift, rows)
+
+    def sketched_difference(
+        self, x: Array, w: Array, draw: Draw, shift: Array, rows: Indices | None = None
+    ) -> Array:
+        """The gradient of f_S at x minus that at w, with one sweep back."""
+        if not isinstance(draw, DiagonalDraw):
+            return super().sketched_difference(x, w, draw, shift, rows)
+        return self._draws.gradient(x, draw, shift, rows, minus=w)
 
     def fingerprint(self) -> str:
         """A sum of the data and all settings."""
