@@ -26,6 +26,7 @@ _ROOMS = {
     "Matrices": "sketches",
     "Grouped": "sketches",
     "Mixture": "sketches",
+    "Except": "sketches",
     "Sketch": "sketches",
     # objectives: f
     "Objective": "objectives",
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from mast.run import Result, minimize
     from mast.sketches import (
         Bernoulli,
+        Except,
         Gaussian,
         Grouped,
         Identity,

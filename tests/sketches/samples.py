@@ -36,6 +36,16 @@ SKETCHES = {
     "grouped": mast.Grouped(mast.Bernoulli(0.5), [0, 1, 0, 2, 1, 0]),
     "grouped perm": mast.Grouped(mast.PermK(2), [[0, 5], [1, 2, 3], [4]]),
     "grouped gaussian": mast.Grouped(mast.Gaussian(0.3), [0, 0, 0, 1, 1, 1]),
+    "except": mast.Except(mast.Bernoulli(0.6), [-1]),
+    "except two, grouped": mast.Except(mast.Grouped(mast.RandK(1), [0, 1, 0, 1]), [2, 4]),
+    "except, perm": mast.Except(mast.PermK(2), [0]),
+    "except, perm redrawn": mast.Except(mast.PermK(2, redraw=True), [3]),
+    "except, gaussian": mast.Except(mast.Gaussian(0.4), [5, 5]),
+    "except, unscaled": mast.Except(mast.UnscaledBernoulli(0.5), [1]),
+    "except, mixture": mast.Except(mast.Mixture([mast.RandK(2), mast.Bernoulli(0.5)]), [-1]),
+    "except, matrices": mast.Except(
+        mast.Matrices([_rotation[1:, 1:], 2 * np.eye(D - 1) - _rotation[1:, 1:]]), [2]
+    ),
     "mixture": mast.Mixture([mast.Bernoulli(0.5), mast.RandK(2), mast.Identity()], [0.5, 0.3, 0.2]),
     "mixture nested": mast.Mixture([mast.Mixture([mast.RandK(1), mast.Identity()]), mast.PermK(3)]),
     "mixture of grouped mixture": mast.Mixture(

@@ -2,6 +2,7 @@
 
 from mast.sketches.base import SUPPORT_LIMIT, Constants, DiagonalDraw, Draw, MatrixDraw, Sketch
 from mast.sketches.bernoulli import Bernoulli, UnscaledBernoulli
+from mast.sketches.excepting import Except
 from mast.sketches.gaussian import Gaussian
 from mast.sketches.grouped import Grouped
 from mast.sketches.identity import Identity
@@ -18,6 +19,7 @@ __all__ = [
     "Constants",
     "DiagonalDraw",
     "Draw",
+    "Except",
     "Gaussian",
     "Grouped",
     "Identity",
