@@ -16,6 +16,9 @@ each optimizer step; the loop, the optimizer and the checkpoints stay as they ar
 
 from __future__ import annotations
 
+import importlib
+from types import ModuleType
+
 try:
     import torch  # noqa: F401
 except ImportError as error:
@@ -41,3 +44,9 @@ __all__ = [
     "sparsify",
     "validate",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in ("lightning", "transformers"):  # imported when first used: they need libraries of their own
+        return importlib.import_module(f"mast.nn.{name}")
+    raise AttributeError(f"module 'mast.nn' has no attribute {name!r}")

@@ -42,13 +42,11 @@ def curvature(model: nn.Module, loss: Loss, batches: Sequence[Any], iterations: 
     generator = torch.Generator().manual_seed(seed)
     start = torch.randn(sum(p.numel() for p in parameters), generator=generator, dtype=torch.float64)
     start = start.to(first.device, torch.promote_types(first.dtype, torch.float32))
-    found = extremes(lambda u: _mean([hessian(batch, u) for batch in batches]), start, iterations)
+    found = extremes(lambda u: _finite_mean([hessian(batch, u) for batch in batches]), start, iterations)
     v = found.vector
     quotients = torch.stack([v @ hessian(batch, v) for batch in batches])
     n = len(batches)
     stderr = float(quotients.std() / math.sqrt(n)) if n > 1 else math.nan
-    if not math.isfinite(found.magnitude):
-        raise ArgumentError("the loss has no finite curvature at these weights: it holds NaN or infinity")
     return Curvature(found.magnitude, found.residual, stderr)
 
 
@@ -86,7 +84,7 @@ class _Hessian:
             gradients = torch.autograd.grad(value, self.parameters, create_graph=True, allow_unused=True)
             terms = [
                 (g * part.to(g.dtype)).sum()
-                for g, part in zip(gradients, self._split(u), strict=True)
+                for g, part in zip(gradients, self._parts(u), strict=True)
                 if g is not None and g.requires_grad
             ]
             if not terms:
@@ -109,11 +107,11 @@ class _Hessian:
 
     def _move(self, u: Tensor, amount: float) -> None:
         with torch.no_grad():
-            for p, part in zip(self.parameters, self._split(u), strict=True):
+            for p, part in zip(self.parameters, self._parts(u), strict=True):
                 p.add_(part.to(p.dtype), alpha=amount)
 
-    def _split(self, u: Tensor) -> list[Tensor]:
-        parts = u.split([p.numel() for p in self.parameters])
+    def _parts(self, u: Tensor) -> list[Tensor]:
+        parts = torch.split(u, [p.numel() for p in self.parameters])
         return [part.view(p.shape) for p, part in zip(self.parameters, parts, strict=True)]
 
     def _join(self, tensors: Sequence[Tensor | None], u: Tensor) -> Tensor:
@@ -124,5 +122,8 @@ class _Hessian:
         return torch.cat(flat)
 
 
-def _mean(tensors: list[Tensor]) -> Tensor:
-    return torch.stack(tensors).mean(0)
+def _finite_mean(tensors: list[Tensor]) -> Tensor:
+    mean = sum(tensors[1:], tensors[0]) / len(tensors)
+    if not torch.isfinite(mean).all():
+        raise ArgumentError("the loss has no finite curvature at these weights: NaN or infinity appears")
+    return mean

@@ -19,7 +19,7 @@ from mast.nn.sparsifier import Sparsifier
 _DECOUPLED = (optim.AdamW,)
 _KNOWN = (
     optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax, optim.Adagrad, optim.Adadelta,
-    optim.RMSprop, optim.ASGD,
+    optim.RMSprop,
 )  # fmt: skip
 
 

@@ -1,0 +1,123 @@
+"""Every trap is found, named with its fix, and gone where it can be fixed."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+import mast
+
+torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
+from torch import nn, optim  # noqa: E402
+
+
+def problems(findings):
+    return " | ".join(str(f) for f in findings)
+
+
+def test_a_plain_model_without_traps_has_none(models):
+    assert mast.nn.validate(models.mlp()[0]) == []
+
+
+def test_traps_of_modules(models):
+    assert "BatchNorm" in problems(mast.nn.validate(models.cnn()[0]))
+    assert "checkpoint" in problems(mast.nn.validate(models.checkpointed()[0]))
+    assert "max_norm" in problems(mast.nn.validate(nn.Embedding(3, 2, max_norm=1.0)))
+    assert "compiled" in problems(mast.nn.validate(torch.compile(models.mlp()[0], backend="eager")))
+    model, _ = models.mlp()
+    model[0].compile(backend="eager")
+    assert "compiled" in problems(mast.nn.validate(model))
+
+
+def test_clipping_thresholds(models):
+    model, _ = models.mlp()
+    mast.nn.sparsify(model, mast.Bernoulli(0.25))
+    assert "multiply clipping thresholds by 2" in problems(mast.nn.validate(model))
+
+
+def test_an_optimizer_of_other_parameters(models):
+    model, _ = models.mlp()
+    mast.nn.sparsify(model, mast.Bernoulli(0.5))
+    other = optim.SGD(models.mlp()[0].parameters(), lr=0.1)
+    assert "no sketched parameter" in problems(mast.nn.validate(model, other))
+    mixed = optim.SGD([*model.parameters(), nn.Parameter(torch.ones(1))], lr=0.1)
+    assert "1 of its parameters are not in this model" in problems(mast.nn.validate(model, mixed))
+    with pytest.raises(mast.MastError, match="torch optimizer"):
+        mast.nn.validate(model, "sgd")
+
+
+OPTIMIZERS = {
+    "SGD": lambda p: optim.SGD(p, lr=0.1, weight_decay=0.3),
+    "SGD, momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.3),
+    "SGD, maximize": lambda p: optim.SGD(p, lr=0.1, maximize=True, weight_decay=0.3),
+    "Adam": lambda p: optim.Adam(p, lr=0.1, weight_decay=0.3),
+    "AdamW": lambda p: optim.AdamW(p, lr=0.1, weight_decay=0.3),
+    "AdamW, one by one": lambda p: optim.AdamW(p, lr=0.1, weight_decay=0.3, foreach=False),
+    "NAdam": lambda p: optim.NAdam(p, lr=0.1, weight_decay=0.3),
+    "NAdam, decoupled": lambda p: optim.NAdam(p, lr=0.1, weight_decay=0.3, decoupled_weight_decay=True),
+    "RAdam": lambda p: optim.RAdam(p, lr=0.1, weight_decay=0.3),
+    "RMSprop": lambda p: optim.RMSprop(p, lr=0.1, weight_decay=0.3),
+    "Adagrad": lambda p: optim.Adagrad(p, lr=0.1, weight_decay=0.3),
+    "Adadelta": lambda p: optim.Adadelta(p, weight_decay=0.3),
+    "Adamax": lambda p: optim.Adamax(p, lr=0.1, weight_decay=0.3),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_weight_decay_goes_to_the_shift(name):
+    """With the fix, an optimizer on x does what it would do on u = x - v without it."""
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 3, bias=False).double()
+    v = torch.randn(3, 4, dtype=torch.float64)
+    mast.nn.sparsify(layer, mast.Bernoulli(0.5), shift={"weight": v})
+    u = nn.Parameter(layer.weight.detach() - v)
+    opt, other = OPTIMIZERS[name]([layer.weight]), OPTIMIZERS[name]([u])
+    (finding,) = [f for f in mast.nn.validate(layer, opt, fix=True) if "decay" in f.problem]
+    assert finding.fixed
+    for _ in range(6):
+        g = torch.randn(3, 4, dtype=torch.float64)
+        layer.weight.grad, u.grad = g.clone(), g.clone()
+        opt.step()
+        other.step()
+        torch.testing.assert_close(layer.weight.detach() - v, u.detach(), rtol=1e-12, atol=1e-12)
+    assert not any("decay" in f.problem for f in mast.nn.validate(layer, opt))
+
+
+def test_without_a_shift_or_without_decay_there_is_nothing_to_fix(models):
+    model, _ = models.mlp()
+    sk = mast.nn.sparsify(model, mast.Bernoulli(0.5))
+    assert "decay" not in problems(mast.nn.validate(model, OPTIMIZERS["AdamW"](model.parameters())))
+    sk.remove()
+    mast.nn.sparsify(model, mast.Bernoulli(0.5), shift="init")
+    assert "decay" not in problems(mast.nn.validate(model, optim.SGD(model.parameters(), lr=0.1)))
+    assert "decay" in problems(mast.nn.validate(model, OPTIMIZERS["AdamW"](model.parameters())))
+    only_biases = optim.AdamW([{"params": [p for p in model.parameters() if p.ndim == 1]}], weight_decay=0.1)
+    assert "decay" not in problems(mast.nn.validate(model, only_biases))
+
+
+def test_an_unknown_optimizer_is_not_touched(models):
+    class Mine(optim.SGD):
+        """Who knows what it does with weight_decay."""
+
+    model, _ = models.mlp()
+    mast.nn.sparsify(model, mast.Bernoulli(0.5), shift="init")
+    opt = Mine(model.parameters(), lr=0.1, weight_decay=0.1)
+    (finding,) = [f for f in mast.nn.validate(model, opt, fix=True) if "decay" in f.problem]
+    assert not finding.fixed
+    assert "weight_decay=0" in finding.fix
+    assert not opt._optimizer_step_pre_hooks
+
+
+def test_parameters_that_are_not_sketched_decay_as_before(models, loss_on, same):
+    model, inputs = models.mlp()
+    plain = copy.deepcopy(model)
+    mast.nn.sparsify(model, mast.Identity(), where="0.weight", shift={"0.weight": torch.zeros(16, 5)})
+    opts = [OPTIMIZERS["AdamW"](m.parameters()) for m in (model, plain)]
+    mast.nn.validate(model, opts[0], fix=True)
+    for x in inputs:
+        for m, opt in zip((model, plain), opts, strict=True):
+            loss_on(x)(m).backward()
+            opt.step()
+            opt.zero_grad()
+    same(model, plain)
