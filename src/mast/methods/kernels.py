@@ -6,13 +6,14 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, uint64
 
 from mast.randomness import EXACT_SHUFFLE, ROUNDS, Purpose
-from mast.randomness.kernels import feistel_element, shuffled_in
+from mast.randomness.kernels import block, feistel_element, shuffled_in
 from mast.sketches.kernels import draw_units, stream_of
 
 _BATCH = int(Purpose.BATCH)
+_MASK = int(Purpose.MASK)
 _EXACT = EXACT_SHUFFLE
 _ROUNDS = ROUNDS
 
@@ -123,6 +124,65 @@ def sampled_steps(
                     x[j] -= factors[r] * scale * data[p]
         for m in range(count):
             c[kept[m]] = 0.0
+
+
+@njit(cache=True)
+def masked_steps(
+    indptr: Any,
+    indices: Any,
+    data: Any,
+    labels: Any,
+    rates: Any,
+    loss: int,
+    l2: float,
+    weight: float,
+    shift: Any,
+    base: Any,
+    scales: Any,
+    thresholds: Any,
+    seed: Any,
+    t0: int,
+    step_sizes: Any,
+    batch_size: int,
+    x: Any,
+) -> None:
+    """The same where every coordinate has a mask of its own: loops over whole vectors are fastest."""
+    n, d = labels.size, x.size
+    a, b = sides(n)
+    rows = np.empty(batch_size, dtype=np.int64)
+    factors = np.empty(batch_size)
+    words = np.empty((d + 3) // 4 * 4, dtype=np.uint32)
+    c = np.empty(d)
+    for s in range(step_sizes.size):
+        t, g = t0 + s, step_sizes[s]
+        choose_rows(stream_of(seed, t, 0, _BATCH, 0), n, a, b, rows)
+        stream = stream_of(seed, t, 0, _MASK, 0)
+        for j in range(words.size // 4):
+            w0, w1, w2, w3 = block(stream, j)
+            words[4 * j] = w0
+            words[4 * j + 1] = w1
+            words[4 * j + 2] = w2
+            words[4 * j + 3] = w3
+        for j in range(d):
+            c[j] = scales[j] if uint64(words[j]) < thresholds[j] else 0.0
+        for r in range(batch_size):
+            i = rows[r]
+            margin = base[i]
+            for p in range(indptr[i], indptr[i + 1]):
+                j = indices[p]
+                margin += c[j] * data[p] * (x[j] - shift[j])
+            factors[r] = g * rates[i] * n / batch_size * slope(loss, margin, labels[i])
+        if weight != 0.0:
+            for j in range(d):
+                x[j] -= g * c[j] * penalty_slope(l2, weight, shift[j] + c[j] * (x[j] - shift[j]))
+        elif l2 != 0.0:
+            for j in range(d):
+                x[j] -= g * l2 * c[j] * (shift[j] + c[j] * (x[j] - shift[j]))
+        for r in range(batch_size):
+            i = rows[r]
+            for p in range(indptr[i], indptr[i + 1]):
+                j = indices[p]
+                x[j] -= factors[r] * c[j] * data[p]
 
 
 @njit(cache=True)

@@ -52,6 +52,9 @@ class SampledLoop:
             kernels.averaged_steps(
                 *rows, *model, u.unit_of, u.scales.size, K, words, t, step_sizes, self.batch_size, x
             )
+        elif u.kind is Kind.MASK and np.array_equal(u.unit_of, np.arange(f.dim)):
+            masks = (u.scales, u.thresholds)
+            kernels.masked_steps(*rows, *model, *masks, words, t, step_sizes, self.batch_size, x)
         else:
             sketch = (int(u.kind), u.k, u.unit_of, u.members, u.start, u.scales, u.thresholds)
             kernels.sampled_steps(*rows, *model, *sketch, words, t, step_sizes, self.batch_size, x)
