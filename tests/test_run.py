@@ -367,6 +367,18 @@ class TestEnds:
         assert not mast.minimize(PROBLEM, "dsgd", 1).estimated
 
 
+@pytest.mark.parametrize("method", ["gd", "agd", "dsgd", "dcgd"])
+def test_a_biased_sketch_runs_without_a_guarantee(method):
+    problem = mast.Problem(F, mast.UnscaledBernoulli(0.6))
+    result = mast.minimize(problem, method, 2000, 0.05)
+    assert result.guarantee is None
+    assert result.note
+    if method in ("gd", "agd"):
+        np.testing.assert_allclose(result.x, problem.minimizer(), atol=1e-4)
+    with pytest.raises(mast.MastError):
+        mast.minimize(problem, method, 5)
+
+
 class TestBytes:
     def test_each_node_is_counted_exactly(self):
         d = 10

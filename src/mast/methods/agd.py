@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 from mast.arrays import Array
+from mast.errors import BiasedSketchError
 from mast.methods.base import State
 from mast.methods.gd import GD
 
@@ -29,15 +31,20 @@ class AGD(GD):
 
     name: ClassVar[str] = "agd"
 
+    def prepare(self) -> None:
+        """mu_D mu_f; 0 for a biased sketch, which has no mu_D."""
+        self.mu = 0.0
+        with contextlib.suppress(BiasedSketchError):
+            self.mu = self.problem.strong_convexity
+
     def start(self, x0: Array) -> Momentum:
         """No momentum yet."""
         return Momentum(x0.copy(), before=x0.copy())
 
     def step(self, state: Momentum, t: int, step_size: float) -> None:  # type: ignore[override]
         """One exact gradient, at the extrapolated point."""
-        mu = self.problem.strong_convexity
-        if mu > 0:
-            root = math.sqrt(min(step_size * mu, 1.0))
+        if self.mu > 0:
+            root = math.sqrt(min(step_size * self.mu, 1.0))
             beta = (1 - root) / (1 + root)
         else:
             theta = (1 + math.sqrt(1 + 4 * state.theta**2)) / 2
