@@ -194,5 +194,5 @@ def draw(runs: list[Done]) -> Any:
         ax.set_xlabel("Steps")
         ax.set_ylabel(r"$|x - x_D^\star|^2\,/\,|x^0 - x_D^\star|^2$")
         ax.set_title(f"DSGD on {runs[0].cell.dataset.name}")
-        ax.legend(loc="center right")
+        ax.legend(loc="lower left")
         return drawn

@@ -278,7 +278,8 @@ def draw(done: list[Done], name: str) -> Any:
             row[2].axhline(dense, color=style.GREY, linestyle="--", linewidth=1, label="ERM, dense")
             for ax, what in zip(row, MEASURES, strict=True):
                 ax.set_ylabel(LABEL[what])
-            row[0].legend()
+            bound = row[0].plot([], [], ":", color=style.GREY, linewidth=1.1, label="bound of Theorem 1")
+            row[0].legend(handles=bound)
             row[2].legend()
         return figure
 
@@ -314,9 +315,9 @@ def _by_density(ax: Any, done: list[Done], name: str, what: str) -> None:
             ax.plot(x, bound, ":", color=colour, linewidth=1.1)
             ax.set_yscale("log")
     ax.set_xscale("log")
-    ax.set_xticks(x, [f"{100 / K:g} %" for K in BLOCKS])
+    ax.set_xticks(x, [f"{100 / K:g}" for K in BLOCKS])
     ax.minorticks_off()
-    ax.set_xlabel("Density (share of weights kept)")
+    ax.set_xlabel("Density (% of weights kept)")
 
 
 EXPERIMENT = Experiment(
