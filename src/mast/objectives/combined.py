@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from mast.arrays import Array
 from mast.objectives.base import Objective
 from mast.objectives.quadratic import Quadratic
-from mast.sketches import Draw
+from mast.sketches import DiagonalDraw, Draw
 
 
 class Sketched(Objective):
@@ -26,6 +26,14 @@ class Sketched(Objective):
     def sparsified(self, x: ArrayLike) -> Array:
         """The sparsified model v + S(x - v)."""
         return self.shift + self.draw.apply(self._point(x) - self.shift)
+
+    @property
+    def smoothness(self) -> float:
+        """The largest eigenvalue of S'S times L_f."""
+        draw = self.draw
+        if isinstance(draw, DiagonalDraw):
+            return float(np.max(draw.scales**2, initial=0.0)) * self.objective.smoothness
+        return float(np.linalg.norm(draw.matrix(), 2)) ** 2 * self.objective.smoothness
 
     def infimum(self) -> float:
         """The minimum; where f is not convex, a lower bound: that of f."""

@@ -140,7 +140,7 @@ class DensePairs:
 
     def backward(self, r: Array) -> Array:
         """B'r."""
-        r = r.reshape(self.blocks.count, -1)
+        r = r.reshape(self.blocks.count, self.A.shape[0])
         out = np.empty(self.blocks.order.size)
         for k, A, span in self._parts():
             np.dot(r[k], A, out=out[span])
@@ -148,13 +148,13 @@ class DensePairs:
 
     def grams(self, weights: Array) -> Array:
         """All B_k' diag(weights) B_k, one after the other."""
-        weights = weights.reshape(self.blocks.count, -1)
+        weights = weights.reshape(self.blocks.count, self.A.shape[0])
         parts = [_weighted_gram(A, weights[k]).ravel() for k, A, _ in self._parts()]
         return np.concatenate(parts) if parts else np.empty(0)
 
     def column_squares(self, weights: Array) -> Array:
         """The diagonal of B' diag(weights) B."""
-        weights = weights.reshape(self.blocks.count, -1)
+        weights = weights.reshape(self.blocks.count, self.A.shape[0])
         out = np.empty(self.blocks.order.size)
         for k, A, span in self._parts():
             out[span] = weights[k] @ (A * A)

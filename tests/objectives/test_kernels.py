@@ -1,0 +1,242 @@
+"""Compiled kernels against their readable references, and gradients of one draw against the definition."""
+
+import threading
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mast
+from mast.errors import ArgumentError
+from mast.objectives import kernels, reference
+from mast.objectives.draws import AllRows, Submatrix, TouchedRows
+from mast.objectives.pairs import Blocks, DensePairs, SparsePairs
+from objectives.linear_samples import FORMATS, MODELS, D, N, data
+from sketches.samples import DIAGONAL, SKETCHES
+
+seeds = st.integers(0, 10**6)
+
+
+class TestSubsets:
+    """The enumeration of a row's cases."""
+
+    @given(seeds, st.integers(0, 8))
+    @settings(deadline=None, max_examples=40)
+    def test_sums_weights_and_folds(self, seed, m):
+        rng = np.random.default_rng(seed)
+        t, keep, bases, rates = rng.normal(size=2 * m), rng.random(2 * m), rng.normal(size=2), rng.random(2)
+        start, rows = np.array([0, m, 2 * m]), np.array([1, 0])
+        sums, weights = np.empty(2 << m), np.empty(2 << m)
+        kernels.subset_sums(start, t, bases, rows, m, sums)
+        kernels.independent_weights(start, keep, rates, rows, m, weights)
+        work = rng.normal(size=2 << m)
+        units, totals = np.empty(2 * m), np.empty(2)
+        kernels.fold(start, rows, m, work.copy(), units, totals)
+        squares, square_start = np.zeros(2 * m * m), np.array([0, m * m, 2 * m * m])
+        kernels.fold_pairs(start, square_start, rows, m, work.copy(), squares, totals)
+        for place, i in enumerate(rows):
+            own, cases = slice(i * m, i * m + m), slice(place << m, (place + 1) << m)
+            np.testing.assert_allclose(sums[cases], reference.subset_sums(bases[i], t[own]), atol=1e-13)
+            expected = rates[i] * reference.independent_weights(keep[own])
+            np.testing.assert_allclose(weights[cases], expected, atol=1e-15)
+            both, each, total = reference.fold(work[cases], m)
+            np.testing.assert_allclose(units[own], each, atol=1e-11)
+            lower = squares[square_start[i] : square_start[i + 1]].reshape(m, m)
+            np.testing.assert_allclose(lower, np.tril(both), atol=1e-11)
+            assert totals[i] == pytest.approx(total, abs=1e-11)
+
+    def test_pattern_weights(self):
+        table = np.array([0.1, 0.2, 0.3, 0.4])
+        out = np.empty(8)
+        kernels.pattern_weights(table, np.array([2.0, 5.0, 3.0]), np.array([2, 0]), 2, out)
+        np.testing.assert_allclose(out, np.concatenate([3 * table, 2 * table]))
+
+
+class TestPairs:
+    @given(seeds, st.integers(1, 9), st.integers(1, 7), st.integers(1, 4))
+    @settings(deadline=None, max_examples=40)
+    def test_pairs_are_those_of_the_definition(self, seed, n, d, K):
+        rng = np.random.default_rng(seed)
+        A = rng.integers(-1, 2, size=(n, d)).astype(float)
+        labels = rng.integers(-1, K, size=d)
+        blocks = Blocks(labels)
+        pairs = SparsePairs(scipy.sparse.csr_array(A), np.ones(n), blocks, np.arange(n), np.ones(n))
+        found = reference.pairs(A, blocks.labels) if (blocks.labels >= 0).any() else {}
+        assert pairs.B.shape[0] == len(found)
+        for p, ((k, i), entries) in enumerate(found.items()):
+            assert pairs.context[p] == i
+            assert pairs.start[k] <= p < pairs.start[k + 1]
+            row = pairs.B[[p]].tocoo()
+            columns = blocks.order[row.coords[1]]
+            assert dict(zip(columns.tolist(), row.data.tolist(), strict=True)) == entries
+        touched = np.bincount([i for _, i in found], minlength=n) if found else np.zeros(n)
+        np.testing.assert_array_equal(pairs.touched, touched)
+
+    @given(seeds, st.integers(1, 9), st.integers(1, 7), st.integers(1, 4))
+    @settings(deadline=None, max_examples=40)
+    def test_dense_and_sparse_are_one_operator(self, seed, n, d, K):
+        rng = np.random.default_rng(seed)
+        A = rng.normal(size=(n, d))
+        blocks = Blocks(rng.integers(-1, K, size=d))
+        factors, rows = rng.normal(size=n), np.arange(n)
+        sparse = SparsePairs(scipy.sparse.csr_array(A), factors, blocks, rows, np.ones(n))
+        dense = DensePairs(A, factors, blocks, rows, np.ones(n))
+        u, weights = rng.normal(size=blocks.order.size), rng.random(n * blocks.count)
+        np.testing.assert_allclose(sparse.forward(u), dense.forward(u), atol=1e-13)
+        np.testing.assert_allclose(sparse.backward(weights), dense.backward(weights), atol=1e-13)
+        np.testing.assert_allclose(sparse.grams(weights), dense.grams(weights), atol=1e-13)
+        np.testing.assert_allclose(sparse.column_squares(weights), dense.column_squares(weights), atol=1e-13)
+
+    def test_block_grams(self):
+        A, _ = data(n=30, d=8)
+        blocks = Blocks(np.array([0, 1, 0, 2, 1, 1, -1, 3]))
+        weights = np.random.default_rng(0).random(30)
+        pairs = DensePairs(A, np.ones(30), blocks, np.arange(30), np.ones(30))
+        flat, begin = pairs.grams(np.tile(weights, 4)), 0
+        for k, size in enumerate(blocks.sizes):
+            columns = blocks.order[blocks.start[k] : blocks.start[k + 1]]
+            got = flat[begin : begin + size**2].reshape(size, size)
+            np.testing.assert_allclose(got, reference.gram(A[:, columns], weights), atol=1e-13)
+            begin += size**2
+
+    @given(seeds, st.integers(1, 60))
+    @settings(deadline=None, max_examples=40)
+    def test_equal_rows(self, seed, n):
+        rng = np.random.default_rng(seed)
+        A = rng.integers(0, 2, size=(n, 3)).astype(float)
+        context = rng.integers(0, 2, size=n)
+        S = scipy.sparse.csr_array(A)
+        target, first = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+        count = kernels.equal_rows(S.indptr, S.indices, S.data.view(np.uint64), context, target, first)
+        expected = reference.equal_rows([(c, *row) for c, row in zip(context, A, strict=True)])
+        np.testing.assert_array_equal(target, expected)
+        assert count == len(set(expected))
+        np.testing.assert_array_equal(target[first[:count]], np.arange(count))
+
+    def test_sums_of_many_equal_parts_keep_their_digits(self):
+        """A plain running sum of a million tenths is off by 1e-6 parts in a million; this one is not."""
+        groups = np.arange(2_000_000) % 2
+        out = np.zeros(2)
+        kernels.grouped_sums(np.full(groups.size, 0.1), groups, out)
+        np.testing.assert_allclose(out, 100_000.0, rtol=1e-15)
+        values = np.random.default_rng(0).normal(size=50)
+        out = np.zeros(3)
+        kernels.grouped_sums(values, np.arange(50) % 3, out)
+        np.testing.assert_allclose(out, reference.grouped_sums(values, np.arange(50) % 3, 3), rtol=1e-13)
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("sketch", SKETCHES)
+def test_gradient_of_one_draw(sketch, model, form, shifted):
+    A, b = data(share=0.4)
+    f = MODELS[model](FORMATS[form](A), b)
+    rng = np.random.default_rng(0)
+    v = shifted * rng.normal(size=D)
+    v.setflags(write=False)
+    x, w = rng.normal(size=D), rng.normal(size=D)
+    for step in range(3):
+        draw = SKETCHES[sketch].draw(D, step=step)
+        for rows in (None, np.array([5]), np.array([3, 7, 7, 16])):
+            if isinstance(draw, mast.sketches.DiagonalDraw):
+                c, kept = draw.diagonal(), draw.indices
+                at_x, at_w = (reference.sketched_gradient(f, y, c, v, rows)[kept] for y in (x, w))
+            else:
+                gradient = f.gradient if rows is None else lambda y, rows=rows: f.term_gradient(y, rows)
+                at_x, at_w = (draw.adjoint(gradient(v + draw.apply(y - v))) for y in (x, w))
+            tolerance = {"rtol": 1e-12, "atol": 1e-12}
+            np.testing.assert_allclose(f.sketched_gradient(x, draw, v, rows), at_x, **tolerance)
+            np.testing.assert_allclose(f.sketched_difference(x, w, draw, v, rows), at_x - at_w, **tolerance)
+
+
+@pytest.mark.parametrize("sketch", DIAGONAL)
+def test_gradient_of_one_draw_is_that_of_f_S(sketch):
+    """The same through `Problem.at`, which knows nothing of kept columns."""
+    A, b = data()
+    problem = mast.Problem(mast.Logistic(A, b, l2=0.1), DIAGONAL[sketch], np.linspace(0, 1, D))
+    x = np.random.default_rng(1).normal(size=D)
+    draw = problem.draw(seed=3)
+    whole = problem.at(draw).gradient(x)
+    got = problem.objective.sketched_gradient(x, draw, problem.shift)
+    np.testing.assert_allclose(got, whole[draw.indices], rtol=1e-12, atol=1e-13)
+
+
+class TestDraws:
+    def test_each_way_is_used(self, monkeypatch):
+        used = []
+        for way in (Submatrix, AllRows, TouchedRows):
+            plain = way.forward
+            monkeypatch.setattr(
+                way, "forward", lambda self, t, way=way, plain=plain: used.append(way) or plain(self, t)
+            )
+        A, b = data(n=200, d=D, share=0.3)
+        f = mast.Logistic(scipy.sparse.csr_matrix(A), b, l2=0.1)
+        for sketch in (mast.PermK(2), mast.Bernoulli(0.99), mast.RandK(1)):
+            f.sketched_gradient(np.ones(D), sketch.draw(D, seed=2), np.zeros(D))
+        assert used[:2] == [Submatrix, AllRows]
+        A[:, 0] *= np.arange(200) < 3
+        g = mast.Logistic(scipy.sparse.csr_matrix(A), b, l2=0.1)
+        draw = mast.sketches.DiagonalDraw(D, np.array([0]), np.array([6.0]))
+        g.sketched_gradient(np.ones(D), draw, np.zeros(D))
+        assert used[-1] is TouchedRows
+
+    def test_submatrices_are_remembered_within_bounds(self):
+        A, b = data(n=50, share=0.8)
+        f = mast.Logistic(scipy.sparse.csr_matrix(A), b, l2=0.1)
+        for seed in range(9):
+            sketch = mast.PermK(2, seed=seed)
+            for step in range(6):
+                f.sketched_gradient(np.ones(D), sketch.draw(D, step=step), np.zeros(D))
+        held = sum(part.entries for _, part in f._draws._submatrices.values())
+        assert 0 < held <= 2 * f.data.size
+
+    def test_a_shift_that_changes_is_noticed(self):
+        A, b = data()
+        f = mast.Logistic(A, b, l2=0.1)
+        draw, x, v = mast.PermK(2).draw(D), np.ones(D), np.ones(D)
+        before = f.sketched_gradient(x, draw, v)
+        v[:] = -1.0
+        after = f.sketched_gradient(x, draw, v)
+        np.testing.assert_allclose(
+            after, reference.sketched_gradient(f, x, draw.diagonal(), v)[draw.indices], rtol=1e-12
+        )
+        assert not np.allclose(before, after)
+
+    def test_threads_do_not_share_scratch(self):
+        A, b = data(n=400, d=D, share=0.3)
+        f = mast.Logistic(scipy.sparse.csr_matrix(A), b, l2=0.1)
+        sketch, x = mast.RandK(2), np.ones(D)
+        expected = [f.sketched_gradient(x, sketch.draw(D, step=t), np.zeros(D)) for t in range(50)]
+        wrong = []
+
+        def work():
+            for t in range(50):
+                got = f.sketched_gradient(x, sketch.draw(D, step=t), np.zeros(D))
+                if not np.array_equal(got, expected[t]):
+                    wrong.append(t)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+
+    def test_other_objectives_have_no_rows(self):
+        f = mast.Quadratic(np.eye(2), [1.0, 1.0])
+        draw = mast.Identity().draw(2)
+        np.testing.assert_allclose(f.sketched_difference(np.ones(2), np.zeros(2), draw, np.zeros(2)), 1.0)
+        with pytest.raises(ArgumentError, match="not a sum of terms"):
+            f.sketched_gradient(np.ones(2), draw, np.zeros(2), np.array([0]))
+
+    def test_plain_arrays_for_compiled_loops(self):
+        A, b = data()
+        for form in FORMATS.values():
+            f = mast.Logistic(form(A), b)
+            rebuilt = scipy.sparse.csr_array((f.data, f.indices, f.indptr), shape=(N, D)).toarray()
+            np.testing.assert_array_equal(rebuilt, A)
+            np.testing.assert_array_equal(f.labels, b)
+            assert all(a.flags.c_contiguous for a in (f.data, f.indices, f.indptr, f.labels, f.rates))
