@@ -265,7 +265,7 @@ def claims(runs: dict[tuple[str, str], list[Done]], name: str) -> list[Claim]:
     for run in BOUNDED:
         curve = runs[name, run]
         mean, bound = (np.mean([d[what] for d in curve], axis=0) for what in ("distance_sq", "bound"))
-        worst[run] = float(np.max(mean / bound))
+        worst[run] = float(np.max(mean / np.maximum(bound, 1e-20)))
     page = runs[name, "S-PAGE"]
     averaged = np.mean([methods_figures.running_mean(d) for d in page], axis=0)
     worst["S-PAGE"] = float(np.max(averaged[1:] / np.mean([d["bound"] for d in page], axis=0)[1:]))

@@ -25,6 +25,7 @@ NAME, VERSION = "rand1", 1
 KAPPA = 1000.0
 MULTIPLES = (1, 10, 20, 50)  # of g0 = 1/(L_f L_max)
 TARGET = 1e-2  # the relative gap that tells fast from slow
+ROUNDING = 1e-14  # of a loss: gaps below it are zero
 STALLED = 1e-3  # a relative gap above this, at a time when others are far below
 SWEEP = tuple(round(float(m), 3) for m in np.geomspace(1, 60, 49))
 
@@ -239,11 +240,9 @@ def claims(done: list[Done], name: str) -> list[Claim]:
     fast, slow = steps_to(curve[10], TARGET), steps_to(curve[1], TARGET)
     last, after = observed_limit(*swept(done, name))
     anywhere, solution = curve[1]["stable_anywhere"], curve[1]["stable_at_solution"]
-    mean_ratio = float(np.max(curve[1]["gaps"].mean(axis=0) / curve[1]["bound"]))
-    half = curve[1]["stops"] <= curve[1]["stops"][-1] // 2
-    rate = [
-        float(np.log(g[half][-1] / g[-1]) / np.log(g[0] / g[half][-1])) for g in curve[1]["gaps"]
-    ]  # the second half of the run against the first, in factors of the gap
+    mean_ratio = float(np.max(curve[1]["gaps"].mean(axis=0) / np.maximum(curve[1]["bound"], ROUNDING)))
+    half = int(np.searchsorted(curve[1]["stops"], curve[1]["stops"][-1] // 2))
+    halfway = curve[1]["gaps"][:, half] / curve[1]["gaps"][:, 0]
 
     def ends(m: int) -> str:
         return f"{np.median(end[m]):.2g} ({end[m].min():.2g} to {end[m].max():.2g})"
@@ -252,10 +251,10 @@ def claims(done: list[Done], name: str) -> list[Claim]:
         Claim(
             "With the step size of theory, DSGD converges to the exact minimum of f_D",
             name,
-            "the gap keeps falling: the second half of the run lowers it by a factor above 1",
-            f"relative gap at the end {ends(1)}; log-factor of the second half over that of the first "
-            f"{np.median(rate):.2g}",
-            min(rate) > 0,
+            "the gap never stops falling: at the end it is below a tenth of that at half time, or zero "
+            "to rounding",
+            f"relative gap at the end {ends(1)}, at half time {np.median(halfway):.2g}",
+            bool(np.all((end[1] < 0.1 * halfway) | (curve[1]["gaps"][:, -1] < ROUNDING))),
         ),
         Claim(
             "Ten times the step size of theory is faster",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from mast.errors import DataError
 from mast.experiments.display import duration
 
 SOURCES = {"paper": "the paper says", "theory": "theory says", "beyond": "beyond the paper"}
+
+_LOWERED = re.compile(r"(?<![A-Za-z])([A-Za-zφ]|kappa)_(\{[^}]*\}|[A-Za-z]+|[0-9]+)")
+_RAISED = re.compile(r"\^(inf|[0-9]+)")
 
 STYLE = """
 :root { --ink: #1d2733; --soft: #5b6875; --line: #dfe4e9; --paper: #ffffff; --wash: #f5f7f9;
@@ -39,7 +43,10 @@ table { border-collapse: collapse; width: 100%; font-size: .88rem; margin: .6rem
 th { text-align: left; font-weight: 600; color: var(--soft); }
 th, td { padding: .45rem .6rem .45rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 td { overflow-wrap: anywhere; }
-.verdict { font-weight: 700; white-space: nowrap; }
+.claims th { color: var(--ink); padding-top: 1.1rem; }
+.claims small { display: block; font-weight: 400; font-size: .82rem; color: var(--soft); }
+.claims td:nth-child(2) { width: 4.5rem; }
+.verdict { width: 6.2rem; font-weight: 700; white-space: nowrap; }
 .yes { color: var(--yes); } .no { color: var(--no); }
 .facts { font-size: .85rem; }
 code { font: .82rem ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; overflow-wrap: anywhere; }
@@ -49,11 +56,6 @@ footer { padding: 2rem 1.25rem 3rem; color: var(--soft); font-size: .85rem; }
   h1 { font-size: 1.5rem; }
   .wide { overflow-x: auto; }
   .wide img { width: auto; max-width: none; height: 17rem; }
-  table.claims thead { display: none; }
-  table.claims, table.claims tbody, table.claims tr, table.claims td { display: block; }
-  table.claims tr { border-bottom: 1px solid var(--line); padding: .6rem 0; }
-  table.claims td { border: 0; padding: .1rem 0; }
-  table.claims td[data-label]::before { content: attr(data-label) ": "; color: var(--soft); }
 }
 @media print {
   body { font-size: 10pt; }
@@ -88,7 +90,7 @@ def page(sections: list[dict[str, Any]], out: Path) -> str:
             '<ul class="tally">'
             + "".join(f"<li><b>{_t(n)}</b> {_t(what)}</li>" for n, what in tally)
             + "</ul>",
-            _contents(sections) + "</header>\n<main>",
+            _contents(sections) + _broken(sections) + "</header>\n<main>",
             *(_section(section, out) for section in sections),
             _facts(sections),
             "</main>\n<footer>Made by <code>mast reproduce</code>. Numbers as CSV are in "
@@ -114,7 +116,7 @@ def _contents(sections: list[dict[str, Any]]) -> str:
 def _section(section: dict[str, Any], out: Path) -> str:
     parts = [
         f'<section id="{_t(section["name"])}"><h2>{_t(section["title"])}</h2>',
-        f"<p>{_t(section['lead'])}</p>",
+        f"<p>{_prose(section['lead'])}</p>",
     ]
     if section["effort"] == "fast":
         parts.append('<p class="soft">A fast run: fewer seeds and less data than the paper\'s figure.</p>')
@@ -122,7 +124,7 @@ def _section(section: dict[str, Any], out: Path) -> str:
     if section["claims"]:
         parts += ["<h3>Claims</h3>", _claims(section["claims"])]
     if section["choices"]:
-        items = "".join(f"<li>{_t(choice)}</li>" for choice in section["choices"])
+        items = "".join(f"<li>{_prose(choice)}</li>" for choice in section["choices"])
         parts.append(f'<h3>Choices and details</h3><ul class="facts">{items}</ul>')
     numbers = ", ".join(f"<code>numbers/{_t(name)}.csv</code>" for name in section["tables"])
     parts.append(
@@ -143,27 +145,49 @@ def _figure(figure: dict[str, Any], out: Path) -> str:
     return (
         f'<figure><div class="wide"><img alt="{_t(figure["title"])}. {_t(figure["caption"])}" '
         f'src="data:image/png;base64,{picture}"></div>'
-        f"<figcaption><b>{_t(figure['title'])}.</b> {_t(figure['caption'])}</figcaption></figure>"
+        f"<figcaption><b>{_prose(figure['title'])}.</b> {_prose(figure['caption'])}</figcaption></figure>"
     )
 
 
 def _claims(claims: list[dict[str, Any]]) -> str:
-    rows = []
+    """Claim by claim: what decides it, then the verdict and the measurement on each data set."""
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for claim in claims:
-        verdict = (
-            '<span class="yes">✓ holds</span>'
-            if claim["holds"]
-            else '<span class="no">✗ does not hold</span>'
-        )
+        groups.setdefault((claim["claim"], claim["decides"], claim["source"]), []).append(claim)
+    rows = []
+    for (text, decides, source), members in groups.items():
         rows.append(
-            f'<tr><td class="verdict">{verdict}</td>'
-            f'<td>{_t(claim["claim"])} <span class="soft">({_t(SOURCES[claim["source"]])})</span></td>'
-            f'<td data-label="Data">{_t(claim["dataset"])}</td>'
-            f'<td data-label="Decided by">{_t(claim["decides"])}</td>'
-            f'<td data-label="Measured">{_t(claim["measured"])}</td></tr>'
+            f'<tr class="claim"><th colspan="3" scope="rowgroup">{_prose(text)} '
+            f"<small>{_t(SOURCES[source])}; "
+            f"decided by: {_prose(decides)}</small></th></tr>"
         )
-    head = "<th></th><th>Claim</th><th>Data</th><th>Decided by</th><th>Measured</th>"
-    return f'<table class="claims"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+        rows += [
+            f'<tr><td class="verdict">{_verdict(member["holds"])}</td><td>{_t(member["dataset"])}</td>'
+            f"<td>{_prose(member['measured'])}</td></tr>"
+            for member in members
+        ]
+    return f'<table class="claims"><tbody>{"".join(rows)}</tbody></table>'
+
+
+def _verdict(holds: bool) -> str:
+    return '<span class="yes">✓ holds</span>' if holds else '<span class="no">✗ does not</span>'
+
+
+def _broken(sections: list[dict[str, Any]]) -> str:
+    """The claims that do not hold, in one place."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for section in sections:
+        for claim in section["claims"]:
+            if not claim["holds"]:
+                found.setdefault((section["name"], claim["claim"]), []).append(claim["dataset"])
+    if not found:
+        return ""
+    items = "".join(
+        f'<li>{_prose(text)} <span class="soft">({_t(", ".join(data))})</span> <a '
+        f'href="#{_t(name)}">numbers</a></li>'
+        for (name, text), data in found.items()
+    )
+    return f"<h3>What does not hold</h3><ul>{items}</ul>"
 
 
 def _facts(sections: list[dict[str, Any]]) -> str:
@@ -189,3 +213,13 @@ def _facts(sections: list[dict[str, Any]]) -> str:
 
 def _t(text: Any) -> str:
     return html.escape(str(text))
+
+
+def _prose(text: Any) -> str:
+    """Text in which f_D, x_D*, f_{i,S} and f^inf are set as they are read.
+
+    >>> _prose("f_D^inf & L_max")
+    'f<sub>D</sub><sup>inf</sup> &amp; L<sub>max</sub>'
+    """
+    raised = _RAISED.sub(r"<sup>\1</sup>", _t(text))
+    return _LOWERED.sub(lambda found: f"{found[1]}<sub>{found[2].strip('{}')}</sub>", raised)
