@@ -16,7 +16,7 @@ from mast.methods.gdci import GDCI
 from mast.methods.ist_naive import ISTNaive
 from mast.methods.l_svrdsg import LSVRDSG
 from mast.methods.s_page import SPAGE
-from mast.problem import AbstractProblem, Nodes
+from mast.problem import AbstractProblem
 from mast.theory import Guarantee
 
 METHODS: dict[str, type[Method]] = {
@@ -50,8 +50,6 @@ def guarantee(
     >>> round(1 / mast.guarantee(problem, "dsgd").max_step_size(), 12)
     12.0
     """
-    if method in ("dsgd", "dsgd_sampled", "l_svrdsg", "s_page") and isinstance(problem, Nodes):
-        raise ArgumentError(f'{method!r} is for a single Problem; for Nodes use "distributed"')
     return make(method, options).bind(problem, 0).guarantee(regime)
 
 

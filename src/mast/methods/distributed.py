@@ -89,23 +89,23 @@ class Distributed(Method):
         self.local_steps = whole("local_steps", self.local_steps)
         if self.local_steps < 1:
             raise ArgumentError(f"local_steps must be at least 1, got {self.local_steps}")
-        q = (
-            np.broadcast_to(vector("participation", np.atleast_1d(self.participation)), (M,))
-            if np.size(self.participation) in (1, M)
-            else None
-        )
-        if q is None or not ((q > 0) & (q <= 1)).all():
-            raise ArgumentError(
-                f"participation is one probability in (0, 1], or one for each of the {M} nodes; for m of the "
-                "nodes pass participants=m"
-            )
-        self.shares: Array = q
+        self.shares = self._shares(M)
         if self.participants is not None:
             self.participants = whole("participants", self.participants)
             if not 1 <= self.participants <= M:
                 raise ArgumentError(f"participants must lie in 1 .. {M}, got {self.participants}")
-            if (q < 1).any():
+            if (self.shares < 1).any():
                 raise ArgumentError("give participation or participants, not both")
+
+    def _shares(self, M: int) -> Array:
+        """Each node's probability of taking part."""
+        q = vector("participation", np.atleast_1d(self.participation))
+        if q.size not in (1, M) or not ((q > 0) & (q <= 1)).all():
+            raise ArgumentError(
+                f"participation is one probability in (0, 1], or one for each of the {M} nodes; for m of the "
+                "nodes pass participants=m"
+            )
+        return np.broadcast_to(q, (M,))
 
     def start(self, x0: Array) -> Rounds:
         """Nothing sent yet."""
