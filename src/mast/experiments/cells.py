@@ -36,7 +36,7 @@ class Cell:
     compute: Compute
     config: Mapping[str, Any]
     dataset: Dataset
-    cost: float = field(default=1.0, compare=False)  # how long it takes, against other cells
+    cost: float = field(default=1.0, compare=False)  # about how many seconds it takes
 
     @property
     def key(self) -> str:

@@ -80,7 +80,7 @@ def cells(plan: Plan) -> list[Cell]:
     """One cell a data set."""
     seeds = plan.pick(fast=3, normal=10, full=30)
     config = {"kappa": KAPPA, "keeps": list(KEEPS), "ratios": list(RATIOS), "seeds": seeds}
-    return [Cell(NAME, VERSION, measure, config, dataset, cost=2.0) for dataset in plan.datasets]
+    return [Cell(NAME, VERSION, measure, config, dataset, cost=0.5) for dataset in plan.datasets]
 
 
 def findings(plan: Plan, done: list[Done]) -> Findings:

@@ -154,7 +154,7 @@ def cells(plan: Plan) -> list[Cell]:
                 "kappa": KAPPA,
             },
             dataset,
-            cost=steps * COST.get(method, 1),
+            cost=5e-4 * (steps // shorter) * COST.get(method, 1),
         )
         for dataset in plan.datasets
         for name, (kind, method, options, step, steps) in RUNS.items()

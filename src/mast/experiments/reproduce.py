@@ -92,6 +92,7 @@ def _write_section(out: Path, experiment: Experiment, plan: Plan, done: list[Don
     figures = []
     for figure in found.figures:
         drawn = figure.draw()
+        style.settle(drawn)
         for kind, options in (("png", {"dpi": 160}), ("pdf", {"metadata": {"CreationDate": None}})):
             _save_figure(drawn, out / "figures" / f"{figure.name}.{kind}", kind, options)
         figures.append({"name": figure.name, "title": figure.title, "caption": figure.caption})

@@ -88,7 +88,7 @@ def cells(plan: Plan) -> list[Cell]:
             solve,
             {"K": K, "toward": toward, "seed": seed, "kappa": KAPPA, "distances": list(DISTANCES)},
             dataset,
-            cost=dataset.load()[0].nnz / 20_000,
+            cost=0.1 + 3e-6 * dataset.load()[0].nnz,
         )
         for dataset in plan.datasets
         for K in BLOCKS

@@ -61,6 +61,13 @@ def frames(
     return figure, axes
 
 
+def settle(figure: Any) -> None:
+    """Lay the figure out now, once, and not again for each file that it is saved to."""
+    with look():
+        figure.canvas.draw()
+    figure.set_layout_engine("none")
+
+
 def legend_below(figure: Any, axes: Any, columns: int) -> None:
     """One legend for all frames, under them."""
     handles, labels = axes.get_legend_handles_labels()

@@ -100,7 +100,7 @@ def cells(plan: Plan) -> list[Cell]:
                 "steps": length(dataset),
             },
             dataset,
-            cost=length(dataset),
+            cost=0.1 + 5e-6 * length(dataset),
         )
         for dataset in plan.datasets
         for sketches in ESTIMATORS
