@@ -44,6 +44,9 @@ _ROOMS = {
     "sweep": "sweeps",
     "guarantee": "methods",
     "advise": "advice",
+    # scikit-learn estimators
+    "MastClassifier": "learn",
+    "MastRegressor": "learn",
     # errors
     "MastError": "errors",
 }
@@ -52,6 +55,7 @@ _MODULES = {
     "methods",
     "run",
     "errors",
+    "learn",
     "nn",
     "objectives",
     "problem",
@@ -66,6 +70,7 @@ if TYPE_CHECKING:
     from mast import data, errors, objectives, problem, randomness, sketches, theory
     from mast.advice import advise
     from mast.errors import MastError
+    from mast.learn import MastClassifier, MastRegressor
     from mast.methods import guarantee
     from mast.objectives import Function, LeastSquares, Logistic, NonconvexLogistic, Objective, Quadratic
     from mast.problem import Nodes, Problem

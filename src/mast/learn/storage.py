@@ -1,0 +1,201 @@
+"""Fitted models as files: JSON and arrays in one checksummed file, never pickle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from mast import files, theory
+from mast.errors import ArgumentError, DataError, MastError
+from mast.learn.sketch_files import describe, rebuild
+from mast.theory import Guarantee
+
+if TYPE_CHECKING:
+    from mast.learn.base import SparsifiedLinear
+
+Model = TypeVar("Model", bound="SparsifiedLinear")
+
+FORMAT = 1
+KIND = "linear model"
+#: constructor parameters that are stored as they are
+PLAIN = ("kappa", "alpha", "fit_intercept", "method", "max_iter", "tol", "warm_start")
+
+
+def save(model: SparsifiedLinear, path: Path) -> None:
+    """Write a fitted model."""
+    description, arrays = pack(model)
+    files.save(path, {"kind": KIND, "format": FORMAT, **description}, arrays)
+
+
+def load(path: Path, wanted: type[Model]) -> Model:
+    """Read a fitted model of the wanted class."""
+    description, arrays = files.load(path)
+    check_kind(path, description, KIND, FORMAT)
+    return unpack(description, arrays, str(path), wanted)
+
+
+def check_kind(path: Path, description: Any, kind: str, format: int) -> None:
+    """Refuse files of MAST's that hold something else, or come from another version."""
+    if not isinstance(description, dict) or description.get("kind") != kind:
+        found = description.get("kind") if isinstance(description, dict) else None
+        raise DataError(f"{path} holds {found or 'something else'!r}, not a {kind} of MAST's")
+    if description.get("format") != format:
+        raise DataError(
+            f"{path} has the format {description.get('format')!r}, this version of MAST reads {format}"
+        )
+
+
+def pack(model: SparsifiedLinear) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """A fitted model as a JSON description and arrays."""
+    coef = model.coef_
+    arrays: dict[str, NDArray[Any]] = {
+        "coef": coef.toarray() if scipy.sparse.issparse(coef) else np.asarray(coef),
+        "intercept": np.asarray(model.intercept_, dtype=np.float64),
+        "n_iter": np.asarray(model.n_iter_),
+        "shift": model.shift_,
+    }
+    description: dict[str, Any] = {
+        "estimator": type(model).__name__,
+        "parameters": {name: _plain(name, getattr(model, name)) for name in PLAIN},
+        "shifted": model.shift is not None,
+        "sketch": None if model.sketch is None else describe(model._sketch(), arrays),
+        "sketch_used": describe(model.sketch_, arrays),
+        "random_state": _state(model.random_state),
+        "fitted": {
+            "alpha": model.alpha_,
+            "method": model.method_,
+            "seed": model.seed_,
+            "n_features": model.n_features_in_,
+            "guarantee": _statement(model.guarantee_),
+        },
+        "feature_names": None,
+    }
+    names = getattr(model, "feature_names_in_", None)
+    if names is not None:
+        description["feature_names"] = [str(name) for name in names]
+    classes = getattr(model, "classes_", None)
+    if classes is not None:
+        description["classes"] = _classes(classes)
+        description["class_weight"] = _class_weight(getattr(model, "class_weight", None))
+    return description, arrays
+
+
+def unpack(
+    description: dict[str, Any], arrays: dict[str, NDArray[Any]], where: str, wanted: type[Model]
+) -> Model:
+    """The model of a description and arrays; whatever does not fit together is refused."""
+    from mast.learn import MastClassifier, MastRegressor
+
+    kinds = {"MastClassifier": MastClassifier, "MastRegressor": MastRegressor}
+    found = kinds.get(str(description.get("estimator")))
+    if found is None:
+        raise DataError(f"{where}: no estimator is called {description.get('estimator')!r}")
+    if not issubclass(found, wanted) and not issubclass(wanted, found):
+        raise DataError(f"{where} holds a {found.__name__}, not a {wanted.__name__}")
+    kind: Any = wanted if issubclass(wanted, found) else found
+    try:
+        return _rebuilt(kind, description, arrays)  # type: ignore[no-any-return]
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        raise DataError(f"{where} is damaged: its parts do not fit together ({error})") from error
+
+
+def _rebuilt(kind: Any, description: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Any:
+    fitted, parameters = description["fitted"], {name: description["parameters"][name] for name in PLAIN}
+    model = kind(**parameters)
+    model.sketch = None if description["sketch"] is None else rebuild(description["sketch"], arrays)
+    model.random_state = description["random_state"]
+    d = int(fitted["n_features"])
+    rows = 1
+    if "classes" in description:
+        model.class_weight = None if description["class_weight"] is None else _pairs(description)
+        model.classes_ = np.array(description["classes"]["values"], dtype=description["classes"]["dtype"])
+        rows = 1 if model.classes_.size == 2 else model.classes_.size
+    coef = _floats(arrays["coef"]).reshape(rows, d)
+    model.coef_ = model._shaped(coef)
+    intercept, n_iter = _floats(arrays["intercept"]), arrays["n_iter"]
+    if "classes" in description:
+        model.intercept_, model.n_iter_ = intercept.reshape(rows), n_iter.astype(np.int64).reshape(rows)
+    else:
+        model.intercept_, model.n_iter_ = float(intercept), int(n_iter)
+    model.shift_ = _floats(arrays["shift"]).reshape(rows, d)
+    model.shift = model._shaped(model.shift_.copy()) if description["shifted"] else None
+    model.sketch_ = rebuild(description["sketch_used"], arrays)
+    model.sketch_._check(d)
+    model.alpha_, model.method_ = float(fitted["alpha"]), str(fitted["method"])
+    model.seed_, model.n_features_in_ = int(fitted["seed"]), d
+    model.guarantee_ = _guarantee(fitted["guarantee"])
+    names = description["feature_names"]
+    if names is not None:
+        if len(names) != d:
+            raise ValueError(f"{len(names)} names for {d} features")
+        model.feature_names_in_ = np.array(names, dtype=object)
+    return model
+
+
+# ---- parts --------------------------------------------------------------------------------
+
+
+def _plain(name: str, value: Any) -> Any:
+    value = value.item() if isinstance(value, np.generic) else value
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"{name}={value!r} cannot be written to a file") from None
+    return value
+
+
+def _state(state: Any) -> int | None:
+    """An int stays; a generator is not stored, as its state moves on."""
+    return int(state) if isinstance(state, (int, np.integer)) else None
+
+
+def _floats(array: NDArray[Any]) -> NDArray[np.float64]:
+    if array.dtype != np.float64 or not np.isfinite(array).all():
+        raise ValueError("weights must be finite numbers in double precision")
+    return array
+
+
+def _classes(classes: NDArray[Any]) -> dict[str, Any]:
+    """Labels as JSON: numbers, booleans or texts."""
+    values = classes.tolist()
+    if classes.dtype == object and not all(isinstance(value, str) for value in values):
+        raise ArgumentError("labels that are neither numbers nor texts cannot be written to a file")
+    if classes.dtype.kind not in "biufUO":
+        raise ArgumentError(f"labels of the type {classes.dtype} cannot be written to a file")
+    return {"values": values, "dtype": "object" if classes.dtype == object else classes.dtype.str}
+
+
+def _class_weight(weight: Any) -> Any:
+    if weight is None or weight == "balanced":
+        return weight
+    return [[_plain("class_weight", label), float(value)] for label, value in dict(weight).items()]
+
+
+def _pairs(description: dict[str, Any]) -> Any:
+    weight = description["class_weight"]
+    return weight if isinstance(weight, str) else dict(weight)
+
+
+def _statement(guarantee: Guarantee | None) -> dict[str, Any] | None:
+    if guarantee is None:
+        return None
+    constants = {name: float(value) for name, value in guarantee.constants.items() if np.isfinite(value)}
+    return {"algorithm": guarantee.algorithm, "regime": guarantee.regime, "constants": constants}
+
+
+def _guarantee(said: dict[str, Any] | None) -> Guarantee | None:
+    """The statement made again from its constants; None for one that needs more than those."""
+    if said is None or said["algorithm"] != "DSGD":
+        return None
+    constants = dict(said["constants"])
+    if "mu" in constants:  # mu_D mu_f, which only counts as a product
+        constants |= {"mu_f": constants.pop("mu"), "mu_D": 1.0}
+    try:
+        return theory.dsgd(said["regime"], **constants)
+    except (MastError, TypeError):
+        return None
