@@ -33,23 +33,22 @@ def block_newton(f: Separable, max_sweeps: int = 200) -> Array:
     norms = parts.norms(g)
     start = norms.copy()
     active = norms > 0
-    stalled = np.zeros(norms.size, dtype=np.int64)
     last = np.zeros(norms.size)
     for _ in range(max_sweeps):
         if not active.any():
             break
-        step = _newton_step(f, x, g) * parts.per_coordinate(active.astype(float))
+        step = _newton_step(f, x, g, parts.bends(x)) * parts.per_coordinate(active.astype(float))
         last = np.where(active, parts.norms(step), last)
         # near the minimum values cannot tell points apart any more: only the gradient counts
         near = parts.dots(g, step) <= NEAR * np.abs(values)
         x_new, values_new, g_new, found = _search(parts, x, values, g, step, active, near)
         norms_new = parts.norms(g_new)
         better = found & ((norms_new < norms) | ~near)
-        stalled = np.where(near & (norms_new >= 0.5 * norms), stalled + 1, 0)
+        stalled = near & (norms_new >= 0.5 * norms)
         take = parts.per_coordinate(better.astype(float)) > 0
         x, g = np.where(take, x_new, x), np.where(take, g_new, g)
         values, norms = np.where(better, values_new, values), np.where(better, norms_new, norms)
-        active &= better & (stalled < 2) & (norms > 1e-18 * start)
+        active &= better & ~stalled & (norms > 1e-18 * start)
     _certify(f, parts, x, norms, start, last)
     return x
 
@@ -62,11 +61,21 @@ class _Parts:
         self.whole = f.blocks.free.size > 0
         self.count = 1 if self.whole else f.blocks.count
         self.sizes = f.blocks.sizes
+        self._bends = np.empty(f.pairs.weights.size)
+        self._bent = f.shift  # where they belong
+
+    def bends(self, x: Array) -> tuple[Array, Array]:
+        """The curvatures at x: left over from the last evaluation, if that was there."""
+        if not np.array_equal(x, self._bent):
+            return self.f.bends(x)
+        f = self.f
+        return self._bends, f.shared * f.model.loss.curvature(f._bases(x))
 
     def evaluate(self, x: Array) -> tuple[Array, Array]:
         """The value of each part, and the gradient."""
         f = self.f
-        pair_values, gradient, rest = f.evaluate(x)
+        pair_values, gradient, rest = f.evaluate(x, self._bends)
+        self._bent = x
         penalties = f.penalty.parts(x)
         if self.whole:
             return np.array([pair_values.sum() + rest + penalties.sum()]), gradient
@@ -117,10 +126,10 @@ def _search(
     return x_new, values_new, g_new, enough
 
 
-def _newton_step(f: Separable, x: Array, g: Array) -> Array:
+def _newton_step(f: Separable, x: Array, g: Array, bends: tuple[Array, Array]) -> Array:
     """The Newton step: block by block, with free coordinates eliminated last."""
     blocks = f.blocks
-    pair_bends, base_bends = f.bends(x)
+    pair_bends, base_bends = bends
     own = f.penalty.curvature(x)
     flat = f.pairs.grams(pair_bends)
     right = g[blocks.order][:, None]

@@ -159,7 +159,7 @@ class Submatrix(Columns):
         place[self.rows] = np.arange(self.rows.size)
         T.indices[:] = place[T.indices]
         T.resize((kept.size, self.rows.size))
-        self.T, self.A = T, T.T.tocsr()
+        self.T, self.A = T, T.T  # by columns, since the rows are short
         self.entries = int(T.nnz)
 
     def forward(self, t: Array) -> Array:

@@ -36,6 +36,9 @@ class Loss(Protocol):
     def curvature(self, m: Array) -> Array:
         """Its second derivative."""
 
+    def bend(self, slope: Array) -> Array:
+        """The second derivative where the derivative is `slope`; good enough for a Newton step."""
+
     def value_and_slope(self, m: Array) -> tuple[Array, Array]:
         """Both."""
 
@@ -77,6 +80,10 @@ class LogLoss:
         """e / (1 + e)² with e = exp(-|m|)."""
         e = _decay(m)
         return e / (1 + e) ** 2
+
+    def bend(self, slope: Array) -> Array:
+        """p (1 - p) with p = -slope."""
+        return slope * (-1.0 - slope)
 
     def value_and_slope(self, m: Array) -> tuple[Array, Array]:
         """Both, with one exponential."""
@@ -120,6 +127,10 @@ class HalfSquare:
     def curvature(self, m: Array) -> Array:
         """1."""
         return np.ones(m.shape)
+
+    def bend(self, slope: Array) -> Array:
+        """1."""
+        return np.ones(slope.shape)
 
     def value_and_slope(self, m: Array) -> tuple[Array, Array]:
         """Both."""

@@ -8,6 +8,7 @@ are equal in base and entries are merged, which on categorical data leaves few o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -17,6 +18,10 @@ import numpy as np
 from mast.arrays import Array, Indices
 from mast.objectives.design import Design, _kernels, _weighted_gram
 
+#: makes weighted slopes of margins, given which pairs they belong to
+Pull = Callable[[Array, slice], Array]
+
+CHUNK = 1 << 15  #: pairs that are worked on at a time, so that they stay in the cache
 MERGED_ENOUGH = 0.8  #: merging pays if it leaves at most this share of the pairs
 
 
@@ -81,18 +86,47 @@ class SparsePairs:
         self.B = B[first]
 
     @cached_property
-    def _transposed(self) -> Any:
-        return self.B.T.tocsr()
+    def _parts(self) -> list[tuple[slice, slice, Any, Any]]:
+        """Runs of whole blocks that fit the cache: their pairs, columns, part of B and its transpose.
+
+        Both share arrays, sorted by columns: these are long, while the rows of B are so short that
+        a loop over rows spends its time on their ends.
+        """
+        import scipy.sparse
+
+        T = self.B.T.tocsr()
+        parts = []
+        for first, last in _runs(self.start):
+            pairs = slice(int(self.start[first]), int(self.start[last]))
+            columns = slice(int(self.blocks.start[first]), int(self.blocks.start[last]))
+            starts = T.indptr[columns.start : columns.stop + 1]
+            own = slice(int(starts[0]), int(starts[-1]))
+            arrays = T.data[own], T.indices[own] - pairs.start, starts - starts[0]
+            shape = (columns.stop - columns.start, pairs.stop - pairs.start)
+            mirror = scipy.sparse.csr_array(arrays, shape=shape)
+            parts.append((pairs, columns, mirror.T, mirror))
+        return parts
+
+    def sweep(self, u: Array, pull: Pull) -> Array:
+        """B' applied to what `pull` makes of B u, some blocks at a time: neither is ever whole."""
+        out = np.empty(self.blocks.order.size)
+        for pairs, columns, B, T in self._parts:
+            out[columns] = T @ pull(B @ u[columns], pairs)
+        return out
 
     def forward(self, u: Array) -> Array:
         """B u."""
-        product: Array = self.B @ u
-        return product
+        out = np.empty(self.B.shape[0])
+        for pairs, columns, B, _ in self._parts:
+            out[pairs] = B @ u[columns]
+        return out
 
     def backward(self, r: Array) -> Array:
         """B'r."""
-        product: Array = self._transposed @ r
-        return product
+        out = np.empty(self.blocks.order.size)
+        for pairs, columns, _, T in self._parts:
+            out[columns] = T @ r[pairs]
+        return out
 
     def grams(self, weights: Array) -> Array:
         """All B_k' diag(weights) B_k, one after the other."""
@@ -107,10 +141,9 @@ class SparsePairs:
 
     def column_squares(self, weights: Array) -> Array:
         """The diagonal of B' diag(weights) B."""
-        T = self._transposed
-        squares = T.data**2 * weights[T.indices]
-        out = np.empty(T.shape[0])
-        _kernels().segment_sums(squares, T.indptr, out)
+        out = np.empty(self.blocks.order.size)
+        for pairs, columns, _, T in self._parts:
+            _kernels().segment_sums(T.data**2 * weights[pairs][T.indices], T.indptr, out[columns])
         return out
 
 
@@ -130,6 +163,13 @@ class DensePairs:
         starts = self.blocks.start.tolist()
         spans = [slice(a, b) for a, b in pairwise(starts)]
         return [(k, self.A[:, span], span) for k, span in enumerate(spans)]
+
+    def sweep(self, u: Array, pull: Pull) -> Array:
+        """B' applied to what `pull` makes of B u, block by block."""
+        out, n = np.empty(self.blocks.order.size), self.A.shape[0]
+        for k, A, span in self._parts():
+            np.dot(pull(A @ u[span], slice(k * n, k * n + n)), A, out=out[span])
+        return out
 
     def forward(self, u: Array) -> Array:
         """B u."""
@@ -159,6 +199,16 @@ class DensePairs:
         for k, A, span in self._parts():
             out[span] = weights[k] @ (A * A)
         return out
+
+
+def _runs(start: Indices) -> list[tuple[int, int]]:
+    """Runs first .. last-1 of blocks with about a chunk of pairs each."""
+    runs, first = [], 0
+    for last in range(1, start.size):
+        if start[last] - start[first] >= CHUNK or last == start.size - 1:
+            runs.append((first, last))
+            first = last
+    return runs
 
 
 def sums_of(values: Array, groups: Indices, count: int) -> Array:

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mast.arrays import Array, Indices
+from mast.objectives.design import _kernels
 from mast.objectives.exact import SketchedLinear, signed
 from mast.objectives.newton import LARGEST_DIMENSION
-from mast.objectives.pairs import Blocks, make_pairs, sums_of
+from mast.objectives.pairs import Blocks, Pull, make_pairs, sums_of
 from mast.objectives.penalties import Penalty
 
 if TYPE_CHECKING:
@@ -67,26 +68,34 @@ class Separable(SketchedLinear):
             m += bases[self.pairs.context]
         return m
 
-    def _spread(self, x: Array, slopes: Array, base_slopes: Array | None) -> Array:
-        """The gradient from the weighted slopes of pairs and, if coordinates are free, of contexts."""
-        gradient = self.penalty.gradient(x)
-        gradient = gradient.copy() if gradient.base is not None else gradient
-        gradient[self.blocks.order] += self.pairs.backward(slopes)
-        if base_slopes is not None:
-            pulled = base_slopes + sums_of(slopes, self.pairs.context, base_slopes.size)
-            gradient[self.blocks.free] += pulled @ self.border
-        return gradient
-
     # ---- value and derivatives ---------------------------------------------------------------
 
     def gradient(self, x: ArrayLike) -> Array:
         """The gradient of f_D at x."""
         x = self._point(x)
-        loss, bases = self.model.loss, self._bases(x)
-        slopes = loss.slope(self.margins(x, bases))
-        slopes *= self.pairs.weights
-        base_slopes = self.shared * loss.slope(bases) if self.blocks.free.size else None
-        return self._spread(x, slopes, base_slopes)
+        bases = self._bases(x)
+        return self._sweep(x, bases, self.model.loss.slope(bases), lambda m, _: self.model.loss.slope(m))
+
+    def _sweep(self, x: Array, bases: Array, base_slopes: Array, slope: Pull) -> Array:
+        """The gradient, one sweep forward and one back; `slope` sees the margins of some pairs at a time."""
+        pairs, plain, tied = self.pairs, self._plain, self.blocks.free.size > 0
+        pulled = self.shared * base_slopes
+
+        def pull(m: Array, span: slice) -> Array:
+            if not plain:
+                m += bases[pairs.context[span]]
+            slopes = slope(m, span)
+            slopes *= pairs.weights[span]
+            if tied:
+                _kernels().grouped_sums(slopes, pairs.context[span], pulled)
+            return slopes
+
+        moved = pairs.sweep((x - self.shift)[self.blocks.order], pull)
+        gradient = self.penalty.gradient(x).copy()
+        gradient[self.blocks.order] += moved
+        if tied:
+            gradient[self.blocks.free] += pulled @ self.border
+        return gradient
 
     def value(self, x: ArrayLike) -> float:
         """f_D(x)."""
@@ -101,22 +110,30 @@ class Separable(SketchedLinear):
         values, gradient, rest = self.evaluate(x)
         return float(values.sum()) + rest + self.penalty.value(x), gradient
 
-    def evaluate(self, x: Array) -> tuple[Array, Array, float]:
-        """The weighted loss of each pair, the gradient, and the loss of all rows at their base."""
-        loss, bases = self.model.loss, self._bases(x)
-        values, slopes = loss.value_and_slope(self.margins(x, bases))
+    def evaluate(self, x: Array, bends: Array | None = None) -> tuple[Array, Array, float]:
+        """The weighted loss of each pair, the gradient, and the loss of all rows at their base.
+
+        If `bends` is given, it receives the weighted curvature of each pair, good to a few digits.
+        """
+        loss, bases, weights = self.model.loss, self._bases(x), self.pairs.weights
         base_values, base_slopes = loss.value_and_slope(bases)
-        values *= self.pairs.weights
-        slopes *= self.pairs.weights
-        gradient = self._spread(x, slopes, self.shared * base_slopes if self.blocks.free.size else None)
-        return values, gradient, float(self.shared @ base_values)
+        values = np.empty(weights.size)
+
+        def slope(m: Array, span: slice) -> Array:
+            own, slopes = loss.value_and_slope(m)
+            np.multiply(own, weights[span], out=values[span])
+            if bends is not None:
+                np.multiply(loss.bend(slopes), weights[span], out=bends[span])
+            return slopes
+
+        return values, self._sweep(x, bases, base_slopes, slope), float(self.shared @ base_values)
 
     def bends(self, x: Array) -> tuple[Array, Array]:
         """The weighted curvature of the loss of each pair and of each context."""
         loss, bases = self.model.loss, self._bases(x)
-        return self.pairs.weights * loss.curvature(self.margins(x, bases)), self.shared * loss.curvature(
-            bases
-        )
+        pair_bends = loss.curvature(self.margins(x, bases))
+        pair_bends *= self.pairs.weights
+        return pair_bends, self.shared * loss.curvature(bases)
 
     def corner(self, pair_bends: Array, base_bends: Array) -> tuple[Array, Array]:
         """The Hessian's part with free coordinates: rows of blocks by free columns, and free by free."""
@@ -197,8 +214,11 @@ def _contexts(offsets: Array, border: Array) -> tuple[Indices, Indices]:
     n = offsets.size
     if not border.shape[1] and not offsets.any():
         return np.zeros(n, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    table = np.column_stack([offsets, border])
-    _, first, context = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    if border.shape[1]:
+        table = np.column_stack([offsets, border])
+        _, first, context = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    else:
+        _, first, context = np.unique(offsets, return_index=True, return_inverse=True)
     if first.size > n // 2:  # hardly any are equal: leave them in the order of rows
         return np.arange(n), np.arange(n)
     return context.ravel().astype(np.int64), first
