@@ -68,7 +68,7 @@ def test_the_curvature_of_draws_is_that_of_S_H_S(diagonal):
 
 
 def test_the_uncertainty_covers_the_truth():
-    """Lanczos stopped early is off by no more than its residual; batches vary as their standard error says."""
+    """Lanczos stopped early is off by no more than its residual; batches vary as they say."""
     generator = torch.Generator().manual_seed(3)
     d = 300
     A = torch.randn(4000, d, generator=generator, dtype=torch.float64)
@@ -86,7 +86,11 @@ def test_nothing_changes(models):
     model, inputs = models.cnn()
     before = copy.deepcopy(model.state_dict())
     advice = mast.nn.advise(
-        model, nn.functional.cross_entropy, [(x, torch.arange(10) % 3) for x in inputs[:2]], mast.Bernoulli(0.7), draws=2
+        model,
+        nn.functional.cross_entropy,
+        [(x, torch.arange(10) % 3) for x in inputs[:2]],
+        mast.Bernoulli(0.7),
+        draws=2,
     )
     assert all(torch.equal(model.state_dict()[key], before[key]) for key in before)
     assert all(p.grad is None for p in model.parameters())
@@ -125,7 +129,9 @@ def test_layers_without_second_derivatives_use_differences(models, monkeypatch):
 def test_own_batches_and_losses(models):
     model, inputs = models.lstm()
     batches = [{"x": inputs[0]}]
-    advice = mast.nn.advise(model, lambda m, batch: m(batch["x"]).square().mean(), batches, mast.PermK(4), draws=1)
+    advice = mast.nn.advise(
+        model, lambda m, batch: m(batch["x"]).square().mean(), batches, mast.PermK(4), draws=1
+    )
     assert advice.constants.L_max == 16
     assert advice.step_size > 0
 
@@ -156,7 +162,10 @@ def test_bad_arguments():
     for call, message in (
         (lambda: mast.nn.advise(model, mse, [], mast.Bernoulli(0.5)), "at least one batch"),
         (lambda: mast.nn.advise(model, lambda o, t: 0 * o.sum(), [batch], mast.Bernoulli(0.5)), "flat"),
-        (lambda: mast.nn.advise(model, lambda o, t: (o / 0).square().sum(), [batch], mast.Bernoulli(0.5)), "finite"),
+        (
+            lambda: mast.nn.advise(model, lambda o, t: (o / 0).square().sum(), [batch], mast.Bernoulli(0.5)),
+            "finite",
+        ),
     ):
         with pytest.raises(mast.MastError, match=message):
             call()

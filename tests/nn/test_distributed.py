@@ -17,13 +17,13 @@ if not torch.distributed.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
 from torch import nn  # noqa: E402
 
-CASES = [  # sketch, per rank?, sparsified before or after wrapping, batches a step, gradients as views of buckets
+CASES = [  # sketch, per rank?, sparsified before or after wrapping, batches a step, gradients as views?
     ("mast.Bernoulli(0.6)", False, "before", 1, False),
     ("mast.Bernoulli(0.6)", True, "after", 2, True),
     ("mast.PermK(2)", True, "before", 1, True),
     ("mast.RandK(0.4)", False, "after", 2, False),
 ]
-WORKER = '''
+WORKER = """
 import datetime, sys
 import torch, torch.distributed as dist
 from torch import nn
@@ -57,7 +57,7 @@ for case, (sketch, per_rank, order, accumulate, as_view) in enumerate(cases):
     assert sk.step == 3
     torch.save(model.state_dict(), f"{folder}/end{case}{rank}.pt")
 dist.destroy_process_group()
-'''
+"""
 
 
 def free_port():
@@ -68,17 +68,23 @@ def free_port():
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The folder in which two processes on loopback have left their results; a hang ends after two minutes."""
+    """The folder in which two processes on loopback left their results; a hang ends after two minutes."""
     folder = tmp_path_factory.mktemp("ddp")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
     torch.save((model, torch.randn(3, 2, 2, 6, 5), torch.randint(0, 3, (3, 2, 2, 6))), folder / "start.pt")
     (folder / "worker.py").write_text(WORKER)
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    common = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": "2",
+        "OMP_NUM_THREADS": "1",
+    }
     processes = [
         subprocess.Popen(
             [sys.executable, str(folder / "worker.py"), str(folder), repr(CASES)],
-            env=os.environ | common | {"RANK": str(rank)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env=os.environ | common | {"RANK": str(rank)},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         for rank in range(2)
     ]  # fmt: skip
@@ -103,8 +109,9 @@ def test_data_parallel_training(trained, reference, diagonal, same, case):
         gradients = []
         for rank in range(2):
             losses = [
-                lambda m, s=step, a=part, r=rank: nn.functional.cross_entropy(m(inputs[s, a, r]), targets[s, a, r])
-                / accumulate
+                lambda m, s=step, a=part, r=rank: (
+                    nn.functional.cross_entropy(m(inputs[s, a, r]), targets[s, a, r]) / accumulate
+                )
                 for part in range(accumulate)
             ]
             ref.gradient(step, losses, diagonal(sk, step, node=rank if per_rank else 0))

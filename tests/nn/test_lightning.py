@@ -64,7 +64,9 @@ def test_fitting_equals_the_reference(tmp_path, data, reference, same, accumulat
     module = Module()
     start = copy.deepcopy(module)
     callback = mast.nn.lightning.MastCallback(mast.Bernoulli(0.6), seed=4)
-    run = trainer(tmp_path, callback, max_epochs=1, accumulate_grad_batches=accumulate, enable_checkpointing=False)
+    run = trainer(
+        tmp_path, callback, max_epochs=1, accumulate_grad_batches=accumulate, enable_checkpointing=False
+    )
     run.fit(module, data, data)
     assert callback.sk.step == 6 // accumulate
     ref = reference(callback.sk, start, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
@@ -72,7 +74,9 @@ def test_fitting_equals_the_reference(tmp_path, data, reference, same, accumulat
     for step in range(6 // accumulate):
         own = batches[accumulate * step : accumulate * (step + 1)]
         losses = [
-            lambda m, b=b: nn.functional.cross_entropy(m.net(b[0]), b[1]) / accumulate  # Lightning takes the mean
+            lambda m, b=b: (
+                nn.functional.cross_entropy(m.net(b[0]), b[1]) / accumulate
+            )  # Lightning takes the mean
             for b in own
         ]
         ref.step(step, losses)

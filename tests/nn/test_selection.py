@@ -113,7 +113,7 @@ REFUSED = [
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")  # torch says so each time
 @pytest.mark.parametrize(("call", "message"), REFUSED, ids=[message for _, message in REFUSED])
 def test_refusals_say_why(models, call, message):
-    model, inputs = models.mlp()
+    model, _ = models.mlp()
     with pytest.raises(mast.MastError, match=message):
         call(model)
     if not model[0].weight.is_meta:  # and leave nothing behind

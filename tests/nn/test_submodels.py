@@ -61,7 +61,7 @@ def test_batch_norm_is_recalibrated(models):
 
 
 def test_report(models):
-    model, inputs = models.mlp()
+    model, _ = models.mlp()
     sk = mast.nn.sparsify(model, mast.Bernoulli(0.5), keep={"4.weight": 0.9})
 
     def kept(sub):

@@ -22,7 +22,8 @@ pytestmark = [
 def gpt2():
     config = transformers.GPT2Config(
         n_layer=2, n_head=2, n_embd=16, vocab_size=37, n_positions=12,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0, loss_type="ForCausalLM",
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+        bos_token_id=0, eos_token_id=0, loss_type="ForCausalLM",
     )  # fmt: skip
     torch.manual_seed(0)
     return transformers.GPT2LMHeadModel(config).train()

@@ -3,15 +3,15 @@
 `sparsify(model, sketch)` makes training forward passes use y = v + S(x - v) with a new draw of the sketch for
 each optimizer step; the loop, the optimizer and the checkpoints stay as they are.
 
-==========================================  ====================================================================
-`sparsify`                                  in place; returns the handle `sk`
-`sk.sample`, `sk.submodel`, `sk.report`     one draw explicitly, a plain sparse copy, quality by density
-`Average`, `LSVRDSG`, `SPAGE`               gradient estimators: ``estimator.backward(closure)`` fills `.grad`
-`advise`                                    the step sizes that a sketch allows, from measured curvature
-`validate`                                  the traps in a model and its optimizer, with their fixes
-`recalibrate`                               BatchNorm statistics for a submodel
+===========================================  ===============================================================
+`sparsify`                                   in place; returns the handle `sk`
+`sk.sample`, `sk.submodel`, `sk.report`      one draw explicitly, a plain sparse copy, quality by density
+`Average`, `LSVRDSG`, `SPAGE`                gradient estimators: `backward(closure)` fills `.grad`
+`advise`                                     the step sizes that a sketch allows, from measured curvature
+`validate`                                   the traps in a model and its optimizer, with their fixes
+`recalibrate`                                BatchNorm statistics for a submodel
 `mast.nn.lightning`, `mast.nn.transformers`  callbacks for the two trainers
-==========================================  ====================================================================
+===========================================  ===============================================================
 """
 
 from __future__ import annotations

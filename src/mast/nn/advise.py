@@ -1,4 +1,4 @@
-"""Which learning rate a sketch allows: the theory's step sizes, filled in with the measured curvature of a loss."""
+"""Which learning rate a sketch allows: the theory's step sizes with the measured curvature of a loss."""
 
 from __future__ import annotations
 
@@ -109,7 +109,8 @@ def advise(
     """The largest step size that each method allows with this sketch, and what plain training would allow.
 
     The smoothness L_f is estimated as the largest curvature at the present weights and at `draws`
-    sparsified points, by `iterations` of Lanczos on Hessian-vector products over the batches. The model is not changed.
+    sparsified points, by `iterations` of Lanczos on Hessian-vector products over the batches. The model
+    is not changed.
 
     Parameters
     ----------

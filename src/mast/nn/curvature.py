@@ -20,7 +20,7 @@ Loss = Callable[..., Tensor]
 class Curvature:
     """The largest absolute eigenvalue of the Hessian, and how uncertain it is.
 
-    `residual` bounds the distance to a true eigenvalue of the batches' Hessian; `stderr` is the standard error
+    `residual` bounds the distance to an eigenvalue of the batches' Hessian; `stderr` is the standard error
     over batches (NaN for a single one), the part that more data would reduce.
     """
 
@@ -51,14 +51,14 @@ def curvature(model: nn.Module, loss: Loss, batches: Sequence[Any], iterations: 
 
 
 def evaluate(model: nn.Module, loss: Loss, batch: Any) -> Tensor:
-    """A pair (inputs, targets) is ``loss(model(inputs), targets)``; any other batch is ``loss(model, batch)``."""
+    """``loss(model(inputs), targets)`` for a pair, ``loss(model, batch)`` for any other batch."""
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return loss(model(batch[0]), batch[1])
     return loss(model, batch)
 
 
 class _Hessian:
-    """Products of the Hessian of one batch's loss with vectors: exact, or by differences where torch cannot."""
+    """Products of one batch's Hessian with vectors: exact, or by differences where torch cannot."""
 
     def __init__(self, model: nn.Module, loss: Loss, parameters: list[nn.Parameter]) -> None:
         self.model = model

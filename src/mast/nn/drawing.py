@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor
 from mast import randomness
 from mast.errors import ArgumentError, NotDiagonalError
 from mast.nn import philox
-from mast.nn.factors import Factor, Kept, Mask, Scales, compiled, numbers
+from mast.nn.factors import Factor, Kept, Mask, Memory, Scales, compiled, numbers
 from mast.nn.weights import Weight
 from mast.randomness import Key, Purpose
 from mast.sketches import Bernoulli, DiagonalDraw, Gaussian, Identity, Sketch, UnscaledBernoulli
@@ -63,6 +64,10 @@ class PerWeight(Drawing):
         self.indices = [w.index for w in weights]
         self.counts = [w.count for w in weights]
         self.sketches = list(sketches)
+        self._masks = [Memory() for _ in weights]
+        self._last: tuple[Key, np.ndarray[Any, np.dtype[np.uint32]]] | None = (
+            None  # the words of the last key
+        )
 
     def factor(self, number: int, key: Key, like: Tensor) -> Factor:
         """A mask, or normal scales."""
@@ -90,11 +95,16 @@ class PerWeight(Drawing):
         from mast.nn import kernels
 
         threshold, scale = _bernoulli(sketch)
-        kept = torch.empty(self.counts[number], dtype=torch.bool)
-        words = self._key(number, key).words(Purpose.MASK)
+        kept = self._masks[number].like(x, torch.bool)
+        if self._last is None or self._last[0] is not key:
+            self._last = (key, key.words(Purpose.MASK))
+        words = self._last[1].copy()
+        words[5] = self.indices[number]  # as in _key
         old, new, own = numbers(x), numbers(y), numbers(kept)
         t, c = np.uint64(threshold), old.dtype.type(scale)
-        if v is None:
+        if v is None and old.size < 2 * _WORTH_A_THREAD:
+            kernels.draw(words, t, c, old, new, own, 0, old.size)
+        elif v is None:
             _in_parts(lambda a, b: kernels.draw(words, t, c, old, new, own, a, b), old.size)
         else:
             base = numbers(v)

@@ -23,9 +23,9 @@ Tensors = dict[str, Tensor]
 class Estimator(ABC):
     """Fills `.grad` with an estimate of grad f_D, for any torch optimizer.
 
-    ``estimator.backward(closure)`` stands where ``loss.backward()`` stood; `closure` computes the loss with the
-    model and returns it, without a backward pass. It is called several times, so it should compute
-    the same function each time: one batch, no dropout.
+    ``estimator.backward(closure)`` stands where ``loss.backward()`` stood; `closure` computes the loss with
+    the model and returns it, without a backward pass. It is called several times, so it should
+    compute the same function each time: one batch, no dropout.
     """
 
     def __init__(self, sk: Sparsifier) -> None:
@@ -118,7 +118,7 @@ class OverSupport(Estimator):
         self._seed = Key(sk.seed).child(0, Purpose.SUPPORT).seed
 
     def key(self, i: int) -> Key:
-        """Draw i of the support. Nodes of one group get Perm-K's disjoint blocks, so K of them are all blocks."""
+        """Draw i of the support. Nodes of one group get disjoint blocks of Perm-K, so K of them get all."""
         return Key(self._seed, node=i)
 
     def mean_error(self) -> float:

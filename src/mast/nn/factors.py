@@ -14,6 +14,31 @@ import torch
 from torch import Tensor
 
 _COMPILED = (torch.float32, torch.float64)
+_WORTH_KEEPING = 1 << 17  # bytes: smaller pieces of memory are recycled by the allocator itself
+
+
+class Memory:
+    """Memory for one parameter's gradients or masks, used again as soon as nobody holds it.
+
+    A training loop frees a gradient and asks for an equal one at every step; for large ones the system
+    takes the pages back and clears them anew each time, which costs as much as the product itself.
+    """
+
+    def __init__(self) -> None:
+        self._storages: list[torch.UntypedStorage] = []  # at most two: that of this step, and of the last
+
+    def like(self, tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """An uninitialised tensor like this one on the CPU, perhaps of another type."""
+        dtype = tensor.dtype if dtype is None else dtype
+        size = tensor.numel() * dtype.itemsize
+        if size < _WORTH_KEEPING:
+            return torch.empty_like(tensor, dtype=dtype)
+        for storage in self._storages:
+            if storage.nbytes() == size and torch._C._storage_Use_Count(storage._cdata) == 1:
+                return torch.empty(0, dtype=dtype).set_(storage, 0, tensor.shape, tensor.stride())
+        fresh = torch.empty_like(tensor, dtype=dtype)
+        self._storages = [*self._storages[-1:], fresh.untyped_storage()]
+        return fresh
 
 
 class Factor(ABC):
@@ -24,8 +49,8 @@ class Factor(ABC):
         """S u, differentiable in u."""
 
     @abstractmethod
-    def _compiled(self, g: Tensor) -> Tensor:
-        """S'g for contiguous floats on the CPU."""
+    def _compiled(self, g: Tensor, out: Tensor) -> None:
+        """S'g for contiguous floats on the CPU, written to `out`."""
 
     @abstractmethod
     def _at_rows(self, rows: Tensor, shape: torch.Size) -> Tensor:
@@ -35,12 +60,14 @@ class Factor(ABC):
         """v + S(x - v), differentiable in x."""
         return self.multiply(x) if v is None else v + self.multiply(x - v)
 
-    def adjoint(self, g: Tensor) -> Tensor:
+    def adjoint(self, g: Tensor, memory: Memory | None = None) -> Tensor:
         """S'g."""
         if g.is_sparse:
             return self._adjoint_sparse(g)
         if compiled(g) and not (torch.is_grad_enabled() and g.requires_grad):
-            return self._compiled(g.detach())
+            out = torch.empty_like(g) if memory is None else memory.like(g)
+            self._compiled(g, out)
+            return out
         return self.multiply(g)
 
     def _adjoint_sparse(self, g: Tensor) -> Tensor:
@@ -65,13 +92,11 @@ class Mask(Factor):
         """First the mask, exactly, then the scale, so that half precision rounds once."""
         return u * self.kept.view(u.shape) * self.scale
 
-    def _compiled(self, g: Tensor) -> Tensor:
+    def _compiled(self, g: Tensor, out: Tensor) -> None:
         from mast.nn import kernels
 
-        out = torch.empty_like(g)
         flat = numbers(g)
         kernels.select(numbers(self.kept), flat.dtype.type(self.scale), flat, numbers(out))
-        return out
 
     def _at_rows(self, rows: Tensor, shape: torch.Size) -> Tensor:
         return self.kept.view(shape)[rows].double() * self.scale
@@ -87,8 +112,8 @@ class Scales(Factor):
         """Coordinate by coordinate."""
         return _times(u, self.scales.view(u.shape))
 
-    def _compiled(self, g: Tensor) -> Tensor:
-        return self.multiply(g)
+    def _compiled(self, g: Tensor, out: Tensor) -> None:
+        torch.mul(g, self.scales.view(g.shape).to(g.dtype), out=out)
 
     def _at_rows(self, rows: Tensor, shape: torch.Size) -> Tensor:
         return self.scales.view(shape)[rows]
@@ -107,12 +132,11 @@ class Kept(Factor):
         picked = _times(flat[self.indices], self.scales)
         return torch.zeros_like(flat).index_copy(0, self.indices, picked).view(u.shape)
 
-    def _compiled(self, g: Tensor) -> Tensor:
+    def _compiled(self, g: Tensor, out: Tensor) -> None:
         from mast.nn import kernels
 
-        out = torch.zeros_like(g)
+        out.zero_()
         kernels.place(numbers(self.indices), numbers(self.scales.to(g.dtype)), numbers(g), numbers(out))
-        return out
 
     def _at_rows(self, rows: Tensor, shape: torch.Size) -> Tensor:
         whole = torch.zeros(shape.numel(), dtype=self.scales.dtype, device=self.scales.device)
@@ -127,19 +151,18 @@ def _times(u: Tensor, scales: Tensor) -> Tensor:
 
 def compiled(*tensors: Tensor | None) -> bool:
     """Whether the compiled kernels can work on all of these."""
-    return all(
-        t is None
-        or (
-            t.device.type == "cpu"
-            and t.dtype in _COMPILED
+    for t in tensors:
+        if t is not None and not (
+            t.dtype in _COMPILED
+            and t.device.type == "cpu"
             and t.layout == torch.strided
             and t.is_contiguous()
-        )
-        for t in tensors
-    )
+        ):
+            return False
+    return True
 
 
 def numbers(tensor: Tensor) -> np.ndarray[Any, np.dtype[Any]]:
     """The tensor's memory as a flat NumPy array."""
-    array: np.ndarray[Any, np.dtype[Any]] = tensor.detach().view(-1).numpy()
-    return array
+    array: np.ndarray[Any, np.dtype[Any]] = (tensor.detach() if tensor.requires_grad else tensor).numpy()
+    return array.reshape(-1)

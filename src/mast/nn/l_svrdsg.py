@@ -27,8 +27,8 @@ class LSVRDSG(OverSupport):
     b
         How many draws hhat averages; N by default.
     batch
-        With b < N: "fresh" draws a batch for hhat at every step (b more gradients a step), "kept" uses that of
-        the last refresh, and needs a smaller step size.
+        With b < N: "fresh" draws a batch for hhat at every step (b more gradients a step), "kept" uses that
+        of the last refresh, and needs a smaller step size.
 
     `backward(closure, full=None)` evaluates hhat with `full`, the loss over all data, if that is given.
     """

@@ -15,8 +15,10 @@ _MEMORY = 2**27  # numbers that the Krylov basis may hold
 
 @dataclass(frozen=True)
 class Extremes:
-    """Largest and smallest eigenvalue; each is within its residual of an eigenvalue. `vector` belongs to the largest
-    in magnitude."""
+    """Largest and smallest eigenvalue, each within its residual of a true one.
+
+    `vector` belongs to the one that is largest in magnitude.
+    """
 
     largest: float
     largest_residual: float

@@ -17,7 +17,8 @@ from mast.sketches import Sketch
 class MastCallback(Callback):
     """Sparsifies the module when fitting starts; checkpoints carry the state of the draws.
 
-    Takes the arguments of `mast.nn.sparsify` but for the model; `per_rank` gives each process sketches of its own.
+    Takes the arguments of `mast.nn.sparsify` but for the model; `per_rank` gives each process sketches of
+    its own.
     After fitting, `sk` is the handle, for submodels and reports. Validation uses x, as always in eval mode.
     """
 

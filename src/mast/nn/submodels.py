@@ -116,7 +116,7 @@ def report(
                 model.load_state_dict(sk.model.state_dict())
             else:
                 put_draw(sk, drawing, Key(root, step=i), model)
-            if batches is not None and drawing is not None:
+            if batches is not None:
                 recalibrate(model, batches)
             scores.append(float(evaluate(model)))
         s = pd.Series(scores)

@@ -1,4 +1,4 @@
-"""Sparsified training in Hugging Face's Trainer: ``Trainer(callbacks=[MastCallback(mast.Bernoulli(0.7))], ...)``."""
+"""Sparsified training in Hugging Face's Trainer: ``Trainer(..., callbacks=[MastCallback(sketch)])``."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from mast.sketches import Sketch
 
 
 class MastCallback(TrainerCallback):
-    """Sparsifies the model when training starts; checkpoint folders carry the state of the draws in mast.json.
+    """Sparsifies the model when training starts; checkpoints carry the state of the draws in mast.json.
 
-    Takes the arguments of `mast.nn.sparsify` but for the model; `per_rank` gives each process sketches of its own.
+    Takes the arguments of `mast.nn.sparsify` but for the model; `per_rank` gives each process sketches of
+    its own.
     After training, `sk` is the handle, for submodels and reports. Evaluation uses x, as always in eval mode.
 
     Parameters

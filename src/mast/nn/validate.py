@@ -32,14 +32,14 @@ class Finding:
 
 
 def validate(model: nn.Module, optimizer: Optimizer | None = None, *, fix: bool = False) -> list[Finding]:
-    """Find the traps in a model, sparsified or about to be, and in its optimizer; repair what can be repaired.
+    """Find the traps in a model, sparsified or about to be, and in its optimizer; repair what can be.
 
     >>> import mast, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     >>> for finding in mast.nn.validate(model):
     ...     print(finding)
-    1 (BatchNorm1d): its statistics are those of the full model, and do not fit a submodel. Fix: pass
-    calibrate=batches to submodel() and report(), or call mast.nn.recalibrate(submodel, batches).
+    1 (BatchNorm1d): its statistics are averages over draws, and fit neither a submodel nor x itself.
+    Fix: pass calibrate=batches to submodel() and report(), or call mast.nn.recalibrate(model, batches).
     """
     if optimizer is not None and not isinstance(optimizer, Optimizer):
         raise ArgumentError(f"the optimizer must be a torch optimizer, got {type(optimizer).__name__}")
@@ -82,8 +82,8 @@ def _modules(model: nn.Module, sk: Sparsifier | None) -> Iterator[Finding]:
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats:
             yield Finding(
                 where,
-                "its statistics are those of the full model, and do not fit a submodel",
-                "pass calibrate=batches to submodel() and report(), or call mast.nn.recalibrate(submodel, "
+                "its statistics are averages over draws, and fit neither a submodel nor x itself",
+                "pass calibrate=batches to submodel() and report(), or call mast.nn.recalibrate(model, "
                 "batches)",
             )
         if isinstance(module, nn.Embedding) and module.max_norm is not None and id(module.weight) in sketched:
@@ -106,7 +106,7 @@ def _modules(model: nn.Module, sk: Sparsifier | None) -> Iterator[Finding]:
                 "let the checkpointed function call modules, or train in the explicit form, with "
                 "sk.sample(step)"
                 if direct
-                else "nothing, as long as the checkpointed function calls modules and backward() precedes step()",
+                else "nothing, as long as the checkpointed function calls modules",
             )
 
 

@@ -12,7 +12,7 @@ from torch.autograd.graph import increment_version
 
 from mast.errors import MastError
 from mast.nn.drawing import Drawing
-from mast.nn.factors import Factor
+from mast.nn.factors import Factor, Memory
 from mast.nn.weights import Weight
 from mast.randomness import Key
 
@@ -25,15 +25,16 @@ class Sketched(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, known: Callable[[], Tensor], factor: Factor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, known: Callable[[], Tensor], factor: Factor, memory: Memory) -> Tensor:
         """The known values. They share their memory's version counter, so that overwriting it is noticed."""
         ctx.factor = factor
+        ctx.memory = memory
         return known().detach()
 
     @staticmethod
-    def backward(ctx: Any, *g: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *g: Tensor) -> tuple[Tensor, None, None, None]:
         """S'g."""
-        return ctx.factor.adjoint(g[0]), None, None
+        return ctx.factor.adjoint(g[0], ctx.memory), None, None, None
 
 
 @dataclass
@@ -56,6 +57,7 @@ class Values:
         self._made: list[Made | None] = [None] * len(weights)
         # Memory is reused from draw to draw; beside it, the factor whose result it holds.
         self._memory: list[tuple[Tensor, Factor | None] | None] = [None] * len(weights)
+        self._for_gradients = [Memory() for _ in weights]
 
     def forget(self) -> None:
         """The draw has changed: nothing made so far is valid."""
@@ -65,6 +67,7 @@ class Values:
         """The shift has changed too: not even the memory is."""
         self.forget()
         self._memory = [None] * len(self.weights)
+        self._for_gradients = [Memory() for _ in self.weights]
 
     def v(self, number: int, like: Tensor) -> Tensor | None:
         """The shift of a weight, moved to where the weight is."""
@@ -86,7 +89,9 @@ class Values:
             return made.numbers
         if made.node is None:
             numbers = made.numbers
-            made.node = Sketched.apply(p, lambda: numbers, made.factor)  # type: ignore[no-untyped-call]
+            made.node = Sketched.apply(  # type: ignore[no-untyped-call]
+                p, lambda: numbers, made.factor, self._for_gradients[number]
+            )
         node: Tensor = made.node
         return node
 
@@ -108,7 +113,7 @@ class Values:
         return made
 
     def _make(self, number: int, p: Tensor, key: Key) -> tuple[Tensor, Factor]:
-        with torch.no_grad(), torch.inference_mode(False):
+        with torch.inference_mode(False), torch.no_grad():  # also where inference mode is on: y outlives it
             x = p.detach()
             y, before = self._memory[number] or (None, None)
             if y is None or y.shape != x.shape or y.dtype != x.dtype or y.device != x.device:
