@@ -24,13 +24,13 @@ try:
 except ImportError as error:
     raise ImportError('mast.nn needs PyTorch: pip install "mast-train[nn]"') from error
 
-from mast.nn.advise import Advice, advise
+from mast.nn.advice import Advice, advise
 from mast.nn.average import Average
 from mast.nn.l_svrdsg import LSVRDSG
 from mast.nn.s_page import SPAGE
 from mast.nn.sparsifier import Sparsifier, sparsify
 from mast.nn.submodels import recalibrate
-from mast.nn.validate import Finding, validate
+from mast.nn.validation import Finding, validate
 
 __all__ = [
     "LSVRDSG",

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from mast.errors import ArgumentError
-from mast.nn.advise import constants_of
+from mast.nn.advice import constants_of
 from mast.nn.calls import Call
 from mast.nn.decay import decay_to_shift, is_decaying, understands
 from mast.nn.sparsifier import Sparsifier, unwrapped
