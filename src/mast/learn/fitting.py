@@ -15,7 +15,7 @@ from mast.learn.models import InterceptLeastSquares, InterceptLogistic, with_one
 from mast.learn.sampling import SampledAverage, sketched_copies
 from mast.learn.solver import Solution, newton_to
 from mast.methods import METHODS, make
-from mast.objectives import LeastSquares, LinearModel, Logistic, Mean, Objective
+from mast.objectives import LeastSquares, LinearModel, Logistic, Mean
 from mast.objectives.design import Design
 from mast.problem import Problem
 from mast.run import minimize
@@ -24,6 +24,8 @@ from mast.theory import Guarantee
 
 SINGLE = [name for name in METHODS if name not in ("distributed", "dcgd", "ist_naive")]
 LISTED = 50_000_000  #: a listed support is averaged if it takes at most so many products a sweep
+FIRST = 2  #: sketched copies of the data that give the start for all of them
+SAMPLED_TOL = 1e-4  #: an average over draws is not worth a smaller tolerance; the last step squares it
 SUPPORT = 1000  #: draws that stand for a support which is too long, or not uniform
 MEASUREMENTS = 20  #: how often a stochastic method looks whether it has converged
 
@@ -74,6 +76,11 @@ class Plan:
         """Sketched copies of the data, where f_D is averaged over draws; all targets share them."""
         return sketched_copies(self.data, self.full_sketch, self.seed)
 
+    @cached_property
+    def first_copies(self) -> Design:
+        """The first few of them."""
+        return Design(self.copies.matrix[: FIRST * self.X.shape[0]])
+
     @property
     def full_sketch(self) -> Sketch:
         """The sketch of all weights: the intercept is left alone."""
@@ -107,8 +114,7 @@ def fit_target(plan: Plan, target: Array, shift: Array, start: Array, intercept:
     problem = plan.problem(target, shift)
     x0 = np.append(start, intercept) if plan.fit_intercept else start
     if plan.method in ("auto", "exact", "sampled"):
-        name, f = _objective(problem, plan)
-        solution = newton_to(f, x0, plan.tol, plan.max_iter, _scale(plan, target))
+        name, solution = _solve(problem, plan, x0, _scale(plan, target))
         guarantee = _guarantee(problem, "dsgd")
     else:
         name = plan.method
@@ -118,13 +124,16 @@ def fit_target(plan: Plan, target: Array, shift: Array, start: Array, intercept:
     return Fit(coef.copy(), b, name, solution.iterations, solution.converged, guarantee)
 
 
-def _objective(problem: Problem, plan: Plan) -> tuple[str, Objective]:
-    """f_D itself where it has an affordable exact form, else an average over sampled draws."""
-    if plan.method == "exact":
-        return "exact", problem.exact
-    if plan.method == "auto" and _affordable(problem):
-        return "exact", problem.exact
-    return "sampled", SampledAverage(problem, plan.copies)
+def _solve(problem: Problem, plan: Plan, x0: Array, scale: float) -> tuple[str, Solution]:
+    """Minimise f_D itself where it has an affordable exact form, else an average over sampled draws."""
+    if plan.method == "exact" or (plan.method == "auto" and _affordable(problem)):
+        return "exact", newton_to(problem.exact, x0, plan.tol, plan.max_iter, scale)
+    tol = max(plan.tol, SAMPLED_TOL)
+    average = SampledAverage(problem, plan.copies)
+    if average.copies >= 4 * FIRST:  # a few copies are enough to come close
+        few = SampledAverage(problem, plan.first_copies)
+        x0 = newton_to(few, x0, tol, plan.max_iter, scale).x
+    return "sampled", newton_to(average, x0, tol, plan.max_iter, scale)
 
 
 def _affordable(problem: Problem) -> bool:
