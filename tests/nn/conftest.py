@@ -73,12 +73,12 @@ if torch is not None:
             self.first = nn.Parameter(torch.randn(5, 7) / 3)
             self.second = nn.Parameter(torch.randn(7, 3) / 3)
             self.chain = [self.first]
-            self.named = {"last": self.second}
+            self.named = {"last": [self.second]}
 
         def forward(self, x):
             for w in self.chain:
                 x = torch.tanh(x @ w)
-            return x @ self.named["last"]
+            return x @ self.named["last"][0]
 
 
 def _mlp():

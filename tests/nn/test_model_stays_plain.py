@@ -218,6 +218,35 @@ def test_a_compiled_model_is_not_sparsified(models):
         mast.nn.sparsify(torch.compile(model, backend="eager"), mast.Bernoulli(0.5))
 
 
+def test_exports_of_the_model_in_eval_mode(models):
+    model, inputs = models.mlp()
+    mast.nn.sparsify(model, mast.Bernoulli(0.5))
+    expected = copy.deepcopy(model)(inputs[0])
+    model.eval()
+    exported = torch.export.export(model, (inputs[0],))
+    torch.testing.assert_close(exported.module()(inputs[0]), expected)
+    assert set(exported.state_dict) == set(model.state_dict())
+
+
+def test_averaged_weights(models, loss_on):
+    """Weight averaging copies the model and reads its parameters: it must see x."""
+    model, inputs = models.mlp()
+    mast.nn.sparsify(model, mast.Bernoulli(0.5))
+    average = torch.optim.swa_utils.AveragedModel(model)
+    total = [torch.zeros_like(p) for p in model.parameters()]
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in inputs:
+        value = loss_on(x)(model)
+        average.update_parameters(model)  # in the middle of a step
+        for t, p in zip(total, model.parameters(), strict=True):
+            t += p.detach() / len(inputs)
+        value.backward()
+        opt.step()
+        opt.zero_grad()
+    for p, t in zip(average.parameters(), total, strict=True):
+        torch.testing.assert_close(p.detach(), t)
+
+
 def test_moving_to_another_type_and_back(models, reference, loss_on, same):
     model, inputs = models.lstm()  # which rebuilds its list of weights when moved
     sk = mast.nn.sparsify(model, mast.Bernoulli(0.5), shift="init")

@@ -13,29 +13,33 @@ from torch import Tensor, nn
 
 from mast.errors import ArgumentError
 
+_DEEP = 3  # how many dicts and lists may lie around a parameter
+
 #: what `where` may be: a pattern, patterns, or a function of a parameter's name and the parameter
 Where = str | Sequence[str] | Callable[[str, nn.Parameter], bool]
 
 
 @dataclass
 class Place:
-    """One place where a module finds a parameter: an attribute, or an entry of a dict or list attribute."""
+    """One place where a module finds a parameter: an attribute, or an entry of dicts and lists below one."""
 
     attributes: dict[str, Any]  # of the module
-    name: str
-    key: Any  # in that attribute; None if the attribute is the parameter itself
+    path: tuple[Any, ...]  # the attribute's name, then keys
     number: int  # of the weight
 
     def get(self) -> Any:
         """What is there now."""
-        return self.attributes[self.name] if self.key is None else self.attributes[self.name][self.key]
+        found: Any = self.attributes
+        for key in self.path:
+            found = found[key]
+        return found
 
     def put(self, value: Any) -> None:
         """Replace it."""
-        if self.key is None:
-            self.attributes[self.name] = value
-        else:
-            self.attributes[self.name][self.key] = value
+        container: Any = self.attributes
+        for key in self.path[:-1]:
+            container = container[key]
+        container[self.path[-1]] = value
 
 
 @dataclass
@@ -123,21 +127,31 @@ def find(module: nn.Module, weights: Sequence[Weight]) -> list[Place]:
         for name, value in vars(owner).items():
             if name in ("_modules", "_buffers", "_compiled_call_impl"):
                 continue
-            if id(value) in number:
-                found.append(Place(vars(owner), name, None, number[id(value)]))
-            elif isinstance(value, dict | list):
-                entries = value.items() if isinstance(value, dict) else enumerate(value)
-                found += [
-                    Place(vars(owner), name, key, number[id(p)]) for key, p in entries if id(p) in number
-                ]
-            elif isinstance(value, tuple) and any(id(p) in number for p in value):
-                held = next(weights[number[id(p)]].name for p in value if id(p) in number)
-                raise ArgumentError(
-                    f"the module {owner_name or 'at the root'!r} also keeps the parameter {held!r} in its "
-                    "attribute "
-                    f"{name!r}, a tuple, where it cannot be replaced: make that a list or an nn.ParameterList"
-                )
+            for path, p, replaceable in _inside((name,), value):
+                if id(p) not in number:
+                    continue
+                if not replaceable:
+                    raise ArgumentError(
+                        f"the module {owner_name or 'at the root'!r} also keeps the parameter "
+                        f"{weights[number[id(p)]].name!r} in its attribute {name!r}, in a tuple, where it "
+                        "cannot be "
+                        "replaced: make that a list or an nn.ParameterList"
+                    )
+                found.append(Place(vars(owner), path, number[id(p)]))
     return found
+
+
+def _inside(
+    path: tuple[Any, ...], value: Any, replaceable: bool = True
+) -> Iterator[tuple[tuple[Any, ...], Tensor, bool]]:
+    """The tensors in an attribute, through dicts, lists and tuples, and whether each can be replaced."""
+    if isinstance(value, Tensor):
+        yield path, value, replaceable
+    elif len(path) <= _DEEP and isinstance(value, dict | list | tuple):
+        entries = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in entries:
+            if isinstance(item, Tensor | dict | list | tuple):
+                yield from _inside((*path, key), item, not isinstance(value, tuple))
 
 
 def _registered(model: nn.Module) -> Iterator[tuple[Place, nn.Parameter]]:
@@ -147,7 +161,7 @@ def _registered(model: nn.Module) -> Iterator[tuple[Place, nn.Parameter]]:
         for name, p in module._parameters.items():
             if p is not None and id(p) not in seen:
                 seen.add(id(p))
-                yield Place(vars(module), "_parameters", name, -1), p
+                yield Place(vars(module), ("_parameters", name), -1), p
 
 
 def _predicate(model: nn.Module, where: Where | None) -> Callable[[str, nn.Parameter], bool]:
