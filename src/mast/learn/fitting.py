@@ -24,6 +24,7 @@ from mast.theory import Guarantee
 
 SINGLE = [name for name in METHODS if name not in ("distributed", "dcgd", "ist_naive")]
 LISTED = 50_000_000  #: a listed support is averaged if it takes at most so many products a sweep
+GRAM = 500  #: up to this dimension a matrix of short rows has its eigenvalues computed densely
 FIRST = 2  #: sketched copies of the data that give the start for all of them
 SAMPLED_TOL = 1e-4  #: an average over draws is not worth a smaller tolerance; the last step squares it
 SUPPORT = 1000  #: draws that stand for a support which is too long, or not uniform
@@ -56,7 +57,7 @@ class Plan:
     def L0(self) -> float:
         """The smoothness of the loss in the features, without a penalty."""
         bound = LeastSquares.loss.curvature_bound if self.squares else Logistic.loss.curvature_bound
-        return bound * Design(self.X).largest_eigenvalue(self.rates)
+        return bound * _largest_eigenvalue(Design(self.X), self.rates)
 
     @cached_property
     def l2(self) -> float:
@@ -134,6 +135,15 @@ def _solve(problem: Problem, plan: Plan, x0: Array, scale: float) -> tuple[str, 
         few = SampledAverage(problem, plan.first_copies)
         x0 = newton_to(few, x0, tol, plan.max_iter, scale).x
     return "sampled", newton_to(average, x0, tol, plan.max_iter, scale)
+
+
+def _largest_eigenvalue(design: Design, rates: Array) -> float:
+    """The largest eigenvalue of X'WX: from the matrix itself where rows are short, else by Lanczos."""
+    if design.sparse and design.d <= GRAM:
+        lengths = np.diff(design.csr.indptr).astype(float)
+        if float(lengths @ lengths) <= 40 * lengths.sum():
+            return max(float(np.linalg.eigvalsh(design.gram(rates))[-1]), 0.0)
+    return design.largest_eigenvalue(rates)
 
 
 def _affordable(problem: Problem) -> bool:
