@@ -324,6 +324,34 @@ def test_checkpointing_of_the_whole_model(models, reference, same):
     same(model, ref.x)
 
 
+def test_checkpoints_that_read_parameters_themselves_are_warned_about(models, reference, same):
+    """In the explicit form they are right."""
+    from torch.utils.checkpoint import checkpoint
+
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(5, 5)
+            self.weight = nn.Parameter(torch.randn(5, 5))
+
+        def forward(self, x):
+            return checkpoint(lambda t: torch.tanh(t @ self.weight), self.first(x), use_reentrant=False)
+
+    model, x = Own(), torch.randn(3, 5)
+    with pytest.warns(UserWarning, match="activation checkpointing and owns sketched"):
+        sk = mast.nn.sparsify(model, mast.Bernoulli(0.6))
+    assert "are not" in " ".join(f.problem for f in mast.nn.validate(model))
+    ref = reference(sk, model, OPTIMIZERS["momentum"])
+    opt = OPTIMIZERS["momentum"](model.parameters())
+    for step in range(2):
+        with sk.sample(step):
+            model(x).square().sum().backward()
+        opt.step()
+        opt.zero_grad()
+        ref.step(step, [lambda m: m(x).square().sum()])
+    same(model, ref.x)
+
+
 def test_a_recomputation_that_comes_too_late_is_refused(models, loss_on):
     model, inputs = models.checkpointed()
     mast.nn.sparsify(model, mast.Bernoulli(0.6))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mast.errors import ArgumentError, MastError
-from mast.nn import stepping
+from mast.nn import checkpointing, stepping
 from mast.nn.calls import Calls
 from mast.nn.drawing import drawing_of
 from mast.nn.factors import Factor
@@ -101,6 +101,7 @@ class Sparsifier:
         self._sampling = False
         self._calls.watch()
         stepping.follow(self)
+        checkpointing.warn(self.model, {id(w.parameter) for w in self.weights})
 
     # ---- where the draws stand -----------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from torch.optim import Optimizer
 from mast.errors import ArgumentError
 from mast.nn.advice import constants_of
 from mast.nn.calls import Call
+from mast.nn.checkpointing import reads_itself, uses_checkpoints
 from mast.nn.decay import decay_to_shift, is_decaying, understands
 from mast.nn.sparsifier import Sparsifier, unwrapped
 
@@ -96,8 +96,8 @@ def _modules(model: nn.Module, sk: Sparsifier | None) -> Iterator[Finding]:
         own = module._compiled_call_impl
         if own is not None and not isinstance(own, Call):
             yield _COMPILED
-        if _checkpoints(module):
-            direct = any(id(p) in sketched for p in module._parameters.values() if p is not None)
+        if uses_checkpoints(module):
+            direct = reads_itself(module, sketched)
             yield Finding(
                 where,
                 "it uses activation checkpointing. Modules that are called inside a checkpoint are "
@@ -108,17 +108,6 @@ def _modules(model: nn.Module, sk: Sparsifier | None) -> Iterator[Finding]:
                 if direct
                 else "nothing, as long as the checkpointed function calls modules",
             )
-
-
-def _checkpoints(module: nn.Module) -> bool:
-    if getattr(module, "gradient_checkpointing", False):
-        return True
-    if type(module).__module__.startswith(("torch.", "transformers.")):
-        return False
-    try:
-        return "checkpoint(" in inspect.getsource(type(module))
-    except (OSError, TypeError):
-        return False
 
 
 def _clipping(sk: Sparsifier | None) -> Iterator[Finding]:
