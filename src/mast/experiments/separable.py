@@ -17,6 +17,7 @@ from mast.arrays import Array, Indices
 from mast.errors import ArgumentError
 from mast.objectives import Logistic
 from mast.sketches import RandK
+from mast.sketches.units import Units
 
 
 @dataclass(frozen=True)
@@ -95,16 +96,22 @@ class Coordinates:
         return self.values(z)
 
 
+def units(d: int) -> Units:
+    """Rand-1 in d dimensions as arrays for the compiled loop."""
+    found = RandK(1).units(d)
+    if found is None:
+        raise ArgumentError(f"Rand-1 runs are drawn for up to 65,536 features, this data set has {d:,}")
+    return found
+
+
 def drawn(d: int, seed: int, stops: Indices) -> Indices:
     """How often each coordinate was drawn by Rand-1 before each stop: the draws of `mast.minimize`."""
     import importlib
 
     kernels: Any = importlib.import_module("mast.experiments.kernels")  # Numba takes a while to load
-    units = RandK(1).units(d)
-    if units is None:
-        raise ArgumentError(f"Rand-1 runs are drawn for up to 65,536 features, this data set has {d:,}")
+    u = units(d)
     words = np.array([seed & 0xFFFFFFFF, seed >> 32], dtype=np.uint32)
-    counts: Indices = kernels.times_drawn(int(units.kind), 1, units.thresholds, words, stops, d)
+    counts: Indices = kernels.times_drawn(int(u.kind), 1, u.thresholds, words, stops, d)
     return counts
 
 

@@ -275,12 +275,14 @@ def draw(done: list[Done], name: str) -> Any:
             _by_density(ax, done, name, what)
         dense = next(d for d in done if d.cell.dataset.name == name)["dense"]
         for row in axes:
-            row[2].axhline(dense, color=style.GREY, linestyle="--", linewidth=1, label="ERM, dense")
+            dashed = row[2].axhline(dense, color=style.GREY, linestyle="--", linewidth=1, label="ERM, dense")
             for ax, what in zip(row, MEASURES, strict=True):
                 ax.set_ylabel(LABEL[what])
-            bound = row[0].plot([], [], ":", color=style.GREY, linewidth=1.1, label="bound of Theorem 1")
-            row[0].legend(handles=bound)
-            row[2].legend()
+            row[0].plot([], [], ":", color=style.GREY, linewidth=1.1, label="bounds of Theorem 1")
+            row[2].legend(handles=[dashed])
+        axes[0][0].legend(loc="upper left")
+        axes[1][0].set_ylim(bottom=axes[1][0].get_ylim()[0] / 1e3)  # room for the legend
+        axes[1][0].legend(loc="lower left")
         return figure
 
 
