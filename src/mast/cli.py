@@ -231,6 +231,163 @@ def advise(
 
 
 @app.command()
+def train(
+    file: Annotated[str, typer.Argument(help="A CSV file, a LIBSVM file, or the name of a data set.")],
+    target: Annotated[str | None, typer.Option(help="The column to predict, in a CSV file.")] = None,
+    sketch: Annotated[
+        str,
+        typer.Option(
+            help="permk:4, bernoulli:0.7, randk:10%, or groups:FILE with a group of columns a line."
+        ),
+    ] = "permk:4",
+    out: Annotated[Path, typer.Option(help="The folder for the model.")] = Path("model"),
+    task: Annotated[str, typer.Option(help="classify or regress; auto looks at the target.")] = "auto",
+    kappa: Annotated[float, typer.Option(help="The condition number; larger penalises less.")] = 100.0,
+    alpha: Annotated[float | None, typer.Option(help="The l2 penalty, instead of --kappa.")] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="A column to leave out; may be repeated.")] = None,
+    intercept: Annotated[bool, typer.Option(help="Whether there is an intercept.")] = True,
+    seed: Annotated[int, typer.Option(help="Decides everything random.")] = 0,
+    data_dir: DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a summary.")] = False,
+) -> None:
+    r"""Train a linear model that keeps working when weights are pruned or features are missing.
+
+    Numbers of a CSV file are standardised and its texts become categories; the features of one category
+    live or die together. Missing values are allowed, but not in the target.
+
+    For example:
+
+    \b
+      mast train a1a --out model
+      mast train a1a --sketch bernoulli:0.5 --kappa 1000 --out model
+      mast evaluate model a1a
+      mast predict model a1a
+    """
+    from mast.learn.commands import train
+
+    with _working(f"training on {file}"):
+        result = train(
+            file,
+            out,
+            target=target,
+            sketch=sketch,
+            task=task,
+            kappa=kappa,
+            alpha=alpha,
+            drop=drop,
+            seed=seed,
+            intercept=intercept,
+            data_dir=data_dir,
+        )
+    if as_json:
+        _print_json(result)
+    else:
+        from mast.learn.summaries import show_training
+
+        show_training(result)
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="The folder that `mast train` wrote.")],
+    file: Annotated[str, typer.Argument(help="A file of the kind the model was trained on.")],
+    proba: Annotated[bool, typer.Option("--proba", help="Also the probability of each class.")] = False,
+    out: Annotated[Path | None, typer.Option(help="A CSV file to write to, instead of printing.")] = None,
+    data_dir: DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of lines.")] = False,
+) -> None:
+    r"""Predict, a line for each row of a file.
+
+    For example:
+
+    \b
+      mast train a1a --out model
+      mast predict model a1a --proba
+    """
+    from mast.learn.commands import predict
+
+    with _working(f"predicting {file}"):
+        names, rows = predict(model, file, proba=proba, data_dir=data_dir)
+    if as_json:
+        _print_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    import csv
+    import io
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if proba or out is not None:
+        writer.writerow(names)
+    writer.writerows(rows)
+    if out is None:
+        print(text.getvalue(), end="")
+    else:
+        from mast import files
+
+        files.write(out, text.getvalue().encode())
+        print(f"predictions: {out}")
+
+
+@app.command()
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="The folder that `mast train` wrote.")],
+    file: Annotated[str, typer.Argument(help="A file with the target's column, or a LIBSVM file.")],
+    draws: Annotated[int, typer.Option(help="Sparsified models a density.")] = 100,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="The picture to write; by default evaluation.png in the model's folder."),
+    ] = None,
+    no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no picture.")] = False,
+    data_dir: DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    r"""Score a model and its sparsified versions on a file, beside a plain model; write a picture of it.
+
+    For example:
+
+    \b
+      mast train a1a --out model
+      mast evaluate model a1a --draws 20
+    """
+    from mast.learn.commands import evaluate
+
+    picture = plot or (model if model.is_dir() else model.parent) / "evaluation.png"
+    with _working(f"evaluating on {file}"):
+        result = evaluate(
+            model,
+            file,
+            draws=draws,
+            plot=None if no_plot else picture,
+            insist=plot is not None,
+            data_dir=data_dir,
+        )
+    if as_json:
+        _print_json(result)
+        return
+    from mast.learn.summaries import show_scores
+
+    for remark in result["remarks"]:
+        print("mast:", remark, file=sys.stderr)
+    print(f"{result['rows']:,} rows; {result['sketch']}")
+    show_scores(result, f"of {draws} sparsified models")
+    if "plot" in result:
+        print(f"plot: {result['plot']}")
+
+
+def _working(what: str) -> Any:
+    """A sign of life on a terminal, while something takes its time."""
+    from rich.console import Console
+
+    return Console(stderr=True).status(what)
+
+
+def _print_json(value: Any) -> None:
+    import json
+
+    print(json.dumps(value, indent=1))
+
+
+@app.command()
 def bench(
     only: Annotated[str, typer.Argument(help="Run only the benchmark files with this in their name.")] = "",
     folder: Annotated[Path, typer.Option(help="The folder with the benchmark files.")] = Path("benchmarks"),

@@ -1,0 +1,120 @@
+"""A trained model in a folder: the model, a plain one to compare with, and how files become features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mast import data, files
+from mast.errors import DataError
+from mast.learn.base import SparsifiedLinear
+from mast.learn.columns import Columns
+from mast.learn.pictures import as_ours
+from mast.learn.storage import check_kind, pack, unpack
+from mast.learn.tables import Table, as_numbers, missing, read_table
+
+FORMAT = 1
+KIND = "trained model"
+FILE = "model.mast"
+PREVIEW = 8  #: labels that a message shows
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What `mast train` makes and `mast predict` and `mast evaluate` use."""
+
+    model: Any
+    plain_coef: NDArray[np.float64]
+    plain_intercept: NDArray[np.float64]
+    columns: Columns | None  # of a CSV file; None for LIBSVM
+    target: str | None
+
+    @property
+    def plain(self) -> SparsifiedLinear:
+        """The plain model, in the form of ours."""
+        intercept = self.plain_intercept
+        return as_ours(self.model, self.plain_coef, intercept if intercept.ndim else float(intercept))
+
+    def save(self, folder: Path) -> Path:
+        """Write the file of the folder, which is made if it is not there."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{folder}: the folder cannot be made: {error.strerror}") from error
+        model, arrays = pack(self.model)
+        description = {
+            "kind": KIND,
+            "format": FORMAT,
+            "model": model,
+            "columns": None if self.columns is None else self.columns.as_json(),
+            "target": self.target,
+        }
+        more = {"plain_coef": self.plain_coef, "plain_intercept": self.plain_intercept}
+        files.save(folder / FILE, description, arrays | more)
+        return folder / FILE
+
+    @staticmethod
+    def load(folder: Path) -> Bundle:
+        """Read a folder that `save` wrote; damaged and foreign ones are refused."""
+        path = folder / FILE if folder.is_dir() or not folder.exists() else folder
+        if not path.exists():
+            raise DataError(f"{folder}: there is no model; `mast train` makes one")
+        description, arrays = files.load(path)
+        check_kind(path, description, KIND, FORMAT)
+        try:
+            model: Any = unpack(description["model"], arrays, str(path), SparsifiedLinear)
+            said = description["columns"]
+            columns = None if said is None else Columns.from_json(said)
+            bundle = Bundle(
+                model, arrays["plain_coef"], arrays["plain_intercept"], columns, description["target"]
+            )
+            _ = bundle.plain
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(f"{path} is damaged: its parts do not fit together ({error})") from error
+        if columns is not None and len(columns.feature_names) != model.n_features_in_:
+            raise DataError(f"{path} is damaged: its columns do not fit the model")
+        return bundle
+
+    # ---- data --------------------------------------------------------------------------
+
+    def features(self, file: str, data_dir: Path | None) -> tuple[Any, Any]:
+        """The features of a file, and its labels or None where it has none."""
+        if self.columns is None:
+            X, found = data.load(file, self.model.n_features_in_, data_dir, labels="raw")
+            return X, found
+        table = read_table(file)
+        y: NDArray[Any] | None = None
+        if self.target in table.names:
+            y = labels_of(table, str(self.target), self._numeric)
+        return self.columns.apply(table), y
+
+    @property
+    def _numeric(self) -> bool:
+        """Whether labels are numbers: those of a regressor, and classes that are."""
+        classes = getattr(self.model, "classes_", None)
+        return classes is None or classes.dtype.kind in "iuf"
+
+
+def labels_of(table: Table, target: str, numeric: bool | None = None) -> NDArray[Any]:
+    """The target's column, as numbers if they are that (or must be); missing ones are refused."""
+    if target not in table.names:
+        named = ", ".join(map(repr, table.names[:PREVIEW])) + (", ..." if len(table.names) > PREVIEW else "")
+        raise DataError(f"{table.path}: there is no column {target!r} to predict; the columns are {named}")
+    cells = table.column(target)
+    for line, absent in zip(table.lines, missing(cells), strict=True):
+        if absent:
+            raise DataError(f"{table.path}, line {line}: the target {target!r} is missing")
+    numbers = as_numbers(table, target, cells) if numeric is not False else None
+    if numbers is not None:
+        whole = numbers == np.round(numbers)
+        small = np.abs(numbers).max() < 2**53
+        return numbers.astype(np.int64) if whole.all() and small else numbers
+    if numeric:
+        raise DataError(f"{table.path}: the target {target!r} holds text, the model predicts numbers")
+    return np.array([cell.strip() for cell in cells])

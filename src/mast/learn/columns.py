@@ -1,0 +1,191 @@
+"""From a table to features: numbers standardised, categories one-hot; kept as JSON, applied alike later.
+
+A missing number becomes the column's mean, a missing or unknown category becomes no category:
+in both cases the feature contributes nothing, exactly as if the model had been sparsified there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from mast.arrays import Array, Indices
+from mast.errors import DataError
+from mast.learn.tables import Table, as_numbers, missing
+
+MANY = 1000  #: more categories than this are refused
+FEW_ROWS = 50  #: in longer tables a text column that differs in most rows is taken for an identifier
+WIDE = 1000  #: tables with more columns than this are first tried as one block of numbers
+
+
+@dataclass(frozen=True)
+class Number:
+    """A numeric column, standardised."""
+
+    name: str
+    mean: float
+    scale: float
+
+
+@dataclass(frozen=True)
+class Category:
+    """A text column, one feature for each value."""
+
+    name: str
+    values: list[str]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What becomes of each column, and which were left out, with the reason."""
+
+    parts: list[Number | Category]
+    dropped: dict[str, str]
+
+    @property
+    def feature_names(self) -> list[str]:
+        """The features, such as ``age`` or ``job=cook``."""
+        return [
+            name
+            for part in self.parts
+            for name in (
+                [part.name] if isinstance(part, Number) else [f"{part.name}={v}" for v in part.values]
+            )
+        ]
+
+    @property
+    def owners(self) -> Indices:
+        """For each feature the number of the column it comes from."""
+        sizes = [1 if isinstance(part, Number) else len(part.values) for part in self.parts]
+        return np.repeat(np.arange(len(sizes)), sizes)
+
+    def apply(self, table: Table) -> Any:
+        """The features of a table's rows: an array, or a sparse matrix if there are categories."""
+        absent = [part.name for part in self.parts if part.name not in set(table.names)]
+        if absent:
+            more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
+            named = ", ".join(map(repr, absent[:3]))
+            raise DataError(f"{table.path}: the model needs the column {named}{more}, which is not there")
+        if len(self.parts) > WIDE:
+            block = self._block(table)
+            if block is not None:
+                return block
+        features = [_feature(table, part) for part in self.parts]
+        if all(isinstance(part, Number) for part in self.parts):
+            return np.column_stack(features)
+        return scipy.sparse.hstack([scipy.sparse.csr_array(f) for f in features], format="csr")
+
+    def _block(self, table: Table) -> Array | None:
+        """All features at once, where all cells are numbers."""
+        numbers = [part for part in self.parts if isinstance(part, Number)]
+        matrix = table.numbers() if len(numbers) == len(self.parts) else None
+        if matrix is None:
+            return None
+        place = {name: j for j, name in enumerate(table.names)}
+        chosen = matrix[:, [place[part.name] for part in numbers]]
+        means, scales = (np.array([getattr(part, key) for part in numbers]) for key in ("mean", "scale"))
+        return np.asarray((chosen - means) / scales)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        parts = [
+            {"name": p.name, "mean": p.mean, "scale": p.scale}
+            if isinstance(p, Number)
+            else {"name": p.name, "values": p.values}
+            for p in self.parts
+        ]
+        return {"parts": parts, "dropped": self.dropped}
+
+    @staticmethod
+    def from_json(said: dict[str, Any]) -> Columns:
+        """What `as_json` wrote."""
+        parts: list[Number | Category] = [
+            Category(str(p["name"]), [str(v) for v in p["values"]])
+            if "values" in p
+            else Number(str(p["name"]), float(p["mean"]), float(p["scale"]))
+            for p in said["parts"]
+        ]
+        return Columns(parts, {str(k): str(v) for k, v in said["dropped"].items()})
+
+
+def learn_columns(table: Table, leave_out: set[str]) -> Columns:
+    """Decide what becomes of each column but those left out, with scikit-learn's transformers."""
+    names = [name for name in table.names if name not in leave_out]
+    dropped: dict[str, str] = {}
+    parts: list[Number | Category] = []
+    wide = table.numbers() if len(names) > WIDE else None
+    if wide is not None:
+        place = {name: j for j, name in enumerate(table.names)}
+        parts += _standard(names, wide[:, [place[name] for name in names]], dropped)
+    else:
+        for name in names:
+            parts += _column(table, name, dropped)
+    if not parts:
+        why = f" ({'; '.join(f'{k!r} is {v}' for k, v in list(dropped.items())[:3])})" if dropped else ""
+        raise DataError(f"{table.path}: no column is left to learn from{why}")
+    return Columns(parts, dropped)
+
+
+def _column(table: Table, name: str, dropped: dict[str, str]) -> list[Number | Category]:
+    cells = table.column(name)
+    numbers = as_numbers(table, name, cells)
+    if numbers is not None:
+        if np.isnan(numbers).all():
+            dropped[name] = "empty"
+            return []
+        return list(_standard([name], numbers[:, None], dropped))
+    return list(_categories(table, name, cells, dropped))
+
+
+def _standard(names: list[str], block: Array, dropped: dict[str, str]) -> list[Number]:
+    from sklearn.impute import SimpleImputer
+    from sklearn.preprocessing import StandardScaler
+
+    scaler = StandardScaler().fit(SimpleImputer().fit_transform(block))
+    spread = np.nanmax(block, axis=0) - np.nanmin(block, axis=0)
+    parts = []
+    for name, mean, scale, width in zip(names, scaler.mean_, scaler.scale_, spread, strict=True):
+        if width == 0:
+            dropped[name] = "constant"
+        elif not (np.isfinite(mean) and np.isfinite(scale)):
+            raise DataError(f"column {name!r}: its numbers are too large to be standardised")
+        else:
+            parts.append(Number(name, float(mean), float(scale)))
+    return parts
+
+
+def _categories(table: Table, name: str, cells: list[str], dropped: dict[str, str]) -> list[Category]:
+    from sklearn.preprocessing import OneHotEncoder
+
+    texts = [c.strip() for c, absent in zip(cells, missing(cells), strict=True) if not absent]
+    encoder = OneHotEncoder().fit(np.array(texts, dtype=object)[:, None])
+    values = [str(value) for value in encoder.categories_[0]]
+    if len(values) > MANY or (len(cells) > FEW_ROWS and len(values) > len(texts) / 2):
+        raise DataError(
+            f"{table.path}: column {name!r} has {len(values):,} different texts in {len(cells):,} rows, "
+            f"which looks like an identifier; leave it out with --drop {name!r}"
+        )
+    if len(values) == 1:
+        dropped[name] = "constant"
+        return []
+    return [Category(name, values)]
+
+
+def _feature(table: Table, part: Number | Category) -> Any:
+    cells = table.column(part.name)
+    if isinstance(part, Category):
+        place = {value: j for j, value in enumerate(part.values)}
+        found = [place.get(cell.strip(), -1) for cell in cells]
+        rows = [i for i, j in enumerate(found) if j >= 0]
+        known = [j for j in found if j >= 0]
+        return scipy.sparse.csr_array(
+            (np.ones(len(rows)), (rows, known)), shape=(len(cells), len(part.values))
+        )
+    numbers = as_numbers(table, part.name, cells)
+    if numbers is None:
+        raise DataError(f"{table.path}: column {part.name!r} held numbers in training, here it holds text")
+    standard = (numbers - part.mean) / part.scale
+    return np.where(np.isnan(standard), 0.0, standard)[:, None]
