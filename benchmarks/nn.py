@@ -46,8 +46,8 @@ def _rows() -> Iterator[Row]:
     for what, took, target in (
         ("Bernoulli(.5)", masked, 1.4),
         ("Bernoulli(.5) with a shift", shifted, 1.6),
-        ("PermK(10)", perm_k, 1.6),
-        ("RandK(.1)", rand_k, 2.3),
+        ("PermK(10)", perm_k, 1.7),
+        ("RandK(.1)", rand_k, 2.4),
     ):
         detail = f"{seconds(took)} against {seconds(plain)}; nn.Dropout {dropped / plain:.2f}"
         yield Row(f"{name}, {what}", "plain dense step", took / plain, target, detail=detail)

@@ -48,9 +48,8 @@ def test_every_model(models, reference, loss_on, same, name, optimizer):
         opt.step()
         opt.zero_grad()
         reached = ref.step(step, [loss_on(x)])[0].item()
-        # Exactly, except that autograd may add the two gradients of a tied weight in another order.
-        assert value.item() == (pytest.approx(reached, rel=1e-6) if name == "tied" else reached)
-        same(model, ref.x, atol=1e-6 if name == "tied" else 0.0)
+        assert value.item() == reached
+        same(model, ref.x)
     assert sk.step == len(inputs)
 
 
@@ -128,7 +127,7 @@ def test_gradient_accumulation(models, reference, loss_on, same, name):
         opt.step()
         opt.zero_grad()
         ref.step(step, [loss_on(x, 0.5) for x in parts])
-    same(model, ref.x, atol=1e-6 if name == "tied" else 0.0)
+    same(model, ref.x)
     assert sk.step == 2
 
 

@@ -80,9 +80,8 @@ class Advice:
             [
                 f"{self.sketch._label()}: {known}",
                 f"curvature of the loss: {self.smoothness:.4g} ± {self.smoothness_error:.2g}, measured at "
-                "x and at "
-                f"{len(self.at_draws)} sparsified points. The theory's L_f bounds it everywhere, so it is "
-                "at least this.",
+                f"x and at {len(self.at_draws)} sparsified points. The theory's L_f bounds it everywhere, "
+                "so it is at least this.",
                 *columns(rows),
                 f"Adam and its kind (a rule of thumb, not a statement): {self.adam}",
             ]
@@ -232,9 +231,8 @@ def _adam(c: Constants | None) -> str:
         return "keep the learning rate of plain training."
     grow = math.sqrt(c.L_D)
     return (
-        "the size of its steps does not grow with the sketch, so the learning rate of plain training stays "
-        "stable, "
-        f"and makes 1/sqrt(L_D) = {1 / grow:.2g} of the progress a step; up to {grow:.2g} times it regains "
-        "that, "
-        f"with more noise. Gradient norms grow by sqrt(L_D) = {grow:.2g}: raise a clipping threshold as much."
+        "the size of its steps does not grow with the sketch, so the learning rate of plain training "
+        f"stays stable, and makes 1/sqrt(L_D) = {1 / grow:.2g} of the progress a step; up to {grow:.2g} "
+        f"times it regains that, with more noise. Gradient norms grow by sqrt(L_D) = {grow:.2g}: raise a "
+        "clipping threshold as much."
     )

@@ -13,7 +13,8 @@ checkpointing repeats during backward(): they find the same y as the first time.
 
 The calls are intercepted in the slot that `nn.Module.compile` uses, which `__call__` consults and which is
 left out when a module is copied or pickled: copies of the model are plain models. `torch.compile` around
-the model would bypass the slot, or trace the draw into a constant, and is refused.
+the model would bypass the slot, or trace the draw into a constant, and is refused; in the explicit form
+(`mast.nn.sampling`), where parameters themselves hold y, it works.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from mast.nn.weights import Place, Weight, find
 from mast.randomness import Key
 
 _COMPILED = (
-    "sparsified training under torch.compile is refused: the compiled graph would miss the draws. Train "
-    "without it "
-    "(masks on the CPU are compiled already), and compile the finished model or submodel"
+    "torch.compile around a model in the plain sparsified loop is refused: the compiled graph would miss the "
+    "draws. Call forward and backward inside `with sk.sample(step):`, where compiled models work, or train "
+    "without torch.compile and compile the finished model"
 )
 
 
@@ -63,8 +64,11 @@ class Calls:
                     f"{what} is compiled or already sparsified: call remove() on its sparsifier first; "
                     "sparsified training does not support torch.compile"
                 )
-        found = [(module, find(module, self.weights)) for module in self.model.modules()]
-        self.watched = [(module, Call(module, places, self)) for module, places in found if places]
+        found = find(self.model, self.weights)
+        for module in self.model.modules():
+            places = [place for below in module.modules() for place in found.get(below, ())]
+            if places:
+                self.watched.append((module, Call(module, places, self)))
         for module, call in self.watched:
             module._compiled_call_impl = call
         self.guard = self.model.register_forward_pre_hook(_Guard(self))
@@ -84,26 +88,23 @@ class Calls:
             if module._compiled_call_impl is not call:
                 raise MastError(
                     f"the {type(module).__name__} that was sparsified has been compiled since "
-                    "(Module.compile), which "
-                    "disconnects it: train it without torch.compile, and compile the finished model or "
-                    "submodel"
+                    "(Module.compile), which disconnects it: train it without torch.compile, and compile "
+                    "the finished model or submodel"
                 )
 
     @contextmanager
     def replaced(self, places: list[Place]) -> Iterator[None]:
         """With y at these places."""
         key = self.key()
-        done: list[tuple[Place, Any]] = []
+        tensors = [place.get() for place in places]
+        y = [self.values.of(place.number, tensor, key) for place, tensor in zip(places, tensors, strict=True)]
         self.inside = True
         try:
-            for place in places:
-                tensor = place.get()
-                y = self.values.of(place.number, tensor, key)
-                done.append((place, tensor))
-                place.put(y)
+            for place, value in zip(places, y, strict=True):
+                place.put(value)
             yield
         finally:
-            for place, tensor in done:
+            for place, tensor in zip(places, tensors, strict=True):
                 place.put(tensor)
             self.inside = False
 
@@ -146,9 +147,8 @@ class _Guard:
             raise MastError(_COMPILED)
 
     def __deepcopy__(self, memo: Any) -> Any:
-        return (
-            nullcontext().__exit__
-        )  # takes anything, does nothing, and needs nothing but the standard library
+        # It takes anything, does nothing, and needs nothing but the standard library.
+        return nullcontext().__exit__
 
     def __reduce__(self) -> Any:
         return getattr, (nullcontext(), "__exit__")

@@ -30,11 +30,9 @@ def warn(model: nn.Module, sketched: set[int]) -> None:
         if reads_itself(module, sketched) and _in_source(type(module)):
             warnings.warn(
                 f"{name or 'the model'} ({type(module).__name__}) uses activation checkpointing and owns "
-                "sketched "
-                "parameters. If the checkpointed function reads them itself (self.weight), its "
-                "recomputation sees x "
-                "instead of y: let it call a module, leave them out with keep= or where=, or train with "
-                "sk.sample(step)",
+                "sketched parameters. If the checkpointed function reads them itself (self.weight), its "
+                "recomputation sees x instead of y: let it call a module, leave them out with keep= or "
+                "where=, or train with sk.sample(step)",
                 stacklevel=4,
             )
 

@@ -35,8 +35,8 @@ def restore(sk: Sparsifier, state: Mapping[str, Any]) -> None:
     for field, here in _setup(sk).items():
         if state[field] != here:
             raise ArgumentError(
-                f"the state was saved with another {field}: {_first_difference(state[field], here)}. "
-                "Call sparsify() as it was called then"
+                f"the state was saved with another {field}: {_first_difference(state[field], here)}. Call "
+                "sparsify() as it was called then"
             )
     key = Key(state["seed"], state["step"], state["node"])
     shift: Mapping[str, Tensor] | None = state["shift"]

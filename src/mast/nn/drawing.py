@@ -193,8 +193,7 @@ def drawing_of(sketch: Sketch, weights: Sequence[Weight]) -> Drawing:
     if own:
         raise ArgumentError(
             f"keep gives {own[0].name!r} a keep probability of its own ({own[0].keep:g}), which only "
-            "Bernoulli "
-            f"sketches can have, not {sketch!r}; keep = 1 leaves a parameter out"
+            f"Bernoulli sketches can have, not {sketch!r}; keep = 1 leaves a parameter out"
         )
     if isinstance(sketch, Gaussian):
         return PerWeight(weights, [sketch] * len(weights))

@@ -51,8 +51,7 @@ def sampled(model: nn.Module, weights: list[Weight], made: list[Made]) -> Iterat
             if p._version != version:
                 raise MastError(
                     f"the parameter {w.name!r} was changed inside sk.sample(): it holds sparsified weights "
-                    "there, and "
-                    "the change is lost. Change parameters (optimizer.step()) after the context"
+                    "there, and the change is lost. Change parameters (optimizer.step()) after the context"
                 )
     finally:
         open_context[0] = False

@@ -241,8 +241,7 @@ class Sparsifier:
     def __repr__(self) -> str:
         return (
             f"<Sparsifier of {type(self.model).__name__}: {self.sketch._label()}; {len(self.weights)} "
-            "parameters with "
-            f"{self.dim:,} weights; seed {self.seed}, step {self.step}>"
+            f"parameters with {self.dim:,} weights; seed {self.seed}, step {self.step}>"
         )
 
     def __str__(self) -> str:

@@ -27,8 +27,7 @@ def overview(sk: Sparsifier) -> str:
     shift = "no shift" if sk.shift is None else "a shift"
     first = (
         f"{type(sk.model).__name__} sparsified with {sk.sketch._label()}; {shift}; seed {sk.seed}, node "
-        f"{sk.node}, "
-        f"step {sk.step}"
+        f"{sk.node}, step {sk.step}"
     )
     last = f"{sk.dim:,} of {total:,} weights are sketched, {percent(sk.density)} of them kept on average"
     return "\n".join([first, *columns(rows), last])

@@ -64,10 +64,10 @@ def sparsifier_of(model: nn.Module) -> Sparsifier | None:
 
 _COMPILED = Finding(
     "the model",
-    "it is compiled, which sparsified training does not support (on the CPU, masks drawn inside a compiled "
-    "graph are "
-    "also many times slower than training itself)",
-    "sparsify and train the original module; compile the finished model or submodel",
+    "it is compiled, and sparsify() needs the original module",
+    "sparsify the original; then call the compiled one inside `with sk.sample(step):`, or train "
+    "uncompiled: on the CPU the masks are compiled anyway, and drawing them inside a compiled graph is "
+    "several times slower",
 )
 
 
@@ -117,8 +117,7 @@ def _clipping(sk: Sparsifier | None) -> Iterator[Finding]:
         yield Finding(
             "gradient clipping",
             f"norms of sketched gradients are about sqrt(L_D) = {grow:.3g} times larger, so a threshold "
-            "tuned on plain "
-            "training clips almost every step",
+            "tuned on plain training clips almost every step",
             f"multiply clipping thresholds by {grow:.3g}, if you clip",
         )
 

@@ -104,10 +104,8 @@ class Values:
             if torch._C._current_graph_task_id() != -1:
                 raise MastError(
                     "a module was called during backward() (activation checkpointing recomputes its "
-                    "forward pass), "
-                    f"but the weights or the draw of {self.weights[number].name!r} have changed since the "
-                    "first "
-                    "forward pass: call backward() before optimizer.step()"
+                    f"forward pass), but the weights or the draw of {self.weights[number].name!r} have "
+                    "changed since the first forward pass: call backward() before optimizer.step()"
                 )
             made = self._made[number] = Made(stamp, *self._make(number, p, key))
         return made
@@ -130,8 +128,7 @@ class Values:
         if tensor.shape != weight.shape:
             raise MastError(
                 f"the parameter {weight.name!r} has shape {tuple(tensor.shape)} now, and had "
-                f"{tuple(weight.shape)} "
-                "when sparsify() was called: remove() and sparsify again"
+                f"{tuple(weight.shape)} when sparsify() was called: remove() and sparsify again"
             )
         factor = self.drawing.factor(number, key, tensor)
         return factor.sparsify(tensor, self.v(number, tensor))

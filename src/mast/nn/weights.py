@@ -115,15 +115,15 @@ def choose(model: nn.Module, where: Where | None, keep: Mapping[str, float]) -> 
     return selection
 
 
-def find(module: nn.Module, weights: Sequence[Weight]) -> list[Place]:
-    """Every place below `module` that holds one of the weights: registered, and in plain attributes.
+def find(model: nn.Module, weights: Sequence[Weight]) -> dict[nn.Module, list[Place]]:
+    """Every place that holds one of the weights, registered or in a plain attribute, by the module it is in.
 
     Recurrent layers keep a list of their parameters beside the registered ones, and so do some
     models; a tuple cannot be replaced, and is refused.
     """
     number = {id(w.parameter): i for i, w in enumerate(weights)}
-    found = []
-    for owner_name, owner in module.named_modules():
+    found: dict[nn.Module, list[Place]] = {}
+    for owner_name, owner in model.named_modules():
         for name, value in vars(owner).items():
             if name in ("_modules", "_buffers", "_compiled_call_impl"):
                 continue
@@ -134,10 +134,9 @@ def find(module: nn.Module, weights: Sequence[Weight]) -> list[Place]:
                     raise ArgumentError(
                         f"the module {owner_name or 'at the root'!r} also keeps the parameter "
                         f"{weights[number[id(p)]].name!r} in its attribute {name!r}, in a tuple, where it "
-                        "cannot be "
-                        "replaced: make that a list or an nn.ParameterList"
+                        "cannot be replaced: make that a list or an nn.ParameterList"
                     )
-                found.append(Place(vars(owner), path, number[id(p)]))
+                found.setdefault(owner, []).append(Place(vars(owner), path, number[id(p)]))
     return found
 
 
@@ -188,9 +187,8 @@ def _unfit(name: str, p: nn.Parameter, explicit: bool) -> str:
     if hasattr(p, "device_mesh"):
         raise ArgumentError(
             f"the parameter {name!r} is a sharded DTensor (FSDP or tensor parallelism): each process holds "
-            "a part "
-            "of it, so masks cannot be applied where they are used. Use DistributedDataParallel, or "
-            "sparsify before sharding"
+            "a part of it, so masks cannot be applied where they are used. Use DistributedDataParallel, "
+            "or sparsify before sharding"
         )
     reason = ""
     if not p.is_floating_point():
@@ -226,8 +224,8 @@ def _check(selection: Selection, keep: Mapping[str, float], names: list[str]) ->
             raise ArgumentError(f"keep: {pattern!r} matches none of the parameters {_some(names)}")
         if share != 1 and not any(w.name in matched for w in selection.weights):
             raise ArgumentError(
-                f"keep: {pattern!r} matches only parameters that are not sketched ({_some(matched)}): "
-                "name them in where= as well"
+                f"keep: {pattern!r} matches only parameters that are not sketched ({_some(matched)}): name "
+                "them in where= as well"
             )
     if not selection.weights:
         reasons = sorted({reason for _, reason in selection.others.values()})
