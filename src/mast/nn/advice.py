@@ -13,10 +13,11 @@ from torch import nn
 from mast import theory
 from mast.errors import ArgumentError, BiasedSketchError, NoGuaranteeError
 from mast.nn.curvature import Curvature, Loss, curvature
-from mast.nn.sparsifier import Shift, Sparsifier, sparsify, unwrapped
+from mast.nn.sparsifier import Shift, Sparsifier, sparsify
 from mast.nn.submodels import put_draw
 from mast.nn.tables import columns
 from mast.nn.weights import Where
+from mast.nn.wrappers import unwrapped
 from mast.randomness import Key, Purpose, whole
 from mast.sketches import Constants, Sketch
 

@@ -25,7 +25,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch.utils.hooks import RemovableHandle
 
 from mast.errors import ArgumentError, MastError
@@ -38,6 +37,14 @@ _COMPILED = (
     "draws. Call forward and backward inside `with sk.sample(step):`, where compiled models work, or train "
     "without torch.compile and compile the finished model"
 )
+
+
+def _being_compiled() -> bool:
+    """Whether torch.compile is tracing this call, or would trace the next function that is called."""
+    if torch.compiler.is_compiling():
+        return True
+    frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    return frames is not None and callable(frames.get_eval_frame_callback())
 
 
 class Calls:
@@ -122,7 +129,7 @@ class Call:
         calls = self.calls
         if calls.inside or not calls.model.training:
             return self.module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
-        if torch.compiler.is_compiling() or callable(get_eval_frame_callback()):
+        if _being_compiled():
             raise MastError(_COMPILED)
         with calls.replaced(self.places):
             return self.module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]

@@ -18,6 +18,7 @@ from mast.nn.factors import Factor
 from mast.nn.sampling import sampled
 from mast.nn.values import Values
 from mast.nn.weights import Where, choose
+from mast.nn.wrappers import unwrapped
 from mast.randomness import Key
 from mast.sketches import Sketch
 
@@ -287,26 +288,3 @@ class Sparsifier:
                 raise ArgumentError(f"the shift of {w.name!r} holds NaN or infinity")
             shifts[w.name] = v.detach().to(w.parameter, copy=True)
         return shifts
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside of DistributedDataParallel; an error for what cannot be sparsified."""
-    if not isinstance(model, nn.Module):
-        raise ArgumentError(f"the first argument must be an nn.Module, got {type(model).__name__}")
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        return unwrapped(model.module)
-    if isinstance(model, nn.DataParallel):
-        raise ArgumentError(
-            "nn.DataParallel copies the model in every forward pass: use DistributedDataParallel"
-        )
-    if isinstance(model, torch.jit.ScriptModule):
-        raise ArgumentError("a TorchScript module cannot be sparsified: pass the original nn.Module")
-    for module in model.modules():
-        if type(module).__name__ == "FullyShardedDataParallel":
-            raise ArgumentError(
-                "FSDP shards parameters, so no process holds a whole weight to sketch: use "
-                "DistributedDataParallel"
-            )
-        if type(module).__name__ == "OptimizedModule":
-            raise ArgumentError("the model is compiled: sparsify the original; training then runs uncompiled")
-    return model

@@ -14,7 +14,8 @@ from mast.nn.advice import constants_of
 from mast.nn.calls import Call
 from mast.nn.checkpointing import reads_itself, uses_checkpoints
 from mast.nn.decay import decay_to_shift, is_decaying, understands
-from mast.nn.sparsifier import Sparsifier, unwrapped
+from mast.nn.sparsifier import Sparsifier
+from mast.nn.wrappers import unwrapped
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch.autograd.graph import increment_version
 from mast.errors import MastError
 from mast.nn.drawing import Drawing
 from mast.nn.factors import Factor, Memory
-from mast.nn.weights import Weight
+from mast.nn.weights import Weight, refuse_sharded
 from mast.randomness import Key
 
 
@@ -111,6 +111,7 @@ class Values:
         return made
 
     def _make(self, number: int, p: Tensor, key: Key) -> tuple[Tensor, Factor]:
+        refuse_sharded(self.weights[number].name, p)
         with torch.inference_mode(False), torch.no_grad():  # also where inference mode is on: y outlives it
             x = p.detach()
             y, before = self._memory[number] or (None, None)

@@ -184,12 +184,7 @@ def _unfit(name: str, p: nn.Parameter, explicit: bool) -> str:
         )
     if p.is_meta:
         raise ArgumentError(f"the parameter {name!r} is on the meta device: materialise the model first")
-    if hasattr(p, "device_mesh"):
-        raise ArgumentError(
-            f"the parameter {name!r} is a sharded DTensor (FSDP or tensor parallelism): each process holds "
-            "a part of it, so masks cannot be applied where they are used. Use DistributedDataParallel, "
-            "or sparsify before sharding"
-        )
+    refuse_sharded(name, p)
     reason = ""
     if not p.is_floating_point():
         reason = f"{str(p.dtype).removeprefix('torch.')}, not floating point"
@@ -198,6 +193,16 @@ def _unfit(name: str, p: nn.Parameter, explicit: bool) -> str:
     if reason and explicit:
         raise ArgumentError(f"the parameter {name!r} cannot be sketched: it is {reason}")
     return reason
+
+
+def refuse_sharded(name: str, p: Tensor) -> None:
+    """An error for a parameter of which this process holds a part only."""
+    if hasattr(p, "device_mesh"):
+        raise ArgumentError(
+            f"the parameter {name!r} is a sharded DTensor (FSDP or tensor parallelism): each process holds "
+            "a part of it, so masks cannot be applied where they are used. Use DistributedDataParallel, "
+            "or sparsify before sharding"
+        )
 
 
 def _why_not(p: nn.Parameter, where: Where | None) -> str:
