@@ -11,8 +11,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
+from mast import randomness
 from mast.arrays import Array, Indices, vector
 from mast.errors import ArgumentError, ConvergenceError
+from mast.randomness import Key
 from mast.sketches import DiagonalDraw, Draw
 
 
@@ -96,13 +98,18 @@ class Objective(ABC):
         return x, self.value(x)
 
     def fingerprint(self) -> str:
-        """A short text that tells this objective from others: here, from its values at two points."""
-        points = (np.zeros(self.dim), np.linspace(-1.0, 1.0, self.dim))
+        """A short text that tells this objective from others: here, from its values at a few points."""
+        points = [np.zeros(self.dim)]
+        points += [scale * randomness.normal(Key(i), 0, self.dim) for i, scale in enumerate((0.1, 1.0, 10.0))]
         total = hashlib.sha256(type(self).__name__.encode())
         for point in points:
-            value, gradient = self.value_and_gradient(point)
+            with np.errstate(all="ignore"):
+                value, gradient = self.value_and_gradient(point)
             total.update(np.float64(value).tobytes() + gradient.tobytes())
         return total.hexdigest()[:16]
+
+    #: whether two objectives with one fingerprint are surely the same function
+    fingerprint_exact: bool = False
 
     def sketched(self, sketch: object, shift: Array) -> Objective | None:
         """f_D in closed form for this sketch and shift, as an objective of its own; None if there is none.
@@ -130,6 +137,19 @@ class Objective(ABC):
     ) -> Array:
         """The gradient of f_S at x minus that at w, in the form of `sketched_gradient`."""
         return self.sketched_gradient(x, draw, shift, rows) - self.sketched_gradient(w, draw, shift, rows)
+
+    @property
+    def term_smoothness(self) -> Array:
+        """L_fi of each term."""
+        if self.terms > 1:
+            raise ArgumentError(f"the smoothness of the terms of this {type(self).__name__} is not known")
+        return np.array([self.smoothness])
+
+    def term_infima(self) -> Array:
+        """f_i^inf of each term."""
+        if self.terms > 1:
+            raise ArgumentError(f"the infima of the terms of this {type(self).__name__} are not known")
+        return np.array([self.infimum()])
 
     def term_gradient(self, x: ArrayLike, rows: Indices) -> Array:
         """The gradient of the mean of the terms `rows`."""

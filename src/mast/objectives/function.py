@@ -71,6 +71,11 @@ class Function(Objective):
         return value, vector("the gradient that the callable returned", gradient, self.dim, finite=False)
 
     @property
+    def work(self) -> int:
+        """A call of a Python function takes about as long as a thousand losses in a kernel."""
+        return 1000
+
+    @property
     def smoothness(self) -> float:
         """As it was given."""
         return super().smoothness if self._smoothness is None else self._smoothness

@@ -14,7 +14,7 @@ from mast.arrays import Array, Indices, frozen, vector
 from mast.errors import ArgumentError, DataError, MastError
 from mast.objectives.base import Objective, nonnegative
 from mast.objectives.design import Design
-from mast.objectives.losses import Loss
+from mast.objectives.losses import Loss, weighted_sum
 from mast.objectives.penalties import Ridge, Saturating
 from mast.sketches import DiagonalDraw, Draw
 
@@ -66,7 +66,7 @@ class LinearModel(Objective):
     def value(self, x: ArrayLike) -> float:
         """f(x)."""
         x = self._point(x)
-        return float(self.rates @ self.loss.value(self._margins(x))) + self.penalty.value(x)
+        return weighted_sum(self.rates, self.loss.value(self._margins(x))) + self.penalty.value(x)
 
     def gradient(self, x: ArrayLike) -> Array:
         """The gradient of f at x."""
@@ -77,7 +77,7 @@ class LinearModel(Objective):
         """Both, with one product A x."""
         x = self._point(x)
         values, slopes = self.loss.value_and_slope(self._margins(x))
-        value = float(self.rates @ values) + self.penalty.value(x)
+        value = weighted_sum(self.rates, values) + self.penalty.value(x)
         return value, self._backward(slopes) + self.penalty.gradient(x)
 
     def hessian(self, x: ArrayLike) -> Array:

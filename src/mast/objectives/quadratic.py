@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from mast.arrays import Array, frozen, numbers, symmetric, vector
 from mast.errors import ArgumentError, UnboundedError
+from mast.files import digest
 from mast.objectives.base import Objective
 
 if TYPE_CHECKING:
@@ -33,6 +34,12 @@ class Quadratic(Objective):
             raise ArgumentError("H must have at least one row")
         self.b: Array = frozen(vector("b", b, self.dim).copy())
         self.c = float(numbers("c", c, 0))
+
+    fingerprint_exact = True
+
+    def fingerprint(self) -> str:
+        """A sum of H, b and c."""
+        return digest("Quadratic", self.H, self.b, self.c)
 
     def value(self, x: ArrayLike) -> float:
         """f(x)."""

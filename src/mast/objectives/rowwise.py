@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from mast.arrays import Array, Indices
 from mast.objectives.design import _kernels
 from mast.objectives.exact import SketchedLinear, signed
+from mast.objectives.losses import weighted_sum
 from mast.objectives.pairs import Blocks, SparsePairs
 from mast.objectives.penalties import Penalty
 from mast.objectives.separable import _columns
@@ -79,7 +80,7 @@ class Rowwise(SketchedLinear):
     def value(self, x: ArrayLike) -> float:
         """f_D(x)."""
         x = self._point(x)
-        parts = [float(w @ self.model.loss.value(m)) for _, _, m, w in self._cases(x)]
+        parts = [weighted_sum(w, self.model.loss.value(m)) for _, _, m, w in self._cases(x)]
         return float(np.sum(parts)) + self.penalty.value(x)
 
     def gradient(self, x: ArrayLike) -> Array:
@@ -97,7 +98,7 @@ class Rowwise(SketchedLinear):
         for rows, m, margins, weights in self._cases(x):
             if values:
                 own, work = loss.value_and_slope(margins)
-                parts.append(float(weights @ own))
+                parts.append(weighted_sum(weights, own))
             else:
                 work = loss.slope(margins)
             work *= weights

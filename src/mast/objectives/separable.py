@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from mast.arrays import Array, Indices
 from mast.objectives.design import _kernels
 from mast.objectives.exact import SketchedLinear, signed
+from mast.objectives.losses import weighted_sum
 from mast.objectives.newton import LARGEST_DIMENSION
 from mast.objectives.pairs import Blocks, Pull, make_pairs, sums_of
 from mast.objectives.penalties import Penalty
@@ -101,8 +102,8 @@ class Separable(SketchedLinear):
         """f_D(x)."""
         x = self._point(x)
         loss, bases = self.model.loss, self._bases(x)
-        own = float(self.pairs.weights @ loss.value(self.margins(x, bases)))
-        return own + float(self.shared @ loss.value(bases)) + self.penalty.value(x)
+        own = weighted_sum(self.pairs.weights, loss.value(self.margins(x, bases)))
+        return own + weighted_sum(self.shared, loss.value(bases)) + self.penalty.value(x)
 
     def value_and_gradient(self, x: ArrayLike) -> tuple[float, Array]:
         """Both."""
@@ -126,7 +127,7 @@ class Separable(SketchedLinear):
                 np.multiply(loss.bend(slopes), weights[span], out=bends[span])
             return slopes
 
-        return values, self._sweep(x, bases, base_slopes, slope), float(self.shared @ base_values)
+        return values, self._sweep(x, bases, base_slopes, slope), weighted_sum(self.shared, base_values)
 
     def bends(self, x: Array) -> tuple[Array, Array]:
         """The weighted curvature of the loss of each pair and of each context."""
