@@ -64,7 +64,7 @@ def cells(plan: Plan, experiment: str) -> list[Cell]:
     """One cell a distance and seed, on the smallest data set."""
     dataset = min(plan.datasets, key=lambda d: d.load()[0].nnz)
     seeds = plan.pick(fast=1, normal=3, full=10)
-    steps = plan.pick(fast=6_000, normal=15_000, full=20_000)
+    steps = plan.pick(fast=6_000, normal=10_000, full=15_000)
     return [
         Cell(
             experiment,

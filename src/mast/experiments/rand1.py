@@ -27,7 +27,7 @@ MULTIPLES = (1, 10, 20, 50)  # of g0 = 1/(L_f L_max)
 TARGET = 1e-2  # the relative gap that tells fast from slow
 ROUNDING = 1e-14  # of a loss: gaps below it are zero
 STALLED = 1e-3  # a relative gap above this, at a time when others are far below
-SWEEP = tuple(round(float(m), 3) for m in np.geomspace(1, 60, 49))
+SWEEP = tuple(round(float(m), 3) for m in np.geomspace(1, 60, 37))
 
 
 def stops_of(steps: int) -> Indices:

@@ -54,6 +54,10 @@ footer { padding: 2rem 1.25rem 3rem; color: var(--soft); font-size: .85rem; }
 @media (max-width: 44rem) {
   body { font-size: 15px; }
   h1 { font-size: 1.5rem; }
+  .claims tr:not(.claim) { display: grid; grid-template-columns: 6.2rem 1fr;
+    border-bottom: 1px solid var(--line); }
+  .claims td { border: 0; padding: .2rem 0; }
+  .claims td:nth-child(3) { grid-column: 1 / -1; padding-bottom: .5rem; }
   .wide { overflow-x: auto; }
   .wide img { width: auto; max-width: none; height: 17rem; }
 }
@@ -131,7 +135,7 @@ def _section(section: dict[str, Any], out: Path) -> str:
         f'<p class="facts soft">Numbers: {numbers}. {section["cells"]} cells, '
         f"{_t(duration(section['seconds']))} "
         f"of one core; written {_t(section['written'])}, effort “{_t(section['effort'])}”.<br>"
-        f"<code>{_t(json.dumps(section['configuration']))}</code></p></section>"
+        f"<code>{_t(json.dumps(section['configuration'], ensure_ascii=False))}</code></p></section>"
     )
     return "\n".join(parts)
 

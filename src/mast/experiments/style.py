@@ -64,7 +64,7 @@ def frames(
 def settle(figure: Any) -> None:
     """Lay the figure out now, once, and not again for each file that it is saved to."""
     with look():
-        figure.canvas.draw()
+        figure.draw_without_rendering()
     figure.set_layout_engine("none")
 
 
@@ -146,7 +146,7 @@ def swarm(
 ) -> None:
     """Swarms of dots: (position, values, colour) each. The frame's limits must be set before."""
     figure = axes.figure
-    figure.canvas.draw()  # lays the frame out, so that points on paper can be turned into its units
+    figure.draw_without_rendering()  # lays it out: points on paper can be turned into the frame's units
     box_ = axes.get_window_extent()
     points = 72 / figure.dpi
     y_low, y_high = axes.get_ylim()
