@@ -200,10 +200,10 @@ def claims(numbers: Any, name: str) -> list[Claim]:
             "Sparsified MAST models are more accurate than sparsified ERM models, at every sparsity",
             name,
             "median accuracy of MAST minus that of ERM > 0 for each K",
-            _by_K(lead, "{:+.3f}")
+            _by_K(lead, "{:+.4f}")
             + f"; over single partitions {by_permutation.min().min():+.3f} to "
             + f"{by_permutation.max().max():+.3f}; means "
-            + _by_K(mean, "{:+.3f}"),
+            + _by_K(mean, "{:+.4f}"),
             bool((lead > 0).all()),
         ),
         Claim(

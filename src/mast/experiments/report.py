@@ -17,6 +17,8 @@ SOURCES = {"paper": "the paper says", "theory": "theory says", "beyond": "beyond
 _LOWERED = re.compile(r"(?<![A-Za-z])([A-Za-zφ]|kappa)_(\{[^}]*\}|[A-Za-z]+|[0-9]+)")
 _RAISED = re.compile(r"\^(inf|[0-9]+)")
 
+PIXELS = 0.7  # of a page, for each of a figure's
+
 STYLE = """
 :root { --ink: #1d2733; --soft: #5b6875; --line: #dfe4e9; --paper: #ffffff; --wash: #f5f7f9;
   --blue: #0072B2; --yes: #00704f; --no: #b34700; }
@@ -37,7 +39,8 @@ a { color: var(--blue); }
 .tally b { display: block; font-size: 1.25rem; line-height: 1.2; overflow-wrap: anywhere; }
 nav ul { columns: 2 16rem; padding-left: 1.2rem; }
 figure { margin: 1.2rem 0 1.8rem; }
-figure img { display: block; width: 100%; height: auto; border: 1px solid var(--line); border-radius: .4rem; }
+figure img { display: block; width: 100%; max-width: var(--wide); height: auto;
+  border: 1px solid var(--line); border-radius: .4rem; }
 figcaption { color: var(--soft); font-size: .9rem; margin-top: .4rem; max-width: 50rem; }
 table { border-collapse: collapse; width: 100%; font-size: .88rem; margin: .6rem 0 1rem; }
 th { text-align: left; font-weight: 600; color: var(--soft); }
@@ -59,7 +62,7 @@ footer { padding: 2rem 1.25rem 3rem; color: var(--soft); font-size: .85rem; }
   .claims td { border: 0; padding: .2rem 0; }
   .claims td:nth-child(3) { grid-column: 1 / -1; padding-bottom: .5rem; }
   .wide { overflow-x: auto; }
-  .wide img { width: auto; max-width: none; height: 17rem; }
+  .wide img { width: max(100%, calc(var(--wide) * .6)); max-width: none; }
 }
 @media print {
   body { font-size: 10pt; }
@@ -143,12 +146,15 @@ def _section(section: dict[str, Any], out: Path) -> str:
 def _figure(figure: dict[str, Any], out: Path) -> str:
     path = out / "figures" / f"{figure['name']}.png"
     try:
-        picture = base64.b64encode(path.read_bytes()).decode()
+        content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read, run the experiment again: {error.strerror}") from error
+    picture = base64.b64encode(content).decode()
+    # as wide as its letters are readable: a PNG's width is in its header
+    width = int.from_bytes(content[16:20], "big") * PIXELS
     return (
-        f'<figure><div class="wide"><img alt="{_t(figure["title"])}. {_t(figure["caption"])}" '
-        f'src="data:image/png;base64,{picture}"></div>'
+        f'<figure><div class="wide"><img style="--wide: {width:.0f}px" alt="{_t(figure["title"])}. '
+        f'{_t(figure["caption"])}" src="data:image/png;base64,{picture}"></div>'
         f"<figcaption><b>{_prose(figure['title'])}.</b> {_prose(figure['caption'])}</figcaption></figure>"
     )
 

@@ -232,7 +232,7 @@ def claims(done: list[Done], name: str) -> list[Claim]:
             middle["all", 1] * CLEARLY < middle["one", 1],
         ),
         Claim(
-            "… and still there is almost no convergence",
+            "Averaging over sketches at the plain step size, there is still almost no convergence",
             name,
             f"floor of f_{{i,D}} at 1/L above {NO_CONVERGENCE}",
             said("all", 1),
