@@ -235,7 +235,8 @@ def _draw(bundle: Bundle, X: Any, y: Any, draws: int, path: Path) -> Path:
     FigureCanvasAgg(figure)  # no window, whatever the user's settings
     ax = figure.subplots()
     bundle.model.plot_sparsified(X, y, baseline=bundle.plain, densities=DENSITIES, draws=draws, ax=ax)
-    ax.get_legend().get_texts()[1].set_text("the same without a sketch")
+    ours, plain = ax.get_lines()
+    ax.legend([ours, plain], [str(ours.get_label()), "the same without a sketch"])
     kind = path.suffix.lstrip(".").lower() or "png"
     if kind not in figure.canvas.get_supported_filetypes():
         raise ArgumentError(f"a picture cannot be written as {path.name!r}: use .png, .svg or .pdf")

@@ -24,7 +24,7 @@ from mast.theory import Guarantee
 
 SINGLE = [name for name in METHODS if name not in ("distributed", "dcgd", "ist_naive")]
 LISTED = 50_000_000  #: a listed support is averaged if it takes at most so many products a sweep
-GRAM = 500  #: up to this dimension a matrix of short rows has its eigenvalues computed densely
+GRAM = 500  #: up to this size a Gram matrix has its eigenvalues computed densely
 FIRST = 2  #: sketched copies of the data that give the start for all of them
 SAMPLED_TOL = 1e-4  #: an average over draws is not worth a smaller tolerance; the last step squares it
 SUPPORT = 1000  #: draws that stand for a support which is too long, or not uniform
@@ -138,7 +138,10 @@ def _solve(problem: Problem, plan: Plan, x0: Array, scale: float) -> tuple[str, 
 
 
 def _largest_eigenvalue(design: Design, rates: Array) -> float:
-    """The largest eigenvalue of X'WX: from the matrix itself where rows are short, else by Lanczos."""
+    """The largest eigenvalue of X'WX: from the smaller Gram matrix where that is cheap, else by Lanczos."""
+    if design.sparse and design.n <= min(GRAM, design.d):
+        scaled = design.csr.multiply(np.sqrt(rates)[:, None]).tocsr()
+        return max(float(np.linalg.eigvalsh((scaled @ scaled.T).toarray())[-1]), 0.0)
     if design.sparse and design.d <= GRAM:
         lengths = np.diff(design.csr.indptr).astype(float)
         if float(lengths @ lengths) <= 40 * lengths.sum():

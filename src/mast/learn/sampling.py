@@ -31,6 +31,7 @@ PLENTY = 4096  #: draws that are made in all, if there is room, also where rows 
 ENTRIES = 20_000_000  #: entries of all copies together
 DRAWS = 512  #: different draws in a copy
 SCALES = 20_000_000  #: entries of the draws of a copy
+DRAWN = 200_000_000  #: entries of all draws
 
 
 class SampledAverage(Objective):
@@ -90,7 +91,8 @@ def sketched_copies(matrix: Any, sketch: Sketch, seed: int) -> Design:
     design = Design(matrix)
     keys, which = np.unique(_row_keys(design.csr, design.d), return_inverse=True)
     entries = design.csr.nnz if design.sparse else design.n * design.d
-    copies = max(1, min(max(COPIES, PLENTY // keys.size), ENTRIES // max(entries, 1)))
+    room = min(ENTRIES // max(entries, 1), DRAWN // (keys.size * design.d))
+    copies = max(1, min(max(COPIES, PLENTY // keys.size), room))
     A = design.matrix
     rows = np.repeat(which, np.diff(A.indptr)) if design.sparse else None
     parts = []

@@ -114,10 +114,14 @@ def _rebuilt(kind: Any, description: dict[str, Any], arrays: dict[str, NDArray[A
     if "classes" in description:
         model.class_weight = None if description["class_weight"] is None else _pairs(description)
         model.classes_ = np.array(description["classes"]["values"], dtype=description["classes"]["dtype"])
+        if model.classes_.ndim != 1 or np.unique(model.classes_).size != model.classes_.size:
+            raise ValueError("the classes are not a list of different labels")
         rows = 1 if model.classes_.size == 2 else model.classes_.size
     coef = _floats(arrays["coef"]).reshape(rows, d)
     model.coef_ = model._shaped(coef)
     intercept, n_iter = _floats(arrays["intercept"]), arrays["n_iter"]
+    if n_iter.dtype.kind != "i":
+        raise ValueError("iterations must be whole numbers")
     if "classes" in description:
         model.intercept_, model.n_iter_ = intercept.reshape(rows), n_iter.astype(np.int64).reshape(rows)
     else:

@@ -1,0 +1,346 @@
+"""What is fitted: the minimiser of f_D, with an intercept that is neither sketched nor penalised."""
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse
+from sklearn.datasets import load_breast_cancer, load_digits, make_regression
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import roc_auc_score
+
+import mast
+from mast.errors import ArgumentError, MastError
+from mast.learn.fitting import Plan
+
+
+@pytest.fixture(scope="module")
+def cancer():
+    X, y = load_breast_cancer(return_X_y=True)
+    return (X - X.mean(axis=0)) / X.std(axis=0), y
+
+
+def small(n=60, d=7, seed=0):
+    generator = np.random.default_rng(seed)
+    X = generator.standard_normal((n, d)) + 0.3
+    y = (X @ generator.standard_normal(d) + generator.standard_normal(n) > 0.4).astype(int)
+    return X, y
+
+
+SKETCHES = {
+    "default": None,
+    "perm": mast.PermK(3),
+    "bernoulli": mast.Bernoulli(0.6),
+    "rand": mast.RandK(3),
+    "redrawn": mast.PermK(2, redraw=True),
+    "grouped": mast.Grouped(mast.Bernoulli(0.5), [0, 0, 1, 2, 2, 3, 3]),
+    "mixture": mast.Mixture([mast.PermK(2), mast.Identity()]),
+    "matrices": mast.Matrices([np.diag([2.0, 0, 2, 0, 2, 0, 2]), np.diag([0.0, 2, 0, 2, 0, 2, 0])]),
+    "text": "randk:50%",
+}
+
+
+@pytest.mark.parametrize("sketch", SKETCHES.values(), ids=SKETCHES)
+class TestTheMinimiserOfF_D:
+    def test_without_intercept_it_is_the_problems_own(self, sketch):
+        X, y = small()
+        model = mast.MastClassifier(sketch, kappa=30, fit_intercept=False).fit(X, y)
+        used = (
+            mast.PermK(4)
+            if sketch is None
+            else mast.sketches.parse(sketch)
+            if sketch == "randk:50%"
+            else sketch
+        )
+        problem = mast.Problem(mast.Logistic(X, 2 * y - 1, kappa=30), used)
+        np.testing.assert_allclose(model.coef_[0], problem.minimizer(), rtol=1e-9, atol=1e-12)
+        assert model.intercept_ == 0
+
+    @pytest.mark.parametrize("kind", [mast.MastClassifier, mast.MastRegressor])
+    def test_with_intercept_the_mean_over_the_support_is_stationary(self, sketch, kind):
+        X, y = small()
+        model = kind(sketch, alpha=0.05).fit(X, y)
+        d = X.shape[1]
+        coef, intercept = np.ravel(model.coef_), float(np.ravel(model.intercept_)[0])
+        gradient = np.zeros(d + 1)
+        for probability, draw in model.sketch_.support(d):
+            S = draw.matrix()
+            margin = X @ (S @ coef) + intercept
+            slope = (margin if kind is mast.MastRegressor else 1 / (1 + np.exp(-margin))) - y
+            gradient[:d] += probability * (S.T @ (X.T @ slope / len(y) + 0.05 * S @ coef))
+            gradient[d] += probability * slope.mean()
+        assert np.abs(gradient).max() < 1e-9
+
+    def test_a_sparse_matrix_gives_the_same(self, sketch):
+        X, y = small()
+        dense = mast.MastClassifier(sketch, alpha=0.1).fit(X, y)
+        sparse = mast.MastClassifier(sketch, alpha=0.1).fit(scipy.sparse.csc_matrix(X), y)
+        np.testing.assert_allclose(dense.coef_, sparse.coef_, rtol=1e-7)
+
+
+class TestAgainstScikitLearn:
+    @pytest.mark.parametrize("intercept", [True, False])
+    def test_without_a_sketch_it_is_logistic_regression(self, cancer, intercept):
+        X, y = cancer
+        ours = mast.MastClassifier(mast.Identity(), alpha=0.01, fit_intercept=intercept).fit(X, y)
+        theirs = LogisticRegression(
+            C=1 / (len(y) * 0.01), fit_intercept=intercept, tol=1e-10, max_iter=10_000
+        )
+        theirs.fit(X, y)
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=2e-5)  # l-BFGS stalls near 1e-6
+        np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=2e-5)
+
+    @pytest.mark.parametrize("intercept", [True, False])
+    def test_without_a_sketch_it_is_ridge(self, intercept):
+        X, y = make_regression(80, 12, noise=3.0, bias=40.0, random_state=0)
+        ours = mast.MastRegressor(mast.Identity(), alpha=0.2, fit_intercept=intercept).fit(X, y)
+        theirs = Ridge(alpha=0.2 * 80, fit_intercept=intercept).fit(X, y)
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-8)
+        np.testing.assert_allclose(ours.predict(X), theirs.predict(X), rtol=1e-8)
+
+    def test_class_weights_are_those_of_logistic_regression(self, cancer):
+        X, y = cancer
+        for weight in ("balanced", {0: 5.0, 1: 0.5}):
+            ours = mast.MastClassifier(mast.Identity(), alpha=0.01, class_weight=weight).fit(X, y)
+            # our weights have mean 1, theirs do not: their C takes that up
+            scale = np.where(y == 0, 5.0, 0.5).mean() if weight != "balanced" else 1.0
+            theirs = LogisticRegression(
+                C=1 / (len(y) * scale * 0.01), class_weight=weight, tol=1e-10, max_iter=9999
+            )
+            theirs.fit(X, y)
+            np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=5e-5)
+
+
+def test_kappa_is_the_condition_number_of_the_features(cancer):
+    X, y = cancer
+    model = mast.MastClassifier(kappa=50).fit(X, y)
+    assert model.alpha_ == pytest.approx(mast.Logistic(X, 2 * y - 1, kappa=50).l2, rel=1e-9)
+
+
+def test_several_classes_are_one_against_the_rest():
+    X, y = load_digits(return_X_y=True)
+    X = X[:400] / 16
+    y = np.array([f"digit {label}" for label in y[:400]])
+    model = mast.MastClassifier(alpha=0.01).fit(X, y)
+    assert model.coef_.shape == (10, 64)
+    one = mast.MastClassifier(alpha=0.01).fit(X, y == "digit 3")
+    np.testing.assert_allclose(model.coef_[3], one.coef_[0], rtol=1e-9)
+    assert model.score(X, y) > 0.9
+    np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1)
+    assert (model.classes_[model.predict_proba(X).argmax(axis=1)] == model.predict(X)).all()
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_fewer_features_than_blocks(d):
+    X, y = small(200, d)
+    model = mast.MastClassifier().fit(X, y)
+    plain = LogisticRegression().fit(X, y)
+    ours, theirs = (roc_auc_score(y, m.decision_function(X)) for m in (model, plain))
+    assert ours >= theirs - 0.02
+    assert model.score(X, y) >= max(y.mean(), 1 - y.mean()) - 0.01
+    assert model.score_sparsified(X, y).shape == (100,)
+
+
+class TestShift:
+    def test_an_estimator_or_its_weights(self, cancer):
+        X, y = cancer
+        before = LogisticRegression(C=0.1).fit(X, y)
+        a = mast.MastClassifier(shift=before, alpha=0.1).fit(X, y)
+        b = mast.MastClassifier(shift=before.coef_[0], alpha=0.1).fit(X, y)
+        np.testing.assert_allclose(a.coef_, b.coef_, rtol=1e-6, atol=1e-9)
+        assert np.array_equal(a.shift_, before.coef_)
+
+    def test_a_large_penalty_pulls_the_sketched_model_and_not_the_distance(self):
+        X, y = small()
+        v = np.ones(7)
+        model = mast.MastClassifier(shift=v, alpha=0.5, fit_intercept=False).fit(X, y)
+        problem = mast.Problem(mast.Logistic(X, 2 * y - 1, l2=0.5), mast.PermK(4), v)
+        np.testing.assert_allclose(model.coef_[0], problem.minimizer(), rtol=1e-9)
+        pruned = model.sparsify(seed=3)
+        draw = mast.PermK(4).draw(7, seed=3)
+        np.testing.assert_allclose(pruned.coef_[0], v + draw.apply(model.coef_[0] - v))
+
+    @pytest.mark.parametrize(
+        "shift", [np.ones(3), np.ones((2, 7)), "model", LogisticRegression(), [np.nan] * 7]
+    )
+    def test_refuses(self, shift):
+        X, y = small()
+        with pytest.raises(ArgumentError, match="shift"):
+            mast.MastClassifier(shift=shift).fit(X, y)
+
+    def test_refuses_other_classes(self):
+        X, y = small()
+        with pytest.raises(ArgumentError, match="classes"):
+            mast.MastClassifier(shift=LogisticRegression().fit(X, y + 1)).fit(X, y)
+
+
+class TestMethods:
+    def test_sampled_comes_close_to_exact(self):
+        X, y = small(400, 8)
+        exact = mast.MastClassifier(mast.Bernoulli(0.5), alpha=0.05).fit(X, y)
+        sampled = mast.MastClassifier(mast.Bernoulli(0.5), alpha=0.05, method="sampled", random_state=3).fit(
+            X, y
+        )
+        assert (exact.method_, sampled.method_) == ("exact", "sampled")
+        off = np.linalg.norm(exact.coef_ - sampled.coef_) / np.linalg.norm(exact.coef_)
+        assert off < 5 * np.sqrt(8 / (400 * 32))  # one unit of noise a draw and weight
+
+    def test_sampled_does_not_care_about_order_and_copies(self):
+        X, y = small(50, 6)
+        order = np.random.default_rng(1).permutation(50)
+        make = lambda: mast.MastClassifier(mast.Bernoulli(0.5), alpha=0.1, method="sampled", random_state=0)  # noqa: E731
+        once = make().fit(X, y).coef_
+        np.testing.assert_allclose(make().fit(X[order], y[order]).coef_, once, rtol=1e-7)
+        np.testing.assert_allclose(make().fit(np.vstack([X, X]), np.tile(y, 2)).coef_, once, rtol=1e-7)
+        assert not np.allclose(make().set_params(random_state=1).fit(X, y).coef_, once, rtol=1e-4)
+
+    @pytest.mark.parametrize(
+        ("method", "steps"), [("gd", 3000), ("agd", 500), ("dsgd", 30_000), ("l_svrdsg", 30_000)]
+    )
+    def test_a_method_by_its_name_comes_to_the_same_point(self, method, steps):
+        X, y = small()
+        exact = mast.MastClassifier(mast.PermK(2), kappa=5, fit_intercept=False).fit(X, y)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model = mast.MastClassifier(
+                mast.PermK(2),
+                kappa=5,
+                fit_intercept=False,
+                method=method,
+                max_iter=steps,
+                tol=1e-6,
+                random_state=0,
+            ).fit(X, y)
+        np.testing.assert_allclose(model.coef_, exact.coef_, atol=1e-4 * np.abs(exact.coef_).max())
+        assert model.method_ == method
+
+    @pytest.mark.parametrize("method", ["dsgd", "dsgd_sampled", "s_page"])
+    def test_with_an_intercept_too(self, method):
+        X, y = small()
+        with pytest.warns(ConvergenceWarning):
+            model = mast.MastClassifier(method=method, max_iter=50, random_state=0).fit(X, y)
+        assert model.guarantee_ is not None
+        assert model.n_iter_ == 50
+
+    def test_an_unknown_method_is_refused_with_the_known(self):
+        X, y = small()
+        with pytest.raises(ArgumentError, match="dsgd"):
+            mast.MastClassifier(method="adam").fit(X, y)
+
+    def test_few_iterations_are_warned_about(self):
+        X, y = small()
+        with pytest.warns(ConvergenceWarning, match="max_iter"):
+            mast.MastClassifier(max_iter=1).fit(X, y)
+
+    def test_warm_start(self):
+        X, y = small()
+        model = mast.MastClassifier(warm_start=True).fit(X, y)
+        assert model.n_iter_[0] > 2
+        before = model.coef_
+        assert model.fit(X, y).n_iter_[0] <= 2
+        np.testing.assert_allclose(model.coef_, before, rtol=1e-9)
+
+    def test_what_has_no_theory_still_fits(self, cancer):
+        X, y = cancer
+        model = mast.MastClassifier(mast.Gaussian(0.5), random_state=0).fit(X, y)
+        assert (model.method_, model.guarantee_) == ("sampled", None)
+        assert model.score(X, y) > 0.9
+        biased = mast.MastClassifier(mast.UnscaledBernoulli(0.5), random_state=0).fit(X, y)
+        assert biased.guarantee_ is None
+        assert biased.score(X, y) > 0.9
+
+    def test_the_guarantee_is_that_of_the_problem(self):
+        X, y = small()
+        model = mast.MastClassifier(kappa=20, fit_intercept=False).fit(X, y)
+        problem = mast.Problem(mast.Logistic(X, 2 * y - 1, kappa=20), mast.PermK(4))
+        assert model.guarantee_.max_step_size() == pytest.approx(
+            mast.guarantee(problem).max_step_size(), rel=1e-9
+        )
+
+
+class TestRandomState:
+    def test_an_exact_fit_does_not_depend_on_it(self):
+        X, y = small()
+        fits = [
+            mast.MastClassifier(random_state=s).fit(X, y).coef_
+            for s in (0, 1, None, np.random.RandomState(3))
+        ]
+        assert all(np.array_equal(fits[0], other) for other in fits)
+
+    def test_draws_do(self):
+        X, y = small(200)
+        a, b = (mast.MastClassifier(random_state=s).fit(X, y).score_sparsified(X, y, 0.5) for s in (0, 1))
+        assert not np.array_equal(a, b)
+
+
+BAD = {
+    "kappa": [1.0, np.nan, "x"],
+    "alpha": [-1.0, np.inf],
+    "max_iter": [0, 1.5],
+    "tol": [0.0, -1],
+    "sketch": [4, "permk", mast.RandK(9), mast.Bernoulli([0.5, 0.5])],
+    "random_state": [-1, "seed"],
+    "class_weight": ["x"],
+}
+
+
+@pytest.mark.parametrize("parameters", [{name: v} for name, values in BAD.items() for v in values], ids=str)
+def test_refuses_bad_parameters(parameters):
+    X, y = small()
+    with pytest.raises(ValueError):
+        mast.MastClassifier(**parameters).fit(X, y)
+
+
+class TestHardData:
+    @pytest.mark.parametrize("value", [0.0, 1.0])
+    def test_features_that_say_nothing(self, value):
+        y = np.array([0, 1, 1, 1] * 5)
+        model = mast.MastClassifier().fit(np.full((20, 3), value), y)
+        assert (model.predict(np.full((2, 3), value)) == 1).all()
+        np.testing.assert_allclose(
+            model.predict_proba(np.zeros((1, 3)))[0, 1], 0.75, atol=0.02 if value else 1e-9
+        )
+
+    def test_scales_that_differ_by_many_orders(self):
+        X, y = small(100, 5)
+        scaled = X * np.array([1e-6, 1.0, 1e6, 1e3, 1e-3])
+        model = mast.MastClassifier(alpha=1e-6).fit(scaled, y)
+        assert np.isfinite(model.coef_).all()
+        assert model.score(scaled, y) > 0.7
+
+    def test_separable_data_without_a_penalty_warns_and_stays_finite(self):
+        X = np.array([[-2.0], [-1.0], [1.0], [2.0]])
+        with pytest.warns(ConvergenceWarning):
+            model = mast.MastClassifier(mast.Identity(), alpha=0.0, max_iter=20).fit(X, [0, 0, 1, 1])
+        assert np.isfinite(model.coef_).all()
+        assert model.score(X, [0, 0, 1, 1]) == 1
+
+    def test_a_million_features(self):
+        generator = np.random.default_rng(0)
+        X = scipy.sparse.random_array((60, 10**6), density=1e-5, rng=generator, format="csr")
+        y = np.arange(60) % 2
+        X = X + scipy.sparse.csr_array((y * 2.0 - 1, (np.arange(60), np.full(60, 77))), shape=X.shape)
+        model = mast.MastClassifier().fit(X, y)
+        assert model.method_ == "exact"
+        assert model.score(X, y) == 1
+        assert model.score_sparsified(X, y, draws=3).shape == (3,)
+        sampled = mast.MastClassifier(mast.Bernoulli(0.5), method="sampled", random_state=0).fit(X, y)
+        assert sampled.score(X, y) == 1
+
+    @pytest.mark.parametrize("y", [[1] * 60, ["a"] * 60])
+    def test_one_class(self, y):
+        with pytest.raises(MastError, match="class"):
+            mast.MastClassifier().fit(small()[0], y)
+
+    def test_a_constant_target(self):
+        X = small()[0]
+        model = mast.MastRegressor().fit(X, np.full(60, 3.5))
+        np.testing.assert_allclose(model.predict(X), 3.5, rtol=1e-9)
+        assert mast.MastRegressor().fit(X, np.zeros(60)).intercept_ == 0
+
+
+def test_plan_of_equal_weights_has_equal_rates():
+    X, _ = small()
+    plan = Plan(X, np.full(60, 2.0), mast.PermK(4), False, 10.0, None, True, "auto", 10, 1e-6, 0)
+    np.testing.assert_allclose(plan.rates, 1 / 60)

@@ -1,0 +1,204 @@
+"""Models as files: the same bits come back, and nothing damaged or foreign does."""
+
+import contextlib
+import json
+import zlib
+
+import numpy as np
+import pytest
+import scipy.sparse
+from sklearn.datasets import make_classification, make_regression
+from sklearn.linear_model import LogisticRegression
+
+import mast
+from mast import files
+from mast.errors import ArgumentError, DataError
+from mast.learn.sketch_files import describe, rebuild
+from sketches.samples import SKETCHES, D
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_classification(120, 8, n_informative=5, n_classes=3, random_state=1)
+
+
+@pytest.mark.parametrize("name", SKETCHES)
+def test_every_sketch_comes_back(name):
+    sketch, arrays = SKETCHES[name], {}
+    said = json.loads(json.dumps(describe(sketch, arrays)))
+    again = rebuild(said, arrays)
+    assert repr(again) == repr(sketch)
+    for step in range(5):
+        assert np.array_equal(again.draw(D, step=step).matrix(), sketch.draw(D, step=step).matrix())
+
+
+LABELS = {
+    "numbers": np.array([-1, 0, 7]),
+    "floats": np.array([1.0, 2.0, 3.0]),
+    "texts": np.array(["no", "perhaps", "yes, ü"]),
+    "objects": np.array(["no", "perhaps", "yes"], dtype=object),
+    "two": np.array([False, True, True]),
+}
+
+
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+@pytest.mark.parametrize(
+    "sketch", [None, mast.Bernoulli(0.7), mast.Grouped(mast.PermK(2), [0, 0, 1, 1, 2, 2, 3, 3])]
+)
+def test_the_same_bits_come_back(data, tmp_path, labels, sketch):
+    X, y = data
+    y = labels[y]
+    model = mast.MastClassifier(sketch, class_weight="balanced", random_state=3).fit(X, y)
+    model.save(tmp_path / "model.mast")
+    again = mast.MastClassifier.load(tmp_path / "model.mast")
+    assert np.array_equal(again.predict_proba(X), model.predict_proba(X))
+    assert np.array_equal(again.predict(X), model.predict(X))
+    assert again.classes_.dtype == model.classes_.dtype
+    assert np.array_equal(again.score_sparsified(X, y, draws=9), model.score_sparsified(X, y, draws=9))
+    ours, theirs = again.get_params(), model.get_params()
+    assert repr(ours.pop("sketch")) == repr(theirs.pop("sketch"))
+    assert ours == theirs
+    assert again.guarantee_.max_step_size() == model.guarantee_.max_step_size()
+    assert np.array_equal(again.fit(X, y).coef_, model.coef_)
+
+
+def test_a_regressor_with_names_and_a_shift(tmp_path):
+    import pandas
+
+    X, y = make_regression(50, 4, random_state=0)
+    frame = pandas.DataFrame(X, columns=["a", "b", "c", "ü"])
+    model = mast.MastRegressor(shift=np.arange(4.0), random_state=np.random.RandomState(1)).fit(frame, y)
+    model.save(tmp_path / "m")
+    again = mast.MastRegressor.load(tmp_path / "m")
+    assert np.array_equal(again.predict(frame), model.predict(frame))
+    assert list(again.feature_names_in_) == ["a", "b", "c", "ü"]
+    assert np.array_equal(again.shift, np.arange(4.0))
+    assert np.array_equal(again.sparsify(seed=4).predict(frame), model.sparsify(seed=4).predict(frame))
+
+
+def test_a_sparse_coef_and_an_estimator_as_shift(data, tmp_path):
+    X, y = data
+    model = mast.MastClassifier(shift=LogisticRegression().fit(X, y)).fit(X, y).sparsify()
+    assert scipy.sparse.issparse(model.coef_)
+    model.save(tmp_path / "m")
+    assert np.array_equal(mast.MastClassifier.load(tmp_path / "m").predict_proba(X), model.predict_proba(X))
+
+
+def test_what_cannot_be_written_is_refused(data, tmp_path):
+    X, y = data
+
+    class Mine(mast.Identity):
+        pass
+
+    for model in (
+        mast.MastClassifier(Mine()).fit(X, y),
+        mast.MastClassifier().fit(X, np.array([1, "a", 2.0], dtype=object)[y].astype(str)).set_params(tol=X),
+    ):
+        with pytest.raises(ArgumentError, match="written"):
+            model.save(tmp_path / "m")
+    with pytest.raises(Exception, match="not fitted"):
+        mast.MastClassifier().save(tmp_path / "m")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_not_there(data, tmp_path):
+    model = mast.MastClassifier().fit(*data)
+    with pytest.raises(DataError, match="cannot be written"):
+        model.save(tmp_path / "absent" / "m")
+    with pytest.raises(DataError, match="cannot be read"):
+        mast.MastClassifier.load(tmp_path / "absent")
+
+
+def test_a_thousand_mutations_are_refused(data, tmp_path):
+    path = tmp_path / "m"
+    mast.MastClassifier().fit(*data).save(path)
+    raw = path.read_bytes()
+    generator = np.random.default_rng(0)
+    for trial in range(1000):
+        content = bytearray(raw)
+        kind = trial % 4
+        at = int(generator.integers(len(raw)))
+        if kind == 0:
+            content[at] ^= 1 << int(generator.integers(8))
+        elif kind == 1:
+            del content[at:]
+        elif kind == 2:
+            content[at:at] = generator.bytes(1 + trial % 7)
+        else:
+            del content[at : at + 1 + trial % 9]
+        path.write_bytes(bytes(content))
+        with pytest.raises(DataError):
+            mast.MastClassifier.load(path)
+
+
+def test_foreign_contents_with_a_right_checksum_are_refused(data, tmp_path):
+    """What a checksum cannot see: every field of the description taken away or replaced, in turn."""
+    good, path = tmp_path / "good", tmp_path / "m"
+    mast.MastClassifier(mast.Mixture([mast.PermK(2), mast.Bernoulli(0.5)])).fit(*data).save(good)
+    description, arrays = files.load(good)
+    strange = [None, -1, "x", [], {}, 1e300, [[]], {"kind": "Grouped", "sketch": {}, "groups": {}}]
+    tried = 0
+    for where in _places(description):
+        for value in [*strange, "absent"]:
+            changed = json.loads(json.dumps(description))
+            _put(changed, where, value)
+            files.save(path, changed, arrays)
+            with contextlib.suppress(DataError):  # harmless fields may change
+                mast.MastClassifier.load(path).predict(data[0])
+            tried += 1
+    for name in arrays:
+        for bad in (np.zeros(0), np.array(["a"]), np.full(3, np.nan)):
+            files.save(path, description, arrays | {name: bad})
+            with contextlib.suppress(DataError):
+                mast.MastClassifier.load(path).predict(data[0])
+            tried += 1
+    assert tried > 200
+
+
+def _places(value, path=()):
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield (*path, key)
+            yield from _places(inner, (*path, key))
+
+
+def _put(value, where, new):
+    for key in where[:-1]:
+        value = value[key]
+    if new == "absent":
+        del value[where[-1]]
+    else:
+        value[where[-1]] = new
+
+
+def test_other_files_are_refused(data, tmp_path):
+    path = tmp_path / "m"
+    for content in (b"", b"PK\x03\x04", b"\x80\x04\x95pickle", b"MAST1\n", zlib.compress(b"x")):
+        path.write_bytes(content)
+        with pytest.raises(DataError):
+            mast.MastClassifier.load(path)
+    files.save(path, {"kind": "checkpoint"}, {})
+    with pytest.raises(DataError, match="checkpoint"):
+        mast.MastClassifier.load(path)
+    files.save(path, {"kind": "linear model", "format": 99}, {})
+    with pytest.raises(DataError, match="99"):
+        mast.MastClassifier.load(path)
+    mast.MastClassifier().fit(*data).save(path)
+    with pytest.raises(DataError, match="MastClassifier, not a MastRegressor"):
+        mast.MastRegressor.load(path)
+
+
+def test_a_file_is_whole_or_not_there(data, tmp_path, monkeypatch):
+    path = tmp_path / "m"
+    model = mast.MastClassifier().fit(*data)
+    model.save(path)
+    before = path.read_bytes()
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(DataError, match="No space left"):
+        model.save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["m"]

@@ -1,0 +1,163 @@
+"""CSV files and what becomes of their columns."""
+
+import gzip
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mast.errors import DataError
+from mast.learn.columns import Category, Columns, Number, learn_columns
+from mast.learn.grouping import sketch_of
+from mast.learn.tables import read_table
+
+
+@pytest.fixture
+def table(tmp_path):
+    def make(text, name="t.csv"):
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return read_table(path)
+
+    return make
+
+
+class TestReading:
+    def test_quotes_commas_and_line_numbers(self, table):
+        t = table('a,"b, c"\n1,"x\ny"\n\n2,"z ""q"""\n')
+        assert t.names == ["a", "b, c"]
+        assert t.rows == [["1", "x\ny"], ["2", 'z "q"']]
+        assert t.lines == [3, 5]
+
+    @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+    def test_delimiters(self, table, delimiter):
+        assert table(f"a{delimiter}b\n1{delimiter}2\n").rows == [["1", "2"]]
+
+    def test_packed_with_a_byte_order_mark_and_windows_lines(self, table):
+        t = table(gzip.compress(b"\xef\xbb\xbfa,b\r\n1,2\r\n"))
+        assert (t.names, t.rows) == (["a", "b"], [["1", "2"]])
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("", "empty"),
+            ("a,b\n", "no rows"),
+            ("a,b\n1,2\n3\n", "line 3: found 1 values, expected 2"),
+            ("a,b\n1,2,3\n", "line 2: found 3 values"),
+            ("a,a\n1,2\n", "two columns are called 'a'"),
+            ("a,\n1,2\n", "column 2 has no name"),
+            ("1,2\n3,4\n", "names of the columns"),
+            (b"a,b\n1,\xff\n", "line 2: this is not UTF-8"),
+            ('a,b\n1,"x\n', "line 2"),
+            (b"\x1f\x8b\x08", "gzip"),
+        ],
+    )
+    def test_refuses_with_the_line(self, table, text, message):
+        with pytest.raises(DataError, match=message):
+            table(text)
+
+    @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(st.one_of(st.binary(max_size=200), st.text(alphabet='a1,;"\n\r\t .-é\0', max_size=80)))
+    def test_any_bytes_are_read_or_refused(self, table, content):
+        try:
+            t = table(content)
+            learn_columns(t, {t.names[0]}).apply(t)
+        except DataError:
+            pass
+
+
+class TestColumns:
+    def test_numbers_are_standardised_and_missing_ones_are_the_mean(self, table):
+        t = table("a,b\n1,x\n3,y\n,x\nNA,y\n")
+        columns = learn_columns(t, set())
+        X = columns.apply(t).toarray()
+        assert columns.parts == [Number("a", 2.0, pytest.approx(np.sqrt(0.5))), Category("b", ["x", "y"])]
+        np.testing.assert_allclose(X[:, 0], [-np.sqrt(2), np.sqrt(2), 0, 0])
+        np.testing.assert_array_equal(X[:, 1:], [[1, 0], [0, 1], [1, 0], [0, 1]])
+        assert columns.owners.tolist() == [0, 1, 1]
+        assert columns.feature_names == ["a", "b=x", "b=y"]
+        again = Columns.from_json(columns.as_json())
+        assert np.array_equal(again.apply(t).toarray(), X)
+
+    def test_unknown_and_missing_categories_are_none_of_them(self, table):
+        columns = learn_columns(table("b,c\nx,1\ny,2\n"), set())
+        X = columns.apply(table("c,b\n1,z\n1,\n1,y\n")).toarray()
+        np.testing.assert_array_equal(X[:, :2], [[0, 0], [0, 0], [0, 1]])
+
+    def test_constant_and_empty_columns_are_left_out_by_name(self, table):
+        columns = learn_columns(table("a,b,c,d\n1,5,x,\n2,5,x,\n"), set())
+        assert [p.name for p in columns.parts] == ["a"]
+        assert columns.dropped == {"b": "constant", "c": "constant", "d": "empty"}
+        with pytest.raises(DataError, match=r"no column is left.*'b' is constant"):
+            learn_columns(table("a,b\n1,5\n2,5\n"), {"a"})
+
+    @pytest.mark.parametrize(
+        ("cells", "message"),
+        [
+            (["1"] * 11 + ["oops"], "line 13: column 'a' holds numbers, but here 'oops'"),
+            (["1", "inf"], "line 3: column 'a' holds 'inf'"),
+            (["1", "1e999"], "line 3: column 'a' holds '1e999'"),
+            ([f"id{i}" for i in range(60)], "column 'a' has 60 different texts.*--drop 'a'"),
+        ],
+    )
+    def test_refuses_with_the_columns_name(self, table, cells, message):
+        t = table("a,b\n" + "".join(f"{cell},{i}\n" for i, cell in enumerate(cells)))
+        with pytest.raises(DataError, match=message):
+            learn_columns(t, set())
+
+    def test_another_table_must_have_the_columns(self, table):
+        columns = learn_columns(table("a,b\n1,2\n2,5\n"), set())
+        with pytest.raises(DataError, match="needs the column 'b'"):
+            columns.apply(table("a,c\n1,2\n"))
+        with pytest.raises(DataError, match="'a' held numbers in training"):
+            columns.apply(table("a,b\nx,1\ny,2\n"))
+
+    def test_wide_tables_at_once_and_column_by_column_agree(self, table):
+        generator = np.random.default_rng(0)
+        rows = generator.standard_normal((5, 1200)).round(3)
+        rows[:, 7] = 1.0
+        header = ",".join(f"c{j}" for j in range(1200))
+        text = "\n".join(",".join(map(str, row)) for row in rows)
+        whole = table(f"{header}\n{text}\n")
+        columns = learn_columns(whole, {"c0"})
+        assert columns.dropped == {"c7": "constant"}
+        X = columns.apply(whole)
+        one_missing = table(f"{header}\n{text.replace(str(rows[0, 5]), '', 1)}\n")
+        np.testing.assert_allclose(columns.apply(one_missing)[1:], X[1:])
+
+
+class TestGroups:
+    def make(self, tmp_path, text):
+        path = tmp_path / "groups.txt"
+        path.write_text(text)
+        return f"groups:{path}"
+
+    def test_columns_of_a_line_live_or_die_together(self, tmp_path):
+        text = self.make(tmp_path, "a,c\nb\n")
+        owners = np.array([0, 1, 1, 2, 3])
+        sketch = sketch_of(text, owners, ["a", "b", "c", "d"])
+        assert sketch.labels.tolist() == [0, 1, 1, 0, 2]
+        assert "PermK(4" in repr(sketch)
+        assert "Bernoulli" in repr(sketch_of(text + ":bernoulli:0.5", owners, ["a", "b", "c", "d"]))
+
+    def test_numbered_columns_and_ranges(self, tmp_path):
+        names = [str(j + 1) for j in range(6)]
+        sketch = sketch_of(self.make(tmp_path, "1-3\n5, 6\n"), np.arange(6), names)
+        assert sketch.labels.tolist() == [0, 0, 0, 2, 1, 1]
+
+    def test_categories_are_groups_without_a_file(self):
+        assert sketch_of("permk:2", np.array([0, 1, 1]), ["a", "b"]).labels.tolist() == [0, 1, 1]
+        assert repr(sketch_of("permk:2", np.arange(3), list("abc"))).startswith("<PermK(2")
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [("a,x\n", "line 1: there is no column 'x'"), ("a\na\n", "line 2: 'a' is in two")],
+    )
+    def test_refuses(self, tmp_path, text, message):
+        with pytest.raises(DataError, match=message):
+            sketch_of(self.make(tmp_path, text), np.arange(2), ["a", "b"])
+
+    def test_refuses_a_file_that_is_not_there(self, tmp_path):
+        with pytest.raises(DataError, match="absent"):
+            sketch_of(f"groups:{tmp_path}/absent", np.arange(2), ["a", "b"])

@@ -1,0 +1,239 @@
+"""mast train, predict and evaluate: right answers, or one line and exit code 2."""
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import mast
+from mast import files
+from mast.cli import app
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def go(*arguments, code=0):
+        with pytest.raises(SystemExit) as end:
+            app([str(a) for a in arguments], prog_name="mast")
+        out, err = capsys.readouterr()
+        assert end.value.code == code, err
+        if code == 2:
+            assert err.startswith("mast: ")
+            assert err.count("\n") == 1
+            return err
+        return out
+
+    return go
+
+
+@pytest.fixture
+def people(tmp_path):
+    """A table with numbers, categories and gaps, and a target that depends on them."""
+    generator = np.random.default_rng(0)
+    lines = ["age,job,city,constant,pay"]
+    for _ in range(300):
+        age, job, city = generator.integers(20, 65), generator.integers(3), generator.integers(4)
+        pay = "high" if age / 10 + 2 * job + generator.standard_normal() > 6.5 else "low"
+        cells = [age, ["cook", "nurse", "judge"][job], f"c{city}", 1, pay]
+        if generator.random() < 0.1:
+            cells[int(generator.integers(3))] = ""
+        lines.append(",".join(map(str, cells)))
+    path = tmp_path / "people.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+class TestTables:
+    def test_from_training_to_evaluation(self, run, people, tmp_path):
+        out = run("train", people, "--target", "pay", "--out", tmp_path / "m")
+        assert "classification of 300 rows" in out
+        assert "constant, which is constant" in out
+        predicted = run("predict", tmp_path / "m", people).splitlines()
+        truth = [line.rsplit(",", 1)[1] for line in people.read_text().splitlines()[1:]]
+        assert np.mean(np.array(predicted) == truth) > 0.8
+        result = json.loads(run("evaluate", tmp_path / "m", people, "--json", "--draws", 10))
+        assert result["whole"]["mast"] == np.mean(np.array(predicted) == truth)
+        assert set(result["densities"]) == {"1", "0.75", "0.5", "0.25", "0.1"}
+        assert (tmp_path / "m" / "evaluation.png").read_bytes()[:4] == b"\x89PNG"
+        assert "as the sketch keeps" in run(
+            "evaluate", tmp_path / "m", people, "--draws", 5, "--plot", "p.svg"
+        )
+        assert (tmp_path / "p.svg").read_bytes()[:5] == b"<?xml"
+
+    def test_a_category_is_one_group(self, run, people, tmp_path):
+        run("train", people, "--target", "pay", "--sketch", "bernoulli:0.5", "--out", tmp_path / "m")
+        from mast.learn.bundle import Bundle
+
+        sketch = Bundle.load(tmp_path / "m").model.sketch_
+        assert isinstance(sketch, mast.Grouped)
+        assert sketch.labels.tolist() == [0, 1, 1, 1, 2, 2, 2, 2]
+
+    def test_groups_of_a_file(self, run, people, tmp_path):
+        (tmp_path / "groups.txt").write_text("age,job\n")
+        said = json.loads(run("train", people, "--target", "pay", "--sketch", "groups:groups.txt", "--json"))
+        assert said["sketch"].startswith("Grouped(2 groups)")
+
+    def test_predictions_need_no_target_and_ignore_other_columns(self, run, people, tmp_path):
+        run("train", people, "--target", "pay", "--out", tmp_path / "m")
+        bare = tmp_path / "bare.csv"
+        bare.write_text("city,extra,job,age\nc1,?,judge,60\n,,,\n")
+        out = run("predict", tmp_path / "m", bare, "--proba").splitlines()
+        assert out[0] == "prediction,p(high),p(low)"
+        assert len(out) == 3
+        said = json.loads(run("predict", tmp_path / "m", bare, "--json", "--proba"))
+        assert said[0]["p(high)"] + said[0]["p(low)"] == pytest.approx(1)
+        run("predict", tmp_path / "m", bare, "--out", tmp_path / "p.csv")
+        assert (tmp_path / "p.csv").read_text().splitlines()[0] == "prediction"
+        assert "no column 'pay'" in run("evaluate", tmp_path / "m", bare, code=2)
+
+    def test_regression(self, run, tmp_path):
+        path = tmp_path / "r.csv"
+        x = np.linspace(-1, 1, 50)
+        path.write_text("x,z,y\n" + "".join(f"{a},{a**2},{3 * a + 0.5}\n" for a in x))
+        out = json.loads(
+            run("train", path, "--target", "y", "--sketch", "identity", "--kappa", 1e6, "--json")
+        )
+        assert out["task"] == "regression"
+        assert out["training"]["whole"]["mast"] > 0.999
+        predicted = np.array([float(line) for line in run("predict", "model", path).splitlines()])
+        np.testing.assert_allclose(predicted, 3 * x + 0.5, atol=1e-2)
+
+    def test_numbers_as_classes(self, run, tmp_path):
+        path = tmp_path / "n.csv"
+        path.write_text("x,y\n" + "".join(f"{i},{i % 3}\n" for i in range(30)))
+        assert json.loads(run("train", path, "--target", "y", "--json"))["classes"] == {
+            "0": 10,
+            "1": 10,
+            "2": 10,
+        }
+        said = json.loads(run("train", path, "--target", "y", "--json", "--task", "regress"))
+        assert said["task"] == "regression"
+
+    @pytest.mark.parametrize(
+        ("text", "arguments", "message"),
+        [
+            ("a,y\n1,x\n2\n", [], "line 3: found 1 values"),
+            ("a,y\n1,x\n2,\n", [], "line 3: the target 'y' is missing"),
+            ("a,y\n1,x\n2,x\n", [], "every row has the class x"),
+            ("a,y\n", [], "no rows"),
+            ("", [], "empty"),
+            ("a,b\n1,2\n2,1\n", [], "no column 'y'"),
+            ("a,y\n5,x\n5,z\n", [], "'a' is constant"),
+            ("a,y\nNaN,x\n,z\n", [], "'a' is empty"),
+            ("a,y\n1,x\n2,z\n", ["--drop", "b"], "no column 'b'"),
+            ("a,y\n1,x\n2,z\n", ["--drop", "a"], "no column is left"),
+            ("a,y\n1,x\n2,z\n", ["--sketch", "perm"], "unknown sketch"),
+            ("a,y\n1,x\n2,z\n", ["--sketch", "randk:7"], "RandK"),
+            ("a,y\n1,x\n2,z\n", ["--kappa", "1"], "kappa"),
+            ("a,y\n1,x\n2,z\n", ["--task", "regress"], "text"),
+            ("a,y\n1,x\n2,z\n", ["--task", "guess"], "auto, classify or regress"),
+            ("a,y\n1,x\ninf,z\n", [], "column 'a'"),
+            ("a,y\n1,x\n2,z\n", ["--sketch", "groups:absent"], "absent"),
+        ],
+    )
+    def test_refuses(self, run, tmp_path, text, arguments, message):
+        path = tmp_path / "t.csv"
+        path.write_text(text)
+        assert message in run("train", path, "--target", "y", *arguments, code=2)
+        assert not (tmp_path / "model").exists()
+
+    def test_a_csv_file_needs_a_target(self, run, people):
+        assert "'age', 'job', 'city'" in run("train", people, code=2)
+
+    def test_another_file_must_have_the_columns(self, run, people, tmp_path):
+        run("train", people, "--target", "pay", "--out", tmp_path / "m")
+        other = tmp_path / "o.csv"
+        other.write_text("age,job\n1,x\n")
+        assert "needs the column 'city'" in run("predict", tmp_path / "m", other, code=2)
+
+
+class TestLibsvm:
+    def test_a_set_by_name(self, run, tmp_path):
+        said = json.loads(run("train", "a1a", "--json"))
+        A, b = mast.data.load("a1a")
+        model = mast.MastClassifier(random_state=0).fit(A, b)
+        assert said["training"]["whole"]["mast"] == model.score(A, b)
+        predicted = run("predict", "model", "a1a").splitlines()
+        assert [int(p) for p in predicted] == model.predict(A).astype(int).tolist()
+
+    @pytest.mark.parametrize("sketch", ["permk:4", "bernoulli:0.7", "randk:10%", "identity"])
+    def test_sketches(self, run, tmp_path, sketch):
+        path = tmp_path / "s.libsvm"
+        path.write_text("".join(f"{i % 2} 1:{i % 2} {2 + i % 9}:1\n" for i in range(40)))
+        assert json.loads(run("train", path, "--sketch", sketch, "--json"))["features"] == 10
+
+    def test_a_million_columns(self, run, tmp_path):
+        path = tmp_path / "wide"
+        path.write_text("".join(f"{i % 2} {1 + i % 2}:1 {1000 * i + 5}:1 1000000:1\n" for i in range(30)))
+        said = json.loads(run("train", path, "--json"))
+        assert said["features"] == 10**6
+        assert said["training"]["whole"]["mast"] == 1
+        assert len(run("predict", "model", path).splitlines()) == 30
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("1 1:1\n1 2:1\n", "every row has the class 1"),
+            ("1 1:nan\n0 2:1\n", "NaN"),
+            ("1 1:x\n", "line 1"),
+            ("", "no rows"),
+        ],
+    )
+    def test_refuses(self, run, tmp_path, text, message):
+        path = tmp_path / "bad"
+        path.write_text(text)
+        assert message in run("train", path, code=2)
+
+    def test_a_file_that_is_wider_than_the_model(self, run, tmp_path):
+        (tmp_path / "a").write_text("0 1:1\n1 2:1\n")
+        (tmp_path / "b").write_text("0 3:1\n")
+        run("train", "./a")
+        assert "n_features=2" in run("predict", "model", "./b", code=2)
+        assert "no such" in run("predict", "model", tmp_path / "absent", code=2)
+
+
+class TestModels:
+    def test_no_model(self, run):
+        assert "no model" in run("predict", "nowhere", "a1a", code=2)
+
+    def test_foreign_and_damaged_ones(self, run, tmp_path):
+        run("train", "a1a")
+        path = tmp_path / "model" / "model.mast"
+        raw = path.read_bytes()
+        path.write_bytes(raw[:-1])
+        assert "damaged" in run("predict", "model", "a1a", code=2)
+        mast.MastClassifier().fit([[0.0], [1.0]], [0, 1]).save(path)
+        assert "linear model" in run("evaluate", "model", "a1a", code=2)
+        path.write_bytes(raw)
+        description, arrays = files.load(path)
+        for name in ("model", "columns", "target"):
+            files.save(path, {k: v for k, v in description.items() if k != name}, arrays)
+            assert "damaged" in run("predict", "model", "a1a", code=2)
+
+    def test_a_folder_that_cannot_be_made(self, run, tmp_path):
+        (tmp_path / "file").write_text("")
+        assert "cannot be made" in run("train", "a1a", "--out", tmp_path / "file" / "m", code=2)
+
+    def test_a_picture_of_an_unknown_kind(self, run):
+        run("train", "a1a")
+        assert "picture" in run("evaluate", "model", "a1a", "--plot", "p.xyz", "--draws", 2, code=2)
+
+
+@pytest.mark.parametrize("command", ["train", "predict", "evaluate"])
+def test_examples_of_the_help_work_as_pasted(run, command):
+    text = re.sub(r"\x1b\[[0-9;]*m", "", run(command, "--help"))
+    examples = re.findall(r"^\s*mast ((?:train|predict|evaluate) .*?)\s*$", text, re.MULTILINE)
+    assert examples
+    for example in examples:
+        run(*example.split())
+
+
+def test_help_is_quick_and_light():
+    code = "import sys, mast.cli; print(*sys.modules)"
+    loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
+    assert not loaded & {"sklearn", "pandas", "matplotlib", "numba"}
