@@ -17,7 +17,7 @@ import pytest
 import mast
 from mast import files
 from mast.errors import ArgumentError, CheckpointError, DataError, NoGuaranteeError, StepSizeWarning
-from mast.methods import METHODS
+from mast.methods import METHODS, make
 from mast.trace import COLUMNS, trace_steps
 
 H = np.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.2], [0.0, 0.2, 3.0]])
@@ -161,8 +161,6 @@ class TestConvergence:
     def test_a_sampled_support(self):
         problem = mast.Problem(F, mast.Bernoulli(0.6))
         result = mast.minimize(problem, "l_svrdsg", 40_000, support=30, p=0.1)
-        from mast.methods import make
-
         bound = make("l_svrdsg", {"support": 30, "p": 0.1}).bind(problem, 0)
         np.testing.assert_allclose(result.x, bound.over.minimizer(), atol=1e-9)
         assert 0 < bound.deviation < 0.5
@@ -192,7 +190,7 @@ class TestStepSizes:
         x = PROBLEM.shift - 0.1 * PROBLEM.gradient(PROBLEM.shift)
         np.testing.assert_allclose(result.x, x - 0.05 * PROBLEM.gradient(x), rtol=1e-14)
 
-    @pytest.mark.parametrize("size", [0, -1, math.nan, math.inf, "large", lambda t: -1.0])
+    @pytest.mark.parametrize("size", [0, -1, math.nan, math.inf, "large", None, [0.1], lambda t: -1.0])
     def test_refuses(self, size):
         with pytest.raises(ArgumentError, match="step"):
             mast.minimize(PROBLEM, "dsgd", 5, size)
@@ -208,6 +206,22 @@ class TestStepSizes:
             mast.minimize(PROBLEM, "dcgd", 5)
         with pytest.raises(NoGuaranteeError, match="inf"):
             mast.minimize(mast.Problem(F, mast.Gaussian(0.5)), "dsgd", 5)
+
+    def test_the_regime_asked_for_decides_the_step_size(self):
+        result = mast.minimize(PROBLEM, "dsgd", 5, regime="convex")
+        assert (
+            result.step_size == result.guarantee.max_step_size() == pytest.approx(1 / (2 * F.smoothness * 9))
+        )
+
+    def test_exact_gradients_have_a_limit_too(self):
+        with pytest.warns(StepSizeWarning, match="of gd"):
+            mast.minimize(PROBLEM, "gd", 2, 1.01 / PROBLEM.smoothness)
+        assert "1/(L_f L_D)" in mast.minimize(PROBLEM, "gd", 2).note
+
+    def test_a_schedule_above_the_limit_warns(self):
+        with pytest.warns(StepSizeWarning) as caught:
+            mast.minimize(PROBLEM, "dsgd", 3, lambda t: 1.0 / (t + 1))
+        assert caught[0].filename == __file__
 
     def test_an_asked_regime_must_have_a_statement(self):
         with pytest.raises(NoGuaranteeError):
@@ -278,6 +292,73 @@ class TestGuarantees:
 def _minimiser_of(problem, draw):
     S = draw.matrix()
     return problem.shift + np.linalg.pinv(S.T @ F.H @ S) @ (-S.T @ F.gradient(problem.shift))
+
+
+def test_a_coordinate_that_always_survives_ties_the_blocks():
+    """Then the draws share no minimiser, and the gap is not 0."""
+    f = mast.Quadratic([[2.0, 0, 1], [0, 2, -1], [1, -1, 2]], [5.0, 5, 1])
+    problem = mast.Problem(f, mast.Except(mast.PermK(blocks=[[0], [1]]), [-1]))
+    g = mast.guarantee(problem, "dsgd")
+    size, best = g.max_step_size(), problem.minimizer()
+    ends = [mast.minimize(problem, "dsgd", 2000, size, best, seed=s).rows[-1]["dist_sq"] for s in range(20)]
+    assert np.mean(ends) > 0.05
+    assert g.bound(size, 2000, r0sq=0.0) > np.mean(ends)
+
+
+class TestIndependentNodes:
+    def test_nodes_with_different_sketches(self):
+        f = mast.Quadratic(np.eye(6), np.ones(6))
+        sketches = (
+            mast.Identity(),
+            mast.Mixture([mast.PermK(2), mast.Bernoulli(0.5)]),
+            mast.Mixture([mast.Bernoulli(0.25), mast.Bernoulli(0.5)]),
+            mast.PermK(3),
+        )
+        bound = make("distributed", {}).bind(mast.Nodes([mast.Problem(f, s) for s in sketches]), 0)
+        assert len({bound.node_key(0, i).node for i in range(4)}) == 4
+        same = [
+            np.array_equal(bound.node_draw(t, 1).diagonal(), bound.node_draw(t, 2).diagonal())
+            for t in range(400)
+        ]
+        assert np.mean(same) < 0.1
+
+    def test_very_many_blocks(self):
+        f = mast.Quadratic(np.eye(2), np.ones(2))
+        nodes = mast.Nodes([mast.Problem(f, mast.PermK(2**31)) for _ in range(3)])
+        bound = make("distributed", {}).bind(nodes, 0)
+        assert len({bound.node_key(0, i) for i in range(3)}) == 3
+
+    def test_grouped_blocks_are_disjoint_too(self):
+        f = mast.Quadratic(np.eye(6), np.ones(6))
+        sketch = mast.Grouped(mast.PermK(3), [0, 0, 1, 1, 2, 2])
+        nodes = mast.Nodes([mast.Problem(f, sketch) for _ in range(3)])
+        assert mast.guarantee(nodes, "distributed", coupling="disjoint").max_step_size() == pytest.approx(
+            1 / 3
+        )
+
+
+def test_sampling_terms_of_any_objective():
+    class Two(mast.Objective):
+        """The mean of x²/2 and (x - 2)²/2."""
+
+        dim, convex, terms = 1, True, 2
+        smoothness = strong_convexity = 1.0
+        term_smoothness = np.ones(2)
+
+        def value_and_gradient(self, x):
+            x = self._point(x)
+            return float(np.mean([x[0] ** 2, (x[0] - 2) ** 2])) / 2, x - 1
+
+        def term_gradient(self, x, rows):
+            return np.mean([x - 2 * row for row in rows], axis=0)
+
+        def term_infima(self):
+            return np.zeros(2)
+
+    result = mast.minimize(mast.Problem(Two(), mast.Identity()), "dsgd_sampled", 4000, lambda t: 1 / (t + 1))
+    assert abs(result.x[0] - 1) < 0.1
+    whole = mast.minimize(PROBLEM, "dsgd_sampled", 50)  # a single term: DSGD itself
+    assert np.array_equal(whole.x, mast.minimize(PROBLEM, "dsgd", 50, whole.step_size).x)
 
 
 class TestEnds:
@@ -416,6 +497,26 @@ class TestCheckpoints:
         for field, change in changes.items():
             with pytest.raises(CheckpointError, match=f"its {field} is"):
                 mast.minimize(**{**base, **change}, checkpoint=path)
+
+    def test_theory_continues_with_the_step_size_it_began_with(self, tmp_path):
+        bent = mast.Problem(mast.NonconvexLogistic(A[:50], B[:50], 0.1), mast.PermK(2))
+        path = tmp_path / "c"
+        first = mast.minimize(bent, "dsgd", 20, checkpoint=path)
+        with pytest.warns(StepSizeWarning):  # it was chosen for 20 steps
+            second = mast.minimize(bent, "dsgd", 80, checkpoint=path)
+            straight = mast.minimize(bent, "dsgd", 80, first.step_size)
+        assert second.step_size == first.step_size
+        assert np.array_equal(second.x, straight.x)
+
+    def test_schedules_are_compared_by_what_they_did(self, tmp_path):
+        path = tmp_path / "c"
+        sizes = [0.01 + 0.001 * t for t in range(20)]
+        first = mast.minimize(PROBLEM, "dsgd", 10, lambda t: sizes[t], checkpoint=path)
+        assert first.status == "finished"
+        continued = mast.minimize(PROBLEM, "dsgd", 20, lambda t: sizes[t], checkpoint=path)
+        assert np.array_equal(continued.x, mast.minimize(PROBLEM, "dsgd", 20, lambda t: sizes[t]).x)
+        with pytest.raises(CheckpointError, match="step_size"):
+            mast.minimize(PROBLEM, "dsgd", 20, lambda t: 0.01, checkpoint=path)
 
     def test_fewer_steps_than_done_are_refused(self, tmp_path):
         path = tmp_path / "c"

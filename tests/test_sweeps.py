@@ -63,6 +63,43 @@ def test_what_changes_is_computed(tmp_path):
     assert len(list(tmp_path.iterdir())) == 20
 
 
+def test_an_interrupted_run_is_not_kept_as_finished(tmp_path):
+    calls = 0
+
+    def call(x):
+        nonlocal calls
+        calls += 1
+        if calls == 400:
+            raise KeyboardInterrupt
+        return 0.5 * float(x @ x), x.copy()
+
+    f = mast.Function(call, 2, smoothness=1, strong_convexity=1, infimum=0.0)
+    problem = mast.Problem(f, mast.RandK(1))
+
+    def sweep():
+        return mast.sweep(problem, ["dsgd"], [0.01], seeds=[0], steps=500, cache=tmp_path, x0=[1.0, 1.0])
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep()
+    assert [file.suffix for file in tmp_path.iterdir()] == [".part"]
+    table = sweep()
+    assert table["step"].iloc[-1] == 500
+    assert [file.suffix for file in tmp_path.iterdir()] == [".cell"]
+
+
+def test_functions_are_cached_only_where_the_user_says(tmp_path, monkeypatch):
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / name))
+    run(cache=True)
+    assert len(list((tmp_path / "mast" / "sweeps").iterdir())) == 8
+    f = mast.Function(lambda x: (0.5 * float(x @ x), x), 2, smoothness=1, strong_convexity=1)
+    mast.sweep(mast.Problem(f, mast.RandK(1)), ["dsgd"], [0.1], seeds=[0], steps=5, cache=True)
+    assert len(list((tmp_path / "mast" / "sweeps").iterdir())) == 8
+
+
+def test_seeds_may_be_an_iterator():
+    assert run(seeds=iter(range(2)))[MEASURED].equals(run(seeds=[0, 1])[MEASURED])
+
+
 def test_beyond_the_limit_is_quiet_and_its_status_is_kept():
     table = run(methods=["dsgd"], step_sizes=[100.0], steps=500)
     assert set(table["status"]) == {"diverged"}
@@ -76,6 +113,12 @@ def test_beyond_the_limit_is_quiet_and_its_status_is_kept():
         {"methods": []},
         {"seeds": []},
         {"methods": [("dsgd", {"p": 1})]},
+        {"methods": [("dsgd",)]},
+        {"step_sizes": 0.1},
+        {"step_sizes": [lambda t: 0.1]},
+        {"seeds": 3},
+        {"seeds": [0.7]},
+        {"jobs": 0},
     ],
 )
 def test_refusals(changes):

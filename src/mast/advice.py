@@ -113,6 +113,8 @@ def _start(problem: Problem) -> dict[str, float]:
             known["r0sq"] = float(np.sum((v - problem.minimizer()) ** 2))
         elif problem.strong_convexity > 0:
             known["r0sq"] = 2 * known["delta0"] / problem.strong_convexity
+        # for convex f, mean |grad f_S(x0) - grad f_S(x_D*)|² is at most this
+        known["D0"] = 2 * f.smoothness * problem.sketch.constants(problem.dim).L_max * known["delta0"]
     except MastError:
         pass
     return known
@@ -145,7 +147,8 @@ def _line(
     if (regime == "strongly_convex" and f.strong_convexity == 0) or (regime == "convex" and not f.convex):
         return None
     try:
-        guarantee = make(method, {}).bind(problem, seed).guarantee(regime, effort="quick")
+        bound = make(method, {}).bind(problem, seed)
+        guarantee = bound.guarantee(regime, effort="quick")
     except MastError:
         return None
     plan = _plan(guarantee, delta, start)
@@ -155,7 +158,7 @@ def _line(
         make(method, {}).bind(plain, seed).guarantee(regime, effort="none").max_step_size(T=steps)
     )
     mu = problem.strong_convexity
-    rate = 1 - size * mu if regime == "strongly_convex" else None
+    rate = 1 - min(size * mu, getattr(bound, "p", 2.0) / 2) if regime == "strongly_convex" else None
     tends_to = _neighbourhood(guarantee, size, start)
     iterations = plan[1] if plan else None
     return Line(method, regime, size, plain_size / size, rate, tends_to, iterations, guarantee.statement)
@@ -164,7 +167,7 @@ def _line(
 def _plan(guarantee: Guarantee, delta: float, start: dict[str, float]) -> tuple[float, int] | None:
     known = {name: value for name, value in start.items() if name != "grad0sq"}
     if guarantee.algorithm == "L-SVRDSG":
-        known["Psi0"] = start.get("r0sq", math.nan)
+        known.pop("Psi0", None)  # it follows from r0sq and D0
     try:
         if guarantee.regime == "nonconvex":
             plan = guarantee.plan(eps=math.sqrt(delta * start["grad0sq"]), **known)
@@ -180,6 +183,8 @@ def _neighbourhood(guarantee: Guarantee, size: float, start: dict[str, float]) -
     if guarantee.regime == "nonconvex":
         return None
     known = {name: value for name, value in start.items() if name != "grad0sq"}
+    if guarantee.algorithm == "L-SVRDSG":
+        known.pop("Psi0", None)
     try:
         return float(guarantee.bound(size, 1e15, **known))
     except MastError:
@@ -194,9 +199,18 @@ def _sentence(problem: Problem, c: Constants) -> str:
         )
     atoms = problem.sketch.marginals(problem.dim) or [(np.ones(1), np.ones(1))]
     kept = float(np.mean(sum(np.where(scales != 0, shares, 0.0) for shares, scales in atoms)))
-    lower = f"lower the step size {c.L_max:.1f} times" if c.L_max > 1.0001 else "the step size may stay"
-    slower = c.L_max / c.mu_D
+    smaller, slower = _cost(problem, c)
+    lower = f"lower the step size {smaller:.1f} times" if smaller > 1.0001 else "the step size may stay"
     return (
         f"keep {100 * kept:.3g} % of the weights: {lower}; "
         f"the same accuracy takes about {slower:.1f} times the iterations"
     )
+
+
+def _cost(problem: Problem, c: Constants) -> tuple[float, float]:
+    """How many times DSGD's step size falls and its iterations grow, in the strongest regime that holds."""
+    if problem.strong_convexity > 0:
+        return c.L_max, c.L_max / c.mu_D
+    if problem.objective.convex:
+        return c.L_max, c.L_max
+    return math.sqrt(c.L_D * c.L_max), c.L_D * c.L_max

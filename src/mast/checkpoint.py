@@ -6,7 +6,8 @@ problem and the start, and a difference is refused by the name of the field.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -20,39 +21,49 @@ from mast.methods import Method
 from mast.methods.base import State
 from mast.randomness import LAYOUT
 from mast.sketches import Sketch
-from mast.trace import rows_of, table_of
+from mast.trace import rows_of, table_of, trace_steps
 
 FORMAT = 1
-_PROBES = (0, 1, 2, 3, 10, 100, 1000, 10**6)
 
 
 def fingerprint(
-    method: Method,
-    schedule: Callable[[int, int], Array],
-    step_size: float | Callable[[int], float],
-    x0: Array,
+    method: Method, step_size: float | str | Callable[[int], float], regime: str | None, x0: Array
 ) -> dict[str, str]:
-    """What must agree for a checkpoint to continue a run, field by field; the number of steps need not."""
-    sizes = [float(schedule(t, 1)[0]) for t in (_PROBES if callable(step_size) else (0,))]
+    """What must agree for a checkpoint to continue a run, field by field; the number of steps need not.
+
+    A schedule is compared by its values, when the checkpoint is read.
+    """
     problems = method.problem.problems
+    spelled = "a schedule" if callable(step_size) else str(step_size)
     return {
         "key layout": str(LAYOUT),
         "method": method.name,
         "options": ", ".join(f"{name}={value!r}" for name, value in sorted(method.options().items())),
-        "step_size": files.digest(*sizes) if callable(step_size) else repr(sizes[0]),
+        "step_size": f"theory, {regime or 'sharpest'}" if spelled == "theory" else spelled,
         "seed": str(method.seed),
-        "objective": files.digest(*(p.objective.fingerprint() for p in problems)),
-        "sketch": files.digest(*(describe(p.sketch) for p in problems)),
+        "objective": _joined(f"{p.objective!r} {p.objective.fingerprint()}" for p in problems),
+        "sketch": _joined(f"{p.sketch!r} {files.digest(describe(p.sketch))}" for p in problems),
         "shift": files.digest(method.problem.shift),
         "x0": files.digest(x0),
     }
+
+
+def _joined(parts: Iterable[str]) -> str:
+    """The parts, if they are few; else their sum. Addresses in default reprs do not count."""
+    texts = [re.sub(r" at 0x[0-9a-f]+", "", part) for part in parts]
+    return "; ".join(texts) if len(texts) <= 3 else f"{len(texts)} of them, {files.digest(*texts)}"
+
+
+def _schedule_digest(schedule: Callable[[int, int], Array], t: int) -> str:
+    """A sum of the step sizes that the steps before t used, at some of them."""
+    return files.digest(*(float(schedule(s, 1)[0]) for s in trace_steps(max(t - 1, 0), "log"))) if t else ""
 
 
 def describe(sketch: Sketch) -> str:
     """A sketch by its type and the values of its public attributes."""
     parts = [type(sketch).__name__]
     for name, value in sorted(vars(sketch).items()):
-        if name.startswith("_"):
+        if name == "_made":  # a cache
             continue
         parts.append(f"{name}={_describe_value(value)}")
     return "(" + ", ".join(parts) + ")"
@@ -97,13 +108,25 @@ class Checkpoint:
         if not path.parent.is_dir():
             raise CheckpointError(f"the folder of the checkpoint {str(path)!r} does not exist")
 
-    def read(self, steps: int) -> Stored | None:
-        """What is stored, or None if there is no file yet; another run's checkpoint is refused."""
+    def step_size(self) -> float | None:
+        """The step size of the stored run, if there is one with a constant step size."""
+        loaded = self._loaded()
+        return None if loaded is None else loaded[0]["step_size"]
+
+    def _loaded(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
         if not self.path.exists():
             return None
         description, arrays = files.load(self.path)
         if description.get("kind") != "checkpoint" or description.get("format") != FORMAT:
             raise CheckpointError(f"{self.path} is not a checkpoint of this version of MAST")
+        return description, arrays
+
+    def read(self, steps: int, schedule: Callable[[int, int], Array]) -> Stored | None:
+        """What is stored, or None if there is no file yet; another run's checkpoint is refused."""
+        loaded = self._loaded()
+        if loaded is None:
+            return None
+        description, arrays = loaded
         for name, value in self.identity.items():
             stored = description["identity"].get(name)
             if stored != value:
@@ -114,6 +137,11 @@ class Checkpoint:
         if description["step"] > steps:
             raise CheckpointError(
                 f"{self.path} is already at step {description['step']}, beyond steps={steps}: ask for more"
+            )
+        scheduled = self.identity["step_size"] == "a schedule"
+        if scheduled and description["schedule"] != _schedule_digest(schedule, description["step"]):
+            raise CheckpointError(
+                f"{self.path} belongs to another run: its step_size followed another schedule"
             )
         rows = rows_of(arrays.pop("trace"))
         return Stored(
@@ -126,7 +154,13 @@ class Checkpoint:
         )
 
     def write(
-        self, state: State, t: int, seconds: float, rows: list[dict[str, Any]], diverged_at: int | None
+        self,
+        state: State,
+        t: int,
+        seconds: float,
+        rows: list[dict[str, Any]],
+        diverged_at: int | None,
+        schedule: Callable[[int, int], Array],
     ) -> None:
         """Replace the file by the state after step t."""
         values = {part.name: getattr(state, part.name) for part in fields(state)}
@@ -138,6 +172,8 @@ class Checkpoint:
             "step": t,
             "seconds": seconds,
             "diverged_at": diverged_at,
+            "step_size": None if self.identity["step_size"] == "a schedule" else float(schedule(0, 1)[0]),
+            "schedule": _schedule_digest(schedule, t) if self.identity["step_size"] == "a schedule" else "",
             "numbers": {name: value for name, value in values.items() if name not in arrays},
         }
         files.save(self.path, description, {**arrays, "trace": table_of(rows)})

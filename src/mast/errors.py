@@ -19,7 +19,7 @@ class BiasedSketchError(MastError, ValueError):
     """A statement needs E[S] = I, and this sketch does not have it."""
 
 
-class NotDiagonalError(MastError, TypeError):
+class NotDiagonalError(MastError, TypeError, AttributeError):
     """Something that only diagonal sketches have was asked of one that is not."""
 
 

@@ -7,6 +7,7 @@ leaves the state of a whole step behind.
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -147,13 +148,17 @@ def minimize(
     steps = whole("steps", steps)
     if steps < 0:
         raise ArgumentError(f"steps must not be negative, got {steps}")
+    if tol is not None and not (isinstance(tol, int | float) and tol >= 0):
+        raise ArgumentError(f"tol must be a number >= 0, got {tol!r}")
     bound = make(method, options).bind(problem, seed)
     start = start_of(problem, x0)
     guarantee, note = _guarantee(bound, regime)
-    schedule, chosen = step_sizes_of(bound, step_size, steps, guarantee)
     saved = None
     if checkpoint is not None:
-        saved = Checkpoint(Path(checkpoint), fingerprint(bound, schedule, chosen, start))
+        saved = Checkpoint(Path(checkpoint), fingerprint(bound, step_size, regime, start))
+        if step_size == "theory":  # a longer run continues with the step size it began with
+            step_size = saved.step_size() or step_size
+    schedule, chosen = step_sizes_of(bound, step_size, steps, regime)
     run = _Run(
         bound, schedule, Measure(problem, samples), steps, tol, saved, Progress(steps, method, progress)
     )
@@ -197,17 +202,16 @@ class _Run:
 
     def go(self, x0: Array, stops: list[int]) -> str:
         """Take all steps, measuring at the stops; returns the status."""
+        stored = self.saved.read(self.steps, self.schedule) if self.saved is not None else None
         begun = time.perf_counter()
-        stored = self.saved.read(self.steps) if self.saved is not None else None
-        if stored is None:
-            self.state = self.method.start(x0)
-            self.seconds = time.perf_counter() - begun
-            self._record()
-        else:
-            self.state = self.method.start(x0)
+        self.state = self.method.start(x0)
+        self.seconds = time.perf_counter() - begun
+        if stored is not None:
             self.t, self.seconds, self.rows, self.diverged_at = stored.restore(self.state)
         with self.progress:
             try:
+                if not self.rows:
+                    self._record()
                 status = self._advance_to(stops)
             except KeyboardInterrupt:
                 status = "interrupted"
@@ -277,7 +281,7 @@ class _Run:
 
     def _save(self) -> None:
         if self.saved is not None:
-            self.saved.write(self.state, self.t, self.seconds, self.rows, self.diverged_at)
+            self.saved.write(self.state, self.t, self.seconds, self.rows, self.diverged_at, self.schedule)
 
 
 def _fine(x: Array) -> bool:
@@ -301,27 +305,49 @@ def start_of(problem: AbstractProblem, x0: ArrayLike | None) -> Array:
 
 
 def step_sizes_of(
-    method: Method, step_size: StepSize, steps: int, guarantee: Guarantee | None
+    method: Method, step_size: StepSize, steps: int, regime: str | None = None
 ) -> tuple[Callable[[int, int], Array], float | Callable[[int], float]]:
     """The step sizes of steps t .. t+count-1 as a function of (t, count), and what was chosen."""
     if callable(step_size):
         rule = step_size
-
-        def scheduled(t: int, count: int) -> Array:
-            sizes = np.array([float(rule(t + i)) for i in range(count)])
-            if not (np.isfinite(sizes) & (sizes >= 0)).all():
-                raise ArgumentError(f"the schedule gave a step size that is not a number >= 0 near step {t}")
-            return sizes
-
-        return scheduled, step_size
+        if steps > 0:
+            _warn_above(method, _one_size(rule(0), "the schedule's first step size"), steps, regime)
+        return lambda t, count: _sizes(rule, t, count), step_size
     if isinstance(step_size, str):
         if step_size != "theory":
             raise ArgumentError(f'step_size must be "theory", a number or a function, got {step_size!r}')
-        size = method.default_step_size(steps)
+        size = method.default_step_size(steps, regime)
     else:
-        size = float(step_size)
-        if not (np.isfinite(size) and size > 0):
-            raise ArgumentError(f"step_size must be a positive number, got {step_size!r}")
-        if guarantee is not None and size > guarantee.max_step_size(T=max(steps, 1)) * (1 + 1e-9):
-            warnings.warn(guarantee.why(size, max(steps, 1)), StepSizeWarning, stacklevel=4)
+        size = _one_size(step_size, "step_size")
+        if size == 0:
+            raise ArgumentError("step_size must be positive: with 0 nothing moves")
+        _warn_above(method, size, steps, regime)
     return (lambda t, count: np.full(count, size)), size
+
+
+def _sizes(rule: Callable[[int], float], t: int, count: int) -> Array:
+    return np.array(
+        [_one_size(rule(t + i), f"the schedule's step size at step {t + i}") for i in range(count)]
+    )
+
+
+def _one_size(value: Any, what: str) -> float:
+    """A step size: a finite number >= 0."""
+    try:
+        size = float(value)
+    except (TypeError, ValueError):
+        size = math.nan
+    if not (math.isfinite(size) and size >= 0):
+        raise ArgumentError(f"{what} must be a finite number >= 0, got {value!r}")
+    return size
+
+
+def _warn_above(method: Method, size: float, steps: int, regime: str | None) -> None:
+    """Say so if a step size is above what theory allows."""
+    try:
+        limit = method.default_step_size(steps, regime)
+    except MastError:
+        return  # there is no limit; the result's note says why
+    if size > limit * (1 + 1e-9):
+        text = f"step size {size:.4g} is {size / limit:.3g} times the limit {limit:.4g} of {method.name}"
+        warnings.warn(f"{text}: the run has no guarantee", StepSizeWarning, stacklevel=4)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mast import files
+from mast import __version__, files
 from mast.checkpoint import FORMAT, fingerprint
 from mast.errors import ArgumentError, StepSizeWarning
 from mast.methods import make
 from mast.problem import AbstractProblem
 from mast.progress import Progress
-from mast.run import minimize, start_of, step_sizes_of
+from mast.randomness import Key, whole
+from mast.run import minimize, start_of
 from mast.trace import COLUMNS, SAMPLES, table_of, trace_steps
 
 if TYPE_CHECKING:
@@ -63,8 +63,9 @@ def sweep(
     jobs
         Processes that work at the same time; the results do not depend on it.
     cache
-        A folder for finished runs; True is one in the user's cache, False keeps nothing. What is
-        there is not computed again, and a sweep that was cut continues within its runs.
+        A folder for finished runs; True is one in the user's cache (for objectives that can be told
+        from each other for sure, which a `Function` cannot), False keeps nothing. What is there is
+        not computed again, and a sweep that was cut continues within its runs.
     progress
         Show a progress bar; by default on a terminal only.
 
@@ -82,7 +83,9 @@ def sweep(
     import pandas
 
     cells = _cells(methods, step_sizes, seeds)
-    folder = _folder(cache)
+    if whole("jobs", jobs) == 0:
+        raise ArgumentError("jobs must not be 0; -1 means one for each processor")
+    folder = _folder(cache, problem)
     common = {"steps": steps, "x0": x0, "trace": trace_steps(steps, trace), "samples": samples, "tol": tol}
     frames: dict[int, pandas.DataFrame] = {}
     with Progress(len(cells), "sweep", progress) as bar:
@@ -100,23 +103,39 @@ def sweep(
 def _cells(
     methods: Sequence[MethodSpec], step_sizes: Sequence[float | str], seeds: Iterable[int]
 ) -> list[Cell]:
-    if isinstance(methods, str) or isinstance(step_sizes, str):
-        raise ArgumentError("methods and step_sizes are lists, also if they have one element")
-    named = [(m, {}) if isinstance(m, str) else (m[0], dict(m[1])) for m in methods]
+    """All combinations, checked before any work."""
+    for name, value in (("methods", methods), ("step_sizes", step_sizes), ("seeds", seeds)):
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise ArgumentError(f"{name} is a list, also if it has one element; got {value!r}")
+    sizes = list(step_sizes)
+    if any(callable(size) for size in sizes):
+        raise ArgumentError('the step sizes of a sweep are numbers or "theory"; for a schedule use minimize')
+    numbers = [Key(seed).seed for seed in seeds]
     cells = []
-    for name, options in named:
-        make(name, options)  # refuse an unknown name or option before any work
+    for spec in methods:
+        name, options = (spec, {}) if isinstance(spec, str) else _pair(spec)
+        make(name, options)  # refuse an unknown name or option
         label = name + "".join(f" {key}={value}" for key, value in options.items())
-        cells += [Cell(name, options, size, int(seed), label) for size in step_sizes for seed in seeds]
+        cells += [Cell(name, options, size, seed, label) for size in sizes for seed in numbers]
     if not cells:
         raise ArgumentError("the sweep is empty: give at least one method, step size and seed")
     return cells
 
 
-def _folder(cache: str | Path | bool) -> Path | None:
+def _pair(spec: tuple[str, Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
+    try:
+        name, options = spec
+        return name, dict(options)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"a method is a name or a pair of a name and its options, got {spec!r}") from None
+
+
+def _folder(cache: str | Path | bool, problem: AbstractProblem) -> Path | None:
     if cache is False:
         return None
     if cache is True:
+        if not all(p.objective.fingerprint_exact for p in problem.problems):
+            return None  # two functions might look the same, and nobody chose this folder
         import platformdirs
 
         cache = Path(platformdirs.user_cache_dir("mast")) / "sweeps"
@@ -165,6 +184,8 @@ def _one(
             **common,
             **cell.options,
         )
+    if result.status == "interrupted":  # its checkpoint stays, and the next sweep continues it
+        raise KeyboardInterrupt
     assert isinstance(result.step_size, float)
     table = table_of(result.rows)
     if path is not None:
@@ -177,7 +198,6 @@ def _one(
 def _name(problem: AbstractProblem, cell: Cell, common: dict[str, Any]) -> str:
     """The file name of a cell: a sum of everything that decides its result."""
     bound = make(cell.method, cell.options).bind(problem, cell.seed)
-    schedule, chosen = step_sizes_of(bound, cell.step_size, common["steps"], None)
-    identity = fingerprint(bound, schedule, chosen, start_of(problem, common["x0"]))
-    tol = math.nan if common["tol"] is None else common["tol"]
-    return files.digest(FORMAT, sorted(identity.items()), common["trace"], common["samples"], tol)
+    identity = fingerprint(bound, cell.step_size, None, start_of(problem, common["x0"]))
+    measured = (common["trace"], common["samples"], common["tol"])
+    return files.digest(FORMAT, __version__, sorted(identity.items()), *measured)

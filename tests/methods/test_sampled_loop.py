@@ -119,6 +119,8 @@ def test_refusals(options, message):
         mast.minimize(mast.Problem(OBJECTIVES["logistic"], mast.PermK(3)), "dsgd_sampled", 10, **options)
 
 
-def test_needs_terms():
-    with pytest.raises(ArgumentError, match="sum of terms"):
-        mast.minimize(mast.Problem(mast.Quadratic(np.eye(2), np.ones(2)), mast.PermK(2)), "dsgd_sampled", 10)
+def test_averaging_needs_a_finite_support():
+    for sketch, message in ((mast.Gaussian(0.5), "finite support"), (mast.PermK(2, redraw=True), "draws")):
+        wide = mast.Logistic(RNG.standard_normal((5, 40)), SIGNS[:5], l2=0.1)
+        with pytest.raises(mast.MastError, match=message):
+            mast.minimize(mast.Problem(wide, sketch), "dsgd_sampled", 5, 0.1, sketches="all")

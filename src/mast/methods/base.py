@@ -76,9 +76,9 @@ class Method(ABC):
         """
         raise NoGuaranteeError(f"there is no statement about {self.name!r}: choose the step size yourself")
 
-    def default_step_size(self, steps: int) -> float:
-        """The largest step size that the sharpest statement allows."""
-        return float(self.guarantee(effort="none").max_step_size(T=max(steps, 1)))
+    def default_step_size(self, steps: int, regime: str | None = None) -> float:
+        """The largest step size that the statement of the regime allows; the sharpest one's if None."""
+        return float(self.guarantee(regime, effort="none").max_step_size(T=max(steps, 1)))
 
     def options(self) -> dict[str, Any]:
         """The options and their values."""
@@ -87,7 +87,7 @@ class Method(ABC):
     @property
     def terms(self) -> int:
         """How many gradients of terms make one pass over the data."""
-        return sum(getattr(p.objective, "terms", 1) for p in self.problem.problems)
+        return sum(p.objective.terms for p in self.problem.problems)
 
     def key(self, t: int, node: int = 0, index: int = 0) -> Key:
         """The key of one draw of step t."""

@@ -55,7 +55,8 @@ def gap_of(problem: AbstractProblem, effort: str = "exact", sharp: bool = False)
     if effort == "none":
         return Gap(None, SKIPPED)
     if sharp and isinstance(problem, Problem) and problem.objective.convex:
-        if problem.sketch.separable(problem.dim) is not None:
+        blocks = problem.sketch.separable(problem.dim)
+        if blocks is not None and (blocks[0] >= 0).all():  # a coordinate that always survives ties them
             return Gap(0.0, SHARP)
         if isinstance(problem.objective, Quadratic):
             lower = _mean_of_infima(problem, problem.objective)

@@ -12,6 +12,7 @@ Indices never travel: both sides make them from the key.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -24,7 +25,7 @@ from mast.methods.base import Method, State, descend
 from mast.methods.constants import gap_of, regime_of
 from mast.problem import AbstractProblem, Nodes, Problem
 from mast.randomness import Key, Purpose, whole
-from mast.sketches import DiagonalDraw, Draw, PermK
+from mast.sketches import DiagonalDraw, Draw
 
 
 @dataclass
@@ -90,6 +91,8 @@ class Distributed(Method):
         if self.local_steps < 1:
             raise ArgumentError(f"local_steps must be at least 1, got {self.local_steps}")
         self.shares = self._shares(M)
+        #: nodes this far apart draw independently, whatever their sketches
+        self.stride = math.lcm(*(p.sketch.stride for p in self.problem.problems))
         if self.participants is not None:
             self.participants = whole("participants", self.participants)
             if not 1 <= self.participants <= M:
@@ -126,8 +129,10 @@ class Distributed(Method):
 
     def node_key(self, t: int, i: int) -> Key:
         """The key of node i's draw in round t; all that a node needs to rebuild its sketch."""
-        sketch = self.problem.problems[i].sketch
-        return self.key(t, node=i if self.coupling == "disjoint" else i * sketch.stride)
+        key = self.key(t)
+        if self.coupling == "independent" and self.stride * self.M >= 1 << 32:
+            return key.child(i)  # more nodes than a key can number that far apart
+        return Key(key.seed, t, i if self.coupling == "disjoint" else i * self.stride)
 
     def node_draw(self, t: int, i: int) -> Draw:
         """The sketch of node i in round t."""
@@ -145,7 +150,7 @@ class Distributed(Method):
             state.received[i] += values.nbytes
             state.sent[i] += answer.nbytes
             state.bytes += values.nbytes + answer.nbytes
-            state.gradients += getattr(problem.objective, "terms", 1) * self.local_steps
+            state.gradients += problem.objective.terms * self.local_steps
 
     def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:
         """Theorem 15, 16 or 5, as sharp as the coupling allows."""
@@ -174,9 +179,6 @@ class Distributed(Method):
         if self.coupling == "independent":
             return "independent"
         first = self.problem.problems[0].sketch
-        same = isinstance(first, PermK) and all(
-            isinstance(p.sketch, PermK) and p.sketch.same_partition(first) for p in self.problem.problems
-        )
-        if same and isinstance(first, PermK) and self.M <= first.k:
+        if self.M <= first.stride and all(p.sketch.same_partition(first) for p in self.problem.problems):
             return "disjoint"
         return "independent" if all(p.sketch.stride == 1 for p in self.problem.problems) else "any"

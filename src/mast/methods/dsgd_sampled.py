@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from mast.methods.constants import gap_of, regime_of
 from mast.methods.sampled_loop import SampledLoop
 from mast.objectives import LinearModel
 from mast.randomness import Purpose, whole
+from mast.sketches import Draw
 
 
 @dataclass
@@ -34,31 +36,38 @@ class DSGDSampled(SingleMethod):
         if self.sketches not in ("one", "all"):
             raise ArgumentError(f'sketches must be "one" or "all", got {self.sketches!r}')
         f = self.problem.objective
-        if not isinstance(f, LinearModel):
-            raise ArgumentError(
-                f"dsgd_sampled needs an objective that is a sum of terms, as Logistic is; {type(f).__name__} "
-                "is not"
-            )
-        self.f = f
         self.batch_size = whole("batch_size", self.batch_size)
         if not 1 <= self.batch_size <= f.terms:
             raise ArgumentError(f"batch_size must lie in 1 .. {f.terms}, got {self.batch_size}")
-        self.loop = SampledLoop.of(self.problem, f, self.batch_size, self.sketches == "all")
+        self.loop = None
+        if isinstance(f, LinearModel):
+            self.loop = SampledLoop.of(self.problem, f, self.batch_size, self.sketches == "all")
+        if self.sketches == "all" and self.loop is None:
+            _ = self.support  # refuse here, not at the first step
+
+    @cached_property
+    def support(self) -> list[tuple[float, Draw]]:
+        """All sketches, with their probabilities."""
+        support = self.problem.sketch.support(self.problem.dim)
+        if support is None:
+            raise ArgumentError(f'sketches="all" needs a finite support: {self.problem.sketch!r} has none')
+        return support
 
     def rows(self, t: int) -> Indices:
         """The terms of step t."""
-        return randomness.permutation(self.key(t), Purpose.BATCH, self.f.terms, 0, self.batch_size)
+        return randomness.permutation(self.key(t), Purpose.BATCH, self.terms, 0, self.batch_size)
 
     def step(self, state: State, t: int, step_size: float) -> None:
         """One step, readably: what the compiled loop must equal."""
-        rows, v = self.rows(t), self.problem.shift
+        f, v = self.problem.objective, self.problem.shift
+        rows = self.rows(t) if f.terms > 1 else None
         if self.sketches == "one":
             S = self.draw(t)
-            descend(state.x, S, self.f.sketched_gradient(state.x, S, v, rows), step_size)
+            descend(state.x, S, f.sketched_gradient(state.x, S, v, rows), step_size)
         else:
             h = np.zeros(self.problem.dim)
-            for probability, S in self.problem.sketch.support(self.problem.dim) or []:
-                h += probability * spread(h.size, S, self.f.sketched_gradient(state.x, S, v, rows))
+            for probability, S in self.support:
+                h += probability * spread(h.size, S, f.sketched_gradient(state.x, S, v, rows))
             state.x -= step_size * h
         state.gradients += self.batch_size
 
@@ -72,7 +81,7 @@ class DSGDSampled(SingleMethod):
 
     def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:
         """Theorem 12, 13 or 4, with the constants of sampling terms."""
-        f, c = self.f, self.problem.sketch.constants(self.problem.dim)
+        f, c = self.problem.objective, self.problem.sketch.constants(self.problem.dim)
         gap = gap_of(self.problem, effort)
         terms_gap = None
         if effort != "none":

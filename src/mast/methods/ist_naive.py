@@ -28,7 +28,7 @@ class ISTNaive(Method):
             P = unscaled(problem.sketch.sample(problem.dim, self.key(t, node=i)))
             h = problem.objective.sketched_gradient(x, P, problem.shift)
             descend(state.x, P, h, step_size / M)
-            state.gradients += getattr(problem.objective, "terms", 1)
+            state.gradients += problem.objective.terms
 
 
 def unscaled(draw: Draw) -> DiagonalDraw:

@@ -65,7 +65,7 @@ class LSVRDSG(OverSupport):
             state.hhat = self.mean_gradient(state.w, self.key(t), self.b)
             state.gradients += self.cost
         S = self.one(self.key(t))
-        h = self.gradient(state.x, S) - self.gradient(state.w, S) + state.hhat
+        h = self.difference(state.x, state.w, S) + state.hhat
         before = state.x
         state.x = before - step_size * h
         state.gradients += 2 * self.terms
@@ -81,7 +81,7 @@ class LSVRDSG(OverSupport):
         gap = gap_of(self.over, effort)
         return gap.mark(
             theory.l_svrdsg(
-                regime_of(self.problem, regime),
+                regime_of(self.over, regime),
                 N=self.N,
                 b=self.b,
                 p=self.p,

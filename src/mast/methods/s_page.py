@@ -75,7 +75,7 @@ class SPAGE(OverSupport):
             return
         change = np.zeros(before.size)
         for i in self.members(self.key(t), self.b_small):
-            change += self.gradient(state.x, self.draws[i]) - self.gradient(before, self.draws[i])
+            change += self.difference(state.x, before, self.draws[i])
         state.h = state.h + change / self.b_small
         state.gradients += 2 * self.b_small * self.terms
 

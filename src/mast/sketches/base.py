@@ -217,6 +217,10 @@ class Sketch(ABC):
         """Nodes whose numbers differ by a multiple of this draw independently of each other."""
         return 1
 
+    def same_partition(self, other: Sketch) -> bool:
+        """Whether nodes with this sketch and nodes with the other keep disjoint parts within a stride."""
+        return False
+
     def units(self, d: int) -> Units | None:
         """The sketch as arrays for compiled loops; None if it has no such form."""
         return None

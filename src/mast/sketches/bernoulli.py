@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from mast import randomness
 from mast.arrays import Array, frozen, vector
@@ -36,15 +36,13 @@ class Bernoulli(Sketch):
     def __init__(self, keep: ArrayLike) -> None:
         if np.ndim(keep) == 0:
             share = float(vector("keep", np.atleast_1d(keep))[0])
-            self.thresholds: int | np.ndarray[tuple[int], np.dtype[np.uint64]] = randomness.threshold(share)
+            self.thresholds: int | NDArray[np.uint64] = randomness.threshold(share)
             self.keep: float | Array = self.thresholds / 2**32
         else:
             shares = vector("keep", keep)
             if shares.size == 0:
                 raise ArgumentError("keep has no entries: give one number, or one per coordinate")
-            self.thresholds = np.array(
-                [_threshold_at(i, share) for i, share in enumerate(shares)], dtype=np.uint64
-            )
+            self.thresholds = _thresholds(shares)
             self.keep = frozen(self.thresholds / 2**32)
 
     def sample(self, d: int, key: Key) -> Draw:
@@ -130,8 +128,13 @@ class UnscaledBernoulli(Bernoulli):
         raise BiasedSketchError("the original dropout has no constants")
 
 
-def _threshold_at(i: int, share: float) -> int:
-    try:
-        return randomness.threshold(share)
-    except ArgumentError as error:
-        raise ArgumentError(f"{error} (coordinate {i})") from None
+def _thresholds(shares: Array) -> NDArray[np.uint64]:
+    """`randomness.threshold` of each; the first bad one is named."""
+    rounded = np.rint(shares * 2.0**32)
+    bad = np.flatnonzero(~((shares > 0) & (shares <= 1) & (rounded > 0)))
+    if bad.size:
+        try:
+            randomness.threshold(float(shares[bad[0]]))
+        except ArgumentError as error:
+            raise ArgumentError(f"{error} (coordinate {bad[0]})") from None
+    return rounded.astype(np.uint64)

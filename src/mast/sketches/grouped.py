@@ -123,6 +123,14 @@ class Grouped(Sketch):
         """That of the groups."""
         return self.sketch.stride
 
+    def same_partition(self, other: Sketch) -> bool:
+        """That of the groups, if they are the same groups."""
+        return (
+            isinstance(other, Grouped)
+            and np.array_equal(self.labels, other.labels)
+            and self.sketch.same_partition(other.sketch)
+        )
+
     def units(self, d: int) -> Units | None:
         """Those of the groups, with the groups' members."""
         self._check(d)

@@ -37,7 +37,8 @@ class Matrices(Sketch):
         self.weights = probabilities("weights", weights, len(stack))
         self._uniform = weights is None
         off = np.abs(np.tensordot(self.weights, self.matrices, 1) - np.eye(self.dim)).max()
-        if off > 1e-9 * max(1.0, np.abs(self.matrices).max()):
+        rounding = 1e-9 + 1e-14 * len(stack) * float(np.abs(self.matrices).max())
+        if off > rounding:
             raise ArgumentError(f"the mean of the matrices must be I, but an entry is off by {off:.3g}")
         self.diagonal = all(np.count_nonzero(m - np.diag(np.diag(m))) == 0 for m in self.matrices)
 

@@ -78,6 +78,9 @@ class PermK(Sketch):
         self._check(d)
         if self.redraw:
             raise ArgumentError("this PermK draws a new partition each time: it has no fixed one")
+        if self.blocks is None and self.k > 1:
+            order = randomness.permutation(Key(self.seed), Purpose.PARTITION, d)  # once, not block by block
+            self._made = (d, {i: frozen(np.sort(b)) for i, b in enumerate(np.array_split(order, self.k))})
         return [self._block(d, number) for number in range(self.k)]
 
     def _block(self, d: int, number: int) -> Indices:
@@ -140,8 +143,10 @@ class PermK(Sketch):
         """The K nodes of a group share a partition."""
         return self.k
 
-    def same_partition(self, other: PermK) -> bool:
+    def same_partition(self, other: Sketch) -> bool:
         """Whether nodes with this sketch and nodes with the other get blocks of the same partition."""
+        if not isinstance(other, PermK):
+            return False
         mine, theirs = self.blocks, other.blocks
         if (mine is None) != (theirs is None) or (self.k, self.redraw) != (other.k, other.redraw):
             return False

@@ -44,11 +44,7 @@ class RandK(Sketch):
     def count(self, d: int) -> int:
         """How many coordinates survive in dimension d; a share is rounded, to at least one."""
         d = self._check(d)
-        if isinstance(self.k, float):
-            return max(1, math.floor(self.k * d + 0.5))
-        if self.k > d:
-            raise ArgumentError(f"RandK({self.k}) cannot keep {self.k} of d = {d} coordinates")
-        return self.k
+        return max(1, math.floor(self.k * d + 0.5)) if isinstance(self.k, float) else self.k
 
     def sample(self, d: int, key: Key) -> Draw:
         """The subset of `key`."""
@@ -94,7 +90,13 @@ class RandK(Sketch):
         k = self.count(d)
         return units_of(Kind.SUBSET, everything(d), d, np.full(d, d / k), k)
 
+    def _check(self, d: int) -> int:
+        d = super()._check(d)
+        if not isinstance(self.k, float) and self.k > d:
+            raise ArgumentError(f"RandK({self.k}) cannot keep {self.k} of d = {d} coordinates")
+        return d
+
     def _label(self) -> str:
         if isinstance(self.k, float):
-            return f"RandK({self.k:.6g}): keeps {percent(self.k)}"
+            return f"RandK({self.k!r}): keeps {percent(self.k)}"
         return f"RandK({self.k}): keeps {self.k} coordinate{'s' * (self.k > 1)}"
