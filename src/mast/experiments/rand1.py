@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mast.arrays import Array, Indices
-from mast.experiments import style
+from mast.experiments import rand1_figure
 from mast.experiments.cells import Cell, Done
 from mast.experiments.datasets import Dataset, logistic
 from mast.experiments.findings import Claim, Experiment, Figure, Findings, Plan
@@ -132,6 +132,11 @@ def find(done: list[Done], name: str, method: str, multiple: int = 0) -> Done:
     )
 
 
+def figure_curves(done: list[Done], name: str) -> dict[int, Done]:
+    """The curves by their multiple of g0; exact descent is 0."""
+    return {0: find(done, name, "gd"), **{m: find(done, name, "dsgd", m) for m in MULTIPLES}}
+
+
 def swept(done: list[Done], name: str) -> tuple[Array, Array]:
     """Multiples of g0, and the relative gap at the end of each one's run."""
     mine = [d for d in done if d.cell.compute is end_of_run and d.cell.dataset.name == name]
@@ -176,7 +181,10 @@ def findings(plan: Plan, done: list[Done]) -> Findings:
                 "the thin line is the bound of Theorem 2. Right: where runs of all step sizes end; a "
                 "coordinate is stable while g d² φ_j'' < 2, with the curvature φ_j'' at its largest "
                 "(dotted) or at the solution (dashed).",
-                lambda: draw(done, names),
+                lambda: rand1_figure.draw(
+                    {name: figure_curves(done, name) for name in names},
+                    {name: swept(done, name) for name in names},
+                ),
             )
         ],
         tables={"rand1": table(done), "rand1_sweep": sweep_table(done, names)},
@@ -296,79 +304,6 @@ def claims(done: list[Done], name: str) -> list[Claim]:
             source="theory",
         ),
     ]
-
-
-COLOUR = {1: style.BLUE, 10: style.GREEN, 20: style.ORANGE, 50: style.VERMILION}
-
-
-def draw(done: list[Done], names: list[str]) -> Any:
-    """Three frames a data set."""
-    with style.look():
-        figure, axes = style.frames(len(names), 3, width=4.3, height=3.7)
-        for row, name in zip(axes, names, strict=True):
-            for ax, by_gradients in ((row[0], False), (row[1], True)):
-                _curves(ax, done, name, by_gradients)
-            row[0].set_ylabel(r"$(f_D(x) - f_D^{\inf})\,/\,(f_D(x^0) - f_D^{\inf})$")
-            row[0].set_title(f"{name}: by steps")
-            row[1].set_title("by sketched gradients")
-            _sweep(row[2], done, name)
-        handles, labels = axes[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=6)
-        return figure
-
-
-def _curves(ax: Any, done: list[Done], name: str, by_gradients: bool) -> None:
-    exact = find(done, name, "gd")
-    cost = exact["d"] if by_gradients else 1
-    label = r"GD, $1/(L_f L_D)$"
-    style.band(ax, exact["stops"] * cost + (not by_gradients), _relative(exact), style.BLACK, label)
-    for m in MULTIPLES:
-        curve = find(done, name, "dsgd", m)
-        label = r"DSGD, $\gamma_0$" if m == 1 else rf"${m}\,\gamma_0$"
-        style.band(ax, curve["stops"] + (not by_gradients), _relative(curve), COLOUR[m], label)
-        if np.isfinite(curve["bound"]).all():
-            bound = curve["bound"] / curve["gaps"][0, 0]
-            ax.plot(
-                curve["stops"] + (not by_gradients), bound, color=style.GREY, linewidth=0.8, label="bound"
-            )
-    ax.set_yscale("log")
-    if by_gradients:
-        ax.set_xlabel("Sketched gradients computed")
-        ax.ticklabel_format(axis="x", style="sci", scilimits=(0, 4), useMathText=True)
-    else:
-        ax.set_xscale("log")
-        ax.set_xlabel("Steps + 1")
-    ax.axhline(1, color=style.GREY, linewidth=0.6)
-
-
-def _relative(curve: Done) -> Array:
-    relative: Array = np.maximum(curve["gaps"] / curve["gaps"][:, :1], 1e-16)
-    return relative
-
-
-def _sweep(ax: Any, done: list[Done], name: str) -> None:
-    multiples, ends = swept(done, name)
-    ax.plot(multiples, np.maximum(ends, 1e-16), "o-", color=style.PINK, markersize=3)
-    one = find(done, name, "dsgd", 1)
-    for key, line in (("stable_anywhere", ":"), ("stable_at_solution", "--")):
-        ax.axvline(one[key], color=style.BLACK, linestyle=line, linewidth=1.1)
-        ax.annotate(
-            f"{one[key]:.3g}",
-            (one[key], 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(-3 if line == ":" else 3, -2),
-            textcoords="offset points",
-            ha="right" if line == ":" else "left",
-            va="top",
-            fontsize=8,
-        )
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.set_xticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"])
-    ax.minorticks_off()
-    ax.set_xlabel(r"Step size, in multiples of $\gamma_0$")
-    ax.set_ylabel("Relative gap at the end")
-    ax.set_title("predicted and observed limit")
 
 
 EXPERIMENT = Experiment(
