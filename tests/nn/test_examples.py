@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +16,10 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "digits_cnn.py"
 @pytest.mark.slow
 def test_digits_cnn():
     done = subprocess.run(
-        [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=600, check=True
-    )
+        [sys.executable, str(SCRIPT)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=900, check=True,
+    )  # fmt: skip
     rows = {
         line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line.strip()[:2].isdigit()
     }
