@@ -325,8 +325,9 @@ class TestHardData:
         assert model.method_ == "exact"
         assert model.score(X, y) == 1
         assert model.score_sparsified(X, y, draws=3).shape == (3,)
-        sampled = mast.MastClassifier(mast.Bernoulli(0.5), method="sampled", random_state=0).fit(X, y)
-        assert sampled.score(X, y) == 1
+        narrow = X[:, : 10**5]
+        sampled = mast.MastClassifier(mast.Bernoulli(0.5), method="sampled", random_state=0).fit(narrow, y)
+        assert sampled.score(narrow, y) == 1
 
     @pytest.mark.parametrize("y", [[1] * 60, ["a"] * 60])
     def test_one_class(self, y):

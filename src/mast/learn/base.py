@@ -14,15 +14,15 @@ import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from mast.arrays import Array, numbers
 from mast.errors import ArgumentError
 from mast.learn import sparsified
 from mast.learn.fitting import Fit, Plan, fit_target
+from mast.learn.parameters import at_least_one, number, seed_from, sketch_from
 from mast.randomness import whole
-from mast.sketches import PermK, Sketch, parse
+from mast.sketches import Sketch
 from mast.theory import Guarantee
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
         sketch._check(d)
         if not sketch.diagonal and d > 2000:
             raise ArgumentError(f"{sketch!r} is made of matrices, which in {d} dimensions are too large")
-        seed = self._seed()
+        seed = seed_from(self.random_state)
         shift, shift_intercept = self._shift(len(targets), d)
         plan = Plan(
             X,
@@ -92,8 +92,8 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
             *self._strength(),
             bool(self.fit_intercept),
             str(self.method),
-            _at_least("max_iter", self.max_iter, 1),
-            _number("tol", self.tol, above=0.0),
+            at_least_one("max_iter", self.max_iter),
+            number("tol", self.tol, above=0.0),
             seed,
         )
         start, start_intercept = shift, shift_intercept
@@ -118,27 +118,13 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
         return fits
 
     def _sketch(self) -> Sketch:
-        if self.sketch is None:
-            return PermK(4)
-        if isinstance(self.sketch, str):
-            return parse(self.sketch)
-        if not isinstance(self.sketch, Sketch):
-            raise ArgumentError(
-                f'sketch must be a sketch, a text such as "bernoulli:0.7", or None; got {self.sketch!r}'
-            )
-        return self.sketch
+        return sketch_from(self.sketch)
 
     def _strength(self) -> tuple[float | None, float | None]:
         """(kappa, alpha), one of them None: alpha takes the place of kappa where it is given."""
         if self.alpha is not None:
-            return None, _number("alpha", self.alpha, at_least=0.0)
-        return _number("kappa", self.kappa, above=1.0), None
-
-    def _seed(self) -> int:
-        if isinstance(self.random_state, (int, np.integer)) and not isinstance(self.random_state, bool):
-            check_random_state(self.random_state)  # refuses what scikit-learn would
-            return int(self.random_state)
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
+            return None, number("alpha", self.alpha, at_least=0.0)
+        return number("kappa", self.kappa, above=1.0), None
 
     def _shift(self, count: int, d: int) -> tuple[Array, Array]:
         """v as an array (targets, features), and where the intercepts start."""
@@ -309,26 +295,3 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
         from mast.learn.storage import load
 
         return load(Path(path), cls)
-
-
-def _number(name: str, value: Any, above: float | None = None, at_least: float | None = None) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = np.nan
-    fits = np.isfinite(number) and not isinstance(value, (bool, str))
-    if fits and above is not None:
-        fits = number > above
-    if fits and at_least is not None:
-        fits = number >= at_least
-    if not fits:
-        limit = f"above {above:g}" if above is not None else f"of at least {at_least:g}"
-        raise ArgumentError(f"{name} must be a finite number {limit}, got {value!r}")
-    return number
-
-
-def _at_least(name: str, value: Any, least: int) -> int:
-    number = whole(name, value)
-    if number < least:
-        raise ArgumentError(f"{name} must be at least {least}, got {value!r}")
-    return number
