@@ -38,7 +38,7 @@ ALLOWED = {
     "nn": CORE | {"files"},
     "cluster": CORE | {"methods", "run", "nn", "data", "files"},
     "federated": CORE | {"methods", "run", "nn", "cluster", "data", "files"},
-    "experiments": CORE | {"methods", "run", "data", "files", "learn", "nn"},
+    "experiments": CORE | {"methods", "run", "data", "files", "learn", "nn", "plots"},
     "cli": CORE
     | {"methods", "run", "data", "files", "learn", "experiments", "bench", "advice", "advice_table"},
 }

@@ -67,7 +67,7 @@ _MODULES = {
 __all__ = sorted([*_ROOMS, *_MODULES, "__version__"])
 
 if TYPE_CHECKING:
-    from mast import data, errors, objectives, problem, randomness, sketches, theory
+    from mast import data, errors, nn, objectives, problem, randomness, sketches, theory
     from mast.advice import advise
     from mast.errors import MastError
     from mast.learn import MastClassifier, MastRegressor

@@ -212,9 +212,44 @@ class TestData:
         b = np.where(rng.random(40) < 0.5, 1.0, -1.0)
         wide = np.hstack([A, A[:, :1], np.zeros((40, 1))])  # a repeated and an empty column
         for matrix in (A, wide, A * [1, 100, 1e-3]):
-            assert small_gradient(mast.Logistic(matrix, b)) <= 1e-30
+            # the rounding of a gradient grows with the largest column
+            assert small_gradient(mast.Logistic(matrix, b)) <= 1e-30 * max(
+                1.0, np.abs(matrix).max() ** 2 / 10
+            )
+        for spread in (1e8, 1e-8):  # the infimum does not depend on the units of a column
+            scaled = mast.Logistic(A * [1, spread, 1], b)
+            assert scaled.infimum() == pytest.approx(mast.Logistic(A, b).infimum(), rel=1e-13)
         far = np.array([[0.5], [0.5], [-0.5], [1000.0]])  # one row far out on the right side
         assert small_gradient(mast.Logistic(far, [1, -1, 1, 1])) <= 1e-30
+
+    def test_least_squares_in_any_units(self):
+        rng = np.random.default_rng(1)
+        A, b = rng.normal(size=(50, 2)), rng.normal(size=50)
+        for spread in (1e8, 1e-8):
+            plain, scaled = mast.LeastSquares(A, b), mast.LeastSquares(A * [1, spread], b)
+            assert scaled.infimum() == pytest.approx(plain.infimum(), rel=1e-12)
+            for sketch in (mast.Bernoulli(0.9), mast.RandK(1), mast.PermK(2)):
+                expected = mast.Problem(plain, sketch).infimum()
+                assert mast.Problem(scaled, sketch).infimum() == pytest.approx(expected, rel=1e-12)
+            assert scaled.strong_convexity > 0
+
+    def test_one_step_to_the_minimum_is_enough(self):
+        f = mast.LeastSquares(scipy.sparse.eye_array(5000, format="csr"), np.ones(5000), l2=0.1)
+        np.testing.assert_allclose(f.minimizer(), np.full(5000, (1 / 5000) / (1 / 5000 + 0.1)), rtol=1e-10)
+        empty = mast.Problem(mast.Logistic([[0.0, 0.0]], [1], l2=0.3), mast.Bernoulli(0.5), [1.0, 2.0])
+        np.testing.assert_allclose(empty.minimizer(), [0.5, 1.0], rtol=1e-12)
+
+    def test_the_callers_data_stay_theirs(self):
+        A = np.ones((3, 2))
+        f = mast.Logistic(A, [1, -1, 1], l2=0.1)
+        before = f.value([1.0, 1.0])
+        A[:] = 5
+        assert f.value([1.0, 1.0]) == before
+        S = scipy.sparse.csr_array(np.ones((2, 2)))
+        f = mast.LeastSquares(S, [1.0, 1.0])
+        before = f.value([1.0, 1.0])
+        S.data[:] = 7
+        assert f.value([1.0, 1.0]) == before
 
     def test_shortest_solution_of_least_squares(self):
         rng = np.random.default_rng(0)

@@ -13,8 +13,8 @@ import re
 from pathlib import Path
 
 from mast.data.catalogue import SETS
-from mast.files import write_once
 from mast.errors import DataError
+from mast.files import write_once
 
 _LOG = logging.getLogger("mast.data")
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from mast.data.labels import short
-from mast.files import write
 from mast.errors import ArgumentError, DataError
+from mast.files import write
 
 
 def save(path: str | os.PathLike[str], A: Any, b: Any) -> Path:

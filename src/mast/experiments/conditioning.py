@@ -194,7 +194,7 @@ def draw(done: list[Done]) -> Any:
         right.set_yscale("log")
         right.set_xticks([1, 2, 5, 10], ["1", "2", "5", "10"])
         right.minorticks_off()
-        for line, colour in zip(left.get_lines(), style.COLOURS, strict=False):
+        for line, colour in zip(left.get_lines(), style.PALETTE, strict=False):
             if line.get_label() != "bound":
                 line.set_color(colour)
         left.legend()

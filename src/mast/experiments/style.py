@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from mast.arrays import Array
+from mast.plots import COLOURS, pyplot
 
-_plots: Any = importlib.import_module("mast.plots")
-COLOURS: tuple[str, ...] = _plots.COLOURS
-BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, BLACK, YELLOW = COLOURS
+PALETTE = COLOURS
+BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, BLACK, YELLOW = PALETTE
 ERM, MAST = VERMILION, BLUE
 GREY = "#666666"
 
@@ -38,7 +37,7 @@ SETTINGS: Any = {
 
 def need_matplotlib() -> None:
     """An error that says how to get matplotlib, unless it is there."""
-    _plots.pyplot()
+    pyplot()
 
 
 @contextlib.contextmanager

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mast import randomness
 from mast.errors import ArgumentError
 from mast.nn.lanczos import extremes
+from mast.randomness import Key
 
 Loss = Callable[..., Tensor]
 
@@ -39,8 +41,7 @@ def curvature(model: nn.Module, loss: Loss, batches: Sequence[Any], iterations: 
     parameters = [p for p in model.parameters() if p.requires_grad]
     hessian = _Hessian(model, loss, parameters)
     first = parameters[0]
-    generator = torch.Generator().manual_seed(seed)
-    start = torch.randn(sum(p.numel() for p in parameters), generator=generator, dtype=torch.float64)
+    start = torch.from_numpy(randomness.normal(Key(seed), 0, sum(p.numel() for p in parameters)))
     start = start.to(first.device, torch.promote_types(first.dtype, torch.float32))
     found = extremes(lambda u: _finite_mean([hessian(batch, u) for batch in batches]), start, iterations)
     v = found.vector

@@ -30,7 +30,7 @@ class Design:
         if self.sparse:
             self.matrix: Any = _checked_csr(A)
         else:
-            self.matrix = frozen(np.ascontiguousarray(_checked_dense(A)))
+            self.matrix = frozen(np.array(_checked_dense(A), order="C"))  # a copy: the caller keeps theirs
         self.n, self.d = (int(size) for size in self.matrix.shape)
         if self.n == 0 or self.d == 0:
             raise ArgumentError(f"A needs at least one row and one column, got shape {self.matrix.shape}")
@@ -163,7 +163,7 @@ def _checked_csr(A: Any) -> Any:
     if A.dtype.kind not in "fiub":
         raise ArgumentError(f"A must hold real numbers, got {A.dtype}")
     given = A
-    A = scipy.sparse.csr_array(A, dtype=np.float64)
+    A = scipy.sparse.csr_array(A, dtype=np.float64, copy=True)
     if not np.isfinite(A.data).all():
         position = int(np.flatnonzero(~np.isfinite(A.data))[0])
         row = int(np.searchsorted(A.indptr, position, side="right")) - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -70,9 +71,7 @@ class LeastSquares(LinearModel):
         """The smallest eigenvalue of the Hessian; in many thousand dimensions l2, a lower bound of it."""
         if self.dim > self.terms or self.dim > LARGEST_DIMENSION:
             return self.l2
-        eigenvalues = np.linalg.eigvalsh(self.design.gram(self.rates))
-        rounding = self.dim * 4 * np.finfo(float).eps * float(eigenvalues[-1])
-        return self.l2 + (float(eigenvalues[0]) if eigenvalues[0] > rounding else 0.0)
+        return max(self.l2, self.quadratic.strong_convexity)
 
     def term_infima(self) -> Array:
         """f_i^inf = w b² l2 / (2 (l2 + w |a_i|²))."""
@@ -88,7 +87,9 @@ class LeastSquares(LinearModel):
         """The same function as x'Hx/2 - b'x + c; for moderate dimensions."""
         H = self.design.gram(self.rates) + self.l2 * np.eye(self.dim)
         weighted = self.rates * self.labels
-        return Quadratic(H, self.design.transpose_times(weighted), 0.5 * float(weighted @ self.labels))
+        result = Quadratic(H, self.design.transpose_times(weighted), 0.5 * float(weighted @ self.labels))
+        result.bounded = True
+        return result
 
     def sketched(self, sketch: Sketch, shift: Array) -> Objective | None:  # type: ignore[override]
         """f_D, from the sketch's second moments alone: any sketch, rows of any length."""
@@ -132,12 +133,16 @@ class LeastSquares(LinearModel):
             import scipy.linalg
 
             A = self.design.matrix.toarray() if self.design.sparse else self.design.matrix
-            scaled = A * root[:, None]
+            rows = A * root[:, None]
+            norms = np.linalg.norm(rows, axis=0)
+            units = 1 / np.where(norms > 0, norms, 1.0)
+            rounding = max(rows.shape) * np.finfo(float).eps
+            if np.linalg.matrix_rank(rows * units, tol=rounding * math.sqrt(self.dim)) < self.dim:
+                units = np.ones(self.dim)  # several minimisers: the shortest depends on the units
             x = np.zeros(self.dim)
             for _ in range(2):  # the second time for what rounding left over
                 rest = (self.labels - self.design.times(x)) * root
-                rounding = max(scaled.shape) * np.finfo(float).eps
-                x += scipy.linalg.lstsq(scaled, rest, cond=rounding, check_finite=False)[0]
+                x += units * scipy.linalg.lstsq(rows * units, rest, cond=rounding, check_finite=False)[0]
             return x
         from scipy.sparse.linalg import LinearOperator, lsmr
 

@@ -13,6 +13,7 @@ from mast.arrays import Array, frozen, numbers, symmetric, vector
 from mast.errors import ArgumentError, UnboundedError
 from mast.files import digest
 from mast.objectives.base import Objective
+from mast.objectives.newton import scaling, solve
 
 if TYPE_CHECKING:
     from mast.sketches import Sketch
@@ -61,50 +62,65 @@ class Quadratic(Objective):
         """H, everywhere."""
         return self.H
 
+    #: whether it is known to be bounded below, as a sum of squares is
+    bounded: bool = False
+
     @cached_property
-    def _eigen(self) -> tuple[Array, Array]:
-        eigenvalues, Q = scipy.linalg.eigh(self.H)
-        return eigenvalues, Q
+    def _scaled(self) -> tuple[Array, Array, Array]:
+        """(scale, eigenvalues, vectors) of H brought to a unit diagonal, on which definiteness is decided."""
+        scale = scaling(self.H)
+        eigenvalues, Q = scipy.linalg.eigh(self.H * scale * scale[:, None])
+        return scale, eigenvalues, Q
 
     @property
     def _rounding(self) -> float:
-        """Eigenvalues this small are zeros that rounding moved."""
-        return float(np.abs(self._eigen[0]).max() * self.dim * 4 * np.finfo(float).eps)
+        """Scaled eigenvalues this small are zeros that rounding moved."""
+        return float(np.abs(self._scaled[1]).max() * self.dim * 4 * np.finfo(float).eps)
 
     @property
     def convex(self) -> bool:  # type: ignore[override]
         """No negative eigenvalue."""
-        return bool(self._eigen[0][0] >= -self._rounding)
+        return bool(self._scaled[1][0] >= -self._rounding)
+
+    @cached_property
+    def _eigenvalues(self) -> Array:
+        return np.asarray(scipy.linalg.eigvalsh(self.H))
 
     @property
     def smoothness(self) -> float:
         """The largest eigenvalue, in absolute value."""
-        return float(np.abs(self._eigen[0]).max())
+        return float(np.abs(self._eigenvalues).max())
 
-    @property
+    @cached_property
     def strong_convexity(self) -> float:
         """The smallest eigenvalue, or 0 if it is not positive."""
-        least = float(self._eigen[0][0])
-        return least if least > self._rounding else 0.0
+        scale, eigenvalues, Q = self._scaled
+        if not eigenvalues[0] > self._rounding:
+            return 0.0
+        least = float(self._eigenvalues[0])
+        if least > self.smoothness * self.dim * 1e-12:
+            return least
+        half = scale[:, None] * (Q / np.sqrt(eigenvalues))  # H's inverse is half half'
+        return float(1 / np.linalg.norm(half, 2) ** 2)
 
     @cached_property
     def _minimum(self) -> tuple[Array, float]:
+        scale, eigenvalues, Q = self._scaled
         if self.strong_convexity > 0:
-            x = scipy.linalg.cho_solve(scipy.linalg.cho_factor(self.H), self.b)
-            x += scipy.linalg.cho_solve(
-                scipy.linalg.cho_factor(self.H), self.b - self.H @ x
-            )  # one refinement
+            x = solve(self.H, self.b)
+            x += solve(self.H, self.b - self.H @ x)  # one refinement
             return x, self.value(x)
-        eigenvalues, Q = self._eigen
-        if not self.convex:
+        if not (self.convex or self.bounded):
             raise UnboundedError(
-                f"this quadratic is unbounded below: H has the eigenvalue {eigenvalues[0]:.3g}"
+                f"this quadratic is unbounded below: H has the eigenvalue {self._eigenvalues[0]:.3g}"
             )
         flat = eigenvalues <= self._rounding
-        along = Q.T @ self.b
-        if np.abs(along[flat]).max(initial=0.0) > 1e-9 * max(float(np.abs(self.b).max()), 1e-300):
+        right = scale * self.b
+        along = Q.T @ right
+        apart = np.abs(along[flat]).max(initial=0.0) > 1e-9 * max(float(np.abs(right).max()), 1e-300)
+        if apart and not self.bounded:
             raise UnboundedError("this quadratic is unbounded below: b has a part where H is flat")
-        x = Q @ np.where(flat, 0.0, along / np.where(flat, 1.0, eigenvalues))
+        x = scale * (Q @ np.where(flat, 0.0, along / np.where(flat, 1.0, eigenvalues)))
         return x, self.value(x)
 
     def infimum(self) -> float:
@@ -119,4 +135,6 @@ class Quadratic(Objective):
         H = sketch.sandwich(self.H)
         slope = sketch.mean(self.dim) * self.gradient(shift)
         constant = self.value(shift) - float(slope @ shift) + 0.5 * float(shift @ H @ shift)
-        return Quadratic(H, H @ shift - slope, constant)
+        sketched = Quadratic(H, H @ shift - slope, constant)
+        sketched.bounded = self.bounded
+        return sketched
