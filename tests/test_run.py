@@ -504,6 +504,7 @@ class TestCheckpoints:
         first = mast.minimize(bent, "dsgd", 20, checkpoint=path)
         with pytest.warns(StepSizeWarning):  # it was chosen for 20 steps
             second = mast.minimize(bent, "dsgd", 80, checkpoint=path)
+        with pytest.warns(StepSizeWarning):
             straight = mast.minimize(bent, "dsgd", 80, first.step_size)
         assert second.step_size == first.step_size
         assert np.array_equal(second.x, straight.x)

@@ -127,6 +127,16 @@ class TestColumns:
         np.testing.assert_allclose(columns.apply(one_missing)[1:], X[1:])
 
 
+def test_many_columns_with_a_gap_take_no_patience(table):
+    """Twenty thousand columns, looked at one by one: no step may look through all of them for each."""
+    header = ",".join(f"c{j}" for j in range(20_000))
+    t = table(header + "\n" + ",".join(["1"] * 19_999) + ",\n" + ",".join(["2"] * 20_000) + "\n")
+    columns = learn_columns(t, {"c0"})
+    assert len(columns.parts) == 19_998
+    assert columns.dropped == {"c19999": "constant"}
+    assert columns.apply(t).shape == (2, 19_998)
+
+
 class TestGroups:
     def make(self, tmp_path, text):
         path = tmp_path / "groups.txt"

@@ -64,7 +64,8 @@ class Columns:
 
     def apply(self, table: Table) -> Any:
         """The features of a table's rows: an array, or a sparse matrix if there are categories."""
-        absent = [part.name for part in self.parts if part.name not in set(table.names)]
+        there = set(table.names)
+        absent = [part.name for part in self.parts if part.name not in there]
         if absent:
             more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
             named = ", ".join(map(repr, absent[:3]))
@@ -121,23 +122,29 @@ def learn_columns(table: Table, leave_out: set[str]) -> Columns:
         place = {name: j for j, name in enumerate(table.names)}
         parts += _standard(names, wide[:, [place[name] for name in names]], dropped)
     else:
-        for name in names:
-            parts += _column(table, name, dropped)
+        parts += _one_by_one(table, names, dropped)
     if not parts:
         why = f" ({'; '.join(f'{k!r} is {v}' for k, v in list(dropped.items())[:3])})" if dropped else ""
         raise DataError(f"{table.path}: no column is left to learn from{why}")
     return Columns(parts, dropped)
 
 
-def _column(table: Table, name: str, dropped: dict[str, str]) -> list[Number | Category]:
-    cells = table.column(name)
-    numbers = as_numbers(table, name, cells)
-    if numbers is not None:
-        if np.isnan(numbers).all():
+def _one_by_one(table: Table, names: list[str], dropped: dict[str, str]) -> list[Number | Category]:
+    numeric: dict[str, Array] = {}
+    found: dict[str, Number | Category] = {}
+    for name in names:
+        cells = table.column(name)
+        numbers = as_numbers(table, name, cells)
+        if numbers is None:
+            found |= {part.name: part for part in _categories(table, name, cells, dropped)}
+        elif np.isnan(numbers).all():
             dropped[name] = "empty"
-            return []
-        return list(_standard([name], numbers[:, None], dropped))
-    return list(_categories(table, name, cells, dropped))
+        else:
+            numeric[name] = numbers
+    if numeric:
+        block = np.column_stack(list(numeric.values()))
+        found |= {part.name: part for part in _standard(list(numeric), block, dropped)}
+    return [found[name] for name in names if name in found]
 
 
 def _standard(names: list[str], block: Array, dropped: dict[str, str]) -> list[Number]:

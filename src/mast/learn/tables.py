@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +30,12 @@ class Table:
 
     def column(self, name: str) -> list[str]:
         """The cells of a column."""
-        j = self.names.index(name)
+        j = self._places[name]
         return [row[j] for row in self.rows]
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: j for j, name in enumerate(self.names)}
 
     def numbers(self) -> Array | None:
         """All cells as numbers, at once, if all of them are finite numbers."""
