@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array, frozen, vector
+from mast.arrays import Array, frozen, listed, vector
 from mast.errors import ArgumentError, NotExactError, SupportTooLargeError
 from mast.objectives import Objective, Sketched, mean
 from mast.randomness import Key, Purpose, whole
@@ -199,7 +199,7 @@ class Nodes(AbstractProblem):
     """
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        self._problems = list(problems)
+        self._problems = listed("problems", problems)
         if not self._problems:
             raise ArgumentError("Nodes needs at least one problem")
         for i, problem in enumerate(self._problems):

@@ -209,6 +209,32 @@ class TestGrouped:
             mast.Grouped(mast.Matrices([[[0.0, 1], [1, 0]], [[2.0, -1], [-1, 2]]]), [0, 1])
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: mast.Gaussian("a"),
+        lambda: mast.Gaussian(None),
+        lambda: mast.PermK(blocks=3),
+        lambda: mast.Matrices(3),
+        lambda: mast.Grouped(mast.Identity(), 5),
+        lambda: mast.Grouped(mast.Identity(), [0, [1]]),
+        lambda: mast.Mixture(mast.Identity()),
+        lambda: mast.Nodes(3),
+        lambda: mast.guarantee(3),
+        lambda: mast.sketches.parse(3),
+        lambda: mast.Problem(mast.Quadratic([[1.0]], [1.0]), mast.RandK(2)),
+    ],
+)
+def test_nonsense_gets_an_error_of_ours(make):
+    with pytest.raises(mast.MastError):
+        make()
+
+
+def test_many_blocks_and_many_probabilities_take_no_time():
+    assert len(mast.PermK(20_000).partition(20_000)) == 20_000
+    assert mast.Bernoulli(np.full(10**6, 0.5)).draw(10**6).indices.size > 0
+
+
 class TestMixture:
     def test_components_are_independent_of_the_choice(self):
         # were the choice and the component's mask made of the same words, they would be correlated

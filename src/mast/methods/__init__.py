@@ -27,7 +27,7 @@ METHODS: dict[str, type[Method]] = {
 
 def make(name: str, options: dict[str, Any]) -> Method:
     """The method of that name with these options; an unknown name or option is refused with what is known."""
-    if name not in METHODS:
+    if not isinstance(name, str) or name not in METHODS:
         raise ArgumentError(f"unknown method {name!r}; the methods are {', '.join(METHODS)}")
     known = METHODS[name]().options()
     unknown = sorted(set(options) - set(known))
@@ -50,6 +50,8 @@ def guarantee(
     >>> round(1 / mast.guarantee(problem, "dsgd").max_step_size(), 12)
     12.0
     """
+    if not isinstance(problem, AbstractProblem):
+        raise ArgumentError(f"guarantee takes a Problem or Nodes, got {type(problem).__name__}")
     return make(method, options).bind(problem, 0).guarantee(regime)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mast import randomness
-from mast.arrays import Array
+from mast.arrays import Array, number
 from mast.errors import ArgumentError
 from mast.methods.base import SingleMethod, spread
 from mast.problem import Problem
@@ -95,6 +95,7 @@ class OverSupport(SingleMethod):
 
 def probability_of(name: str, p: float) -> float:
     """A checked probability in (0, 1]."""
-    if not 0 < p <= 1:
+    value = number(name, p)
+    if not 0 < value <= 1:
         raise ArgumentError(f"{name} is a probability in (0, 1], got {p!r}")
-    return float(p)
+    return value

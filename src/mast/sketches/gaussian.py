@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mast import randomness
-from mast.arrays import Array
+from mast.arrays import Array, number
 from mast.errors import ArgumentError
 from mast.randomness import Key
 from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch, everything
@@ -27,7 +27,7 @@ class Gaussian(Sketch):
     """
 
     def __init__(self, sigma: float) -> None:
-        self.sigma = float(sigma)
+        self.sigma = number("sigma", sigma)
         if not (math.isfinite(self.sigma) and self.sigma > 0):
             raise ArgumentError(
                 f"sigma must be a positive number, got {sigma!r}; without noise use Identity()"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array, Indices, frozen
+from mast.arrays import Array, Indices, frozen, listed
 from mast.errors import ArgumentError, NotDiagonalError
 from mast.randomness import Key
 from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch
@@ -158,10 +158,12 @@ class Grouped(Sketch):
 
 def _labels(groups: Sequence[Any] | ArrayLike) -> Indices:
     """One group number per coordinate, from labels or from lists of members."""
-    rows: list[Any] = list(groups)  # type: ignore[arg-type]
+    rows = listed("groups", groups)
     if not rows:
         raise ArgumentError("there are no groups")
     if np.ndim(rows[0]) == 0:
+        if any(np.ndim(row) != 0 for row in rows) or None in rows:
+            raise ArgumentError("groups must be one label per coordinate, or lists of coordinates")
         labels = np.asarray(rows)
         if labels.ndim != 1 or (labels.dtype.kind == "f" and not np.isfinite(labels).all()):
             raise ArgumentError("groups must be one label per coordinate, or lists of coordinates")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mast import randomness
-from mast.arrays import Array, frozen, numbers, vector
+from mast.arrays import Array, frozen, listed, numbers, vector
 from mast.errors import ArgumentError, NotDiagonalError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Constants, DiagonalDraw, Draw, MatrixDraw, Sketch
@@ -26,7 +26,7 @@ class Matrices(Sketch):
     """
 
     def __init__(self, matrices: Sequence[ArrayLike], weights: ArrayLike | None = None) -> None:
-        stack = [numbers(f"matrix {i}", matrix, 2) for i, matrix in enumerate(matrices)]
+        stack = [numbers(f"matrix {i}", matrix, 2) for i, matrix in enumerate(listed("matrices", matrices))]
         if not stack:
             raise ArgumentError("Matrices needs at least one matrix")
         self.dim = stack[0].shape[0]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mast import randomness
-from mast.arrays import Array
+from mast.arrays import Array, listed
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Constants, Draw, Sketch
@@ -29,7 +29,7 @@ class Mixture(Sketch):
     """
 
     def __init__(self, sketches: Sequence[Sketch], weights: ArrayLike | None = None) -> None:
-        self.sketches = list(sketches)
+        self.sketches: list[Sketch] = listed("sketches", sketches)
         if not self.sketches or not all(isinstance(s, Sketch) for s in self.sketches):
             raise ArgumentError("Mixture takes a list of at least one sketch")
         self.weights = probabilities("weights", weights, len(self.sketches))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mast import randomness
-from mast.arrays import Array, Indices, frozen
+from mast.arrays import Array, Indices, frozen, listed
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose, whole
 from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch, everything, percent
@@ -193,7 +193,7 @@ class PermK(Sketch):
 def _checked_blocks(blocks: Sequence[ArrayLike]) -> list[Indices]:
     """The blocks as sorted index arrays, if they cover 0 .. d-1 exactly once."""
     checked = []
-    for number, block in enumerate(blocks):
+    for number, block in enumerate(listed("blocks", blocks)):
         array = np.asarray(block)
         if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
             raise ArgumentError(f"block {number} must be a list of coordinates (whole numbers)")

@@ -20,6 +20,8 @@ def parse(text: str) -> Sketch:
     (<Bernoulli(0.7): keeps 70 %>, <RandK(10): keeps 10 coordinates>, <RandK(0.1): keeps 10 %>,
     <PermK(4, redrawn): keeps 25 %, one of 4 blocks>)
     """
+    if not isinstance(text, str):
+        raise ArgumentError(f"a sketch is spelled as text, got {text!r}; examples are {EXAMPLES}")
     name, *values = text.strip().lower().split(":")
     try:
         if name == "identity" and not values:
