@@ -6,6 +6,10 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 FILES  := pyproject.toml constraints.txt
 PYTEST := $(BIN)/python -m pytest -n 2
 
+# Tests run in two processes and benchmarks compare single threads: more threads would only get in the way.
+test test-all bench: export OPENBLAS_NUM_THREADS = 1
+test test-all bench: export OMP_NUM_THREADS = 1
+
 .PHONY: demo test test-all check bench clean
 
 demo: $(VENV)/.demo

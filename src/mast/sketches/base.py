@@ -208,6 +208,8 @@ class Sketch(ABC):
     def separable(self, d: int) -> tuple[Indices, int] | None:
         """The labels of a fixed partition, and K, if S keeps one of K blocks, uniformly, times K.
 
+        The label -1 marks a coordinate that always survives, with scale 1.
+
         Then f_D splits into independent problems, one a block.
         """
         return None
