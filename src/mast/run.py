@@ -7,9 +7,7 @@ leaves the state of a whole step behind.
 
 from __future__ import annotations
 
-import math
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,20 +18,19 @@ from numpy.typing import ArrayLike
 
 from mast.arrays import Array, vector
 from mast.checkpoint import Checkpoint, fingerprint
-from mast.errors import ArgumentError, MastError, StepSizeWarning
+from mast.errors import ArgumentError, MastError
 from mast.methods import Method, make
 from mast.methods.base import State
 from mast.problem import AbstractProblem
 from mast.progress import Progress
 from mast.randomness import Key, whole
+from mast.step_sizes import StepSize, step_sizes_of
 from mast.theory import Guarantee
 from mast.trace import SAMPLES, SOLVABLE, Measure, frame, trace_steps
 
 if TYPE_CHECKING:
     import matplotlib.axes
     import pandas
-
-StepSize = float | str | Callable[[int], float]
 
 BURST = 0.1  # seconds between looks at the clock
 CHECKPOINT_EVERY = 5.0  # seconds between checkpoints
@@ -302,52 +299,3 @@ def _guarantee(method: Method, regime: str | None) -> tuple[Guarantee | None, st
 def start_of(problem: AbstractProblem, x0: ArrayLike | None) -> Array:
     """The point a run starts from: x0, or the shift."""
     return problem.shift.copy() if x0 is None else vector("x0", x0, problem.dim).copy()
-
-
-def step_sizes_of(
-    method: Method, step_size: StepSize, steps: int, regime: str | None = None
-) -> tuple[Callable[[int, int], Array], float | Callable[[int], float]]:
-    """The step sizes of steps t .. t+count-1 as a function of (t, count), and what was chosen."""
-    if callable(step_size):
-        rule = step_size
-        if steps > 0:
-            _warn_above(method, _one_size(rule(0), "the schedule's first step size"), steps, regime)
-        return lambda t, count: _sizes(rule, t, count), step_size
-    if isinstance(step_size, str):
-        if step_size != "theory":
-            raise ArgumentError(f'step_size must be "theory", a number or a function, got {step_size!r}')
-        size = method.default_step_size(steps, regime)
-    else:
-        size = _one_size(step_size, "step_size")
-        if size == 0:
-            raise ArgumentError("step_size must be positive: with 0 nothing moves")
-        _warn_above(method, size, steps, regime)
-    return (lambda t, count: np.full(count, size)), size
-
-
-def _sizes(rule: Callable[[int], float], t: int, count: int) -> Array:
-    return np.array(
-        [_one_size(rule(t + i), f"the schedule's step size at step {t + i}") for i in range(count)]
-    )
-
-
-def _one_size(value: Any, what: str) -> float:
-    """A step size: a finite number >= 0."""
-    try:
-        size = float(value)
-    except (TypeError, ValueError):
-        size = math.nan
-    if not (math.isfinite(size) and size >= 0):
-        raise ArgumentError(f"{what} must be a finite number >= 0, got {value!r}")
-    return size
-
-
-def _warn_above(method: Method, size: float, steps: int, regime: str | None) -> None:
-    """Say so if a step size is above what theory allows."""
-    try:
-        limit = method.default_step_size(steps, regime)
-    except MastError:
-        return  # there is no limit; the result's note says why
-    if size > limit * (1 + 1e-9):
-        text = f"step size {size:.4g} is {size / limit:.3g} times the limit {limit:.4g} of {method.name}"
-        warnings.warn(f"{text}: the run has no guarantee", StepSizeWarning, stacklevel=4)
