@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -73,6 +74,7 @@ def load(folder: Path, only: str = "") -> Iterator[tuple[str, Callable[[], Itera
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # dataclasses look their module up
         spec.loader.exec_module(module)
         if hasattr(module, "rows"):
             yield file.stem, module.rows
@@ -92,9 +94,9 @@ def run(folder: Path, only: str = "", as_json: bool = False) -> list[Row]:
                 rows.append(row)
                 sign = "<=" if row.at_most else ">="
                 met = "yes" if row.met else "[bold red]no[/]"
-                table.add_row(
-                    row.job, row.peer, f"{row.ratio:.3g}", f"{sign} {row.target:g}", met, row.detail
-                )
+                target = f"{sign} {row.target:g}"
+                table.add_row(row.job, row.peer, f"{row.ratio:.3g}", target, met, row.detail)
+                console.print(f"{row.job}: {row.ratio:.3g} ({target})", style="dim", highlight=False)
     if as_json:
         print(
             json.dumps({"machine": machine(), "rows": [{**asdict(r), "met": r.met} for r in rows]}, indent=2)
