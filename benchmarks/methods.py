@@ -144,7 +144,7 @@ def _extras(f: mast.Logistic) -> Row:
         def bare() -> None:
             mast.minimize(problem, "dsgd_sampled", steps, trace=steps)
 
-        ours, peer = best(full, bare, tries=2)
+        ours, peer = best(full, bare, tries=4)
     return Row(
         "a run of 10^7 steps with trace and checkpoint",
         "without",
