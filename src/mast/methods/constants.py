@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,19 @@ class Gap:
         if self.source == EXACT:
             return guarantee
         return replace(guarantee, assumptions=(*guarantee.assumptions, self.source))
+
+
+def constants_of(problem: Problem, gap: Gap) -> dict[str, Any]:
+    """L_f, mu_f, L_D, mu_D, L_max and gap, by the names that the statements take."""
+    f, c = problem.objective, problem.sketch.constants(problem.dim)
+    return {
+        "L_f": f.smoothness,
+        "mu_f": f.strong_convexity,
+        "L_D": c.L_D,
+        "mu_D": c.mu_D,
+        "L_max": c.L_max,
+        "gap": gap.value,
+    }
 
 
 def regime_of(problem: AbstractProblem, regime: str | None = None) -> str:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from mast import theory
 from mast.methods.base import SingleMethod, State, descend
-from mast.methods.constants import gap_of, regime_of
+from mast.methods.constants import constants_of, gap_of, regime_of
 
 
 @dataclass
@@ -25,16 +25,6 @@ class DSGD(SingleMethod):
 
     def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:
         """Theorem 2, 10 or 3, with the sharper gap where it is known."""
-        f, c = self.problem.objective, self.problem.sketch.constants(self.problem.dim)
         gap = gap_of(self.problem, effort, sharp=True)
-        return gap.mark(
-            theory.dsgd(
-                regime_of(self.problem, regime),
-                L_f=f.smoothness,
-                mu_f=f.strong_convexity,
-                L_D=c.L_D,
-                mu_D=c.mu_D,
-                L_max=c.L_max,
-                gap=gap.value,
-            )
-        )
+        numbers = constants_of(self.problem, gap)
+        return gap.mark(theory.dsgd(regime_of(self.problem, regime), **numbers))

@@ -13,7 +13,7 @@ from mast import randomness, theory
 from mast.arrays import Array, Indices
 from mast.errors import ArgumentError, MastError
 from mast.methods.base import SingleMethod, State, descend, spread
-from mast.methods.constants import gap_of, regime_of
+from mast.methods.constants import constants_of, gap_of, regime_of
 from mast.methods.sampled_loop import SampledLoop
 from mast.objectives import LinearModel
 from mast.randomness import Purpose, whole
@@ -81,32 +81,20 @@ class DSGDSampled(SingleMethod):
 
     def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:
         """Theorem 12, 13 or 4, with the constants of sampling terms."""
-        f, c = self.problem.objective, self.problem.sketch.constants(self.problem.dim)
+        f = self.problem.objective
         gap = gap_of(self.problem, effort)
+        numbers = constants_of(self.problem, gap)
         terms_gap = None
         if effort != "none":
             with contextlib.suppress(MastError):
                 terms_gap = max(f.infimum() - float(f.term_infima().mean()), 0.0)
-        A, B, C = theory.sampling_constants(
+        sampling = theory.sampling_constants(
             L_fi=f.term_smoothness,
             batch_size=self.batch_size,
             sketches=self.sketches,
             L_f=f.smoothness,
-            L_D=c.L_D,
-            L_max=c.L_max,
+            L_D=numbers["L_D"],
+            L_max=numbers["L_max"],
             terms_gap=terms_gap,
         )
-        return gap.mark(
-            theory.dsgd_inexact(
-                regime_of(self.problem, regime),
-                A=A,
-                B=B,
-                C=C,
-                L_f=f.smoothness,
-                mu_f=f.strong_convexity,
-                L_D=c.L_D,
-                mu_D=c.mu_D,
-                L_max=c.L_max,
-                gap=gap.value,
-            )
-        )
+        return gap.mark(theory.dsgd_inexact(regime_of(self.problem, regime), **sampling._asdict(), **numbers))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from mast import theory
 from mast.arrays import Array
 from mast.errors import ArgumentError
 from mast.methods.base import State
-from mast.methods.constants import gap_of, regime_of
+from mast.methods.constants import constants_of, gap_of, regime_of
 from mast.methods.support import OverSupport, probability_of
 
 
@@ -77,20 +77,7 @@ class LSVRDSG(OverSupport):
 
     def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:
         """Theorem 17 or 19, for the kind of batch."""
-        f, c = self.problem.objective, self.over.sketch.constants(self.problem.dim)
         gap = gap_of(self.over, effort)
-        return gap.mark(
-            theory.l_svrdsg(
-                regime_of(self.over, regime),
-                N=self.N,
-                b=self.b,
-                p=self.p,
-                batch=self.batch,
-                L_f=f.smoothness,
-                mu_f=f.strong_convexity,
-                L_D=c.L_D,
-                mu_D=c.mu_D,
-                L_max=c.L_max,
-                gap=gap.value,
-            )
-        )
+        numbers = constants_of(self.over, gap)
+        batches: dict[str, Any] = {"N": self.N, "b": self.b, "p": self.p, "batch": self.batch}
+        return gap.mark(theory.l_svrdsg(regime_of(self.over, regime), **batches, **numbers))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from mast import theory
 from mast.arrays import Array
 from mast.errors import NoGuaranteeError
 from mast.methods.base import State
+from mast.methods.constants import constants_of, gap_of
 from mast.methods.support import OverSupport, probability_of
 
 
@@ -83,16 +84,8 @@ class SPAGE(OverSupport):
         """Theorem 20, which needs no convexity."""
         if regime not in (None, "nonconvex"):
             raise NoGuaranteeError(f"S-PAGE has a statement for non-convex f only, none for {regime!r}")
-        c = self.over.sketch.constants(self.problem.dim)
         assert self.b_small is not None
-        return theory.s_page(
-            "nonconvex",
-            N=self.N,
-            b=self.b,
-            b_small=self.b_small,
-            p=self.p,
-            sigma_sq=0.0 if self.b == self.N else self.sigma_sq,
-            L_f=self.problem.objective.smoothness,
-            L_D=c.L_D,
-            L_max=c.L_max,
-        )
+        batches: dict[str, Any] = {"N": self.N, "b": self.b, "b_small": self.b_small, "p": self.p}
+        sigma_sq = 0.0 if self.b == self.N else self.sigma_sq
+        numbers = constants_of(self.over, gap_of(self.over, "none"))
+        return theory.s_page("nonconvex", sigma_sq=sigma_sq, **batches, **numbers)
