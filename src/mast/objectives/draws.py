@@ -7,6 +7,7 @@ blocks of a fixed partition do; compiled sweeps over the kept columns; and over 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -129,18 +130,18 @@ class Draws:
         pool.append(position)
 
 
-class Columns:
+class Columns(ABC):
     """Products with the kept columns of the data, for the rows that matter."""
 
     rows: Any  #: which rows, as an index
 
+    @abstractmethod
     def forward(self, t: Array) -> Array:
         """The kept columns times t, for those rows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def backward(self, r: Array) -> Array:
         """The transpose of that times r."""
-        raise NotImplementedError
 
 
 class Submatrix(Columns):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -160,8 +161,8 @@ class LinearModel(Objective):
         return self.loss.curvature_bound * self.design.largest_eigenvalue(self.rates)
 
     @property
-    def _penalty_smoothness(self) -> float:
-        raise NotImplementedError
+    @abstractmethod
+    def _penalty_smoothness(self) -> float: ...
 
     @property
     def smoothness(self) -> float:
@@ -175,9 +176,9 @@ class LinearModel(Objective):
         squares = self.loss.curvature_bound * weights * self.design.row_squares
         return frozen(squares + self._penalty_smoothness)
 
+    @abstractmethod
     def term_infima(self) -> Array:
         """f_i^inf of each term."""
-        raise NotImplementedError
 
     # ---- f_D -------------------------------------------------------------------------------
 
