@@ -37,8 +37,9 @@ ALLOWED = {
     "run": CORE | {"methods", "trace", "checkpoint", "progress", "plots", "step_sizes"},
     "learn": CORE | {"methods", "run", "data", "files", "plots", "progress"},
     "nn": CORE | {"files"},
-    "cluster": CORE | {"methods", "run", "nn", "data", "files"},
-    "federated": CORE | {"methods", "run", "nn", "cluster", "data", "files"},
+    "exchange": CORE | {"methods", "nn", "data", "files"},
+    "cluster": CORE | {"exchange", "methods", "run", "nn", "data", "files", "trace", "progress"},
+    "federated": CORE | {"exchange", "methods", "run", "nn", "data", "files", "trace", "progress"},
     "experiments": CORE | {"methods", "run", "data", "files", "learn", "nn", "plots"},
     "cli": CORE
     | {"methods", "run", "data", "files", "learn", "experiments", "bench", "advice", "advice_table"},
