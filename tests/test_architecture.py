@@ -36,7 +36,7 @@ ALLOWED = {
     "sweeps": CORE | {"methods", "run", "trace", "checkpoint", "progress", "files"},
     "run": CORE | {"methods", "trace", "checkpoint", "progress", "plots", "step_sizes"},
     "learn": CORE | {"methods", "run", "data", "files", "plots", "progress"},
-    "nn": CORE | {"files"},
+    "nn": CORE | {"files", "plots", "progress"},
     "exchange": CORE | {"methods", "nn", "data", "files"},
     "cluster": CORE | {"exchange", "methods", "run", "nn", "data", "files", "trace", "progress"},
     "federated": CORE | {"exchange", "methods", "run", "nn", "data", "files", "trace", "progress"},

@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 import mast
 from mast import files
 from mast.errors import ArgumentError, DataError
-from mast.learn.sketch_files import describe, rebuild
+from mast.sketches.stored import describe, rebuild
 from sketches.samples import SKETCHES, D
 
 

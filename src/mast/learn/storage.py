@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mast import files, theory
 from mast.errors import ArgumentError, DataError, MastError
-from mast.learn.sketch_files import describe, rebuild
+from mast.sketches.stored import describe, rebuild
 from mast.theory import Guarantee
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Sketches as JSON and arrays, for model files; and back, checked as their constructors check."""
+"""Sketches as JSON and arrays, for files; and back, checked as their constructors check."""
 
 from __future__ import annotations
 
