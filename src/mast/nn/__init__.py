@@ -9,6 +9,7 @@ each optimizer step; the loop, the optimizer and the checkpoints stay as they ar
 `Average`, `LSVRDSG`, `SPAGE`                gradient estimators: `backward(closure)` fills `.grad`
 `advise`                                     the step sizes that a sketch allows, from measured curvature
 `validate`                                   the traps in a model and its optimizer, with their fixes
+`save_delta`, `apply_delta`                  sparse files beside one base model
 `recalibrate`                                BatchNorm statistics for a submodel
 `mast.nn.lightning`, `mast.nn.transformers`  callbacks for the two trainers
 ===========================================  ===============================================================
@@ -26,6 +27,7 @@ except ImportError as error:
 
 from mast.nn.advice import Advice, advise
 from mast.nn.average import Average
+from mast.nn.deltas import Delta, apply_delta, read_delta, save_delta
 from mast.nn.l_svrdsg import LSVRDSG
 from mast.nn.s_page import SPAGE
 from mast.nn.sparsifier import Sparsifier, sparsify
@@ -37,10 +39,14 @@ __all__ = [
     "SPAGE",
     "Advice",
     "Average",
+    "Delta",
     "Finding",
     "Sparsifier",
     "advise",
+    "apply_delta",
+    "read_delta",
     "recalibrate",
+    "save_delta",
     "sparsify",
     "validate",
 ]

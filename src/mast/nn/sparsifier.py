@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -218,6 +219,12 @@ class Sparsifier:
         from mast.nn.submodels import report
 
         return report(self, evaluate, densities, draws, calibrate)
+
+    def save_delta(self, path: str | Path, **options: Any) -> Path:
+        """Write one submodel as a sparse delta to the shift, with the options of `mast.nn.save_delta`."""
+        from mast.nn.deltas import save_delta
+
+        return save_delta(self, path, **options)
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs besides the model's and the optimizer's states."""

@@ -1,0 +1,249 @@
+"""Sparse deltas: one base model, and a small file for each submodel v + S(x - v) of it.
+
+A delta file holds, for every sketched parameter, the numbers x - v where S keeps them. Where they belong
+follows from the draw's key and the sketch, which are in the header; a sketch that cannot be spelled there
+has its indices beside the numbers. The scale of S is in the header too, the numbers are unscaled.
+
+Everything else in the model's `state_dict` (biases, norms, BatchNorm's statistics) is not sparse. It is
+written whole, as it is after training, unless a base was named and has the same.
+The header knows a digest of each tensor of the base that the file relies on, so a wrong base is refused.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from mast.errors import ArgumentError, DataError, MastError
+from mast.nn import tensor_files
+from mast.nn.delta_parts import Part, coordinates, parts_of, rebuilt
+from mast.nn.tensor_files import digest
+from mast.nn.wrappers import unwrapped
+from mast.randomness import LAYOUT, Key
+from mast.sketches.stored import describe
+
+if TYPE_CHECKING:
+    from mast.nn.sparsifier import Sparsifier
+
+KIND, FORMAT = "delta", 1
+
+
+def save_delta(
+    sk: Sparsifier,
+    path: str | Path,
+    *,
+    seed: int | None = None,
+    key: Key | None = None,
+    base: nn.Module | Mapping[str, Tensor] | None = None,
+    scale: bool = True,
+    indices: bool | None = None,
+    dtype: torch.dtype | None = None,
+) -> Path:
+    """Write one submodel as a sparse delta to the shift v: `apply_delta(base, path)` gives v + S(x - v).
+
+    Parameters
+    ----------
+    sk
+        The handle that `sparsify` returned. Without a shift, v is 0 and the file needs no values of a base.
+    path
+        Where to write; what stood there is replaced when the new file is complete.
+    seed, key
+        Which draw: (seed, step 0, node 0), that of `sk.submodel(seed)`, or any key. By default seed 0.
+    base
+        The base model or its `state_dict`. With it, parameters that are not sketched and buffers
+        are written only if they differ from it; without it, all of them are.
+    scale
+        False: applying gives v + M(x - v) with the mask M of S instead of S itself. The
+        deltas of the blocks of a Perm-K partition then sum to x - v.
+    indices
+        True: write the kept coordinates. False: insist that they follow from the key. None: the smaller.
+    dtype
+        Round the numbers to this type, such as `torch.bfloat16`; None keeps them exactly.
+
+    >>> import mast, torch, tempfile
+    >>> model = torch.nn.Linear(4, 2)
+    >>> sk = mast.nn.sparsify(model, mast.RandK(3))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = mast.nn.save_delta(sk, folder + "/7.delta", seed=7)
+    ...     sub = mast.nn.apply_delta(torch.nn.Linear(4, 2), path)
+    >>> torch.equal(sub.weight, sk.submodel(7).weight), int((sub.weight != 0).sum())
+    (True, 3)
+    """
+    if seed is not None and key is not None:
+        raise ArgumentError("a draw is named by seed or by key, not by both")
+    key = Key(0 if seed is None else seed) if key is None else key
+    if sk._calls.inside:
+        raise MastError("save_delta() cannot be called inside a forward pass or sk.sample()")
+    parts = parts_of(sk, key)
+    replaced, digests, aliases = _others(sk, base)
+    arrays: dict[str, Any] = {}
+    spelled = None if indices else _spelled(sk, arrays, parts)
+    if spelled is None:
+        if indices is False:
+            raise ArgumentError(
+                f"what {sk.sketch!r} keeps here does not follow from the key in less room: leave indices=None"
+            )
+        arrays = {}
+    tensors = {f"sketch/{name}": torch.tensor(array) for name, array in arrays.items()}
+    tensors |= {f"whole/{name}": t for name, t in replaced.items()}
+    for part in parts:
+        tensors |= part.tensors(with_indices=spelled is None, dtype=dtype)
+    description = {
+        "layout": LAYOUT,
+        "key": {"seed": key.seed, "step": key.step, "node": key.node},
+        "label": sk.sketch._label(),
+        "sketch": spelled,
+        "scale": bool(scale),
+        "shift": sk.shift is not None,
+        "kept": sum(part.values.numel() for part in parts),
+        "dim": sk.dim,
+        "weights": [part.description(with_scale=spelled is None) for part in parts],
+        "base": digests,
+        "aliases": aliases,
+    }
+    return tensor_files.write(path, KIND, FORMAT, description, tensors)
+
+
+def apply_delta(model: nn.Module, path: str | Path, *, in_place: bool = False) -> nn.Module:
+    """A copy of the base model with the delta of a file applied: v + S(x - v). A wrong base is refused.
+
+    The base stays as it is, for the next file; `in_place=True` changes it instead.
+
+    >>> import mast, torch, tempfile
+    >>> base = torch.nn.Linear(4, 2)
+    >>> sk = mast.nn.sparsify(torch.nn.Linear(4, 2), mast.PermK(4), shift=base.state_dict())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = mast.nn.save_delta(sk, folder + "/7.delta", seed=7)
+    ...     sub = mast.nn.apply_delta(base, path)
+    >>> torch.equal(sub.weight, sk.submodel(7).weight), int((sub.weight != base.weight).sum())
+    (True, 2)
+    """
+    return read_delta(path).apply(model, in_place=in_place)
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What a delta file holds. Made by `read_delta`."""
+
+    path: Path
+    about: dict[str, Any]  # the header: key, sketch, scale, what was kept
+    parts: list[Part]
+    whole: dict[str, Tensor]  # what is not sparse, by name
+
+    def differences(self) -> dict[str, Tensor]:
+        """What is added to v, by parameter: S(x - v), or M(x - v) if it was saved with scale=False."""
+        return {part.name: part.difference(self.about["scale"]) for part in self.parts}
+
+    def apply(self, model: nn.Module, *, in_place: bool = False) -> nn.Module:
+        """The base with this delta; see `apply_delta`."""
+        model = unwrapped(model)
+        self._check(model.state_dict(keep_vars=True))
+        model = model if in_place else copy.deepcopy(model)
+        state = model.state_dict(keep_vars=True)
+        with torch.no_grad():
+            for name, difference in self.differences().items():
+                v = state[name].detach().cpu() if self.about["shift"] else None
+                state[name].copy_(difference if v is None else v + difference)
+            for name, tensor in self.whole.items():
+                state[name].copy_(tensor)
+        return model
+
+    def _check(self, state: Mapping[str, Tensor]) -> None:
+        """Refuse a model that is not the base, and say in what it differs."""
+        expected = {part.name: (part.shape, part.dtype) for part in self.parts}
+        expected |= {name: (t.shape, t.dtype) for name, t in self.whole.items()}
+        digests, aliases = self.about["base"], self.about["aliases"]
+        known = {**expected, **digests, **aliases}
+        for name in [*(n for n in known if n not in state), *(n for n in state if n not in known)]:
+            where = "has no" if name in known else "has another tensor,"
+            raise ArgumentError(f"the model is not the base of {self.path}: it {where} {name!r}")
+        for name, (shape, dtype) in expected.items():
+            t = state[name]
+            if t.shape != shape or t.dtype != dtype:
+                raise ArgumentError(
+                    f"the model is not the base of {self.path}: its {name!r} is {_form(t.shape, t.dtype)}, "
+                    f"that of the base {_form(shape, dtype)}"
+                )
+        wrong = [name for name, said in digests.items() if digest(state[name]) != said]
+        if wrong:
+            more = f" and {len(wrong) - 1} more of {len(digests)}" if len(wrong) > 1 else ""
+            raise ArgumentError(
+                f"the model is not the base of {self.path}: it has other values in {wrong[0]!r}{more}. "
+                "A delta fits the very weights that were the shift"
+            )
+        for name, first in aliases.items():
+            if state[name] is not state[first]:
+                raise ArgumentError(
+                    f"the model is not the base of {self.path}: there {name!r} and {first!r} were one tensor"
+                )
+
+
+def read_delta(path: str | Path) -> Delta:
+    """Read a delta file without a model; damaged and foreign files are refused."""
+    about, tensors = tensor_files.read(path, KIND, FORMAT)
+    if about.get("layout") != LAYOUT:
+        raise DataError(
+            f"{path} was written with version {about.get('layout')} of the layout of draws, this is version "
+            f"{LAYOUT}: the key would give other coordinates"
+        )
+    try:
+        parts = rebuilt(about, tensors)
+        whole = {name.removeprefix("whole/"): t for name, t in tensors.items() if name.startswith("whole/")}
+        fit = all(isinstance(about[name], dict) for name in ("base", "aliases", "key"))
+        if not fit or not isinstance(about["scale"], bool) or not isinstance(about["shift"], bool):
+            raise DataError("its header is not that of a delta")
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, MemoryError) as error:
+        raise DataError(f"{path} is damaged: its parts do not fit together ({error})") from error
+    return Delta(Path(path), about, parts, whole)
+
+
+def _others(
+    sk: Sparsifier, base: nn.Module | Mapping[str, Tensor] | None
+) -> tuple[dict[str, Tensor], dict[str, str], dict[str, str]]:
+    """What is not sketched and has to be written; digests of the base; second names of tensors."""
+    sketched = {w.name for w in sk.weights}
+    reference = base.state_dict() if isinstance(base, nn.Module) else dict(base or {})
+    replaced, digests, aliases = {}, {}, {}
+    first: dict[int, str] = {id(w.parameter): w.name for w in sk.weights}
+    for name, t in sk.model.state_dict(keep_vars=True).items():
+        if not isinstance(t, Tensor):
+            raise ArgumentError(f"{name!r} in the model's state_dict is no tensor: a delta cannot hold it")
+        if first.setdefault(id(t), name) != name:
+            aliases[name] = first[id(t)]
+        elif name in sketched:
+            if sk.shift is not None:
+                digests[name] = _base_digest(name, sk.shift[name].to(t.dtype), reference)
+        elif name in reference and digest(reference[name]) == digest(t):
+            digests[name] = digest(t)
+        else:
+            replaced[name] = t
+    return replaced, digests, aliases
+
+
+def _base_digest(name: str, v: Tensor, reference: Mapping[str, Tensor]) -> str:
+    said = digest(v)
+    if name in reference and digest(reference[name]) != said:
+        raise ArgumentError(f"base has other values in {name!r} than the shift that sparsify() was given")
+    return said
+
+
+def _spelled(sk: Sparsifier, arrays: dict[str, Any], parts: list[Part]) -> dict[str, Any] | None:
+    """The sketch as JSON, if it has such a form over plain coordinates and it is the smaller one."""
+    if coordinates(sk.drawing) != "plain":
+        return None
+    try:
+        spelled = describe(sk.sketch, arrays)
+    except ArgumentError:  # a sketch of the user's own
+        return None
+    there = sum(array.nbytes for array in arrays.values())
+    return spelled if there <= sum(part.index_bytes for part in parts) else None
+
+
+def _form(shape: torch.Size, dtype: torch.dtype) -> str:
+    return f"{' x '.join(map(str, shape)) or 'a scalar'} of {str(dtype).removeprefix('torch.')}"
