@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,24 @@ import numpy as np
 from mast import files
 from mast.arrays import Array
 from mast.errors import CheckpointError
+from mast.locks import exclusive
 from mast.methods import Method
 from mast.methods.base import State
 from mast.randomness import LAYOUT
 from mast.sketches import Sketch
-from mast.trace import rows_of, table_of, trace_steps
+from mast.trace import COLUMNS, rows_of, table_of, trace_steps
 
 FORMAT = 1
+#: what a checkpoint's description holds, and of which types
+FIELDS: dict[str, Any] = {
+    "identity": dict,
+    "step": int,
+    "seconds": int | float,
+    "diverged_at": int | None,
+    "step_size": int | float | None,
+    "schedule": str,
+    "numbers": dict,
+}
 
 
 def fingerprint(
@@ -93,11 +106,27 @@ class Stored:
     def restore(self, state: State) -> tuple[int, float, list[dict[str, Any]], int | None]:
         """Fill in the state; returns the step, the seconds, the rows, and where it diverged."""
         for part in fields(state):
+            fresh = getattr(state, part.name)
             stored = self.arrays.get(part.name, self.numbers.get(part.name))
             if stored is None:
                 raise CheckpointError(f"the checkpoint has no {part.name!r}: it is not of this version")
+            if not _alike(stored, fresh):
+                raise CheckpointError(
+                    f"the checkpoint is damaged: its {part.name!r} does not fit the problem"
+                )
             setattr(state, part.name, stored)
         return self.t, self.seconds, self.rows, self.diverged_at
+
+
+def _alike(stored: Any, fresh: Any) -> bool:
+    """Whether a stored part of a state can take the place of that of a fresh one."""
+    if isinstance(fresh, np.ndarray):
+        return (
+            isinstance(stored, np.ndarray)
+            and stored.dtype == fresh.dtype
+            and stored.shape == (fresh.shape if fresh.size else stored.shape)
+        )
+    return isinstance(stored, int if isinstance(fresh, int) else int | float)
 
 
 class Checkpoint:
@@ -108,22 +137,31 @@ class Checkpoint:
         if not path.parent.is_dir():
             raise CheckpointError(f"the folder of the checkpoint {str(path)!r} does not exist")
 
+    def alone(self) -> AbstractContextManager[None]:
+        """Hold the file for one run: another process that asks for it meanwhile is refused."""
+        return exclusive(self.path)
+
     def step_size(self) -> float | None:
         """The step size of the stored run, if there is one with a constant step size."""
-        loaded = self._loaded()
+        loaded = self._loaded
         return None if loaded is None else loaded[0]["step_size"]
 
+    @cached_property
     def _loaded(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
         if not self.path.exists():
             return None
         description, arrays = files.load(self.path)
         if description.get("kind") != "checkpoint" or description.get("format") != FORMAT:
             raise CheckpointError(f"{self.path} is not a checkpoint of this version of MAST")
+        wrong = [name for name, kinds in FIELDS.items() if not isinstance(description.get(name), kinds)]
+        table = arrays.get("trace", np.zeros(0))
+        if wrong or table.shape[1:] != (len(COLUMNS),) or table.dtype != np.float64:
+            raise CheckpointError(f"{self.path} is damaged: its {(wrong or ['trace'])[0]!r} is not right")
         return description, arrays
 
     def read(self, steps: int, schedule: Callable[[int, int], Array]) -> Stored | None:
         """What is stored, or None if there is no file yet; another run's checkpoint is refused."""
-        loaded = self._loaded()
+        loaded = self._loaded
         if loaded is None:
             return None
         description, arrays = loaded
@@ -143,11 +181,10 @@ class Checkpoint:
             raise CheckpointError(
                 f"{self.path} belongs to another run: its step_size followed another schedule"
             )
-        rows = rows_of(arrays.pop("trace"))
         return Stored(
             description["step"],
             description["seconds"],
-            rows,
+            rows_of(arrays["trace"]),
             description["diverged_at"],
             description["numbers"],
             arrays,

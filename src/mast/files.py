@@ -12,7 +12,9 @@ import io
 import json
 import os
 import secrets
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,11 @@ from numpy.typing import NDArray
 from mast.errors import DataError
 
 _MAGIC = b"MAST1\n"
+#: what reading a zip file of arrays raises where it is none: a right checksum does not make it one
+_UNREADABLE = (
+    ValueError, KeyError, OSError, EOFError, RuntimeError, MemoryError, TypeError, AttributeError,
+    struct.error, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 def write(path: Path, content: bytes) -> None:
@@ -51,7 +58,7 @@ def save(path: Path, description: Mapping[str, Any], arrays: Mapping[str, NDArra
     text = np.frombuffer(json.dumps(description, sort_keys=True).encode(), dtype=np.uint8)
     np.savez(body, **{f"array_{name}": array for name, array in arrays.items()}, description=text)  # type: ignore[arg-type]
     content = body.getvalue()
-    write(path, _MAGIC + hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+    write(path, _head(content) + content)
 
 
 def load(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -63,16 +70,23 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     head, content = raw[: len(_MAGIC) + 65], raw[len(_MAGIC) + 65 :]
     if not head.startswith(_MAGIC):
         raise DataError(f"{path} is not a file of MAST's: it does not begin with its mark")
-    if head[len(_MAGIC) : -1].decode("ascii", "replace") != hashlib.sha256(content).hexdigest():
+    if head != _head(content):
         raise DataError(f"{path} is damaged: its checksum does not fit its content")
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as stored:
             arrays = {
                 name.removeprefix("array_"): stored[name] for name in stored.files if name != "description"
             }
-            return json.loads(bytes(stored["description"])), arrays
-    except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} is damaged: {error}") from error
+            description = json.loads(bytes(stored["description"]))
+    except _UNREADABLE as error:
+        raise DataError(f"{path} is damaged: {error or type(error).__name__}") from error
+    if not isinstance(description, dict):
+        raise DataError(f"{path} is damaged: it has no description")
+    return description, arrays
+
+
+def _head(content: bytes) -> bytes:
+    return _MAGIC + hashlib.sha256(content).hexdigest().encode() + b"\n"
 
 
 def digest(*parts: Any) -> str:

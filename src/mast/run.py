@@ -7,6 +7,7 @@ leaves the state of a whole step behind.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -129,7 +130,7 @@ def minimize(
     tol
         Stop with status "converged" when the squared gradient of f_D is at most this.
     checkpoint
-        A file to save to and to continue from.
+        A file to save to and to continue from; one process at a time may use it.
     progress
         Show a progress bar; by default on a terminal only.
 
@@ -153,13 +154,14 @@ def minimize(
     saved = None
     if checkpoint is not None:
         saved = Checkpoint(Path(checkpoint), fingerprint(bound, step_size, regime, start))
-        if step_size == "theory":  # a longer run continues with the step size it began with
-            step_size = saved.step_size() or step_size
-    schedule, chosen = step_sizes_of(bound, step_size, steps, regime)
-    run = _Run(
-        bound, schedule, Measure(problem, samples), steps, tol, saved, Progress(steps, method, progress)
-    )
-    status = run.go(start, trace_steps(steps, trace))
+    with contextlib.nullcontext() if saved is None else saved.alone():
+        if saved is not None and step_size == "theory":
+            step_size = saved.step_size() or step_size  # a longer run continues with the one it began with
+        schedule, chosen = step_sizes_of(bound, step_size, steps, regime)
+        run = _Run(
+            bound, schedule, Measure(problem, samples), steps, tol, saved, Progress(steps, method, progress)
+        )
+        status = run.go(start, trace_steps(steps, trace))
     return Result(
         run.state.x.copy(),
         status,
@@ -209,6 +211,7 @@ class _Run:
             try:
                 if not self.rows:
                     self._record()
+                    self._save()  # a place that cannot be written to is better known before the work
                 status = self._advance_to(stops)
             except KeyboardInterrupt:
                 status = "interrupted"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mast import __version__, files
 from mast.checkpoint import FORMAT, fingerprint
-from mast.errors import ArgumentError, StepSizeWarning
+from mast.errors import ArgumentError, DataError, StepSizeWarning
+from mast.locks import exclusive
 from mast.methods import make
 from mast.problem import AbstractProblem
 from mast.progress import Progress
@@ -21,6 +25,7 @@ from mast.trace import COLUMNS, SAMPLES, table_of, trace_steps
 if TYPE_CHECKING:
     import pandas
 
+KIND = "run of a sweep"
 MethodSpec = str | tuple[str, Mapping[str, Any]]
 
 
@@ -140,7 +145,10 @@ def _folder(cache: str | Path | bool, problem: AbstractProblem) -> Path | None:
 
         cache = Path(platformdirs.user_cache_dir("mast")) / "sweeps"
     folder = Path(cache)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{folder}: the folder cannot be made: {error.strerror or error}") from error
     return folder
 
 
@@ -164,7 +172,6 @@ def _one(
     """Run a cell, or read it from the folder."""
     from threadpoolctl import threadpool_limits
 
-    steps = common["steps"]
     with threadpool_limits(1), warnings.catch_warnings():  # one thread: the same bits in any process
         warnings.simplefilter("ignore", StepSizeWarning)  # sweeps look beyond the limit on purpose
         path = None
@@ -172,27 +179,54 @@ def _one(
             name = _name(problem, cell, common)
             path = folder / f"{name}.cell"
             if path.exists():
-                description, arrays = files.load(path)
-                return number, cell, description["step_size"], description["status"], arrays["trace"]
-        result = minimize(
-            problem,
-            cell.method,
-            step_size=cell.step_size,
-            seed=cell.seed,
-            checkpoint=None if path is None else path.with_suffix(".part"),
-            progress=False,
-            **common,
-            **cell.options,
-        )
+                return number, cell, *_stored(path)
+        # another process that sweeps over the same cell computes it, and we wait for its result
+        with contextlib.nullcontext() if path is None else exclusive(path, wait=True):
+            if path is not None and path.exists():
+                return number, cell, *_stored(path)
+            return number, cell, *_computed(problem, cell, common, path)
+
+
+def _computed(
+    problem: AbstractProblem, cell: Cell, common: dict[str, Any], path: Path | None
+) -> tuple[float, str, Any]:
+    """The step size, the status and the table of a run, kept at the path if there is one."""
+    result = minimize(
+        problem,
+        cell.method,
+        step_size=cell.step_size,
+        seed=cell.seed,
+        checkpoint=None if path is None else path.with_suffix(".part"),
+        progress=False,
+        **common,
+        **cell.options,
+    )
     if result.status == "interrupted":  # its checkpoint stays, and the next sweep continues it
         raise KeyboardInterrupt
     assert isinstance(result.step_size, float)
     table = table_of(result.rows)
     if path is not None:
-        description = {"kind": "cell", "step_size": result.step_size, "status": result.status, "steps": steps}
-        files.save(path, description, {"trace": table})
+        numbers = {"step_size": result.step_size, "status": result.status, "steps": common["steps"]}
+        files.save(path, {"kind": KIND, "name": path.stem, **numbers}, {"trace": table})
         path.with_suffix(".part").unlink(missing_ok=True)
-    return number, cell, result.step_size, result.status, table
+    return result.step_size, result.status, table
+
+
+def _stored(path: Path) -> tuple[float, str, Any]:
+    """The same from a file; a damaged one, and one of another run, is refused."""
+    description, arrays = files.load(path)
+    table = arrays.get("trace", np.zeros(0))
+    size, status = description.get("step_size"), description.get("status")
+    if description.get("kind") != KIND or description.get("name") != path.stem:
+        raise DataError(f"{path} holds another run than its name says: delete it, and it is computed again")
+    if (
+        not isinstance(size, float)
+        or not isinstance(status, str)
+        or table.shape[1:] != (len(COLUMNS),)
+        or table.dtype != np.float64
+    ):
+        raise DataError(f"{path} is damaged: delete it, and it is computed again")
+    return size, status, table
 
 
 def _name(problem: AbstractProblem, cell: Cell, common: dict[str, Any]) -> str:
@@ -200,4 +234,4 @@ def _name(problem: AbstractProblem, cell: Cell, common: dict[str, Any]) -> str:
     bound = make(cell.method, cell.options).bind(problem, cell.seed)
     identity = fingerprint(bound, cell.step_size, None, start_of(problem, common["x0"]))
     measured = (common["trace"], common["samples"], common["tol"])
-    return files.digest(FORMAT, __version__, sorted(identity.items()), *measured)
+    return files.digest(FORMAT, KIND, __version__, sorted(identity.items()), *measured)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mast.errors import ArgumentError, BiasedSketchError, NoGuaranteeError
+from mast.errors import ArgumentError, BiasedSketchError, MastError, NoGuaranteeError
 
 Array = NDArray[np.float64]
 
@@ -97,6 +98,10 @@ def per_node(name: str, value: Any, M: int, check: Any = positive) -> Array:
     array = np.asarray(value)
     if array.ndim > 1 or array.size not in (1, M):
         raise ArgumentError(f"{name} must have one value or {M} (one per node), and has shape {array.shape}")
+    if array.dtype.kind == "f" and array.size > 16 and np.isfinite(array).all():
+        with contextlib.suppress(MastError):  # said below, of the first number that is wrong
+            check(name, float(array.min()))  # every check is a limit from below
+            return array.astype(np.float64)
     checked = [check(name, entry) for entry in array.ravel().tolist()]
     return np.array(checked * M if len(checked) == 1 else checked, dtype=np.float64)
 
