@@ -36,14 +36,82 @@ class Rounds(State):
     sent: Any = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
+@dataclass(frozen=True)
+class Roster:
+    """Who takes part in a round, with which weight and which key: all of it a function of the seed.
+
+    It knows nothing of the nodes' data, so that a server can have it without them.
+
+    >>> roster = Roster(seed=0, nodes=4, participation=[1.0, 0.5, 0.5, 1.0])
+    >>> roster.taking_part(0)
+    [(0, 1.0), (1, 2.0), (2, 2.0), (3, 1.0)]
+    >>> roster.key(5, 3)
+    Key(seed=0, step=5, node=3, index=0)
+    """
+
+    seed: int
+    nodes: int
+    #: nodes this far apart draw independently, whatever their sketches
+    stride: int = 1
+    coupling: str = "independent"
+    participation: Any = 1.0
+    participants: int | None = None
+    shares: Array = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.coupling not in ("independent", "disjoint"):
+            raise ArgumentError(f'coupling must be "independent" or "disjoint", got {self.coupling!r}')
+        object.__setattr__(self, "shares", self._shares())
+        if self.participants is not None:
+            object.__setattr__(self, "participants", whole("participants", self.participants))
+            if not 1 <= self.participants <= self.nodes:
+                raise ArgumentError(f"participants must lie in 1 .. {self.nodes}, got {self.participants}")
+            if (self.shares < 1).any():
+                raise ArgumentError("give participation or participants, not both")
+
+    def _shares(self) -> Array:
+        """Each node's probability of taking part."""
+        q = vector("participation", np.atleast_1d(self.participation))
+        if q.size not in (1, self.nodes) or not ((q > 0) & (q <= 1)).all():
+            raise ArgumentError(
+                f"participation is one probability in (0, 1], or one for each of the {self.nodes} nodes; "
+                "for m of the nodes pass participants=m"
+            )
+        return np.broadcast_to(q, (self.nodes,))
+
+    def taking_part(self, t: int) -> list[tuple[int, float]]:
+        """The nodes of round t, ascending, and the weight of each one's answer."""
+        if self.participants is not None:
+            key = Key(self.seed, t)
+            chosen = randomness.permutation(key, Purpose.PARTICIPATION, self.nodes, 0, self.participants)
+            return [(int(i), self.nodes / self.participants) for i in np.sort(chosen)]
+        return [
+            (i, 1 / q)
+            for i, q in enumerate(self.shares.tolist())
+            if q == 1 or randomness.uniform(Key(self.seed, t, i), Purpose.PARTICIPATION) < q
+        ]
+
+    def key(self, t: int, i: int) -> Key:
+        """The key of node i's draw in round t; all that a node needs to rebuild its sketch."""
+        if self.coupling == "independent" and self.stride * self.nodes >= 1 << 32:
+            return Key(self.seed, t).child(i)  # more nodes than a key can number that far apart
+        return Key(self.seed, t, i if self.coupling == "disjoint" else i * self.stride)
+
+
 def message_to(x: Array, draw: Draw) -> Array:
     """What the server sends: the values that the node's sketch keeps."""
     return x[draw.indices] if isinstance(draw, DiagonalDraw) else x.copy()
 
 
-def node_answer(problem: Problem, draw: Draw, values: Array, step_size: float, local_steps: int) -> Array:
-    """What a node does: gradient steps on f_S from the values it got; it sends their gradients' sum back."""
-    x = problem.shift.copy()
+def node_answer(
+    problem: Problem, draw: Draw, values: Array, step_size: float, local_steps: int, room: Array | None = None
+) -> Array:
+    """What a node does: gradient steps on f_S from the values it got; it sends their gradients' sum back.
+
+    `room` is a copy of the shift to work in, which is left as it was: with it the cost is that of what
+    the draw keeps.
+    """
+    x = problem.shift.copy() if room is None else room
     place = draw.indices if isinstance(draw, DiagonalDraw) else slice(None)
     x[place] = values
     total = np.zeros_like(values)
@@ -51,6 +119,8 @@ def node_answer(problem: Problem, draw: Draw, values: Array, step_size: float, l
         gradient = problem.objective.sketched_gradient(x, draw, problem.shift)
         total += gradient
         x[place] -= step_size * gradient
+    if room is not None:
+        x[place] = problem.shift[place]
     return total
 
 
@@ -84,31 +154,23 @@ class Distributed(Method):
 
     def prepare(self) -> None:
         """Check the options."""
-        M = self.M = len(self.problem.problems)
-        if self.coupling not in ("independent", "disjoint"):
-            raise ArgumentError(f'coupling must be "independent" or "disjoint", got {self.coupling!r}')
+        problems = self.problem.problems
+        self.M = len(problems)
         self.local_steps = whole("local_steps", self.local_steps)
         if self.local_steps < 1:
             raise ArgumentError(f"local_steps must be at least 1, got {self.local_steps}")
-        self.shares = self._shares(M)
-        #: nodes this far apart draw independently, whatever their sketches
-        self.stride = math.lcm(*(p.sketch.stride for p in self.problem.problems))
-        if self.participants is not None:
-            self.participants = whole("participants", self.participants)
-            if not 1 <= self.participants <= M:
-                raise ArgumentError(f"participants must lie in 1 .. {M}, got {self.participants}")
-            if (self.shares < 1).any():
-                raise ArgumentError("give participation or participants, not both")
+        self.stride = math.lcm(*(p.sketch.stride for p in problems))
+        self._roster = self._made_roster()
 
-    def _shares(self, M: int) -> Array:
-        """Each node's probability of taking part."""
-        q = vector("participation", np.atleast_1d(self.participation))
-        if q.size not in (1, M) or not ((q > 0) & (q <= 1)).all():
-            raise ArgumentError(
-                f"participation is one probability in (0, 1], or one for each of the {M} nodes; for m of the "
-                "nodes pass participants=m"
-            )
-        return np.broadcast_to(q, (M,))
+    @property
+    def roster(self) -> Roster:
+        """Who takes part when, for the seed that the method has now."""
+        if self._roster.seed != self.seed:
+            self._roster = self._made_roster()
+        return self._roster
+
+    def _made_roster(self) -> Roster:
+        return Roster(self.seed, self.M, self.stride, self.coupling, self.participation, self.participants)
 
     def start(self, x0: Array) -> Rounds:
         """Nothing sent yet."""
@@ -118,21 +180,11 @@ class Distributed(Method):
 
     def taking_part(self, t: int) -> list[tuple[int, float]]:
         """The nodes of round t, ascending, and the weight of each one's answer."""
-        if self.participants is not None:
-            chosen = randomness.permutation(self.key(t), Purpose.PARTICIPATION, self.M, 0, self.participants)
-            return [(int(i), self.M / self.participants) for i in np.sort(chosen)]
-        return [
-            (i, 1 / q)
-            for i, q in enumerate(self.shares.tolist())
-            if q == 1 or randomness.uniform(self.key(t, node=i), Purpose.PARTICIPATION) < q
-        ]
+        return self.roster.taking_part(t)
 
     def node_key(self, t: int, i: int) -> Key:
-        """The key of node i's draw in round t; all that a node needs to rebuild its sketch."""
-        key = self.key(t)
-        if self.coupling == "independent" and self.stride * self.M >= 1 << 32:
-            return key.child(i)  # more nodes than a key can number that far apart
-        return Key(key.seed, t, i if self.coupling == "disjoint" else i * self.stride)
+        """The key of node i's draw in round t."""
+        return self.roster.key(t, i)
 
     def node_draw(self, t: int, i: int) -> Draw:
         """The sketch of node i in round t."""
@@ -166,7 +218,7 @@ class Distributed(Method):
                 mu_D=[c.mu_D for c in constants],
                 L_max=[c.L_max for c in constants],
                 gap=gap.value,
-                participation=self.shares,
+                participation=self.roster.shares,
                 participants=self.participants,
                 local_steps=self.local_steps,
             )

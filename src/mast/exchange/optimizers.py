@@ -1,0 +1,174 @@
+"""What the server does with the aggregated gradient estimate h: SGD, momentum, Adam.
+
+SGD is the method that theory speaks of. The others remember vectors as long as x; all of their state
+is in `arrays`, so that a checkpoint continues bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mast.errors import ArgumentError
+from mast.exchange.messages import Values
+
+EXAMPLES = "sgd, momentum, momentum:0.9, adam, adam:0.9:0.999"
+
+
+class Optimizer(ABC):
+    """x <- x - step_size * direction(h)."""
+
+    name: ClassVar[str]
+    #: x <- x - step_size h and nothing else, so that each answer can be subtracted as it comes
+    plain: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, Values] = {}
+
+    def start(self, x: Values) -> None:  # noqa: B027
+        """Make the state for a vector like x; nothing by default."""
+
+    @abstractmethod
+    def step(self, x: Values, h: Values, step_size: float, t: int) -> None:
+        """Change x; t counts from 0. `h` may be overwritten."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """How it is spelled, with its numbers."""
+
+
+class SGD(Optimizer):
+    """x <- x - g h."""
+
+    name = "sgd"
+    plain = True
+
+    def step(self, x: Values, h: Values, step_size: float, t: int) -> None:
+        """One step."""
+        h *= x.dtype.type(step_size)
+        x -= h
+
+    @property
+    def label(self) -> str:
+        """Without numbers."""
+        return "sgd"
+
+
+class Momentum(Optimizer):
+    """m <- beta m + h, x <- x - g m (Polyak's heavy ball, as torch.optim.SGD has it).
+
+    >>> x, optimizer = np.zeros(1), Momentum(0.5)
+    >>> optimizer.start(x)
+    >>> for t in range(2):
+    ...     optimizer.step(x, np.array([1.0]), 0.1, t)
+    >>> x
+    array([-0.25])
+    """
+
+    name = "momentum"
+
+    def __init__(self, beta: float = 0.9) -> None:
+        super().__init__()
+        self.beta = _in_unit("momentum's beta", beta)
+
+    def start(self, x: Values) -> None:
+        """No momentum yet."""
+        self.arrays = {"m": np.zeros_like(x)}
+
+    def step(self, x: Values, h: Values, step_size: float, t: int) -> None:
+        """One step."""
+        m = self.arrays["m"]
+        m *= m.dtype.type(self.beta)
+        m += h
+        x -= x.dtype.type(step_size) * m
+
+    @property
+    def label(self) -> str:
+        """With beta."""
+        return f"momentum:{self.beta!r}"
+
+
+class Adam(Optimizer):
+    """Adam (Kingma and Ba, 2015) with its bias correction, as torch.optim.Adam has it.
+
+    >>> x, optimizer = np.zeros(2), Adam()
+    >>> optimizer.start(x)
+    >>> optimizer.step(x, np.array([3.0, -5.0]), 0.1, 0)
+    >>> x.round(6)
+    array([-0.1,  0.1])
+    """
+
+    name = "adam"
+
+    def __init__(self, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
+        super().__init__()
+        self.beta1, self.beta2 = _in_unit("adam's beta1", beta1), _in_unit("adam's beta2", beta2)
+        if not (math.isfinite(epsilon) and epsilon > 0):
+            raise ArgumentError(f"adam's epsilon must be a positive number, got {epsilon!r}")
+        self.epsilon = epsilon
+
+    def start(self, x: Values) -> None:
+        """No moments yet."""
+        self.arrays = {"m": np.zeros_like(x), "s": np.zeros_like(x)}
+
+    def step(self, x: Values, h: Values, step_size: float, t: int) -> None:
+        """One step."""
+        m, s = self.arrays["m"], self.arrays["s"]
+        kind = x.dtype.type
+        m *= kind(self.beta1)
+        m += kind(1 - self.beta1) * h
+        s *= kind(self.beta2)
+        h *= h
+        s += kind(1 - self.beta2) * h
+        correction = math.sqrt(1 - self.beta2 ** (t + 1))
+        root = np.sqrt(s, out=h)
+        root /= kind(correction)
+        root += kind(self.epsilon)
+        np.divide(m, root, out=root)
+        root *= kind(step_size / (1 - self.beta1 ** (t + 1)))
+        x -= root
+
+    @property
+    def label(self) -> str:
+        """With its numbers."""
+        return f"adam:{self.beta1!r}:{self.beta2!r}:{self.epsilon!r}"
+
+
+_KINDS: dict[str, tuple[Callable[..., Optimizer], int]] = {
+    "sgd": (SGD, 0),
+    "momentum": (Momentum, 1),
+    "adam": (Adam, 3),
+}
+
+
+def parse_optimizer(text: str | Optimizer) -> Optimizer:
+    """The optimizer that a text such as ``momentum:0.9`` names.
+
+    >>> parse_optimizer("adam:0.8").label
+    'adam:0.8:0.999:1e-08'
+    """
+    if isinstance(text, Optimizer):
+        return text
+    name, *numbers = str(text).strip().lower().split(":")
+    made, most = _KINDS.get(name, (None, 0))
+    if made is None or len(numbers) > most:
+        raise ArgumentError(f"unknown server optimizer {text!r}; examples are {EXAMPLES}")
+    try:
+        values = [float(number) for number in numbers]
+    except ValueError:
+        raise ArgumentError(
+            f"the server optimizer {text!r} has a bad number; examples are {EXAMPLES}"
+        ) from None
+    return made(*values)
+
+
+def _in_unit(name: str, value: Any) -> float:
+    share = float(value)
+    if not 0 <= share < 1:
+        raise ArgumentError(f"{name} must lie in [0, 1), got {value!r}")
+    return share

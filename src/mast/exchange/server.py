@@ -1,0 +1,310 @@
+"""The server: the point x, who gets which values, and what is done with the answers.
+
+Engines carry the messages. A round is
+
+    for message in server.messages():   # ascending nodes
+        ...                             # bring message.buffer to node message.header.node
+    for answer in ...:                  # ascending nodes; nodes may be missing
+        server.absorb(answer)
+    server.close()
+
+The order of sums is fixed: answers count in the order of the nodes' numbers, so every engine gives
+the same bits, and those of ``mast.minimize(..., "distributed")`` with the optimizer "sgd".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mast import files
+from mast.errors import ArgumentError, CheckpointError, DataError
+from mast.exchange.messages import Header, Kind, Message, Values
+from mast.exchange.optimizers import Optimizer, parse_optimizer
+from mast.exchange.parts import Capacity, Part, checked_dtype
+from mast.methods.distributed import Roster
+from mast.randomness import LAYOUT, whole
+
+FORMAT = 1
+TOO_LARGE = 1e100  # a coordinate beyond this is a divergence, as in `mast.minimize`
+
+
+class Server:
+    """One training run, seen from the server.
+
+    Parameters
+    ----------
+    x0
+        Where to start: a vector of float64 or float32, which is also the precision of all sums.
+    capacities
+        One a node: which part of x a key keeps.
+    roster
+        Who takes part when, and with which key.
+    step_size
+        Of the server, and of the nodes' local steps unless `local_step_size` says otherwise.
+    optimizer
+        "sgd" (the one that theory speaks of), "momentum:0.9" or "adam".
+    local_steps
+        Gradient steps a node takes in a round.
+    wire
+        The dtype that values travel as; x's own if None.
+    run
+        A digest of what the nodes must have in common with the server; see `digest_of_run`.
+
+    >>> import mast
+    >>> from mast.exchange import Coordinates, ProblemWorker, Roster
+    >>> problem = mast.Problem(mast.Quadratic([[2.0, 0.0], [0.0, 4.0]], [1.0, 1.0]), mast.RandK(1))
+    >>> server = Server(np.zeros(2), [Coordinates(problem.sketch, 2)] * 3, Roster(0, nodes=3), step_size=0.1)
+    >>> workers = [ProblemWorker(problem) for _ in range(3)]
+    >>> for _ in range(2):
+    ...     answers = [workers[m.header.node].answer(m) for m in server.messages()]
+    ...     for answer in answers:
+    ...         server.absorb(answer)
+    ...     server.close()
+    >>> server.t, server.x.round(4), server.received.tolist()
+    (2, array([0.1156, 0.1244]), [144, 144, 144])
+    """
+
+    def __init__(
+        self,
+        x0: Values,
+        capacities: Sequence[Capacity],
+        roster: Roster,
+        *,
+        step_size: float,
+        optimizer: str | Optimizer = "sgd",
+        local_steps: int = 1,
+        local_step_size: float | None = None,
+        wire: Any = None,
+        run: int = 0,
+    ) -> None:
+        self.x: Values = np.array(x0, dtype=checked_dtype(np.asarray(x0).dtype))
+        self.capacities, self.roster = list(capacities), roster
+        self._check()
+        self.step_size = _positive("step_size", step_size)
+        self.local_step_size = (
+            self.step_size if local_step_size is None else _positive("local_step_size", local_step_size)
+        )
+        self.local_steps = whole("local_steps", local_steps)
+        if self.local_steps < 1:
+            raise ArgumentError(f"local_steps must be at least 1, got {self.local_steps}")
+        self.optimizer = parse_optimizer(optimizer)
+        self.optimizer.start(self.x)
+        self.wire = self.x.dtype if wire is None else checked_dtype(wire)
+        self.run = run
+        self.t = 0  #: rounds done
+        self.received: NDArray[np.int64] = np.zeros(
+            len(self.capacities), dtype=np.int64
+        )  #: bytes to each node
+        self.sent: NDArray[np.int64] = np.zeros(len(self.capacities), dtype=np.int64)  #: bytes from each node
+        self.diverged = False
+        self._sketches = fingerprint_of(self.capacities)
+        self._parts: dict[int, Part] = {}  # of the round that is under way
+        self._last = -1
+        self._h: Values | None = None
+
+    def _check(self) -> None:
+        if self.x.ndim != 1:
+            raise ArgumentError(f"x0 must be a vector, got shape {self.x.shape}")
+        if len(self.capacities) != self.roster.nodes:
+            raise ArgumentError(f"there are {len(self.capacities)} capacities for {self.roster.nodes} nodes")
+        for i, capacity in enumerate(self.capacities):
+            if capacity.dim != self.x.size:
+                raise ArgumentError(
+                    f"node {i} ({capacity.label}) has {capacity.dim} coordinates, x has {self.x.size}"
+                )
+
+    # ---- a round ---------------------------------------------------------------------------
+
+    def header(self, node: int, count: int) -> Header:
+        """The header of the message to a node in the present round."""
+        return Header(
+            Kind.VALUES,
+            node,
+            self.roster.key(self.t, node),
+            count,
+            self.wire,
+            self.run,
+            self.local_steps,
+            self.local_step_size,
+        )
+
+    def messages(self) -> Iterator[Message]:
+        """The messages of the present round, to the nodes that take part, ascending."""
+        for node, _ in self.roster.taking_part(self.t):
+            yield self.message(node)
+
+    def message(self, node: int) -> Message:
+        """The message to one node: its key, and the values of x that its sketch keeps."""
+        if self._last >= 0:
+            raise ArgumentError(f"round {self.t} is being summed up: its messages were made before")
+        part = self._part(node)
+        message = Message(self.header(node, part.count))
+        part.gather(self.x, message.values)
+        self.received[node] += message.size
+        return message
+
+    def absorb(self, answer: Message, weight: float | None = None) -> None:
+        """Take in a node's answer; answers come in the order of the nodes, and some may be missing.
+
+        `weight` replaces the weight of the roster (1/probability of taking part); the mean over all
+        nodes of weight times answer is the estimate of the gradient.
+        """
+        node = answer.header.node
+        if node <= self._last:
+            raise ArgumentError(
+                f"answers are summed in the order of the nodes, but node {node} came after node {self._last}"
+            )
+        if weight is None:
+            weight = dict(self.roster.taking_part(self.t)).get(node)
+            if weight is None:
+                raise DataError(f"node {node} answered in round {self.t}, but does not take part in it")
+        part = self._part(node)
+        answer.expect(self.header(node, part.count).answered())
+        self._last = node
+        self.sent[node] += answer.size
+        if not _finite(answer.values):
+            self.diverged = True
+        M = self.roster.nodes
+        if self.optimizer.plain:
+            part.add(self.x, answer.values, -(self.step_size * weight / M))
+        else:
+            if self._h is None:
+                self._h = np.zeros_like(self.x)
+            part.add(self._h, answer.values, weight / M)
+
+    def close(self) -> None:
+        """End the round: the optimizer's step. A round without answers does not move x (SGD)."""
+        if not self.optimizer.plain:
+            h = np.zeros_like(self.x) if self._h is None else self._h
+            self.optimizer.step(self.x, h, self.step_size, self.t)
+            h.fill(0)
+            self._h = h
+        self.t += 1
+        self._last = -1
+        self._parts.clear()
+
+    def _part(self, node: int) -> Part:
+        if not 0 <= node < len(self.capacities):
+            raise DataError(f"there is no node {node}: they are 0 .. {len(self.capacities) - 1}")
+        if node not in self._parts:
+            self._parts[node] = self.capacities[node].part(self.roster.key(self.t, node))
+        return self._parts[node]
+
+    # ---- checkpoints -----------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """All that the rest of the run depends on, as JSON and arrays; between rounds."""
+        if self._last >= 0:
+            raise CheckpointError(f"round {self.t} is under way: a checkpoint is made between rounds")
+        arrays: dict[str, NDArray[Any]] = {"x": self.x, "received": self.received, "sent": self.sent}
+        arrays |= {f"optimizer_{name}": array for name, array in self.optimizer.arrays.items()}
+        return {
+            "kind": "exchange",
+            "format": FORMAT,
+            "round": self.t,
+            "diverged": self.diverged,
+            "identity": self.identity(),
+        }, arrays
+
+    def identity(self) -> dict[str, str]:
+        """What must agree for a checkpoint to continue a run, field by field."""
+        roster = self.roster
+        return {
+            "key layout": str(LAYOUT),
+            "run": f"{self.run:016x}",
+            "nodes": str(roster.nodes),
+            "seed": str(roster.seed),
+            "coupling": roster.coupling,
+            "participation": str(roster.participants or roster.shares.tolist()),
+            "optimizer": self.optimizer.label,
+            "step_size": repr(self.step_size),
+            "local_steps": f"{self.local_steps} of {self.local_step_size!r}",
+            "dtype": f"{self.x.dtype.name}, {self.wire.name} on the wire",
+            "sketches": self._sketches,
+        }
+
+    def restore(self, description: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from what `state` gave; another run's is refused by the name of what differs."""
+        if description.get("kind") != "exchange" or description.get("format") != FORMAT:
+            raise CheckpointError("this is not a checkpoint of a server of this version")
+        for name, value in self.identity().items():
+            stored = description["identity"].get(name)
+            if stored != value:
+                raise CheckpointError(
+                    f"the checkpoint belongs to another run: its {name} is {stored}, here it is {value}; use "
+                    "another file, or delete it"
+                )
+        targets = {"x": self.x, "received": self.received, "sent": self.sent}
+        targets |= {f"optimizer_{name}": array for name, array in self.optimizer.arrays.items()}
+        for name, target in targets.items():
+            source = arrays.get(name)
+            if source is None or source.shape != target.shape or source.dtype != target.dtype:
+                raise CheckpointError(f"the checkpoint's {name!r} is absent, or of another shape")
+            target[...] = source
+        self.t, self.diverged = int(description["round"]), bool(description["diverged"])
+        self._last, self._h = -1, None
+        self._parts.clear()
+
+    def save(self, path: Path, extra: Mapping[str, Any] | None = None) -> None:
+        """Write a checkpoint: the old one stays until the new one is whole. `extra` (JSON) comes back."""
+        description, arrays = self.state()
+        files.save(path, description | {"extra": dict(extra or {})}, arrays)
+
+    def load(self, path: Path) -> dict[str, Any] | None:
+        """Continue from a file if there is one; returns its `extra`, or None."""
+        if not path.exists():
+            return None
+        description, arrays = files.load(path)
+        try:
+            self.restore(description, arrays)
+        except CheckpointError as error:
+            raise CheckpointError(f"{path}: {error}") from None
+        extra: dict[str, Any] = description.get("extra", {})
+        return extra
+
+
+def digest_of_run(*parts: Any) -> int:
+    """64 bits that stand for what server and nodes must share, and for the layout of keys.
+
+    >>> digest_of_run("permk:4", np.zeros(3)) == digest_of_run("permk:4", np.ones(3))
+    False
+    """
+    return int(files.digest("exchange", FORMAT, LAYOUT, *parts), 16)
+
+
+def fingerprint_of(capacities: Sequence[Capacity]) -> str:
+    """A digest of all nodes' capacities; nodes that share one cost nothing more."""
+    known: dict[int, str] = {}
+    for capacity in capacities:
+        if id(capacity) not in known:
+            known[id(capacity)] = capacity.fingerprint()
+    return files.digest(*(known[id(capacity)] for capacity in capacities))
+
+
+def stride_of(capacities: Sequence[Capacity]) -> int:
+    """The stride of a roster: nodes this far apart draw independently of each other."""
+    return math.lcm(*(capacity.stride for capacity in capacities))
+
+
+def _finite(values: Values) -> bool:
+    """Whether no value is NaN, infinite or beyond all measure; an inner product sees it at once."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if math.isfinite(float(values @ values)):
+            return True
+        return bool(np.abs(values).max(initial=0.0) < min(TOO_LARGE, float(np.finfo(values.dtype).max)))
+
+
+def _positive(name: str, value: Any) -> float:
+    try:
+        size = float(value)
+    except (TypeError, ValueError):
+        size = math.nan
+    if not (math.isfinite(size) and size > 0):
+        raise ArgumentError(f"{name} must be a positive number, got {value!r}")
+    return size

@@ -1,0 +1,98 @@
+"""The wire format: pinned bytes, and what is refused."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mast.errors import ArgumentError, DataError
+from mast.exchange import SIZE, Header, Kind, Message
+from mast.randomness import Key
+
+HEADER = Header(
+    Kind.ANSWER, 9, Key(2**63 + 5, 2**40 + 1, 77, 3), 2, np.dtype("<f4"), 0xABCDEF0123456789, 4, 0.125
+)
+
+
+def test_the_layout_is_pinned():
+    expected = (
+        b"MAST\x01\x00\x02\x01"
+        + (0xABCDEF0123456789).to_bytes(8, "little")
+        + (2**63 + 5).to_bytes(8, "little")
+        + (2**40 + 1).to_bytes(8, "little")
+        + (77).to_bytes(4, "little")
+        + (3).to_bytes(4, "little")
+        + (9).to_bytes(4, "little")
+        + (4).to_bytes(4, "little")
+        + np.float64(0.125).tobytes()
+        + (2).to_bytes(8, "little")
+    )
+    assert HEADER.encode() == expected
+    raw = Message.of(HEADER, [1.5, -2.0]).buffer.tobytes()
+    assert raw == expected + np.array([1.5, -2.0], "<f4").tobytes()
+
+
+@given(
+    seed=st.integers(0, 2**64 - 1),
+    step=st.integers(0, 2**48 - 1),
+    node=st.integers(0, 2**32 - 1),
+    number=st.integers(0, 2**32 - 1),
+    size=st.floats(allow_nan=False),
+    wide=st.booleans(),
+    kind=st.sampled_from(Kind),
+)
+def test_headers_come_back(seed, step, node, number, size, wide, kind):
+    dtype = np.dtype("<f8" if wide else "<f4")
+    header = Header(kind, number, Key(seed, step, node, node), 3, dtype, seed, 2, size)
+    assert Header.decode(header.encode()) == header
+    message = Message.decode(Message.of(header, [1, 2, 3]).buffer.tobytes())
+    assert message.header == header
+    assert message.values.tolist() == [1, 2, 3]
+    assert message.values.dtype == dtype
+
+
+def test_values_are_a_view_of_the_buffer():
+    message = Message(Header(Kind.VALUES, 0, Key(0), 4))
+    message.values[...] = [1, 2, 3, 4]
+    assert np.shares_memory(message.values, message.buffer)
+    assert message.buffer.flags.c_contiguous
+    assert message.size == SIZE + 32
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda raw: raw[:40], "64 bytes"),
+        (lambda raw: raw[:-1], "cut"),
+        (lambda raw: raw + b"\0", "cut"),
+        (lambda raw: b"PKPK" + raw[4:], "not a message"),
+        (lambda raw: raw[:4] + b"\x02\x00" + raw[6:], "version 2"),
+        (lambda raw: raw[:6] + b"\x07" + raw[7:], "kind 7"),
+        (lambda raw: raw[:7] + b"\x09" + raw[8:], "dtype code 9"),
+    ],
+)
+def test_damaged_messages_are_refused(change, said):
+    raw = Message.of(HEADER, [1.5, -2.0]).buffer.tobytes()
+    with pytest.raises(DataError, match=said):
+        Message.decode(change(raw))
+
+
+def test_arguments():
+    with pytest.raises(ArgumentError, match="float32 or float64"):
+        Header(Kind.VALUES, 0, Key(0), 1, np.dtype("float16")).encode()
+    with pytest.raises(ArgumentError, match="holds 2 values"):
+        Message.of(HEADER, [1.0])
+    with pytest.raises(ArgumentError, match="contiguous buffer of 72 bytes"):
+        Message(HEADER, np.empty(144, dtype=np.uint8)[::2])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("node", 8), ("run", 1), ("count", 1), ("local_steps", 5), ("step_size", 0.5)]
+)
+def test_a_message_that_is_not_the_expected_one_says_what_differs(field, value):
+    from dataclasses import replace
+
+    message = Message.of(HEADER, [1.0, 2.0])
+    assert message.expect(HEADER) is message
+    with pytest.raises(DataError, match="another run" if field == "run" else field):
+        message.expect(replace(HEADER, **{field: value}))

@@ -1,0 +1,305 @@
+"""The server and the nodes without a wire: bits of the in-process method, optimizers, checkpoints, errors."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import mast
+from mast.errors import ArgumentError, CheckpointError, DataError, StepSizeWarning
+from mast.exchange import (
+    Adam,
+    Coordinates,
+    Message,
+    Momentum,
+    ProblemWorker,
+    Roster,
+    Server,
+    digest_of_run,
+    parse_capacity,
+    parse_optimizer,
+    parse_sketch,
+    run_here,
+    stride_of,
+)
+from mast.methods import make
+
+D = 12
+SHIFT = mast.randomness.normal(mast.randomness.Key(5), 0, D)
+
+
+def nodes(shift=SHIFT, sketches=None):
+    """Four nodes with rows of their own and sketches of different kinds."""
+    A, b = mast.data.load("a1a")
+    A = A[:, :D].toarray() + 0.1
+    sketches = sketches or [mast.Bernoulli(0.9), mast.RandK(3), mast.PermK(4), mast.Identity()]
+    return mast.Nodes(
+        [
+            mast.Problem(mast.Logistic(A[40 * i : 40 * i + 40], b[40 * i : 40 * i + 40], l2=0.1), s, shift)
+            for i, s in enumerate(sketches)
+        ]
+    )
+
+
+def server_of(problem, *, seed=3, step_size=0.05, x0=None, run=0, **options):
+    roster_options = {
+        name: options.pop(name) for name in ("coupling", "participation", "participants") if name in options
+    }
+    capacities = [Coordinates(p.sketch, p.dim) for p in problem.problems]
+    roster = Roster(seed, len(capacities), stride_of(capacities), **roster_options)
+    start = problem.shift.copy() if x0 is None else x0
+    return Server(start, capacities, roster, step_size=step_size, run=run, **options)
+
+
+def workers_of(problem, run=0):
+    return [ProblemWorker(p, run) for p in problem.problems]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"participation": [0.5, 1.0, 0.25, 0.75]},
+        {"participants": 2},
+        {"local_steps": 3},
+        {"coupling": "disjoint"},
+        {"coupling": "disjoint", "participants": 3, "local_steps": 2},
+    ],
+    ids=str,
+)
+def test_bits_of_the_method(options):
+    problem = nodes()
+    server = server_of(problem, **options)
+    run_here(server, workers_of(problem), 50)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StepSizeWarning)
+        inside = mast.minimize(problem, "distributed", 50, 0.05, seed=3, trace=50, samples=0, **options)
+    assert (server.x == inside.x).all()
+    overhead = 64 * sum(len(server.roster.taking_part(t)) for t in range(50))
+    assert server.received.sum() - overhead == inside.state.received.sum()
+    assert server.sent.sum() - overhead == inside.state.sent.sum()
+
+
+def test_bits_with_general_matrices():
+    S = [np.eye(D) + 0.5 * np.eye(D, k=1), np.eye(D) - 0.5 * np.eye(D, k=1)]
+    problem = nodes(sketches=[mast.Matrices(S), mast.Gaussian(0.2)])
+    server = server_of(problem)
+    run_here(server, workers_of(problem), 20)
+    inside = mast.minimize(problem, "distributed", 20, 0.05, seed=3, trace=20, samples=0)
+    assert (server.x == inside.x).all()
+
+
+def test_a_node_leaves_its_room_as_it_was():
+    problem = nodes()
+    workers = workers_of(problem)
+    run_here(server_of(problem, local_steps=2), workers, 10)
+    assert all((worker.room == SHIFT).all() for worker in workers)
+
+
+def test_the_roster_is_the_method_s():
+    options = {"participation": [0.5, 1.0, 0.25, 0.75]}
+    problem = nodes()
+    method = make("distributed", options).bind(problem, 11)
+    roster = Roster(11, 4, 4, **options)
+    for t in range(200):
+        assert roster.taking_part(t) == method.taking_part(t)
+        assert [roster.key(t, i) for i in range(4)] == [method.node_key(t, i) for i in range(4)]
+
+
+def test_mean_of_the_aggregated_gradient():
+    """x0 - x1 over the step size, over many seeds: grad f_D within five standard errors."""
+    problem = nodes()
+    x0 = SHIFT + 0.5
+    options = {"participation": [0.5, 1.0, 0.25, 0.75]}
+    workers = workers_of(problem)
+    drawn = []
+    for seed in range(4000):
+        server = server_of(problem, seed=seed, step_size=1.0, x0=x0, **options)
+        run_here(server, workers, 1)
+        drawn.append(x0 - server.x)
+    drawn = np.array(drawn)
+    error = drawn.std(axis=0) / np.sqrt(len(drawn))
+    assert (np.abs(drawn.mean(axis=0) - problem.gradient(x0)) <= 5 * error).all()
+
+
+@pytest.mark.parametrize("optimizer", ["momentum:0.8", "adam:0.8:0.95"])
+def test_optimizers_are_torch_s(optimizer):
+    torch = pytest.importorskip("torch")
+    problem = nodes()
+    server = server_of(problem, optimizer=optimizer, participation=0.5)
+    plain = server_of(problem, step_size=1.0, participation=0.5)
+    x = torch.nn.Parameter(torch.from_numpy(SHIFT.copy()))
+    theirs = (
+        torch.optim.SGD([x], lr=0.05, momentum=0.8)
+        if optimizer.startswith("momentum")
+        else torch.optim.Adam([x], lr=0.05, betas=(0.8, 0.95))
+    )
+    for t in range(30):
+        before = x.detach().numpy().copy()
+        plain.x[...] = before
+        run_here(plain, workers_of(problem), t + 1)
+        x.grad = torch.from_numpy(before - plain.x)
+        theirs.step()
+        run_here(server, workers_of(problem), t + 1)
+    np.testing.assert_allclose(server.x, x.detach().numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_a_checkpoint_continues_with_the_same_bits(tmp_path, optimizer):
+    problem = nodes()
+    whole = server_of(problem, optimizer=optimizer, participation=0.5)
+    run_here(whole, workers_of(problem), 30)
+    first = server_of(problem, optimizer=optimizer, participation=0.5)
+    run_here(first, workers_of(problem), 13)
+    first.save(tmp_path / "at13", {"seconds": 1.5})
+    second = server_of(problem, optimizer=optimizer, participation=0.5)
+    assert second.load(tmp_path / "at13") == {"seconds": 1.5}
+    assert second.t == 13
+    run_here(second, workers_of(problem), 30)
+    assert (second.x == whole.x).all()
+    assert (second.received == whole.received).all()
+    assert server_of(problem).load(tmp_path / "nothing") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"seed": 4}, "seed"),
+        ({"step_size": 0.06}, "step_size"),
+        ({"optimizer": "momentum"}, "optimizer"),
+        ({"participation": 0.5}, "participation"),
+        ({"local_steps": 2}, "local_steps"),
+        ({"run": 9}, "run"),
+        ({"wire": "float32"}, "dtype"),
+    ],
+    ids=str,
+)
+def test_the_checkpoint_of_another_run_is_refused_by_its_field(tmp_path, change, field):
+    problem = nodes()
+    server_of(problem).save(tmp_path / "c")
+    with pytest.raises(CheckpointError, match=f"its {field} is"):
+        server_of(problem, **change).load(tmp_path / "c")
+
+
+def test_sketches_that_look_alike_are_told_apart(tmp_path):
+    halves = [
+        mast.PermK(blocks=[range(6), range(6, 12)]),
+        mast.PermK(blocks=[range(1, 7), [0, *range(7, 12)]]),
+    ]
+    server_of(nodes(sketches=halves[:1])).save(tmp_path / "c")
+    with pytest.raises(CheckpointError, match="its sketches is"):
+        server_of(nodes(sketches=halves[1:])).load(tmp_path / "c")
+
+
+def test_float32_on_the_wire():
+    problem = nodes()
+    narrow = server_of(problem, wire="float32")
+    wide = server_of(problem)
+    run_here(narrow, workers_of(problem), 20)
+    run_here(wide, workers_of(problem), 20)
+    assert 0 < np.abs(narrow.x - wide.x).max() < 1e-5
+    values = 80 * 64  # bytes of the 80 headers
+    assert 2 * (narrow.received.sum() - values) == wide.received.sum() - values
+
+
+def test_mixed_up_messages_are_refused():
+    problem = nodes()
+    server, workers = server_of(problem), workers_of(problem)
+    messages = list(server.messages())
+    answers = [workers[m.header.node].answer(m) for m in messages]
+    with pytest.raises(DataError, match="kind"):
+        server.absorb(messages[0])
+    with pytest.raises(DataError, match="kind"):
+        workers[0].answer(answers[0])
+    server.absorb(answers[1])
+    with pytest.raises(ArgumentError, match="order of the nodes"):
+        server.absorb(answers[0])
+    with pytest.raises(ArgumentError, match="being summed up"):
+        server.message(3)
+    with pytest.raises(CheckpointError, match="under way"):
+        server.state()
+    server.close()
+    with pytest.raises(DataError, match="key"):
+        server.absorb(answers[2])  # of the round before
+
+
+def test_a_node_of_another_run_refuses():
+    problem = nodes()
+    server = server_of(problem, run=digest_of_run(SHIFT))
+    other = ProblemWorker(nodes(shift=None).problems[0], digest_of_run(np.zeros(D)))
+    with pytest.raises(DataError, match="same shift"):
+        other.answer(server.message(0))
+
+
+def test_a_node_with_another_sketch_refuses():
+    problem = nodes()
+    server = server_of(problem)
+    worker = ProblemWorker(problem.problems[1])
+    with pytest.raises(ArgumentError, match="different sketches"):
+        worker.answer(server.message(3))
+
+
+def test_an_infinite_answer_marks_the_run_as_diverged():
+    problem = nodes()
+    server, workers = server_of(problem), workers_of(problem)
+    answer = workers[3].answer(server.message(3))
+    answer.values[2] = np.nan
+    server.absorb(answer)
+    assert server.diverged
+    big = server_of(problem)
+    answer = workers[3].answer(big.message(3))
+    answer.values[2] = 1e200  # finite, but its square is not, and beyond what a run survives
+    big.absorb(answer)
+    assert big.diverged
+    fine = server_of(problem, wire="float32")
+    answer = Message(workers[3].answer(fine.message(3)).header)
+    answer.values[...] = 1e30  # the square overflows float32, the value is fine
+    fine.absorb(answer)
+    assert not fine.diverged
+
+
+def test_missing_answers_and_given_weights():
+    problem = nodes()
+    server, workers = server_of(problem, step_size=1.0), workers_of(problem)
+    x0 = server.x.copy()
+    answers = [workers[m.header.node].answer(m) for m in server.messages()]
+    for i in (0, 3):
+        server.absorb(answers[i], weight=2.0)
+    server.close()
+    expected = x0.copy()
+    for i in (0, 3):
+        draw = problem.problems[i].sketch.sample(D, server.roster.key(0, i))
+        expected[draw.indices] -= 0.5 * answers[i].values
+    assert (server.x == expected).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"step_size": 0.0}, "step_size must be a positive"),
+        ({"step_size": "fast"}, "step_size must be a positive"),
+        ({"local_steps": 0}, "local_steps"),
+        ({"optimizer": "adamw"}, "examples are"),
+        ({"optimizer": "momentum:1.5"}, "beta"),
+        ({"optimizer": "adam:.9:x"}, "bad number"),
+        ({"participation": 0.0}, "participation"),
+        ({"participants": 5}, "participants"),
+        ({"coupling": "loose"}, "coupling"),
+        ({"wire": "int32"}, "float32 or float64"),
+        ({"x0": np.zeros(3)}, "x has 3"),
+    ],
+    ids=str,
+)
+def test_arguments(options, said):
+    with pytest.raises(ArgumentError, match=said):
+        server_of(nodes(), **options)
+
+
+def test_spelling():
+    assert repr(parse_capacity("bernoulli:.9")) == repr(mast.Bernoulli(0.9))
+    with pytest.raises(ArgumentError, match="whole units"):
+        parse_sketch("neurons:.5")
+    with pytest.raises(ArgumentError, match="spelled as text"):
+        parse_capacity(0.5)
+    assert isinstance(parse_optimizer("momentum"), Momentum)
+    assert parse_optimizer(Adam(0.5)).label == "adam:0.5:0.999:1e-08"
