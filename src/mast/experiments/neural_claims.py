@@ -1,0 +1,213 @@
+"""What the paper's text says of its neural figures, each sentence decided by numbers over seeds.
+
+The rules were fixed before the full runs. A level is the median loss over the last tenth of a run, and the
+median of that over seeds; the best step size has the lowest level among the five of the grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from mast.experiments.cells import Done
+from mast.experiments.findings import Claim
+from mast.experiments.neural_runs import HIGH, KEEPS, STEP_SIZES, UNSETTLED, Curve, advised, curve
+
+SPARSE = KEEPS[:-1]
+STAGNANT = 0.1  # of the loss: a fall in the second half of the run that is less counts as none
+EARLY = 0.1  # of the run: the least time for which a sparse run has to be ahead
+WORTH = 2.0  # times the best level: what the advised step size may cost
+
+Curves = dict[tuple[float, float | str], Curve]
+
+
+def curves_of(done: Sequence[Done], name: str) -> Curves:
+    """All curves of a data set, by keep probability and step size (or "advised")."""
+    return {(k, s): curve(done, name, k, s) for k in KEEPS for s in (*STEP_SIZES, "advised")}
+
+
+def best(curves: Curves, keep: float) -> float:
+    """The step size with the lowest level."""
+    return min(STEP_SIZES, key=lambda s: curves[keep, s].level)
+
+
+def claims(done: Sequence[Done], name: str) -> list[Claim]:
+    """All of them for one data set."""
+    curves = curves_of(done, name)
+    return [
+        *_sweet_spot(curves, name),
+        _restless(curves, name),
+        *_stagnation(curves, name),
+        *_variance(curves, name),
+        *_sparse_ahead(curves, name),
+        *_advice(done, curves, name),
+    ]
+
+
+def _sweet_spot(curves: Curves, name: str) -> list[Claim]:
+    spots = {k: best(curves, k) for k in KEEPS}
+    said = ", ".join(f"keep {k:g}: {s:g}" for k, s in spots.items())
+    longest = STEP_SIZES[-1]
+    beyond = ", ".join(
+        f"keep {k:g}: {curves[k, spots[k]].level:.3g} at {spots[k]:g}, {curves[k, longest].level:.3g} at "
+        f"{longest:g}"
+        for k in SPARSE
+    )
+    order = [spots[k] for k in KEEPS]
+    return [
+        Claim(
+            "At every sparsity there is a sweet spot of the step size, beyond which longer steps do worse",
+            name,
+            f"for keep .5, .7 and .9 the best step size is below {longest:g}",
+            beyond,
+            all(spots[k] < longest for k in SPARSE),
+        ),
+        Claim(
+            "The sweet spot is γ = .5 at every sparsity",
+            name,
+            "the best of the five step sizes, for keep .5, .7 and .9",
+            said,
+            all(spots[k] == 0.5 for k in SPARSE),
+        ),
+        Claim(
+            "The sweet spot depends on the keep probability: what is sparser needs shorter steps",
+            name,
+            "the best step size never falls as keep rises over .5, .7, .9, 1, and rises at least once",
+            said,
+            all(a <= b for a, b in pairwise(order)) and order[0] < order[-1],
+        ),
+    ]
+
+
+def _restless(curves: Curves, name: str) -> Claim:
+    runs = curves[0.5, 1.0]
+    diverged = int(np.isinf(runs.loss[:, -1]).sum())
+    unsettled = int((~runs.settled).sum())
+    count = len(runs.settled)
+    return Claim(
+        "Keep .5 with γ = 1 diverges, or never settles",
+        name,
+        f"in most seeds: it diverges, or ends above {HIGH:g} of its start, or changes by a factor of "
+        f"{UNSETTLED:g} within the last quarter",
+        f"{diverged} of {count} diverged, {unsettled} of {count} did not settle; level {runs.said()} from "
+        f"{np.median(runs.loss[:, 0]):.3g}",
+        2 * unsettled > count,
+    )
+
+
+def _stagnation(curves: Curves, name: str) -> list[Claim]:
+    found = []
+    for text, sizes in (
+        ("Keep .5 stagnates where .7 and .9 go on, each at its best step size", {k: best(curves, k) for k in SPARSE}),
+        ("Keep .5 stagnates even with γ = .01, where .7 and .9 go on", dict.fromkeys(SPARSE, 0.01)),
+    ):
+        falls = {k: float(np.median(curves[k, sizes[k]].falls)) for k in SPARSE}
+        found.append(
+            Claim(
+                text,
+                name,
+                f"in the second half of the run the loss falls by less than {STAGNANT:.0%} at keep .5, and by "
+                "more at .7 and .9",
+                ", ".join(f"keep {k:g} (γ = {sizes[k]:g}): {fall:.1%}" for k, fall in falls.items()),
+                falls[0.5] < STAGNANT and falls[0.7] > STAGNANT and falls[0.9] > STAGNANT,
+            )
+        )
+    return found
+
+
+def _variance(curves: Curves, name: str) -> list[Claim]:
+    noise = {key: float(np.median(c.fluctuations)) for key, c in curves.items() if key[1] != "advised"}
+    by_step = [(noise[k, a], noise[k, b]) for k in SPARSE for a, b in pairwise(STEP_SIZES)]
+    by_keep = [(noise[b, s], noise[a, s]) for s in STEP_SIZES for a, b in pairwise(SPARSE)]
+    found = []
+    for text, pairs, shown in (
+        (
+            "Longer steps make the loss fluctuate more",
+            by_step,
+            "; ".join(
+                f"keep {k:g}: " + ", ".join(f"{noise[k, s]:.2g}" for s in STEP_SIZES) for k in SPARSE
+            ),
+        ),
+        (
+            "More sparsity makes the loss fluctuate more",
+            by_keep,
+            "; ".join(f"γ = {s:g}: " + ", ".join(f"{noise[k, s]:.2g}" for k in SPARSE) for s in STEP_SIZES),
+        ),
+    ):
+        ordered = sum(b > a or (np.isinf(a) and np.isinf(b)) for a, b in pairs)
+        found.append(
+            Claim(
+                text,
+                name,
+                "deviation of log f from its trend in the last quarter, larger at each of the neighbouring "
+                "step sizes or keep probabilities",
+                f"{ordered} of {len(pairs)} neighbours; {shown}",
+                ordered == len(pairs),
+            )
+        )
+    return found
+
+
+def _sparse_ahead(curves: Curves, name: str) -> list[Claim]:
+    dense = curves[1.0, 0.01]
+    below = {k: bool((curves[k, 0.01].levels < dense.levels).all()) for k in SPARSE}
+    ahead = {k: rounds_ahead(curves[k, 0.1], curves[1.0, 0.1]) for k in SPARSE}
+    total = curves[1.0, 0.1].rounds[-1]
+    return [
+        Claim(
+            "Sparse training can beat dense training at a small step size (γ = .01)",
+            name,
+            "some keep below 1 ends lower than keep 1, in every seed",
+            ", ".join(f"keep {k:g}: {curves[k, 0.01].said()}" for k in KEEPS),
+            any(below.values()),
+        ),
+        Claim(
+            "Sparse training can beat dense training early on (γ = .1; in the paper, for about 1,200 rounds)",
+            name,
+            f"some keep below 1 has the lower median loss from the first measured round on, for at least "
+            f"{EARLY:.0%} of the run",
+            ", ".join(f"keep {k:g}: ahead until round {r:.0f}" for k, r in ahead.items())
+            + f" of {total:.0f}",
+            max(ahead.values()) >= EARLY * total,
+        ),
+    ]
+
+
+def rounds_ahead(sparse: Curve, dense: Curve) -> float:
+    """Until which measured round the sparse median loss stays below the dense one; 0 if never.
+
+    >>> rounds = np.array([0.0, 10.0, 20.0, 30.0])
+    >>> a, b = (Curve(rounds, np.array([loss])) for loss in ([5, 3, 2, 2.0], [5, 4, 2.5, 1]))
+    >>> rounds_ahead(a, b), rounds_ahead(b, a)
+    (20.0, 0.0)
+    """
+    lower = np.median(sparse.loss, axis=0)[1:] < np.median(dense.loss, axis=0)[1:]
+    until = lower.size if lower.all() else int(np.argmin(lower))
+    return float(sparse.rounds[until]) if until else 0.0
+
+
+def _advice(done: Sequence[Done], curves: Curves, name: str) -> list[Claim]:
+    sizes = {k: advised(done, name, k) for k in KEEPS}
+    settled = {k: bool(curves[k, "advised"].settled.all()) for k in KEEPS}
+    cost = {k: curves[k, "advised"].level / curves[k, best(curves, k)].level for k in KEEPS}
+    return [
+        Claim(
+            "The step size that mast.nn.advise proposes is on the stable side",
+            name,
+            f"every seed settles at it: ends below {HIGH:g} of its start, and changes by less than a factor of "
+            f"{UNSETTLED:g} within the last quarter",
+            ", ".join(f"keep {k:g}: γ = {sizes[k]:.2g}, level {curves[k, 'advised'].said()}" for k in KEEPS),
+            all(settled.values()),
+            source="beyond",
+        ),
+        Claim(
+            "The step size that mast.nn.advise proposes loses little against the best one found",
+            name,
+            f"its level is at most {WORTH:g} times that of the best of the five step sizes",
+            ", ".join(f"keep {k:g}: {ratio:.2f} times" for k, ratio in cost.items()),
+            max(cost.values()) <= WORTH,
+            source="beyond",
+        ),
+    ]

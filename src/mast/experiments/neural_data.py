@@ -1,0 +1,193 @@
+"""Data of the neural experiments: embeddings as inputs, the logits of a fine-tuned head as targets.
+
+The paper's inputs are embeddings of an ImageNet ResNet-50, and its targets the logits of two fully connected
+layers that were fine-tuned on top of it. With a folder that holds such embeddings of CIFAR-10 the same
+is done here. Without, scikit-learn's digits stand in: 256 fixed random ReLU features of the pixels play the
+frozen network, and a head fine-tuned on them gives the targets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mast.arrays import Array, Indices
+from mast.errors import ArgumentError, DataError, MissingExtraError
+from mast.experiments.datasets import Dataset
+from mast.randomness import Key, Purpose, normal, permutation
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FEATURES = Path("cifar10") / "resnet50_features_10k_2k.npz"  # below a data folder
+DIGIT_FEATURES = 256
+HEAD_WIDTH, HEAD_STEPS, HEAD_RATE = 64, 60, 0.01  # of the fine-tuned head: Adam, all rows a step
+
+
+@dataclass(frozen=True)
+class Embedded(Dataset):
+    """Rows of embeddings with class labels 0, 1, ..."""
+
+    def load(self) -> tuple[Any, Array]:
+        """Embeddings of norm 1, and labels."""
+        return _embeddings(self)
+
+
+@dataclass(frozen=True)
+class Taught:
+    """What the student learns from."""
+
+    inputs: Tensor  # a row of norm 1 each
+    targets: Tensor  # the head's logits, each of mean 0 and variance 1
+    accuracy: float  # of the head, on the rows it was tuned on
+
+
+def find(effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Dataset, ...]:
+    """CIFAR-10's embeddings if the folder has them, else digits; or what the user names."""
+    need_torch()
+    if data_dir is not None and not data_dir.is_dir():
+        raise DataError(f"{data_dir}: there is no such folder")
+    folder = data_dir or (Path(os.environ["MAST_DATA"]) if os.environ.get("MAST_DATA") else None)
+    if dataset is None:
+        dataset = "cifar10" if data_dir is not None and (data_dir / FEATURES).is_file() else "digits"
+    if dataset == "digits":
+        return (_digits(),)
+    path = Path(dataset)
+    if dataset == "cifar10":
+        if folder is None or not (folder / FEATURES).is_file():
+            raise DataError(f"{FEATURES} is not there: give the folder that holds it by --data-dir")
+        path = folder / FEATURES
+    elif path.suffix != ".npz":
+        raise ArgumentError(
+            f"the neural experiments run on digits, on cifar10, or on an .npz file of embeddings (f_train, "
+            f"y_train), not on {dataset!r}"
+        )
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    name = "cifar10" if dataset == "cifar10" else path.stem
+    return (Embedded(name, str(path.resolve()), hashlib.sha256(content).hexdigest()),)
+
+
+def need_torch() -> None:
+    """An error that says how to get PyTorch, unless it is there."""
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError('neural experiments need PyTorch: pip install "mast-train[nn]"') from error
+
+
+def _digits() -> Embedded:
+    pixels, labels = _digit_pixels()
+    total = hashlib.sha256(pixels.astype("<f8").tobytes() + labels.astype("<i8").tobytes())
+    return Embedded("digits", "", total.hexdigest())
+
+
+def _digit_pixels() -> tuple[Array, Indices]:
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    return pixels, labels.astype(np.int64)
+
+
+@lru_cache(maxsize=1)
+def _embeddings(dataset: Embedded) -> tuple[Any, Array]:
+    if dataset.path:
+        embeddings, labels = _read(Path(dataset.path), dataset.sha256)
+    else:
+        pixels, labels = _digit_pixels()
+        mixed = normal(Key(0).child(2, Purpose.START), 0, 64 * DIGIT_FEATURES).reshape(64, DIGIT_FEATURES)
+        embeddings = np.maximum((pixels - pixels.mean(axis=0)) @ mixed, 0)
+    norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
+    return (embeddings / np.maximum(norms, 1e-30)).astype(np.float32), labels
+
+
+def _read(path: Path, sha256: str) -> tuple[Array, Indices]:
+    """`f_train` and `y_train` of the file, which must be what it was when it was found."""
+    try:
+        if hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+            raise DataError(f"{path}: the file changed while experiments were running on it")
+        with np.load(path, allow_pickle=False) as stored:
+            embeddings, labels = stored["f_train"].astype(np.float64), stored["y_train"]
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path}: no .npz file with arrays f_train and y_train ({error})") from error
+    if embeddings.ndim != 2 or labels.shape != embeddings.shape[:1]:
+        raise DataError(
+            f"{path}: f_train must be rows of embeddings and y_train a label for each, got shapes "
+            f"{embeddings.shape} and {labels.shape}"
+        )
+    if not np.isfinite(embeddings).all():
+        raise DataError(f"{path}: f_train holds NaN or infinity")
+    kinds, codes = np.unique(labels, return_inverse=True)
+    if kinds.size < 2:
+        raise DataError(f"{path}: all labels are equal, so there is nothing to fine-tune a head on")
+    return embeddings, codes.astype(np.int64)
+
+
+@lru_cache(maxsize=1)
+def taught(dataset: Embedded) -> Taught:
+    """Fine-tune the head on the labels of all rows, and take its standardised logits."""
+    import torch
+
+    from mast.experiments.neural_rounds import start
+
+    with one_thread():
+        embeddings, codes = dataset.load()
+        X, y = torch.from_numpy(embeddings), torch.from_numpy(codes)
+        outputs = int(codes.max()) + 1
+        sizes = ((HEAD_WIDTH, X.shape[1], 2 / HEAD_WIDTH), (outputs, HEAD_WIDTH, 1 / HEAD_WIDTH))
+        head = [start(0, 10 + i, (a, b), var).requires_grad_() for i, (a, b, var) in enumerate(sizes)]
+        optimizer = torch.optim.Adam(head, lr=HEAD_RATE)
+        for _ in range(HEAD_STEPS):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy((X @ head[0].T).relu() @ head[1].T, y).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        with torch.no_grad():
+            logits = (X @ head[0].T).relu() @ head[1].T
+        accuracy = float((logits.argmax(dim=1) == y).double().mean())
+        spread = logits.std(dim=0, correction=0).clamp_min(1e-12)
+        return Taught(X, (logits - logits.mean(dim=0)) / spread, accuracy)
+
+
+def shares(dataset: Dataset, rows: int | None, nodes: int) -> tuple[Tensor, Tensor, float]:
+    """Inputs and targets, (nodes, rows of a node, .) each, and the head's accuracy.
+
+    Rows are shuffled by a key, and what does not divide among the nodes is left out. None is all rows.
+    """
+    assert isinstance(dataset, Embedded)
+    data = taught(dataset)
+    count = len(data.inputs) if rows is None else min(rows, len(data.inputs))
+    each = count // nodes
+    if each < 1:
+        raise DataError(f"{dataset.name}: {count} rows are too few for {nodes} nodes")
+    order = permutation(Key(0), Purpose.SPLIT, len(data.inputs), 0, nodes * each)
+    return (
+        data.inputs[order].view(nodes, each, -1),
+        data.targets[order].view(nodes, each, -1),
+        data.accuracy,
+    )
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """With one thread in torch: cells run in parallel, and sums come in one order."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
