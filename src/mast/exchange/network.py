@@ -1,0 +1,171 @@
+"""A node with a network: data, a loss, and local steps on the part of the model that it holds. Needs torch.
+
+Randomness of the node is keyed as everything else: the batch of a local step by (seed, round, node, local
+step), and so is torch's own generator during it, which layers such as Dropout use.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from mast import randomness
+from mast.errors import ArgumentError
+from mast.exchange.messages import Header, Values
+from mast.exchange.parts import Capacity, Part, Worker
+from mast.exchange.spelling import is_structured, parse_capacity
+from mast.exchange.vectors import Layout
+from mast.exchange.weights import Weights, WeightsPart
+from mast.randomness import Key, Purpose
+
+Loss = Callable[[nn.Module, Any], Tensor]  #: of a model and a batch
+Batches = Callable[[Key], Any]  #: the batch that a key names
+
+
+class Rows:
+    """Batches of a node's own rows: `batch_size` of them without replacement, or all.
+
+    >>> batches = Rows(torch.arange(10.0), torch.arange(10), batch_size=3)
+    >>> inputs, targets = batches(Key(seed=1, step=4, node=2, index=0))
+    >>> inputs.tolist() == targets.tolist(), len(targets)
+    (True, 3)
+    """
+
+    def __init__(self, inputs: Tensor, targets: Tensor, batch_size: int | None = None) -> None:
+        if len(inputs) != len(targets) or not len(inputs):
+            raise ArgumentError(f"a node has {len(inputs)} inputs and {len(targets)} targets")
+        if batch_size is not None and batch_size < 1:
+            raise ArgumentError(f"batch_size must be at least 1, got {batch_size}")
+        self.inputs, self.targets = inputs, targets
+        self.batch_size = None if batch_size is None or batch_size >= len(inputs) else batch_size
+
+    def __call__(self, key: Key) -> tuple[Tensor, Tensor]:
+        """The batch of a key."""
+        if self.batch_size is None:
+            return self.inputs, self.targets
+        rows = randomness.permutation(key, Purpose.BATCH, len(self.inputs), 0, self.batch_size)
+        chosen = torch.from_numpy(rows)
+        return self.inputs[chosen], self.targets[chosen]
+
+
+class NetworkWorker(Worker):
+    """A node whose objective is a loss of a network on its own batches.
+
+    Parameters
+    ----------
+    capacity
+        What the node can hold: see `capacity_of`.
+    model
+        The architecture. Its trainable parameters are overwritten by what the node is sent; for whole
+        units (`neurons:...`) they are not used at all, and it may be on the meta device.
+    loss
+        ``loss(model, batch)``, a scalar tensor: `cross_entropy`, `mean_squares`, or your own.
+    batches
+        ``batches(key)``: a batch for each local step, such as `Rows`.
+    shift
+        v, a vector, if the sketches shrink towards a pretrained model.
+    """
+
+    def __init__(
+        self,
+        capacity: Capacity,
+        model: nn.Module,
+        loss: Loss,
+        batches: Batches,
+        *,
+        shift: Values | None = None,
+        run: int = 0,
+    ) -> None:
+        super().__init__(capacity, run)
+        self.model, self.loss, self.batches = model, loss, batches
+        self.held: Held
+        if isinstance(capacity, Weights):
+            self.held = WholeModel(model, capacity.layout, shift)
+        else:
+            raise ArgumentError(f"a network has no nodes with the capacity {capacity.label}")
+
+    def gradients(self, part: Part, values: Values, header: Header, out: Values) -> None:
+        """Local steps of x <- x - g S'grad f(v + S(x - v)) on the kept values; `out` gets their sum."""
+        x = values.copy()
+        gradient = np.empty_like(x)
+        total = np.zeros_like(x)
+        g = x.dtype.type(header.step_size)
+        for step in range(header.local_steps):
+            key = Key(header.key.seed, header.round, header.node, step)
+            module = self.held.module(part, x)
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(_word(key))
+                self.loss(module, self.batches(key)).backward()  # type: ignore[no-untyped-call]
+            self.held.collect(part, module, gradient)
+            total += gradient
+            if step + 1 < header.local_steps:
+                x -= g * gradient
+        out[...] = total
+
+
+class Held:
+    """How a node holds the part of the model that it was sent."""
+
+    @abstractmethod
+    def module(self, part: Any, values: Values) -> nn.Module:
+        """A model in training mode with the weights v + S(x - v), its gradients cleared."""
+
+    @abstractmethod
+    def collect(self, part: Any, module: nn.Module, out: Values) -> None:
+        """S' times the module's gradients."""
+
+
+class WholeModel(Held):
+    """All of the model, with zeros (or the shift) where the draw keeps nothing."""
+
+    def __init__(self, model: nn.Module, layout: Layout, shift: Values | None) -> None:
+        self.model, self.shift = model, shift
+        self.parameters: Mapping[str, nn.Parameter] = layout._own(model)
+        model.train()
+
+    def module(self, part: WeightsPart, values: Values) -> nn.Module:
+        """The node's model, filled."""
+        part.fill(self.parameters, values, self.shift)
+        self.model.zero_grad(set_to_none=True)
+        return self.model
+
+    def collect(self, part: WeightsPart, module: nn.Module, out: Values) -> None:
+        """From the parameters' gradients."""
+        part.collect(self.parameters, out)
+
+
+def capacity_of(model: nn.Module, text: Any, **options: Any) -> Capacity:
+    """The capacity that a text or a sketch names, for a model: ``bernoulli:0.9``, ``neurons:0.25``.
+
+    Options are those of `mast.nn.sparsify`: `where` and `keep`.
+    """
+    if isinstance(text, str) and is_structured(text):
+        raise ArgumentError(f"{text!r}: whole units are not known here")
+    return Weights(model, parse_capacity(text) if isinstance(text, str) else text, **options)
+
+
+def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
+    """The mean cross entropy of a batch (inputs, classes)."""
+    inputs, targets = batch
+    return functional.cross_entropy(model(inputs), targets)
+
+
+def mean_squares(model: nn.Module, batch: Any) -> Tensor:
+    """The mean squared error of a batch (inputs, targets)."""
+    inputs, targets = batch
+    return functional.mse_loss(model(inputs), targets)
+
+
+LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "mean_squares": mean_squares}
+
+
+def _word(key: Key) -> int:
+    """A seed for torch's generator."""
+    low, high = randomness.words(key, Purpose.COIN, 0, 2).tolist()
+    return int(low | high << 32)

@@ -1,0 +1,80 @@
+"""A network as one vector: which entry of x is which weight. Needs torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mast.errors import ArgumentError
+from mast.exchange.messages import Values
+
+
+class Layout:
+    """The trainable parameters of a model, in the order of `named_parameters`, as one vector.
+
+    The model may be on the meta device: only names, shapes and types are looked at. Frozen parameters
+    and buffers are no part of x: they are what every node's own copy of the model holds.
+
+    >>> model = nn.Linear(3, 2)
+    >>> layout = Layout(model)
+    >>> layout.dim, layout.slices
+    (8, {'weight': slice(0, 6, None), 'bias': slice(6, 8, None)})
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.shapes: dict[str, torch.Size] = {}
+        self.slices: dict[str, slice] = {}
+        kinds = set()
+        offset = 0
+        for name, p in model.named_parameters():
+            if not p.requires_grad:
+                continue
+            if not p.is_floating_point() or isinstance(p, nn.parameter.UninitializedParameter):
+                raise ArgumentError(f"the parameter {name!r} is not made of real numbers in a known shape")
+            self.shapes[name] = p.shape
+            self.slices[name] = slice(offset, offset + p.numel())
+            kinds.add(p.dtype)
+            offset += p.numel()
+        if not offset:
+            raise ArgumentError("the model has no trainable parameters")
+        self.dim = offset
+        #: float64 only if the model has such parameters; half precision is summed in float32
+        self.dtype: np.dtype[Any] = np.dtype("<f8" if torch.float64 in kinds else "<f4")
+
+    def read(self, model: nn.Module) -> Values:
+        """The model's parameters as a new vector."""
+        x = np.empty(self.dim, dtype=self.dtype)
+        self.read_into(model, x)
+        return x
+
+    def read_into(self, model: nn.Module, x: Values) -> None:
+        """The same into memory that is there."""
+        tensors = self.tensors(x)
+        with torch.no_grad():
+            for name, p in self._own(model).items():
+                tensors[name].copy_(p)
+
+    def write(self, x: Values, model: nn.Module) -> None:
+        """Give the model the parameters of the vector x."""
+        tensors = self.tensors(x)
+        with torch.no_grad():
+            for name, p in self._own(model).items():
+                p.copy_(tensors[name])
+
+    def tensors(self, x: Values) -> dict[str, Tensor]:
+        """The pieces of x as tensors that share its memory."""
+        if x.shape != (self.dim,) or not x.flags.c_contiguous:
+            raise ArgumentError(f"x is a contiguous vector of {self.dim} numbers, got shape {x.shape}")
+        flat = torch.from_numpy(x)
+        return {name: flat[part].view(self.shapes[name]) for name, part in self.slices.items()}
+
+    def _own(self, model: nn.Module) -> Mapping[str, nn.Parameter]:
+        found = {name: p for name, p in model.named_parameters() if name in self.slices}
+        for name, shape in self.shapes.items():
+            if name not in found or found[name].shape != shape:
+                raise ArgumentError(f"the model has no parameter {name!r} of shape {tuple(shape)}")
+        return found
