@@ -6,9 +6,9 @@ problem and the start, and a difference is refused by the name of the field.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -137,9 +137,12 @@ class Checkpoint:
         if not path.parent.is_dir():
             raise CheckpointError(f"the folder of the checkpoint {str(path)!r} does not exist")
 
-    def alone(self) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
         """Hold the file for one run: another process that asks for it meanwhile is refused."""
-        return exclusive(self.path)
+        with exclusive(self.path):
+            files.clear_leftovers(self.path.parent, self.path.name)
+            yield
 
     def step_size(self) -> float | None:
         """The step size of the stored run, if there is one with a constant step size."""

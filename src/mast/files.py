@@ -7,10 +7,12 @@ pickle: checkpoints, cached results and models are such files.
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import io
 import json
 import os
+import re
 import secrets
 import struct
 import zipfile
@@ -87,6 +89,17 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
 
 def _head(content: bytes) -> bytes:
     return _MAGIC + hashlib.sha256(content).hexdigest().encode() + b"\n"
+
+
+def clear_leftovers(folder: Path, name: str | None = None) -> None:
+    """Delete what processes that were killed while they wrote a file (or any) left beside it.
+
+    For those who hold a lock: another process might be writing.
+    """
+    for path in folder.glob(f".{glob.escape(name) if name else '*'}.*"):
+        if re.fullmatch(r"\..+\.\d+\.[0-9a-f]{8}", path.name):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def digest(*parts: Any) -> str:

@@ -239,7 +239,7 @@ class _Run:
                 if self.saved is not None and time.monotonic() - last_saved > CHECKPOINT_EVERY:
                     self._save()
                     last_saved = time.monotonic()
-            if self.rows[-1]["step"] < self.t:
+            if self.rows[-1]["step"] < self.t == stop:  # a continued run is beyond the first stops
                 self._record()
                 if self._converged():
                     return "converged"

@@ -179,11 +179,15 @@ def _one(
             name = _name(problem, cell, common)
             path = folder / f"{name}.cell"
             if path.exists():
+                with contextlib.suppress(OSError):
+                    path.with_suffix(".part").unlink()  # of a process killed between its last two acts
                 return number, cell, *_stored(path)
         # another process that sweeps over the same cell computes it, and we wait for its result
         with contextlib.nullcontext() if path is None else exclusive(path, wait=True):
             if path is not None and path.exists():
                 return number, cell, *_stored(path)
+            if path is not None:
+                files.clear_leftovers(path.parent, path.name)
             return number, cell, *_computed(problem, cell, common, path)
 
 

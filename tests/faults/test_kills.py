@@ -1,0 +1,39 @@
+"""SIGKILL at random moments of a run, a sweep and a reproduction: what is resumed ends with the same bits."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from faults.amounts import times
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are of POSIX"),
+]
+NURSERY = Path(__file__).with_name("nursery.py")
+
+
+def lives(work: str, folder: Path, kills: int, seed: int) -> dict:
+    """The JSON that the nursery ends with."""
+    done = subprocess.run(
+        [sys.executable, NURSERY, work, str(folder), str(kills), str(seed)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("work", ["sampled", "variance_reduced", "page", "distributed", "sweep", "reproduce"])
+def test_killed_and_resumed_it_ends_with_the_same_bits(work, tmp_path):
+    """Several series of kills; a series ends early where a life was shorter than the wait for its kill."""
+    killed = 0
+    for seed in range(times(2, 20)):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        ended = lives(work, folder, times(8, 50), seed)
+        assert ended["same"]
+        killed += ended["killed"]
+    assert killed >= times(2, 50)
