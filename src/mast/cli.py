@@ -178,10 +178,16 @@ def data_fetch(
 @app.command()
 def reproduce(
     experiment: Annotated[
-        str, typer.Argument(help="accuracy, trajectory, rand1, shift; convex is all of them and more.")
+        str,
+        typer.Argument(
+            help="accuracy, trajectory, rand1, shift; convex is all of them and more. neural, "
+            "dropout: networks. all: everything."
+        ),
     ] = "convex",
-    fast: Annotated[bool, typer.Option("--fast", help="Small data and few seeds: a minute or less.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="More seeds and longer runs than by default.")] = False,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Small data, few seeds, short runs: a minute or two.")
+    ] = False,
+    full: Annotated[bool, typer.Option("--full", help="More seeds, rows or steps than by default.")] = False,
     dataset: Annotated[
         str | None, typer.Option(help="A data set by name, or a LIBSVM file, instead of the paper's.")
     ] = None,

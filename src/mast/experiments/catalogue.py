@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from mast.errors import ArgumentError
-from mast.experiments import accuracy, conditioning, methods_compared, rand1, shift, trajectory
+from mast.experiments import (
+    accuracy,
+    conditioning,
+    dropout,
+    methods_compared,
+    neural,
+    rand1,
+    shift,
+    trajectory,
+)
 from mast.experiments.findings import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
     module.EXPERIMENT.name: module.EXPERIMENT
-    for module in (accuracy, trajectory, rand1, shift, conditioning, methods_compared)
+    for module in (accuracy, trajectory, rand1, shift, conditioning, methods_compared, neural, dropout)
 }
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "convex": ("accuracy", "trajectory", "rand1", "shift", "conditioning", "methods"),
+    "all": tuple(EXPERIMENTS),
 }
 
 

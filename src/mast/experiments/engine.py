@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mast.errors import ArgumentError
+from mast import files
+from mast.errors import ArgumentError, DataError
 from mast.experiments.cells import Cell, Done, perform, stored
 from mast.experiments.display import Display
 
@@ -24,17 +25,17 @@ class Finished:
     computed: int  # cells, in this run
     reused: int  # cells that were on disk
 
-    def of(self, experiment: str) -> list[Done]:
-        """The cells of one experiment."""
-        return [done for done in self.cells if done.cell.experiment == experiment]
-
 
 def run(
     cells: Sequence[Cell], folder: Path, jobs: int | None = None, terminal: bool | None = None
 ) -> Finished:
     """Compute what is missing and return everything; a cell that is asked for twice is computed once."""
     jobs = _jobs(jobs)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{folder}: the folder cannot be made: {error.strerror or error}") from error
+    files.clear_leftovers(folder)
     known = {cell.key: stored(cell, folder) for cell in cells}
     missing = list({cell.key: cell for cell in cells if known[cell.key] is None}.values())
     # the longest first, so that no process is left alone with it at the end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from mast.experiments.cells import Cell, Done
@@ -68,3 +69,5 @@ class Experiment:
     cells: Callable[[Plan], list[Cell]]
     findings: Callable[[Plan, list[Done]], Findings]
     fast_datasets: tuple[str, ...] = ("a1a",)
+    #: (effort, --dataset, --data-dir) -> data, for an experiment whose data are not LIBSVM files
+    find: Callable[[str, str | None, Path | None], tuple[Dataset, ...]] | None = None

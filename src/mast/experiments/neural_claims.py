@@ -100,7 +100,10 @@ def _restless(curves: Curves, name: str) -> Claim:
 def _stagnation(curves: Curves, name: str) -> list[Claim]:
     found = []
     for text, sizes in (
-        ("Keep .5 stagnates where .7 and .9 go on, each at its best step size", {k: best(curves, k) for k in SPARSE}),
+        (
+            "Keep .5 stagnates where .7 and .9 go on, each at its best step size",
+            {k: best(curves, k) for k in SPARSE},
+        ),
         ("Keep .5 stagnates even with γ = .01, where .7 and .9 go on", dict.fromkeys(SPARSE, 0.01)),
     ):
         falls = {k: float(np.median(curves[k, sizes[k]].falls)) for k in SPARSE}
@@ -108,8 +111,8 @@ def _stagnation(curves: Curves, name: str) -> list[Claim]:
             Claim(
                 text,
                 name,
-                f"in the second half of the run the loss falls by less than {STAGNANT:.0%} at keep .5, and by "
-                "more at .7 and .9",
+                f"in the second half of the run the loss falls by less than {STAGNANT:.0%} at keep .5, and "
+                "by more at .7 and .9",
                 ", ".join(f"keep {k:g} (γ = {sizes[k]:g}): {fall:.1%}" for k, fall in falls.items()),
                 falls[0.5] < STAGNANT and falls[0.7] > STAGNANT and falls[0.9] > STAGNANT,
             )
@@ -126,9 +129,7 @@ def _variance(curves: Curves, name: str) -> list[Claim]:
         (
             "Longer steps make the loss fluctuate more",
             by_step,
-            "; ".join(
-                f"keep {k:g}: " + ", ".join(f"{noise[k, s]:.2g}" for s in STEP_SIZES) for k in SPARSE
-            ),
+            "; ".join(f"keep {k:g}: " + ", ".join(f"{noise[k, s]:.2g}" for s in STEP_SIZES) for k in SPARSE),
         ),
         (
             "More sparsity makes the loss fluctuate more",
@@ -196,8 +197,8 @@ def _advice(done: Sequence[Done], curves: Curves, name: str) -> list[Claim]:
         Claim(
             "The step size that mast.nn.advise proposes is on the stable side",
             name,
-            f"every seed settles at it: ends below {HIGH:g} of its start, and changes by less than a factor of "
-            f"{UNSETTLED:g} within the last quarter",
+            f"every seed settles at it: ends below {HIGH:g} of its start, and changes by less than a factor "
+            f"of {UNSETTLED:g} within the last quarter",
             ", ".join(f"keep {k:g}: γ = {sizes[k]:.2g}, level {curves[k, 'advised'].said()}" for k in KEEPS),
             all(settled.values()),
             source="beyond",

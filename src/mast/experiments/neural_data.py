@@ -37,7 +37,7 @@ HEAD_WIDTH, HEAD_STEPS, HEAD_RATE = 64, 60, 0.01  # of the fine-tuned head: Adam
 class Embedded(Dataset):
     """Rows of embeddings with class labels 0, 1, ..."""
 
-    def load(self) -> tuple[Any, Array]:
+    def load(self) -> tuple[Any, Any]:
         """Embeddings of norm 1, and labels."""
         return _embeddings(self)
 
@@ -101,7 +101,7 @@ def _digit_pixels() -> tuple[Array, Indices]:
 
 
 @lru_cache(maxsize=1)
-def _embeddings(dataset: Embedded) -> tuple[Any, Array]:
+def _embeddings(dataset: Embedded) -> tuple[Any, Any]:
     if dataset.path:
         embeddings, labels = _read(Path(dataset.path), dataset.sha256)
     else:

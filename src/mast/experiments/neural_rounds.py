@@ -110,7 +110,12 @@ class Lanes:
     """
 
     def __init__(
-        self, network: nn.Sequential, step_sizes: Sequence[float], inputs: Tensor, targets: Tensor, together: int
+        self,
+        network: nn.Sequential,
+        step_sizes: Sequence[float],
+        inputs: Tensor,
+        targets: Tensor,
+        together: int,
     ) -> None:
         import torch
 
@@ -162,9 +167,9 @@ class Lanes:
         G2 = error.transpose(2, 3) @ H
         back = (error @ Y2).mul_(active > 0)
         back = back.transpose(1, 2).reshape(nodes, rows, lanes * hidden)
-        G1 = torch.bmm(
-            back.transpose(1, 2), X, out=self._scratch("G1", nodes, lanes * hidden, inputs)
-        ).view(nodes, *first.shape)
+        G1 = torch.bmm(back.transpose(1, 2), X, out=self._scratch("G1", nodes, lanes * hidden, inputs)).view(
+            nodes, *first.shape
+        )
         for node in range(nodes):
             if scales is None:
                 totals[0] += G1[node]
@@ -174,7 +179,7 @@ class Lanes:
                 totals[1].addcmul_(G2[node], scales[1][node])
 
     def _scratch(self, name: str, *shape: int) -> Tensor:
-        """Memory that every round uses again: pages that come fresh from the system cost as much as a product."""
+        """Memory that every round uses again: fresh pages of the system cost as much as a product."""
         import torch
 
         if (name, shape) not in self.memory:

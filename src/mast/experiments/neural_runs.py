@@ -1,4 +1,4 @@
-"""The cells of the neural experiments: runs of the distributed method at several step sizes, and their curves."""
+"""The cells of the neural experiments: runs of the distributed method, and the curves they leave."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mast.arrays import Array
 from mast.experiments.cells import Cell, Done
@@ -180,12 +181,12 @@ class Curve:
         return found
 
     @property
-    def settled(self) -> Array:
-        """Whether each seed ended below half its start with a loss that changed by less than a factor of 3."""
+    def settled(self) -> NDArray[np.bool_]:
+        """Whether each seed ended below half its start, its loss late changing by less than a factor of 3."""
         late = self._over(1 - FLUCTUATING, 1)
         with np.errstate(invalid="ignore"):
             calm = late.max(axis=1) < UNSETTLED * late.min(axis=1)
-        settled: Array = np.isfinite(self.levels) & (self.levels < HIGH * self.loss[:, 0]) & calm
+        settled: NDArray[np.bool_] = np.isfinite(self.levels) & (self.levels < HIGH * self.loss[:, 0]) & calm
         return settled
 
     def said(self) -> str:

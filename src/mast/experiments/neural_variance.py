@@ -170,22 +170,21 @@ def best(done: Sequence[Done], dataset: str, method: str) -> float:
 def claims(done: Sequence[Done], dataset: str) -> list[Claim]:
     """Whether each of the two reduced methods ends lower than DSGD, in f_D and in its gradient."""
     chosen = {m: select(done, dataset, m, best(done, dataset, m)) for m in METHODS}
-    found = []
-    for what, name in (("f_D", "loss f_D"), ("grad_sq", "squared gradient of f_D")):
-        ends = {m: levels(chosen[m], what) for m in METHODS}
-        for method in METHODS[1:]:
-            found.append(
-                Claim(
-                    f"Per gradient computed, {method} pays: it ends with a lower {name} than DSGD",
-                    dataset,
-                    f"lower in every seed over the last tenth of the gradients, each method at the best of the "
-                    f"step sizes {', '.join(f'{s:g}' for s in STEP_SIZES)}",
-                    ", ".join(f"{m} {_said(ends[m])} at {best(done, dataset, m):g}" for m in ("DSGD", method)),
-                    bool((ends[method] < ends["DSGD"]).all()),
-                    source="beyond",
-                )
-            )
-    return found
+    quantities = {"f_D": "loss f_D", "grad_sq": "squared gradient of f_D"}
+    ends = {(m, what): levels(chosen[m], what) for m in METHODS for what in quantities}
+    return [
+        Claim(
+            f"Per gradient computed, {method} pays: it ends with a lower {name} than DSGD",
+            dataset,
+            f"lower in every seed over the last tenth of the gradients, each method at the best of the step "
+            f"sizes {', '.join(f'{s:g}' for s in STEP_SIZES)}",
+            ", ".join(f"{m} {_said(ends[m, what])} at {best(done, dataset, m):g}" for m in ("DSGD", method)),
+            bool((ends[method, what] < ends["DSGD", what]).all()),
+            source="beyond",
+        )
+        for what, name in quantities.items()
+        for method in METHODS[1:]
+    ]
 
 
 def _said(values: Array) -> str:
@@ -211,7 +210,9 @@ def draw(done: Sequence[Done], dataset: str) -> Any:
                 step_size = best(done, dataset, method)
                 mine = select(done, dataset, method, step_size)
                 label = f"{method}, γ = {step_size:g}"
-                curves = np.array([np.interp(grid(mine), d["gradients_computed"], finite(d[what])) for d in mine])
+                curves = np.array(
+                    [np.interp(grid(mine), d["gradients_computed"], finite(d[what])) for d in mine]
+                )
                 style.band(ax, grid(mine), curves, COLOUR[method], label)
                 highest = max(highest, float(np.median(curves[:, 0])))
             ax.set_yscale("log")

@@ -78,11 +78,11 @@ def page(sections: list[dict[str, Any]], out: Path) -> str:
     """The whole report of the sections in a folder."""
     claims = [claim for section in sections for claim in section["claims"]]
     holding = sum(claim["holds"] for claim in claims)
-    seconds = sum(section["seconds"] for section in sections)
+    seconds, cells = (_counted_once(sections, what) for what in ("seconds", "cells"))
     tally = [
         (f"{holding} of {len(claims)}", "claims hold"),
         (", ".join(sorted({d["name"] for s in sections for d in s["datasets"]})), "data"),
-        (str(sum(section["cells"] for section in sections)), "cells computed"),
+        (str(round(cells)), "cells computed"),
         (duration(seconds), "of one processor core"),
     ]
     return "\n".join(
@@ -106,6 +106,18 @@ def page(sections: list[dict[str, Any]], out: Path) -> str:
             "</body>\n</html>\n",
         ]
     )
+
+
+def _counted_once(sections: list[dict[str, Any]], what: str) -> float:
+    """A sum over sections, without what one borrowed from another that is here too."""
+    here = {section["name"] for section in sections}
+    borrowed = sum(
+        part[what]
+        for section in sections
+        for lender, part in section.get("borrowed", {}).items()
+        if lender in here
+    )
+    return float(sum(section[what] for section in sections) - borrowed)
 
 
 def _contents(sections: list[dict[str, Any]]) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from mast.experiments.findings import EFFORTS, Experiment, Findings, Plan
 from mast.experiments.lock import only_process_in
 
 SECTION_FORMAT = 1
-PACKAGES = ("numpy", "scipy", "numba", "scikit-learn", "pandas", "matplotlib", "joblib")
+PACKAGES = ("numpy", "scipy", "numba", "scikit-learn", "pandas", "matplotlib", "joblib", "torch")
 
 
 def reproduce(
@@ -48,14 +49,11 @@ def reproduce(
     begun = time.monotonic()
     with only_process_in(out):
         plans = _plans(experiments, effort, dataset, data_dir)
-        cells = [
-            cell
-            for experiment, plan in zip(experiments, plans, strict=True)
-            for cell in experiment.cells(plan)
-        ]
-        finished = engine.run(cells, out / "cells", jobs, terminal)
-        for experiment, plan in zip(experiments, plans, strict=True):
-            done = finished.of(experiment.name)
+        parts = [experiment.cells(plan) for experiment, plan in zip(experiments, plans, strict=True)]
+        finished = engine.run([cell for part in parts for cell in part], out / "cells", jobs, terminal)
+        results = iter(finished.cells)  # in the same order; experiments may share cells
+        for experiment, plan, part in zip(experiments, plans, parts, strict=True):
+            done = list(islice(results, len(part)))
             _write_section(out, experiment, plan, done, experiment.findings(plan, done))
         sections = read_sections(out)
         _write_overview(out, sections)
@@ -76,6 +74,9 @@ def _plans(
     found: dict[str, Dataset] = {}
     plans = []
     for experiment in experiments:
+        if experiment.find is not None:
+            plans.append(Plan(experiment.find(effort, dataset, data_dir), effort))
+            continue
         own = experiment.fast_datasets if effort == "fast" else experiment.datasets
         names = own if dataset is None else (dataset,)
         for name in names:
@@ -120,10 +121,23 @@ def _write_section(out: Path, experiment: Experiment, plan: Plan, done: list[Don
         ],
         "cells": len(done),
         "seconds": sum(d.seconds for d in done),
+        "borrowed": _borrowed(experiment, done),
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "versions": versions(),
     }
     files.write(out / "sections" / f"{experiment.name}.json", json.dumps(section, indent=1).encode())
+
+
+def _borrowed(experiment: Experiment, done: list[Done]) -> dict[str, dict[str, float]]:
+    """Which of the cells are those of another experiment, so that the report counts them once."""
+    lenders = {d.cell.experiment for d in done} - {experiment.name}
+    return {
+        lender: {
+            "cells": sum(d.cell.experiment == lender for d in done),
+            "seconds": sum(d.seconds for d in done if d.cell.experiment == lender),
+        }
+        for lender in sorted(lenders)
+    }
 
 
 def _save_figure(figure: Any, path: Path, kind: str, options: dict[str, Any]) -> None:
