@@ -1,0 +1,144 @@
+"""The files MAST writes and reads again: how each is made, and how it is read. A new kind joins this list."""
+
+import contextlib
+import gzip
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import mast
+from mast.data.lookup import EMBEDDED
+from mast.errors import DataError
+from mast.experiments import cells
+from mast.experiments.datasets import locate
+from mast.learn.bundle import Bundle
+from mast.learn.commands import train
+
+PROBLEM = mast.Problem(mast.Quadratic(np.diag([1.0, 2.0, 4.0]), [1.0, 1.0, 1.0]), mast.RandK(2))
+ROWS = np.array([[1.0, 0.0, 2.0], [0.0, 1.0, 0.0], [3.0, 1.0, 0.5], [0.0, 2.0, 1.0]])
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A kind of file. `read` raises a MastError, or returns what can be compared with another reading.
+
+    `summed` files carry a checksum: any change is refused. The others are text of the user's, where
+    a change may be another right text.
+    """
+
+    make: Callable[[Path], Path]
+    read: Callable[[Path], Any]
+    summed: bool = True
+
+
+def _checkpoint(folder: Path) -> Path:
+    mast.minimize(PROBLEM, "l_svrdsg", 10, 0.005, checkpoint=folder / "run")
+    return folder / "run"
+
+
+def _continue(path: Path) -> Any:
+    return mast.minimize(PROBLEM, "l_svrdsg", 10, 0.005, checkpoint=path).x.tolist()
+
+
+def _sweep(folder: Path) -> Any:
+    return mast.sweep(PROBLEM, ["dsgd"], [0.01], [0], 10, cache=folder)["f_D"].tolist()
+
+
+def _swept(folder: Path) -> Path:
+    _sweep(folder)
+    return next(folder.glob("*.cell"))
+
+
+def compute(config: Any, dataset: Any) -> dict[str, Any]:
+    return {"total": 1.5, "values": np.arange(4.0)}
+
+
+def _cell(folder: Path) -> cells.Cell:
+    data = folder / "data"
+    if not data.exists():
+        mast.data.save(data, ROWS, [1.0, -1.0, 1.0, -1.0])
+    return cells.Cell("test", 1, compute, {"a": 1}, locate(str(data)))
+
+
+def _performed(folder: Path) -> Path:
+    cells.perform(_cell(folder), folder)
+    return _cell(folder).file(folder)
+
+
+def _stored(path: Path) -> Any:
+    done = cells.stored(_cell(path.parent), path.parent)
+    if done is None:  # it is computed again then
+        raise DataError("the cell counts as not there")
+    return done["values"].tolist()
+
+
+def _classifier(folder: Path) -> Path:
+    model = mast.MastClassifier(mast.Mixture([mast.PermK(2), mast.Bernoulli(0.5)]))
+    model.fit(ROWS, ["a", "b", "c", "a"]).save(folder / "model")
+    return folder / "model"
+
+
+def _regressor(folder: Path) -> Path:
+    mast.MastRegressor(shift=np.ones(3)).fit(ROWS, [1.0, 2.0, 3.0, 4.0]).save(folder / "model")
+    return folder / "model"
+
+
+def _trained(folder: Path) -> Path:
+    table = "\n".join(f"{i},{'xyz'[i % 3]},{i % 2}" for i in range(12))
+    (folder / "table.csv").write_text("size,kind,label\n" + table + "\n")
+    train(str(folder / "table.csv"), folder / "out", target="label")
+    return folder / "out" / "model.mast"
+
+
+def _bundle(path: Path) -> Any:
+    bundle = Bundle.load(path.parent)
+    X, _ = bundle.features(str(path.parents[1] / "table.csv"), None)
+    return bundle.model.predict(X).tolist()
+
+
+def _named_set(folder: Path) -> Path:
+    (folder / "a1a.gz").write_bytes((EMBEDDED / "a1a.gz").read_bytes())
+    return folder / "a1a.gz"
+
+
+def _loaded(path: Path) -> Any:
+    A, b = mast.data.load(path.name.partition(".")[0], data_dir=path.parent, download=False)
+    return [A.data.tolist(), A.indices.tolist(), b.tolist()]
+
+
+def _text(pack: Callable[[bytes], bytes]) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        (folder / "rows").write_bytes(pack(b"+1 1:1 3:0.25\n-1 2:1e-3\n" * 20))
+        return folder / "rows"
+
+    return make
+
+
+def _rows(path: Path) -> Any:
+    A, b = mast.data.load(path)
+    return [A.data.tolist(), b.tolist()]
+
+
+ARTIFACTS = {
+    "checkpoint of a run": Artifact(_checkpoint, _continue),
+    "run of a sweep": Artifact(_swept, lambda path: _sweep(path.parent)),
+    "cell of an experiment": Artifact(_performed, _stored),
+    "classifier": Artifact(_classifier, lambda p: mast.MastClassifier.load(p).predict_proba(ROWS).tolist()),
+    "regressor": Artifact(_regressor, lambda p: mast.MastRegressor.load(p).predict(ROWS).tolist()),
+    "trained model": Artifact(_trained, _bundle),
+    "data set with a name": Artifact(_named_set, _loaded, summed=False),  # gzip's own header is not summed
+    "LIBSVM text": Artifact(_text(bytes), _rows, summed=False),
+    "LIBSVM, packed": Artifact(_text(lambda raw: gzip.compress(raw, mtime=0)), _rows, summed=False),
+}
+
+
+def network_artifacts() -> dict[str, Artifact]:
+    """The kinds of file that need PyTorch; none where it is not installed."""
+    with contextlib.suppress(ImportError):
+        from faults.network_artifacts import ARTIFACTS as found
+
+        return found
+    return {}
