@@ -10,6 +10,7 @@ each optimizer step; the loop, the optimizer and the checkpoints stay as they ar
 `advise`                                     the step sizes that a sketch allows, from measured curvature
 `validate`                                   the traps in a model and its optimizer, with their fixes
 `save_delta`, `apply_delta`                  sparse files beside one base model
+`save_submodel`, `load_submodel`             models in files that need no training code
 `recalibrate`                                BatchNorm statistics for a submodel
 `mast.nn.lightning`, `mast.nn.transformers`  callbacks for the two trainers
 ===========================================  ===============================================================
@@ -29,8 +30,10 @@ from mast.nn.advice import Advice, advise
 from mast.nn.average import Average
 from mast.nn.deltas import Delta, apply_delta, read_delta, save_delta
 from mast.nn.l_svrdsg import LSVRDSG
+from mast.nn.portable import load_submodel, save_submodel
 from mast.nn.s_page import SPAGE
 from mast.nn.sparsifier import Sparsifier, sparsify
+from mast.nn.structure import Cut, Layers, Neurons, UnitDraw, parse, structure_of
 from mast.nn.submodels import recalibrate
 from mast.nn.validation import Finding, validate
 
@@ -44,9 +47,11 @@ __all__ = [
     "Sparsifier",
     "advise",
     "apply_delta",
+    "load_submodel",
     "read_delta",
     "recalibrate",
     "save_delta",
+    "save_submodel",
     "sparsify",
     "validate",
 ]

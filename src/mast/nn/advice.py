@@ -14,6 +14,7 @@ from mast import theory
 from mast.errors import ArgumentError, BiasedSketchError, NoGuaranteeError
 from mast.nn.curvature import Curvature, Loss, curvature
 from mast.nn.sparsifier import Shift, Sparsifier, sparsify
+from mast.nn.structure.drawing import Units
 from mast.nn.submodels import put_draw
 from mast.nn.tables import columns
 from mast.nn.weights import Where
@@ -175,18 +176,25 @@ def advise(
 
 def constants_of(sk: Sparsifier) -> Constants | None:
     """The constants of S over all trainable parameters: where nothing is sketched, S is the identity."""
-    parts = {
-        id(sk.drawing.sketch_of(i)): (sk.drawing.sketch_of(i), w.count) for i, w in enumerate(sk.weights)
-    }
     sketched = {w.name for w in sk.weights}
     rest = any(p.requires_grad and name not in sketched for name, p in sk.model.named_parameters())
-    own = sk.dim if len(parts) == 1 else None
     try:
-        found = [s.constants(count if own is None else own) for s, count in parts.values()]
+        found = _constants(sk)
     except BiasedSketchError:
         return None
     found += [Constants(1.0, 1.0, 1.0)] * rest
     return Constants(max(c.L_D for c in found), min(c.mu_D for c in found), max(c.L_max for c in found))
+
+
+def _constants(sk: Sparsifier) -> list[Constants]:
+    """Of S over the sketched weights, part by part; over units, if those are what is sketched."""
+    if isinstance(sk.drawing, Units):
+        return [sk.drawing.constants()]
+    parts = {
+        id(sk.drawing.sketch_of(i)): (sk.drawing.sketch_of(i), w.count) for i, w in enumerate(sk.weights)
+    }
+    own = sk.dim if len(parts) == 1 else None
+    return [s.constants(count if own is None else own) for s, count in parts.values()]
 
 
 def _rows(L_f: float, c: Constants | None, of_draws: list[Curvature], T: int) -> list[Allowed]:

@@ -14,9 +14,12 @@ from torch.optim import Optimizer
 from mast.errors import ArgumentError, MastError
 from mast.nn import checkpointing, stepping
 from mast.nn.calls import Calls
-from mast.nn.drawing import drawing_of
+from mast.nn.drawing import Drawing, drawing_of
 from mast.nn.factors import Factor
 from mast.nn.sampling import sampled
+from mast.nn.structure import Structure, Structured, UnitDraw, structure_of
+from mast.nn.structure.choosing import choose_scaled
+from mast.nn.structure.drawing import Units
 from mast.nn.values import Values
 from mast.nn.weights import Where, choose
 from mast.nn.wrappers import unwrapped
@@ -95,9 +98,14 @@ class Sparsifier:
         self.model = unwrapped(model)
         self.sketch = sketch
         self._key = Key(seed, 0, node)
-        self.selection = choose(self.model, where, keep)
+        self.structure: Structure | None = None  # of a structured sketch
+        if isinstance(sketch, Structured):
+            self.structure = structure_of(self.model, sketch, keep, where)
+            self.selection = choose_scaled(self.model, self.structure)
+        else:
+            self.selection = choose(self.model, where, keep)
         self.weights = self.selection.weights
-        self.drawing = drawing_of(sketch, self.weights)
+        self.drawing = self.drawing_for(sketch)
         self._values = Values(self.weights, self.drawing, self._shifts(shift))
         self._calls = Calls(self, self.model, self.weights, self._values, lambda: self._key)
         self._sampling = False
@@ -196,16 +204,49 @@ class Sparsifier:
         key = self._key if key is None else key
         return {w.name: self.drawing.factor(i, key, w.parameter) for i, w in enumerate(self.weights)}
 
+    def draw(self, which: int | Key | None = None) -> UnitDraw:
+        """The kept units and their scales, by space, of a seed, a key, or the current key: structured only.
+
+        >>> import mast
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(2)))
+        >>> sk.draw(7)["0.weight"]
+        Kept(units=array([0, 7]), scales=array([4., 4.]), of=8)
+        """
+        if not isinstance(self.drawing, Units):
+            raise ArgumentError(
+                f"{self.sketch!r} acts on single weights, not on units: sk.factors(key) gives its diagonal"
+            )
+        key = self._key if which is None else which if isinstance(which, Key) else Key(which)
+        return self.drawing.draw(key)
+
+    def drawing_for(self, sketch: Sketch) -> Drawing:
+        """How another sketch of the same kind is drawn over the weights of this model."""
+        if self.structure is None:
+            return drawing_of(sketch, self.weights)
+        return self.structure.drawing(sketch)
+
     # ---- what comes out of it ------------------------------------------------------------
 
-    def submodel(self, seed: int = 0, *, calibrate: Iterable[Any] | None = None) -> nn.Module:
+    def submodel(
+        self, seed: int | Key | UnitDraw = 0, *, calibrate: Iterable[Any] | None = None
+    ) -> nn.Module:
         """A plain copy of the model with the weights v + S(x - v) of the draw (seed, step 0, node 0).
 
-        `calibrate` gives batches from which BatchNorm layers take their statistics anew.
+        With a structured sketch (`Neurons`, `Layers`) the copy is smaller: it has the kept units only, and
+        computes what the whole model computes with the weights of the draw. That needs v = 0 on what is dropped.
+
+        Parameters
+        ----------
+        seed
+            The draw: its seed, its whole key, or what `sk.draw` returned.
+        calibrate
+            Batches from which BatchNorm layers take their statistics anew.
         """
         from mast.nn.submodels import submodel
 
-        return submodel(self, Key(seed), calibrate)
+        return submodel(self, seed, calibrate)
 
     def report(
         self,

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from mast.errors import ArgumentError
-from mast.nn.drawing import Drawing, drawing_of
+from mast.nn.drawing import Drawing
+from mast.nn.structure import Structured, UnitDraw
+from mast.nn.structure.cuts import Part
 from mast.randomness import Key, Purpose, whole
 from mast.sketches import Bernoulli, Gaussian, Grouped, Identity, PermK, RandK, Sketch
 
@@ -20,14 +22,46 @@ if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
 
 
-def submodel(sk: Sparsifier, key: Key, calibrate: Iterable[Any] | None) -> nn.Module:
-    """A plain copy of the model with the weights v + S(x - v) of the draw that `key` names, in eval mode."""
-    model = plain_copy(sk)
-    put_draw(sk, sk.drawing, key, model)
+def submodel(sk: Sparsifier, which: int | Key | UnitDraw, calibrate: Iterable[Any] | None) -> nn.Module:
+    """A plain copy of the model with the weights v + S(x - v) of a draw, in eval mode; smaller if it is of units."""
+    if sk.structure is not None:
+        model = smaller(sk, which if isinstance(which, UnitDraw) else sk.draw(which))
+    elif isinstance(which, UnitDraw):
+        raise ArgumentError(f"a draw of units belongs to a structured sketch, and this is {sk.sketch!r}")
+    else:
+        model = plain_copy(sk)
+        put_draw(sk, sk.drawing, which if isinstance(which, Key) else Key(which), model)
     model.eval()
     if calibrate is not None:
         recalibrate(model, calibrate)
     return model
+
+
+def smaller(sk: Sparsifier, draw: UnitDraw) -> nn.Module:
+    """The kept units as a model of their own, with the scale in the outgoing weights."""
+    assert sk.structure is not None
+    cut = sk.structure.cut(draw)
+    y = cut.gather(sk.model)
+    shift = sk.shift
+    if shift is None:
+        y = cut.scaled(y)
+    else:
+        for part in cut.parts:
+            if part.name in shift:
+                _shifted(part, shift[part.name].to(y), y)
+    return cut.pour(y, cut.gather_buffers(sk.model))
+
+
+def _shifted(part: Part, v: Tensor, y: Tensor) -> None:
+    """v + S(x - v) on the kept entries; an error if v is not 0 on the dropped ones, which a smaller model lacks."""
+    own, kept = part.of(y), part.slice.take(v)
+    if torch.count_nonzero(v) != torch.count_nonzero(kept):
+        raise ArgumentError(
+            f"the shift of {part.name!r} is not 0 on what this draw drops, so the sparsified model is not a smaller one: "
+            "with a shift a submodel is the base v plus a delta; write it with sk.save_delta()"
+        )
+    scales = 1.0 if part.scales is None else part.scales.to(y)
+    own.sub_(kept).mul_(scales).add_(kept)
 
 
 def plain_copy(sk: Sparsifier) -> nn.Module:
@@ -109,7 +143,7 @@ def report(
     rows = []
     for density in densities:
         sketch = at_density(sk.sketch, density)
-        drawing = None if density == 1 else drawing_of(sketch, sk.weights)
+        drawing = None if density == 1 else sk.drawing_for(sketch)
         scores = []
         for i in range(1 if drawing is None else draws):
             if drawing is None:
@@ -136,6 +170,8 @@ def at_density(sketch: Sketch, density: float) -> Sketch:
     """
     if not 0 < density <= 1:
         raise ArgumentError(f"a density is a share in (0, 1], got {density!r}")
+    if isinstance(sketch, Structured):
+        return type(sketch)(at_density(sketch.sketch, density))
     if density == 1:
         return Identity()
     if isinstance(sketch, Gaussian):

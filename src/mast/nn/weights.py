@@ -93,8 +93,8 @@ def name_index(name: str) -> int:
 
 def choose(model: nn.Module, where: Where | None, keep: Mapping[str, float]) -> Selection:
     """The weights to sketch: those that `where` names, else trainable ones of at least two dimensions."""
-    wanted = _predicate(model, where)
-    places = {id(p): place for place, p in _registered(model)}
+    wanted = predicate(model, where)
+    places = {id(p): place for place, p in registered(model)}
     selection = Selection([])
     offset = 0
     for name, p in model.named_parameters():
@@ -153,7 +153,7 @@ def _inside(
                 yield from _inside((*path, key), item, not isinstance(value, tuple))
 
 
-def _registered(model: nn.Module) -> Iterator[tuple[Place, nn.Parameter]]:
+def registered(model: nn.Module) -> Iterator[tuple[Place, nn.Parameter]]:
     """Each parameter once, where it is registered first."""
     seen: set[int] = set()
     for module in model.modules():
@@ -163,7 +163,8 @@ def _registered(model: nn.Module) -> Iterator[tuple[Place, nn.Parameter]]:
                 yield Place(vars(module), ("_parameters", name), -1), p
 
 
-def _predicate(model: nn.Module, where: Where | None) -> Callable[[str, nn.Parameter], bool]:
+def predicate(model: nn.Module, where: Where | None) -> Callable[[str, nn.Parameter], bool]:
+    """`where` as a function of a parameter's name and the parameter."""
     if where is None:
         return lambda name, p: p.ndim >= 2 and p.requires_grad and p.is_floating_point()
     if callable(where):

@@ -1,0 +1,31 @@
+"""Structured sketches: hidden units, channels, heads and residual branches, found from a model's graph.
+
+==================  =====================================================================================
+`Neurons, Layers`   the sketches, over units and over residual branches
+`structure_of`      a model's unit spaces: which slices of which tensors belong to one unit
+`UnitDraw`          one draw: the kept units of each space, and their scales
+`Cut`               the slices that a draw leaves: values in, a small dense model and its gradient out
+==================  =====================================================================================
+"""
+
+from mast.nn.structure.attention import HeadsAttention
+from mast.nn.structure.cuts import Cut
+from mast.nn.structure.drawing import Kept, UnitDraw
+from mast.nn.structure.sketches import Layers, Neurons, Structured, parse
+from mast.nn.structure.spaces import Axis, Space
+from mast.nn.structure.structures import Structure, structure_of
+
+__all__ = [
+    "Axis",
+    "Cut",
+    "HeadsAttention",
+    "Kept",
+    "Layers",
+    "Neurons",
+    "Space",
+    "Structure",
+    "Structured",
+    "UnitDraw",
+    "parse",
+    "structure_of",
+]

@@ -1,0 +1,137 @@
+"""Attention with some of its heads: `nn.MultiheadAttention` ties the width to heads times head size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class HeadsAttention(nn.Module):
+    """Multi-head attention over a subset of heads; called like `nn.MultiheadAttention`, with the same names.
+
+    Parameters
+    ----------
+    embed_dim
+        The width of what comes in and goes out.
+    head_dim
+        The size of a head.
+    kept
+        The numbers of the heads, of the `all_heads` that attention masks of three dimensions are made for.
+
+    >>> import torch
+    >>> attention = HeadsAttention(8, 4, kept=[1], all_heads=2, batch_first=True)
+    >>> attention.in_proj_weight.shape, attention.out_proj.weight.shape
+    (torch.Size([12, 8]), torch.Size([8, 4]))
+    >>> x = torch.ones(1, 3, 8)
+    >>> attention(x, x, x, need_weights=False)[0].shape
+    torch.Size([1, 3, 8])
+    """
+
+    _qkv_same_embed_dim = (
+        False  # keeps nn.TransformerEncoderLayer from its own kernel, which knows no such heads
+    )
+
+    def __init__(
+        self,
+        embed_dim: int,
+        head_dim: int,
+        *,
+        kept: Sequence[int],
+        all_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.embed_dim, self.head_dim = embed_dim, head_dim
+        self.kept, self.all_heads = list(kept), all_heads
+        self.dropout, self.batch_first = dropout, batch_first
+        inner = len(self.kept) * head_dim
+        where = {"device": device, "dtype": dtype}
+        self.in_proj_weight = nn.Parameter(torch.zeros(3 * inner, embed_dim, **where))  # type: ignore[arg-type]
+        if bias:
+            self.in_proj_bias = nn.Parameter(torch.zeros(3 * inner, **where))  # type: ignore[arg-type]
+        else:
+            self.register_parameter("in_proj_bias", None)
+        self.out_proj = nn.Linear(inner, embed_dim, bias=bias, **where)  # type: ignore[arg-type]
+
+    @property
+    def num_heads(self) -> int:
+        """How many heads there are."""
+        return len(self.kept)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Output and, if wanted, attention weights of the heads that are here."""
+        batched = query.dim() == 3
+        q, k, v = (t if batched else t.unsqueeze(0 if self.batch_first else 1) for t in (query, key, value))
+        if not self.batch_first:
+            q, k, v = (t.transpose(0, 1) for t in (q, k, v))
+        q, k, v = self._project(q, k, v)
+        mask = self._mask(attn_mask, key_padding_mask if batched else _row(key_padding_mask), q)
+        dropout = self.dropout if self.training else 0.0
+        weights = None
+        if need_weights:
+            scores = q @ k.transpose(-2, -1) / math.sqrt(self.head_dim)
+            weights = (scores if mask is None else scores + mask).softmax(-1)
+            weights = F.dropout(weights, dropout) if dropout else weights
+            out = weights @ v
+            weights = weights.mean(1) if average_attn_weights else weights
+            weights = weights if batched else weights.squeeze(0)
+        else:
+            causal = is_causal and attn_mask is None
+            out = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=causal and mask is None)
+        out = self.out_proj(out.transpose(1, 2).flatten(2))
+        if not self.batch_first:
+            out = out.transpose(0, 1)
+        return out if batched else out.squeeze(0 if self.batch_first else 1), weights
+
+    def _project(self, *inputs: Tensor) -> list[Tensor]:
+        """Queries, keys and values as batch x heads x length x head size."""
+        weights = self.in_proj_weight.chunk(3)
+        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        return [
+            F.linear(t, w, b).unflatten(-1, (len(self.kept), self.head_dim)).transpose(1, 2)
+            for t, w, b in zip(inputs, weights, biases, strict=True)
+        ]
+
+    def _mask(self, attention: Tensor | None, padding: Tensor | None, like: Tensor) -> Tensor | None:
+        """Both masks as one that is added to the scores."""
+        merged = None
+        if attention is not None:
+            merged = _added(attention, like)
+            if merged.dim() == 3:  # one for each sequence and head of the whole model
+                merged = merged.unflatten(0, (-1, self.all_heads))[:, self.kept]
+        if padding is not None:
+            own = _added(padding, like)[:, None, None, :]
+            merged = own if merged is None else merged + own
+        return merged
+
+    def extra_repr(self) -> str:
+        """Width, and heads."""
+        return f"embed_dim={self.embed_dim}, head_dim={self.head_dim}, heads={self.kept} of {self.all_heads}"
+
+
+def _row(mask: Tensor | None) -> Tensor | None:
+    return None if mask is None else mask.unsqueeze(0)
+
+
+def _added(mask: Tensor, like: Tensor) -> Tensor:
+    if mask.dtype == torch.bool:
+        return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill(mask, -math.inf)
+    return mask.to(like.dtype)

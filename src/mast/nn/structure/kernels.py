@@ -1,0 +1,64 @@
+"""Moving slices of tensors, compiled: rows, columns and inner runs, without a temporary of either size.
+
+Each has a readable twin in `mast.nn.structure.slicing` (indexing by a grid), and a test compares them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+
+@njit(cache=True, nogil=True)
+def take(x: Any, rows: Any, columns: Any, inner: int, width: int, out: Any) -> None:
+    """The kept entries of x, one after the other."""
+    n = 0
+    for i in range(rows.size):
+        row = rows[i] * width
+        if inner == 1:
+            for j in range(columns.size):
+                out[n + j] = x[row + columns[j]]
+            n += columns.size
+        else:
+            for j in range(columns.size):
+                first = row + columns[j] * inner
+                out[n : n + inner] = x[first : first + inner]
+                n += inner
+
+
+@njit(cache=True, nogil=True)
+def put(x: Any, rows: Any, columns: Any, inner: int, width: int, values: Any) -> None:
+    """The kept entries of x are replaced."""
+    n = 0
+    for i in range(rows.size):
+        row = rows[i] * width
+        if inner == 1:
+            for j in range(columns.size):
+                x[row + columns[j]] = values[n + j]
+            n += columns.size
+        else:
+            for j in range(columns.size):
+                first = row + columns[j] * inner
+                x[first : first + inner] = values[n : n + inner]
+                n += inner
+
+
+@njit(cache=True, nogil=True)
+def add(x: Any, rows: Any, columns: Any, inner: int, width: int, values: Any, factor: Any) -> None:
+    """The kept entries of x grow by factor times the values."""
+    n = 0
+    for i in range(rows.size):
+        row = rows[i] * width
+        if inner == 1:
+            for j in range(columns.size):
+                x[row + columns[j]] += factor * values[n + j]
+            n += columns.size
+        else:
+            for j in range(columns.size):
+                first = row + columns[j] * inner
+                own = x[first : first + inner]
+                new = values[n : n + inner]
+                for k in range(inner):
+                    own[k] += factor * new[k]
+                n += inner

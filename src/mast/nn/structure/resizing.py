@@ -1,0 +1,78 @@
+"""Making a model's copy smaller: templates without values, and the attributes that speak of sizes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+from mast.nn.structure.attention import HeadsAttention
+
+
+def template(model: nn.Module) -> nn.Module:
+    """A copy whose parameters and floating-point buffers are empty: what a submodel is poured into."""
+    memo: dict[int, Any] = {}
+    for _, p in model.named_parameters(remove_duplicate=False):
+        memo[id(p)] = nn.Parameter(torch.empty(0, dtype=p.dtype), requires_grad=p.requires_grad)
+    for _, b in model.named_buffers(remove_duplicate=False):
+        memo[id(b)] = torch.empty(0, dtype=b.dtype)
+    return copy.deepcopy(model, memo)
+
+
+def replace_attention(model: nn.Module, bare: nn.Module, name: str) -> None:
+    """Put a module for any number of heads in the place of an `nn.MultiheadAttention`, with its parameters."""
+    old, shaped = model.get_submodule(name), bare.get_submodule(name)
+    assert isinstance(old, nn.MultiheadAttention)
+    assert isinstance(shaped, nn.MultiheadAttention)
+    new = HeadsAttention(
+        shaped.embed_dim,
+        shaped.head_dim,
+        kept=range(shaped.num_heads),
+        all_heads=shaped.num_heads,
+        dropout=shaped.dropout,
+        bias=shaped.in_proj_bias is not None,
+        batch_first=shaped.batch_first,
+        device="meta",
+    )
+    new.in_proj_weight, new.in_proj_bias = old.in_proj_weight, old.in_proj_bias
+    new.out_proj.weight, new.out_proj.bias = old.out_proj.weight, old.out_proj.bias
+    new.train(old.training)
+    put(model, name, new)
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False  # its fast path knows no such heads
+
+
+def put(model: nn.Module, name: str, new: nn.Module) -> None:
+    """Another module under this name, and under all others that the old one has."""
+    old = model.get_submodule(name)
+    for parent in list(model.modules()):
+        for key, child in parent._modules.items():
+            if child is old:
+                parent._modules[key] = new
+
+
+def fit(module: nn.Module, shaped: nn.Module) -> None:
+    """Let the attributes of a module say what its tensors are; `shaped` is the module before."""
+    own: Any = module
+    if isinstance(module, nn.Linear):
+        own.out_features, own.in_features = module.weight.shape
+    elif isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        depthwise = own.groups > 1
+        own.out_channels = module.weight.shape[0]
+        own.in_channels = own.groups = module.weight.shape[0] if depthwise else 1
+        if not depthwise:
+            own.in_channels = module.weight.shape[1]
+    elif isinstance(module, nn.modules.conv._ConvTransposeNd):
+        own.in_channels, own.out_channels = module.weight.shape[:2]
+    elif isinstance(module, nn.modules.batchnorm._NormBase):
+        tensors = (module.weight, module.running_mean)
+        own.num_features = next((len(t) for t in tensors if t is not None), module.num_features)
+    elif isinstance(module, nn.GroupNorm):
+        assert isinstance(shaped, nn.GroupNorm)
+        own.num_channels = len(module.weight)
+        own.num_groups = own.num_channels * shaped.num_groups // shaped.num_channels
+    elif isinstance(module, nn.PReLU):
+        own.num_parameters = len(module.weight)

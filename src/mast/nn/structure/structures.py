@@ -1,0 +1,192 @@
+"""The structure of a model: its unit spaces, the parameters that carry scales, and the cuts of draws."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mast.arrays import Indices
+from mast.errors import ArgumentError
+from mast.nn.structure.choosing import chosen
+from mast.nn.structure.cuts import Cut, Part, entries
+from mast.nn.structure.drawing import Kept, Scaled, UnitDraw, Units
+from mast.nn.structure.finding import find_spaces
+from mast.nn.structure.resizing import fit, replace_attention, template
+from mast.nn.structure.sketches import Neurons, Structured
+from mast.nn.structure.slicing import Slice
+from mast.nn.structure.spaces import Space
+from mast.nn.structure.tracing import skeleton
+from mast.nn.weights import Where
+from mast.randomness import Key
+from mast.sketches import Sketch
+
+
+class Structure(ABC):
+    """What a structured sketch needs to know of a model. Made by `structure_of`."""
+
+    spaces: list[Space]
+    scaled: list[Scaled]
+    others: dict[str, str]  # names of spaces whose units stay, with the reason
+
+    def __init__(self, model: nn.Module) -> None:
+        self._source = model
+        self.bare = skeleton(model)
+        self.count = sum(p.numel() for p in self.bare.parameters())  #: of all parameters' values
+
+    def drawing(self, sketch: Sketch) -> Units:
+        """Draws of a sketch over these units."""
+        return Units(sketch.sketch if isinstance(sketch, Structured) else sketch, self.spaces, self.scaled)
+
+    def draw(self, sketch: Sketch, key: Key) -> UnitDraw:
+        """The kept units, and their scales, of one key."""
+        return self.drawing(sketch).draw(key)
+
+    @abstractmethod
+    def cut(self, draw: UnitDraw) -> Cut:
+        """The slices that a draw leaves."""
+
+    @abstractmethod
+    def fitted(self, cut: Cut) -> nn.Module:
+        """A copy of the model, without values, whose modules have the sizes of the cut."""
+
+    def buffer(self, name: str) -> Tensor | None:
+        """A buffer of the model, if its values are known."""
+        found = dict(self._source.named_buffers()).get(name)
+        return None if found is None or found.is_meta else found
+
+    def _check(self, draw: UnitDraw) -> None:
+        for space in self.spaces:
+            kept = draw.kept.get(space.name)
+            if kept is None or kept.of != space.units:
+                raise ArgumentError(
+                    f"this draw is of another model: it does not fit the units of {space.name!r}"
+                )
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{s.name}: {s.units}" for s in self.spaces)
+        return f"<structure of {type(self.bare).__name__}: {parts}>"
+
+
+class UnitStructure(Structure):
+    """Hidden units, channels and heads."""
+
+    def __init__(
+        self, model: nn.Module, keep: Mapping[str, float] | None = None, where: Where | None = None
+    ) -> None:
+        super().__init__(model)
+        found, self.others = find_spaces(self.bare, keep)
+        self.spaces = chosen(self.bare, found, self.others, keep or {}, where)
+        parameters = dict(self.bare.named_parameters())
+        self.scaled = [
+            Scaled(a.tensor, number, tuple(parameters[a.tensor].shape), a.dim, a.run)
+            for number, space in enumerate(self.spaces)
+            for a in space.consumers
+        ]
+        order = {name: i for i, name in enumerate(parameters)}
+        self.scaled.sort(key=lambda s: order[s.tensor])
+        self._scaled = {s.tensor: s for s in self.scaled}
+        self._template: nn.Module | None = None
+        self._heads = {
+            space.name.removesuffix(".in_proj_weight"): space.name
+            for space in self.spaces
+            if isinstance(self._owner(space.name), nn.MultiheadAttention)
+        }
+
+    def cut(self, draw: UnitDraw) -> Cut:
+        """Rows of producers and columns of consumers."""
+        self._check(draw)
+        kept: dict[str, dict[int, list[Indices]]] = {}
+        for space in self.spaces:
+            units = _at_least_one(draw[space.name]).units
+            for a in space.axes:
+                kept.setdefault(a.tensor, {}).setdefault(a.dim, []).append(entries(units, a.run, a.offset))
+        slices = {
+            name: Slice(t.shape, {dim: np.concatenate(pieces) for dim, pieces in kept.get(name, {}).items()})
+            for name, t in [*self.bare.named_parameters(), *self.bare.named_buffers()]
+        }
+        floats = [name for name, b in self.bare.named_buffers() if b.is_floating_point()]
+        return Cut(
+            self,
+            draw,
+            _parts(
+                [name for name, _ in self.bare.named_parameters()],
+                slices,
+                lambda name: self._scales(name, draw),
+            ),
+            _parts(floats, slices, lambda name: None),
+        )
+
+    def fitted(self, cut: Cut) -> nn.Module:
+        """Modules whose tensors shrink have smaller sizes; attention is for the heads that are left."""
+        model = copy.deepcopy(self.template)
+        self.fit(model, cut)
+        return model
+
+    @property
+    def template(self) -> nn.Module:
+        """The model without values, its attention made for any heads."""
+        if self._template is None:
+            made = template(self._source)
+            for name in self._heads:
+                replace_attention(made, self.bare, name)
+            self._template = made
+        return self._template
+
+    def fit(self, model: nn.Module, cut: Cut) -> None:
+        """Give the modules of a template copy the sizes of the cut; their tensors still hold nothing."""
+        named = dict(model.named_parameters()) | dict(model.named_buffers())
+        for part in (*cut.parts, *cut.buffers):
+            named[part.name].data = torch.empty(part.slice.shape, dtype=named[part.name].dtype, device="cpu")
+        for name, module in model.named_modules():
+            if name in self._heads:
+                module.kept = _at_least_one(cut.draw[self._heads[name]]).units.tolist()  # type: ignore[assignment]
+            fit(module, self.bare.get_submodule(name))
+
+    def _scales(self, name: str, draw: UnitDraw) -> Tensor | None:
+        scaled = self._scaled.get(name)
+        if scaled is None:
+            return None
+        assert scaled.dim is not None
+        kept = _at_least_one(draw[self.spaces[scaled.space].name])
+        shape = [1] * len(scaled.shape)
+        shape[scaled.dim] = -1
+        return torch.from_numpy(np.repeat(kept.scales, scaled.run)).view(shape)
+
+    def _owner(self, parameter: str) -> nn.Module:
+        return self.bare.get_submodule(parameter.rpartition(".")[0])
+
+
+def structure_of(
+    model: nn.Module, sketch: Sketch, keep: Mapping[str, float] | None = None, where: Where | None = None
+) -> Structure:
+    """The structure that a sketch acts on: `Neurons` or `Layers`. Values are not needed (meta device is fine).
+
+    >>> import mast
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> structure_of(model, mast.nn.Neurons(mast.RandK(2)))
+    <structure of Sequential: 0.weight: 8>
+    """
+    if isinstance(sketch, Neurons):
+        return UnitStructure(model, keep, where)
+    raise ArgumentError(f"structured sketches are Neurons and Layers, got {sketch!r}")
+
+
+def _at_least_one(kept: Kept) -> Kept:
+    """No layer can have no units: if a draw keeps none, the first stays, with scale 0."""
+    if kept.units.size:
+        return kept
+    return Kept(np.zeros(1, np.int64), np.zeros(1), kept.of)
+
+
+def _parts(names: Sequence[str], slices: Mapping[str, Slice], scales) -> list[Part]:  # type: ignore[no-untyped-def]
+    parts, start = [], 0
+    for name in names:
+        parts.append(Part(name, slices[name], start, scales(name)))
+        start = parts[-1].stop
+    return parts

@@ -1,0 +1,82 @@
+"""The graph of a model: a copy without values, walked by torch.fx, its known modules as leaves."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from mast.errors import ArgumentError
+
+
+def skeleton(model: nn.Module) -> nn.Module:
+    """A copy whose parameters and buffers have shapes but no values (they are on the meta device).
+
+    >>> import torch
+    >>> skeleton(torch.nn.Linear(3, 2)).weight.device
+    device(type='meta')
+    """
+    memo: dict[int, Any] = {}
+    for _, p in model.named_parameters(remove_duplicate=False):
+        memo[id(p)] = nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=p.requires_grad)
+    for _, b in model.named_buffers(remove_duplicate=False):
+        memo[id(b)] = torch.empty_like(b, device="meta")
+    bare = copy.deepcopy(model, memo)
+    for name, module in bare.named_modules():
+        own = [t for t in (*module._parameters.values(), *module._buffers.values()) if t is not None]
+        if not all(isinstance(t, Tensor) and t.is_meta for t in own):
+            raise ArgumentError(
+                f"the module {name or 'at the root'!r} ({type(module).__name__}) makes its tensors anew when it "
+                "is copied, so its structure cannot be found"
+            )
+    return bare
+
+
+def trace(model: nn.Module, is_leaf: Callable[[nn.Module, str], bool]) -> fx.Graph:
+    """The graph of the forward pass; an error that names the module where it cannot be followed."""
+    tracer = _Tracer(is_leaf)
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(model.forward).parameters.items()
+        if parameter.default is not inspect.Parameter.empty
+    }
+    try:
+        return tracer.trace(model, concrete_args=defaults or None)
+    except ArgumentError:
+        raise
+    except Exception as error:  # whatever the user's forward() does with a stand-in for a tensor
+        name = tracer.path[-1] if tracer.path else ""
+        module = model.get_submodule(name)
+        what = f"the module {name!r}" if name else "the model"
+        raise ArgumentError(
+            f"the structure of {what} ({type(module).__name__}) cannot be followed by torch.fx: "
+            f"{str(error).splitlines()[0] if str(error) else type(error).__name__}. Its forward() depends on the values "
+            "or sizes of its inputs; sketch single weights instead, or leave it out with "
+            f"keep={{'{name + '.' if name else ''}*': 1}}"
+        ) from error
+
+
+class _Tracer(fx.Tracer):
+    """Stops at the modules that have rules, and remembers where it is."""
+
+    def __init__(self, is_leaf: Callable[[nn.Module, str], bool]) -> None:
+        super().__init__()
+        self._leaf = is_leaf
+        self.path: list[str] = []
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Modules with a rule, and those of torch that are no containers."""
+        return self._leaf(m, module_qualified_name)
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """As usual, with the module's name at hand if it fails."""
+        self.path.append(self.path_of_module(m))
+        result = super().call_module(m, forward, args, kwargs)
+        self.path.pop()  # not reached by an error: the path then leads to it
+        return result
