@@ -137,7 +137,7 @@ def _variance(curves: Curves, name: str) -> list[Claim]:
             "; ".join(f"γ = {s:g}: " + ", ".join(f"{noise[k, s]:.2g}" for k in SPARSE) for s in STEP_SIZES),
         ),
     ):
-        ordered = sum(b > a or (np.isinf(a) and np.isinf(b)) for a, b in pairs)
+        ordered = sum(b > a or (a == b == np.inf) for a, b in pairs)
         found.append(
             Claim(
                 text,
@@ -155,7 +155,7 @@ def _sparse_ahead(curves: Curves, name: str) -> list[Claim]:
     dense = curves[1.0, 0.01]
     below = {k: bool((curves[k, 0.01].levels < dense.levels).all()) for k in SPARSE}
     ahead = {k: rounds_ahead(curves[k, 0.1], curves[1.0, 0.1]) for k in SPARSE}
-    total = curves[1.0, 0.1].rounds[-1]
+    total = float(curves[1.0, 0.1].rounds[-1])
     return [
         Claim(
             "Sparse training can beat dense training at a small step size (γ = .01)",
