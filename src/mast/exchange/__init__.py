@@ -23,7 +23,7 @@ and ``server.load(path)`` are the atomic checkpoint, ``server.t`` the round that
 `Capacity`, `Part`                 what a node can hold; what one draw keeps: `gather` and `add` on x
 `Worker`                           a node: `answer(message) -> message`
 `Coordinates`, `ProblemWorker`     both for linear models (any `mast.Problem`)
-`mast.exchange.network`            both for networks (needs torch): `capacity_of`, `NetworkWorker`, `Layout`, `Rows`
+`mast.exchange.network`            both for networks (torch): `capacity_of`, `NetworkWorker`, `Layout`, `Rows`
 `Server`                           x, optimizer, weights, bytes, checkpoints
 `run_here`                         the engine without a wire
 `parse_capacity`                   ``bernoulli:0.9``, ``permk:4``, ``neurons:0.25``

@@ -17,7 +17,7 @@ offset  type    field
 36      uint32  key: index
 40      uint32  number of the node, 0 .. M-1
 44      uint32  local steps that the node takes
-48      float64 step size of these local steps
+48      float64 to a node: step size of these local steps; in an answer: seconds that the node worked
 56      uint64  how many values follow
 ======  ======  ================================================================================
 
@@ -27,7 +27,7 @@ The version of the keys' own layout (`mast.randomness.LAYOUT`) is part of `run`.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
@@ -72,7 +72,8 @@ class Header:
     dtype: np.dtype[Any] = _WIDE
     run: int = 0
     local_steps: int = 1
-    step_size: float = 0.0
+    step_size: float = 0.0  # of the server's message
+    seconds: float = field(default=0.0, compare=False)  # of the answer
 
     @property
     def round(self) -> int:
@@ -86,14 +87,14 @@ class Header:
 
     def answered(self) -> Header:
         """The header of the answer to this message."""
-        return replace(self, kind=Kind.ANSWER)
+        return replace(self, kind=Kind.ANSWER, step_size=0.0)
 
     def encode(self) -> bytes:
         """The 64 bytes."""
-        key = self.key
+        key, number = self.key, self.step_size if self.kind is Kind.VALUES else self.seconds
         return HEADER.pack(
             _MAGIC, VERSION, self.kind, code_of(self.dtype), self.run, key.seed, key.step, key.node,
-            key.index, self.node, self.local_steps, self.step_size, self.count,
+            key.index, self.node, self.local_steps, number, self.count,
         )  # fmt: skip
 
     @classmethod
@@ -111,8 +112,9 @@ class Header:
             raise DataError(f"the message has version {version} of the layout, this is version {VERSION}")
         if kind not in (1, 2) or code not in _DTYPES or step >> 48:
             raise DataError(f"the message is damaged: kind {kind}, dtype code {code}, round {step}")
+        pace, seconds = (pace, 0.0) if kind == Kind.VALUES else (0.0, pace)
         key = Key(seed, step, node, index)
-        return cls(Kind(kind), number, key, count, _DTYPES[code], run, local, pace)
+        return cls(Kind(kind), number, key, count, _DTYPES[code], run, local, pace, seconds)
 
 
 class Message:
@@ -171,6 +173,11 @@ class Message:
     def size(self) -> int:
         """The size of what travels."""
         return int(self.buffer.size)
+
+    def worked(self, seconds: float) -> None:
+        """Say in an answer how long the node worked."""
+        self.header = replace(self.header, seconds=seconds)
+        self.buffer[:SIZE] = np.frombuffer(self.header.encode(), dtype=np.uint8)
 
     def expect(self, header: Header) -> Message:
         """Itself, if its header is the expected one; else an error that names the first difference."""

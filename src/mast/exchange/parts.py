@@ -6,6 +6,7 @@ the server and on the node; its `Worker`, on the node only, has the data.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -79,6 +80,7 @@ class Worker(ABC):
 
     def answer(self, message: Message, part: Part | None = None, into: Message | None = None) -> Message:
         """The answer to a message; `part` and `into` save making them, where the engine has them already."""
+        begun = time.perf_counter()
         header = message.header
         message.expect(_expected(header, self.run))
         if part is None:
@@ -90,6 +92,7 @@ class Worker(ABC):
             )
         reply = Message(header.answered()) if into is None else into
         self.gradients(part, message.values, header, reply.values)
+        reply.worked(time.perf_counter() - begun)
         return reply
 
 

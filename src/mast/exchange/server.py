@@ -15,7 +15,7 @@ the same bits, and those of ``mast.minimize(..., "distributed")`` with the optim
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,12 +139,16 @@ class Server:
         for node, _ in self.roster.taking_part(self.t):
             yield self.message(node)
 
-    def message(self, node: int) -> Message:
-        """The message to one node: its key, and the values of x that its sketch keeps."""
+    def message(self, node: int, memory: Callable[[int], NDArray[np.uint8]] | None = None) -> Message:
+        """The message to one node: its key, and the values of x that its sketch keeps.
+
+        `memory` gives a buffer of so many bytes, where an engine uses its buffers again.
+        """
         if self._last >= 0:
             raise ArgumentError(f"round {self.t} is being summed up: its messages were made before")
         part = self._part(node)
-        message = Message(self.header(node, part.count))
+        header = self.header(node, part.count)
+        message = Message(header, None if memory is None else memory(header.size))
         part.gather(self.x, message.values)
         self.received[node] += message.size
         return message
@@ -165,7 +169,7 @@ class Server:
             if weight is None:
                 raise DataError(f"node {node} answered in round {self.t}, but does not take part in it")
         part = self._part(node)
-        answer.expect(self.header(node, part.count).answered())
+        answer.expect(self.expected(node))
         self._last = node
         self.sent[node] += answer.size
         if not _finite(answer.values):
@@ -188,6 +192,10 @@ class Server:
         self.t += 1
         self._last = -1
         self._parts.clear()
+
+    def expected(self, node: int) -> Header:
+        """The header of the answer that a node will send in the present round."""
+        return self.header(node, self._part(node).count).answered()
 
     def _part(self, node: int) -> Part:
         if not 0 <= node < len(self.capacities):

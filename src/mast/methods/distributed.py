@@ -13,6 +13,7 @@ Indices never travel: both sides make them from the key.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -25,7 +26,7 @@ from mast.methods.base import Method, State, descend
 from mast.methods.constants import gap_of, regime_of
 from mast.problem import AbstractProblem, Nodes, Problem
 from mast.randomness import Key, Purpose, whole
-from mast.sketches import DiagonalDraw, Draw
+from mast.sketches import DiagonalDraw, Draw, Sketch
 
 
 @dataclass
@@ -207,30 +208,63 @@ class Distributed(Method):
     def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:
         """Theorem 15, 16 or 5, as sharp as the coupling allows."""
         problems, gap = self.problem.problems, gap_of(self.problem, effort)
-        constants = [p.sketch.constants(p.dim) for p in problems]
+        facts = [
+            Facts(p.objective.smoothness, p.objective.strong_convexity, bool(p.objective.convex))
+            for p in problems
+        ]
+        sketches = [p.sketch for p in problems]
+        regime = regime_of(self.problem, regime)
         return gap.mark(
-            theory.distributed(
-                regime_of(self.problem, regime),
-                nodes=self._independence(),
-                L_f=[p.objective.smoothness for p in problems],
-                mu_f=[p.objective.strong_convexity for p in problems],
-                L_D=[c.L_D for c in constants],
-                mu_D=[c.mu_D for c in constants],
-                L_max=[c.L_max for c in constants],
-                gap=gap.value,
-                participation=self.roster.shares,
-                participants=self.participants,
-                local_steps=self.local_steps,
-            )
+            guarantee_of(sketches, self.problem.dim, facts, self.roster, self.local_steps, regime, gap.value)
         )
 
-    def _independence(self) -> str:
-        """How the nodes' sketches depend on each other, as the statements say it."""
-        if self.M == 1:
-            return "any"
-        if self.coupling == "independent":
-            return "independent"
-        first = self.problem.problems[0].sketch
-        if self.M <= first.stride and all(p.sketch.same_partition(first) for p in self.problem.problems):
-            return "disjoint"
-        return "independent" if all(p.sketch.stride == 1 for p in self.problem.problems) else "any"
+
+@dataclass(frozen=True)
+class Facts:
+    """What theory needs to know of a node's objective: the node can say it without showing its data."""
+
+    L_f: float
+    mu_f: float
+    convex: bool
+
+
+def guarantee_of(
+    sketches: Sequence[Sketch],
+    dim: int,
+    facts: Sequence[Facts],
+    roster: Roster,
+    local_steps: int = 1,
+    regime: str | None = None,
+    gap: float | None = None,
+) -> theory.Guarantee:
+    """The statement about nodes with these sketches and facts; the strongest regime that holds if None."""
+    constants = [sketch.constants(dim) for sketch in sketches]
+    if regime is None:
+        mu = sum(f.mu_f * c.mu_D for f, c in zip(facts, constants, strict=True))
+        convex = all(f.convex for f in facts)
+        regime = "strongly_convex" if mu > 0 else "convex" if convex else "nonconvex"
+    return theory.distributed(
+        regime,
+        nodes=_independence(sketches, roster.coupling),
+        L_f=[f.L_f for f in facts],
+        mu_f=[f.mu_f for f in facts],
+        L_D=[c.L_D for c in constants],
+        mu_D=[c.mu_D for c in constants],
+        L_max=[c.L_max for c in constants],
+        gap=gap,
+        participation=roster.shares,
+        participants=roster.participants,
+        local_steps=local_steps,
+    )
+
+
+def _independence(sketches: Sequence[Sketch], coupling: str) -> str:
+    """How the nodes' sketches depend on each other, as the statements say it."""
+    if len(sketches) == 1:
+        return "any"
+    if coupling == "independent":
+        return "independent"
+    first = sketches[0]
+    if len(sketches) <= first.stride and all(sketch.same_partition(first) for sketch in sketches):
+        return "disjoint"
+    return "independent" if all(sketch.stride == 1 for sketch in sketches) else "any"
