@@ -8,18 +8,25 @@ has MAST. A file holds names from fixed lists, numbers and tensors, never code: 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from mast.errors import ArgumentError, DataError, MastError
 from mast.nn import tensor_files
+from mast.nn.delta_parts import kept
 from mast.nn.portable_program import Program, find, program_of
 from mast.nn.portable_tracing import described
+from mast.nn.structure import UnitDraw
 from mast.nn.wrappers import unwrapped
+from mast.randomness import Key
+
+if TYPE_CHECKING:
+    from mast.nn.sparsifier import Sparsifier
 
 KIND, FORMAT = "submodel", 1
 
@@ -189,10 +196,35 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _plain(about: Mapping[str, Any]) -> dict[str, Any]:
-    import json
-
     try:
         plain: dict[str, Any] = json.loads(json.dumps(dict(about), allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"about holds what JSON cannot: {error}") from error
     return plain
+
+
+def save_draw(
+    sk: Sparsifier,
+    path: str | Path,
+    which: int | Key | UnitDraw = 0,
+    *,
+    calibrate: Iterable[Any] | None = None,
+    example: Any = None,
+    about: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write the submodel of a draw; the file remembers sketch, key and the share that was kept."""
+    key = which.key if isinstance(which, UnitDraw) else which if isinstance(which, Key) else Key(which)
+    if sk.structure is not None:
+        draw = (which if isinstance(which, UnitDraw) else sk.draw(key)).kept.values()
+        density = sum(k.units.size for k in draw) / sum(k.of for k in draw)
+    else:
+        density = sum(kept(f, sk.weights[i].shape).numel() for i, f in enumerate(sk.factors(key).values()))
+        density /= sk.dim
+    remembered = {
+        "sketch": sk.sketch._label(),
+        "key": {"seed": key.seed, "step": key.step, "node": key.node},
+        "density": density,
+        "parameters_of_the_whole": sum(p.numel() for p in sk.model.parameters()),
+    }
+    model = sk.submodel(which, calibrate=calibrate)
+    return save_submodel(model, path, example=example, about={**remembered, **(about or {})})

@@ -6,6 +6,7 @@ listed types exist in files, compared exactly: a subclass may compute something 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import nn
 
 from mast.errors import ArgumentError, DataError
 from mast.nn.portable_values import decode, encode
+from mast.nn.structure.attention import HeadsAttention
 
 _CONV = "in_channels out_channels kernel_size stride padding dilation groups bias padding_mode"
 _TRANSPOSED = (
@@ -59,20 +61,22 @@ SETTINGS: dict[str, str] = {
     "PixelUnshuffle": "downscale_factor", "ChannelShuffle": "groups",
     "RNN": _RECURRENT + " nonlinearity", "GRU": _RECURRENT, "LSTM": _RECURRENT + " proj_size",
     "MultiheadAttention": "embed_dim num_heads dropout bias add_bias_kv add_zero_attn kdim vdim batch_first",
+    "HeadsAttention": "embed_dim head_dim kept all_heads dropout bias batch_first",
     "TransformerEncoderLayer": (
         "d_model nhead dim_feedforward dropout activation layer_norm_eps batch_first norm_first bias"
     ),
 }  # fmt: skip
 _TYPES: dict[str, Callable[..., nn.Module]] = {
     name: getattr(nn, name) for name in SETTINGS if hasattr(nn, name)
-}
+} | {"HeadsAttention": HeadsAttention}
 _NAMES = {kind: name for name, kind in _TYPES.items()}
 #: settings that are not attributes of the same name
 _DERIVED: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("MultiheadAttention", "bias"): lambda m: m.in_proj_bias is not None,
+    ("HeadsAttention", "bias"): lambda m: m.in_proj_bias is not None,
     ("MultiheadAttention", "add_bias_kv"): lambda m: m.bias_k is not None,
     ("TransformerEncoderLayer", "d_model"): lambda m: m.linear1.in_features,
-    ("TransformerEncoderLayer", "nhead"): lambda m: m.self_attn.num_heads,
+    ("TransformerEncoderLayer", "nhead"): lambda m: 1 if _own_heads(m) else m.self_attn.num_heads,
     ("TransformerEncoderLayer", "dim_feedforward"): lambda m: m.linear1.out_features,
     ("TransformerEncoderLayer", "dropout"): lambda m: m.dropout.p,
     ("TransformerEncoderLayer", "activation"): lambda m: {F.relu: "relu", F.gelu: "gelu"}[m.activation],
@@ -102,9 +106,11 @@ def describe(module: nn.Module, name: str) -> dict[str, Any] | None:
         return _describe_encoder(module, name)
     if kind not in _NAMES:
         return None
-    settings = settings_of(module, name)
-    _check_inside(module, name, settings)
-    return {"type": _NAMES[kind], "settings": settings}
+    said: dict[str, Any] = {"type": _NAMES[kind], "settings": settings_of(module, name)}
+    if kind is nn.TransformerEncoderLayer and _own_heads(module):
+        said["attention"] = describe(module.self_attn, f"{name}.self_attn")  # type: ignore[arg-type]
+    _check_inside(module, name, said)
+    return said
 
 
 def settings_of(module: nn.Module, name: str) -> dict[str, Any]:
@@ -144,10 +150,14 @@ def build(said: Any, depth: int = 0) -> nn.Module:
     if set(settings) - set(_UNUSUAL.get(kind, {})) != set(SETTINGS[kind].split()):
         raise DataError(f"the settings of a {kind} do not fit: {sorted(settings)}")
     try:
-        with torch.device("meta"):
-            return _TYPES[kind](**{name: decode(value) for name, value in settings.items()}).eval()
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Initializing zero-element tensors")  # no unit was kept
+            module = _TYPES[kind](**{name: decode(value) for name, value in settings.items()}).eval()
     except (TypeError, ValueError, RuntimeError, AssertionError, OverflowError, NotImplementedError) as error:
         raise DataError(f"a {kind} with the settings {settings} cannot be made: {error}") from error
+    if kind == "TransformerEncoderLayer" and "attention" in said:
+        module.self_attn = build(said["attention"], depth + 1)
+    return module
 
 
 def _describe_encoder(module: Any, name: str) -> dict[str, Any] | None:
@@ -182,9 +192,9 @@ def _build_encoder(said: Mapping[str, Any], depth: int) -> nn.Module:
     return result
 
 
-def _check_inside(module: nn.Module, name: str, settings: Mapping[str, Any]) -> None:
+def _check_inside(module: nn.Module, name: str, said: Mapping[str, Any]) -> None:
     """Refuse a module whose parts were changed, so that its constructor would make others."""
-    again = build({"type": _NAMES[type(module)], "settings": settings})
+    again = build(said)
     here, there = _inside(module, name), _inside(again, name)
     for part in [*here, *there]:
         if here.get(part) != there.get(part):
@@ -202,6 +212,11 @@ def _inside(module: nn.Module, name: str) -> dict[str, Any]:
         if part
     }
     return found | {f"{name}.{part}": tuple(t.shape) for part, t in module.state_dict().items()}
+
+
+def _own_heads(layer: Any) -> bool:
+    """Whether a block has attention with some of its heads, as submodels have."""
+    return type(layer.self_attn) is HeadsAttention
 
 
 def _mapping(value: Any) -> dict[str, Any]:

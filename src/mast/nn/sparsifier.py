@@ -267,6 +267,15 @@ class Sparsifier:
 
         return save_delta(self, path, **options)
 
+    def save_submodel(self, path: str | Path, seed: int | Key | UnitDraw = 0, **options: Any) -> Path:
+        """Write one submodel to a file that `mast.nn.load_submodel` reads without the training code.
+
+        The options are `calibrate` of `submodel`, and `example` and `about` of `mast.nn.save_submodel`.
+        """
+        from mast.nn.portable import save_draw
+
+        return save_draw(self, path, seed, **options)
+
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs besides the model's and the optimizer's states."""
         from mast.nn.checkpoints import state_of
