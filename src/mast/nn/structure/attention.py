@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -53,13 +54,13 @@ class HeadsAttention(nn.Module):
         self.kept, self.all_heads = list(kept), all_heads
         self.dropout, self.batch_first = dropout, batch_first
         inner = len(self.kept) * head_dim
-        where = {"device": device, "dtype": dtype}
-        self.in_proj_weight = nn.Parameter(torch.zeros(3 * inner, embed_dim, **where))  # type: ignore[arg-type]
+        where: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.in_proj_weight = nn.Parameter(torch.zeros(3 * inner, embed_dim, **where))
         if bias:
-            self.in_proj_bias = nn.Parameter(torch.zeros(3 * inner, **where))  # type: ignore[arg-type]
+            self.in_proj_bias = nn.Parameter(torch.zeros(3 * inner, **where))
         else:
             self.register_parameter("in_proj_bias", None)
-        self.out_proj = nn.Linear(inner, embed_dim, bias=bias, **where)  # type: ignore[arg-type]
+        self.out_proj = nn.Linear(inner, embed_dim, bias=bias, **where)
 
     @property
     def num_heads(self) -> int:
@@ -106,7 +107,7 @@ class HeadsAttention(nn.Module):
         weights = self.in_proj_weight.chunk(3)
         biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         return [
-            F.linear(t, w, b).unflatten(-1, (len(self.kept), self.head_dim)).transpose(1, 2)
+            F.linear(t, w, b).view(*t.shape[:2], len(self.kept), self.head_dim).transpose(1, 2)
             for t, w, b in zip(inputs, weights, biases, strict=True)
         ]
 
@@ -116,7 +117,7 @@ class HeadsAttention(nn.Module):
         if attention is not None:
             merged = _added(attention, like)
             if merged.dim() == 3:  # one for each sequence and head of the whole model
-                merged = merged.unflatten(0, (-1, self.all_heads))[:, self.kept]
+                merged = merged.view(-1, self.all_heads, *merged.shape[1:])[:, self.kept]
         if padding is not None:
             own = _added(padding, like)[:, None, None, :]
             merged = own if merged is None else merged + own

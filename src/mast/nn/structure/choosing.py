@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from torch import nn
 
 from mast.errors import ArgumentError
+from mast.nn.structure.branches import Branch
 from mast.nn.structure.spaces import Space
 from mast.nn.weights import Selection, Weight, Where, name_index, predicate, refuse_sharded, registered
 
@@ -16,13 +17,16 @@ if TYPE_CHECKING:
     from mast.nn.structure.structures import Structure
 
 
+Named = TypeVar("Named", Space, Branch)
+
+
 def chosen(
     bare: nn.Module,
-    spaces: Sequence[Space],
+    spaces: Sequence[Named],
     others: dict[str, str],
     keep: Mapping[str, float],
     where: Where | None,
-) -> list[Space]:
+) -> list[Named]:
     """The spaces that `where` names, all by default; the reasons for the others join `others`."""
     names = [name for name, _ in bare.named_parameters()]
     for pattern, share in keep.items():

@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Mapping
 from dataclasses import replace
 
-from torch import nn
+from torch import fx, nn
 
 from mast.errors import ArgumentError
 from mast.nn.structure import functions, modules
@@ -27,7 +27,7 @@ def find_spaces(
     keep
         Keep probabilities by patterns of space names; 1 leaves a space, or a whole module, out.
 
-    >>> from torch import nn
+    >>> from torch import fx, nn
     >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> spaces, others = find_spaces(model)
     >>> [(s.name, s.units) for s in spaces], others
@@ -36,7 +36,7 @@ def find_spaces(
     patterns = dict(keep or {})
     order = {name: i for i, (name, _) in enumerate([*bare.named_parameters(), *bare.named_buffers()])}
     left_out = _left_out(bare, patterns)
-    graph = trace(bare, lambda m, name: _is_leaf(m, name, left_out))
+    graph = graph_of(bare, left_out)
     flow = Flow(bare, graph, modules.rule_for, functions.RULES, functions.ENTRYWISE, left_out.__contains__)
     joints = flow.walk().roots()
     spaces, others = [], {}
@@ -60,6 +60,15 @@ def find_spaces(
     return spaces, dict(sorted(others.items(), key=lambda item: order[item[0]]))
 
 
+def graph_of(bare: nn.Module, left_out: set[str]) -> fx.Graph:
+    """The graph of a model; if it is itself one of the modules that have rules, one call."""
+    if modules.rule_for(bare) is None:
+        return trace(bare, lambda m, name: is_leaf(m, name, left_out))
+    graph = fx.Graph()
+    graph.output(graph.call_module("", (graph.placeholder("input"),)))
+    return graph
+
+
 def own_keep(name: str, keep: Mapping[str, float]) -> float | None:
     """The keep probability of the last pattern that matches."""
     own = None
@@ -79,7 +88,8 @@ def _left_out(bare: nn.Module, keep: Mapping[str, float]) -> set[str]:
     return found
 
 
-def _is_leaf(module: nn.Module, name: str, left_out: set[str]) -> bool:
+def is_leaf(module: nn.Module, name: str, left_out: set[str]) -> bool:
+    """Whether tracing stops at this module: it has a rule, or is one of torch that is no container."""
     if modules.rule_for(module) is not None or name in left_out:
         return True
     containers = nn.Sequential | nn.ModuleList | nn.ModuleDict
@@ -94,7 +104,8 @@ def _space(joint: Joint, order: Mapping[str, int]) -> Space | None:
     consumers = tuple(a for a in runs if a.role is Role.CONSUMES)
     if not producers:
         return None
-    return Space(producers[0].tensor, joint.units(), producers, consumers)
+    norms = tuple((name, run * joint.block) for name, run in joint.modules)
+    return Space(producers[0].tensor, joint.units(), producers, consumers, norms)
 
 
 def _reason(joint: Joint, space: Space) -> str:

@@ -61,17 +61,17 @@ def flattened(flow: Flow, where: str, value: Value, start: int, end: int) -> Val
     if value.joint is None:
         known = rank is not None and isinstance(start, int) and isinstance(end, int)
         return Value(rank=rank - (end % rank - start % rank) if known and rank else None)
-    start, end = (_from_end(rank, d) for d in (start, end))
-    if start is None or end is None:
+    outermost, innermost = _from_end(rank, start), _from_end(rank, end)
+    if outermost is None or innermost is None:
         return flow.refuse(where, value, "flattens a value whose number of dimensions is not known")
-    removed = end - start
+    removed = innermost - outermost
     rank = None if rank is None else rank - removed
-    if end < value.dim:
+    if innermost < value.dim:
         return replace(value, rank=rank)
-    if start > value.dim:
+    if outermost > value.dim:
         return replace(value, dim=value.dim + removed, rank=rank)
-    if start == value.dim:
-        return replace(value, dim=end, run=value.run if removed == 0 else None, rank=rank)
+    if outermost == value.dim:
+        return replace(value, dim=innermost, run=value.run if removed == 0 else None, rank=rank)
     return flow.refuse(where, value, "flattens units that are not outermost, so that they are scattered")
 
 

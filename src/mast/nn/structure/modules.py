@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -13,15 +14,15 @@ from mast.nn.structure.spaces import Role
 Arguments = list[Any]
 Options = dict[str, Any]
 
-_CONVOLUTIONS = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
-_TRANSPOSED = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
+_CONVOLUTIONS: dict[Any, int] = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
+_TRANSPOSED: dict[Any, int] = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
 _ENTRYWISE = (
     nn.Identity, nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.Mish, nn.ELU, nn.CELU, nn.SELU, nn.LeakyReLU, nn.RReLU,
     nn.Sigmoid, nn.LogSigmoid, nn.Tanh, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Hardshrink, nn.Softshrink,
     nn.Softplus, nn.Softsign, nn.Tanhshrink, nn.Threshold,
     nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
 )  # fmt: skip
-_SPATIAL = {
+_SPATIAL: dict[Any, int] = {
     nn.MaxPool1d: 1, nn.MaxPool2d: 2, nn.MaxPool3d: 3, nn.AvgPool1d: 1, nn.AvgPool2d: 2, nn.AvgPool3d: 3,
     nn.AdaptiveAvgPool1d: 1, nn.AdaptiveAvgPool2d: 2, nn.AdaptiveAvgPool3d: 3,
     nn.AdaptiveMaxPool1d: 1, nn.AdaptiveMaxPool2d: 2, nn.AdaptiveMaxPool3d: 3,
@@ -30,7 +31,7 @@ _SPATIAL = {
     nn.ReflectionPad1d: 1, nn.ReflectionPad2d: 2, nn.ReplicationPad1d: 1, nn.ReplicationPad2d: 2,
     nn.Upsample: 0, nn.UpsamplingNearest2d: 2, nn.UpsamplingBilinear2d: 2,
 }  # fmt: skip
-_BATCH_NORMS = {
+_BATCH_NORMS: dict[Any, int] = {
     nn.BatchNorm1d: 1, nn.BatchNorm2d: 2, nn.BatchNorm3d: 3, nn.SyncBatchNorm: 0,
     nn.InstanceNorm1d: 1, nn.InstanceNorm2d: 2, nn.InstanceNorm3d: 3,
 }  # fmt: skip
@@ -45,7 +46,7 @@ def kind(module: nn.Module) -> type[nn.Module]:
     """The class that decides what the module does: a subclass that keeps its parent's forward counts as that."""
     for base in type(module).__mro__:
         if base in RULES and type(module).forward is base.forward:
-            return cast("type[nn.Module]", base)
+            return base
     return type(module)
 
 
@@ -70,7 +71,7 @@ def linear(flow: Flow, name: str, module: nn.Module, args: Arguments, options: O
 
 def convolution(flow: Flow, name: str, module: nn.Module, args: Arguments, options: Options) -> Value:
     """Output channels produce, input channels consume; a depthwise one passes units through."""
-    spatial = _CONVOLUTIONS.get(kind(module)) or _TRANSPOSED[kind(module)]  # type: ignore[index, call-overload]
+    spatial = _CONVOLUTIONS.get(kind(module)) or _TRANSPOSED[kind(module)]
     conv = cast(Any, module)
     value, where, dim = first(args, options), named(name, module), -spatial - 1
     rows, columns = (1, 0) if kind(module) in _TRANSPOSED else (0, 1)
@@ -89,10 +90,15 @@ def convolution(flow: Flow, name: str, module: nn.Module, args: Arguments, optio
 def batch_norm(flow: Flow, name: str, module: nn.Module, args: Arguments, options: Options) -> Value:
     """Each channel by itself, with its statistics."""
     norm, value, where = cast(Any, module), first(args, options), named(name, module)
-    spatial = _BATCH_NORMS[kind(module)]  # type: ignore[index]
+    spatial = _BATCH_NORMS[kind(module)]
     right = {-1, -2} if spatial == 1 else {-spatial - 1} if spatial else {value.dim}
     if value.joint is not None and value.dim not in right:
         return flow.refuse(where, value, "normalises along another dimension than the units lie in")
+    if value.joint is not None:
+        run = flow.run(value, norm.num_features)
+        if run is None:
+            return flow.refuse(where, value, "normalises along another dimension than the units lie in")
+        value.joint.root().modules[name, run] = None
     return flow.pass_through(
         where,
         value,
@@ -109,6 +115,7 @@ def group_norm(flow: Flow, name: str, module: nn.Module, args: Arguments, option
         if run != 1 or value.dim == -1 and (value.rank or 2) > 2:
             return flow.refuse(where, value, "normalises along another dimension than the units lie in")
         value.joint.coarsen(module.num_channels // module.num_groups)
+        value.joint.root().modules[name, run] = None
         if module.num_groups == 1:
             value.joint.pin(f"{where} normalises over all of them")
     return flow.pass_through(where, value, [(module.weight, 0), (module.bias, 0)])
@@ -174,12 +181,12 @@ def attention(flow: Flow, name: str, module: nn.Module, args: Arguments, options
             flow.pin(value, f"{where} takes them")
     heads(flow, where, module)
     node = flow._node
-    used = (
-        []
-        if node is None
-        else [u for u in node.users if not (u.target.__class__ is not str and u.args[1:] == (0,))]
+    outputs = (
+        [] if node is None else [user.args[1:] for user in node.users if user.target is operator.getitem]
     )
-    if used:  # averaged over heads: a submodel would average over fewer
+    if (
+        node is None or len(outputs) < len(node.users) or any(which != (0,) for which in outputs)
+    ):  # averaged over heads: a submodel would average over fewer
         joint = flow.ledger.dimensions[flow.name_of(module.out_proj.weight), 1][0]
         joint.pin(f"the attention weights of {where} are used")
     return (Value(rank=3), Value())
@@ -200,11 +207,10 @@ def heads(flow: Flow, where: str, module: nn.MultiheadAttention) -> None:
                 )
     out: Tensor = module.out_proj.weight
     flow.ledger.attach(joint, flow.name_of(out), 1, Role.CONSUMES, where, module.head_dim)
-    for tensor, dim in ((module.in_proj_weight, 1), (out, 0), (module.out_proj.bias, 0)):
-        if tensor is not None:
-            flow.ledger.pin_dimension(
-                flow.name_of(tensor), dim, tensor.shape[dim], f"{where} keeps its width"
-            )
+    wide: list[tuple[Tensor | None, int]] = [(module.in_proj_weight, 1), (out, 0), (module.out_proj.bias, 0)]
+    for t, dim in wide:
+        if t is not None:
+            flow.ledger.pin_dimension(flow.name_of(t), dim, t.shape[dim], f"{where} keeps its width")
 
 
 def encoder_layer(flow: Flow, name: str, module: nn.Module, args: Arguments, options: Options) -> Value:
@@ -212,7 +218,8 @@ def encoder_layer(flow: Flow, name: str, module: nn.Module, args: Arguments, opt
     assert isinstance(module, nn.TransformerEncoderLayer)
     where = named(name, module)
     flow.pin(first(args, options), f"{where} normalises over all of them")
-    heads(flow, named(f"{name}.self_attn", module.self_attn), module.self_attn)
+    inner = f"{name}.self_attn" if name else "self_attn"
+    heads(flow, named(inner, module.self_attn), module.self_attn)
     first_part, second = module.linear1, module.linear2
     flow.consume(where, Value(), first_part.weight, 1, -1)
     hidden = flow.produce(where, [(first_part.weight, 0), (first_part.bias, 0)], 3, -1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -54,25 +54,26 @@ def put(model: nn.Module, name: str, new: nn.Module) -> None:
                 parent._modules[key] = new
 
 
-def fit(module: nn.Module, shaped: nn.Module) -> None:
-    """Let the attributes of a module say what its tensors are; `shaped` is the module before."""
-    own: Any = module
+def fit(module: nn.Module, shaped: nn.Module, entries: int | None) -> None:
+    """Let the attributes of a module say what its tensors are.
+
+    `shaped` is the module before, `entries` how many channels a norm is left with (None: all).
+    """
+    own, before = cast(Any, module), cast(Any, shaped)
     if isinstance(module, nn.Linear):
         own.out_features, own.in_features = module.weight.shape
     elif isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-        depthwise = own.groups > 1
-        own.out_channels = module.weight.shape[0]
-        own.in_channels = own.groups = module.weight.shape[0] if depthwise else 1
-        if not depthwise:
-            own.in_channels = module.weight.shape[1]
+        if before.groups == 1:
+            own.out_channels, own.in_channels = module.weight.shape[:2]
+        elif before.groups == before.in_channels == before.out_channels:
+            own.out_channels = own.in_channels = own.groups = module.weight.shape[0]
     elif isinstance(module, nn.modules.conv._ConvTransposeNd):
-        own.in_channels, own.out_channels = module.weight.shape[:2]
-    elif isinstance(module, nn.modules.batchnorm._NormBase):
-        tensors = (module.weight, module.running_mean)
-        own.num_features = next((len(t) for t in tensors if t is not None), module.num_features)
-    elif isinstance(module, nn.GroupNorm):
-        assert isinstance(shaped, nn.GroupNorm)
-        own.num_channels = len(module.weight)
-        own.num_groups = own.num_channels * shaped.num_groups // shaped.num_channels
+        if before.groups == 1:
+            own.in_channels, own.out_channels = module.weight.shape[:2]
     elif isinstance(module, nn.PReLU):
         own.num_parameters = len(module.weight)
+    elif entries is not None and isinstance(module, nn.modules.batchnorm._NormBase):
+        own.num_features = entries
+    elif entries is not None and isinstance(module, nn.GroupNorm):
+        own.num_channels = entries
+        own.num_groups = entries * before.num_groups // before.num_channels

@@ -39,6 +39,7 @@ class Space:
     units: int
     producers: tuple[Axis, ...]
     consumers: tuple[Axis, ...]
+    modules: tuple[tuple[str, int], ...] = ()  # norms that are told their channels, and how many a unit has
     keep: float | None = None  # a keep probability of its own
 
     @property
@@ -54,6 +55,7 @@ class Joint:
         self.size = size  # entries at the finest grain: features, channels, heads
         self.block = 1  # entries that live or die together, because of grouped norms
         self.axes: dict[Axis, None] = {}  # runs are those of one entry
+        self.modules: dict[tuple[str, int], None] = {}  # norms, and how many of their channels an entry has
         self.pinned: list[str] = []  # why no unit can be dropped
         self.refused: list[str] = []  # why the model is refused, unless this is pinned by the user
         self._into: Joint | None = None
@@ -97,6 +99,7 @@ class Joint:
             )
         mine.block = math.lcm(mine.block, theirs.block)
         mine.axes |= theirs.axes
+        mine.modules |= theirs.modules
         mine.pinned += [reason for reason in theirs.pinned if reason not in mine.pinned]
         mine.refused += [reason for reason in theirs.refused if reason not in mine.refused]
         theirs._into = mine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from mast.arrays import Indices
 from mast.errors import ArgumentError
+from mast.nn.structure.attention import HeadsAttention
 from mast.nn.structure.choosing import chosen
 from mast.nn.structure.cuts import Cut, Part, entries
 from mast.nn.structure.drawing import Kept, Scaled, UnitDraw, Units
 from mast.nn.structure.finding import find_spaces
 from mast.nn.structure.resizing import fit, replace_attention, template
-from mast.nn.structure.sketches import Neurons, Structured
+from mast.nn.structure.sketches import Layers, Neurons, Structured
 from mast.nn.structure.slicing import Slice
 from mast.nn.structure.spaces import Space
 from mast.nn.structure.tracing import skeleton
@@ -36,6 +37,7 @@ class Structure(ABC):
     def __init__(self, model: nn.Module) -> None:
         self._source = model
         self.bare = skeleton(model)
+        self.template = template(model)  # the model without values, into which submodels are poured
         self.count = sum(p.numel() for p in self.bare.parameters())  #: of all parameters' values
 
     def drawing(self, sketch: Sketch) -> Units:
@@ -90,12 +92,13 @@ class UnitStructure(Structure):
         order = {name: i for i, name in enumerate(parameters)}
         self.scaled.sort(key=lambda s: order[s.tensor])
         self._scaled = {s.tensor: s for s in self.scaled}
-        self._template: nn.Module | None = None
         self._heads = {
             space.name.removesuffix(".in_proj_weight"): space.name
             for space in self.spaces
             if isinstance(self._owner(space.name), nn.MultiheadAttention)
         }
+        for name in self._heads:
+            replace_attention(self.template, self.bare, name)
 
     def cut(self, draw: UnitDraw) -> Cut:
         """Rows of producers and columns of consumers."""
@@ -113,12 +116,12 @@ class UnitStructure(Structure):
         return Cut(
             self,
             draw,
-            _parts(
+            parts_of(
                 [name for name, _ in self.bare.named_parameters()],
                 slices,
                 lambda name: self._scales(name, draw),
             ),
-            _parts(floats, slices, lambda name: None),
+            parts_of(floats, slices, lambda name: None),
         )
 
     def fitted(self, cut: Cut) -> nn.Module:
@@ -127,25 +130,20 @@ class UnitStructure(Structure):
         self.fit(model, cut)
         return model
 
-    @property
-    def template(self) -> nn.Module:
-        """The model without values, its attention made for any heads."""
-        if self._template is None:
-            made = template(self._source)
-            for name in self._heads:
-                replace_attention(made, self.bare, name)
-            self._template = made
-        return self._template
-
     def fit(self, model: nn.Module, cut: Cut) -> None:
         """Give the modules of a template copy the sizes of the cut; their tensors still hold nothing."""
         named = dict(model.named_parameters()) | dict(model.named_buffers())
         for part in (*cut.parts, *cut.buffers):
             named[part.name].data = torch.empty(part.slice.shape, dtype=named[part.name].dtype, device="cpu")
+        channels = {
+            name: run * _at_least_one(cut.draw[space.name]).units.size
+            for space in self.spaces
+            for name, run in space.modules
+        }
         for name, module in model.named_modules():
-            if name in self._heads:
-                module.kept = _at_least_one(cut.draw[self._heads[name]]).units.tolist()  # type: ignore[assignment]
-            fit(module, self.bare.get_submodule(name))
+            if isinstance(module, HeadsAttention) and name in self._heads:
+                module.kept = _at_least_one(cut.draw[self._heads[name]]).units.tolist()
+            fit(module, self.bare.get_submodule(name), channels.get(name))
 
     def _scales(self, name: str, draw: UnitDraw) -> Tensor | None:
         scaled = self._scaled.get(name)
@@ -174,6 +172,10 @@ def structure_of(
     """
     if isinstance(sketch, Neurons):
         return UnitStructure(model, keep, where)
+    if isinstance(sketch, Layers):
+        from mast.nn.structure.branch_structures import BranchStructure
+
+        return BranchStructure(model, keep, where)
     raise ArgumentError(f"structured sketches are Neurons and Layers, got {sketch!r}")
 
 
@@ -184,7 +186,10 @@ def _at_least_one(kept: Kept) -> Kept:
     return Kept(np.zeros(1, np.int64), np.zeros(1), kept.of)
 
 
-def _parts(names: Sequence[str], slices: Mapping[str, Slice], scales) -> list[Part]:  # type: ignore[no-untyped-def]
+def parts_of(
+    names: Sequence[str], slices: Mapping[str, Slice], scales: Callable[[str], Tensor | None]
+) -> list[Part]:
+    """The parts of a cut, one after the other."""
     parts, start = [], 0
     for name in names:
         parts.append(Part(name, slices[name], start, scales(name)))

@@ -1,0 +1,204 @@
+"""The structure that `Layers` acts on: one unit a residual branch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+
+from mast.errors import ArgumentError
+from mast.nn.structure import functions
+from mast.nn.structure.branches import Branch, ancestors, find_branches
+from mast.nn.structure.choosing import chosen
+from mast.nn.structure.cuts import Cut
+from mast.nn.structure.drawing import Scaled, UnitDraw, Units
+from mast.nn.structure.dropped import NoAttention, Zeros
+from mast.nn.structure.resizing import put
+from mast.nn.structure.sketches import Structured
+from mast.nn.structure.slicing import Slice
+from mast.nn.structure.spaces import Space
+from mast.nn.structure.structures import Structure, parts_of
+from mast.nn.weights import Where
+from mast.sketches import Bernoulli, Sketch
+
+_HARMLESS = functions.ENTRYWISE | {k for k, rule in functions.RULES.items() if rule is functions.same}
+
+
+@dataclass
+class Removal:
+    """The modules that stand in for dropped branches, and encoder layers that need the plain forward pass."""
+
+    modules: dict[str, nn.Module] = field(default_factory=dict)
+    layers: set[str] = field(default_factory=set)
+
+
+class BranchStructure(Structure):
+    """Residual branches: one space, whose units they are, in the order in which they are computed."""
+
+    def __init__(
+        self, model: nn.Module, keep: Mapping[str, float] | None = None, where: Where | None = None
+    ) -> None:
+        super().__init__(model)
+        self._graph, found = find_branches(self.bare, keep)
+        self.others = {branch.name: "keep = 1" for branch in found if branch.keep == 1}
+        if not found:
+            raise ArgumentError(
+                "the model has no residual branches (additions x + f(x)) that could be dropped"
+            )
+        rest = [branch for branch in found if branch.keep != 1]
+        self.branches = chosen(self.bare, rest, self.others, keep or {}, where)
+        self.spaces = [Space(self.branches[0].name, len(self.branches), (), ())]
+        shapes = {name: tuple(p.shape) for name, p in self.bare.named_parameters()}
+        order = {name: i for i, name in enumerate(shapes)}
+        self.scaled = [
+            Scaled(tensor, 0, shapes[tensor], None, unit=number)
+            for number, branch in enumerate(self.branches)
+            for tensor in branch.scaled
+        ]
+        self.scaled.sort(key=lambda s: order[s.tensor])
+        self._unit = {s.tensor: s.unit for s in self.scaled}
+
+    def drawing(self, sketch: Sketch) -> Units:
+        """Draws over branches; those with a keep probability of their own have it."""
+        inner = sketch.sketch if isinstance(sketch, Structured) else sketch
+        if any(branch.keep is not None for branch in self.branches):
+            if not isinstance(inner, Bernoulli):
+                raise ArgumentError(
+                    f"keep gives branches a keep probability of their own, which only Bernoulli sketches can have, "
+                    f"not {inner!r}; keep = 1 leaves a branch out"
+                )
+            each = np.broadcast_to(inner.keep, len(self.branches))
+            own = [
+                k if branch.keep is None else branch.keep
+                for branch, k in zip(self.branches, each, strict=True)
+            ]
+            inner = type(inner)(np.array(own, dtype=float))
+        return Units(inner, self.spaces, self.scaled)
+
+    def cut(self, draw: UnitDraw) -> Cut:
+        """All tensors but those of dropped branches."""
+        self._check(draw)
+        c = draw[self.spaces[0].name].diagonal()
+        gone = self._gone(self._removal(draw))
+        shapes = [(name, p.shape) for name, p in [*self.bare.named_parameters(), *self.bare.named_buffers()]]
+        slices = {name: Slice(shape, {}) for name, shape in shapes if name not in gone}
+
+        def scales(name: str) -> Tensor | None:
+            if name not in self._unit:
+                return None
+            rank = len(slices[name].full)
+            return torch.full((1,) * rank, float(c[self._unit[name]]), dtype=torch.float64)
+
+        names = [name for name, _ in self.bare.named_parameters() if name in slices]
+        floats = [n for n, b in self.bare.named_buffers() if b.is_floating_point() and n in slices]
+        return Cut(self, draw, parts_of(names, slices, scales), parts_of(floats, slices, lambda name: None))
+
+    def fitted(self, cut: Cut) -> nn.Module:
+        """A copy in which nothing is left of dropped branches."""
+        model = copy.deepcopy(self.template)
+        removal = self._removal(cut.draw)
+        for name, stand_in in removal.modules.items():
+            put(model, name, stand_in.train(model.training))
+        for name in removal.layers:
+            model.get_submodule(name).activation_relu_or_gelu = 0  # type: ignore[assignment]
+        for module in model.modules():
+            if isinstance(module, nn.TransformerEncoder) and removal.layers:
+                module.use_nested_tensor = False  # its fast path needs whole layers
+        return model
+
+    # ---- what goes with a branch -------------------------------------------------------------
+
+    def _removal(self, draw: UnitDraw) -> Removal:
+        kept = set(draw[self.spaces[0].name].units.tolist())
+        dropped = [branch for i, branch in enumerate(self.branches) if i not in kept]
+        removal = Removal()
+        for branch in dropped:
+            if branch.layer or branch.part:
+                self._of_layer(branch, removal)
+        self._of_graph([branch for branch in dropped if branch.addition is not None], removal)
+        return removal
+
+    def _of_layer(self, branch: Branch, removal: Removal) -> None:
+        layer = self.bare.get_submodule(branch.layer)
+        assert isinstance(layer, nn.TransformerEncoderLayer)
+        prefix = f"{branch.layer}." if branch.layer else ""
+        removal.layers.add(branch.layer)
+        if branch.part == "attention":
+            removal.modules[prefix + "self_attn"] = NoAttention(layer.self_attn.batch_first)
+            norm = "norm1"
+        else:
+            removal.modules[prefix + "linear1"] = nn.Identity()
+            removal.modules[prefix + "linear2"] = Zeros()
+            if isinstance(layer.activation, nn.Module):
+                removal.modules[prefix + "activation"] = nn.Identity()
+            norm = "norm2"
+        if layer.norm_first:
+            removal.modules[prefix + norm] = nn.Identity()
+
+    def _of_graph(self, dropped: Sequence[Branch], removal: Removal) -> None:
+        """Modules that only dropped branches need. Where shapes could change, a branch stays, times 0."""
+        while dropped:
+            live = _live(self._graph, dropped)
+            stuck = [branch for branch in dropped if not _removable(branch, live)]
+            if not stuck:
+                break
+            dropped = [branch for branch in dropped if branch not in stuck]
+        if not dropped:
+            return
+        tails = {str(branch.tail.target) for branch in dropped if branch.tail is not None}
+        for node in self._graph.nodes:
+            name = str(node.target)
+            if node.op == "call_module" and node not in live and name not in removal.modules:
+                module = self.bare.get_submodule(name)
+                if isinstance(module, nn.MultiheadAttention):
+                    removal.modules[name] = NoAttention(module.batch_first)
+                else:
+                    removal.modules[name] = Zeros() if name in tails else nn.Identity()
+
+    def _gone(self, removal: Removal) -> set[str]:
+        """The tensors that no module holds any more."""
+        held: set[int] = set()
+        for name, module in self.bare.named_modules():
+            if not any(name == m or name.startswith(f"{m}.") for m in removal.modules):
+                own = (*module._parameters.values(), *module._buffers.values())
+                held |= {id(t) for t in own if t is not None}
+        everything = [*self.bare.named_parameters(), *self.bare.named_buffers()]
+        return {name for name, t in everything if id(t) not in held}
+
+
+def _live(graph: fx.Graph, dropped: Sequence[Branch]) -> set[fx.Node]:
+    """What the output still needs."""
+    cut = {branch.addition: branch.trunk for branch in dropped}
+    live: set[fx.Node] = set()
+    waiting = [node for node in graph.nodes if node.op == "output"]
+    while waiting:
+        node = waiting.pop()
+        if node not in live:
+            live.add(node)
+            trunk = cut.get(node)
+            waiting += node.all_input_nodes if trunk is None else [trunk]
+    return live
+
+
+def _removable(branch: Branch, live: set[fx.Node]) -> bool:
+    """Whether the branch is made of its trunk alone, by modules and operations that keep any shape."""
+    assert branch.output is not None
+    assert branch.trunk is not None
+    before = ancestors(branch.trunk) | {branch.trunk}
+    inside = (ancestors(branch.output) | {branch.output}) - before - live
+    targets = {str(node.target) for node in live if node.op == "call_module"}
+    for node in inside:
+        if node.op == "call_module":
+            if str(node.target) in targets:
+                return False
+        elif node.op == "get_attr" or (
+            node.target not in _HARMLESS and getattr(node.target, "__name__", "") != "getitem"
+        ):
+            return False
+        if any(source in live and source is not branch.trunk for source in node.all_input_nodes):
+            return False
+    return True
