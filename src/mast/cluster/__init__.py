@@ -1,0 +1,34 @@
+"""The distributed method on torch.distributed: nodes of different capacity, one server, under torchrun.
+
+::
+
+    torchrun --standalone --nproc-per-node 4 --max-restarts 3 -m mast.cluster train.toml
+
+or from Python ``mast.cluster.run("train.toml", ranks=4)``. The mathematics is `mast.methods.distributed`,
+the messages are `mast.exchange`'s; here they are carried by gloo (or nccl), and a run survives the death
+of any of its processes: torchrun starts all of them again, and they continue from the last checkpoint with
+the same bits. The order of sums is that of the nodes' numbers, whatever rank they are on and whoever
+answers first, so the number of ranks does not matter either.
+
+==========================  ===========================================================================
+`mast.cluster.settings`     what `train.toml` may say
+`run`, `Result`             a run, and what it ends with
+`Task`                      what is trained: write one for models of another kind
+`LostRankError`             another rank died, hangs, or is too slow
+==========================  ===========================================================================
+"""
+
+from __future__ import annotations
+
+try:
+    import torch  # noqa: F401
+except ImportError as error:
+    raise ImportError('mast.cluster needs PyTorch: pip install "mast-train[cluster]"') from error
+
+from mast.cluster.results import Result
+from mast.cluster.running import run
+from mast.cluster.settings import Settings
+from mast.cluster.tasks import Task
+from mast.cluster.wire import LostRankError, Wire
+
+__all__ = ["LostRankError", "Result", "Settings", "Task", "Wire", "run"]

@@ -1,0 +1,144 @@
+"""The engine: rounds of messages between the server on rank 0 and the nodes of all ranks.
+
+Everything that is random is known to all ranks beforehand (`Roster`), so a node makes the indices of its
+next draw, and is ready to receive exactly as many bytes as will come, while the server still works.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mast.cluster.tracing import Row
+from mast.cluster.wire import Pool, Wire, rank_of
+from mast.errors import DataError
+from mast.exchange import SIZE, Message, Part, Roster, Server, Worker
+
+END = -1  #: instead of a round's number: there is no other
+
+
+@dataclass
+class Pending:
+    """A message that is on its way to a node of this rank."""
+
+    node: int
+    part: Part
+    buffer: np.ndarray[Any, np.dtype[np.uint8]]
+    arriving: Any
+
+
+class Nodes:
+    """The nodes of a rank other than the server's."""
+
+    def __init__(self, wire: Wire, roster: Roster, workers: Mapping[int, Worker], itemsize: int) -> None:
+        self.wire, self.roster, self.workers, self.itemsize = wire, roster, workers, itemsize
+        self.pool = Pool()
+
+    def serve(self, t: int, rounds: int) -> None:
+        """Answer the server's messages from round t on, until it says that there are no more."""
+        pending = self._prepare(t) if t < rounds else []
+        while True:
+            with self.wire.watched(f"before round {t}"):
+                said = self.wire.go(t)
+            if said == END:
+                return
+            if said != t:
+                raise DataError(f"the server is in round {said}, rank {self.wire.rank} in round {t}")
+            with self.wire.watched(f"in round {t}"):
+                sending = [self._answer(message) for message in pending]
+                t += 1
+                pending = self._prepare(t) if t < rounds else []
+                for work in sending:
+                    work.wait()
+
+    def _prepare(self, t: int) -> list[Pending]:
+        """Make the draws of round t, and be ready for the values."""
+        found = []
+        for node, _ in self.roster.taking_part(t):
+            if node in self.workers:
+                part = self.workers[node].capacity.part(self.roster.key(t, node))
+                buffer = self.pool.take((node, "in", t % 2), SIZE + part.count * self.itemsize)
+                found.append(Pending(node, part, buffer, self.wire.receive(buffer, 0, node)))
+        return found
+
+    def _answer(self, pending: Pending) -> Any:
+        pending.arriving.wait()
+        message = Message.decode(pending.buffer)
+        if message.header.node != pending.node:
+            raise DataError(f"node {pending.node} got a message for node {message.header.node}")
+        reply = message.header.answered()
+        into = Message(reply, self.pool.take((pending.node, "out"), reply.size))
+        answer = self.workers[pending.node].answer(message, pending.part, into)
+        return self.wire.send(answer.buffer, 0, pending.node)
+
+
+class Hub:
+    """The server's rank: it sends, lets its own nodes work, and sums up in the order of the nodes."""
+
+    def __init__(self, wire: Wire, server: Server, workers: Mapping[int, Worker], on_server: bool) -> None:
+        self.wire, self.server, self.workers = wire, server, workers
+        self.pool = Pool()
+        nodes = server.roster.nodes
+        self.ranks = [rank_of(i, nodes, wire.ranks, on_server) for i in range(nodes)]
+
+    def serve(self, rounds: int, after: Callable[[Row], None]) -> None:
+        """Rounds server.t .. rounds-1, with a row of the trace after each; stops when x diverges."""
+        while self.server.t < rounds and not self.server.diverged:
+            with self.wire.watched(f"in round {self.server.t}"):
+                row = self._round()
+            after(row)
+        with self.wire.watched("at the end"):
+            self.wire.go(END)
+
+    def _round(self) -> Row:
+        server, wire, clock = self.server, self.wire, time.perf_counter
+        begun = clock()
+        t = server.t
+        wire.go(t)
+        down, up = int(server.received.sum()), int(server.sent.sum())
+        nodes = [node for node, _ in server.roster.taking_part(t)]
+        away = [node for node in nodes if self.ranks[node] != 0]
+        arriving, sending, answers = {}, [], {}
+        for node in away:
+            header = server.expected(node)
+            buffer = self.pool.take((node, "in"), header.size)
+            arriving[node] = (buffer, wire.receive(buffer, self.ranks[node], node))
+            message = server.message(node, lambda size, node=node: self.pool.take((node, "out"), size))  # type: ignore[misc]
+            sending.append(wire.send(message.buffer, self.ranks[node], node))
+        own = {node: server.message(node) for node in nodes if self.ranks[node] == 0}
+        sent = clock()
+        for node, message in own.items():
+            answers[node] = self.workers[node].answer(message)
+        computed, updated = clock() - sent, 0.0
+        slowest = 0.0
+        for node in nodes:
+            if node in arriving:
+                arriving[node][1].wait()
+                answers[node] = Message.decode(arriving[node][0])
+            start = clock()
+            answer = answers.pop(node)
+            slowest = max(slowest, answer.header.seconds)
+            server.absorb(answer)
+            updated += clock() - start
+        for work in sending:
+            work.wait()
+        start = clock()
+        server.close()
+        updated += clock() - start
+        took, compute = clock() - begun, max(slowest, computed)
+        broadcast = sent - begun
+        return Row(
+            round=t,
+            nodes=len(nodes),
+            seconds=took,
+            broadcast=broadcast,
+            compute=compute,
+            gather=max(0.0, took - broadcast - compute - updated),
+            update=updated,
+            down=int(server.received.sum()) - down,
+            up=int(server.sent.sum()) - up,
+        )

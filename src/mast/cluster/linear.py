@@ -1,0 +1,192 @@
+"""Linear models on the cluster: each node has its own rows, in CSR form, and its own sketch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+import mast
+from mast import files
+from mast.arrays import Array, vector
+from mast.cluster.settings import Settings
+from mast.cluster.tasks import Task, submodel_seed
+from mast.cluster.wire import Wire
+from mast.errors import ArgumentError, DataError, MastError
+from mast.exchange import Coordinates, ProblemWorker, Roster, Worker, parse_sketch
+from mast.exchange.messages import Values
+from mast.methods.distributed import Facts, guarantee_of
+from mast.objectives.linear import LinearModel
+from mast.problem import Problem
+from mast.randomness import LAYOUT, Key
+from mast.sketches import Sketch
+from mast.theory import Guarantee
+
+
+class LinearTask(Task):
+    """Logistic regression, least squares or non-convex logistic regression on shards of rows."""
+
+    def __init__(self, settings: Settings, wire: Wire, mine: Sequence[int]) -> None:
+        """Read the rows of this rank's nodes; all ranks must call this together."""
+        self.settings = settings
+        error, rows, test = None, {}, None
+        try:
+            rows = {i: _rows(settings, i) for i in mine}
+            test = None if settings.data.test is None else _load(settings, settings.data.test)
+        except MastError as failure:
+            error = str(failure)
+        wire.agree(error)
+        width = max((A.shape[1] for A, _ in [*rows.values(), *([test] if test else [])]), default=0)
+        self.dim = settings.data.n_features or max(wire.collect(width))
+        self.sketches = _sketches(settings)
+        self.metric = "R²" if settings.model.kind == "least_squares" else "accuracy"
+        self.problems: dict[int, Problem] = {}
+        try:
+            shift = _shift(settings, self.dim)
+            self.shift = np.zeros(self.dim) if shift is None else shift
+            self.capacities = [Coordinates(sketch, self.dim) for sketch in self.sketches]
+            self.test = None if test is None else _widened(*test, self.dim)
+            for i, (A, b) in rows.items():
+                self.problems[i] = Problem(
+                    _objective(settings, *_widened(A, b, self.dim)), self.sketches[i], self.shift
+                )
+        except MastError as failure:
+            error = str(failure)
+        wire.agree(error)
+
+    def start(self) -> Values:
+        """The shift, or 0."""
+        return self.shift.copy()
+
+    def worker(self, node: int, run: int) -> Worker:
+        """The node's rows and sketch."""
+        return ProblemWorker(self.problems[node], run)
+
+    def identity(self) -> dict[str, str]:
+        """The dimension, the shift, the layout of keys, and the versions that numbers depend on."""
+        return {
+            "number of features": str(self.dim),
+            "shift": files.digest(self.shift),
+            "layout of keys": str(LAYOUT),
+            "version of MAST": mast.__version__,
+        }
+
+    # ---- theory ----------------------------------------------------------------------------
+
+    def facts(self, node: int) -> dict[str, Any]:
+        """The node's smoothness and convexity; its data stay where they are."""
+        f = self.problems[node].objective
+        return {"L_f": f.smoothness, "mu_f": f.strong_convexity, "convex": bool(f.convex)}
+
+    def guarantee(self, facts: Sequence[Any], roster: Roster, settings: Settings) -> Guarantee:
+        """Theorem 15, 16 or 5, as ``mast.minimize(..., "distributed")`` has it."""
+        told = [Facts(**fact) for fact in facts]
+        steps = settings.nodes.local_steps
+        return guarantee_of(self.sketches, self.dim, told, roster, steps, settings.server.regime)
+
+    # ---- scores ----------------------------------------------------------------------------
+
+    def scores(self, node: int, values: Values, draws: int, seed: int) -> list[float]:
+        """Of v + S(x - v), on the test rows, or on the node's own if there are none."""
+        problem, root = self.problems[node], submodel_seed(seed)
+        x = values.astype(np.float64)
+        return [
+            self._score(
+                problem.sparsified(x, problem.sketch.sample(self.dim, Key(root, step, node))), problem
+            )
+            for step in range(draws)
+        ]
+
+    def full_score(self, values: Values) -> float:
+        """Of x itself, on the test rows, or on those of this rank's first node."""
+        problem = next(iter(self.problems.values()), None)
+        if problem is None and self.test is None:
+            return float("nan")
+        return self._score(values.astype(np.float64), problem)
+
+    def _score(self, y: Array, problem: Problem | None) -> float:
+        if self.test is not None:
+            A, b = self.test
+        else:
+            assert problem is not None
+            model = problem.objective
+            assert isinstance(model, LinearModel)
+            A, b = model.design.csr, model.labels
+        margins = A @ y
+        if self.metric == "accuracy":
+            return float(np.mean(np.where(margins > 0, 1.0, -1.0) == b))
+        return float(1 - np.sum((b - margins) ** 2) / np.sum((b - b.mean()) ** 2))
+
+
+def _sketches(settings: Settings) -> list[Sketch]:
+    """One a node; nodes with the same spelling share one, and what it remembers."""
+    made: dict[str, Sketch] = {}
+    spelled = settings.nodes.capacities or []
+    return [made.setdefault(text, parse_sketch(text)) for text in spelled]
+
+
+def _rows(settings: Settings, node: int) -> tuple[Any, Array]:
+    data, count = settings.data, settings.nodes.count or 1
+    if data.files is not None:
+        return _load(settings, data.files[node])
+    assert data.file is not None
+    A, b = _load(settings, data.file)
+    if len(b) < count:
+        raise DataError(f"{data.file} has {len(b)} rows, too few for {count} nodes")
+    rows = split(len(b), node, count, data.split)
+    return A[rows], b[rows]
+
+
+def split(n: int, node: int, count: int, how: str) -> Any:
+    """The rows of a node when n rows are shared among `count` nodes.
+
+    >>> split(10, 1, 3, "contiguous"), split(10, 1, 3, "interleaved")
+    (array([4, 5, 6]), array([1, 4, 7]))
+    """
+    if how == "interleaved":
+        return np.arange(node, n, count)
+    return np.array_split(np.arange(n), count)[node]
+
+
+def _load(settings: Settings, name: str) -> tuple[Any, Array]:
+    data = settings.data
+    default = "raw" if settings.model.kind == "least_squares" else "binary"
+    labels: Any = data.labels if data.labels is not None else default
+    labels = tuple(labels) if isinstance(labels, list) else labels
+    path = settings.path(name)
+    A, b = mast.data.load(path if path.is_file() else name, data.n_features, labels=labels)
+    return A, b
+
+
+def _widened(A: Any, b: Array, d: int) -> tuple[Any, Array]:
+    """The rows with d columns."""
+    if A.shape[1] > d:
+        raise DataError(f"the data have {A.shape[1]} features, more than n_features = {d}")
+    if A.shape[1] == d:
+        return A, b
+    return scipy.sparse.csr_matrix((A.data, A.indices, A.indptr), shape=(A.shape[0], d)), b
+
+
+def _shift(settings: Settings, d: int) -> Array | None:
+    if settings.model.shift is None:
+        return None
+    path = settings.path(settings.model.shift)
+    try:
+        loaded = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"shift in [model]: {path} is not a .npy file: {error}") from None
+    try:
+        return vector("shift", loaded, d)
+    except MastError as error:
+        raise ArgumentError(f"shift in [model], {path}: {error}") from None
+
+
+def _objective(settings: Settings, A: Any, b: Array) -> LinearModel:
+    model = settings.model
+    if model.kind == "nonconvex_logistic":
+        assert model.weight is not None
+        return mast.NonconvexLogistic(A, b, weight=model.weight)
+    kind = mast.Logistic if model.kind == "logistic" else mast.LeastSquares
+    return kind(A, b, l2=model.l2, kappa=model.kappa)

@@ -1,0 +1,64 @@
+"""What is trained: the interface between the engine, which carries messages, and models with their data."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mast.cluster.settings import Settings
+from mast.exchange import Capacity, Roster, Worker
+from mast.exchange.messages import Values
+from mast.theory import Guarantee
+
+
+class Task(ABC):
+    """A model, the capacities of all nodes, and the data of the nodes of this rank.
+
+    A new kind of model is one subclass. Everything but `worker` and `score` is the same on all ranks.
+    """
+
+    capacities: list[Capacity]
+    #: what a score is, for the table: "accuracy", "R²", ...
+    metric: str = "score"
+
+    @abstractmethod
+    def start(self) -> Values:
+        """Where x starts: a float64 or float32 vector. Asked on rank 0 only."""
+
+    @abstractmethod
+    def worker(self, node: int, run: int) -> Worker:
+        """The node, with its data. Asked on its own rank only."""
+
+    @abstractmethod
+    def identity(self) -> dict[str, str]:
+        """What must be the same on all ranks, field by field."""
+
+    def facts(self, node: int) -> dict[str, Any] | None:
+        """What theory needs to know of a node, as JSON; None if nothing is known."""
+        return None
+
+    def guarantee(self, facts: Sequence[Any], roster: Roster, settings: Settings) -> Guarantee:
+        """The statement that applies, from the facts of all nodes; `NoGuaranteeError` if there is none."""
+        from mast.errors import NoGuaranteeError
+
+        raise NoGuaranteeError("nothing is known of the smoothness of this model: give step_size a number")
+
+    @abstractmethod
+    def scores(self, node: int, values: Values, draws: int, seed: int) -> list[float]:
+        """The scores of `draws` submodels of the node's capacity made from x = `values`; higher is better."""
+
+    @abstractmethod
+    def full_score(self, values: Values) -> float:
+        """The score of the whole model."""
+
+    def save(self, values: Values, folder: Path) -> None:  # noqa: B027
+        """Write the model in a form of its own beside x.npy; nothing by default."""
+
+
+def submodel_seed(seed: int) -> int:
+    """The seed of the submodels that are scored: draws that training has not seen."""
+    from mast.randomness import Key, Purpose
+
+    return Key(seed).child(0, Purpose.ESTIMATE).seed

@@ -1,0 +1,210 @@
+"""torch.distributed as a wire for buffers of bytes: point to point, sizes known to both sides, timeouts.
+
+Gloo corrupts tensors that are not contiguous without a word, so every buffer is checked. Nothing is
+pickled: what is not a message travels as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from mast.errors import ArgumentError, DataError, MastError
+
+Bytes = NDArray[np.uint8]
+FIRST_CONTACT = 120.0  #: seconds in which the ranks must have found each other
+
+
+class LostRankError(MastError, ConnectionError):
+    """Another rank died, hangs, or is slower than the timeout."""
+
+
+class Wire:
+    """This process's end: `rank` of `ranks`. With one rank nothing is started, and nothing travels."""
+
+    def __init__(self) -> None:
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.ranks = int(os.environ.get("WORLD_SIZE", "1"))
+        self.timeout = FIRST_CONTACT
+        self._store: Any = None
+        if self.ranks > 1:
+            with self.watched("while the ranks met"):
+                store, _, _ = next(dist.rendezvous("env://", timeout=_seconds(FIRST_CONTACT)))
+            # a restarted group must not find the addresses of the last one
+            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            self._store = dist.PrefixStore(f"mast/{attempt}", store)
+
+    def first_word(self, word: Any) -> Any:
+        """Rank 0's word (JSON), on every rank, before anything is started; rank 0 knows that all heard it."""
+        if self.ranks == 1:
+            return word
+        with self.watched("before the start"):
+            if self.rank == 0:
+                self._store.set("first", json.dumps(word))
+                self._store.wait([f"heard/{rank}" for rank in range(1, self.ranks)], _seconds(FIRST_CONTACT))
+                return word
+            self._store.wait(["first"], _seconds(FIRST_CONTACT))
+            heard = json.loads(self._store.get("first"))
+            self._store.set(f"heard/{self.rank}", "yes")
+            return heard
+
+    def start(self, timeout: float) -> None:
+        """Connect the ranks; from now on, silence of `timeout` seconds is an error."""
+        self.timeout = timeout
+        if self.ranks == 1:
+            return
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+        with self.watched("while the ranks were connected"):
+            dist.init_process_group(
+                backend, store=self._store, rank=self.rank, world_size=self.ranks, timeout=_seconds(timeout)
+            )
+
+    @contextlib.contextmanager
+    def watched(self, when: str) -> Iterator[None]:
+        """Turn what torch says of lost connections and timeouts into an error that people understand."""
+        try:
+            yield
+        except RuntimeError as error:  # torch's DistError and gloo's exceptions are among these
+            if isinstance(error, MastError):
+                raise
+            reason = str(error).splitlines()[0]
+            raise LostRankError(
+                f"rank {self.rank} lost another rank {when}: it died, hangs, or is slower than the timeout "
+                f"of {self.timeout:g} s ({reason})"
+            ) from error
+
+    def close(self) -> None:
+        """Leave."""
+        if self.ranks > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+    # ---- messages --------------------------------------------------------------------------
+
+    def send(self, buffer: Bytes, rank: int, tag: int) -> Any:
+        """Begin to send; `wait()` on what is returned before the buffer changes."""
+        return dist.isend(_tensor(buffer), rank, tag=tag)
+
+    def receive(self, buffer: Bytes, rank: int, tag: int) -> Any:
+        """Begin to receive into a buffer of the right size."""
+        return dist.irecv(_tensor(buffer), rank, tag=tag)
+
+    def go(self, t: int) -> int:
+        """Rank 0 says to all which round begins, -1 for the end; also the sign that it lives."""
+        said = torch.tensor([t], dtype=torch.int64)
+        if self.ranks > 1:
+            dist.broadcast(said, 0)
+        return int(said.item())
+
+    # ---- facts -----------------------------------------------------------------------------
+
+    def tell(self, fact: Any) -> Any:
+        """Rank 0's fact (JSON), on every rank."""
+        if self.ranks == 1:
+            return fact
+        raw = _encoded(fact) if self.rank == 0 else np.empty(0, np.uint8)
+        size = torch.tensor([raw.size], dtype=torch.int64)
+        dist.broadcast(size, 0)
+        buffer = torch.from_numpy(raw) if self.rank == 0 else torch.empty(int(size.item()), dtype=torch.uint8)
+        dist.broadcast(buffer, 0)
+        return json.loads(buffer.numpy().tobytes())
+
+    def spread(self, buffer: Bytes) -> None:
+        """Rank 0's bytes, into the buffers of every rank."""
+        if self.ranks > 1:
+            with self.watched("at the end"):
+                dist.broadcast(_tensor(buffer), 0)
+
+    def collect(self, fact: Any) -> list[Any]:
+        """The facts (JSON) of all ranks, on every rank, by rank."""
+        if self.ranks == 1:
+            return [fact]
+        raw = _encoded(fact)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.ranks)]
+        dist.all_gather(sizes, torch.tensor([raw.size], dtype=torch.int64))
+        most = max(int(size.item()) for size in sizes)
+        padded = torch.zeros(most, dtype=torch.uint8)
+        padded[: raw.size] = torch.from_numpy(raw)
+        parts = [torch.empty(most, dtype=torch.uint8) for _ in range(self.ranks)]
+        dist.all_gather(parts, padded)
+        return [
+            json.loads(part[: int(size.item())].numpy().tobytes())
+            for part, size in zip(parts, sizes, strict=True)
+        ]
+
+    def agree(self, error: str | None) -> None:
+        """Go on if no rank has an error; else all ranks stop with the first one, and none is left waiting."""
+        errors = self.collect(error)
+        found = next(((rank, text) for rank, text in enumerate(errors) if text is not None), None)
+        if found is not None:
+            rank, text = found
+            raise DataError(text if self.ranks == 1 or rank == 0 else f"rank {rank}: {text}")
+
+
+class Pool:
+    """Buffers that are used again, one for each name: fresh memory costs as much as filling it."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[Any, Bytes] = {}
+
+    def take(self, name: Any, size: int) -> Bytes:
+        """A buffer of `size` bytes; what it held before under this name is lost."""
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.size < size:
+            buffer = self._buffers[name] = np.empty(size + size // 16, dtype=np.uint8)
+        return buffer[:size]
+
+
+def check_contiguous(buffer: Bytes) -> None:
+    """Refuse what gloo would corrupt."""
+    if buffer.dtype != np.uint8 or buffer.ndim != 1 or not buffer.flags.c_contiguous:
+        raise ArgumentError("only contiguous buffers of bytes travel: gloo corrupts others silently")
+
+
+def _tensor(buffer: Bytes) -> torch.Tensor:
+    check_contiguous(buffer)
+    tensor = torch.from_numpy(buffer)
+    assert tensor.is_contiguous()
+    return tensor
+
+
+def _seconds(timeout: float) -> datetime.timedelta:
+    return datetime.timedelta(seconds=timeout)
+
+
+def _encoded(fact: Any) -> Bytes:
+    return np.frombuffer(json.dumps(fact).encode(), dtype=np.uint8).copy()
+
+
+def under_torchrun() -> bool:
+    """Whether this process is one of several that torchrun started."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def say(text: str) -> None:
+    """A line for people, on the error stream."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def rank_of(node: int, nodes: int, ranks: int, on_server: bool) -> int:
+    """The rank that has a node: nodes are dealt to the ranks in runs as even as can be.
+
+    >>> [rank_of(i, 6, 4, True) for i in range(6)], [rank_of(i, 2, 4, False) for i in range(2)]
+    ([0, 0, 1, 2, 2, 3], [1, 2])
+    """
+    first = 0 if on_server or ranks == 1 else 1
+    return first + node * (ranks - first) // max(nodes, 1)
+
+
+def my_nodes(rank: int, nodes: int, ranks: int, on_server: bool) -> Sequence[int]:
+    """The nodes of a rank, ascending."""
+    return [i for i in range(nodes) if rank_of(i, nodes, ranks, on_server) == rank]
