@@ -11,6 +11,7 @@ each optimizer step; the loop, the optimizer and the checkpoints stay as they ar
 `validate`                                   the traps in a model and its optimizer, with their fixes
 `save_delta`, `apply_delta`                  sparse files beside one base model
 `save_submodel`, `load_submodel`             models in files that need no training code
+`export_onnx`                                ONNX files, checked with onnxruntime
 `recalibrate`                                BatchNorm statistics for a submodel
 `mast.nn.lightning`, `mast.nn.transformers`  callbacks for the two trainers
 ===========================================  ===============================================================
@@ -30,7 +31,9 @@ from mast.nn.advice import Advice, advise
 from mast.nn.average import Average
 from mast.nn.deltas import Delta, apply_delta, read_delta, save_delta
 from mast.nn.l_svrdsg import LSVRDSG
+from mast.nn.onnx import export_onnx
 from mast.nn.portable import load_submodel, save_submodel
+from mast.nn.row_optimizer import RowOptimizer
 from mast.nn.s_page import SPAGE
 from mast.nn.sparsifier import Sparsifier, sparsify
 from mast.nn.structure import Cut, Layers, Neurons, UnitDraw, parse, structure_of
@@ -47,6 +50,7 @@ __all__ = [
     "Sparsifier",
     "advise",
     "apply_delta",
+    "export_onnx",
     "load_submodel",
     "read_delta",
     "recalibrate",

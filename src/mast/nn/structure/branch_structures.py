@@ -97,10 +97,13 @@ class BranchStructure(Structure):
         floats = [n for n, b in self.bare.named_buffers() if b.is_floating_point() and n in slices]
         return Cut(self, draw, parts_of(names, slices, scales), parts_of(floats, slices, lambda name: None))
 
-    def fitted(self, cut: Cut) -> nn.Module:
+    def fit(self, model: nn.Module, cut: Cut) -> None:
+        """Nothing has changed its size."""
+
+    def blank(self, draw: UnitDraw) -> nn.Module:
         """A copy in which nothing is left of dropped branches."""
         model = copy.deepcopy(self.template)
-        removal = self._removal(cut.draw)
+        removal = self._removal(draw)
         for name, stand_in in removal.modules.items():
             put(model, name, stand_in.train(model.training))
         for name in removal.layers:

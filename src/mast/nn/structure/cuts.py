@@ -108,12 +108,13 @@ class Cut:
     def pour(self, y: Tensor, buffers: Tensor | None = None) -> nn.Module:
         """The small model with these weights y, as they are."""
         _check(y, self.count)
-        model = self.structure.fitted(self)
+        model = self.structure.blank(self.draw)
         named = dict(model.named_parameters())
         for part in self.parts:
             p = named[part.name]
             p.data = part.of(y).to(p.dtype)
         self._fill_buffers(model, buffers, y.device)
+        self.structure.fit(model, self)
         return model.train()
 
     def gradient(self, module: nn.Module) -> Tensor:

@@ -53,8 +53,12 @@ class Structure(ABC):
         """The slices that a draw leaves."""
 
     @abstractmethod
-    def fitted(self, cut: Cut) -> nn.Module:
-        """A copy of the model, without values, whose modules have the sizes of the cut."""
+    def blank(self, draw: UnitDraw) -> nn.Module:
+        """A copy of the model for this draw, without values."""
+
+    @abstractmethod
+    def fit(self, model: nn.Module, cut: Cut) -> None:
+        """Adapt a copy that has the values of a cut to their sizes."""
 
     def buffer(self, name: str) -> Tensor | None:
         """A buffer of the model, if its values are known."""
@@ -99,58 +103,54 @@ class UnitStructure(Structure):
         }
         for name in self._heads:
             replace_attention(self.template, self.bare, name)
+        owners = {a.tensor.rpartition(".")[0] for space in self.spaces for a in space.axes}
+        owners |= {name for space in self.spaces for name, _ in space.modules}
+        self._resized = {name: m for name, m in self.bare.named_modules() if name in owners}
+        self._parameters = [(name, p.shape) for name, p in self.bare.named_parameters()]
+        self._buffers = [(n, b.shape) for n, b in self.bare.named_buffers() if b.is_floating_point()]
 
     def cut(self, draw: UnitDraw) -> Cut:
         """Rows of producers and columns of consumers."""
         self._check(draw)
         kept: dict[str, dict[int, list[Indices]]] = {}
         for space in self.spaces:
-            units = _at_least_one(draw[space.name]).units
+            units = at_least_one(draw[space.name]).units
             for a in space.axes:
                 kept.setdefault(a.tensor, {}).setdefault(a.dim, []).append(entries(units, a.run, a.offset))
         slices = {
-            name: Slice(t.shape, {dim: np.concatenate(pieces) for dim, pieces in kept.get(name, {}).items()})
-            for name, t in [*self.bare.named_parameters(), *self.bare.named_buffers()]
+            name: Slice(shape, {dim: _joined(pieces) for dim, pieces in kept.get(name, {}).items()})
+            for name, shape in [*self._parameters, *self._buffers]
         }
-        floats = [name for name, b in self.bare.named_buffers() if b.is_floating_point()]
         return Cut(
             self,
             draw,
-            parts_of(
-                [name for name, _ in self.bare.named_parameters()],
-                slices,
-                lambda name: self._scales(name, draw),
-            ),
-            parts_of(floats, slices, lambda name: None),
+            parts_of([name for name, _ in self._parameters], slices, lambda name: self._scales(name, draw)),
+            parts_of([name for name, _ in self._buffers], slices, lambda name: None),
         )
 
-    def fitted(self, cut: Cut) -> nn.Module:
-        """Modules whose tensors shrink have smaller sizes; attention is for the heads that are left."""
-        model = copy.deepcopy(self.template)
-        self.fit(model, cut)
-        return model
+    def blank(self, draw: UnitDraw) -> nn.Module:
+        """The model without values."""
+        return copy.deepcopy(self.template)
 
     def fit(self, model: nn.Module, cut: Cut) -> None:
-        """Give the modules of a template copy the sizes of the cut; their tensors still hold nothing."""
-        named = dict(model.named_parameters()) | dict(model.named_buffers())
-        for part in (*cut.parts, *cut.buffers):
-            named[part.name].data = torch.empty(part.slice.shape, dtype=named[part.name].dtype, device="cpu")
+        """Modules whose tensors have shrunk say so; attention is for the heads that are left."""
         channels = {
-            name: run * _at_least_one(cut.draw[space.name]).units.size
+            name: run * at_least_one(cut.draw[space.name]).units.size
             for space in self.spaces
             for name, run in space.modules
         }
-        for name, module in model.named_modules():
+        for name, before in self._resized.items():
+            module = model.get_submodule(name)
             if isinstance(module, HeadsAttention) and name in self._heads:
-                module.kept = _at_least_one(cut.draw[self._heads[name]]).units.tolist()
-            fit(module, self.bare.get_submodule(name), channels.get(name))
+                module.kept = at_least_one(cut.draw[self._heads[name]]).units.tolist()
+            fit(module, before, channels.get(name))
 
     def _scales(self, name: str, draw: UnitDraw) -> Tensor | None:
         scaled = self._scaled.get(name)
         if scaled is None:
             return None
         assert scaled.dim is not None
-        kept = _at_least_one(draw[self.spaces[scaled.space].name])
+        kept = at_least_one(draw[self.spaces[scaled.space].name])
         shape = [1] * len(scaled.shape)
         shape[scaled.dim] = -1
         return torch.from_numpy(np.repeat(kept.scales, scaled.run)).view(shape)
@@ -179,11 +179,15 @@ def structure_of(
     raise ArgumentError(f"structured sketches are Neurons and Layers, got {sketch!r}")
 
 
-def _at_least_one(kept: Kept) -> Kept:
+def at_least_one(kept: Kept) -> Kept:
     """No layer can have no units: if a draw keeps none, the first stays, with scale 0."""
     if kept.units.size:
         return kept
     return Kept(np.zeros(1, np.int64), np.zeros(1), kept.of)
+
+
+def _joined(pieces: list[Indices]) -> Indices:
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
 def parts_of(
