@@ -1,0 +1,203 @@
+"""ONNX files of submodels, checked: onnxruntime computes what the model does, before the file is written."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mast import __version__, files
+from mast.errors import ArgumentError, MastError, MissingExtraError
+from mast.nn.wrappers import unwrapped
+
+_LIMIT = 2**31 - 1  # bytes in a protobuf message
+
+
+def export_onnx(
+    module: nn.Module, path: str | Path, example: Any, *, tolerance: float = 1e-5, dynamic_batch: bool = True
+) -> Path:
+    """Write a model as an ONNX file, in `eval()` mode, after onnxruntime has given the same outputs.
+
+    Parameters
+    ----------
+    module
+        The model, such as `sk.submodel(seed)`.
+    path
+        Where to write; what stood there is replaced when the new file is complete.
+    example
+        An input, or a tuple of inputs; the first dimension of each is the batch.
+    tolerance
+        How far onnxruntime's outputs may be from torch's, relative to the largest number of an output
+        that exceeds 1. They are compared for the example and for two other sizes of the batch.
+    dynamic_batch
+        Whether the file takes batches of any size; False: of the example's only.
+
+    >>> import mast, torch, tempfile, pathlib
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = mast.nn.export_onnx(model, folder + "/small.onnx", torch.ones(4, 3))
+    ...     path.name, path.stat().st_size > 0
+    ('small.onnx', True)
+    """
+    inputs = _inputs(example)
+    model = copy.deepcopy(unwrapped(module)).eval()
+    size = sum(t.numel() * t.element_size() for t in model.state_dict().values() if isinstance(t, Tensor))
+    if size > _LIMIT:
+        raise ArgumentError(
+            f"the model has {size:,} bytes; an ONNX file of one piece holds at most {_LIMIT:,}"
+        )
+    tries = [(batch, _expected(model, batch, dynamic_batch)) for batch in _tries(inputs, dynamic_batch)]
+    proto = _exported(model, inputs, dynamic_batch)
+    entry = proto.metadata_props.add()
+    entry.key, entry.value = "mast_version", __version__
+    content = proto.SerializeToString()
+    _check(content, tries, tolerance)
+    files.write(Path(path), content)
+    return Path(path)
+
+
+def run_onnx(path: str | Path, *inputs: Tensor) -> list[Tensor]:
+    """The outputs of an ONNX file for these inputs, with onnxruntime on the CPU."""
+    return _run(_session(Path(path).read_bytes()), inputs)
+
+
+def _inputs(example: Any) -> tuple[Tensor, ...]:
+    inputs = example if isinstance(example, tuple) else (example,)
+    if not inputs or not all(isinstance(t, Tensor) and t.dim() > 0 and len(t) > 0 for t in inputs):
+        raise ArgumentError(
+            "the example is a tensor, or a tuple of tensors, whose first dimension is the batch"
+        )
+    return tuple(t.detach() for t in inputs)
+
+
+def _tries(inputs: tuple[Tensor, ...], dynamic: bool) -> list[tuple[Tensor, ...]]:
+    """The example, and with it one and three rows, if the batch may have any size."""
+    if not dynamic:
+        return [inputs]
+    one = tuple(t[:1] for t in inputs)
+    return [inputs, one, tuple(torch.cat([t, t[:1], t[:1]])[-3:].contiguous() for t in inputs)]
+
+
+def _expected(model: nn.Module, inputs: tuple[Tensor, ...], dynamic: bool) -> list[Tensor]:
+    try:
+        with torch.no_grad():
+            return _tensors(model(*inputs))
+    except Exception as error:
+        fixed = ": it works for batches of one size (dynamic_batch=False)" if dynamic else ""
+        raise ArgumentError(
+            f"{type(model).__name__} does not take a batch of {len(inputs[0])}{fixed}: {_reason(error)}"
+        ) from error
+
+
+def _exported(model: nn.Module, inputs: tuple[Tensor, ...], dynamic: bool) -> Any:
+    try:
+        import onnx
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError('ONNX files need more packages: pip install "mast-train[onnx]"') from error
+    shapes = None
+    if dynamic:
+        # A batch of one would be taken for a constant.
+        inputs = tuple(t if len(t) > 1 else torch.cat([t, t]) for t in inputs)
+        batch = torch.export.Dim("batch")
+        shapes = tuple({0: batch} for _ in inputs)
+        if any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(model.forward).parameters.values()):
+            shapes = (shapes,)  # type: ignore[assignment]
+    try:
+        with _without_chatter():
+            program: Any = torch.onnx.export(
+                model, inputs, dynamo=True, dynamic_shapes=shapes, verbose=False, external_data=False
+            )
+        proto = program.model_proto
+        onnx.checker.check_model(proto)
+    except MastError:
+        raise
+    except Exception as error:
+        fixed = " for batches of any size (dynamic_batch=False fixes the size)" if dynamic else ""
+        raise ArgumentError(
+            f"{type(model).__name__} cannot be exported to ONNX{fixed}: "
+            f"{_reason(error)}. torch.onnx.export says more"
+        ) from error
+    return proto
+
+
+@contextlib.contextmanager
+def _without_chatter() -> Iterator[None]:
+    """Without what torch's exporter says of itself, not of the model."""
+    log = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = log.level
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*LeafSpec.*", FutureWarning)
+        warnings.filterwarnings("ignore", ".*axis name: batch will not be used")  # but once: it has one name
+        log.setLevel(logging.ERROR)  # torchvision is not installed
+        try:
+            yield
+        finally:
+            log.setLevel(level)
+
+
+def _check(content: bytes, tries: list[tuple[tuple[Tensor, ...], list[Tensor]]], tolerance: float) -> None:
+    """An error unless onnxruntime's outputs are those of torch."""
+    session = _session(content)
+    for inputs, expected in tries:
+        found = _run(session, inputs)
+        if len(found) != len(expected):
+            raise MastError(f"the ONNX file has {len(found)} outputs, the model {len(expected)}")
+        for number, (a, b) in enumerate(zip(expected, found, strict=True)):
+            _same(number, len(inputs[0]), a.cpu(), b, tolerance)
+
+
+def _same(number: int, batch: int, expected: Tensor, found: Tensor, tolerance: float) -> None:
+    where = f"output {number} for a batch of {batch}"
+    if expected.shape != found.shape:
+        raise MastError(
+            f"onnxruntime gives another shape in {where}: {tuple(found.shape)}, not {tuple(expected.shape)}"
+        )
+    a, b = expected.double(), found.double()
+    largest = max(1.0, float(a[a.isfinite()].abs().max())) if a.isfinite().any() else 1.0
+    if not torch.allclose(a, b, rtol=0, atol=tolerance * largest, equal_nan=True):
+        gap = float((a - b).abs().nan_to_num(nan=float("inf")).max())
+        raise MastError(
+            f"onnxruntime's {where} is off by {gap:.2g}, more than {tolerance:g} of the largest number; "
+            "the file was not written"
+        )
+
+
+def _session(content: bytes) -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingExtraError('ONNX files need more packages: pip install "mast-train[onnx]"') from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def _run(session: Any, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    names = [i.name for i in session.get_inputs()]
+    fed = {name: t.detach().cpu().contiguous().numpy() for name, t in zip(names, inputs, strict=True)}
+    return [torch.as_tensor(out) for out in session.run(None, fed)]
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    """The tensors of an output, in order."""
+    if isinstance(output, Tensor):
+        return [output]
+    if isinstance(output, dict):
+        output = list(output.values())
+    return [t for part in output for t in _tensors(part)] if isinstance(output, tuple | list) else []
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of the innermost cause that says something."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
