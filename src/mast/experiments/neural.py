@@ -110,7 +110,8 @@ def choices() -> list[str]:
         "so sketches are the only randomness of a run. A seed decides the start and all masks.",
         "Node i's mask in round t is that of mast.nn.sparsify(student, sketch, seed=seed, node=i) at step t; "
         "runs that differ in their step size alone see the same masks.",
-        f"A run has diverged when its loss is not finite or above {DIVERGED:g} times its start. A level is "
+        f"A run has diverged when a measured loss is not finite or above {DIVERGED:g} times its start; it "
+        "may also end as a network whose units are all dead, at the loss of the zero function. A level is "
         "the median over the last tenth of a run; a claim speaks of the median level over seeds.",
         "Advice is asked for at the start of each run, on all its rows: 1/(L_f L_max) with the measured "
         "curvature as L_f, the limit for one draw a step, without the gain from averaging nodes.",

@@ -37,13 +37,12 @@ def panels(done: Sequence[Done], name: str) -> Any:
         for ax, (keep, title) in zip(axes[:, 0], SPARSITY.items(), strict=True):
             for s in STEP_SIZES:
                 show(ax, curves[keep, s], BY_STEP[s], f"γ = {s:g}")
-            label = f"advised, γ = {sizes[keep]:.2g}"
-            show(ax, curves[keep, "advised"], style.BLACK, label, "--", linewidth=1.2)
-            ax.set_title(f"{name}: {title.lower()}, keep {keep:g}")
+            show(ax, curves[keep, "advised"], style.BLACK, "advised γ", "--", linewidth=1.2)
+            ax.set_title(f"{name}: {title.lower()}, keep {keep:g} (advised γ = {sizes[keep]:.2g})")
         for ax, (s, title) in zip(axes[:, 1], SIZES.items(), strict=True):
             for keep in KEEPS:
                 within = s <= sizes[keep]
-                label = f"{_named(keep)} (advised {sizes[keep]:.2g})"
+                label = f"{_named(keep)} (advised γ = {sizes[keep]:.2g})"
                 show(ax, curves[keep, s], BY_KEEP[keep], label, "-" if within else "--")
             ax.set_title(f"{name}: {title.lower()}, γ = {s:g}")
         _frames(axes, curves)
@@ -57,9 +56,9 @@ def _frames(axes: Any, curves: Curves) -> None:
     for ax in axes.flat:
         ax.set_yscale("log")
         ax.set_ylim(0.8 * min(ends), CEILING * begin)
-        ax.legend(ncols=2, loc="upper right", fontsize=7.5)
-    for ax in axes[-1]:
+    for ax, columns in zip(axes[-1], (3, 2), strict=True):
         ax.set_xlabel("Rounds")
+        ax.legend(ncols=columns, loc="upper center", bbox_to_anchor=(0.5, -0.2))  # one for the whole column
     for ax in axes[:, 0]:
         ax.set_ylabel("loss $f$ (S = I)")
 

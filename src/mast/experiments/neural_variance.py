@@ -72,20 +72,20 @@ def reduce(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
             return squared_loss(network(X), T)
 
         optimizer = torch.optim.SGD(network.parameters(), lr=config["step_size"])
-        marks = np.linspace(0, config["gradients"], POINTS + 1)
+        marks = grid(config["gradients"])
         rows: list[tuple[float, ...]] = []
-        while len(rows) <= POINTS:
-            if computed[0] >= marks[len(rows)]:
-                before = computed[0]
-                rows.append((before, *measured(estimator, closure)))
-                computed[0] = before  # measuring is not counted
-                if not np.isfinite(rows[-1]).all():
-                    break
-            optimizer.zero_grad()
-            estimator.backward(closure)
-            optimizer.step()
+        for mark in marks:
+            while computed[0] < mark:
+                optimizer.zero_grad()
+                estimator.backward(closure)
+                optimizer.step()
+            before = computed[0]
+            rows.append((before, *measured(estimator, closure)))
+            computed[0] = before  # measuring is not counted
+            if not np.isfinite(rows[-1]).all():
+                break
         sk.remove()
-    table = np.full((POINTS + 1, 4), np.inf)
+    table = np.full((marks.size, 4), np.inf)
     table[: len(rows)] = rows
     losses, status = ended(table[None, :, 1])
     return {
@@ -96,6 +96,11 @@ def reduce(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
         "status": status[0],
         "mean_error": estimator.mean_error(),
     }
+
+
+def grid(gradients: int) -> Array:
+    """After how many gradients to measure: at most 41 times, and rarely in short runs, for it costs N."""
+    return np.linspace(0, gradients, min(POINTS, gradients // 10) + 1)
 
 
 def measured(estimator: OverSupport, closure: Any) -> tuple[float, float, float]:
@@ -209,11 +214,10 @@ def draw(done: Sequence[Done], dataset: str) -> Any:
             for method in METHODS:
                 step_size = best(done, dataset, method)
                 mine = select(done, dataset, method, step_size)
+                x = grid(mine[0]["gradients"])
                 label = f"{method}, γ = {step_size:g}"
-                curves = np.array(
-                    [np.interp(grid(mine), d["gradients_computed"], finite(d[what])) for d in mine]
-                )
-                style.band(ax, grid(mine), curves, COLOUR[method], label)
+                curves = np.array([np.interp(x, d["gradients_computed"], finite(d[what])) for d in mine])
+                style.band(ax, x, curves, COLOUR[method], label)
                 highest = max(highest, float(np.median(curves[:, 0])))
             ax.set_yscale("log")
             ax.set_ylim(top=2 * highest)
@@ -221,11 +225,6 @@ def draw(done: Sequence[Done], dataset: str) -> Any:
             ax.set_xlabel("Gradients computed")
         style.legend_below(figure, axes[0][0], 3)
         return figure
-
-
-def grid(mine: Sequence[Done]) -> Array:
-    """Where the curves of all seeds are drawn."""
-    return np.linspace(0, mine[0]["gradients"], POINTS + 1)
 
 
 def finite(values: Array) -> Array:

@@ -1,0 +1,73 @@
+"""The dropout experiment: its rules on made-up curves, and what it evaluates."""
+
+import numpy as np
+import pytest
+
+from mast.experiments import dropout, neural_runs
+from mast.experiments.cells import Cell, Done
+from mast.experiments.findings import Plan
+from mast.experiments.neural_data import Embedded
+
+ROUNDS = np.arange(0, 1510, 10.0)
+DATA = Embedded("made", "", "0")
+
+
+def loss(end, noise):
+    made = end * np.exp(noise * np.where(np.arange(ROUNDS.size) % 2, 1.0, -1.0))
+    made[0] = 5.0
+    return made
+
+
+def results(unbiased, biased, times_p):
+    """Cells whose runs end at these levels, functions of keep and step size; noise grows with the step."""
+    found = []
+    for keep in dropout.KEEPS:
+        for scaled in (True, False):
+            sizes = neural_runs.STEP_SIZES if scaled else dropout.STEP_SIZES
+            config = {"keep": keep, "scaled": scaled, "step_sizes": list(sizes)}
+            cell = Cell("neural" if scaled else "dropout", 1, neural_runs.run, config, DATA)
+            numbers = {
+                "round": ROUNDS,
+                "loss": [loss((unbiased if scaled else biased)(keep, s), 0.1 * s) for s in sizes],
+            }
+            if not scaled:
+                numbers["loss_at_keep"] = [loss(times_p(keep, s), 0.1 * s) for s in sizes]
+            found.append(Done(cell, {name: np.array(value) for name, value in numbers.items()}, 0.0))
+    return found
+
+
+def verdicts(*levels):
+    return [claim.holds for claim in dropout.claims(results(*levels), "made")]
+
+
+def test_rules():
+    low, high = (lambda k, s: 0.1), (lambda k, s: 0.1 / k)
+    assert verdicts(low, high, high) == [True, True, True, True]
+    assert verdicts(high, low, high) == [False, False, True, False]
+    # one of six is enough to break "always"; at p x the original may win
+    once = lambda k, s: 0.05 if (k, s) == (0.9, 1.0) else 0.1 / k  # noqa: E731
+    assert verdicts(low, once, low) == [False, True, True, False]
+
+
+def test_noise_that_does_not_grow_is_noticed():
+    done = results(*[lambda k, s: 0.1] * 3)
+    for d in done:
+        d.result["loss"][:] = loss(0.1, 0.05)
+    assert [claim.holds for claim in dropout.claims(done, "made")] == [False, False, False, False]
+
+
+def test_the_third_curve_is_evaluated_at_p_x():
+    done = results(lambda k, s: 0.1, lambda k, s: 0.2, lambda k, s: 0.3 + k)
+    assert dropout.curve_of(done, "made", "biased", 0.7, 0.5).level == pytest.approx(0.2, rel=0.06)
+    assert dropout.curve_of(done, "made", "biased, times p", 0.7, 0.5).level == pytest.approx(1.0, rel=0.06)
+    assert dropout.curve_of(done, "made", "unbiased", 0.9, 1.0).level == pytest.approx(0.1, rel=0.11)
+
+
+def test_cells_are_shared_with_the_neural_experiment():
+    plan = Plan((DATA,), "normal")
+    mine, theirs = dropout.cells(plan), neural_runs.cells(plan)
+    shared = {cell.key for cell in mine} & {cell.key for cell in theirs}
+    assert len(shared) == 2 * 3
+    own = [cell for cell in mine if cell.key not in shared]
+    assert all(not cell.config["scaled"] and not cell.config["advised"] for cell in own)
+    assert len(own) == 2 * 3
