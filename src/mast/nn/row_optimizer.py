@@ -25,7 +25,7 @@ from torch.optim import SGD, Adadelta, Adam, Adamax, AdamW, NAdam, Optimizer, RA
 from mast.errors import ArgumentError, MastError
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.structure.cuts import Cut, Part
-from mast.nn.structure.pouring import Pool
+from mast.nn.structure.pouring import Places, Pool
 
 FORMAT = 1  #: version of the state
 _KNOWN = (SGD, Adam, AdamW, NAdam, RAdam, Adamax, RMSprop, Adadelta)  # entry by entry, state from zero
@@ -72,6 +72,7 @@ class RowOptimizer:
                 f"({', '.join(kind.__name__ for kind in _KNOWN)}), got {optimizer!r}"
             )
         self.sk = sk
+        self._places = Places(sk.model)
         self._pool = Pool(sk.structure)
         self._trainable = [name for name, p in self._pool.parameters.items() if p.requires_grad]
         self.optimizer = optimizer([self._pool.parameters[name] for name in self._trainable], **options)
@@ -92,8 +93,9 @@ class RowOptimizer:
         """
         cut = self._cut = self._structure_cut()
         with torch.no_grad():
-            small = self._pool.model(cut, self._x(), dict(self.sk.model.named_buffers()))
-        small.train(self.sk.model.training)
+            small = self._pool.model(cut, self._x(), self._places.buffers())
+        if small.training != self.sk.model.training:
+            small.train(self.sk.model.training)
         try:
             yield small
         except BaseException:
@@ -117,7 +119,7 @@ class RowOptimizer:
                 self._plain_step(x, present)
             else:
                 self._any_step(x, cut, present)
-            self._pool.return_buffers(cut, dict(self.sk.model.named_buffers()))
+            self._pool.return_buffers(cut, self._places.buffers())
         for part in present:
             self._pool.parameters[part.name].grad = None
         self._cut = None
@@ -175,7 +177,7 @@ class RowOptimizer:
         return self.sk.structure.cut(self.sk.draw())
 
     def _x(self) -> dict[str, Tensor]:
-        return {name: p.detach() for name, p in self.sk.model.named_parameters()}
+        return self._places.parameters()
 
     # ---- resuming ----------------------------------------------------------------------------
 

@@ -23,7 +23,8 @@ def take(x: Any, rows: Any, columns: Any, inner: int, width: int, out: Any) -> N
         else:
             for j in range(columns.size):
                 first = row + columns[j] * inner
-                out[n : n + inner] = x[first : first + inner]
+                for k in range(inner):
+                    out[n + k] = x[first + k]
                 n += inner
 
 
@@ -40,7 +41,8 @@ def put(x: Any, rows: Any, columns: Any, inner: int, width: int, values: Any) ->
         else:
             for j in range(columns.size):
                 first = row + columns[j] * inner
-                x[first : first + inner] = values[n : n + inner]
+                for k in range(inner):
+                    x[first + k] = values[n + k]
                 n += inner
 
 
@@ -57,8 +59,6 @@ def add(x: Any, rows: Any, columns: Any, inner: int, width: int, values: Any, fa
         else:
             for j in range(columns.size):
                 first = row + columns[j] * inner
-                own = x[first : first + inner]
-                new = values[n : n + inner]
                 for k in range(inner):
-                    own[k] += factor * new[k]
+                    x[first + k] += factor * values[n + k]
                 n += inner

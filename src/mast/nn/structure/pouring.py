@@ -16,6 +16,30 @@ from mast.nn.structure.cuts import Cut
 from mast.nn.structure.structures import Structure, UnitStructure
 
 
+class Places:
+    """Where a model keeps its tensors, found once: looking them up is then quick, and finds replaced ones too."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._parameters = _places(model, "_parameters", [name for name, _ in model.named_parameters()])
+        self._buffers = _places(model, "_buffers", [name for name, _ in model.named_buffers()])
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The parameters by name, detached."""
+        return {name: home[key].detach() for name, home, key in self._parameters}
+
+    def buffers(self) -> dict[str, Tensor]:
+        """The buffers by name."""
+        return {name: home[key] for name, home, key in self._buffers}
+
+
+def _places(model: nn.Module, kind: str, names: list[str]) -> list[tuple[str, dict[str, Tensor], str]]:
+    found = []
+    for name in names:
+        owner, _, key = name.rpartition(".")
+        found.append((name, getattr(model.get_submodule(owner), kind), key))
+    return found
+
+
 class Pool:
     """Small models of many cuts, one at a time."""
 
@@ -62,15 +86,18 @@ class Pool:
 
     def return_buffers(self, cut: Cut, buffers: Mapping[str, Tensor]) -> None:
         """What the small model has made of its buffers goes back to where they came from."""
-        own = dict(self._model.named_buffers())
+        if not buffers:
+            return
         slices = {part.name: part.slice for part in cut.buffers}
-        for name, b in own.items():
+        for name, b in self._model.named_buffers():
             if name in slices:
                 slices[name].put(buffers[name], b)
             else:
                 buffers[name].copy_(b)
 
     def _fill_buffers(self, cut: Cut, buffers: Mapping[str, Tensor]) -> None:
+        if not buffers:
+            return
         slices = {part.name: part.slice for part in cut.buffers}
         for name, b in self._model.named_buffers():
             b.data = slices[name].take(buffers[name]) if name in slices else buffers[name].clone()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
@@ -20,7 +21,7 @@ class Slice:
         self.full = tuple(full)
         self.kept = {dim: np.ascontiguousarray(kept[dim]) for dim in sorted(kept)}
         self.shape = tuple(len(self.kept[d]) if d in self.kept else n for d, n in enumerate(self.full))
-        self.count = int(np.prod(self.shape, dtype=np.int64))
+        self.count = math.prod(self.shape)
 
     @cached_property
     def indices(self) -> dict[int, Tensor]:
@@ -45,6 +46,9 @@ class Slice:
             out = torch.empty(self.shape, dtype=x.dtype, device=x.device)
         if not self.kept:
             return out.copy_(x)
+        if len(self.kept) == 1 and x.dtype == out.dtype and x.device.type == "cpu" and out.is_contiguous():
+            ((dim, index),) = self.indices.items()
+            return torch.index_select(x, dim, index, out=out)
         if self._simple and x.dtype == out.dtype and compiled(x, out):
             from mast.nn.structure import kernels
 
@@ -91,12 +95,12 @@ class Slice:
     @cached_property
     def _plan(self) -> tuple[Indices, Indices, int]:
         """Rows, columns and the length of the inner part; whole columns become part of the inner one."""
-        inner = int(np.prod(self.full[2:], dtype=np.int64))
+        inner = math.prod(self.full[2:])
         rows = self.kept.get(0, np.arange(self.full[0]))
         if 1 in self.kept:
             return rows, self.kept[1], inner
-        return rows, np.zeros(1, np.int64), inner * int(np.prod(self.full[1:2], dtype=np.int64))
+        return rows, np.zeros(1, np.int64), inner * math.prod(self.full[1:2])
 
     @cached_property
     def _width(self) -> int:
-        return int(np.prod(self.full[1:], dtype=np.int64))
+        return math.prod(self.full[1:])
