@@ -26,26 +26,14 @@ _ZERO_STAYS = (
     nn.SiLU, nn.Tanh, nn.ELU, nn.CELU, nn.SELU, nn.Mish, nn.Hardswish, nn.Hardshrink, nn.Softshrink, nn.Tanhshrink,
     nn.Softsign, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.Flatten,
 )  # fmt: skip
+_NAMES_WITH_ZERO = {
+    "dropout", "dropout2d", "relu", "leaky_relu", "gelu", "silu", "tanh", "permute", "transpose", "contiguous",
+    "view", "reshape", "flatten", "clone",
+}  # fmt: skip
 _FUNCTIONS_WITH_ZERO = frozenset(
     key
     for key in functions.RULES
-    if (key if isinstance(key, str) else getattr(key, "__name__", "")).rstrip("_").lstrip("_")
-    in {
-        "dropout",
-        "dropout2d",
-        "relu",
-        "leaky_relu",
-        "gelu",
-        "silu",
-        "tanh",
-        "permute",
-        "transpose",
-        "contiguous",
-        "view",
-        "reshape",
-        "flatten",
-        "clone",
-    }  # fmt: skip
+    if (key if isinstance(key, str) else getattr(key, "__name__", "")).strip("_") in _NAMES_WITH_ZERO
 )
 
 
@@ -169,7 +157,7 @@ def _of_encoders(bare: nn.Module, name: str, names: Mapping[int, str]) -> list[B
         inside = [(name, module)]
     elif isinstance(module, nn.TransformerEncoder):
         prefix = f"{name}." if name else ""
-        inside = [(f"{prefix}layers.{i}", layer) for i, layer in enumerate(module.layers)]  # type: ignore[misc]
+        inside = [(f"{prefix}layers.{i}", layer) for i, layer in enumerate(module.layers)]
     found = []
     for own, layer in inside:
         out, last = layer.self_attn.out_proj, layer.linear2

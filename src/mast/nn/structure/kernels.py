@@ -9,6 +9,7 @@ from typing import Any
 
 from numba import njit
 
+_LONG = 32  # runs from this length on are worth the slices that let the compiler use wide instructions
 
 @njit(cache=True, nogil=True)
 def take(x: Any, rows: Any, columns: Any, inner: int, width: int, out: Any) -> None:
@@ -23,8 +24,13 @@ def take(x: Any, rows: Any, columns: Any, inner: int, width: int, out: Any) -> N
         else:
             for j in range(columns.size):
                 first = row + columns[j] * inner
-                for k in range(inner):
-                    out[n + k] = x[first + k]
+                if inner >= _LONG:
+                    own, new = x[first : first + inner], out[n : n + inner]
+                    for k in range(inner):
+                        new[k] = own[k]
+                else:
+                    for k in range(inner):
+                        out[n + k] = x[first + k]
                 n += inner
 
 
@@ -41,8 +47,13 @@ def put(x: Any, rows: Any, columns: Any, inner: int, width: int, values: Any) ->
         else:
             for j in range(columns.size):
                 first = row + columns[j] * inner
-                for k in range(inner):
-                    x[first + k] = values[n + k]
+                if inner >= _LONG:
+                    own, new = x[first : first + inner], values[n : n + inner]
+                    for k in range(inner):
+                        own[k] = new[k]
+                else:
+                    for k in range(inner):
+                        x[first + k] = values[n + k]
                 n += inner
 
 
@@ -59,6 +70,11 @@ def add(x: Any, rows: Any, columns: Any, inner: int, width: int, values: Any, fa
         else:
             for j in range(columns.size):
                 first = row + columns[j] * inner
-                for k in range(inner):
-                    x[first + k] += factor * values[n + k]
+                if inner >= _LONG:
+                    own, new = x[first : first + inner], values[n : n + inner]
+                    for k in range(inner):
+                        own[k] += factor * new[k]
+                else:
+                    for k in range(inner):
+                        x[first + k] += factor * values[n + k]
                 n += inner

@@ -112,7 +112,7 @@ def group_norm(flow: Flow, name: str, module: nn.Module, args: Arguments, option
     value, where = first(args, options), named(name, module)
     if value.joint is not None:
         run = flow.run(value, module.num_channels)
-        if run != 1 or value.dim == -1 and (value.rank or 2) > 2:
+        if run != 1 or (value.dim == -1 and (value.rank or 2) > 2):
             return flow.refuse(where, value, "normalises along another dimension than the units lie in")
         value.joint.coarsen(module.num_channels // module.num_groups)
         value.joint.root().modules[name, run] = None
@@ -239,7 +239,7 @@ def encoder(flow: Flow, name: str, module: nn.Module, args: Arguments, options: 
     """Its layers."""
     assert isinstance(module, nn.TransformerEncoder)
     value = first(args, options)
-    for number, layer in enumerate(module.layers):
+    for number in range(len(module.layers)):
         own = f"{name}.layers.{number}" if name else f"layers.{number}"
         value = flow._module(own, [value], {})
     if module.norm is not None:
