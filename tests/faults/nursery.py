@@ -115,7 +115,7 @@ def end_of(child: int) -> int:
 
 
 def whole_files(folder: Path) -> dict[str, int]:
-    """The checkpoints and results that stand in the folder, each of them loaded, with its step if it has one."""
+    """The checkpoints and results in the folder, each of them loaded, with its step if it has one."""
     found = [p for p in folder.rglob("*") if p.suffix in (".cell", ".part", "") and p.is_file()]
     found = [p for p in found if p.read_bytes()[:4] == b"MAST" and not p.name.startswith(".")]
     return {str(p): files.load(p)[0].get("step", 0) for p in found}
