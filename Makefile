@@ -7,10 +7,10 @@ FILES  := pyproject.toml constraints.txt
 PYTEST := $(BIN)/python -m pytest -n 2
 
 # Tests run in two processes and benchmarks compare single threads: more threads would only get in the way.
-test test-all bench: export OPENBLAS_NUM_THREADS = 1
-test test-all bench: export OMP_NUM_THREADS = 1
+test test-all faults bench: export OPENBLAS_NUM_THREADS = 1
+test test-all faults bench: export OMP_NUM_THREADS = 1
 
-.PHONY: demo test test-all check bench clean
+.PHONY: demo test test-all faults check bench docs wheel release audit clean
 
 demo: $(VENV)/.demo
 	$(BIN)/mast reproduce accuracy --fast
@@ -21,13 +21,32 @@ test: $(VENV)/.test
 test-all: $(VENV)/.test
 	$(PYTEST)
 
+# Kills, damage, full disks and strange files, a thousand of each; `make test` runs a small form.
+faults: export MAST_FAULTS = full
+faults: $(VENV)/.test
+	$(PYTEST) -m faults
+
 check: $(VENV)/.check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.test
+bench: $(VENV)/.bench
 	$(BIN)/mast bench
+
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict
+
+wheel: $(VENV)/.release
+	$(BIN)/python -m build --outdir dist
+
+# Builds, then installs what was built into empty environments and tries it there.
+release: wheel $(VENV)/.test
+	MAST_DIST=dist $(BIN)/python -m pytest -m "slow or not slow" tests/test_release.py
+
+# Known vulnerabilities of the versions that MAST is tested with; fails where the advisories cannot be reached.
+audit: $(VENV)/.release
+	$(BIN)/pip-audit --strict --disable-pip --no-deps --requirement constraints.txt
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -44,5 +63,17 @@ $(VENV)/.check: $(VENV)/bin/python $(FILES)
 	$(PIP) --editable ".[test,check]"
 	touch $@ $(VENV)/.test
 
+$(VENV)/.bench: $(VENV)/bin/python $(FILES)
+	$(PIP) --editable ".[bench]"
+	touch $@ $(VENV)/.test
+
+$(VENV)/.docs: $(VENV)/bin/python $(FILES)
+	$(PIP) --editable ".[docs]"
+	touch $@
+
+$(VENV)/.release: $(VENV)/bin/python $(FILES)
+	$(PIP) --editable ".[release]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache
