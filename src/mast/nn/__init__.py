@@ -12,6 +12,7 @@ each optimizer step; the loop, the optimizer and the checkpoints stay as they ar
 `save_delta`, `apply_delta`                  sparse files beside one base model
 `save_submodel`, `load_submodel`             models in files that need no training code
 `export_onnx`                                ONNX files, checked with onnxruntime
+`measure`, `sizes`                           what models and files cost: bytes, operations, time
 `recalibrate`                                BatchNorm statistics for a submodel
 `mast.nn.lightning`, `mast.nn.transformers`  callbacks for the two trainers
 ===========================================  ===============================================================
@@ -29,6 +30,7 @@ except ImportError as error:
 
 from mast.nn.advice import Advice, advise
 from mast.nn.average import Average
+from mast.nn.costs import Cost, measure, sizes
 from mast.nn.deltas import Delta, apply_delta, read_delta, save_delta
 from mast.nn.l_svrdsg import LSVRDSG
 from mast.nn.onnx import export_onnx
@@ -45,6 +47,7 @@ __all__ = [
     "SPAGE",
     "Advice",
     "Average",
+    "Cost",
     "Cut",
     "Delta",
     "Finding",
@@ -57,11 +60,13 @@ __all__ = [
     "apply_delta",
     "export_onnx",
     "load_submodel",
+    "measure",
     "parse",
     "read_delta",
     "recalibrate",
     "save_delta",
     "save_submodel",
+    "sizes",
     "sparsify",
     "structure_of",
     "validate",

@@ -6,8 +6,9 @@ import contextlib
 import copy
 import inspect
 import logging
+import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,29 @@ def export_onnx(
 def run_onnx(path: str | Path, *inputs: Tensor) -> list[Tensor]:
     """The outputs of an ONNX file for these inputs, with onnxruntime on the CPU."""
     return _run(_session(Path(path).read_bytes()), inputs)
+
+
+def runner(path: Path, inputs: tuple[Tensor, ...]) -> Callable[[], Any]:
+    """A call of an ONNX file with these inputs, for measuring."""
+    session = _session(path.read_bytes())
+    fed = _fed(session, inputs)
+    return lambda: session.run(None, fed)
+
+
+def parameters_of(path: Path) -> int:
+    """How many numbers of floating point an ONNX file holds as weights."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise MissingExtraError('ONNX files need more packages: pip install "mast-train[onnx]"') from error
+    tensors = onnx.load(path).graph.initializer
+    floating = (
+        onnx.TensorProto.FLOAT,
+        onnx.TensorProto.DOUBLE,
+        onnx.TensorProto.FLOAT16,
+        onnx.TensorProto.BFLOAT16,
+    )
+    return sum(math.prod(t.dims) for t in tensors if t.data_type in floating)
 
 
 def _inputs(example: Any) -> tuple[Tensor, ...]:
@@ -182,9 +206,14 @@ def _session(content: bytes) -> Any:
 
 
 def _run(session: Any, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    return [torch.as_tensor(out) for out in session.run(None, _fed(session, inputs))]
+
+
+def _fed(session: Any, inputs: tuple[Tensor, ...]) -> dict[str, Any]:
     names = [i.name for i in session.get_inputs()]
-    fed = {name: t.detach().cpu().contiguous().numpy() for name, t in zip(names, inputs, strict=True)}
-    return [torch.as_tensor(out) for out in session.run(None, fed)]
+    if len(names) != len(inputs):
+        raise ArgumentError(f"the ONNX file takes {', '.join(names)}; it was given {len(inputs)} inputs")
+    return {name: t.detach().cpu().contiguous().numpy() for name, t in zip(names, inputs, strict=True)}
 
 
 def _tensors(output: Any) -> list[Tensor]:

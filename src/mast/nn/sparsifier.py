@@ -27,7 +27,7 @@ from mast.randomness import Key
 from mast.sketches import Sketch
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from mast.nn.report import Report
 
 Shift = None | str | Mapping[str, Tensor]
 
@@ -255,11 +255,29 @@ class Sparsifier:
         *,
         draws: int = 20,
         calibrate: Iterable[Any] | None = None,
-    ) -> pd.DataFrame:
-        """What `evaluate` says of submodels of each density: mean, quartiles and extremes over draws."""
-        from mast.nn.submodels import report
+        plain: nn.Module | None = None,
+        example: Any = None,
+    ) -> Report:
+        """What `evaluate` says of submodels of each density, and what they cost: a DataFrame with a plot.
 
-        return report(self, evaluate, densities, draws, calibrate)
+        Parameters
+        ----------
+        evaluate
+            A function of a model, in eval mode, that returns a number.
+        densities
+            The shares to keep; 1 is the model itself.
+        draws
+            How many submodels of each density are scored.
+        calibrate
+            Batches from which BatchNorm layers take their statistics anew, for each submodel.
+        plain
+            The same network trained plainly: its submodels of the same draws are scored beside.
+        example
+            An input, or a tuple of inputs, for counting operations and measuring the time of a call.
+        """
+        from mast.nn.report import report
+
+        return report(self, evaluate, densities, draws, calibrate, plain, example)
 
     def save_delta(self, path: str | Path, **options: Any) -> Path:
         """Write one submodel as a sparse delta to the shift, with the options of `mast.nn.save_delta`."""

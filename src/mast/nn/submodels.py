@@ -1,9 +1,9 @@
-"""Submodels: plain modules with the weights of one draw, and how good they are at each density."""
+"""Submodels: plain modules with the weights of one draw."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,12 +13,10 @@ from mast.errors import ArgumentError
 from mast.nn.drawing import Drawing
 from mast.nn.structure import Structured, UnitDraw
 from mast.nn.structure.cuts import Part
-from mast.randomness import Key, Purpose, whole
+from mast.randomness import Key
 from mast.sketches import Bernoulli, Gaussian, Grouped, Identity, PermK, RandK, Sketch
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from mast.nn.sparsifier import Sparsifier
 
 
@@ -37,11 +35,12 @@ def submodel(sk: Sparsifier, which: int | Key | UnitDraw, calibrate: Iterable[An
     return model
 
 
-def smaller(sk: Sparsifier, draw: UnitDraw) -> nn.Module:
-    """The kept units as a model of their own, with the scale in the outgoing weights."""
+def smaller(sk: Sparsifier, draw: UnitDraw, source: nn.Module | None = None) -> nn.Module:
+    """The kept units (of `source`, if given) as a model of their own, the scale in the outgoing weights."""
     assert sk.structure is not None
+    source = sk.model if source is None else source
     cut = sk.structure.cut(draw)
-    y = cut.gather(sk.model)
+    y = cut.gather(source)
     shift = sk.shift
     if shift is None:
         y = cut.scaled(y)
@@ -49,7 +48,7 @@ def smaller(sk: Sparsifier, draw: UnitDraw) -> nn.Module:
         for part in cut.parts:
             if part.name in shift:
                 _shifted(part, shift[part.name].to(y), y)
-    return cut.pour(y, cut.gather_buffers(sk.model))
+    return cut.pour(y, cut.gather_buffers(source))
 
 
 def _shifted(part: Part, v: Tensor, y: Tensor) -> None:
@@ -123,42 +122,6 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
         for module, mode in modes.items():
             module.training = mode
     return model
-
-
-def report(
-    sk: Sparsifier,
-    evaluate: Callable[[nn.Module], float],
-    densities: Sequence[float],
-    draws: int,
-    calibrate: Iterable[Any] | None,
-) -> pd.DataFrame:
-    """A table of what `evaluate` says of the submodels of each density."""
-    import pandas as pd
-
-    if whole("draws", draws) < 1:
-        raise ArgumentError(f"a report needs at least one draw, got {draws}")
-    root = Key(sk.seed).child(0, Purpose.ESTIMATE).seed  # not the draws of training
-    batches = None if calibrate is None else list(calibrate)
-    model = plain_copy(sk).eval()
-    rows = []
-    for density in densities:
-        sketch = at_density(sk.sketch, density)
-        drawing = None if density == 1 else sk.drawing_for(sketch)
-        scores = []
-        for i in range(1 if drawing is None else draws):
-            if drawing is None:
-                model.load_state_dict(sk.model.state_dict())
-            else:
-                put_draw(sk, drawing, Key(root, step=i), model)
-            if batches is not None:
-                recalibrate(model, batches)
-            scores.append(float(evaluate(model)))
-        s = pd.Series(scores)
-        low, middle, high = s.quantile([0.25, 0.5, 0.75])
-        rows.append((density, len(scores), s.mean(), low, middle, high, s.min(), s.max()))
-    return pd.DataFrame(
-        rows, columns=["density", "draws", "mean", "quartile_1", "median", "quartile_3", "lowest", "highest"]
-    )
 
 
 def at_density(sketch: Sketch, density: float) -> Sketch:

@@ -1,0 +1,202 @@
+"""What a model costs: parameters, bytes, floating-point operations, measured time; a table of files."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from mast.errors import ArgumentError, DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ROUNDS, ENOUGH = (
+    5,
+    0.2,
+)  # measurements of a time, at least; seconds that they take together, at most a round more
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one model costs; `flops` and `seconds` are of one call with an example, if there was one."""
+
+    parameters: int
+    bytes: int
+    flops: int | None = None
+    seconds: float | None = None
+
+
+def measure(model: nn.Module, example: Any = None) -> Cost:
+    """Parameters and bytes of a model, and with an example operations and the best time of several calls.
+
+    >>> model = nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 5))
+    >>> cost = measure(model, torch.ones(8, 10))
+    >>> cost.parameters, cost.bytes, cost.flops, cost.seconds > 0
+    (325, 1300, 4800, True)
+    """
+    tensors = {id(t): t for t in model.state_dict(keep_vars=True).values() if isinstance(t, Tensor)}
+    size = sum(t.numel() * t.element_size() for t in tensors.values())
+    count = sum(p.numel() for p in model.parameters())
+    if example is None:
+        return Cost(count, size)
+    return Cost(count, size, flops(model, example), latencies([model], example)[0])
+
+
+def flops(model: nn.Module, example: Any) -> int:
+    """Multiplications and additions of one call in the model's matrix products, convolutions and attention.
+
+    A multiply-add counts as two. Activations, norms and additions of biases are not counted.
+
+    >>> flops(nn.Conv2d(1, 2, 3, bias=False), torch.ones(1, 1, 5, 5)) == 2 * (2 * 9) * 9
+    True
+    """
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counter = FlopCounterMode(display=False, custom_mapping=_on_the_cpu())
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # its kernel is one operation that nobody can look into
+    try:
+        with _evaluated([model]), counter:
+            model(*_inputs(example))
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+    return int(counter.get_total_flops())
+
+
+def latencies(models: Sequence[nn.Module], example: Any) -> list[float]:
+    """The best time in seconds of a call of each model with the example; the models take turns."""
+    inputs = _inputs(example)
+    jobs: list[Callable[[], Any]] = [partial(model, *inputs) for model in models]
+    with _evaluated(models):
+        return _best(jobs)
+
+
+def sizes(things: Mapping[str, nn.Module | str | Path], example: Any = None) -> pd.DataFrame:
+    """A table of models and model files side by side: bytes, and with an example operations and time.
+
+    A thing is a module, or a file of `save_submodel`, `export_onnx` or `save_delta` (whose model is
+    not there to be run). The bytes of a module are those of its state, the bytes of a file all it has.
+
+    >>> import mast, tempfile
+    >>> model = nn.Linear(4, 2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = mast.nn.save_submodel(model, folder + "/model.safetensors")
+    ...     sizes({"in memory": model, "file": path})[["name", "kind", "parameters"]]
+            name      kind  parameters
+    0  in memory    module          10
+    1       file  submodel          10
+    """
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = []
+    jobs: dict[int, Callable[[], Any]] = {}
+    for name, thing in things.items():
+        row, model, job = _look_at(thing, example)
+        if example is not None:
+            row["flops"] = None if model is None else flops(model, example)
+            if job is not None:
+                jobs[len(rows)] = job
+        rows.append({"name": name, **row})
+    table = pd.DataFrame(rows)
+    if example is not None:
+        with _evaluated([thing for thing in things.values() if isinstance(thing, nn.Module)]):
+            times = dict(zip(jobs, _best(list(jobs.values())), strict=True))
+        table["flops"] = table["flops"].astype("Int64")
+        table["seconds"] = [times.get(i, math.nan) for i in range(len(rows))]
+    return table
+
+
+def _look_at(
+    thing: nn.Module | str | Path, example: Any
+) -> tuple[dict[str, Any], nn.Module | None, Callable[[], Any] | None]:
+    """What is known of a model or file, its model, and a call of it."""
+    from mast.nn.deltas import read_delta
+    from mast.nn.onnx import parameters_of, runner
+    from mast.nn.portable import load_submodel
+
+    if isinstance(thing, nn.Module):
+        cost = measure(thing)
+        call = None if example is None else lambda: thing(*_inputs(example))
+        return {"kind": "module", "parameters": cost.parameters, "bytes": cost.bytes}, thing, call
+    path = Path(thing)
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    if path.suffix == ".onnx":
+        call = None if example is None else runner(path, _inputs(example))
+        return {"kind": "ONNX", "parameters": parameters_of(path), "bytes": size}, None, call
+    try:
+        model = load_submodel(path)
+    except DataError:
+        delta = read_delta(path)
+        count = delta.about["kept"] + sum(t.numel() for t in delta.whole.values())
+        return {"kind": "delta", "parameters": count, "bytes": size}, None, None
+    call = None if example is None else lambda: model(*_inputs(example))
+    return {"kind": "submodel", "parameters": measure(model).parameters, "bytes": size}, model, call
+
+
+def _best(jobs: Sequence[Callable[[], Any]]) -> list[float]:
+    """The shortest time of each job, taking turns after a round that warms up."""
+    for job in jobs:
+        job()
+    times = [math.inf] * len(jobs)
+    begun, done = time.perf_counter(), 0
+    while done < ROUNDS or (time.perf_counter() - begun < ENOUGH * len(jobs) and done < 1000):
+        for i, job in enumerate(jobs):
+            start = time.perf_counter()
+            job()
+            times[i] = min(times[i], time.perf_counter() - start)
+        done += 1
+    return times
+
+
+@contextlib.contextmanager
+def _evaluated(models: Sequence[nn.Module]) -> Iterator[None]:
+    """Models in eval mode and without gradients, and their modes back afterwards."""
+    modes = [(m, m.training) for model in models for m in model.modules()]
+    try:
+        for model in models:
+            model.eval()
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _inputs(example: Any) -> tuple[Any, ...]:
+    if not isinstance(example, Tensor | tuple):
+        raise ArgumentError(f"an example is a tensor or a tuple of inputs, got {type(example).__name__}")
+    return example if isinstance(example, tuple) else (example,)
+
+
+def _on_the_cpu() -> dict[Any, Callable[..., int]]:
+    """Operations that torch's counter does not know, by their shapes."""
+    aten: Any = torch.ops.aten
+
+    def attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+        batch, heads, length, width = query
+        return int(2 * batch * heads * length * key[2] * (width + value[3]))
+
+    def recurrent(x: Any, weight_in: Any, weight_hidden: Any, *_: Any, **__: Any) -> int:
+        return int(2 * x[0] * x[1] * (math.prod(weight_in) + math.prod(weight_hidden)))
+
+    def bilinear(left: Any, weight: Any, right: Any, *_: Any, **__: Any) -> int:
+        return int(2 * math.prod(left[:-1]) * math.prod(weight))
+
+    known = {
+        "_scaled_dot_product_flash_attention_for_cpu": attention,
+        "mkldnn_rnn_layer": recurrent,
+        "_trilinear": bilinear,
+    }
+    return {getattr(aten, name): rule for name, rule in known.items() if hasattr(aten, name)}

@@ -1,0 +1,214 @@
+"""`sk.report`: how good submodels are at each density, and what they cost; a table that can draw itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from torch import nn
+
+from mast.errors import ArgumentError
+from mast.nn.costs import Cost, flops, latencies, measure
+from mast.nn.delta_parts import kept
+from mast.nn.drawing import Drawing
+from mast.nn.structure.drawing import Units
+from mast.nn.submodels import at_density, plain_copy, recalibrate, smaller
+from mast.nn.tables import columns
+from mast.progress import Progress
+from mast.randomness import Key, Purpose, whole
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+
+    from mast.nn.sparsifier import Sparsifier
+
+STATISTICS = ("mean", "quartile_1", "median", "quartile_3", "lowest", "highest")
+
+
+class Report(pd.DataFrame):  # type: ignore[misc]
+    """A DataFrame with one row a density. `print` shows it readably, `plot` draws it.
+
+    =======================  =======================================================================
+    ``density``, ``draws``   the share that is kept, and how many draws were scored
+    ``mean`` ... ``highest`` of the scores of these draws
+    ``parameters, bytes``    of a submodel, on average: what is kept, and what is not sketched; of
+                             structured sketches those of the smaller model
+    ``flops``, ``seconds``   of one call with the example; of the smaller model, if there is one
+    ``plain_mean`` ...       the same draws of the plainly trained network
+    =======================  =======================================================================
+    """
+
+    _metadata = ("metric", "title")
+    metric: str
+    title: str
+
+    @property
+    def _constructor(self) -> Any:
+        return pd.DataFrame  # a part of a report is a plain table
+
+    def to_frame(self) -> pd.DataFrame:
+        """The same as a plain DataFrame."""
+        return pd.DataFrame(self)
+
+    def plot(self, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
+        """Draw the scores against the density; without `ax`, in a new figure with the costs beside them."""
+        from mast.nn.report_plot import plot
+
+        return plot(self, ax)
+
+    def __str__(self) -> str:
+        rows = [self._head()]
+        rows += [self._line(row) for row in self.to_dict("records")]
+        return "\n".join([self.title, *columns(rows)])
+
+    def _head(self) -> tuple[str, ...]:
+        head = ["density", self.metric, "quartiles", "range"]
+        head += ["plain", "range"] if "plain_mean" in self else []
+        head += ["parameters", "size"]
+        return (*head, *(["MFLOP", "time"] if "flops" in self else []))
+
+    def _line(self, row: dict[Any, Any]) -> tuple[str, ...]:
+        def scores(prefix: str = "") -> list[str]:
+            return [
+                f"{row[prefix + 'mean']:.4g}",
+                f"{row[prefix + 'lowest']:.4g} to {row[prefix + 'highest']:.4g}",
+            ]
+
+        mean, span = scores()
+        line = [f"{row['density']:.0%}", mean, f"{row['quartile_1']:.4g} to {row['quartile_3']:.4g}", span]
+        line += scores("plain_") if "plain_mean" in row else []
+        line += [f"{row['parameters']:,}", f"{row['bytes'] / 1e3:,.1f} kB"]
+        if "flops" in row:
+            line += [f"{row['flops'] / 1e6:,.3g}", f"{row['seconds'] * 1e3:.3g} ms"]
+        return tuple(line)
+
+
+def report(
+    sk: Sparsifier,
+    evaluate: Callable[[nn.Module], float],
+    densities: Sequence[float],
+    draws: int,
+    calibrate: Iterable[Any] | None = None,
+    plain: nn.Module | None = None,
+    example: Any = None,
+) -> Report:
+    """Score the submodels of each density, and say what they cost."""
+    if whole("draws", draws) < 1:
+        raise ArgumentError(f"a report needs at least one draw, got {draws}")
+    sources = {"": plain_copy(sk).eval()}
+    if plain is not None:
+        sources["plain_"] = _alike(sk, plain)
+    grid = [(d, None if d == 1 else sk.drawing_for(at_density(sk.sketch, d))) for d in densities]
+    total = sum(1 if drawing is None else draws for _, drawing in grid) * len(sources)
+    rows: list[dict[str, Any]] = []
+    shown: list[nn.Module] = []  # one submodel a density
+    with Progress(total, "submodels") as progress:
+        scoring = _Scoring(sk, evaluate, None if calibrate is None else list(calibrate), progress)
+        for density, drawing in grid:
+            row: dict[str, Any] = {"density": density, "draws": 1 if drawing is None else draws}
+            costs: list[Cost] = []
+            for prefix, source in sources.items():
+                scored = [scoring.score(drawing, i, source) for i in range(row["draws"])]
+                row |= _statistics(prefix, [score for score, _, _ in scored])
+                costs = costs or [cost for _, cost, _ in scored]
+                if not prefix:
+                    shown.append(scored[0][2])
+            row["parameters"] = round(np.mean([c.parameters for c in costs]))
+            row["bytes"] = round(np.mean([c.bytes for c in costs]))
+            rows.append(row)
+    result = Report(_ordered(pd.DataFrame(rows), plain is not None, shown, example))
+    result.metric = getattr(evaluate, "__name__", "score").replace("<lambda>", "score")
+    result.title = (
+        f"{type(sk.model).__name__} sparsified with {type(sk.sketch).__name__}, {draws} draws a density"
+    )
+    return result
+
+
+class _Scoring:
+    """Makes submodels of a source's weights and scores them."""
+
+    def __init__(
+        self,
+        sk: Sparsifier,
+        evaluate: Callable[[nn.Module], float],
+        batches: list[Any] | None,
+        progress: Progress,
+    ) -> None:
+        self.sk, self.evaluate, self.batches, self.progress = sk, evaluate, batches, progress
+        self.root = Key(sk.seed).child(0, Purpose.ESTIMATE).seed  # not the draws of training
+        self.scratch = plain_copy(sk).eval()
+        self.done = 0
+
+    def score(self, drawing: Drawing | None, number: int, source: nn.Module) -> tuple[float, Cost, nn.Module]:
+        """The score and the cost of one draw's submodel, and the submodel."""
+        key = Key(self.root, step=number)
+        model = self._submodel(drawing, key, source)
+        cost = measure(model)
+        if drawing is not None and model is self.scratch:
+            cost = self._without_dropped(drawing, key, cost)
+        if self.batches is not None:
+            recalibrate(model, self.batches)
+        score = float(self.evaluate(model))
+        self.done += 1
+        self.progress.advance(self.done)
+        return score, cost, model
+
+    def _submodel(self, drawing: Drawing | None, key: Key, source: nn.Module) -> nn.Module:
+        """A smaller model where there is one; else the weights of the draw in the scratch model."""
+        sk = self.sk
+        if isinstance(drawing, Units) and sk.shift is None:
+            return smaller(sk, drawing.draw(key), source).eval()
+        self.scratch.load_state_dict(source.state_dict())
+        if drawing is not None:
+            parameters = dict(self.scratch.named_parameters())
+            for i, w in enumerate(sk.weights):
+                x = parameters[w.name].detach()
+                x.copy_(drawing.factor(i, key, x).sparsify(x, sk._values.v(i, x)))
+        return self.scratch
+
+    def _without_dropped(self, drawing: Drawing, key: Key, cost: Cost) -> Cost:
+        """What is left to store of a model of full size."""
+        count, size = cost.parameters, cost.bytes
+        for i, w in enumerate(self.sk.weights):
+            x = w.parameter.detach()
+            dropped = w.count - kept(drawing.factor(i, key, x), w.shape).numel()
+            count, size = count - dropped, size - dropped * x.element_size()
+        return Cost(count, size)
+
+
+def _alike(sk: Sparsifier, plain: nn.Module) -> nn.Module:
+    """The plainly trained network, if it is the same one."""
+    own = {name: tuple(t.shape) for name, t in sk.model.state_dict().items()}
+    for name, shape in own.items():
+        other = plain.state_dict().get(name)
+        if other is None or tuple(other.shape) != shape:
+            raise ArgumentError(
+                f"plain is not the same network, trained plainly: its {name!r} is "
+                f"{'absent' if other is None else tuple(other.shape)}, that of the sparsified one {shape}"
+            )
+    copied = plain_copy(sk)
+    copied.load_state_dict(plain.state_dict())
+    return copied.eval()
+
+
+def _statistics(prefix: str, scores: Sequence[float]) -> dict[str, float]:
+    s = pd.Series(scores)
+    low, middle, high = s.quantile([0.25, 0.5, 0.75])
+    found = [s.mean(), low, middle, high, s.min(), s.max()]
+    return dict(zip([prefix + name for name in STATISTICS], found, strict=True))
+
+
+def _ordered(table: pd.DataFrame, plain: bool, shown: Sequence[nn.Module], example: Any) -> pd.DataFrame:
+    """Ours first, then the plain network, then the costs; with an example also those of a call."""
+    first = ["density", "draws", *STATISTICS]
+    last = ["plain_" + name for name in STATISTICS] if plain else []
+    table = table[[*first, *last, "parameters", "bytes"]].copy()
+    if example is not None:
+        models = list({id(model): model for model in shown}.values())  # of one size: only one
+        operations = {id(model): flops(model, example) for model in models}
+        times = dict(zip(operations, latencies(models, example), strict=True))
+        table["flops"] = [operations[id(model)] for model in shown]
+        table["seconds"] = [times[id(model)] for model in shown]
+    return table
