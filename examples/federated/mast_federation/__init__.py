@@ -1,0 +1,1 @@
+"""Clients of different capacity train one model, each the submodel that it can hold."""

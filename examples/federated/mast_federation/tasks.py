@@ -1,0 +1,126 @@
+"""The two models of this app, and the data of each client: rows client, client + nodes, ... of one set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import mast
+from mast.exchange import Coordinates, ProblemWorker, digest_of_run, parse_sketch
+from mast.federated import Client
+
+CAPACITIES = {
+    "linear": ["bernoulli:0.9", "bernoulli:0.5", "permk:2", "permk:4"],
+    "network": ["neurons:1.0", "neurons:0.75", "neurons:0.5", "neurons:0.25"],
+}
+
+
+def task_of(config: dict[str, Any]) -> Linear | Network:
+    """The task that a run's configuration names."""
+    kinds = {"linear": Linear, "network": Network}
+    if config["task"] not in kinds:
+        raise ValueError(f"task must be one of {sorted(kinds)}, got {config['task']!r}")
+    return kinds[config["task"]](config)
+
+
+class Task:
+    """What server and clients both know: capacities, and a digest of what they must have in common."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.nodes = int(config["nodes"])
+        texts = str(config["capacities"]).split() or CAPACITIES[config["task"]]
+        self.texts = [texts[i % len(texts)] for i in range(self.nodes)]
+        self.run = digest_of_run(config["task"], self.texts, config["seed"])
+        self.seed = int(config["seed"])
+
+
+class Linear(Task):
+    """Logistic regression on a1a; every client has its own sketch of the weights."""
+
+    default_step_size = None  # theory knows it
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        self.dim = 119
+        self.sketches = [parse_sketch(text) for text in self.texts]
+        self.capacities = [Coordinates(sketch, self.dim) for sketch in self.sketches]
+        self.shapes = {"x": (self.dim,)}
+
+    def start(self) -> np.ndarray:
+        """Where the server starts."""
+        return np.zeros(self.dim)
+
+    def problem(self, node: int) -> mast.Problem:
+        """The objective and the sketch of a client."""
+        A, b = mast.data.load("a1a")
+        rows = np.arange(node, len(b), self.nodes)
+        return mast.Problem(mast.Logistic(A[rows], b[rows], l2=0.01), self.sketches[node])
+
+    def client(self, node: int) -> Client:
+        """A client: its own rows, and the accuracy of a submodel on all of a1a."""
+        A, b = mast.data.load("a1a")
+
+        def evaluate(weights: np.ndarray) -> dict[str, float]:
+            return {"accuracy": float(np.mean(np.where(A @ weights > 0, 1, -1) == b))}
+
+        return Client(ProblemWorker(self.problem(node), self.run), evaluate)
+
+
+class Network(Task):
+    """A perceptron on scikit-learn's handwritten digits; clients hold some of its hidden units."""
+
+    default_step_size = 0.5
+    widths = (64, 128, 64, 10)
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        from mast.exchange.network import capacity_of
+        from mast.exchange.vectors import Layout
+
+        self.layout = Layout(self.model())
+        self.shapes = self.layout.shapes
+        self.capacities = [capacity_of(self.model(), text) for text in self.texts]
+
+    def model(self) -> Any:
+        """The whole network, the same on every machine."""
+        import torch
+        from torch import nn
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            layers: list[nn.Module] = []
+            for inputs, outputs in zip(self.widths, self.widths[1:], strict=False):
+                layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+            return nn.Sequential(*layers[:-1])
+
+    def start(self) -> np.ndarray:
+        """Where the server starts."""
+        return self.layout.read(self.model())
+
+    def rows(self, node: int | None) -> tuple[Any, Any]:
+        """The rows of a client, or those that all keep for tests (every fifth)."""
+        import torch
+        from sklearn.datasets import load_digits
+
+        images, labels = load_digits(return_X_y=True)
+        keep = np.arange(len(labels)) % 5 == 0
+        chosen = np.flatnonzero(keep) if node is None else np.flatnonzero(~keep)[node :: self.nodes]
+        return torch.tensor(images[chosen] / 16, dtype=torch.float32), torch.tensor(labels[chosen])
+
+    def client(self, node: int) -> Client:
+        """A client: a loss on batches of its own rows, and the accuracy on the test rows."""
+        import torch
+
+        from mast.exchange.network import NetworkWorker, Rows, cross_entropy
+
+        torch.set_num_threads(1)
+        batches = Rows(*self.rows(node), batch_size=64)
+        inputs, labels = self.rows(None)
+
+        def evaluate(model: Any) -> dict[str, float]:
+            with torch.no_grad():
+                return {"accuracy": float((model(inputs).argmax(1) == labels).double().mean())}
+
+        worker = NetworkWorker(self.capacities[node], self.model(), cross_entropy, batches, run=self.run)
+        return Client(worker, evaluate)

@@ -1,0 +1,90 @@
+"""Processes that all end with this one: started in groups of their own, stopped by their numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+
+GRACE = 8.0  # seconds between asking a process to end and ending it
+
+
+class Processes:
+    """What was started; at the end of the `with` block nothing of it runs, whatever happened inside."""
+
+    def __init__(self, logs: Path, environment: dict[str, str]) -> None:
+        self.logs, self.environment = logs, environment
+        self.started: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+        """Start a process; what it says goes to a file of its name."""
+        with (self.logs / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                command, env=self.environment, stdout=log, stderr=log, start_new_session=True
+            )
+        self.started[name] = process
+        return process
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop(*reversed(self.started))
+
+    def stop(self, *names: str, hard: bool = False) -> None:
+        """End processes and all that they started: politely, then not."""
+        chosen = [self.started.pop(name) for name in names]
+        family = {pid: birth for process in chosen for pid, birth in descendants(process.pid).items()}
+        for process in chosen:
+            send(process.pid, signal.SIGKILL if hard else signal.SIGTERM)
+        deadline = time.monotonic() + GRACE
+        while time.monotonic() < deadline:
+            for process in chosen:
+                process.poll()
+            if not any(alive(pid, birth) for pid, birth in family.items()):
+                return
+            time.sleep(0.1)
+        for pid, birth in family.items():
+            if alive(pid, birth):
+                send(pid, signal.SIGKILL)
+        for process in chosen:
+            process.wait(timeout=GRACE)
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """A process and all that it started, and when each was born, so that no later one is taken for it."""
+    parents: dict[int, list[int]] = {}
+    births: dict[int, str] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            own = int(folder.name)
+            parents.setdefault(int(fields[1]), []).append(own)
+            births[own] = fields[19]
+    found, left = {}, [pid]
+    while left:
+        one = left.pop()
+        if one in births:
+            found[one] = births[one]
+        left += parents.get(one, [])
+    return found
+
+
+def alive(pid: int, birth: str) -> bool:
+    """Whether the process born then still runs."""
+    with contextlib.suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return fields[0] != "Z" and fields[19] == birth
+    return False
+
+
+def send(pid: int, number: signal.Signals) -> None:
+    """Signal a process, if it is still there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)

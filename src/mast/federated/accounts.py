@@ -1,0 +1,112 @@
+"""What a federation cost: bytes to and from each client, and seconds, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from flwr.app import MetricRecord
+
+
+@dataclass(frozen=True)
+class Row:
+    """One round."""
+
+    round: int  # from 1
+    seconds: float  # from the call of the roll to the server's step
+    busy: float  # seconds that the slowest client worked
+    invited: int
+    answered: int
+    down: int  # bytes of the records to all clients
+    up: int  # and from them
+    metrics: Mapping[str, float] = field(default_factory=dict)  # means of what the clients said
+
+    def text(self) -> str:
+        """For the log."""
+        numbers = "".join(f", {name} {value:.4g}" for name, value in self.metrics.items())
+        return (
+            f"{self.answered} of {self.invited} answered in {self.seconds:.2f} s (work {self.busy:.2f} s), "
+            f"{self.down} bytes down, {self.up} up{numbers}"
+        )
+
+
+@dataclass
+class Accounts:
+    """Sums over the whole run, also over restarts.
+
+    >>> accounts = Accounts.empty(2)
+    >>> accounts.sent_to(0, 100)
+    >>> accounts.came_from(0, 90, {"loss": 0.5})
+    >>> accounts.close(1, 2.0, invited=2, answered=[0], busy=1.0)
+    >>> accounts.rows[-1].text()
+    '1 of 2 answered in 2.00 s (work 1.00 s), 100 bytes down, 90 up, loss 0.5'
+    >>> Accounts.from_json(accounts.to_json()) == accounts
+    True
+    """
+
+    down: list[int]  # bytes of the records to each client
+    up: list[int]
+    messages: list[int]  # how many each client got
+    answers: list[int]  # and how many of its answers counted
+    rows: list[Row] = field(default_factory=list)
+    _down: int = 0  # of this round
+    _up: int = 0
+    _said: list[Mapping[str, float]] = field(default_factory=list)
+
+    @classmethod
+    def empty(cls, nodes: int) -> Accounts:
+        """Nothing yet."""
+        return cls([0] * nodes, [0] * nodes, [0] * nodes, [0] * nodes)
+
+    def sent_to(self, node: int, size: int) -> None:
+        """A message went to a client."""
+        self.down[node] += size
+        self.messages[node] += 1
+        self._down += size
+
+    def came_from(self, node: int, size: int, metrics: Mapping[str, float]) -> None:
+        """An answer came."""
+        self.up[node] += size
+        self._up += size
+        if metrics:
+            self._said.append(metrics)
+
+    def close(self, t: int, seconds: float, *, invited: int, answered: Sequence[int], busy: float) -> None:
+        """The round ends."""
+        for node in answered:
+            self.answers[node] += 1
+        names = sorted({name for said in self._said for name in said})
+        means = {name: mean([said[name] for said in self._said if name in said]) for name in names}
+        self.rows.append(Row(t, seconds, busy, invited, len(answered), self._down, self._up, means))
+        self._down, self._up, self._said = 0, 0, []
+
+    def metrics(self) -> MetricRecord:
+        """The last round, as Flower's results hold it."""
+        row = self.rows[-1]
+        plain: dict[str, Any] = {
+            "seconds": row.seconds, "invited": row.invited, "answered": row.answered,
+            "bytes-down": row.down, "bytes-up": row.up,
+        }  # fmt: skip
+        return MetricRecord(plain | dict(row.metrics))
+
+    def to_json(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {
+            "down": self.down,
+            "up": self.up,
+            "messages": self.messages,
+            "answers": self.answers,
+            "rows": [asdict(row) for row in self.rows],
+        }
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> Accounts:
+        """From a checkpoint."""
+        rows = [Row(**row) for row in said["rows"]]
+        return cls(said["down"], said["up"], said["messages"], said["answers"], rows)
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean of a few numbers."""
+    return sum(values) / len(values)

@@ -1,0 +1,170 @@
+"""The client's side: a ClientApp that answers messages with a worker of `mast.exchange`.
+
+The user says how the worker of a partition is made; the app makes it once for each run and process,
+checks what comes, lets it train, and sends values back.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from mast.errors import ArgumentError, NoGuaranteeError
+from mast.exchange import CoordinatesPart, Part, ProblemWorker, Worker
+from mast.exchange.messages import Values
+from mast.federated.records import CONFIG, METRICS, PARTITION, metric_record, pack, unpack
+
+Evaluate = Callable[[Any], Mapping[str, float]]  #: of a submodel: a vector, or a module
+Make = Callable[[Context], "Worker | Client"]  #: how the client of a context is made
+MOST = 16  # clients that a process remembers
+
+
+@dataclass
+class Client:
+    """A worker, and how to score a submodel on the client's own data.
+
+    `evaluate` gets the vector v + S(x - v) of a linear model, or the `nn.Module` in evaluation mode, and
+    returns numbers by name; the strategy shows their means by capacity.
+    """
+
+    worker: Worker
+    evaluate: Evaluate | None = None
+
+
+def client(make: Make, *, mods: list[Any] | None = None) -> ClientApp:
+    """A ClientApp whose clients are made by ``make(context)``, once for each run and partition.
+
+    >>> import mast, numpy as np
+    >>> from mast.exchange import Coordinates, ProblemWorker, Roster, Server
+    >>> from mast.federated import LocalGrid, MastStrategy
+    >>> f = mast.Quadratic([[2.0, 0.0], [0.0, 4.0]], [1.0, 1.0])
+    >>> app = client(lambda context: ProblemWorker(mast.Problem(f, mast.RandK(1))))
+    >>> server = Server(np.zeros(2), [Coordinates(mast.RandK(1), 2)] * 3, Roster(0, nodes=3), step_size=0.1)
+    >>> result = MastStrategy(server).start(LocalGrid(app, 3), num_rounds=2)
+    >>> result.arrays["x"].numpy().round(4)
+    array([0.1156, 0.1244])
+    """
+    app = ClientApp(mods=mods)
+
+    @app.query("mast")
+    def hello(message: Message, context: Context) -> Message:
+        return introduced(message, context)
+
+    @app.query("facts")
+    def facts(message: Message, context: Context) -> Message:
+        return known_facts(make, message, context)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return trained(make, message, context)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        return scored(make, message, context)
+
+    return app
+
+
+# Functions of the module, not of the app: an app that is sent to another process finds this process' clients.
+_clients: OrderedDict[tuple[int, int], tuple[Any, Client]] = OrderedDict()
+
+
+def introduced(message: Message, context: Context) -> Message:
+    """Which partition the client has; of how many, if it was told."""
+    said = {PARTITION: partition_of(context)}
+    if "num-partitions" in context.node_config:
+        said["num-partitions"] = int(context.node_config["num-partitions"])
+    return Message(RecordDict({CONFIG: ConfigRecord(dict(said))}), reply_to=message)
+
+
+def known_facts(make: Make, message: Message, context: Context) -> Message:
+    """The smoothness and convexity of the client's objective, for the step size."""
+    worker = client_of(make, context).worker
+    if not isinstance(worker, ProblemWorker):
+        raise NoGuaranteeError("nothing is known of the smoothness of this client's model")
+    f = worker.problem.objective
+    told = {"L_f": f.smoothness, "mu_f": f.strong_convexity, "convex": int(bool(f.convex))}
+    return Message(RecordDict({METRICS: metric_record(told)}), reply_to=message)
+
+
+def trained(make: Make, message: Message, context: Context) -> Message:
+    """The answer to a message with values."""
+    worker = client_of(make, context).worker
+    asked = unpack(message.content)
+    _check_node(asked.header.node, context)
+    config = message.content.get(CONFIG)
+    if hasattr(worker, "config"):
+        worker.config = dict(config) if isinstance(config, ConfigRecord) else {}
+    answer = worker.answer(asked)
+    metrics: Mapping[str, float] = getattr(worker, "metrics", {})
+    return Message(pack(answer, metrics=metric_record(metrics)), reply_to=message)
+
+
+def scored(make: Make, message: Message, context: Context) -> Message:
+    """The score of the submodel that a message holds."""
+    own = client_of(make, context)
+    asked = unpack(message.content)
+    _check_node(asked.header.node, context)
+    asked.expect(replace(asked.header, run=own.worker.run))
+    part = own.worker.capacity.part(asked.header.key)
+    if part.count != asked.header.count:
+        raise ArgumentError(
+            f"node {asked.header.node} got {asked.header.count} values to score, but its sketch "
+            f"({own.worker.capacity.label}) keeps {part.count}: server and client have different sketches"
+        )
+    result = {} if own.evaluate is None else evaluated(own, part, asked.values)
+    return Message(RecordDict({METRICS: metric_record(result)}), reply_to=message)
+
+
+def evaluated(own: Client, part: Part, values: Values) -> Mapping[str, float]:
+    """The client's score of a submodel."""
+    assert own.evaluate is not None
+    if isinstance(own.worker, ProblemWorker):
+        assert isinstance(part, CoordinatesPart)
+        problem = own.worker.problem
+        x = problem.shift.copy()
+        x[part.place] = values
+        return own.evaluate(problem.sparsified(x, part.draw))
+    from mast.federated.training import evaluate_network
+
+    return evaluate_network(own.worker, own.evaluate, part, values)
+
+
+def client_of(make: Make, context: Context) -> Client:
+    """The client of the context's run and partition, made if this process does not have it yet."""
+    place = (context.run_id, partition_of(context))
+    known = _clients.get(place)
+    if known is not None and known[0] is make:
+        _clients.move_to_end(place)
+        return known[1]
+    made = make(context)
+    if isinstance(made, Worker):
+        made = Client(made)
+    if not isinstance(made, Client):
+        raise ArgumentError(f"make(context) must return a Worker or a Client, got {type(made).__name__}")
+    _clients[place] = (make, made)
+    while len(_clients) > MOST:
+        _clients.popitem(last=False)
+    return made
+
+
+def partition_of(context: Context) -> int:
+    """The client's number, which names its data and its sketch."""
+    try:
+        return int(context.node_config[PARTITION])
+    except (KeyError, TypeError, ValueError):
+        raise ArgumentError(
+            f"a client is known by its {PARTITION}, and this one has none: start the SuperNode with "
+            f"--node-config '{PARTITION}=0 num-partitions=4', each with another number"
+        ) from None
+
+
+def _check_node(node: int, context: Context) -> None:
+    own = partition_of(context)
+    if node != own:
+        raise ArgumentError(f"the message is for partition {node}, but this client has partition {own}")

@@ -1,0 +1,343 @@
+"""The server's side: a strategy of Flower's that gives every client its own submodel.
+
+The mathematics is `mast.exchange.Server`'s. What is added here: who is there, which weights the answers
+get when some are missing, checkpoints, and what all of it cost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from logging import INFO, WARNING
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from flwr.supercore import log
+
+from mast import files, locks
+from mast.errors import ArgumentError, CheckpointError, MastError
+from mast.exchange import Header, Kind, Server
+from mast.exchange import Message as Exchanged
+from mast.federated.accounts import Accounts, mean
+from mast.federated.arrays import checked_shapes, record_of, vector_of
+from mast.federated.carrying import checked_seconds, send
+from mast.federated.dropouts import Dropouts
+from mast.federated.records import METRICS, numbers, pack, payload, unpack
+from mast.federated.report import Report
+from mast.federated.roll import RollCall
+from mast.randomness import Key, whole
+
+
+class MastStrategy(Strategy):
+    """Distributed DSGD with a sketch for each client, on Flower.
+
+    Answers are summed in ascending order of the partitions, whatever order they arrive in, so that all
+    engines give the same bits: those of ``mast.minimize(nodes, "distributed")`` if nobody drops out.
+
+    Parameters
+    ----------
+    server
+        The point, the clients' capacities, roster, step size and optimizer: `mast.exchange.Server`.
+    answering
+        The probability that an invited client answers, one or one each; "unknown" (weights by the
+        share that answered); "always". See `mast.federated.dropouts` for what each makes unbiased.
+    checkpoint
+        A file, written after every `checkpoint_every` rounds and at the end. If it exists, the run
+        goes on from it: rounds are counted over the whole run, so no draw is repeated.
+    shapes
+        Names and shapes of the pieces of x in `Result.arrays`, such as ``Layout(model).shapes``; by
+        default there is one array, "x".
+    gathering
+        Seconds to wait for all clients at the start, and for any client if everybody is gone.
+    least
+        Clients without which it does not go on after that time.
+    evaluate_every
+        Rounds between two evaluations on the clients; 0: at the end only.
+    evaluate_draws
+        Submodels that each client scores in an evaluation.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        *,
+        answering: Any = "unknown",
+        checkpoint: str | Path | None = None,
+        checkpoint_every: int = 1,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        gathering: float = 120.0,
+        least: int = 1,
+        evaluate_every: int = 0,
+        evaluate_draws: int = 1,
+    ) -> None:
+        self.server = server
+        self.dropouts = Dropouts(answering, server.roster.nodes)
+        self.shapes = checked_shapes(shapes, server.x.size)
+        self.checkpoint = None if checkpoint is None else Path(checkpoint)
+        self.checkpoint_every = max(1, whole("checkpoint_every", checkpoint_every))
+        self.evaluate_every = whole("evaluate_every", evaluate_every)
+        self.evaluate_draws = whole("evaluate_draws", evaluate_draws)
+        self.roll = RollCall(server.roster.nodes, checked_seconds("gathering", gathering), least)
+        self.accounts = Accounts.empty(server.roster.nodes)
+        self.scores: dict[int, list[dict[str, float]]] = {}
+        self.timeout = 60.0
+        self._invited: list[tuple[int, float]] = []
+        self._where: dict[int, int] = {}  # partition -> node id, in this round
+        self._scored: dict[int, int] = {}  # node id -> partition, in this evaluation
+        self._begun = 0.0
+        self.resume()
+
+    # ---- the whole run ---------------------------------------------------------------------
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 3,
+        timeout: float = 60.0,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Train until `num_rounds` rounds are done in all, those of the checkpoint included.
+
+        `timeout` is the most that a round waits for answers. `initial_arrays` replaces the server's
+        starting point, if the run is not continued. Rounds in the result count from 1 over the whole run.
+        """
+        self.timeout = checked_seconds("timeout", timeout)
+        rounds = whole("num_rounds", num_rounds)
+        train_config = ConfigRecord() if train_config is None else train_config
+        evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
+        result = Result()
+        with self._locked():
+            if self.server.t == 0 and initial_arrays is not None:
+                self.server.x[...] = vector_of(initial_arrays, self.shapes, self.server.x.dtype)
+            self.summary()
+            if evaluate_fn is not None and self.server.t == 0:
+                _keep(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, self.arrays()))
+            while self.server.t < rounds and not self.server.diverged:
+                self._round(grid, result, train_config, evaluate_config, evaluate_fn)
+            if self.server.diverged:
+                log(WARNING, "The run diverged in round %d: take a smaller step size", self.server.t)
+            self.save()
+            result.arrays = self.arrays()
+            if not self.server.diverged and self.server.t not in result.evaluate_metrics_clientapp:
+                metrics = self._evaluate(grid, evaluate_config)
+                _keep(result.evaluate_metrics_clientapp, self.server.t, metrics)
+        return result
+
+    def _round(
+        self,
+        grid: Grid,
+        result: Result,
+        train_config: ConfigRecord,
+        evaluate_config: ConfigRecord,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
+    ) -> None:
+        t = self.server.t + 1
+        messages = self.configure_train(t, ArrayRecord(), train_config, grid)
+        replies = send(grid, messages, self.timeout)
+        _, metrics = self._aggregated(replies)
+        _keep(result.train_metrics_clientapp, t, metrics)
+        if self.evaluate_every and t % self.evaluate_every == 0:
+            _keep(result.evaluate_metrics_clientapp, t, self._evaluate(grid, evaluate_config))
+        if evaluate_fn is not None:
+            _keep(result.evaluate_metrics_serverapp, t, evaluate_fn(t, self.arrays()))
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One process at a time on a checkpoint; what killed ones left half written is cleared."""
+        if self.checkpoint is None:
+            yield
+            return
+        with locks.exclusive(self.checkpoint):
+            files.clear_leftovers(self.checkpoint.parent, self.checkpoint.name)
+            yield
+
+    # ---- a round of training ---------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """One message for each invited client that is there, each with its own submodel.
+
+        The round is the server's own (`server.t`), because Flower counts from 1 again after a restart.
+        """
+        server = self.server
+        self._begun = time.perf_counter()
+        self._where = self.roll.call(grid)
+        self._invited = server.roster.taking_part(server.t)
+        messages = []
+        for node, _ in self._invited:
+            if node in self._where:
+                records = pack(server.message(node), config=config)
+                self.accounts.sent_to(node, payload(records))
+                messages.append(self._addressed(records, node, MessageType.TRAIN))
+        return messages
+
+    def _addressed(self, records: Any, node: int, kind: str) -> Message:
+        return Message(
+            records,
+            dst_node_id=self._where[node],
+            message_type=kind,
+            ttl=self.timeout,
+            group_id=str(self.server.t + 1),
+        )
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The server's step, from the answers that came; failures are logged and do not stop the round."""
+        return self._aggregated(replies)[0](), self.accounts.metrics()
+
+    def _aggregated(self, replies: Iterable[Message]) -> tuple[Callable[[], ArrayRecord], MetricRecord]:
+        answers = self._valid(replies)
+        weights = self.dropouts.weights(self._invited, sorted(answers))
+        for node in sorted(answers):  # the order of sums: ascending partitions
+            self.server.absorb(answers[node], weights[node])
+        self.server.close()
+        self.accounts.close(
+            self.server.t,
+            time.perf_counter() - self._begun,
+            invited=len(self._invited),
+            answered=sorted(answers),
+            busy=max((answer.header.seconds for answer in answers.values()), default=0.0),
+        )
+        if self.server.t % self.checkpoint_every == 0:
+            self.save()
+        row = self.accounts.rows[-1]
+        log(INFO, "[round %d] %s", self.server.t, row.text())
+        return self.arrays, self.accounts.metrics()
+
+    def _valid(self, replies: Iterable[Message]) -> dict[int, Exchanged]:
+        """The answers by node; an error, a foreign or damaged answer and NaN count as no answer."""
+        answers: dict[int, Exchanged] = {}
+        broken = 0
+        for reply in replies:
+            try:
+                node, answer = self._checked(reply)
+            except MastError as error:
+                log(WARNING, "A client failed in round %d: %s", self.server.t + 1, error)
+                continue
+            size = payload(reply.content)
+            self.accounts.came_from(node, size, numbers(reply.content.get(METRICS, {})))
+            if not np.isfinite(answer.values).all():
+                log(WARNING, "Client %d answered with NaN or infinity in round %d", node, self.server.t + 1)
+                broken += 1
+                continue
+            answers[node] = answer
+        self.server.diverged |= broken > 0 and not answers
+        return answers
+
+    def _checked(self, reply: Message) -> tuple[int, Exchanged]:
+        if reply.has_error():
+            raise ArgumentError(reply.error.reason or f"error {reply.error.code}")
+        answer = unpack(reply.content)
+        node = answer.header.node
+        if self._where.get(node) != reply.metadata.src_node_id:
+            raise ArgumentError(f"an answer in the name of client {node} came from another client")
+        return node, answer.expect(self.server.expected(node))
+
+    # ---- scores ----------------------------------------------------------------------------
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Submodels to score, `evaluate_draws` for each client; in rounds that `evaluate_every` names."""
+        if not self.evaluate_every or self.server.t % self.evaluate_every:
+            return []
+        return self._submodels(config, grid)
+
+    def _submodels(self, config: ConfigRecord, grid: Grid) -> list[Message]:
+        self._where = self.roll.call(grid)
+        self._scored = {node_id: node for node, node_id in self._where.items()}
+        return [
+            self._addressed(pack(self.submodel(node, draw), config=config), node, MessageType.EVALUATE)
+            for draw in range(self.evaluate_draws)
+            for node in sorted(self._where)
+        ]
+
+    def submodel(self, node: int, draw: int = 0) -> Exchanged:
+        """A client's submodel of the present x, of a draw that training does not use (index draw + 1)."""
+        server, key = self.server, self.server.roster.key(self.server.t, node)
+        key = Key(key.seed, key.step, key.node, 1 + draw)
+        part = server.capacities[node].part(key)
+        header = Header(
+            Kind.VALUES, node, key, part.count, server.wire, server.run, server.local_steps,
+            server.local_step_size,
+        )  # fmt: skip
+        message = Exchanged(header)
+        part.gather(server.x, message.values)
+        return message
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """The mean of the clients' numbers; each client's own are in `scores`."""
+        scores: dict[int, list[dict[str, float]]] = {}
+        for reply in replies:
+            if reply.has_error():
+                log(WARNING, "A client could not score its submodel: %s", reply.error.reason)
+                continue
+            node = self._scored.get(reply.metadata.src_node_id)
+            found = numbers(reply.content.get(METRICS, {}))
+            if node is not None and found:
+                scores.setdefault(node, []).append(found)
+        self.scores = dict(sorted(scores.items()))
+        everything = [row for rows in self.scores.values() for row in rows]
+        names = sorted({name for row in everything for name in row})
+        means = {name: mean([row[name] for row in everything if name in row]) for name in names}
+        return MetricRecord(dict(means)) if means else None
+
+    def _evaluate(self, grid: Grid, config: ConfigRecord) -> MetricRecord | None:
+        if not self.evaluate_draws:
+            return None
+        return self.aggregate_evaluate(
+            self.server.t, send(grid, self._submodels(config, grid), self.timeout)
+        )
+
+    def report(self) -> Report:
+        """What each client got, sent and scored, and what the rounds took."""
+        labels = [capacity.label for capacity in self.server.capacities]
+        full = self.server.x.size * self.server.wire.itemsize
+        return Report(labels, full, self.accounts, self.scores)
+
+    # ---- checkpoints and arrays ------------------------------------------------------------
+
+    def save(self) -> None:
+        """Write the checkpoint, if there is a file for it; the old one stays until the new one is whole."""
+        if self.checkpoint is not None:
+            extra = {"answering": self.dropouts.label, "accounts": self.accounts.to_json()}
+            self.server.save(self.checkpoint, extra)
+
+    def resume(self) -> None:
+        """Go on from the checkpoint, if there is one."""
+        extra = None if self.checkpoint is None else self.server.load(self.checkpoint)
+        if extra is None:
+            return
+        if extra.get("answering") != self.dropouts.label:
+            raise CheckpointError(
+                f"{self.checkpoint}: the checkpoint belongs to another run: its `answering` is "
+                f"{extra.get('answering')}, here it is {self.dropouts.label}"
+            )
+        self.accounts = Accounts.from_json(extra["accounts"])
+
+    def arrays(self) -> ArrayRecord:
+        """x, in its pieces."""
+        return record_of(self.server.x, self.shapes)
+
+    def summary(self) -> None:
+        """Say what will be done."""
+        server = self.server
+        log(INFO, "MAST: %d clients, %d parameters, %s, step size %g, %d local step(s), answering %s, round %d",
+            server.roster.nodes, server.x.size, server.optimizer.label, server.step_size, server.local_steps,
+            self.dropouts.label, server.t + 1)  # fmt: skip
+
+
+def _keep(metrics: dict[int, MetricRecord], t: int, record: MetricRecord | None) -> None:
+    if record is not None:
+        metrics[t] = record
+
