@@ -1,0 +1,157 @@
+"""Data of the accuracy-density curves: digits, and CIFAR-10 as embeddings and as small images.
+
+Each set has training, validation and test rows. Learning rates are chosen on validation rows; test rows
+are looked at once, by the network that was chosen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zipfile
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from mast.arrays import Array
+from mast.errors import DataError
+from mast.experiments.datasets import Dataset, locate, split_rows
+from mast.experiments.neural_data import need_torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FOLDER = "cifar10"  # below a data folder
+FILES = {"features": "resnet50_features_10k_2k.npz", "images": "images_10k_2k.npz"}
+NAMES = ("digits", *FILES)
+LINEAR = "a1a"
+DIGITS_TESTED, VALIDATED = 0.3, 0.2  # shares: of all digits; of what is not tested, in every set
+
+
+class Rows(NamedTuple):
+    """Inputs and their classes."""
+
+    x: Tensor
+    y: Tensor
+
+
+class Parts(NamedTuple):
+    """The rows to train on, to choose learning rates by, and to test on."""
+
+    train: Rows
+    validation: Rows
+    test: Rows
+
+
+@dataclass(frozen=True)
+class Labelled(Dataset):
+    """Rows with class labels 0, 1, ...; `name` is one of `NAMES`."""
+
+    def load(self) -> tuple[Any, Array]:
+        """All rows, flattened, and their labels."""
+        x, y, x_test, y_test = _arrays(self)
+        flat = [part.reshape(len(part), -1) for part in (x, x_test)]
+        return np.concatenate(flat), np.concatenate([y, y_test])
+
+    def parts(self) -> Parts:
+        """The three parts, standardised by the training rows."""
+        return _parts(self)
+
+
+def find(effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Dataset, ...]:
+    """Digits, what the folder has of CIFAR-10, and a1a for the linear case; or the one that is named."""
+    need_torch()
+    if data_dir is not None and not data_dir.is_dir():
+        raise DataError(f"{data_dir}: there is no such folder")
+    folder = data_dir or (Path(os.environ["MAST_DATA"]) if os.environ.get("MAST_DATA") else None)
+    if dataset is not None:
+        if dataset not in NAMES:
+            return (locate(dataset, data_dir),)
+        return (_digits() if dataset == "digits" else _file(dataset, folder),)
+    found: list[Dataset] = [_digits()]
+    if effort != "fast" and folder is not None:
+        found += [_file(name, folder) for name in FILES if (folder / FOLDER / FILES[name]).is_file()]
+    return (*found, locate(LINEAR, data_dir))
+
+
+def _digits() -> Labelled:
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    total = hashlib.sha256(pixels.astype("<f8").tobytes() + labels.astype("<i8").tobytes())
+    return Labelled("digits", "", total.hexdigest())
+
+
+def _file(name: str, folder: Path | None) -> Labelled:
+    relative = Path(FOLDER) / FILES[name]
+    if folder is None:
+        raise DataError(f"{relative} is needed: give the folder that holds it by --data-dir")
+    try:
+        content = (folder / relative).read_bytes()
+    except OSError as error:
+        raise DataError(f"{folder / relative}: cannot be read: {error.strerror or error}") from error
+    return Labelled(name, str((folder / relative).resolve()), hashlib.sha256(content).hexdigest())
+
+
+@lru_cache(maxsize=1)
+def _arrays(dataset: Labelled) -> tuple[Any, Array, Any, Array]:
+    """Rows to learn from with their labels, rows to test on with theirs."""
+    if dataset.name == "digits":
+        from sklearn.datasets import load_digits
+
+        pixels, labels = load_digits(return_X_y=True)
+        rest, tested = split_rows(len(labels), 0, DIGITS_TESTED)
+        return pixels[rest], labels[rest], pixels[tested], labels[tested]
+    letter = "f" if dataset.name == "features" else "x"
+    names = (f"{letter}_train", "y_train", f"{letter}_test", "y_test")
+    path = Path(dataset.path)
+    try:
+        if hashlib.sha256(path.read_bytes()).hexdigest() != dataset.sha256:
+            raise DataError(f"{path}: the file changed while experiments were running on it")
+        with np.load(path, allow_pickle=False) as stored:
+            x, y, x_test, y_test = (stored[name] for name in names)
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path}: no .npz file with the arrays {', '.join(names)} ({error})") from error
+    rank, fit = 2 if letter == "f" else 4, x.shape[1:] == x_test.shape[1:]
+    if x.ndim != rank or not fit or y.shape != x.shape[:1] or y_test.shape != x_test.shape[:1]:
+        raise DataError(f"{path}: {names[0]} and {names[2]} must have {rank} dimensions and a label each row")
+    if not (np.isfinite(x).all() and np.isfinite(x_test).all()):
+        raise DataError(f"{path}: holds NaN or infinity")
+    return x, y, x_test, y_test
+
+
+@lru_cache(maxsize=1)
+def _parts(dataset: Labelled) -> Parts:
+    import torch
+
+    x, y, x_test, y_test = _arrays(dataset)
+    train, validation = split_rows(len(y), 1, VALIDATED)
+    prepared = [_prepared(dataset.name, a) for a in (x, x_test)]
+    over = (0, 2, 3) if prepared[0].ndim == 4 else 0  # images: each channel; else each input
+    mean = prepared[0][train].mean(axis=over, keepdims=True)
+    spread = prepared[0][train].std(axis=over, keepdims=True)
+    learned, tested = (torch.from_numpy((a - mean) / np.maximum(spread, 1e-6)) for a in prepared)
+    if learned.dim() == 4:  # the order in which convolutions are fastest
+        learned, tested = (t.contiguous(memory_format=torch.channels_last) for t in (learned, tested))
+    labels, labels_test = (torch.from_numpy(a.astype(np.int64)) for a in (y, y_test))
+    return Parts(
+        Rows(learned[train], labels[train]),
+        Rows(learned[validation], labels[validation]),
+        Rows(tested, labels_test),
+    )
+
+
+def _prepared(name: str, x: Any) -> Any:
+    """Numbers of about size 1; images at half their width and height."""
+    if name == "digits":
+        return (x / 16).astype(np.float32)  # type: ignore[no-any-return]
+    if name == "features":
+        return x.astype(np.float32)
+    n, height, width, channels = x.shape
+    halved = x.reshape(n, height // 2, 2, width // 2, 2, channels).mean(axis=(2, 4), dtype=np.float32)
+    return np.ascontiguousarray(halved.transpose(0, 3, 1, 2)) / 255

@@ -1,0 +1,112 @@
+"""Sketches of the accuracy-density curves: what the networks are trained with, and drawn with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from mast import randomness
+from mast.arrays import Array, Indices
+from mast.errors import BiasedSketchError
+from mast.randomness import Key, Purpose
+from mast.sketches import Bernoulli, Constants, DiagonalDraw, Draw, Mixture, RandK, Sketch, UnscaledBernoulli
+
+
+class Nested(Sketch):
+    """One fixed order of the coordinates: a draw picks a density and keeps that share from the front, times 1/share.
+
+    So what is kept at 25 % is kept at 50 % too, and at each density there is one subset only. It is biased: the
+    first coordinates are kept more often than the last.
+
+    >>> Nested([0.25, 0.75]).at(0.25).draw(4).indices, Nested([0.25, 0.75]).at(0.75).draw(4).indices
+    (array([3]), array([1, 2, 3]))
+    """
+
+    unbiased = False
+
+    def __init__(self, densities: Sequence[float], order: int = 0) -> None:
+        self.densities, self.order = tuple(densities), order
+
+    def at(self, density: float) -> Nested:
+        """Always this density, in the same order."""
+        return Nested([density], self.order)
+
+    def sample(self, d: int, key: Key) -> Draw:
+        """The front of the order; the density is the same for all parts of a model (all indices of a key)."""
+        number = randomness.below(
+            Key(key.seed, key.step, key.node), Purpose.CHOICE, len(self.densities)
+        )
+        return self._front(d, self.densities[number], key.index)
+
+    def _front(self, d: int, density: float, part: int) -> Draw:
+        kept = RandK(float(density)).count(d)
+        indices = np.flatnonzero(_ranks(d, self.order, part) < kept)
+        return DiagonalDraw(d, indices, np.full(kept, d / kept))
+
+    def mean(self, d: int) -> Array:
+        """E[c] for a model in one part."""
+        return np.asarray(sum(p * draw.diagonal() for p, draw in self._draws(d)))
+
+    def expected_square(self, d: int) -> Array:
+        """E[c²] for a model in one part."""
+        return np.asarray(sum(p * draw.diagonal() ** 2 for p, draw in self._draws(d)))
+
+    def second_moment(self, d: int) -> Array:
+        """E[c c'] for a model in one part."""
+        return np.asarray(sum(p * np.outer(draw.diagonal(), draw.diagonal()) for p, draw in self._draws(d)))
+
+    def support_size(self, d: int) -> int:
+        """One draw a density."""
+        return len(self.densities)
+
+    def _draws(self, d: int) -> Iterator[tuple[float, DiagonalDraw]]:
+        for density in self.densities:
+            draw = self._front(d, density, 0)
+            assert isinstance(draw, DiagonalDraw)
+            yield 1 / len(self.densities), draw
+
+    def _support(self, d: int) -> Iterator[tuple[float, Draw]]:
+        yield from self._draws(d)
+
+    def _constants(self, d: int) -> Constants:
+        raise BiasedSketchError("nested subsets keep some coordinates more often than others")
+
+    def _label(self) -> str:
+        return f"Nested({', '.join(f'{100 * p:g} %' for p in self.densities)})"
+
+
+@lru_cache(maxsize=16)
+def _ranks(d: int, order: int, part: int) -> Indices:
+    """The place of each coordinate in the order."""
+    places = randomness.permutation(Key(order, index=part), Purpose.PARTITION, d)
+    ranks = np.empty(d, dtype=np.int64)
+    ranks[places] = np.arange(d)
+    return ranks
+
+
+def over(structure: str, sketch: Sketch) -> Sketch:
+    """The sketch over weights as it is, or over the units of each hidden layer."""
+    if structure == "weights":
+        return sketch
+    from mast.nn import Neurons
+
+    return Neurons(sketch)
+
+
+def kept(structure: str, density: float, scaled: bool = True) -> Sketch:
+    """A random share: each weight by itself, or an exact share of the units of each hidden layer."""
+    if structure == "weights":
+        return Bernoulli(density) if scaled else UnscaledBernoulli(density)
+    return over(structure, RandK(float(density)))
+
+
+def training_sketch(contender: str, structure: str, keep: float, densities: Sequence[float], seed: int) -> Sketch:
+    """What a MAST contender is trained with."""
+    if contender == "fixed":
+        return kept(structure, keep)
+    if contender == "nested":
+        return over(structure, Nested(densities, seed))
+    parts: list[Sketch] = [Bernoulli(p) if structure == "weights" else RandK(float(p)) for p in densities]
+    return over(structure, Mixture(parts))
