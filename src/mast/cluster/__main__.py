@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 USAGE = "usage: torchrun --standalone --nproc-per-node N --max-restarts 3 -m mast.cluster train.toml"
+
+AFTER_RANK_0 = (
+    3.0  # seconds: torchrun stops all ranks when the first one ends, and rank 0 has something to say
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -27,12 +32,13 @@ def main(arguments: list[str]) -> int:
         return 1
     except MastError as error:
         if first:
-            print(f"mast.cluster: {error}", file=sys.stderr)
+            print(f"mast.cluster: {error}", file=sys.stderr, flush=True)
+        else:
+            time.sleep(AFTER_RANK_0)
         return 2
     if first:
-        print(
-            f"{result.status} after {result.rounds} rounds, step size {result.step_size:.6g} ({result.note})"
-        )
+        print(f"{result.status} after {result.rounds} rounds, step size {result.step_size:.6g}")
+        print(result.note)
         print(result.table())
         print(f"results in {result.folder}")
     return 0

@@ -12,16 +12,16 @@ import mast
 from mast import files
 from mast.arrays import Array, vector
 from mast.cluster.settings import Settings
-from mast.cluster.tasks import Task, submodel_seed
+from mast.cluster.tasks import Task, sketches_of, submodel_seed
 from mast.cluster.wire import Wire
 from mast.errors import ArgumentError, DataError, MastError
-from mast.exchange import Coordinates, ProblemWorker, Roster, Worker, parse_sketch
+from mast.exchange import Capacity, Coordinates, ProblemWorker, Roster, Worker
 from mast.exchange.messages import Values
 from mast.methods.distributed import Facts, guarantee_of
+from mast.objectives import LeastSquares, Logistic, NonconvexLogistic
 from mast.objectives.linear import LinearModel
 from mast.problem import Problem
 from mast.randomness import LAYOUT, Key
-from mast.sketches import Sketch
 from mast.theory import Guarantee
 
 
@@ -40,13 +40,13 @@ class LinearTask(Task):
         wire.agree(error)
         width = max((A.shape[1] for A, _ in [*rows.values(), *([test] if test else [])]), default=0)
         self.dim = settings.data.n_features or max(wire.collect(width))
-        self.sketches = _sketches(settings)
+        self.sketches = sketches_of(settings)
         self.metric = "R²" if settings.model.kind == "least_squares" else "accuracy"
         self.problems: dict[int, Problem] = {}
         try:
             shift = _shift(settings, self.dim)
             self.shift = np.zeros(self.dim) if shift is None else shift
-            self.capacities = [Coordinates(sketch, self.dim) for sketch in self.sketches]
+            self._capacities = {id(sketch): Coordinates(sketch, self.dim) for sketch in self.sketches}
             self.test = None if test is None else _widened(*test, self.dim)
             for i, (A, b) in rows.items():
                 self.problems[i] = Problem(
@@ -55,6 +55,10 @@ class LinearTask(Task):
         except MastError as failure:
             error = str(failure)
         wire.agree(error)
+
+    def capacity(self, node: int) -> Capacity:
+        """The node's sketch."""
+        return self._capacities[id(self.sketches[node])]
 
     def start(self) -> Values:
         """The shift, or 0."""
@@ -120,13 +124,6 @@ class LinearTask(Task):
         return float(1 - np.sum((b - margins) ** 2) / np.sum((b - b.mean()) ** 2))
 
 
-def _sketches(settings: Settings) -> list[Sketch]:
-    """One a node; nodes with the same spelling share one, and what it remembers."""
-    made: dict[str, Sketch] = {}
-    spelled = settings.nodes.capacities or []
-    return [made.setdefault(text, parse_sketch(text)) for text in spelled]
-
-
 def _rows(settings: Settings, node: int) -> tuple[Any, Array]:
     data, count = settings.data, settings.nodes.count or 1
     if data.files is not None:
@@ -187,6 +184,6 @@ def _objective(settings: Settings, A: Any, b: Array) -> LinearModel:
     model = settings.model
     if model.kind == "nonconvex_logistic":
         assert model.weight is not None
-        return mast.NonconvexLogistic(A, b, weight=model.weight)
-    kind = mast.Logistic if model.kind == "logistic" else mast.LeastSquares
+        return NonconvexLogistic(A, b, weight=model.weight)
+    kind = Logistic if model.kind == "logistic" else LeastSquares
     return kind(A, b, l2=model.l2, kappa=model.kappa)

@@ -77,8 +77,8 @@ class Result:
 
     def table(self) -> str:
         """The scores by capacity, for people."""
-        head = f"{'node':>4}  {'capacity':<22} {'keeps':>6}  {'to node':>9} {'back':>9}  {self.metric:>8}   lowest  highest"
-        lines = [head]
+        scored = f"{self.metric:>8} {'lowest':>8} {'highest':>8}"
+        lines = [f"{'node':>4}  {'capacity':<22} {'keeps':>6}  {'to node':>9} {'back':>9}  {scored}"]
         for row in self.scores:
             scored = (
                 f"{row['mean']:8.4f} {row['lowest']:8.4f} {row['highest']:8.4f}"

@@ -24,7 +24,7 @@ from mast.cluster.tasks import Task
 from mast.cluster.tracing import Row, Trace
 from mast.cluster.wire import Wire, my_nodes, say, under_torchrun
 from mast.errors import ArgumentError, DataError, MastError
-from mast.exchange import Roster, Server, Worker, digest_of_run, fingerprint_of, stride_of
+from mast.exchange import Roster, Server, Worker, digest_of_run, fingerprints_of, stride_of
 
 MakeTask = Callable[[Settings, Wire, Sequence[int]], Task]
 
@@ -118,7 +118,9 @@ def _threads(settings: Settings) -> None:
 
 def _task(settings: Settings, wire: Wire, mine: Sequence[int]) -> Task:
     if settings.network:
-        raise ArgumentError("networks are not known here")
+        from mast.cluster.network import NetworkTask
+
+        return NetworkTask(settings, wire, mine)
     from mast.cluster.linear import LinearTask
 
     return LinearTask(settings, wire, mine)
@@ -133,17 +135,33 @@ def _rank(settings: Settings, wire: Wire, make: MakeTask) -> Result:
     roster = Roster(
         settings.run.seed,
         nodes.count,
-        stride_of(task.capacities),
+        stride_of(task.sketches),
         nodes.coupling,
         nodes.participation,
         nodes.participants,
     )
-    identity = task.identity() | {"sketches": fingerprint_of(task.capacities)}
-    _compare(wire.collect(identity))
-    token = digest_of_run(*sorted(identity.items()), roster.seed, roster.coupling)
+    token = _token(wire, task, roster, mine)
     workers = {node: task.worker(node, token) for node in mine}
     size, note = _step_size(settings, wire, task, roster, mine)
     return _Rank(settings, wire, task, roster, workers, token, size, note).train()
+
+
+def _token(wire: Wire, task: Task, roster: Roster, mine: Sequence[int]) -> int:
+    """The digest that every message of the run bears, once all ranks are known to speak of the same model."""
+    identity = task.identity()
+    _compare(wire.collect(identity))
+    prints = fingerprints_of({node: task.capacity(node) for node in mine})
+    error, token = None, ""
+    told = wire.collect({str(node): text for node, text in prints.items()})
+    if wire.rank == 0:
+        here = fingerprints_of({node: task.capacity(node) for node in range(roster.nodes)})
+        for rank, part in enumerate(told):
+            for node, text in part.items():
+                if here[int(node)] != text:
+                    error = f"rank {rank} has another sketch for node {node} than rank 0"
+        token = f"{digest_of_run(*sorted(identity.items()), *here.values(), roster):016x}"
+    wire.agree(error)
+    return int(wire.tell(token), 16)
 
 
 def _compare(identities: Sequence[dict[str, str]]) -> None:
@@ -152,8 +170,8 @@ def _compare(identities: Sequence[dict[str, str]]) -> None:
         for name, value in identity.items():
             if value != identities[0].get(name):
                 raise DataError(
-                    f"rank {rank} has another {name} than rank 0 ({value}, not {identities[0].get(name)}): all "
-                    "nodes must share it"
+                    f"rank {rank} has another {name} than rank 0 ({value}, not {identities[0].get(name)}): "
+                    "all nodes must share it"
                 )
 
 
@@ -242,7 +260,7 @@ class _Rank:
             self.step_size = float(files.load(checkpoint)[0]["extra"]["step_size"])
         made = Server(
             self.task.start(),
-            self.task.capacities,
+            [self.task.capacity(node) for node in range(self.roster.nodes)],
             self.roster,
             step_size=self.step_size,
             optimizer=server.optimizer,
@@ -254,7 +272,7 @@ class _Rank:
         made.load(checkpoint)
         if made.t > settings.run.rounds:
             raise ArgumentError(
-                f"{checkpoint} is already at round {made.t}, beyond rounds = {settings.run.rounds}: ask for more"
+                f"{checkpoint} is at round {made.t} already, beyond rounds = {settings.run.rounds}: ask more"
             )
         made.save(checkpoint, {"step_size": made.step_size})
         return made
@@ -323,13 +341,13 @@ class _Rank:
         return result
 
     def _row(self, node: int, x: Any, draws: int) -> dict[str, Any]:
-        capacity = self.task.capacities[node]
+        capacity = self.task.capacity(node)
         scores = self.task.scores(node, x, draws, self.settings.run.seed)
-        key = self.roster.key(0, node)
+        kept = [capacity.part(self.roster.key(t, node)).count for t in range(max(draws, 1))]
         return {
             "node": node,
             "capacity": (self.settings.nodes.capacities or [""])[node],
-            "keeps": capacity.part(key).count / capacity.dim,
+            "keeps": float(np.mean(kept)) / capacity.dim,
             "draws": draws,
             "mean": float(np.mean(scores)) if scores else math.nan,
             "lowest": min(scores, default=math.nan),

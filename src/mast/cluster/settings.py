@@ -5,7 +5,8 @@
 ``[server]``   step_size, optimizer, local_step_size, regime, wire
 ``[nodes]``    count, capacity or capacities, coupling, participation, participants, local_steps,
                on_server
-``[model]``    kind, and for linear models l2, kappa, weight, shift; for networks factory, loss, shift
+``[model]``    kind, and for linear models l2, kappa, weight, shift; for networks factory, loss,
+               score, keep, shift
 ``[data]``     file or files, split, labels, n_features, test; for networks factory, test, batch_size
 =============  ==================================================================================
 
@@ -78,6 +79,7 @@ class ModelSettings:
     shift: str | None = None  # a .npy file with v; for networks also "start": the model as it was made
     factory: str | None = None  # "file.py:function" or "module:function", which makes the network
     loss: str = "cross_entropy"
+    score: str | None = None  # "file.py:function" of a submodel; accuracy, or minus the loss, if absent
     keep: dict[str, float] | None = None  # keep probabilities by patterns of parameter names
 
 
@@ -297,7 +299,7 @@ def _check_model(settings: Settings) -> None:
     model, data = settings.model, settings.data
     network = settings.network
     for section, part, linear, other in (
-        ("model", model, ("l2", "kappa", "weight"), ("factory", "keep")),
+        ("model", model, ("l2", "kappa", "weight"), ("factory", "keep", "score")),
         ("data", data, ("file", "files", "labels", "n_features"), ("factory", "batch_size")),
     ):
         for key in linear if network else other:
@@ -309,6 +311,8 @@ def _check_model(settings: Settings) -> None:
         _check_function("data", "factory", data.factory, settings)
         if data.test is not None:
             _check_function("data", "test", data.test, settings)
+        if model.score is not None:
+            _check_function("model", "score", model.score, settings)
         if ":" in model.loss:
             _check_function("model", "loss", model.loss, settings)
         elif model.loss not in ("cross_entropy", "mean_squares"):

@@ -8,28 +8,35 @@ from pathlib import Path
 from typing import Any
 
 from mast.cluster.settings import Settings
-from mast.exchange import Capacity, Roster, Worker
+from mast.exchange import Capacity, Roster, Worker, parse_capacity
 from mast.exchange.messages import Values
+from mast.sketches import Sketch
 from mast.theory import Guarantee
 
 
 class Task(ABC):
     """A model, the capacities of all nodes, and the data of the nodes of this rank.
 
-    A new kind of model is one subclass. Everything but `worker` and `score` is the same on all ranks.
+    A new kind of model is one subclass. `worker`, `facts` and `scores` are asked on a node's own rank,
+    `start`, `full_score` and `save` on rank 0, and `capacity` of a node on both.
     """
 
-    capacities: list[Capacity]
+    #: what each node can hold, as the settings spell it
+    sketches: Sequence[Sketch]
     #: what a score is, for the table: "accuracy", "R²", ...
     metric: str = "score"
 
     @abstractmethod
+    def capacity(self, node: int) -> Capacity:
+        """What the node can hold of this model; nodes with the same sketch may share one."""
+
+    @abstractmethod
     def start(self) -> Values:
-        """Where x starts: a float64 or float32 vector. Asked on rank 0 only."""
+        """Where x starts: a float64 or float32 vector."""
 
     @abstractmethod
     def worker(self, node: int, run: int) -> Worker:
-        """The node, with its data. Asked on its own rank only."""
+        """The node, with its data."""
 
     @abstractmethod
     def identity(self) -> dict[str, str]:
@@ -55,6 +62,15 @@ class Task(ABC):
 
     def save(self, values: Values, folder: Path) -> None:  # noqa: B027
         """Write the model in a form of its own beside x.npy; nothing by default."""
+
+
+def sketches_of(settings: Settings) -> list[Sketch]:
+    """One a node; nodes with the same spelling share one, and what it remembers."""
+    made: dict[str, Sketch] = {}
+    for text in settings.nodes.capacities or []:
+        if text not in made:
+            made[text] = parse_capacity(text)
+    return [made[text] for text in settings.nodes.capacities or []]
 
 
 def submodel_seed(seed: int) -> int:

@@ -18,6 +18,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.rendezvous import rendezvous
 
 from mast.errors import ArgumentError, DataError, MastError
 
@@ -39,10 +41,10 @@ class Wire:
         self._store: Any = None
         if self.ranks > 1:
             with self.watched("while the ranks met"):
-                store, _, _ = next(dist.rendezvous("env://", timeout=_seconds(FIRST_CONTACT)))
+                store, _, _ = next(rendezvous("env://", timeout=_seconds(FIRST_CONTACT)))
             # a restarted group must not find the addresses of the last one
             attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-            self._store = dist.PrefixStore(f"mast/{attempt}", store)
+            self._store = c10d.PrefixStore(f"mast/{attempt}", store)
 
     def first_word(self, word: Any) -> Any:
         """Rank 0's word (JSON), on every rank, before anything is started; rank 0 knows that all heard it."""

@@ -37,7 +37,7 @@ from mast.exchange.linear import ProblemWorker
 from mast.exchange.messages import SIZE, VERSION, Header, Kind, Message
 from mast.exchange.optimizers import SGD, Adam, Momentum, Optimizer, parse_optimizer
 from mast.exchange.parts import Capacity, Coordinates, CoordinatesPart, Part, Worker
-from mast.exchange.server import Server, digest_of_run, fingerprint_of, stride_of
+from mast.exchange.server import Server, digest_of_run, fingerprints_of, stride_of
 from mast.exchange.spelling import parse_capacity, parse_sketch
 from mast.methods.distributed import Roster
 
@@ -60,7 +60,7 @@ __all__ = [
     "Server",
     "Worker",
     "digest_of_run",
-    "fingerprint_of",
+    "fingerprints_of",
     "parse_capacity",
     "parse_optimizer",
     "parse_sketch",

@@ -6,8 +6,9 @@ step), and so is torch's own generator during it, which layers such as Dropout u
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,11 @@ from mast import randomness
 from mast.errors import ArgumentError
 from mast.exchange.messages import Header, Values
 from mast.exchange.parts import Capacity, Part, Worker
-from mast.exchange.spelling import is_structured, parse_capacity
+from mast.exchange.spelling import parse_capacity
+from mast.exchange.units import Units, UnitsPart
 from mast.exchange.vectors import Layout
 from mast.exchange.weights import Weights, WeightsPart
+from mast.nn.structure.sketches import Structured
 from mast.randomness import Key, Purpose
 
 Loss = Callable[[nn.Module, Any], Tensor]  #: of a model and a batch
@@ -87,6 +90,13 @@ class NetworkWorker(Worker):
         self.held: Held
         if isinstance(capacity, Weights):
             self.held = WholeModel(model, capacity.layout, shift)
+        elif isinstance(capacity, Units):
+            if shift is not None:
+                raise ArgumentError(
+                    "with a shift, a dropped unit would have the shift's weights and not be gone: whole "
+                    "units (neurons, layers) take no shift, single weights (bernoulli, randk, permk) do"
+                )
+            self.held = SmallModel(model, capacity.layout)
         else:
             raise ArgumentError(f"a network has no nodes with the capacity {capacity.label}")
 
@@ -99,8 +109,7 @@ class NetworkWorker(Worker):
         for step in range(header.local_steps):
             key = Key(header.key.seed, header.round, header.node, step)
             module = self.held.module(part, x)
-            with torch.random.fork_rng(devices=[]):
-                torch.default_generator.manual_seed(_word(key))
+            with torch_seeded(key):
                 self.loss(module, self.batches(key)).backward()  # type: ignore[no-untyped-call]
             self.held.collect(part, module, gradient)
             total += gradient
@@ -109,7 +118,7 @@ class NetworkWorker(Worker):
         out[...] = total
 
 
-class Held:
+class Held(ABC):
     """How a node holds the part of the model that it was sent."""
 
     @abstractmethod
@@ -140,14 +149,34 @@ class WholeModel(Held):
         part.collect(self.parameters, out)
 
 
+class SmallModel(Held):
+    """A model with the kept units only: memory and time are those of what is kept."""
+
+    def __init__(self, model: nn.Module, layout: Layout) -> None:
+        self.frozen = {name: p.detach() for name, p in model.named_parameters() if name not in layout.slices}
+
+    def module(self, part: UnitsPart, values: Values) -> nn.Module:
+        """Made anew for the draw."""
+        return part.module(values, self.frozen)
+
+    def collect(self, part: UnitsPart, module: nn.Module, out: Values) -> None:
+        """From the small model's gradients."""
+        part.collect(module, out)
+
+
 def capacity_of(model: nn.Module, text: Any, **options: Any) -> Capacity:
     """The capacity that a text or a sketch names, for a model: ``bernoulli:0.9``, ``neurons:0.25``.
 
     Options are those of `mast.nn.sparsify`: `where` and `keep`.
+
+    >>> model = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> [capacity_of(model, text).part(Key(0)).count for text in ("neurons:.25", "identity")]
+    [28, 106]
     """
-    if isinstance(text, str) and is_structured(text):
-        raise ArgumentError(f"{text!r}: whole units are not known here")
-    return Weights(model, parse_capacity(text) if isinstance(text, str) else text, **options)
+    sketch = parse_capacity(text) if isinstance(text, str) else text
+    if isinstance(sketch, Structured):
+        return Units(model, sketch, **options)
+    return Weights(model, sketch, **options)
 
 
 def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
@@ -165,7 +194,10 @@ def mean_squares(model: nn.Module, batch: Any) -> Tensor:
 LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "mean_squares": mean_squares}
 
 
-def _word(key: Key) -> int:
-    """A seed for torch's generator."""
+@contextmanager
+def torch_seeded(key: Key) -> Iterator[None]:
+    """Inside, torch's own generator is a function of the key; outside it is as it was."""
     low, high = randomness.words(key, Purpose.COIN, 0, 2).tolist()
-    return int(low | high << 32)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(low | high << 32)
+        yield

@@ -29,6 +29,7 @@ from mast.exchange.optimizers import Optimizer, parse_optimizer
 from mast.exchange.parts import Capacity, Part, checked_dtype
 from mast.methods.distributed import Roster
 from mast.randomness import LAYOUT, whole
+from mast.sketches import Sketch
 
 FORMAT = 1
 TOO_LARGE = 1e100  # a coordinate beyond this is a divergence, as in `mast.minimize`
@@ -103,7 +104,7 @@ class Server:
         )  #: bytes to each node
         self.sent: NDArray[np.int64] = np.zeros(len(self.capacities), dtype=np.int64)  #: bytes from each node
         self.diverged = False
-        self._sketches = fingerprint_of(self.capacities)
+        self._sketches = files.digest(*fingerprints_of(dict(enumerate(self.capacities))).values())
         self._parts: dict[int, Part] = {}  # of the round that is under way
         self._last = -1
         self._h: Values | None = None
@@ -286,17 +287,17 @@ def digest_of_run(*parts: Any) -> int:
     return int(files.digest("exchange", FORMAT, LAYOUT, *parts), 16)
 
 
-def fingerprint_of(capacities: Sequence[Capacity]) -> str:
-    """A digest of all nodes' capacities; nodes that share one cost nothing more."""
+def fingerprints_of(capacities: Mapping[int, Capacity]) -> dict[int, str]:
+    """A digest of each node's capacity; nodes that share one cost nothing more."""
     known: dict[int, str] = {}
-    for capacity in capacities:
+    for capacity in capacities.values():
         if id(capacity) not in known:
             known[id(capacity)] = capacity.fingerprint()
-    return files.digest(*(known[id(capacity)] for capacity in capacities))
+    return {node: known[id(capacity)] for node, capacity in capacities.items()}
 
 
-def stride_of(capacities: Sequence[Capacity]) -> int:
-    """The stride of a roster: nodes this far apart draw independently of each other."""
+def stride_of(capacities: Sequence[Capacity | Sketch]) -> int:
+    """The stride of a roster for these capacities: nodes this far apart draw independently of each other."""
     return math.lcm(*(capacity.stride for capacity in capacities))
 
 

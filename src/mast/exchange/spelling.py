@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mast.errors import ArgumentError
 from mast.sketches import Sketch, parse
 
 STRUCTURED = ("neurons", "layers")
 
 
-def parse_capacity(text: str) -> Any:
+def parse_capacity(text: str) -> Sketch:
     """A sketch (``bernoulli:0.9``, ``permk:4``) or, for networks, a structure (``neurons:0.25``).
 
     >>> parse_capacity("bernoulli:.9")
@@ -21,10 +19,9 @@ def parse_capacity(text: str) -> Any:
             f"a capacity is spelled as text such as 'bernoulli:0.9' or 'neurons:0.25', got {text!r}"
         )
     if is_structured(text):
-        from mast import nn
+        from mast.nn.structure.sketches import parse as parse_structured
 
-        structures: Any = nn
-        return structures.parse(text)
+        return parse_structured(text)
     return parse(text)
 
 
@@ -38,5 +35,4 @@ def parse_sketch(text: str) -> Sketch:
     if isinstance(text, str) and is_structured(text):
         raise ArgumentError(f"{text!r} keeps whole units of a network; a linear model takes a sketch such as "
                             "bernoulli:0.9 or permk:4")  # fmt: skip
-    sketch: Sketch = parse_capacity(text)
-    return sketch
+    return parse_capacity(text)

@@ -1,0 +1,269 @@
+"""Networks on the cluster: each node trains the part of the model that it can hold, on its own rows."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import mast
+from mast import files
+from mast.arrays import vector
+from mast.cluster.settings import Settings
+from mast.cluster.tasks import Task, sketches_of, submodel_seed
+from mast.cluster.wire import Wire
+from mast.errors import ArgumentError, DataError, MastError
+from mast.exchange import Capacity, Worker
+from mast.exchange.messages import Values
+from mast.exchange.network import LOSSES, Batches, Loss, NetworkWorker, Rows, capacity_of, torch_seeded
+from mast.exchange.spelling import is_structured
+from mast.exchange.units import UnitsPart
+from mast.exchange.vectors import Layout
+from mast.exchange.weights import WeightsPart
+from mast.nn import recalibrate
+from mast.randomness import LAYOUT, Key
+
+_SCORED_AT_ONCE = 1024  # rows
+
+
+class NetworkTask(Task):
+    """A network that a function of the user's makes, on data that another one gives."""
+
+    def __init__(self, settings: Settings, wire: Wire, mine: Sequence[int]) -> None:
+        """Make the model and read the data of this rank's nodes; all ranks must call this together."""
+        self.settings = settings
+        error = None
+        try:
+            spelled = settings.nodes.capacities or []
+            light = wire.rank > 0 and all(is_structured(spelled[node]) for node in mine)
+            self.model = _model(settings, light and settings.model.shift is None)
+            self.layout = Layout(self.model)
+            self.shift = self._shift()
+            self.sketches = sketches_of(settings)
+            self._capacities: dict[int, Capacity] = {}
+            for node in range(len(spelled)) if wire.rank == 0 else mine:
+                self.capacity(node)
+            self.loss: Loss = _loss(settings)
+            self.batches: dict[int, Batches] = {node: _batches(settings, node) for node in mine}
+            self.test = _test(settings)
+            self.own_score = _named(settings, settings.model.score)
+        except MastError as failure:
+            error = str(failure)
+        except Exception as failure:  # of the user's functions: say which, and where
+            error = f"{type(failure).__name__} in the functions of {settings.folder}: {failure}"
+        wire.agree(error)
+        accuracy = settings.model.loss == "cross_entropy" and settings.model.score is None
+        self.metric = "accuracy" if accuracy else "score" if settings.model.score else "-loss"
+
+    def capacity(self, node: int) -> Capacity:
+        """The node's sketch of this model."""
+        sketch = self.sketches[node]
+        if id(sketch) not in self._capacities:
+            self._capacities[id(sketch)] = capacity_of(self.model, sketch, keep=self.settings.model.keep)
+        return self._capacities[id(sketch)]
+
+    def _shift(self) -> Values | None:
+        name = self.settings.model.shift
+        if name is None:
+            return None
+        if name == "start":
+            return self.layout.read(self.model)
+        path = self.settings.path(name)
+        try:
+            loaded = np.load(path, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise DataError(f"shift in [model]: {path} is not a .npy file: {error}") from None
+        return vector("shift", loaded, self.layout.dim).astype(self.layout.dtype)
+
+    def start(self) -> Values:
+        """The shift, or the model as its function made it."""
+        return self.layout.read(self.model) if self.shift is None else self.shift.copy()
+
+    def worker(self, node: int, run: int) -> Worker:
+        """The node's part of the model, its loss and its rows."""
+        return NetworkWorker(
+            self.capacity(node),
+            self._copy() if not is_structured(self._spelled(node)) else self.model,
+            self.loss,
+            self.batches[node],
+            shift=self.shift,
+            run=run,
+        )
+
+    def identity(self) -> dict[str, str]:
+        """The shapes, frozen parameters, the shift, and the versions that numbers depend on."""
+        frozen = {n: p for n, p in self.model.named_parameters() if n not in self.layout.slices}
+        return {
+            "shapes of the model": files.digest(*self.layout.shapes.items(), *self.layout.slices),
+            "frozen parameters": files.digest(*(v.detach().numpy() for v in frozen.values())),
+            "shift": "none" if self.shift is None else files.digest(self.shift),
+            "layout of keys": str(LAYOUT),
+            "version of MAST": mast.__version__,
+            "version of torch": torch.__version__,
+        }
+
+    # ---- scores ----------------------------------------------------------------------------
+
+    def scores(self, node: int, values: Values, draws: int, seed: int) -> list[float]:
+        """Of the submodels of the node's capacity, on the test rows or on the node's own."""
+        root = submodel_seed(seed)
+        return [self._score(self._submodel(node, values, Key(root, i, node)), node) for i in range(draws)]
+
+    def full_score(self, values: Values) -> float:
+        """Of the whole model."""
+        return self._score(self._whole(values), next(iter(self.batches), None))
+
+    def save(self, values: Values, folder: Path) -> None:
+        """The model's state as model.safetensors."""
+        from safetensors.torch import save
+
+        state = self._whole(values).state_dict()
+        state = {name: tensor.detach().contiguous().clone() for name, tensor in state.items()}
+        files.write(folder / "model.safetensors", save(state))
+
+    def _submodel(self, node: int, values: Values, key: Key) -> nn.Module:
+        part = self.capacity(node).part(key)
+        kept = np.empty(part.count, dtype=values.dtype)
+        part.gather(values, kept)
+        if isinstance(part, UnitsPart):
+            frozen = {n: p.detach() for n, p in self.model.named_parameters() if n not in self.layout.slices}
+            return self._calibrated(part.module(kept, frozen), node)
+        assert isinstance(part, WeightsPart)
+        model = self._copy()
+        part.fill(dict(model.named_parameters()), kept, self.shift)
+        return self._calibrated(model, node)
+
+    def _whole(self, values: Values) -> nn.Module:
+        model = self._copy()
+        self.layout.write(values, model)
+        return self._calibrated(model, next(iter(self.batches), None))
+
+    def _calibrated(self, model: nn.Module, node: int | None) -> nn.Module:
+        """Ready to be used; statistics of norms are those of the node's rows."""
+        rows = None if node is None else self.batches[node]
+        model.eval()
+        if not isinstance(rows, Rows):
+            return model
+        return recalibrate(model, torch.split(rows.inputs, _SCORED_AT_ONCE))
+
+    def _score(self, model: nn.Module, node: int | None) -> float:
+        if self.own_score is not None:
+            return float(self.own_score(model))
+        batch: Any = self.test
+        if batch is None:
+            if node is None:
+                return float("nan")
+            rows = self.batches[node]
+            batch = (rows.inputs, rows.targets) if isinstance(rows, Rows) else rows(Key(0))
+        with torch.no_grad():
+            if self.metric != "accuracy":
+                return -float(self.loss(model, batch))
+            inputs, targets = batch
+            right = [(model(x).argmax(-1) == y).float().sum() for x, y in _together(inputs, targets)]
+            return float(sum(right) / targets.numel())
+
+    def _copy(self) -> nn.Module:
+        return copy.deepcopy(self.model)
+
+    def _spelled(self, node: int) -> str:
+        return (self.settings.nodes.capacities or [])[node]
+
+
+def _together(inputs: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows, so many at once."""
+    return zip(torch.split(inputs, _SCORED_AT_ONCE), torch.split(targets, _SCORED_AT_ONCE), strict=True)
+
+
+# ---- what the settings name -------------------------------------------------------------------------
+
+
+def function(name: str, folder: Path) -> Callable[..., Any]:
+    """The function that ``file.py:function`` or ``module:function`` names."""
+    where, _, attribute = name.partition(":")
+    try:
+        if where.endswith(".py"):
+            path = (folder / where).resolve()
+            own = f"mast_cluster_{files.digest(str(path))}"
+            if own not in sys.modules:
+                spec = importlib.util.spec_from_file_location(own, path)
+                assert spec is not None
+                assert spec.loader is not None
+                module = importlib.util.module_from_spec(spec)
+                sys.modules[own] = module
+                spec.loader.exec_module(module)
+            found = getattr(sys.modules[own], attribute, None)
+        else:
+            found = getattr(importlib.import_module(where), attribute, None)
+    except ImportError as error:
+        raise ArgumentError(f"{name!r} cannot be imported: {error}") from error
+    if not callable(found):
+        raise ArgumentError(f"{where} has no function {attribute!r}")
+    made: Callable[..., Any] = found
+    return made
+
+
+def _named(settings: Settings, name: str | None) -> Callable[..., Any] | None:
+    return None if name is None else function(name, settings.folder)
+
+
+def _model(settings: Settings, light: bool) -> nn.Module:
+    """The model, the same on every rank; without values where a skeleton is enough."""
+    make = function(settings.model.factory or "", settings.folder)
+    if light:
+        try:
+            with torch.device("meta"):
+                model = make()
+            if isinstance(model, nn.Module) and _only_shapes_matter(model):
+                return model
+        except (RuntimeError, NotImplementedError):  # it computes with values: then it has to have them
+            pass
+    with torch_seeded(Key(settings.run.seed)):
+        model = make()
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"factory in [model] must give a torch module, got {type(model).__name__}")
+    return model
+
+
+def _only_shapes_matter(model: nn.Module) -> bool:
+    """Whether nothing but statistics of norms, which training does not use, is in the model unless sent."""
+    norms = {
+        id(b) for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase) for b in m.buffers()
+    }
+    return all(p.requires_grad and p.is_meta for p in model.parameters()) and all(
+        id(b) in norms for b in model.buffers()
+    )
+
+
+def _loss(settings: Settings) -> Loss:
+    name = settings.model.loss
+    return LOSSES[name] if name in LOSSES else function(name, settings.folder)
+
+
+def _batches(settings: Settings, node: int) -> Batches:
+    """A node's rows, or a function of a key that the user's function gave."""
+    given = function(settings.data.factory or "", settings.folder)(node, settings.nodes.count)
+    if isinstance(given, tuple) and len(given) == 2 and all(isinstance(t, torch.Tensor) for t in given):
+        for name, tensor in zip(("inputs", "targets"), given, strict=True):
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise DataError(f"the {name} of node {node} hold NaN or infinity")
+        return Rows(*given, settings.data.batch_size)
+    if callable(given):
+        batches: Batches = given
+        return batches
+    raise ArgumentError(
+        f"factory in [data] must give a pair of tensors (inputs, targets), or a function of a key that gives "
+        f"batches, got {type(given).__name__}"
+    )
+
+
+def _test(settings: Settings) -> Any:
+    made = _named(settings, settings.data.test)
+    return None if made is None else made()
