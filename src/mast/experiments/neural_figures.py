@@ -72,18 +72,23 @@ def levels(done: Sequence[Done], name: str) -> Any:
         left, right = axes[0]
         for keep in KEEPS:
             colour, size = BY_KEEP[keep], advised(done, name, keep)
-            ends = np.array([curves[keep, s].levels for s in STEP_SIZES]).T
+            rows = np.array([curves[keep, s].levels for s in STEP_SIZES]).T
             style.band(
-                left, np.array(STEP_SIZES), np.minimum(ends, OUTSIDE * begin), colour, _named(keep), "o-"
+                left, np.array(STEP_SIZES), np.minimum(rows, OUTSIDE * begin), colour, _named(keep), "o-"
             )
-            end = curves[keep, "advised"].level
-            left.plot([size], [end], "*", color=colour, markersize=13, markeredgecolor="white")
+            left.plot(
+                [size],
+                [curves[keep, "advised"].level],
+                "*",
+                color=colour,
+                markersize=13,
+                markeredgecolor="white",
+            )
             left.axvline(size, color=colour, linewidth=0.8, linestyle=":")
             if keep in SPARSE:
                 noise = np.array([curves[keep, s].fluctuations for s in STEP_SIZES]).T
                 style.band(right, np.array(STEP_SIZES), np.minimum(noise, 10), colour, _named(keep), "o-")
         left.plot([], [], "*", color=style.GREY, markersize=11, label="at the advised γ")
-        left.set_ylim(top=CEILING * begin)
         left.set_ylabel("loss $f$ at the end")
         right.set_ylabel("fluctuation of log $f$ at the end")
         for ax, title in ((left, "where runs end"), (right, "how much they fluctuate")):
@@ -92,6 +97,8 @@ def levels(done: Sequence[Done], name: str) -> Any:
             ax.set_xlabel("Step size γ")
             ax.set_title(f"{name}: {title}")
             ax.legend()
+        ends = [c.level for c in curves.values() if np.isfinite(c.level)]
+        left.set_ylim(0.6 * min(ends), CEILING * begin)
         return figure
 
 
