@@ -274,6 +274,19 @@ def test_sketches_that_no_header_can_spell_have_indices(models, tmp_path):
     assert equal_states(mast.nn.apply_delta(base, path), sk.submodel(7))
 
 
+@pytest.mark.parametrize("shift", [None, "init"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "transformer"])
+def test_deltas_of_units(models, tmp_path, name, shift):
+    """The scale is on outgoing weights; all others are whole, because dropped units still compute."""
+    base, sk = trained(models, name, mast.nn.Neurons(mast.RandK(0.5)), shift)
+    path = sk.save_delta(tmp_path / "a.delta", seed=7)
+    sub = mast.nn.apply_delta(base, path)
+    factors, state = sk.factors(Key(7)), sk.model.state_dict()
+    for key, y in sub.state_dict().items():
+        x, v = state[key], 0 if shift is None else base.state_dict()[key]
+        assert torch.equal(y, v + factors[key].multiply(x - v) if key in factors else x)
+
+
 def test_what_cannot_be_asked(models, tmp_path):
     _, sk = trained(models, "mlp", mast.PermK(4), "init")
     with pytest.raises(mast.MastError, match="not by both"):

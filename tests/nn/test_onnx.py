@@ -29,7 +29,6 @@ class Pair(nn.Module):
 @pytest.mark.parametrize(
     ("name", "sketch"),
     [
-        ("mlp", mast.Bernoulli(0.5)),
         ("cnn", mast.nn.Neurons(mast.RandK(0.5))),
         ("transformer", mast.nn.Neurons(mast.RandK(0.5))),
     ],

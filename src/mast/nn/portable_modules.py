@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from mast.errors import ArgumentError, DataError
+from mast.nn.portable_transformers import build_block, build_stack, describe_block, describe_stack
 from mast.nn.portable_values import decode, encode
 from mast.nn.structure.attention import HeadsAttention
+from mast.nn.structure.dropped import NoAttention, Zeros
 
 _CONV = "in_channels out_channels kernel_size stride padding dilation groups bias padding_mode"
 _TRANSPOSED = (
@@ -62,27 +63,18 @@ SETTINGS: dict[str, str] = {
     "RNN": _RECURRENT + " nonlinearity", "GRU": _RECURRENT, "LSTM": _RECURRENT + " proj_size",
     "MultiheadAttention": "embed_dim num_heads dropout bias add_bias_kv add_zero_attn kdim vdim batch_first",
     "HeadsAttention": "embed_dim head_dim kept all_heads dropout bias batch_first",
-    "TransformerEncoderLayer": (
-        "d_model nhead dim_feedforward dropout activation layer_norm_eps batch_first norm_first bias"
-    ),
+    "NoAttention": "batch_first",
+    "Zeros": "",
 }  # fmt: skip
 _TYPES: dict[str, Callable[..., nn.Module]] = {
     name: getattr(nn, name) for name in SETTINGS if hasattr(nn, name)
-} | {"HeadsAttention": HeadsAttention}
+} | {"HeadsAttention": HeadsAttention, "NoAttention": NoAttention, "Zeros": Zeros}
 _NAMES = {kind: name for name, kind in _TYPES.items()}
 #: settings that are not attributes of the same name
 _DERIVED: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("MultiheadAttention", "bias"): lambda m: m.in_proj_bias is not None,
     ("HeadsAttention", "bias"): lambda m: m.in_proj_bias is not None,
     ("MultiheadAttention", "add_bias_kv"): lambda m: m.bias_k is not None,
-    ("TransformerEncoderLayer", "d_model"): lambda m: m.linear1.in_features,
-    ("TransformerEncoderLayer", "nhead"): lambda m: 1 if _own_heads(m) else m.self_attn.num_heads,
-    ("TransformerEncoderLayer", "dim_feedforward"): lambda m: m.linear1.out_features,
-    ("TransformerEncoderLayer", "dropout"): lambda m: m.dropout.p,
-    ("TransformerEncoderLayer", "activation"): lambda m: {F.relu: "relu", F.gelu: "gelu"}[m.activation],
-    ("TransformerEncoderLayer", "layer_norm_eps"): lambda m: m.norm1.eps,
-    ("TransformerEncoderLayer", "batch_first"): lambda m: m.self_attn.batch_first,
-    ("TransformerEncoderLayer", "bias"): lambda m: m.linear1.bias is not None,
 }
 #: settings that are written only if they are not the default, because some versions of torch lack them
 _UNUSUAL: dict[str, dict[str, Callable[[Any], bool]]] = {
@@ -102,13 +94,13 @@ def describe(module: nn.Module, name: str) -> dict[str, Any] | None:
     if kind is nn.Sequential:
         parts = {part: describe(m, _joined(name, part)) for part, m in module.named_children()}
         return None if None in parts.values() else {"type": "Sequential", "parts": parts}
+    if kind is nn.TransformerEncoderLayer:
+        return describe_block(module, name, describe)
     if kind is nn.TransformerEncoder:
-        return _describe_encoder(module, name)
+        return describe_stack(module, name, describe)
     if kind not in _NAMES:
         return None
     said: dict[str, Any] = {"type": _NAMES[kind], "settings": settings_of(module, name)}
-    if kind is nn.TransformerEncoderLayer and _own_heads(module):
-        said["attention"] = describe(module.self_attn, f"{name}.self_attn")  # type: ignore[arg-type]
     _check_inside(module, name, said)
     return said
 
@@ -142,8 +134,10 @@ def build(said: Any, depth: int = 0) -> nn.Module:
         for name, part in _mapping(said.get("parts")).items():
             sequence.add_module(name, build(part, depth + 1))
         return sequence
+    if kind == "TransformerEncoderLayer":
+        return build_block(said, build, depth)
     if kind == "TransformerEncoder":
-        return _build_encoder(said, depth)
+        return build_stack(said, build, depth)
     if not isinstance(kind, str) or kind not in _TYPES:
         raise DataError(f"the file names a module of the type {kind!r}, which files may not hold")
     settings = _mapping(said.get("settings"))
@@ -152,44 +146,9 @@ def build(said: Any, depth: int = 0) -> nn.Module:
     try:
         with torch.device("meta"), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Initializing zero-element tensors")  # no unit was kept
-            module = _TYPES[kind](**{name: decode(value) for name, value in settings.items()}).eval()
+            return _TYPES[kind](**{name: decode(value) for name, value in settings.items()}).eval()
     except (TypeError, ValueError, RuntimeError, AssertionError, OverflowError, NotImplementedError) as error:
         raise DataError(f"a {kind} with the settings {settings} cannot be made: {error}") from error
-    if kind == "TransformerEncoderLayer" and "attention" in said:
-        module.self_attn = build(said["attention"], depth + 1)
-    return module
-
-
-def _describe_encoder(module: Any, name: str) -> dict[str, Any] | None:
-    layers = [describe(layer, f"{name}.layers.{i}") for i, layer in enumerate(module.layers)]
-    norm = None if module.norm is None else describe(module.norm, f"{name}.norm")
-    if not layers or None in layers or (norm is None) != (module.norm is None):
-        return None
-    return {
-        "type": "TransformerEncoder",
-        "parts": {str(i): layer for i, layer in enumerate(layers)},
-        "norm": norm,
-        "nested": bool(module.use_nested_tensor),
-        "mask_check": bool(module.mask_check),
-    }
-
-
-def _build_encoder(said: Mapping[str, Any], depth: int) -> nn.Module:
-    layers = [build(part, depth + 1) for part in _mapping(said.get("parts")).values()]
-    if not layers or not all(isinstance(layer, nn.TransformerEncoderLayer) for layer in layers):
-        raise DataError("a TransformerEncoder is made of TransformerEncoderLayers")
-    norm = None if said.get("norm") is None else build(said["norm"], depth + 1)
-    encoder: Any = nn.TransformerEncoder(
-        layers[0],  # type: ignore[arg-type]
-        len(layers),
-        norm,
-        enable_nested_tensor=False,
-        mask_check=bool(said.get("mask_check")),
-    )
-    encoder.use_nested_tensor = bool(said.get("nested"))
-    encoder.layers = nn.ModuleList(layers)
-    result: nn.Module = encoder.eval()
-    return result
 
 
 def _check_inside(module: nn.Module, name: str, said: Mapping[str, Any]) -> None:
@@ -212,11 +171,6 @@ def _inside(module: nn.Module, name: str) -> dict[str, Any]:
         if part
     }
     return found | {f"{name}.{part}": tuple(t.shape) for part, t in module.state_dict().items()}
-
-
-def _own_heads(layer: Any) -> bool:
-    """Whether a block has attention with some of its heads, as submodels have."""
-    return type(layer.self_attn) is HeadsAttention
 
 
 def _mapping(value: Any) -> dict[str, Any]:
