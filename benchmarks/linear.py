@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 import scipy.sparse
 
 import mast
-from mast.bench import Row, best, seconds
+from mast.bench import Row, bandwidth, best, versus
 
 NAME = "w8a"
 
@@ -27,7 +26,6 @@ def rows() -> Iterator[Row]:
         yield from _gradients(*loaded)
         yield from _minimisers(*loaded)
         yield from _one_draw(*loaded)
-    yield from _growth()
 
 
 def _load() -> tuple[Any, Any] | None:
@@ -57,25 +55,19 @@ def _gradients(A: Any, b: Any) -> Iterator[Row]:
     x, v = rng.normal(size=A.shape[1]) / 10, rng.normal(size=A.shape[1]) / 10
     f = mast.Logistic(A, b, kappa=100)
     peer = _peer_gradient(A, b, f.l2, x)
+    moved_bytes = 2 * A.nnz * 12 + 4 * 8 * b.size  # A once forward and once backward, margins and slopes
+    physics = {"limit": moved_bytes / bandwidth(), "limit_of": "memory"}
     for sketch, target in ((mast.PermK(10), 4.0), (mast.RandK(1), 6.0)):
         plain, shifted = mast.Problem(f, sketch), mast.Problem(f, sketch, v)
         full, ours, moved = best(
             peer, lambda p=plain: p.gradient(x), lambda p=shifted: p.gradient(x), tries=15
         )
         name = repr(sketch).split(":")[0].strip("<")
-        yield Row(
-            f"exact gradient of f_D, {name}, {NAME}",
-            "one SciPy gradient of f",
-            ours / full,
-            target,
-            detail=f"{seconds(ours)} against {seconds(full)}",
+        yield versus(
+            f"exact gradient of f_D, {name}, {NAME}", ours, "one SciPy gradient of f", full, target, **physics
         )
-        yield Row(
-            f"the same with a shift, {name}",  # no two rows are equal then, so none are merged
-            "one SciPy gradient of f",
-            moved / full,
-            target,
-            detail=f"{seconds(moved)} against {seconds(full)}",
+        yield versus(
+            f"the same with a shift, {name}", moved, "one SciPy gradient of f", full, target, **physics
         )
 
 
@@ -104,12 +96,12 @@ def _minimisers(A: Any, b: Any) -> Iterator[Row]:
     for took, shift, name in ((plain, None, ""), (moved, v, " with a shift")):
         problem = ours(shift)
         g = problem.gradient(problem.minimizer())
-        yield Row(
+        yield versus(
             f"minimiser of f_D, PermK(10){name}, {NAME}, |grad|² = {g @ g:.0e}",
+            took,
             f"scikit-learn newton-cg on f, |grad|² = {reached @ reached:.0e}",
-            took / peer_time,
+            peer_time,
             4.0,
-            detail=f"{seconds(took)} against {seconds(peer_time)}",
         )
 
 
@@ -121,53 +113,10 @@ def _one_draw(A: Any, b: Any) -> Iterator[Row]:
         draw = sketch.draw(f.dim, seed=1)
         peer = _peer_gradient(A[:, draw.indices], b, f.l2, x[draw.indices])
         full, ours = best(peer, lambda d=draw: f.sketched_gradient(x, d, v), tries=25)
-        yield Row(
+        yield versus(
             f"gradient of one draw, {repr(sketch).split(':')[0].strip('<')}, {NAME}",
+            ours,
             "one SciPy gradient on the kept columns",
-            ours / full,
+            full,
             1.5,
-            detail=f"{seconds(ours)} against {seconds(full)}",
         )
-
-
-def _growth() -> Iterator[Row]:
-    """Exponents: how the exact gradient's time grows when one size grows and the others stay."""
-
-    def problem(n: int, row: int, K: int) -> Callable[[], Any]:
-        rng = np.random.default_rng(0)
-        d = 4096
-        columns = rng.integers(0, d, size=(n, row)).ravel()
-        A = scipy.sparse.csr_matrix(
-            (rng.normal(size=n * row), columns, np.arange(0, n * row + 1, row)), (n, d)
-        )
-        exact = mast.Problem(
-            mast.Logistic(A, np.where(rng.random(n) < 0.5, 1, -1), l2=0.1), mast.PermK(K)
-        ).exact
-        x = rng.normal(size=d) / 100
-        return lambda: exact.gradient(x)
-
-    for name, sizes, factor in (
-        ("n", [(n, 16, 64) for n in (16_000, 64_000, 256_000)], 4),
-        ("non-zeros a row", [(32_000, row, 64) for row in (8, 32, 128)], 4),
-        ("K", [(64_000, 16, K) for K in (4, 32, 256)], 8),
-    ):
-        times = _processor_times([problem(*size) for size in sizes])
-        exponent = np.polyfit(np.arange(3) * np.log(factor), np.log(times), 1)[0]
-        yield Row(
-            f"growth of the exact gradient with {name}: exponent",
-            "linear",
-            float(exponent),
-            1.05,
-            detail=f"{', '.join(map(seconds, times))} of processor time, each size {factor} times the last",
-        )
-
-
-def _processor_times(jobs: list[Callable[[], Any]], tries: int = 9) -> list[float]:
-    """As `best`, in processor time: on a busy machine long runs are interrupted and short ones are not."""
-    times = [float("inf")] * len(jobs)
-    for _ in range(tries):
-        for i, job in enumerate(jobs):
-            start = time.process_time()
-            job()
-            times[i] = min(times[i], time.process_time() - start)
-    return times

@@ -14,7 +14,7 @@ import scipy.sparse
 from sklearn.linear_model import SGDClassifier
 
 import mast
-from mast.bench import Row, best, seconds
+from mast.bench import Row, best, versus
 from mast.methods import make
 
 DATA = Path(os.environ.get("MAST_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -57,32 +57,27 @@ def _sampled(f: mast.Logistic) -> Iterator[Row]:
             A, f.labels
         )
 
-    for sketch, target in ((mast.PermK(10), 0.35), (mast.Bernoulli(0.5), 0.15)):
+    for sketch, share in ((mast.PermK(10), 0.35), (mast.Bernoulli(0.5), 0.15)):  # of the peer's speed
         method = make("dsgd_sampled", {}).bind(mast.Problem(f, sketch), 0)
         state = method.start(np.zeros(f.dim))
         sizes = np.full(STEPS, 1e-4)
         ours, theirs = best(lambda m=method, s=state, g=sizes: m.advance(s, 0, g), sgd)
         rate, peer = STEPS / ours, f.terms * epochs / theirs
-        yield Row(
-            f"dsgd_sampled, {type(sketch).__name__}: steps a second",
-            "SGDClassifier: samples a second",
-            rate / peer,
-            target,
-            at_most=False,
-            detail=f"{rate / 1e6:.2f} million against {peer / 1e6:.2f} million",
+        yield versus(
+            f"dsgd_sampled, {type(sketch).__name__}: a step",
+            1 / rate,
+            "SGDClassifier: a sample",
+            1 / peer,
+            1 / share,
+            detail=f"{rate / 1e6:.2f} million a second against {peer / 1e6:.2f}",
         )
     method = make("dsgd_sampled", {}).bind(mast.Problem(f, mast.PermK(10)), 0)
     state = method.start(np.zeros(f.dim))
     ours, loop = best(
         lambda: method.advance(state, 0, np.full(STEPS, 1e-4)), lambda: numpy_loop(f, 3000, 1e-4), tries=3
     )
-    yield Row(
-        "dsgd_sampled, PermK: steps a second",
-        "the same as a NumPy loop",
-        (STEPS / ours) / (3000 / loop),
-        15,
-        at_most=False,
-        detail=f"{seconds(ours / STEPS)} against {seconds(loop / 3000)} a step",
+    yield versus(
+        "dsgd_sampled, PermK: the same step", ours / STEPS, "the same as a NumPy loop", loop / 3000, 1 / 15
     )
 
 
@@ -122,12 +117,8 @@ def _exact(f: mast.Logistic) -> Row:
 
     steps = np.full(10, 1e-6)
     ours, peer = best(lambda: method.advance(state, 0, steps), scipy_gradients)
-    return Row(
-        "dsgd, PermK(10), w8a: a step",
-        "SciPy's gradient of the kept columns",
-        ours / peer,
-        1.5,
-        detail=f"{seconds(ours / 10)} against {seconds(peer / 10)}",
+    return versus(
+        "dsgd, PermK(10), w8a: a step", ours / 10, "SciPy's gradient of the kept columns", peer / 10, 1.5
     )
 
 
@@ -145,13 +136,7 @@ def _extras(f: mast.Logistic) -> Row:
             mast.minimize(problem, "dsgd_sampled", steps, trace=steps)
 
         ours, peer = best(full, bare, tries=4)
-    return Row(
-        "a run of 10^7 steps with trace and checkpoint",
-        "without",
-        ours / peer,
-        1.1,
-        detail=f"{seconds(ours)} against {seconds(peer)}",
-    )
+    return versus("a run of 10^7 steps with trace and checkpoint", ours, "without", peer, 1.1)
 
 
 def _memory() -> Row:

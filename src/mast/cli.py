@@ -398,11 +398,14 @@ def bench(
     only: Annotated[str, typer.Argument(help="Run only the benchmark files with this in their name.")] = "",
     folder: Annotated[Path, typer.Option(help="The folder with the benchmark files.")] = Path("benchmarks"),
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+    markdown: Annotated[
+        Path | None, typer.Option(help="A file to write the table to as well, such as docs/benchmarks.md.")
+    ] = None,
 ) -> None:
     """Measure speed beside peers, in one run, as ratios; from a checkout of the source."""
     from mast import bench
 
-    bench.run(folder, only, as_json)
+    bench.run(folder, only, as_json, markdown)
 
 
 if __name__ == "__main__":
