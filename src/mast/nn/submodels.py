@@ -13,6 +13,7 @@ from mast.errors import ArgumentError
 from mast.nn.drawing import Drawing
 from mast.nn.structure import Structured, UnitDraw
 from mast.nn.structure.cuts import Part
+from mast.nn.structure.slicing import Slice
 from mast.randomness import Key
 from mast.sketches import Bernoulli, Gaussian, Grouped, Identity, PermK, RandK, Sketch
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def submodel(sk: Sparsifier, which: int | Key | UnitDraw, calibrate: Iterable[Any] | None) -> nn.Module:
-    """A plain copy of the model with the weights v + S(x - v) of a draw, in eval mode; smaller if it is of units."""
+    """A plain copy of the model with the weights v + S(x - v) of a draw, in eval mode; of units, a smaller one."""
     if sk.structure is not None:
         model = smaller(sk, which if isinstance(which, UnitDraw) else sk.draw(which))
     elif isinstance(which, UnitDraw):
@@ -41,26 +42,32 @@ def smaller(sk: Sparsifier, draw: UnitDraw, source: nn.Module | None = None) -> 
     source = sk.model if source is None else source
     cut = sk.structure.cut(draw)
     y = cut.gather(source)
-    shift = sk.shift
-    if shift is None:
+    if sk.shift is None:
         y = cut.scaled(y)
     else:
-        for part in cut.parts:
-            if part.name in shift:
-                _shifted(part, shift[part.name].to(y), y)
+        parts = {part.name: part for part in cut.parts}
+        for name, v in sk.shift.items():
+            _shifted(name, parts.get(name), v.to(y), y)
     return cut.pour(y, cut.gather_buffers(source))
 
 
-def _shifted(part: Part, v: Tensor, y: Tensor) -> None:
-    """v + S(x - v) on the kept entries; an error if v is not 0 on the dropped ones, which a smaller model lacks."""
-    own, kept = part.of(y), part.slice.take(v)
-    if torch.count_nonzero(v) != torch.count_nonzero(kept):
+def _shifted(name: str, part: Part | None, v: Tensor, y: Tensor) -> None:
+    """v + S(x - v) on the kept entries; an error if v is not 0 on dropped ones: a smaller model lacks them."""
+    if part is None:
+        lost = bool(torch.count_nonzero(v))
+    else:
+        kept = part.slice.take(v)
+        rows = {dim: i for dim, i in part.slice.kept.items() if dim != part.along}
+        lost = bool(torch.count_nonzero(Slice(v.shape, rows).take(v)) != torch.count_nonzero(kept))
+    if lost:
         raise ArgumentError(
-            f"the shift of {part.name!r} is not 0 on what this draw drops, so the sparsified model is not a smaller one: "
-            "with a shift a submodel is the base v plus a delta; write it with sk.save_delta()"
+            f"the shift of {name!r} is not 0 on what this draw drops, so the sparsified model is not a smaller "
+            "one: with a shift a submodel is the base v plus a delta; write it with save_delta()"
         )
+    if part is None:
+        return
     scales = 1.0 if part.scales is None else part.scales.to(y)
-    own.sub_(kept).mul_(scales).add_(kept)
+    part.of(y).sub_(kept).mul_(scales).add_(kept)
 
 
 def plain_copy(sk: Sparsifier) -> nn.Module:

@@ -36,6 +36,7 @@ class Part:
     slice: Slice
     start: int
     scales: Tensor | None  # of the kept entries, shaped to be multiplied with them; None: 1
+    along: int | None = None  # the dimension that the scales lie along, if they do
 
     @property
     def stop(self) -> int:

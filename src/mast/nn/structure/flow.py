@@ -28,6 +28,7 @@ class Value:
     rank: int | None = None
     parameter: str | None = None  # it is this parameter or buffer itself
     shape: tuple[int, ...] = ()  # of that
+    refused: str = ""  # it was made of units by something that has no rule
 
     def free(self, rank: int | None = None) -> Value:
         """A value without units."""
@@ -162,8 +163,8 @@ class Flow:
         if value.joint is not None:
             if self._node in self._weights_follow:
                 value.joint.refuse(f"{where} {problem}")
-            else:
-                value.joint.pin(f"{where} makes the model's output of them")
+                return Value(refused=f"{where} {problem}")
+            value.joint.pin(f"{where} makes the model's output of them")
         return value.free()
 
     def join(self, where: str, values: list[Value]) -> Value:
@@ -187,7 +188,9 @@ class Flow:
                 return first.free()
             first.joint.join(other.joint, where)
         for v in values:
-            if v is not first and v.joint is None and v.parameter is None:
+            if v.refused:
+                first.joint.refuse(v.refused)
+            elif v.joint is None and v.parameter is None:
                 first.joint.pin(f"{where} combines them with the model's input, or what became of it")
             elif v.parameter is not None:
                 self._with_parameter(where, first, v)

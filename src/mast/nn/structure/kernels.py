@@ -11,6 +11,7 @@ from numba import njit
 
 _LONG = 32  # runs from this length on are worth the slices that let the compiler use wide instructions
 
+
 @njit(cache=True, nogil=True)
 def take(x: Any, rows: Any, columns: Any, inner: int, width: int, out: Any) -> None:
     """The kept entries of x, one after the other."""

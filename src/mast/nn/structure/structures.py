@@ -124,7 +124,12 @@ class UnitStructure(Structure):
         return Cut(
             self,
             draw,
-            parts_of([name for name, _ in self._parameters], slices, lambda name: self._scales(name, draw)),
+            parts_of(
+                [name for name, _ in self._parameters],
+                slices,
+                lambda name: self._scales(name, draw),
+                lambda name: self._scaled[name].dim if name in self._scaled else None,
+            ),
             parts_of([name for name, _ in self._buffers], slices, lambda name: None),
         )
 
@@ -191,11 +196,14 @@ def _joined(pieces: list[Indices]) -> Indices:
 
 
 def parts_of(
-    names: Sequence[str], slices: Mapping[str, Slice], scales: Callable[[str], Tensor | None]
+    names: Sequence[str],
+    slices: Mapping[str, Slice],
+    scales: Callable[[str], Tensor | None],
+    along: Callable[[str], int | None] = lambda name: None,
 ) -> list[Part]:
     """The parts of a cut, one after the other."""
     parts, start = [], 0
     for name in names:
-        parts.append(Part(name, slices[name], start, scales(name)))
+        parts.append(Part(name, slices[name], start, scales(name), along(name)))
         start = parts[-1].stop
     return parts

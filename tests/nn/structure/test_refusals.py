@@ -1,0 +1,225 @@
+"""What structured sketches cannot follow is refused by name, or its units stay."""
+
+from __future__ import annotations
+
+import pytest
+
+import mast
+
+torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+
+from mast.nn.structure.finding import find_spaces  # noqa: E402
+
+
+class Net(nn.Module):
+    """fc1, then any operation, then fc2."""
+
+    def __init__(self, operation, width=8, inside=None):
+        super().__init__()
+        self.fc1 = nn.Linear(4, width)
+        self.fc2 = nn.Linear(inside or width, 2)
+        self.operation = operation
+
+    def forward(self, x):
+        return self.fc2(self.operation(self.fc1(x)))
+
+
+class Literal(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 4, 3))
+        self.head = nn.Linear(16, 2)
+
+    def forward(self, x):
+        return self.head(self.body(x).view(-1, 16))
+
+
+class Depends(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.inner(x) if x.sum() > 0 else x
+
+
+class Holder(nn.Module):
+    def __init__(self, part):
+        super().__init__()
+        self.before, self.part, self.after = nn.Linear(4, 4), part, nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.after(torch.relu(self.part(torch.relu(self.before(x)))))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (nn.Sequential(nn.Linear(4, 8), nn.LSTM(8, 4)), r"module '1' \(LSTM\)"),
+        (nn.Sequential(nn.Linear(4, 8), nn.Bilinear(8, 8, 2)), r"module '1' \(Bilinear\)"),
+        (nn.Sequential(nn.Linear(4, 8), nn.Softmax(-1), nn.Linear(8, 2)), r"module '1' \(Softmax\)"),
+        (nn.Sequential(nn.Linear(4, 8), nn.GLU(), nn.Linear(4, 2)), r"module '1' \(GLU\)"),
+        (
+            nn.Sequential(nn.Conv2d(1, 8, 3), nn.PixelShuffle(2), nn.Conv2d(2, 1, 1)),
+            r"module '1' \(PixelShuffle\)",
+        ),
+        (Net(lambda x: torch.cat([x, x], -1), inside=16), "cat"),
+        (Net(lambda x: x / x.size(-1)), "number of units"),
+        (Net(lambda x: x - x.mean(-1, keepdim=True)), "sums or averages over units"),
+        (Net(lambda x: x.flip(-1)), "flip"),
+        (Net(lambda x: x[:, :4], inside=4), "selects"),
+        (Net(lambda x: F.softmax(x, -1)), "softmax"),
+        (Net(lambda x: x @ torch.eye(8)), "matmul"),
+        (Literal(), "sizes that a smaller model would not fit"),
+        (Holder(Depends()), r"'part' \(Depends\).*torch\.fx"),
+    ],
+    ids=lambda value: "" if isinstance(value, nn.Module) else value[:12],
+)
+def test_refused_by_name(model, message):
+    with pytest.raises(mast.MastError, match=message):
+        mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5)))
+    assert all(m._compiled_call_impl is None for m in model.modules())  # and nothing was changed
+
+
+def test_what_is_refused_can_be_left_out():
+    model = Holder(Depends())
+    with pytest.raises(mast.MastError, match="no units"):  # all that remains is pinned by the part
+        mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5)), keep={"part.*": 1})
+    wide = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 5), nn.LSTM(5, 4))
+    sk = mast.nn.sparsify(wide, mast.nn.Neurons(mast.RandK(2)), keep={"3.*": 1})
+    assert [s.name for s in sk.structure.spaces] == ["0.weight"]
+    assert "left out" in sk.structure.others["2.weight"]
+    assert sk.submodel(0)[0].out_features == 2
+
+
+def test_the_last_touch_to_an_output_is_fine():
+    for last in (
+        lambda x: F.log_softmax(x, -1),
+        lambda x: x.squeeze(-1),
+        lambda x: (x[..., 0], {"all": x}),
+        lambda x: x.view(-1, 2),
+    ):
+        model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+        class Whole(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net, self.last = model, last
+
+            def forward(self, x):
+                return self.last(self.net(x))
+
+        spaces, _ = find_spaces(Whole())
+        assert [s.name for s in spaces] == ["net.0.weight"]
+
+
+def test_pinned_with_a_reason():
+    for model, name, reason in (
+        (nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2)), "0.weight", "LayerNorm"),
+        (nn.Sequential(nn.Conv1d(2, 8, 1), nn.Conv1d(8, 8, 1, groups=2), nn.Conv1d(8, 6, 1), nn.Conv1d(6, 1, 1)), "0.weight", "2 groups"),
+        (nn.Sequential(nn.Conv1d(2, 8, 1), nn.GroupNorm(1, 8), nn.Conv1d(8, 6, 1), nn.Conv1d(6, 1, 1)), "0.weight", "GroupNorm"),
+    ):  # fmt: skip
+        spaces, others = find_spaces(model)
+        assert reason in others[name]
+        assert [s.name for s in spaces] == ["2.weight"]
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(11, 6)
+        self.up, self.down = nn.Linear(6, 9), nn.Linear(9, 6)
+        self.output = nn.Linear(6, 11, bias=False)
+        self.output.weight = self.embedding.weight
+
+    def forward(self, x):
+        return self.output(self.down(torch.relu(self.up(self.embedding(x)))))
+
+
+class Shared(nn.Module):
+    """One layer is used twice, on different spaces, which so become one; another is tied to its transpose."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 6), nn.Linear(3, 6)
+        self.common = nn.Linear(6, 5)
+        self.out = nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.out(torch.relu(self.common(torch.relu(self.a(x)))) * self.common(torch.tanh(self.b(x))))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inp, self.step, self.out = nn.Linear(3, 6), nn.Linear(6, 6), nn.Linear(6, 2)
+
+    def forward(self, x):
+        h = self.inp(x)
+        for _ in range(3):
+            h = torch.tanh(self.step(h))
+        return self.out(h)
+
+
+@pytest.mark.parametrize(("make", "spaces"), [
+    (Tied, {"up.weight": 9}),
+    (Shared, {"a.weight": 6, "common.weight": 5}),
+    (Recurrent, {"inp.weight": 6}),
+])  # fmt: skip
+def test_shared_weights(zoo, make, spaces):
+    torch.manual_seed(0)
+    model = make().double().eval()
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5)))
+    assert {s.name: s.units for s in sk.structure.spaces} == spaces
+    x = torch.arange(5) if make is Tied else torch.randn(4, 3, dtype=torch.float64)
+    for seed in range(3):
+        small, whole = sk.submodel(seed), zoo.masked(sk, mast.randomness.Key(seed))
+        torch.testing.assert_close(small(x), whole(x), rtol=0, atol=1e-12)
+
+
+def test_a_weight_tied_to_its_other_role_keeps_its_units():
+    """Its rows make units, its columns take them, and they are the model's input as well."""
+
+    class Auto(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)
+            self.second.weight = self.first.weight
+            self.inner, self.out = nn.Linear(6, 5), nn.Linear(5, 2)
+
+        def forward(self, x):
+            return self.out(torch.relu(self.inner(self.second(torch.relu(self.first(x))))))
+
+    spaces, others = find_spaces(Auto())
+    assert [s.name for s in spaces] == ["inner.weight"]
+    assert "first.weight" in others
+
+
+def test_branches_that_cannot_be_dropped():
+    class Ends(nn.Module):
+        def __init__(self, end):
+            super().__init__()
+            self.fc, self.end, self.out = nn.Linear(4, 4), end, nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.out(x + self.end(self.fc(x)))
+
+    for end in (nn.Sigmoid(), nn.LayerNorm(4, elementwise_affine=False), nn.Softmax(-1)):
+        with pytest.raises(mast.MastError, match=r"module 'end'"):
+            mast.nn.sparsify(Ends(end), mast.nn.Layers(mast.Bernoulli(0.5)))
+    with pytest.raises(mast.MastError, match="no residual branches"):
+        mast.nn.sparsify(nn.Linear(2, 2), mast.nn.Layers(mast.Bernoulli(0.5)))
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x):
+            x = x + self.fc(x)
+            return x + self.fc(x)
+
+    with pytest.raises(mast.MastError, match=r"fc\.weight.*another place"):
+        mast.nn.sparsify(Twice(), mast.nn.Layers(mast.Bernoulli(0.5)))

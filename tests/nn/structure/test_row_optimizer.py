@@ -1,0 +1,269 @@
+"""Training on submodels: equal to masked training for plain SGD, lazy with momentum and Adam."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+import mast
+
+torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
+from torch import nn  # noqa: E402
+
+SKETCHES = {
+    "neurons": mast.nn.Neurons(mast.Bernoulli(0.5)),
+    "layers": mast.nn.Layers(mast.Bernoulli(0.5)),
+}
+
+
+def loss_of(out, step):
+    target = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view(out.shape)
+    return (out - target * (1 + step % 3)).square().mean()
+
+
+@pytest.mark.parametrize("kind", SKETCHES)
+@pytest.mark.parametrize("name", ["mlp", "resnet", "gated", "vit post batch first", "grouped", "mixer"])
+def test_plain_sgd_equals_masked_training(zoo, name, kind):
+    if kind == "layers" and name in ("mlp", "gated", "grouped"):
+        return  # no branches, or one weight in two
+    a, inputs = zoo.make(name)
+    b = copy.deepcopy(a)
+    masked, rows = (mast.nn.sparsify(m, SKETCHES[kind], seed=3) for m in (a, b))
+    optimizer = torch.optim.SGD(a.parameters(), lr=0.02)
+    mine = mast.nn.RowOptimizer(rows, torch.optim.SGD, lr=0.02)
+    start = copy.deepcopy(b)
+    for t in range(25):
+        optimizer.zero_grad()
+        theirs = loss_of(a(inputs), t)
+        theirs.backward()
+        optimizer.step()
+        with mine.submodel() as small:
+            loss = loss_of(small(inputs), t)
+            loss.backward()
+        mine.step()
+        assert loss.item() == pytest.approx(theirs.item(), rel=1e-9)
+    assert rows.step == masked.step == 25
+    moved = 0.0
+    for (key, p), q, first in zip(a.named_parameters(), b.parameters(), start.parameters(), strict=True):
+        torch.testing.assert_close(q, p, rtol=0, atol=1e-11, msg=lambda m, k=key: f"{k}: {m}")
+        moved = max(moved, float((q - first).detach().abs().max()))
+    assert moved > 1e-3
+
+
+def test_accumulation_and_a_scheduler(zoo):
+    a, inputs = zoo.make("mlp")
+    b = copy.deepcopy(a)
+    sketch = mast.nn.Neurons(mast.RandK(0.5))
+    mast.nn.sparsify(a, sketch)
+    rows = mast.nn.RowOptimizer(mast.nn.sparsify(b, sketch), torch.optim.SGD, lr=0.1)
+    optimizer = torch.optim.SGD(a.parameters(), lr=0.1)
+    schedules = [torch.optim.lr_scheduler.StepLR(o, 1, 0.5) for o in (optimizer, rows.optimizer)]
+    for t in range(4):
+        optimizer.zero_grad()
+        for part in inputs.chunk(2):
+            loss_of(a(part), t).backward()
+        optimizer.step()
+        with rows.submodel() as small:
+            for part in inputs.chunk(2):
+                loss_of(small(part), t).backward()
+        rows.step()
+        with pytest.warns(UserWarning, match="lr_scheduler.step") if t == 0 else _quiet():
+            schedules[1].step()
+        schedules[0].step()
+    assert rows.param_groups[0]["lr"] == pytest.approx(0.1 / 16)
+    for p, q in zip(a.parameters(), b.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=0, atol=1e-13)
+
+
+def _quiet():
+    from contextlib import nullcontext
+
+    return nullcontext()
+
+
+class Lazy:
+    """The lazy variant the long way: the torch optimizer on whole tensors, then dropped entries are put back."""
+
+    def __init__(self, sk, kind, **options):
+        self.sk = sk
+        self.parameters = dict(sk.model.named_parameters())
+        self.optimizer = kind(self.parameters.values(), **options)
+
+    def step(self, loss):
+        cut = self.sk.structure.cut(self.sk.draw())
+        inside = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in self.parameters.items()}
+        cut.put(inside, torch.ones(cut.count, dtype=torch.float64))
+        x = {n: p.detach().clone() for n, p in self.parameters.items()}
+        state = copy.deepcopy({n: self.optimizer.state[p] for n, p in self.parameters.items()})
+        self.optimizer.zero_grad()
+        loss(self.sk.model).backward()
+        self.optimizer.step()  # which advances the draw
+        with torch.no_grad():
+            for n, p in self.parameters.items():
+                dropped = inside[n] == 0
+                p[dropped] = x[n][dropped]
+                for key, t in self.optimizer.state[p].items():
+                    if isinstance(t, torch.Tensor) and t.shape == p.shape:
+                        old = state[n].get(key)
+                        t[dropped] = 0.0 if old is None else old[dropped]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (torch.optim.SGD, {"lr": 0.02, "weight_decay": 0.1}),
+        (torch.optim.SGD, {"lr": 0.02, "momentum": 0.9}),
+        (torch.optim.SGD, {"lr": 0.02, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+        # eps: a bias of keys has gradient 0 but for rounding, which should not be blown up
+        (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1, "eps": 1e-4}),
+        (torch.optim.Adam, {"lr": 0.01, "amsgrad": True, "eps": 1e-4}),
+        (torch.optim.RMSprop, {"lr": 0.01, "eps": 1e-4}),
+    ],
+    ids=["decay", "momentum", "nesterov", "adamw", "amsgrad", "rmsprop"],
+)
+@pytest.mark.parametrize("name", ["mlp", "vit pre batch first"])
+def test_lazy_optimizers_equal_the_slow_reference(zoo, name, kind, options):
+    a, inputs = zoo.make(name)
+    b = copy.deepcopy(a)
+    sketch = mast.nn.Neurons(mast.RandK(0.5))
+    slow = Lazy(mast.nn.sparsify(a, sketch, seed=1), kind, **options)
+    rows = mast.nn.RowOptimizer(mast.nn.sparsify(b, sketch, seed=1), kind, **options)
+    for t in range(12):
+        slow.step(lambda model, t=t: loss_of(model(inputs), t))
+        with rows.submodel() as small:
+            loss_of(small(inputs), t).backward()
+        rows.step()
+    for (key, p), q in zip(a.named_parameters(), b.parameters(), strict=True):
+        torch.testing.assert_close(q, p, rtol=0, atol=1e-11, msg=lambda m, k=key: f"{k}: {m}")
+
+
+def test_state_of_dropped_units_rests(zoo):
+    model, inputs = zoo.make("mlp")
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.4)))
+    rows = mast.nn.RowOptimizer(sk, torch.optim.AdamW, lr=0.1, weight_decay=0.5)
+    for t in range(6):
+        before = copy.deepcopy((dict(model.named_parameters()), rows.state))
+        kept = sk.draw()["0.weight"].units
+        with rows.submodel() as small:
+            loss_of(small(inputs), t).backward()
+        rows.step()
+        dropped = torch.ones(9, dtype=torch.bool)
+        dropped[kept] = False
+        assert torch.equal(model[0].weight[dropped], before[0]["0.weight"][dropped])
+        assert not torch.equal(model[0].weight[~dropped], before[0]["0.weight"][~dropped])
+        if t:
+            own, old = rows.state["0.weight"], before[1]["0.weight"]
+            assert torch.equal(own["exp_avg"][dropped], old["exp_avg"][dropped])
+            assert own["step"].item() == t + 1
+
+
+def test_running_statistics_of_kept_channels_move(zoo):
+    model, inputs = zoo.make("resnet")
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)))
+    rows = mast.nn.RowOptimizer(sk, torch.optim.SGD, lr=0.01)
+    before = model.norm.running_mean.clone()
+    kept = sk.draw()["stem.weight"].units
+    expected = 0.9 * before[kept] + 0.1 * model.stem(inputs).mean((0, 2, 3))[kept]
+    with rows.submodel() as small:
+        loss_of(small(inputs), 0).backward()
+    rows.step()
+    torch.testing.assert_close(model.norm.running_mean[kept], expected.detach())
+    rest = [i for i in range(8) if i not in kept]
+    assert torch.equal(model.norm.running_mean[rest], before[rest])
+    assert model.norm.num_batches_tracked == 1
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_run_resumes_bit_for_bit(zoo, kind):
+    options = {"lr": 0.01} | ({"momentum": 0.9} if kind is torch.optim.SGD else {})
+
+    def run(model, sk, rows, steps):
+        for _ in range(steps):
+            with rows.submodel() as small:
+                loss_of(small(inputs), sk.step).backward()
+            rows.step()
+
+    def begin(model, seed):
+        sk = mast.nn.sparsify(model, SKETCHES["neurons"], seed=seed)
+        return sk, mast.nn.RowOptimizer(sk, kind, **options)
+
+    model, inputs = zoo.make("resnet")
+    whole = copy.deepcopy(model)
+    run(whole, *begin(whole, 5), 6)
+    sk, rows = begin(model, 5)
+    run(model, sk, rows, 3)
+    rows.param_groups[0]["lr"] = 0.01
+    saved = copy.deepcopy((model.state_dict(), sk.state_dict(), rows.state_dict()))
+    run(model, sk, rows, 2)  # the saved state is a copy
+    other, _ = zoo.make("resnet")
+    sk, rows = begin(other, 0)
+    other.load_state_dict(saved[0])
+    sk.load_state_dict(saved[1])
+    rows.load_state_dict(saved[2])
+    run(other, sk, rows, 3)
+    assert all(
+        torch.equal(p, q)
+        for p, q in zip(whole.state_dict().values(), other.state_dict().values(), strict=True)
+    )
+    with pytest.raises(mast.MastError, match="no 'format'"):
+        rows.load_state_dict({})
+    with pytest.raises(mast.MastError, match="NAdam"):
+        rows.load_state_dict(saved[2] | {"kind": "NAdam"})
+    wrong = copy.deepcopy(saved[2])
+    wrong["state"] = {"stem.weight": {"x": torch.zeros(3)}}
+    with pytest.raises(mast.MastError, match=r"stem\.weight.*shape"):
+        rows.load_state_dict(wrong)
+    wrong["state"] = {"nothing": {}}
+    with pytest.raises(mast.MastError, match="nothing"):
+        rows.load_state_dict(wrong)
+
+
+def test_frozen_parameters_stay(zoo):
+    model, inputs = zoo.make("mlp")
+    model[2].weight.requires_grad_(False)
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)))
+    before = model[2].weight.clone()
+    for kind in (torch.optim.SGD, torch.optim.Adam):
+        rows = mast.nn.RowOptimizer(sk, kind, lr=0.1)
+        with rows.submodel() as small:
+            loss_of(small(inputs), 0).backward()
+        rows.step()
+    assert torch.equal(model[2].weight, before)
+
+
+def test_refusals(zoo):
+    model, inputs = zoo.make("mlp")
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)))
+    rows = mast.nn.RowOptimizer(sk, torch.optim.SGD, lr=0.1)
+    with pytest.raises(mast.MastError, match="after"):
+        rows.step()
+    with pytest.raises(RuntimeError, match="mine"), rows.submodel():
+        raise RuntimeError("mine")
+    with pytest.raises(mast.MastError, match="after"):
+        rows.step()
+    with pytest.raises(mast.MastError, match="each weight by itself"):
+        mast.nn.RowOptimizer(sk, torch.optim.LBFGS)
+    sk.remove()
+    plain = mast.nn.sparsify(model, mast.RandK(0.5))
+    with pytest.raises(mast.MastError, match="Neurons or Layers"):
+        mast.nn.RowOptimizer(plain, torch.optim.SGD, lr=0.1)
+    plain.remove()
+    shifted = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), shift="init")
+    with pytest.raises(mast.MastError, match="shift=None"):
+        mast.nn.RowOptimizer(shifted, torch.optim.SGD, lr=0.1)
+
+
+def test_an_old_graph_may_live_on(zoo):
+    """A loss that is kept, say for a log, holds the last small model's graph: the next has other shapes."""
+    model, inputs = zoo.make("mlp")
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5)))
+    rows = mast.nn.RowOptimizer(sk, torch.optim.SGD, lr=0.1)
+    losses = []
+    for t in range(8):
+        with rows.submodel() as small:
+            losses.append(loss_of(small(inputs), t))
+            losses[-1].backward()
+        rows.step()
+    assert len({tuple(sk.draw(t).shares.values()) for t in range(8)}) > 2
+    assert isinstance(small, nn.Sequential)
