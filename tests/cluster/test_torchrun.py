@@ -1,0 +1,220 @@
+"""Real runs under torchrun on this machine: bits, bytes, kills, hangs, wrong settings."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+if sys.platform != "linux":
+    pytest.skip("processes are looked up in /proc", allow_module_level=True)
+
+import mast
+from cluster.launching import Torchrun, rows_of, until
+from mast.cluster import Result
+from mast.randomness import Key, normal
+
+CAPACITIES = ["bernoulli:.9", "randk:30", "permk:4", "identity", "permk:4"]
+SHARES = [0.5, 1.0, 0.75, 1.0, 1.0]
+SEED = 5
+
+
+def settings(folder, rounds, **run):
+    """Five nodes for four ranks, a shift, partial participation, a checkpoint after every round."""
+    np.save(folder / "v.npy", shift())
+    options = {"rounds": rounds, "seed": SEED, "timeout": 60.0, "checkpoint_seconds": 0.0, "draws": 2} | run
+    lines = ["[run]", *(f"{name} = {json.dumps(value)}" for name, value in options.items())]
+    path = folder / "train.toml"
+    path.write_text(
+        "\n".join(lines)
+        + f"""
+[server]
+step_size = 0.05
+[nodes]
+capacities = {json.dumps(CAPACITIES)}
+participation = {json.dumps(SHARES)}
+[model]
+kind = "logistic"
+l2 = 0.01
+shift = "v.npy"
+[data]
+file = "a1a"
+split = "interleaved"
+"""
+    )
+    return path
+
+
+def shift():
+    return 0.1 * normal(Key(1), 0, 119)
+
+
+def undisturbed(rounds):
+    """The same in one process."""
+    A, b = mast.data.load("a1a")
+    problems = [
+        mast.Problem(
+            mast.Logistic(A[i :: len(SHARES)], b[i :: len(SHARES)], l2=0.01),
+            mast.sketches.parse(text),
+            shift(),
+        )
+        for i, text in enumerate(CAPACITIES)
+    ]
+    result = mast.minimize(
+        mast.Nodes(problems),
+        "distributed",
+        rounds,
+        0.05,
+        seed=SEED,
+        trace=rounds,
+        samples=0,
+        participation=SHARES,
+    )
+    return result.x
+
+
+def checked(folder, rounds):
+    """The result of a run, if its trace has every round once and its bits are the undisturbed ones."""
+    result = Result.load(folder / "out")
+    assert result.status == "finished"
+    assert (result.x == undisturbed(rounds)).all()
+    trace = result.trace
+    assert trace["round"].tolist() == list(range(rounds))
+    return result
+
+
+def test_bits_bytes_and_trace(tmp_path):
+    with Torchrun("-m", "mast.cluster", settings(tmp_path, 40)) as run:
+        code, printed = run.wait()
+    assert code == 0, printed
+    result = checked(tmp_path, 40)
+    assert "permk:4" in printed
+    assert "accuracy" in printed
+    trace = result.trace
+    parts = trace[["broadcast", "compute", "gather", "update"]].sum(axis=1)
+    assert (parts >= 0.999 * trace["seconds"]).all()
+    assert (trace[["broadcast", "compute", "gather", "update"]] >= 0).all().all()
+    # what travels, by the trace and by node, against the values that were kept
+    values = values_kept(40)
+    assert (trace["down"] == trace["up"]).all()
+    assert trace["down"].sum() == sum(row["down"] for row in result.scores) * 40
+    for node, row in enumerate(result.scores):
+        rounds = len(values[node])
+        for way in ("down", "up"):
+            assert row[way] * 40 <= sum(1.02 * 8 * count + 1000 for count in values[node])
+            assert row[way] * 40 == pytest.approx(8 * sum(values[node]) + 64 * rounds)
+    for t, (down, nodes) in enumerate(zip(trace["down"], trace["nodes"], strict=True)):
+        kept = sum(counts[t] for counts in map(dict, values_by_round(40).values()) if t in counts)
+        assert down == 8 * kept + 64 * nodes
+
+
+def values_by_round(rounds):
+    """For each node the (round, values kept) in which it took part."""
+    from mast.exchange import Roster, stride_of
+
+    sketches = [mast.sketches.parse(text) for text in CAPACITIES]
+    roster = Roster(SEED, len(SHARES), stride_of(sketches), "independent", SHARES)
+    found = {node: [] for node in range(len(SHARES))}
+    for t in range(rounds):
+        for node, _ in roster.taking_part(t):
+            found[node].append((t, sketches[node].sample(119, roster.key(t, node)).indices.size))
+    return found
+
+
+def values_kept(rounds):
+    return [[count for _, count in pairs] for pairs in values_by_round(rounds).values()]
+
+
+def kill_twice(folder, moments, rounds):
+    """One run, disturbed by SIGKILL of some rank as soon as the trace has so many rounds."""
+    trace = folder / "out" / "trace.jsonl"
+    with Torchrun("-m", "mast.cluster", settings(folder, rounds), restarts=len(moments) + 1) as run:
+        for rank, moment in moments:
+            until(lambda moment=moment: rows_of(trace) >= moment or run.process.poll() is not None)
+            assert run.process.poll() is None, run.wait()
+            assert run.signal(rank, signal.SIGKILL)
+        code, printed = run.wait()
+    assert code == 0, printed
+    return checked(folder, rounds)
+
+
+def test_two_kills_and_the_same_bits(tmp_path):
+    """A node's rank dies in the middle, then the server's own."""
+    kill_twice(tmp_path, [(2, 17), (0, 160)], rounds=400)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(10))
+def test_ten_kills_and_the_same_bits(tmp_path, number):
+    """One of four ranks dies at a moment that the number decides, sometimes between two rounds' files."""
+    rank, moment = number % 4, 1 + int(mast.randomness.words(Key(number), 1, 0, 1)[0]) % 350
+    kill_twice(tmp_path, [(rank, moment)], rounds=400)
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_is_noticed(tmp_path):
+    """SIGSTOP: the others time out, torchrun ends the silent one and starts all again."""
+    trace = tmp_path / "out" / "trace.jsonl"
+    with Torchrun("-m", "mast.cluster", settings(tmp_path, 400, timeout=5.0), restarts=2) as run:
+        until(lambda: rows_of(trace) >= 20)
+        stopped = run.children()[1]
+        run.signal(1, signal.SIGSTOP)
+        code, printed = run.wait()
+    assert code == 0, printed
+    assert "lost another rank" in printed
+    assert "timeout of 5 s" in printed
+    assert not Path(f"/proc/{stopped}").exists()
+    checked(tmp_path, 400)
+
+
+def test_without_restarts_a_lost_rank_ends_the_run(tmp_path):
+    """Nobody is left waiting, and the next run continues from the checkpoint."""
+    path = settings(tmp_path, 300)
+    with Torchrun("-m", "mast.cluster", path, ranks=2) as run:
+        until(lambda: rows_of(tmp_path / "out" / "trace.jsonl") >= 20)
+        run.signal(1, signal.SIGKILL)
+        code, _ = run.wait()
+        assert code != 0
+    from mast.cluster import run as continue_here
+
+    continue_here(path)  # one rank has all nodes: the order of sums is the same
+    checked(tmp_path, 300)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("l2 = 0.01", "l3 = 0.01"), "unknown key 'l3' in [model]"),
+        (('"a1a"', '"missing.txt"'), "there is no file"),
+    ],
+    ids=["key", "file"],
+)
+def test_a_wrong_config_is_refused_on_rank_0_and_no_rank_hangs(tmp_path, change, said):
+    path = settings(tmp_path, 40)
+    path.write_text(path.read_text().replace(*change))
+    with Torchrun("-m", "mast.cluster", path, ranks=2) as run:
+        code, printed = run.wait()
+    assert code != 0
+    assert "exitcode  : 2" in printed
+    assert printed.count(said) == 1
+    assert "mast.cluster: " in printed
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_fault_that_only_another_rank_can_see(tmp_path):
+    """The second node's own file is damaged: rank 0 says so, and all end."""
+    good = tmp_path / "good.txt"
+    good.write_text("+1 1:1 3:2\n-1 2:1\n" * 4)
+    (tmp_path / "bad.txt").write_text("+1 1:1 3:nan\n-1 2:1\n")
+    path = settings(tmp_path, 5)
+    text = path.read_text().replace('file = "a1a"\nsplit = "interleaved"', 'files = ["good.txt", "bad.txt"]')
+    text = text.replace(json.dumps(CAPACITIES), '["identity", "identity"]').replace(json.dumps(SHARES), "1.0")
+    path.write_text(text.replace('shift = "v.npy"\n', ""))
+    with Torchrun("-m", "mast.cluster", path, ranks=2) as run:
+        code, printed = run.wait()
+    assert code != 0
+    assert "mast.cluster: rank 1: " in printed
+    assert "bad.txt" in printed
