@@ -1,0 +1,56 @@
+"""How to add a method: DSGD with momentum, x <- x - g m with m <- beta m + S' grad f(v + S(x - v)).
+
+    python examples/add_a_method.py
+
+Inside MAST this class would be a file in src/mast/methods, a name in the list of its __init__.py, and a line
+in RUNS of tests/test_run.py. The loop, traces, checkpoints and resumption come with that.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+import mast
+from mast.errors import ArgumentError
+from mast.methods import METHODS
+from mast.methods.base import SingleMethod, State, spread
+
+
+@dataclass
+class Moving(State):
+    """The state: all that a step remembers, as arrays and numbers. It is what a checkpoint holds."""
+
+    m: np.ndarray = None
+
+
+@dataclass
+class HeavyBall(SingleMethod):
+    """The fields are the options; `self.problem` is there from `prepare` on."""
+
+    name: ClassVar[str] = "heavy_ball"
+    beta: float = 0.5
+
+    def prepare(self) -> None:
+        if not 0 <= self.beta < 1:
+            raise ArgumentError(f"beta must lie in [0, 1), got {self.beta}")
+
+    def start(self, x0: np.ndarray) -> Moving:
+        return Moving(x0.copy(), m=np.zeros_like(x0))
+
+    def step(self, state: Moving, t: int, step_size: float) -> None:
+        S = self.draw(t)  # a function of the seed and of t
+        h = self.problem.objective.sketched_gradient(state.x, S, self.problem.shift)
+        state.m = self.beta * state.m + spread(state.x.size, S, h)
+        state.x -= step_size * state.m
+        state.gradients += self.terms
+
+
+METHODS[HeavyBall.name] = HeavyBall
+
+if __name__ == "__main__":
+    f = mast.Quadratic(np.diag([4.0, 2.0, 1.0, 0.5]), np.ones(4))
+    problem = mast.Problem(f, mast.PermK(2))
+    for method, options in (("dsgd", {}), ("heavy_ball", {"beta": 0.5})):
+        result = mast.minimize(problem, method, 100, step_size=0.06, x0=np.full(4, 3.0), **options)
+        print(method, "after 100 steps: f_D - f_D^inf =", result.rows[-1]["f_D"] - problem.infimum())
