@@ -42,7 +42,7 @@ wheel: $(VENV)/.release
 
 # Builds, then installs what was built into empty environments and tries it there.
 release: wheel $(VENV)/.test
-	MAST_DIST=dist $(BIN)/python -m pytest -m "slow or not slow" tests/test_release.py
+	MAST_DIST=dist $(BIN)/python -m pytest -m "slow or not slow" tests/release
 
 # Known vulnerabilities of the versions that MAST is tested with; fails where the advisories cannot be reached.
 audit: $(VENV)/.release
