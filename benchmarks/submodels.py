@@ -1,4 +1,4 @@
-"""A training step on a submodel against the dense step, and inference of one against a hand-built small model."""
+"""A training step on a submodel against the dense step; inference against a hand-built small model."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from torch import nn
 from mast import theory
 from mast.errors import ArgumentError, BiasedSketchError, NoGuaranteeError
 from mast.nn.curvature import Curvature, Loss, curvature
-from mast.nn.sparsifier import Shift, Sparsifier, sparsify
+from mast.nn.shifts import Shift
+from mast.nn.sparsifier import Sparsifier, sparsify
 from mast.nn.structure.drawing import Units
 from mast.nn.submodels import put_draw
 from mast.nn.tables import columns

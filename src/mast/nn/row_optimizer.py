@@ -5,7 +5,8 @@ state and updates of dropped units are never made.
 
 For plain SGD the result is that of masked training (`sparsify` and the usual loop): a dropped unit has no
 gradient there either. With momentum, Adam and their kind it is the *lazy* variant: the state of
-dropped units rests, where masked training would let it decay, and so does their weight decay. What one step of Adam
+dropped units rests, where masked training would let it decay, and so does their weight decay. What one step
+of Adam
 counts (its bias correction) is the steps of the run, not those in which a unit was kept.
 
 BatchNorm: kept channels update their running statistics, those of dropped channels rest (in masked training
@@ -64,7 +65,8 @@ class RowOptimizer:
             )
         if sk.shift is not None:
             raise ArgumentError(
-                "RowOptimizer needs shift=None: with a shift the dropped weights are v, and the model is not smaller"
+                "RowOptimizer needs shift=None: with a shift the dropped weights are v, and the model is "
+                "not smaller"
             )
         if not (isinstance(optimizer, type) and issubclass(optimizer, _KNOWN)):
             raise ArgumentError(
@@ -203,7 +205,8 @@ class RowOptimizer:
             or len(state["groups"]) != len(self.param_groups)
         ):
             raise ArgumentError(
-                f"the state is that of {state['kind']} in format {state['format']}, this is {kind} in format {FORMAT}"
+                f"the state is that of {state['kind']} in format {state['format']}, this is {kind} in "
+                f"format {FORMAT}"
             )
         x = self._x()
         for name, own in state["state"].items():
@@ -214,7 +217,8 @@ class RowOptimizer:
             for key, t in own.items():
                 if isinstance(t, Tensor) and t.dim() > 0 and t.shape != x[name].shape:
                     raise ArgumentError(
-                        f"the state's {key} of {name!r} has shape {tuple(t.shape)}, the parameter {tuple(x[name].shape)}"
+                        f"the state's {key} of {name!r} has shape {tuple(t.shape)}, the parameter "
+                        f"{tuple(x[name].shape)}"
                     )
         self.state = {name: {k: _copied(t) for k, t in own.items()} for name, own in state["state"].items()}
         for group, saved in zip(self.param_groups, state["groups"], strict=True):

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -17,6 +16,7 @@ from mast.nn.calls import Calls
 from mast.nn.drawing import Drawing, drawing_of
 from mast.nn.factors import Factor
 from mast.nn.sampling import sampled
+from mast.nn.shifts import Shift, shifts_of
 from mast.nn.structure import Structure, Structured, UnitDraw, structure_of
 from mast.nn.structure.choosing import choose_scaled
 from mast.nn.structure.drawing import Units
@@ -28,8 +28,6 @@ from mast.sketches import Sketch
 
 if TYPE_CHECKING:
     from mast.nn.report import Report
-
-Shift = None | str | Mapping[str, Tensor]
 
 
 def sparsify(
@@ -235,7 +233,8 @@ class Sparsifier:
         """A plain copy of the model with the weights v + S(x - v) of the draw (seed, step 0, node 0).
 
         With a structured sketch (`Neurons`, `Layers`) the copy is smaller: it has the kept units only, and
-        computes what the whole model computes with the weights of the draw. That needs v = 0 on what is dropped.
+        computes what the whole model computes with the weights of the draw. That needs v = 0 on what is
+        dropped.
 
         Parameters
         ----------
@@ -342,24 +341,4 @@ class Sparsifier:
         self._calls.check()
 
     def _shifts(self, shift: Shift) -> dict[str, Tensor] | None:
-        if shift is None:
-            return None
-        if isinstance(shift, str):
-            if shift != "init":
-                raise ArgumentError(
-                    f'shift is None, "init", or a mapping from names to tensors, got {shift!r}'
-                )
-            return {w.name: w.parameter.detach().clone() for w in self.weights}
-        shifts = {}
-        for w in self.weights:
-            v = shift.get(w.name)
-            if v is None:
-                raise ArgumentError(f"the shift has no tensor for the sketched parameter {w.name!r}")
-            if v.shape != w.shape:
-                raise ArgumentError(
-                    f"the shift of {w.name!r} has shape {tuple(v.shape)}, the parameter {tuple(w.shape)}"
-                )
-            if not torch.isfinite(v).all():
-                raise ArgumentError(f"the shift of {w.name!r} holds NaN or infinity")
-            shifts[w.name] = v.detach().to(w.parameter, copy=True)
-        return shifts
+        return shifts_of(self.weights, shift)

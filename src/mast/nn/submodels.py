@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def submodel(sk: Sparsifier, which: int | Key | UnitDraw, calibrate: Iterable[Any] | None) -> nn.Module:
-    """A plain copy of the model with the weights v + S(x - v) of a draw, in eval mode; of units, a smaller one."""
+    """A plain copy of the model with the weights v + S(x - v) of a draw, in eval mode; smaller, of units."""
     if sk.structure is not None:
         model = smaller(sk, which if isinstance(which, UnitDraw) else sk.draw(which))
     elif isinstance(which, UnitDraw):
@@ -52,7 +52,7 @@ def smaller(sk: Sparsifier, draw: UnitDraw, source: nn.Module | None = None) -> 
 
 
 def _shifted(name: str, part: Part | None, v: Tensor, y: Tensor) -> None:
-    """v + S(x - v) on the kept entries; an error if v is not 0 on dropped ones: a smaller model lacks them."""
+    """v + S(x - v) on the kept entries; an error if v is not 0 on dropped ones, which are gone."""
     if part is None:
         lost = bool(torch.count_nonzero(v))
     else:
@@ -61,7 +61,8 @@ def _shifted(name: str, part: Part | None, v: Tensor, y: Tensor) -> None:
         lost = bool(torch.count_nonzero(Slice(v.shape, rows).take(v)) != torch.count_nonzero(kept))
     if lost:
         raise ArgumentError(
-            f"the shift of {name!r} is not 0 on what this draw drops, so the sparsified model is not a smaller "
+            f"the shift of {name!r} is not 0 on what this draw drops, so the sparsified model is not a "
+            f"smaller "
             "one: with a shift a submodel is the base v plus a delta; write it with save_delta()"
         )
     if part is None:

@@ -1,4 +1,4 @@
-"""Models of many shapes, in float64, with statistics and affine norms that are far from their initial values."""
+"""Models of many shapes, in float64, with statistics and affine norms far from their initial values."""
 
 from __future__ import annotations
 
@@ -138,7 +138,8 @@ if torch is not None:
 
     def _transposed():
         return nn.Sequential(
-            nn.Conv2d(1, 6, 3, 2), nn.BatchNorm2d(6), nn.Softplus(), nn.ConvTranspose2d(6, 5, 2, 2), nn.Tanh(),
+            nn.Conv2d(1, 6, 3, 2), nn.BatchNorm2d(6), nn.Softplus(), nn.ConvTranspose2d(6, 5, 2, 2),
+            nn.Tanh(),
             nn.Upsample(scale_factor=2), nn.ZeroPad2d(1), nn.Conv2d(5, 2, 3),
         )  # fmt: skip
 

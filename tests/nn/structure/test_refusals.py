@@ -94,6 +94,15 @@ def test_what_is_refused_can_be_left_out():
     assert sk.submodel(0)[0].out_features == 2
 
 
+class Whole(nn.Module):
+    def __init__(self, net, last):
+        super().__init__()
+        self.net, self.last = net, last
+
+    def forward(self, x):
+        return self.last(self.net(x))
+
+
 def test_the_last_touch_to_an_output_is_fine():
     for last in (
         lambda x: F.log_softmax(x, -1),
@@ -102,27 +111,22 @@ def test_the_last_touch_to_an_output_is_fine():
         lambda x: x.view(-1, 2),
     ):
         model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-
-        class Whole(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.net, self.last = model, last
-
-            def forward(self, x):
-                return self.last(self.net(x))
-
-        spaces, _ = find_spaces(Whole())
+        spaces, _ = find_spaces(Whole(model, last))
         assert [s.name for s in spaces] == ["net.0.weight"]
 
 
 def test_pinned_with_a_reason():
-    for model, name, reason in (
-        (nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2)), "0.weight", "LayerNorm"),
-        (nn.Sequential(nn.Conv1d(2, 8, 1), nn.Conv1d(8, 8, 1, groups=2), nn.Conv1d(8, 6, 1), nn.Conv1d(6, 1, 1)), "0.weight", "2 groups"),
-        (nn.Sequential(nn.Conv1d(2, 8, 1), nn.GroupNorm(1, 8), nn.Conv1d(8, 6, 1), nn.Conv1d(6, 1, 1)), "0.weight", "GroupNorm"),
-    ):  # fmt: skip
+    def convolutions(middle):
+        return nn.Sequential(nn.Conv1d(2, 8, 1), middle, nn.Conv1d(8, 6, 1), nn.Conv1d(6, 1, 1))
+
+    linear = (nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2))
+    for model, reason in (
+        (nn.Sequential(*linear), "LayerNorm"),
+        (convolutions(nn.Conv1d(8, 8, 1, groups=2)), "2 groups"),
+        (convolutions(nn.GroupNorm(1, 8)), "GroupNorm"),
+    ):
         spaces, others = find_spaces(model)
-        assert reason in others[name]
+        assert reason in others["0.weight"]
         assert [s.name for s in spaces] == ["2.weight"]
 
 

@@ -83,7 +83,7 @@ def _quiet():
 
 
 class Lazy:
-    """The lazy variant the long way: the torch optimizer on whole tensors, then dropped entries are put back."""
+    """The lazy variant the long way: the optimizer on whole tensors, then dropped entries are put back."""
 
     def __init__(self, sk, kind, **options):
         self.sk = sk
@@ -233,7 +233,7 @@ def test_frozen_parameters_stay(zoo):
 
 
 def test_refusals(zoo):
-    model, inputs = zoo.make("mlp")
+    model, _ = zoo.make("mlp")
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)))
     rows = mast.nn.RowOptimizer(sk, torch.optim.SGD, lr=0.1)
     with pytest.raises(mast.MastError, match="after"):

@@ -68,7 +68,8 @@ class BranchStructure(Structure):
         if any(branch.keep is not None for branch in self.branches):
             if not isinstance(inner, Bernoulli):
                 raise ArgumentError(
-                    f"keep gives branches a keep probability of their own, which only Bernoulli sketches can have, "
+                    f"keep gives branches a keep probability of their own, which only Bernoulli sketches "
+                    f"can have, "
                     f"not {inner!r}; keep = 1 leaves a branch out"
                 )
             each = np.broadcast_to(inner.keep, len(self.branches))

@@ -1,6 +1,7 @@
 """Residual branches: what is added to a value that it was made of, found from the graph.
 
-An addition x + f(x) has the branch f(x). It can be dropped whole if something at its end carries a scale: the last
+An addition x + f(x) has the branch f(x). It can be dropped whole if something at its end carries a scale:
+the last
 weight with its bias, the last affine norm, or a parameter that it is multiplied with.
 """
 
@@ -22,12 +23,16 @@ _ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
 _PRODUCTS = (operator.mul, operator.imul, torch.mul, "mul", "mul_")
 # Modules that make 0 of 0, so that a branch whose last weight is 0 is 0.
 _ZERO_STAYS = (
-    nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU,
-    nn.SiLU, nn.Tanh, nn.ELU, nn.CELU, nn.SELU, nn.Mish, nn.Hardswish, nn.Hardshrink, nn.Softshrink, nn.Tanhshrink,
-    nn.Softsign, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.Flatten,
+    nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.ReLU, nn.ReLU6, nn.LeakyReLU,
+    nn.GELU,
+    nn.SiLU, nn.Tanh, nn.ELU, nn.CELU, nn.SELU, nn.Mish, nn.Hardswish, nn.Hardshrink, nn.Softshrink,
+    nn.Tanhshrink,
+    nn.Softsign, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d,
+    nn.Flatten,
 )  # fmt: skip
 _NAMES_WITH_ZERO = {
-    "dropout", "dropout2d", "relu", "leaky_relu", "gelu", "silu", "tanh", "permute", "transpose", "contiguous",
+    "dropout", "dropout2d", "relu", "leaky_relu", "gelu", "silu", "tanh", "permute", "transpose",
+    "contiguous",
     "view", "reshape", "flatten", "clone",
 }  # fmt: skip
 _FUNCTIONS_WITH_ZERO = frozenset(
@@ -104,14 +109,16 @@ def _branch(
     while True:
         if len(node.users) > 1:
             raise ArgumentError(
-                f"the end of a residual branch, {_where(bare, node)}, is used elsewhere too: it cannot be dropped"
+                f"the end of a residual branch, {_where(bare, node)}, is used elsewhere too: it cannot be "
+                f"dropped"
             )
         scaled = _tail(bare, node, names)
         if scaled:
             return Branch(scaled, addition, output, trunk, node)
         if not _zero_stays(bare, node):
             raise ArgumentError(
-                f"a residual branch ends in {_where(bare, node)}, which carries no scale: it should end in a linear "
+                f"a residual branch ends in {_where(bare, node)}, which carries no scale: it should end in "
+                f"a linear "
                 "layer, a convolution or an affine norm"
             )
         node = node.all_input_nodes[0]
@@ -179,7 +186,8 @@ def _no_tensor_twice(bare: nn.Module, found: list[Branch], calls: Mapping[str, i
         for name in branch.scaled:
             if name in seen or uses[id(parameters[name])] > 1:
                 raise ArgumentError(
-                    f"the parameter {name!r} ends a residual branch and is used in another place too, where its scale "
+                    f"the parameter {name!r} ends a residual branch and is used in another place too, "
+                    f"where its scale "
                     "would act as well"
                 )
             seen.add(name)

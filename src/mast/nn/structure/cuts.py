@@ -1,10 +1,12 @@
 """A cut: which slices of which tensors a draw leaves, and the small dense model they make.
 
 All that a machine needs to train its part of a model is the skeleton, the key of the draw, and the values of
-the cut: `cut.gather(x)` sends them, `cut.module(values)` is the small model with the weights y = S x, `cut.gradient`
+the cut: `cut.gather(x)` sends them, `cut.module(values)` is the small model with the weights y = S x,
+`cut.gradient`
 gives S'grad in the same order, `cut.add` brings a change home. Time, memory and bytes follow what is kept.
 
-The order of the values: parameters as `named_parameters` gives them, each the kept entries in row-major order.
+The order of the values: parameters as `named_parameters` gives them, each the kept entries in row-major
+order.
 """
 
 from __future__ import annotations
@@ -177,7 +179,8 @@ class Cut:
                     b.data = torch.zeros((), dtype=b.dtype, device=device)
                 else:
                     raise ArgumentError(
-                        f"the buffer {name!r} is needed, and only its shape is known: pass buffers= if it is of "
+                        f"the buffer {name!r} is needed, and only its shape is known: pass buffers= if it "
+                        f"is of "
                         "floating point, or use a model with values"
                     )
 
@@ -224,7 +227,8 @@ def _dtype(tensors: Any) -> torch.dtype:
 def _check(values: Tensor, count: int) -> None:
     if values.dim() != 1 or len(values) != count or not values.is_contiguous():
         raise ArgumentError(
-            f"this cut has {count} values in one contiguous dimension, got a tensor of shape {tuple(values.shape)}"
+            f"this cut has {count} values in one contiguous dimension, got a tensor of shape "
+            f"{tuple(values.shape)}"
         )
 
 

@@ -57,7 +57,7 @@ class UnitDraw:
 
 
 class Spread(Factor):
-    """Scales that are the same along all dimensions but one: multiplied by broadcasting, never written out."""
+    """Scales that are the same along all dimensions but one: they are broadcast, never written out."""
 
     def __init__(self, scales: Tensor) -> None:
         self.scales = scales  # with as many dimensions as the parameter
@@ -170,7 +170,8 @@ def _of_space(sketch: Sketch, space: Space) -> Sketch:
         if space.keep is not None:
             if not isinstance(sketch, Bernoulli) or isinstance(sketch.keep, np.ndarray):
                 raise ArgumentError(
-                    f"keep gives the units a keep probability of their own ({space.keep:g}), which only Bernoulli "
+                    f"keep gives the units a keep probability of their own ({space.keep:g}), which only "
+                    f"Bernoulli "
                     f"sketches can have, not {sketch!r}; keep = 1 leaves units out"
                 )
             return type(sketch)(space.keep)

@@ -51,7 +51,8 @@ def find_spaces(
             others[space.name] = reason
         elif joint.refused:
             raise ArgumentError(
-                f"the {joint.units()} units of {space.name!r} cannot be dropped: {joint.refused[0]}. Leave them "
+                f"the {joint.units()} units of {space.name!r} cannot be dropped: {joint.refused[0]}. Leave "
+                f"them "
                 f"out with keep={{{space.name!r}: 1}}, or sketch single weights"
             )
         else:

@@ -1,63 +1,22 @@
 """Walking a model's graph: which dimension of each intermediate value holds which units.
 
 A value carries the units of one joint along one dimension, or none that could be dropped. Rules
-(`mast.nn.structure.modules` for modules, `mast.nn.structure.functions` for the rest) say what each operation makes of
-it. What has no rule, pins: its units are never dropped. If weights follow behind it, so that it is
-not just the last touch to an output, the model is refused, by the name of the module.
+(`mast.nn.structure.modules` for modules, `mast.nn.structure.functions` for the rest) say what each
+operation makes of it. What has no rule, pins: its units are never dropped. If weights follow behind it, so
+that it is not just the last touch to an output, the model is refused, by the name of the module.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, fx, nn
 
 from mast.errors import ArgumentError
-from mast.nn.structure.spaces import Joint, Ledger, Role
-
-
-@dataclass(frozen=True)
-class Value:
-    """What is known of an intermediate tensor. Dimensions are counted from the end, as in -1."""
-
-    joint: Joint | None = None  # None: it carries no units that could be dropped
-    dim: int = -1
-    run: int | None = 1  # entries a unit; None: as many as there are after flattening
-    rank: int | None = None
-    parameter: str | None = None  # it is this parameter or buffer itself
-    shape: tuple[int, ...] = ()  # of that
-    refused: str = ""  # it was made of units by something that has no rule
-
-    def free(self, rank: int | None = None) -> Value:
-        """A value without units."""
-        return Value(rank=rank)
-
-
-@dataclass(frozen=True)
-class Size:
-    """The length of one dimension of a value (or, with dim None, its whole shape)."""
-
-    value: Value
-    dim: int | None = None
-
-    @property
-    def changes(self) -> bool:
-        """Whether a smaller model has another length here."""
-        return self.value.joint is not None and (self.dim is None or self.of_units is not False)
-
-    @property
-    def of_units(self) -> bool | None:
-        """Whether it is the dimension of the units; None if that is not known."""
-        if self.dim is None or self.value.joint is None:
-            return None
-        if self.dim < 0:
-            return self.dim == self.value.dim
-        if self.value.rank is None:
-            return False if self.dim == 0 else None
-        return self.dim - self.value.rank == self.value.dim
-
+from mast.nn.structure.carried import Value, sizes_in, values_in
+from mast.nn.structure.spaces import Ledger, Role
 
 ModuleRule = Callable[["Flow", str, nn.Module, list[Any], dict[str, Any]], Any]
 FunctionRule = Callable[["Flow", str, list[Any], dict[str, Any]], Any]
@@ -126,7 +85,7 @@ class Flow:
         self.ledger.attach(value.joint, name, weight_dim, Role.CONSUMES, where, run)
 
     def pass_through(self, where: str, value: Value, tensors: list[tuple[Tensor | None, int]]) -> Value:
-        """Tensors that act on each unit by itself, such as a norm's weight: cut like what produced the units."""
+        """Tensors that act on each unit by itself, such as a norm's weight: cut like its producers."""
         if value.joint is None:
             for t, d in tensors:
                 if t is not None:
@@ -227,7 +186,7 @@ class Flow:
         if node.op == "get_attr":
             return self._attribute(str(node.target), node)
         if node.op == "output":
-            for value in _values_in(args):
+            for value in values_in(args):
                 self.pin(value, "they are the model's output")
             return None
         if node.op == "call_module":
@@ -240,9 +199,9 @@ class Flow:
 
     def without_rule(self, where: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Units that get into something unknown."""
-        for value in _values_in([args, kwargs]):
+        for value in values_in([args, kwargs]):
             self.refuse(where, value, "has no rule that says what becomes of units")
-        for size in _sizes_in([args, kwargs]):
+        for size in sizes_in([args, kwargs]):
             if size.changes:
                 self.refuse(
                     where, size.value, "computes with the number of units, which differs in a submodel"
@@ -253,7 +212,7 @@ class Flow:
         module = self.model.get_submodule(name)
         where = f"the module {name!r} ({type(module).__name__})"
         if self.opaque(name):
-            for value in _values_in([args, kwargs]):
+            for value in values_in([args, kwargs]):
                 self.pin(value, f"{where} is left out")
             self._pin_parameters(module, f"{where} is left out")
             return Value()
@@ -295,26 +254,6 @@ class Flow:
 
     def _known(self, argument: Any) -> Any:
         return fx.node.map_arg(argument, lambda node: self.values[node])
-
-
-def _values_in(tree: Any) -> list[Value]:
-    if isinstance(tree, Value):
-        return [tree]
-    if isinstance(tree, list | tuple):
-        return [v for item in tree for v in _values_in(item)]
-    if isinstance(tree, dict):
-        return [v for item in tree.values() for v in _values_in(item)]
-    return []
-
-
-def _sizes_in(tree: Any) -> list[Size]:
-    if isinstance(tree, Size):
-        return [tree]
-    if isinstance(tree, list | tuple):
-        return [v for item in tree for v in _sizes_in(item)]
-    if isinstance(tree, dict):
-        return [v for item in tree.values() for v in _sizes_in(item)]
-    return []
 
 
 def _weights_follow(graph: fx.Graph, model: nn.Module) -> set[fx.Node]:

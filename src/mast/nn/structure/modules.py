@@ -8,17 +8,18 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from mast.nn.structure.flow import Flow, ModuleRule, Value
+from mast.nn.structure.carried import Value
+from mast.nn.structure.flow import Flow, ModuleRule
+from mast.nn.structure.shapes import Arguments, Options, first, flattened
 from mast.nn.structure.spaces import Role
-
-Arguments = list[Any]
-Options = dict[str, Any]
 
 _CONVOLUTIONS: dict[Any, int] = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
 _TRANSPOSED: dict[Any, int] = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
 _ENTRYWISE = (
-    nn.Identity, nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.Mish, nn.ELU, nn.CELU, nn.SELU, nn.LeakyReLU, nn.RReLU,
-    nn.Sigmoid, nn.LogSigmoid, nn.Tanh, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Hardshrink, nn.Softshrink,
+    nn.Identity, nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.Mish, nn.ELU, nn.CELU, nn.SELU, nn.LeakyReLU,
+    nn.RReLU,
+    nn.Sigmoid, nn.LogSigmoid, nn.Tanh, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Hardshrink,
+    nn.Softshrink,
     nn.Softplus, nn.Softsign, nn.Tanhshrink, nn.Threshold,
     nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
 )  # fmt: skip
@@ -43,7 +44,7 @@ def named(name: str, module: nn.Module) -> str:
 
 
 def kind(module: nn.Module) -> type[nn.Module]:
-    """The class that decides what the module does: a subclass that keeps its parent's forward counts as that."""
+    """The class that decides what a module does: a subclass with its parent's forward counts as that."""
     for base in type(module).__mro__:
         if base in RULES and type(module).forward is base.forward:
             return base
@@ -53,12 +54,6 @@ def kind(module: nn.Module) -> type[nn.Module]:
 def rule_for(module: nn.Module) -> ModuleRule | None:
     """The rule of a module, if there is one."""
     return RULES.get(kind(module))
-
-
-def first(args: Arguments, options: Options) -> Value:
-    """The value that a module is called with."""
-    found = args[0] if args else next(iter(options.values()), None)
-    return found if isinstance(found, Value) else Value()
 
 
 def linear(flow: Flow, name: str, module: nn.Module, args: Arguments, options: Options) -> Value:
@@ -160,8 +155,6 @@ def spatial(flow: Flow, name: str, module: nn.Module, args: Arguments, options: 
 
 def flatten(flow: Flow, name: str, module: nn.Module, args: Arguments, options: Options) -> Value:
     """As the function."""
-    from mast.nn.structure.functions import flattened
-
     assert isinstance(module, nn.Flatten)
     return flattened(flow, named(name, module), first(args, options), module.start_dim, module.end_dim)
 

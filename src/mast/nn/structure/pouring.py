@@ -1,6 +1,7 @@
 """A pool: one small model that takes the weights of one cut after the other.
 
-Its modules stay the same where they can, and the memory of the weights is one buffer that is used again at each
+Its modules stay the same where they can, and the memory of the weights is one buffer that is used again at
+each
 step. The parameters are new ones each time: a graph that is still alive keeps the shape of the old.
 """
 
@@ -17,7 +18,7 @@ from mast.nn.structure.structures import Structure, UnitStructure
 
 
 class Places:
-    """Where a model keeps its tensors, found once: looking them up is then quick, and finds replaced ones too."""
+    """Where a model keeps its tensors, found once: looking them up is quick, and finds replaced ones."""
 
     def __init__(self, model: nn.Module) -> None:
         self._parameters = _places(model, "_parameters", [name for name, _ in model.named_parameters()])

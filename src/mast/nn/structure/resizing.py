@@ -22,7 +22,7 @@ def template(model: nn.Module) -> nn.Module:
 
 
 def replace_attention(model: nn.Module, bare: nn.Module, name: str) -> None:
-    """Put a module for any number of heads in the place of an `nn.MultiheadAttention`, with its parameters."""
+    """Put a module for any number of heads in the place of an attention, with its parameters."""
     old, shaped = model.get_submodule(name), bare.get_submodule(name)
     assert isinstance(old, nn.MultiheadAttention)
     assert isinstance(shaped, nn.MultiheadAttention)

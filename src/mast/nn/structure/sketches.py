@@ -74,7 +74,8 @@ class Structured(Sketch):
 class Neurons(Structured):
     """Hidden units live or die whole: features of Linear, channels of Conv, heads and MLP units of attention.
 
-    Each layer's units have a draw of their own. The scale is on a unit's outgoing weights, so that training is that of
+    Each layer's units have a draw of their own. The scale is on a unit's outgoing weights, so that training
+    is that of
     inverted dropout on units, and a submodel is a smaller dense network.
 
     >>> import mast, torch

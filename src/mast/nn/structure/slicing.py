@@ -89,7 +89,7 @@ class Slice:
 
     @cached_property
     def _simple(self) -> bool:
-        """Whether only the first two dimensions are cut: rows, columns, and an inner part that stays whole."""
+        """Whether only the first two dimensions are cut: rows and columns, of inner parts that stay whole."""
         return max(self.kept) < 2
 
     @cached_property

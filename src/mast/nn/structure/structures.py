@@ -167,7 +167,7 @@ class UnitStructure(Structure):
 def structure_of(
     model: nn.Module, sketch: Sketch, keep: Mapping[str, float] | None = None, where: Where | None = None
 ) -> Structure:
-    """The structure that a sketch acts on: `Neurons` or `Layers`. Values are not needed (meta device is fine).
+    """The structure that a sketch acts on: `Neurons` or `Layers`. Shapes suffice: the meta device is fine.
 
     >>> import mast
     >>> from torch import nn

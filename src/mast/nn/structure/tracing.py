@@ -30,7 +30,8 @@ def skeleton(model: nn.Module) -> nn.Module:
         own = [t for t in (*module._parameters.values(), *module._buffers.values()) if t is not None]
         if not all(isinstance(t, Tensor) and t.is_meta for t in own):
             raise ArgumentError(
-                f"the module {name or 'at the root'!r} ({type(module).__name__}) makes its tensors anew when it "
+                f"the module {name or 'at the root'!r} ({type(module).__name__}) makes its tensors anew "
+                f"when it "
                 "is copied, so its structure cannot be found"
             )
     return bare
@@ -54,7 +55,8 @@ def trace(model: nn.Module, is_leaf: Callable[[nn.Module, str], bool]) -> fx.Gra
         what = f"the module {name!r}" if name else "the model"
         raise ArgumentError(
             f"the structure of {what} ({type(module).__name__}) cannot be followed by torch.fx: "
-            f"{str(error).splitlines()[0] if str(error) else type(error).__name__}. Its forward() depends on the values "
+            f"{str(error).splitlines()[0] if str(error) else type(error).__name__}. Its forward() depends "
+            f"on the values "
             "or sizes of its inputs; sketch single weights instead, or leave it out with "
             f"keep={{'{name + '.' if name else ''}*': 1}}"
         ) from error
