@@ -21,7 +21,8 @@ def make(folder: Path, days: int = 2) -> tuple[Path, Path, Path]:
     new = ["req", "-newkey", "rsa:2048", "-nodes", "-sha256"]
     openssl(
         *new, "-x509", "-days", str(days), "-subj", "/CN=a MAST federation",
-        "-addext", "keyUsage=critical,keyCertSign,cRLSign", "-keyout", str(authority_key), "-out", str(authority),
+        "-addext", "keyUsage=critical,keyCertSign,cRLSign",
+        "-keyout", str(authority_key), "-out", str(authority),
     )  # fmt: skip
     openssl(*new, "-subj", "/CN=127.0.0.1", "-keyout", str(key), "-out", str(request))
     openssl(

@@ -92,7 +92,11 @@ class Federation:
 
     def start_node(self, partition: int) -> None:
         """Start the SuperNode of a client."""
-        secure = ["--insecure"] if self.certificates is None else ["--root-certificates", str(self.certificates[0])]
+        secure = (
+            ["--insecure"]
+            if self.certificates is None
+            else ["--root-certificates", str(self.certificates[0])]
+        )
         self.processes.start(
             f"supernode-{partition}", "flower-supernode", *secure,
             "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1", "--port", str(free_port()),
@@ -110,7 +114,15 @@ class Federation:
 
     def submit(self, run_config: str) -> str:
         """Hand the app to the SuperLink; the number of the run."""
-        command = ["run", str(APP), "here", "--run-config", f"nodes={self.nodes} {run_config}", "--format", "json"]
+        command = [
+            "run",
+            str(APP),
+            "here",
+            "--run-config",
+            f"nodes={self.nodes} {run_config}",
+            "--format",
+            "json",
+        ]
         if self.simulation:
             resources = "client-resources-num-cpus=1 init-args-num-cpus=2"
             command += ["--federation-config", f"num-supernodes={self.nodes} {resources}"]
@@ -168,7 +180,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--run-config", default="", help="what differs from pyproject.toml: 'rounds=10 ...'")
     parser.add_argument("--out", type=Path, help="folder for checkpoint, model, report and plot")
     parser.add_argument("--tls", action="store_true", help="make certificates and encrypt all connections")
-    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for the whole run (default: 600)")
+    parser.add_argument(
+        "--timeout", type=float, default=600.0, help="seconds for the whole run (default: 600)"
+    )
     return parser.parse_args()
 
 

@@ -76,8 +76,7 @@ class Accounts:
         """The round ends."""
         for node in answered:
             self.answers[node] += 1
-        names = sorted({name for said in self._said for name in said})
-        means = {name: mean([said[name] for said in self._said if name in said]) for name in names}
+        means = means_of(self._said)
         self.rows.append(Row(t, seconds, busy, invited, len(answered), self._down, self._up, means))
         self._down, self._up, self._said = 0, 0, []
 
@@ -105,6 +104,12 @@ class Accounts:
         """From a checkpoint."""
         rows = [Row(**row) for row in said["rows"]]
         return cls(said["down"], said["up"], said["messages"], said["answers"], rows)
+
+
+def means_of(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each name over the rows that have it."""
+    names = sorted({name for row in rows for name in row})
+    return {name: mean([row[name] for row in rows if name in row]) for name in names}
 
 
 def mean(values: Sequence[float]) -> float:

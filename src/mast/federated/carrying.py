@@ -11,16 +11,16 @@ from flwr.serverapp import Grid
 
 from mast.errors import ArgumentError
 
-POLL = 0.25  # seconds between two looks for replies
+FIRST_LOOK, LAST_LOOK = 0.02, 0.5  # seconds between two looks for replies, less and less often
 
 
-def send(grid: Grid, messages: Sequence[Message], timeout: float, poll: float = POLL) -> list[Message]:
+def send(grid: Grid, messages: Sequence[Message], timeout: float) -> list[Message]:
     """Send messages and wait for the replies, at most `timeout` seconds.
 
     Flower's own ``grid.send_and_receive`` looks for replies every three seconds only.
     """
     waiting = {name for name in grid.push_messages(messages) if name} if messages else set()
-    deadline = time.monotonic() + timeout
+    deadline, pause = time.monotonic() + timeout, FIRST_LOOK
     replies: list[Message] = []
     while waiting:
         came = list(grid.pull_messages(list(waiting)))
@@ -28,7 +28,8 @@ def send(grid: Grid, messages: Sequence[Message], timeout: float, poll: float = 
         waiting -= {reply.metadata.reply_to_message_id for reply in came}
         if not waiting or time.monotonic() > deadline:
             break
-        time.sleep(poll)
+        time.sleep(pause)
+        pause = min(1.3 * pause, LAST_LOOK)
     return replies
 
 

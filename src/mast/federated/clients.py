@@ -95,7 +95,7 @@ def known_facts(make: Make, message: Message, context: Context) -> Message:
 def trained(make: Make, message: Message, context: Context) -> Message:
     """The answer to a message with values."""
     worker = client_of(make, context).worker
-    asked = unpack(message.content)
+    [asked] = unpack(message.content)
     _check_node(asked.header.node, context)
     config = message.content.get(CONFIG)
     if hasattr(worker, "config"):
@@ -106,19 +106,21 @@ def trained(make: Make, message: Message, context: Context) -> Message:
 
 
 def scored(make: Make, message: Message, context: Context) -> Message:
-    """The score of the submodel that a message holds."""
+    """The scores of the submodels that a message holds."""
     own = client_of(make, context)
-    asked = unpack(message.content)
-    _check_node(asked.header.node, context)
-    asked.expect(replace(asked.header, run=own.worker.run))
-    part = own.worker.capacity.part(asked.header.key)
-    if part.count != asked.header.count:
-        raise ArgumentError(
-            f"node {asked.header.node} got {asked.header.count} values to score, but its sketch "
-            f"({own.worker.capacity.label}) keeps {part.count}: server and client have different sketches"
-        )
-    result = {} if own.evaluate is None else evaluated(own, part, asked.values)
-    return Message(RecordDict({METRICS: metric_record(result)}), reply_to=message)
+    records: dict[str, Any] = {}
+    for i, asked in enumerate(unpack(message.content)):
+        _check_node(asked.header.node, context)
+        asked.expect(replace(asked.header, run=own.worker.run))
+        part = own.worker.capacity.part(asked.header.key)
+        if part.count != asked.header.count:
+            raise ArgumentError(
+                f"node {asked.header.node} got {asked.header.count} values to score, but its sketch "
+                f"({own.worker.capacity.label}) keeps {part.count}: server and client have different sketches"
+            )
+        result = {} if own.evaluate is None else evaluated(own, part, asked.values)
+        records[f"{METRICS}-{i}"] = metric_record(result)
+    return Message(RecordDict(records), reply_to=message)
 
 
 def evaluated(own: Client, part: Part, values: Values) -> Mapping[str, float]:

@@ -2,22 +2,22 @@
 
 The estimate of the gradient is h = (1/M) sum_i w_i answer_i over the clients that answered. Client i is
 invited in a round with probability q_i (the roster's doing, so known) and, if invited, answers with
-probability r_i (the world's doing). With c_i = 1/q_i the weights that an invited client has if nobody drops out:
+probability r_i (the world's doing). Let c_i = 1/q_i be its weight if nobody drops out.
 
-===================  ====================  =======================================================================
-`answering`          w_i                   unbiased
-===================  ====================  =======================================================================
-r_i, known           c_i / r_i             always, if dropping out does not depend on draw, data or round; a round
-                                           without answers is part of it (h = 0)
-"unknown"            c_i * invited /       given that somebody answered, if all clients drop out alike (all r_i
-                     answered              equal, independent or exchangeable); rounds without answers do nothing.
-                                           With different r_i it is biased towards the reliable ones
-"always" (r_i = 1)   c_i                   if nobody drops out; else h is too short, by r_i in each client's part
-===================  ====================  =======================================================================
+==================  ====================  ===============================================================
+`answering`         w_i                   unbiased
+==================  ====================  ===============================================================
+r_i, known          c_i / r_i             always, if dropping out does not depend on draw, data or point;
+                                          a round without answers is part of it (h = 0)
+"unknown"           c_i * invited /       given that somebody answers, if all clients drop out alike (all
+                    answered              r_i equal and independent); a round without answers does not
+                                          move x. With different r_i: biased towards the reliable ones
+"always"            c_i                   if nobody drops out; else client i's part is too short by r_i
+==================  ====================  ===============================================================
 
-Dropping out that is not random, such as a client that fails when its submodel is large, or that is never
-there at night when its data would matter, cannot be corrected by any weight: the method then minimises another mean,
-with the weights that the clients effectively have (`effective_weights`).
+Dropping out that is not random, such as that of a client that fails whenever its submodel is large, is
+corrected by no weight: the method then minimises another mean, with the weights that the clients have in
+effect (`effective_weights`).
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Dropouts:
             r = np.empty(0)
         if r.ndim != 1 or r.size not in (1, self.nodes) or not ((r > 0) & (r <= 1)).all():
             raise ArgumentError(
-                '`answering` is "unknown", "always", or the probability in (0, 1] that an invited client answers, '
-                f"one for all or one for each of the {self.nodes}; got {self.answering!r}"
+                '`answering` is "unknown", "always", or the probability in (0, 1] that an invited client '
+                f"answers, one for all or one for each of the {self.nodes}; got {self.answering!r}"
             )
         return np.broadcast_to(r, (self.nodes,))
 
@@ -86,8 +86,10 @@ class Dropouts:
 
 
 def effective_weights(answering: Any, rates: Sequence[float]) -> Array:
-    """The mean weight E[w_i; i answers] of each client, all invited, if client i answers with probability
-    rates[i], independently. All ones is unbiased; the method minimises the mean of f_i with these weights.
+    """The mean weight E[w_i; i answers] of each client, all invited.
+
+    Client i answers with probability rates[i], independently. All ones is unbiased; else the method
+    minimises the mean of the f_i with these weights.
 
     For "unknown", rounds without answers do not count. Exact, by listing who may answer: up to 20 clients.
 

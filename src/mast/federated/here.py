@@ -45,9 +45,7 @@ class LocalGrid(Grid):
     ) -> None:
         self.app, self.answers = app, answers
         # As Flower's, the ids are large numbers without order.
-        by_id = {
-            1 + int(uniform(Key(run_id, 0, i), Purpose.CHOICE) * 2**62): i for i in range(nodes)
-        }
+        by_id = {1 + int(uniform(Key(run_id, 0, i), Purpose.CHOICE) * 2**62): i for i in range(nodes)}
         self.contexts = {
             node_id: Context(
                 run_id=run_id,
@@ -71,7 +69,12 @@ class LocalGrid(Grid):
         return None
 
     def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
     ) -> Message:
         """A message, as Flower's older programs make them."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
@@ -112,7 +115,7 @@ class LocalGrid(Grid):
 
 
 def _be_somebody(run_id: int) -> None:
-    """Flower's messages name the process that makes them; a process that no engine started has no name yet."""
+    """Flower's messages name the process that makes them; one that no engine started has no name yet."""
     for name, value in (("run_id", run_id), ("task_id", run_id), ("node_id", 1)):
         try:
             getattr(TaskIdentity, name)

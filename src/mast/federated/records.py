@@ -23,34 +23,37 @@ FACTS = "query.facts"  #: the kind that asks for what theory needs to know
 PARTITION = "partition-id"
 
 
-def pack(message: Message, **others: ConfigRecord | MetricRecord) -> RecordDict:
-    """The records that carry a message.
+def pack(*messages: Message, **others: ConfigRecord | MetricRecord) -> RecordDict:
+    """The records that carry messages.
 
     >>> from mast.exchange import Header, Kind
     >>> from mast.randomness import Key
     >>> message = Message.of(Header(Kind.VALUES, 0, Key(seed=7), 3), [1.0, 2.0, 4.0])
     >>> records = pack(message, config=ConfigRecord({"epochs": 2}))
-    >>> unpack(records).values, sorted(records)
+    >>> unpack(records)[0].values, sorted(records)
     (array([1., 2., 4.]), ['config', 'mast'])
     """
-    records: dict[str, Any] = {NAME: ArrayRecord({NAME: Array(message.buffer)})}
+    arrays = {str(i): Array(message.buffer) for i, message in enumerate(messages)}
+    records: dict[str, Any] = {NAME: ArrayRecord(arrays)}
     records |= {name: record for name, record in others.items() if record}
     return RecordDict(records)
 
 
-def unpack(content: RecordDict) -> Message:
-    """The message that records carry; anything else is refused."""
+def unpack(content: RecordDict) -> list[Message]:
+    """The messages that records carry, at least one; anything else is refused."""
     record = content.get(NAME)
-    array = record.get(NAME) if isinstance(record, ArrayRecord) else None
-    if array is None or array.dtype != "uint8" or len(array.shape) != 1:
-        raise DataError(
-            f"the records hold no message of MAST's: they are {sorted(content)}, and {NAME!r} should be an "
-            "array of bytes"
-        )
+    if not isinstance(record, ArrayRecord) or not record:
+        raise DataError(f"there is no message of MAST's, {NAME!r}, among the records {sorted(content)}")
+    return [_decoded(name, array) for name, array in record.items()]
+
+
+def _decoded(name: str, array: Array) -> Message:
+    if array.dtype != "uint8" or len(array.shape) != 1:
+        raise DataError(f"the message {name!r} is no vector of bytes: {array.dtype}, shape {array.shape}")
     try:
         raw = array.numpy()
     except (ValueError, OSError, EOFError, TypeError) as error:
-        raise DataError(f"the array {NAME!r} cannot be read: {error}") from error
+        raise DataError(f"the message {name!r} cannot be read: {error}") from error
     return Message.decode(np.ascontiguousarray(raw))
 
 
@@ -60,7 +63,7 @@ def payload(content: RecordDict) -> int:
     >>> from mast.exchange import Header, Kind
     >>> from mast.randomness import Key
     >>> payload(pack(Message.of(Header(Kind.VALUES, 0, Key(seed=7), 3), [1.0, 2.0, 4.0])))
-    220
+    217
     """
     return sum(record.count_bytes() for record in content.values())
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from mast import files
-from mast.federated.accounts import Accounts, mean
+from mast.federated.accounts import Accounts, mean, means_of
 
 
 @dataclass
@@ -45,7 +44,7 @@ class Report:
                 "bytes up a round": round(a.up[node] / max(1, a.answers[node])),
             }
             row["share of the model"] = round(row["bytes down a round"] / self.full, 4)
-            rows.append(row | _means(self.scores.get(node, [])))
+            rows.append(row | means_of(self.scores.get(node, [])))
         return rows
 
     def by_capacity(self) -> list[dict[str, Any]]:
@@ -56,7 +55,7 @@ class Report:
             scored = [score for i in nodes for score in self.scores.get(i, [])]
             bytes_down = round(mean([clients[i]["bytes down a round"] for i in nodes]))
             row = {"capacity": capacity, "clients": len(nodes), "bytes down a round": bytes_down}
-            rows.append(row | {"draws": len(scored)} | _means(scored))
+            rows.append(row | {"draws": len(scored)} | means_of(scored))
         return rows
 
     def rounds(self) -> list[dict[str, Any]]:
@@ -106,9 +105,3 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _means(scores: list[dict[str, float]]) -> dict[str, float]:
-    names = sorted({name for score in scores for name in score})
-    found = {name: [score[name] for score in scores if name in score] for name in names}
-    return {name: mean(values) for name, values in found.items() if all(map(math.isfinite, values))}

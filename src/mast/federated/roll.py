@@ -80,13 +80,13 @@ class RollCall:
         partition, partitions = said.get(PARTITION, -1), said.get("num-partitions", self.nodes)
         if partitions != self.nodes:
             raise ArgumentError(
-                f"a client says that there are {partitions} partitions, but the strategy has {self.nodes} nodes: "
-                f"in simulation pass --federation-config 'num-supernodes={self.nodes}', else start the SuperNodes "
-                f"with --node-config 'partition-id=... num-partitions={self.nodes}'"
+                f"a client says that there are {partitions!r} partitions, but the strategy has {self.nodes} "
+                f"nodes: in simulation pass --federation-config 'num-supernodes={self.nodes}', else start "
+                f"the SuperNodes with --node-config 'partition-id=... num-partitions={self.nodes}'"
             )
         if not isinstance(partition, int) or not 0 <= partition < self.nodes:
             raise ArgumentError(
-                f"a client says that its partition-id is {partition}; they are 0 .. {self.nodes - 1}"
+                f"a client says that its partition-id is {partition!r}; they are 0 .. {self.nodes - 1}"
             )
         for other in [known for known, its in self.known.items() if its == partition]:
             log(INFO, "Partition %d came back under another node id", partition)

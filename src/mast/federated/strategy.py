@@ -21,16 +21,17 @@ from flwr.supercore import log
 
 from mast import files, locks
 from mast.errors import ArgumentError, CheckpointError, MastError
-from mast.exchange import Header, Kind, Server
 from mast.exchange import Message as Exchanged
-from mast.federated.accounts import Accounts, mean
+from mast.exchange import Server
+from mast.federated.accounts import Accounts
 from mast.federated.arrays import checked_shapes, record_of, vector_of
 from mast.federated.carrying import checked_seconds, send
 from mast.federated.dropouts import Dropouts
 from mast.federated.records import METRICS, numbers, pack, payload, unpack
 from mast.federated.report import Report
 from mast.federated.roll import RollCall
-from mast.randomness import Key, whole
+from mast.federated.scoring import Scores, submodel
+from mast.randomness import whole
 
 
 class MastStrategy(Strategy):
@@ -84,11 +85,10 @@ class MastStrategy(Strategy):
         self.evaluate_draws = whole("evaluate_draws", evaluate_draws)
         self.roll = RollCall(server.roster.nodes, checked_seconds("gathering", gathering), least)
         self.accounts = Accounts.empty(server.roster.nodes)
-        self.scores: dict[int, list[dict[str, float]]] = {}
+        self.scores = Scores()
         self.timeout = 60.0
         self._invited: list[tuple[int, float]] = []
         self._where: dict[int, int] = {}  # partition -> node id, in this round
-        self._scored: dict[int, int] = {}  # node id -> partition, in this evaluation
         self._begun = 0.0
         self.resume()
 
@@ -237,8 +237,10 @@ class MastStrategy(Strategy):
     def _checked(self, reply: Message) -> tuple[int, Exchanged]:
         if reply.has_error():
             raise ArgumentError(reply.error.reason or f"error {reply.error.code}")
-        answer = unpack(reply.content)
+        answer, *more = unpack(reply.content)
         node = answer.header.node
+        if more:
+            raise ArgumentError(f"client {node} sent {1 + len(more)} answers instead of one")
         if self._where.get(node) != reply.metadata.src_node_id:
             raise ArgumentError(f"an answer in the name of client {node} came from another client")
         return node, answer.expect(self.server.expected(node))
@@ -248,62 +250,35 @@ class MastStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Submodels to score, `evaluate_draws` for each client; in rounds that `evaluate_every` names."""
-        if not self.evaluate_every or self.server.t % self.evaluate_every:
-            return []
-        return self._submodels(config, grid)
+        """Submodels to score, in rounds that `evaluate_every` names."""
+        due = self.evaluate_every and self.server.t % self.evaluate_every == 0
+        return self._submodels(config, grid) if due else []
 
     def _submodels(self, config: ConfigRecord, grid: Grid) -> list[Message]:
+        """One message for each client that is there, with `evaluate_draws` submodels."""
+        if not self.evaluate_draws:
+            return []
         self._where = self.roll.call(grid)
-        self._scored = {node_id: node for node, node_id in self._where.items()}
-        return [
-            self._addressed(pack(self.submodel(node, draw), config=config), node, MessageType.EVALUATE)
-            for draw in range(self.evaluate_draws)
-            for node in sorted(self._where)
-        ]
-
-    def submodel(self, node: int, draw: int = 0) -> Exchanged:
-        """A client's submodel of the present x, of a draw that training does not use (index draw + 1)."""
-        server, key = self.server, self.server.roster.key(self.server.t, node)
-        key = Key(key.seed, key.step, key.node, 1 + draw)
-        part = server.capacities[node].part(key)
-        header = Header(
-            Kind.VALUES, node, key, part.count, server.wire, server.run, server.local_steps,
-            server.local_step_size,
-        )  # fmt: skip
-        message = Exchanged(header)
-        part.gather(server.x, message.values)
-        return message
+        messages = []
+        for node in sorted(self._where):
+            draws = [submodel(self.server, node, draw) for draw in range(self.evaluate_draws)]
+            messages.append(self._addressed(pack(*draws, config=config), node, MessageType.EVALUATE))
+        return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The mean of the clients' numbers; each client's own are in `scores`."""
-        scores: dict[int, list[dict[str, float]]] = {}
-        for reply in replies:
-            if reply.has_error():
-                log(WARNING, "A client could not score its submodel: %s", reply.error.reason)
-                continue
-            node = self._scored.get(reply.metadata.src_node_id)
-            found = numbers(reply.content.get(METRICS, {}))
-            if node is not None and found:
-                scores.setdefault(node, []).append(found)
-        self.scores = dict(sorted(scores.items()))
-        everything = [row for rows in self.scores.values() for row in rows]
-        names = sorted({name for row in everything for name in row})
-        means = {name: mean([row[name] for row in everything if name in row]) for name in names}
-        return MetricRecord(dict(means)) if means else None
+        self.scores = Scores.heard(replies, {node_id: node for node, node_id in self._where.items()})
+        return self.scores.mean()
 
     def _evaluate(self, grid: Grid, config: ConfigRecord) -> MetricRecord | None:
-        if not self.evaluate_draws:
-            return None
-        return self.aggregate_evaluate(
-            self.server.t, send(grid, self._submodels(config, grid), self.timeout)
-        )
+        replies = send(grid, self._submodels(config, grid), self.timeout)
+        return self.aggregate_evaluate(self.server.t, replies)
 
     def report(self) -> Report:
         """What each client got, sent and scored, and what the rounds took."""
         labels = [capacity.label for capacity in self.server.capacities]
         full = self.server.x.size * self.server.wire.itemsize
-        return Report(labels, full, self.accounts, self.scores)
+        return Report(labels, full, self.accounts, self.scores.of)
 
     # ---- checkpoints and arrays ------------------------------------------------------------
 
@@ -332,12 +307,16 @@ class MastStrategy(Strategy):
     def summary(self) -> None:
         """Say what will be done."""
         server = self.server
-        log(INFO, "MAST: %d clients, %d parameters, %s, step size %g, %d local step(s), answering %s, round %d",
-            server.roster.nodes, server.x.size, server.optimizer.label, server.step_size, server.local_steps,
-            self.dropouts.label, server.t + 1)  # fmt: skip
+        log(
+            INFO,
+            f"MAST: {server.roster.nodes} clients, {server.x.size} parameters, {server.optimizer.label}, "
+            f"step size {server.step_size:g}, {server.local_steps} local step(s), answering: "
+            f"{self.dropouts.label}",
+        )
+        if server.t:
+            log(INFO, f"Going on after round {server.t} of {self.checkpoint}")
 
 
 def _keep(metrics: dict[int, MetricRecord], t: int, record: MetricRecord | None) -> None:
     if record is not None:
         metrics[t] = record
-

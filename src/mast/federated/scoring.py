@@ -1,0 +1,63 @@
+"""Scores of submodels: each client gets draws of its own capacity that training has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from logging import WARNING
+
+from flwr.app import Message as Carried
+from flwr.app import MetricRecord
+from flwr.supercore import log
+
+from mast.exchange import Header, Kind, Message, Server
+from mast.federated.accounts import means_of
+from mast.federated.records import METRICS, metric_record, numbers
+from mast.randomness import Key
+
+
+def submodel(server: Server, node: int, draw: int) -> Message:
+    """A client's submodel of the present x; training uses draws of index 0, these have 1, 2, ..."""
+    key = server.roster.key(server.t, node)
+    key = Key(key.seed, key.step, key.node, 1 + draw)
+    part = server.capacities[node].part(key)
+    header = Header(
+        Kind.VALUES,
+        node,
+        key,
+        part.count,
+        server.wire,
+        server.run,
+        server.local_steps,
+        server.local_step_size,
+    )
+    message = Message(header)
+    part.gather(server.x, message.values)
+    return message
+
+
+@dataclass
+class Scores:
+    """What the clients said of their submodels: for each client one row of numbers a draw."""
+
+    of: dict[int, list[dict[str, float]]] = field(default_factory=dict)
+
+    @classmethod
+    def heard(cls, replies: Iterable[Carried], nodes: Mapping[int, int]) -> Scores:
+        """From replies; `nodes` says which partition a node id has. Failures are logged and left out."""
+        found: dict[int, list[dict[str, float]]] = {}
+        for reply in replies:
+            if reply.has_error():
+                log(WARNING, "A client could not score its submodels: %s", reply.error.reason)
+                continue
+            node = nodes.get(reply.metadata.src_node_id)
+            names = sorted(name for name in reply.content if name.startswith(METRICS))
+            rows = [numbers(reply.content[name]) for name in names]
+            if node is not None and any(rows):
+                found[node] = [row for row in rows if row]
+        return cls(dict(sorted(found.items())))
+
+    def mean(self) -> MetricRecord | None:
+        """The means over all clients and draws."""
+        means = means_of([row for rows in self.of.values() for row in rows])
+        return metric_record(means) if means else None

@@ -1,0 +1,143 @@
+"""Any function that trains a small model, as a client's worker. Needs torch.
+
+The client is sent the kept values of x and builds its submodel, y = v + S(x - v); the function trains it in
+place as it likes. The answer is S' (y before - y after) / step_size: for one plain gradient step of the size
+that the message names this is exactly S' grad f(y), the answer of theory; for anything else (several
+steps, momentum, Adam, another rate) it is a pseudo-gradient, as in FedAvg, and no statement covers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mast.errors import ArgumentError
+from mast.exchange import Capacity, Header, Part, Worker
+from mast.exchange.messages import Values
+from mast.exchange.network import NetworkWorker, torch_seeded
+from mast.exchange.weights import WeightsPart
+from mast.randomness import Key
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a client is asked to do in a round."""
+
+    round: int  # from 0
+    node: int
+    step_size: float  # the answer is measured in steps of this size
+    local_steps: int
+    seed: int
+    config: Mapping[str, Any] = field(default_factory=dict)  # of ``strategy.start(train_config=...)``
+
+    def key(self, step: int) -> Key:
+        """For what is random in a local step: which rows, for example with `mast.exchange.network.Rows`."""
+        return Key(self.seed, self.round, self.node, step)
+
+
+Train = Callable[[nn.Module, Assignment], "Mapping[str, float] | None"]  #: trains the model in place
+
+
+class TrainingWorker(NetworkWorker):
+    """A client that trains its submodel with a function of the user's.
+
+    Parameters
+    ----------
+    capacity, model, shift, run
+        As for `mast.exchange.network.NetworkWorker`.
+    train
+        ``train(model, assignment)`` trains the model in place; numbers that it returns by name are
+        shown by the strategy. torch's generator is seeded by the round and the client while it runs.
+
+    >>> import numpy as np
+    >>> from mast.exchange import Kind, Message
+    >>> from mast.exchange.network import capacity_of
+    >>> def train(model, assignment):
+    ...     optimizer = torch.optim.SGD(model.parameters(), lr=assignment.step_size)
+    ...     loss = (model(torch.ones(1, 2)) ** 2).sum() / 2
+    ...     loss.backward()
+    ...     optimizer.step()
+    ...     return {"loss": loss.item()}
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> worker = TrainingWorker(capacity_of(model, "identity"), model, train)
+    >>> header = Header(Kind.VALUES, 0, Key(0), 2, np.dtype("f4"), step_size=0.25)
+    >>> worker.answer(Message.of(header, [1.0, 2.0])).values, worker.metrics
+    (array([3., 3.], dtype=float32), {'loss': 4.5})
+    """
+
+    def __init__(
+        self,
+        capacity: Capacity,
+        model: nn.Module,
+        train: Train,
+        *,
+        shift: Values | None = None,
+        run: int = 0,
+    ) -> None:
+        super().__init__(capacity, model, _no_loss, _no_batches, shift=shift, run=run)
+        self.train = train
+        self.config: Mapping[str, Any] = {}
+        self.metrics: dict[str, float] = {}
+
+    def gradients(self, part: Part, values: Values, header: Header, out: Values) -> None:
+        """Train, and measure how far the weights went in steps of the message's size."""
+        if not header.step_size > 0:
+            raise ArgumentError(f"the message names no step size for local steps: {header.step_size}")
+        task = Assignment(
+            header.round, header.node, header.step_size, header.local_steps, header.key.seed, self.config
+        )
+        module = self.held.module(part, values.copy())
+        trained = [p for p in module.parameters() if p.requires_grad]
+        before = [p.detach().clone() for p in trained]
+        with torch_seeded(task.key(0)), only_kept(part, module):
+            self.metrics = dict(self.train(module, task) or {})
+        with torch.no_grad():
+            for p, old in zip(trained, before, strict=True):
+                p.grad = (old - p) / header.step_size
+        self.held.collect(part, module, out)
+
+
+@contextmanager
+def only_kept(part: Part, module: nn.Module) -> Iterator[None]:
+    """Inside, weights that the draw does not keep get no gradient, so that training leaves them alone."""
+    hooks = []
+    if isinstance(part, WeightsPart):
+        parameters = dict(module.named_parameters())
+        for name, piece in zip(part.names, part.pieces, strict=True):
+            if piece.kept is not None:
+                mask = torch.zeros(piece.size, dtype=parameters[name].dtype)
+                mask[torch.from_numpy(piece.kept)] = 1
+                mask = mask.view_as(parameters[name]).to(parameters[name].device)
+                hooks.append(parameters[name].register_hook(mask.mul))  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def evaluate_network(
+    worker: Worker, evaluate: Callable[[Any], Mapping[str, float]], part: Part, values: Values
+) -> Mapping[str, float]:
+    """A client's score of a submodel, in evaluation mode."""
+    if not isinstance(worker, NetworkWorker):
+        raise ArgumentError(f"{type(worker).__name__} has no submodels that could be scored")
+    module = worker.held.module(part, values.copy())
+    module.eval()
+    try:
+        return evaluate(module)
+    finally:
+        module.train()
+
+
+def _no_loss(model: nn.Module, batch: Any) -> Tensor:
+    raise AssertionError("the user's function has its own loss")
+
+
+def _no_batches(key: Key) -> Any:
+    raise AssertionError("the user's function has its own batches")

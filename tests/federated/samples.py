@@ -1,0 +1,43 @@
+"""A small federation of linear models that tests share: three quadratics, three different sketches."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import mast
+from mast.exchange import Coordinates, ProblemWorker, Roster, Server, digest_of_run, stride_of
+from mast.randomness import Key, normal
+
+DIM, NODES = 8, 4
+RUN = digest_of_run("the tests' federation")
+
+
+def problems() -> list[mast.Problem]:
+    """Four nodes with their own data, sketches and one shift."""
+    shift = normal(Key(99), 0, DIM)
+    sketches = [mast.Bernoulli(0.9), mast.RandK(3), mast.PermK(2, seed=1), mast.PermK(4, seed=2)]
+    found = []
+    for i, sketch in enumerate(sketches):
+        B = normal(Key(i), 0, 3 * DIM * DIM).reshape(3 * DIM, DIM)
+        H = B.T @ B / (3 * DIM)
+        found.append(mast.Problem(mast.Quadratic(H, normal(Key(i, 1), 0, DIM)), sketch, shift))
+    return found
+
+
+def server(nodes: list[mast.Problem], roster: dict | None = None, **options) -> Server:
+    capacities = [Coordinates(problem.sketch, problem.dim) for problem in nodes]
+    found = Roster(7, len(nodes), stride_of(capacities), **(roster or {}))
+    return Server(nodes[0].shift, capacities, found, **{"step_size": 0.02, "run": RUN} | options)
+
+
+def maker(nodes: list[mast.Problem]):
+    """How the clients of these problems are made."""
+
+    def make(context):
+        return ProblemWorker(nodes[context.node_config["partition-id"]], RUN)
+
+    return make
+
+
+def start() -> np.ndarray:
+    return problems()[0].shift

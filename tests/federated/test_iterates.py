@@ -1,0 +1,124 @@
+"""Flower carries the same messages as the other engines: the same iterates, to the last bit."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="the extra `federated` is not installed")
+
+from federated.samples import NODES, RUN, maker, problems, server
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp.strategy import Strategy
+
+import mast
+from mast.errors import ArgumentError
+from mast.exchange import ProblemWorker, run_here
+from mast.federated import LocalGrid, MastStrategy, client
+
+ROUNDS = 12
+
+
+def grid(nodes, **options) -> LocalGrid:
+    return LocalGrid(client(maker(nodes)), len(nodes), **options)
+
+
+@pytest.mark.parametrize(
+    "roster",
+    [
+        {},
+        {"participation": 0.5},
+        {"participation": [1.0, 0.3, 0.6, 1.0]},
+        {"participants": 2},
+        {"coupling": "disjoint"},
+    ],
+    ids=["all", "half", "different", "two", "disjoint"],
+)
+@pytest.mark.parametrize("local_steps", [1, 3])
+def test_same_bits_as_the_distributed_method(roster, local_steps):
+    nodes = problems()
+    strategy = MastStrategy(server(nodes, roster, local_steps=local_steps))
+    result = strategy.start(grid(nodes), num_rounds=ROUNDS)
+    inside = mast.minimize(
+        mast.Nodes(nodes),
+        "distributed",
+        ROUNDS,
+        0.02,
+        seed=7,
+        trace=ROUNDS,
+        local_steps=local_steps,
+        **roster,
+    )
+    np.testing.assert_array_equal(result.arrays["x"].numpy(), inside.x)
+    assert np.any(inside.x != nodes[0].shift)
+
+
+@pytest.mark.parametrize("optimizer", ["momentum:0.9", "adam"])
+def test_same_bits_with_a_server_optimizer(optimizer):
+    nodes = problems()
+    expected = server(nodes, optimizer=optimizer)
+    run_here(expected, [ProblemWorker(problem, RUN) for problem in nodes], ROUNDS)
+    strategy = MastStrategy(server(nodes, optimizer=optimizer))
+    strategy.start(grid(nodes), num_rounds=ROUNDS)
+    np.testing.assert_array_equal(strategy.server.x, expected.x)
+
+
+def test_the_order_of_arrival_does_not_matter():
+    class Shuffled(LocalGrid):
+        def pull_messages(self, message_ids):
+            return super().pull_messages(message_ids)[::-1]
+
+    nodes = problems()
+    app = client(maker(nodes))
+    ends = []
+    for kind in (LocalGrid, Shuffled):
+        strategy = MastStrategy(server(nodes))
+        strategy.start(kind(app, NODES), num_rounds=5)
+        ends.append(strategy.server.x)
+    np.testing.assert_array_equal(*ends)
+
+
+def test_flowers_own_loop_gives_the_same():
+    """`Strategy.start` of the base class, which counts its rounds from 1 again each time."""
+    nodes = problems()
+    ours, theirs = MastStrategy(server(nodes)), MastStrategy(server(nodes))
+    ours.start(grid(nodes), num_rounds=6)
+    for _ in range(2):
+        result = Strategy.start(theirs, grid(nodes), theirs.arrays(), num_rounds=3)
+    np.testing.assert_array_equal(result.arrays["x"].numpy(), ours.server.x)
+
+
+def test_clients_start_where_the_initial_arrays_say():
+    nodes = problems()
+    x0 = np.linspace(-1, 1, nodes[0].dim)
+    strategy = MastStrategy(server(nodes))
+    result = strategy.start(grid(nodes), ArrayRecord({"x": Array(x0)}), num_rounds=4)
+    inside = mast.minimize(mast.Nodes(nodes), "distributed", 4, 0.02, x0=x0, seed=7, trace=4)
+    np.testing.assert_array_equal(result.arrays["x"].numpy(), inside.x)
+    with pytest.raises(ArgumentError, match="in this order"):
+        MastStrategy(server(nodes)).start(grid(nodes), ArrayRecord([x0]), num_rounds=1)
+
+
+def test_single_precision_on_the_wire_costs_half():
+    nodes = problems()
+    sizes = {}
+    for wire in ("f4", "f8"):
+        strategy = MastStrategy(server(nodes, wire=np.dtype(wire)))
+        strategy.start(grid(nodes), num_rounds=ROUNDS)
+        sizes[wire] = strategy.server.received.sum() - 64 * NODES * ROUNDS
+    assert 2 * sizes["f4"] == sizes["f8"]
+
+
+def test_theory_needs_only_what_clients_tell():
+    from mast.federated.theory import guarantee
+
+    nodes = problems()
+    own = server(nodes)
+    found = guarantee(grid(nodes), own.capacities, own.roster)
+    assert found.max_step_size() == mast.guarantee(mast.Nodes(nodes), "distributed").max_step_size()
+
+
+def test_a_divergence_stops_the_run():
+    nodes = problems()
+    strategy = MastStrategy(server(nodes, step_size=1e80))
+    strategy.start(grid(nodes), num_rounds=50)
+    assert strategy.server.diverged
+    assert strategy.server.t < 50
