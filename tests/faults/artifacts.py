@@ -1,7 +1,7 @@
 """The files MAST writes and reads again: how each is made, and how it is read. A new kind joins this list."""
 
-import contextlib
 import gzip
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,8 +137,8 @@ ARTIFACTS = {
 
 def network_artifacts() -> dict[str, Artifact]:
     """The kinds of file that need PyTorch; none where it is not installed."""
-    with contextlib.suppress(ImportError):
-        from faults.network_artifacts import ARTIFACTS as found
+    if importlib.util.find_spec("torch") is None:
+        return {}
+    from faults.network_artifacts import ARTIFACTS as found
 
-        return found
-    return {}
+    return found

@@ -1,0 +1,63 @@
+"""The files that need PyTorch: sparse deltas, submodels in files, the checkpoint of a server."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import mast
+from faults.artifacts import PROBLEM, Artifact
+from mast.errors import DataError
+from mast.exchange import Coordinates, ProblemWorker, Roster, Server, run_here
+
+
+def _model(value: float) -> nn.Module:
+    """A small network, the same each time."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    with torch.no_grad():
+        for number, parameter in enumerate(model.parameters()):
+            parameter.copy_(torch.arange(parameter.numel()).view_as(parameter) * value + number)
+    return model.eval()
+
+
+def _output(model: nn.Module) -> Any:
+    return model(torch.ones(2, 3)).tolist()
+
+
+def _delta(folder: Path) -> Path:
+    model = _model(0.5)
+    sk = mast.nn.sparsify(model, mast.RandK(0.5), shift=_model(0.25).state_dict())
+    return mast.nn.save_delta(sk, folder / "delta.safetensors")
+
+
+def _submodel(folder: Path) -> Path:
+    sk = mast.nn.sparsify(_model(0.5), mast.Bernoulli(0.5))
+    return mast.nn.save_submodel(sk.submodel(7), folder / "submodel.safetensors")
+
+
+def _server() -> Server:
+    parts = [Coordinates(PROBLEM.sketch, 3)] * 2
+    return Server(np.zeros(3), parts, Roster(0, nodes=2), step_size=0.01, optimizer="adam")
+
+
+def _served(folder: Path) -> Path:
+    server = _server()
+    run_here(server, [ProblemWorker(PROBLEM)] * 2, rounds=5)
+    server.save(folder / "server.mast", {"note": "five rounds"})
+    return folder / "server.mast"
+
+
+def _continued(path: Path) -> Any:
+    server = _server()
+    if server.load(path) is None:
+        raise DataError("there is no file")
+    return [server.t, server.x.tolist()]
+
+
+ARTIFACTS = {
+    "delta of a network": Artifact(_delta, lambda p: _output(mast.nn.apply_delta(_model(0.25), p))),
+    "submodel of a network": Artifact(_submodel, lambda p: _output(mast.nn.load_submodel(p))),
+    "checkpoint of a server": Artifact(_served, _continued),
+}
