@@ -1,4 +1,4 @@
-"""The tutorial runs, and shows what it promises."""
+"""The examples run, and show what they promise."""
 
 from __future__ import annotations
 
@@ -10,19 +10,55 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch", reason="mast.nn needs PyTorch")
-SCRIPT = Path(__file__).parents[2] / "examples" / "digits_cnn.py"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(*command):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *map(str, command)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.slow
 def test_digits_cnn():
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=900, check=True,
-    )  # fmt: skip
-    rows = {
-        line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line.strip()[:2].isdigit()
-    }
+    printed = run(EXAMPLES / "digits_cnn.py")
+    rows = {line.split()[0]: line.split()[1:] for line in printed.splitlines() if line.strip()[:2].isdigit()}
     plain, ours = (float(rows["50%"][i]) for i in (0, 2))
     assert float(rows["100%"][0]) > 0.95
     assert ours > plain + 0.1  # far beyond the spread over draws
+
+
+def submodels(*options):
+    """The table of the example, by column."""
+    lines = [line for line in run(EXAMPLES / "submodels.py", *options).splitlines() if line.startswith("| ")]
+    head, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert [row[0] for row in rows] == ["100%", "75%", "50%", "25%"]
+    return {name: [row[i] for row in rows] for i, name in enumerate(head)}
+
+
+def test_submodels_in_files():
+    table = submodels("--fast")
+    parameters = [int(cell.replace(",", "")) for cell in table["parameters"]]
+    assert parameters[0] == 58634
+    # Channels kept on both sides of a convolution: weights go with the square of the density.
+    for count, density in zip(parameters, (1, 0.75, 0.5, 0.25), strict=True):
+        assert 0.9 * density**2 < count / parameters[0] < 1.3 * density**2
+    sizes = [int(cell.removesuffix(" kB")) for cell in table["file"]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert all(
+        4 * count < 1000 * (size + 0.5) < 4 * count + 9000
+        for count, size in zip(parameters, sizes, strict=True)
+    )
+    assert float(table["accuracy"][0]) > 0.5  # after two epochs; chance is 0.1
+
+
+@pytest.mark.slow
+def test_submodels_are_better_than_those_of_the_plain_network():
+    table = submodels()
+    ours, plain = ([float(cell) for cell in table[name]] for name in ("accuracy", "trained plainly"))
+    assert min(ours[:3]) > 0.93
+    assert ours[3] > plain[3] + 0.1

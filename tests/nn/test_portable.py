@@ -484,3 +484,40 @@ def test_the_submodel_of_a_draw(models, tmp_path, name, sketch):
     assert about["parameters_of_the_whole"] == sum(p.numel() for p in model.parameters())
     if sk.structure is not None:
         assert about["parameters"] < about["parameters_of_the_whole"]
+
+
+def unpacked(x):
+    b, c, h, w = x.shape
+    return x.reshape(b * c, h, w)[..., None, 1:-1:2]
+
+
+FUNCTIONS = {
+    "max_pool2d": lambda x: F.max_pool2d(x, 2),
+    "avg_pool2d": lambda x: F.avg_pool2d(x, 2, ceil_mode=True),
+    "adaptive": lambda x: F.adaptive_avg_pool2d(x, 1) + F.adaptive_max_pool2d(x, (1, 1)),
+    "activations": lambda x: F.gelu(x) + F.silu(x) + F.leaky_relu(x, 0.2) + F.elu(x) + F.mish(x),
+    "hard": lambda x: F.hardswish(x) + F.hardsigmoid(x) + F.hardtanh(x, -0.5, 0.5) + F.relu6(x),
+    "softmax": lambda x: x.softmax(1) + F.log_softmax(x, -1) + torch.softmax(x, dim=2),
+    "interpolate": lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear", align_corners=False),
+    "pad": lambda x: F.pad(x, (1, 2, 0, 1), value=0.5),
+    "norms": lambda x: F.layer_norm(x, (6,)) + F.group_norm(x, 2) + F.normalize(x, dim=1),
+    "attention": lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
+    "einsum": lambda x: torch.einsum("bchw,bdhw->bcd", x, x),
+    "unpacked": unpacked,
+    "stacked": lambda x: torch.stack(x.unbind(1), dim=-1) + torch.cat(x.chunk(2, 1), 1).permute(0, 2, 3, 1),
+    "reductions": lambda x: x.mean((2, 3), keepdim=True) + x.var(1, unbiased=False).amax() - x.max(2)[0].sum(),
+    "comparisons": lambda x: torch.where(x > 0, x, -x) * (x != 0).to(x.dtype) + (~(x <= 0)).float(),
+    "numbers": lambda x: x / math.sqrt(x.shape[-1]) + (x.shape[2] // 2) + x**2 % 3 - 2.5,
+    "made": lambda x: x + torch.arange(x.size(3), dtype=x.dtype) + torch.zeros(x.size(2), 1) + x.new_ones(6, 6),
+    "in place": lambda x: F.relu(x.clone(), inplace=True).mul_(2).add_(x),
+    "moved": lambda x: x.transpose(1, 2).contiguous().flatten(2).roll(1, dims=-1).flip(0).unsqueeze(1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_and_methods(name, tmp_path):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Conv2d(2, 4, 1), Inner(FUNCTIONS[name])).eval(), torch.randn(3, 2, 6, 6)
+    again = mast.nn.load_submodel(mast.nn.save_submodel(model, tmp_path / "a", example=x))
+    with torch.no_grad():
+        assert torch.equal(again(x[:2]), model(x[:2]))

@@ -172,3 +172,17 @@ def test_sizes_of_models_and_files(models, tmp_path):
     assert pd.isna(table.loc["delta", "seconds"])
     with pytest.raises(mast.errors.DataError, match="cannot be read"):
         sizes({"absent": tmp_path / "absent"})
+
+
+def test_the_plain_network_brings_its_own_statistics(models):
+    """Buffers too are those of the plain network, not of the sparsified one."""
+    model, inputs = models.cnn()
+    plain = copy.deepcopy(model)
+    plain[1].running_mean.add_(1.0)
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)))
+
+    def mean_of_means(sub):
+        return float(sub[1].running_mean.mean())
+
+    row = sk.report(mean_of_means, densities=[0.5], draws=3, plain=plain).iloc[0]
+    assert (row["mean"], row["plain_mean"]) == (0.0, 1.0)

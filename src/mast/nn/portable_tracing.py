@@ -164,4 +164,4 @@ def _where(tracer: fx.Tracer, name: str) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0] or type(error).__name__
+    return (str(error).splitlines() or [""])[0][:120] or type(error).__name__
