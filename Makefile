@@ -24,7 +24,7 @@ test-all: $(VENV)/.test
 # Kills, damage, full disks and strange files, a thousand of each; `make test` runs a small form.
 faults: export MAST_FAULTS = full
 faults: $(VENV)/.test
-	$(PYTEST) -m faults
+	$(PYTEST) tests/faults tests/cluster
 
 check: $(VENV)/.check
 	$(BIN)/ruff check .
