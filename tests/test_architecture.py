@@ -40,8 +40,8 @@ ALLOWED = {
     "learn": CORE | {"methods", "run", "data", "files", "plots", "progress"},
     "nn": CORE | {"files", "plots", "progress"},
     "exchange": CORE | {"methods", "nn", "data", "files"},
-    "cluster": CORE | {"exchange", "methods", "run", "nn", "data", "files", "trace", "progress"},
-    "federated": CORE | {"exchange", "methods", "run", "nn", "data", "files", "trace", "progress"},
+    "cluster": CORE | {"exchange", "methods", "run", "nn", "data", "files", "locks", "trace", "progress"},
+    "federated": CORE | {"exchange", "methods", "run", "nn", "data", "files", "locks", "trace", "progress"},
     "experiments": CORE | {"locks", "methods", "run", "data", "files", "learn", "nn", "plots"},
     "cli": CORE
     | {"methods", "run", "data", "files", "learn", "experiments", "bench", "advice", "advice_table"},
