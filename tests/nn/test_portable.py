@@ -505,10 +505,10 @@ FUNCTIONS = {
     "einsum": lambda x: torch.einsum("bchw,bdhw->bcd", x, x),
     "unpacked": unpacked,
     "stacked": lambda x: torch.stack(x.unbind(1), dim=-1) + torch.cat(x.chunk(2, 1), 1).permute(0, 2, 3, 1),
-    "reductions": lambda x: x.mean((2, 3), keepdim=True) + x.var(1, unbiased=False).amax() - x.max(2)[0].sum(),
+    "reductions": lambda x: x.mean((2, 3), keepdim=True) + x.var(1).amax() - x.max(2)[0].sum(),
     "comparisons": lambda x: torch.where(x > 0, x, -x) * (x != 0).to(x.dtype) + (~(x <= 0)).float(),
     "numbers": lambda x: x / math.sqrt(x.shape[-1]) + (x.shape[2] // 2) + x**2 % 3 - 2.5,
-    "made": lambda x: x + torch.arange(x.size(3), dtype=x.dtype) + torch.zeros(x.size(2), 1) + x.new_ones(6, 6),
+    "made": lambda x: x + torch.arange(x.size(3), dtype=x.dtype) + torch.zeros(x.size(2), 1) * x.new_ones(6),
     "in place": lambda x: F.relu(x.clone(), inplace=True).mul_(2).add_(x),
     "moved": lambda x: x.transpose(1, 2).contiguous().flatten(2).roll(1, dims=-1).flip(0).unsqueeze(1),
 }  # fmt: skip
