@@ -6,6 +6,10 @@ each optimizer step; the loop, the optimizer and the checkpoints stay as they ar
 ===========================================  ===============================================================
 `sparsify`                                   in place; returns the handle `sk`
 `sk.sample`, `sk.submodel`, `sk.report`      one draw explicitly, a plain sparse copy, quality by density
+`Neurons`, `Layers`                          sketches over hidden units and residual branches: smaller models
+`RowOptimizer`                               training on submodels: time follows what is kept
+`structure_of`, `Cut`                        a model's units, and the slices that a draw leaves of its tensors
+`parse`                                      sketches as people type them: ``neurons:.25``
 `Average`, `LSVRDSG`, `SPAGE`                gradient estimators: `backward(closure)` fills `.grad`
 `advise`                                     the step sizes that a sketch allows, from measured curvature
 `validate`                                   the traps in a model and its optimizer, with their fixes

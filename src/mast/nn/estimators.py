@@ -13,6 +13,7 @@ from torch import Tensor
 from mast import randomness
 from mast.errors import ArgumentError
 from mast.nn.sparsifier import Sparsifier
+from mast.nn.structure import Structured
 from mast.randomness import Key, Purpose, whole
 from mast.sketches import PermK
 
@@ -103,14 +104,15 @@ class OverSupport(Estimator):
 
     def __init__(self, sk: Sparsifier, N: int | None, p: float) -> None:
         super().__init__(sk)
-        exact = isinstance(sk.sketch, PermK) and not sk.sketch.redraw
+        core = sk.sketch.sketch if isinstance(sk.sketch, Structured) else sk.sketch  # over units: each space
+        exact = isinstance(core, PermK) and not core.redraw
         if N is None:
             if not exact:
                 raise ArgumentError(
                     f"{sk.sketch!r} has no small support of its own: pass N, how many draws to sample from it"
                 )
-            assert isinstance(sk.sketch, PermK)
-            N = sk.sketch.k
+            assert isinstance(core, PermK)
+            N = core.k
         self.N = count_of("N", N)
         self.p = float(p)
         if not 0 < self.p <= 1:

@@ -123,6 +123,41 @@ if torch is not None:
             x = x + h.permute(0, 3, 1, 2)
             return self.head(x.mean([2, 3]))
 
+    class Excited(nn.Module):
+        """Channels weighted by what a small network says of them, in four spellings."""
+
+        def __init__(self):
+            super().__init__()
+            self.conv, self.out = nn.Conv2d(2, 8, 3, padding=1), nn.Conv2d(8, 3, 1)
+            self.down, self.up = nn.Linear(8, 5), nn.Linear(5, 8)
+
+        def forward(self, x):
+            x = F.relu(self.conv(x))
+            b, c, _, _ = x.size()
+            w = torch.sigmoid(self.up(F.relu(self.down(x.mean((2, 3))))))
+            x = x * w.view(b, c, 1, 1) + x * w[:, :, None, None] - x * w.unsqueeze(-1).unsqueeze(3)
+            return self.out(x)
+
+    class ClassToken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.patch = nn.Conv2d(2, 8, 4, 4)
+            self.token = nn.Parameter(torch.randn(1, 1, 8))
+            self.position = nn.Parameter(torch.randn(1, 5, 8))
+            self.norm1, self.norm2 = nn.LayerNorm(8), nn.LayerNorm(8)
+            self.attention = nn.MultiheadAttention(8, 4, batch_first=True)
+            self.feed = nn.Sequential(nn.Linear(8, 13), nn.GELU(), nn.Dropout(0.0), nn.Linear(13, 8))
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, x):
+            x = self.patch(x).flatten(2).transpose(1, 2)
+            x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1) + self.position
+            h = self.norm1(x)
+            a, _ = self.attention(h, h, h)
+            x = x + a
+            x = x + self.feed(self.norm2(x))
+            return self.head(x[:, 0])
+
     def _mlp():
         return nn.Sequential(
             nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 7), nn.Sigmoid(), nn.Dropout(0.0), nn.Linear(7, 3)
@@ -152,6 +187,8 @@ if torch is not None:
         "transposed": (_transposed, (3, 1, 9, 9)),
         "gated": (Gated, (5, 6)),
         "mixer": (Mixer, (3, 2, 5, 5)),
+        "excited": (Excited, (3, 2, 4, 4)),
+        "class token": (ClassToken, (3, 2, 8, 8)),
         "attention": (Attending, (5, 3, 8)),
         **{
             f"vit {'pre' if pre else 'post'} {'batch' if first else 'time'} first": (
@@ -164,7 +201,14 @@ if torch is not None:
         "encoder layer": (lambda: nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, bias=False), (5, 3, 8)),
     }
     UNITS = sorted(MODELS)
-    BRANCHES = ["attention", "encoder layer", "mixer", "resnet", *(n for n in UNITS if n.startswith("vit"))]
+    BRANCHES = [
+        "attention",
+        "class token",
+        "encoder layer",
+        "mixer",
+        "resnet",
+        *(n for n in UNITS if n.startswith("vit")),
+    ]
 
 
 def make(name):

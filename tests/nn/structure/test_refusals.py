@@ -26,6 +26,18 @@ class Net(nn.Module):
         return self.fc2(self.operation(self.fc1(x)))
 
 
+class Reshaped(nn.Module):
+    """Inside of another module, so that the message has a name to give."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(4, 12), nn.Linear(4, 4)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).reshape(x.shape[0], x.shape[1], 3, 4).unbind(2)
+        return self.out(torch.softmax(q @ k.transpose(-2, -1), -1) @ v)
+
+
 class Literal(nn.Module):
     def __init__(self):
         super().__init__()
@@ -73,6 +85,12 @@ class Holder(nn.Module):
         (Net(lambda x: F.softmax(x, -1)), "softmax"),
         (Net(lambda x: x @ torch.eye(8)), "matmul"),
         (Literal(), "sizes that a smaller model would not fit"),
+        (Holder(Reshaped()), r"'part\.qkv\.weight'.*reshape\(\) in the module 'part'"),
+        (
+            nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 4)), nn.Linear(4, 2)),
+            "module '0'",
+        ),
+        (nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.Linear(4, 2)), "no shape yet"),
         (Holder(Depends()), r"'part' \(Depends\).*torch\.fx"),
     ],
     ids=lambda value: "" if isinstance(value, nn.Module) else value[:12],

@@ -107,7 +107,7 @@ def _branch(
 ) -> Branch:
     node = output
     while True:
-        if len(node.users) > 1:
+        if sum(1 for user in node.users if user.users or user.op == "output") > 1:
             raise ArgumentError(
                 f"the end of a residual branch, {_where(bare, node)}, is used elsewhere too: it cannot be "
                 f"dropped"

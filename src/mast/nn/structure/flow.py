@@ -46,6 +46,7 @@ class Flow:
         }
         self.values: dict[fx.Node, Any] = {}
         self._node: fx.Node | None = None
+        self._at = "the model"  # the module that is looked at
         self._weights_follow = _weights_follow(graph, model)
 
     def walk(self) -> Ledger:
@@ -59,7 +60,13 @@ class Flow:
 
     def name_of(self, tensor: Tensor | None) -> str:
         """The name of a parameter or buffer."""
-        return self.names[id(tensor)]
+        name = self.names.get(id(tensor))
+        if name is None:
+            raise ArgumentError(
+                f"{self._at} computes its weights from other tensors (weight_norm, a parametrization), so "
+                "their units are not known: remove the parametrization first"
+            )
+        return name
 
     def produce(self, where: str, rows: list[tuple[Tensor | None, int]], rank: int | None, dim: int) -> Value:
         """A value with new units, which these (tensor, dimension) pairs produce."""
@@ -210,7 +217,7 @@ class Flow:
 
     def _module(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
         module = self.model.get_submodule(name)
-        where = f"the module {name!r} ({type(module).__name__})"
+        where = self._at = f"the module {name!r} ({type(module).__name__})"
         if self.opaque(name):
             for value in values_in([args, kwargs]):
                 self.pin(value, f"{where} is left out")

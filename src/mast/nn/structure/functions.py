@@ -71,6 +71,19 @@ def reduce(flow: Flow, where: str, args: Arguments, options: Options) -> Any:
     )
 
 
+def concatenate(flow: Flow, where: str, args: Arguments, options: Options) -> Any:
+    """Along another dimension than that of the units, such as a class token before others."""
+    listed = args[0] if args else options["tensors"]
+    dim = args[1] if len(args) > 1 else options.get("dim", 0)
+    values = [v for v in listed if isinstance(v, Value)]
+    carrying = [v for v in values if v.joint is not None]
+    ranks = {v.rank for v in values if v.rank is not None}
+    along = from_end(ranks.pop() if len(ranks) == 1 else None, dim)
+    if carrying and (along is None or any(along == v.dim for v in carrying)):
+        return flow.without_rule(where, [values], {})
+    return flow.join(where, values)
+
+
 def get_item(flow: Flow, where: str, args: Arguments, options: Options) -> Any:
     """Tuples, shapes, and selections along other dimensions than that of the units."""
     of, index = args
@@ -80,11 +93,7 @@ def get_item(flow: Flow, where: str, args: Arguments, options: Options) -> Any:
         return of[index]
     if not isinstance(of, Value) or of.joint is None:
         return Value()
-    listed = index if isinstance(index, tuple) else (index,)
-    plain = all(isinstance(i, int | slice) for i in listed)
-    if not plain or of.rank is None or len(listed) > of.rank + of.dim:
-        return flow.refuse(where, of, "selects along dimensions that are not known")
-    return replace(of, rank=of.rank - sum(isinstance(i, int) for i in listed))
+    return shapes.select(flow, where, of, index if isinstance(index, tuple) else (index,))
 
 
 def size(flow: Flow, where: str, args: Arguments, options: Options) -> Any:
@@ -177,6 +186,7 @@ def _rules() -> dict[Any, FunctionRule]:
         (("flatten",), shapes.flatten),
         (("view", "reshape"), shapes.reshape),
         (("permute",), shapes.permute),
+        (("unsqueeze",), shapes.unsqueeze),
         (("transpose", "swapaxes"), shapes.transpose),
         (("mean", "sum", "amax", "amin", "var", "std"), reduce),
         (("clone", "detach"), same),
@@ -188,6 +198,8 @@ def _rules() -> dict[Any, FunctionRule]:
     rules |= dict.fromkeys(_METHODS_THAT_KEEP, same)
     rules |= {
         F.interpolate: interpolate,
+        torch.cat: concatenate,
+        torch.concat: concatenate,
         operator.getitem: get_item,
         getattr: attribute,
         "size": size,

@@ -173,13 +173,9 @@ def attention(flow: Flow, name: str, module: nn.Module, args: Arguments, options
         if isinstance(value, Value):
             flow.pin(value, f"{where} takes them")
     heads(flow, where, module)
-    node = flow._node
-    outputs = (
-        [] if node is None else [user.args[1:] for user in node.users if user.target is operator.getitem]
-    )
-    if (
-        node is None or len(outputs) < len(node.users) or any(which != (0,) for which in outputs)
-    ):  # averaged over heads: a submodel would average over fewer
+    users = [] if flow._node is None else list(flow._node.users)
+    plain = all(u.target is operator.getitem and (u.args[1] == 0 or not u.users) for u in users)
+    if not plain:  # attention weights are averaged over heads: a submodel would average over fewer
         joint = flow.ledger.dimensions[flow.name_of(module.out_proj.weight), 1][0]
         joint.pin(f"the attention weights of {where} are used")
     return (Value(rank=3), Value())

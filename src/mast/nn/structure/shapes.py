@@ -58,7 +58,7 @@ def reshape(flow: Flow, where: str, args: Arguments, options: Options) -> Any:
         return flow.refuse(where, value, "reshapes a value whose number of dimensions is not known")
     position = value.rank + value.dim
     same = 0
-    while same < len(shape) and _keeps(shape[same], value, same):
+    while same < len(shape) and _keeps(where, shape[same], value, same):
         same += 1
     if same > position:  # what follows the units is reshaped
         return replace(value, dim=position - len(shape), rank=len(shape))
@@ -81,6 +81,41 @@ def permute(flow: Flow, where: str, args: Arguments, options: Options) -> Any:
     if value.joint is None:
         return Value(rank=rank)
     new = [d % rank for d in order].index(rank + value.dim)
+    return replace(value, dim=new - rank, rank=rank)
+
+
+def unsqueeze(flow: Flow, where: str, args: Arguments, options: Options) -> Any:
+    """A dimension of length 1 is put in."""
+    value = first(args, options)
+    dim = args[1] if len(args) > 1 else options.get("dim")
+    rank = None if value.rank is None else value.rank + 1
+    place = from_end(rank, dim)
+    if value.joint is None or place is None:
+        if value.joint is None:
+            return Value(rank=rank)
+        return flow.refuse(where, value, "reshapes a value whose number of dimensions is not known")
+    return replace(value, dim=value.dim if value.dim > place else value.dim - 1, rank=rank)
+
+
+def select(flow: Flow, where: str, value: Value, index: tuple[Any, ...]) -> Value:
+    """x[...]: the units stay if all of them are taken."""
+    plain = all(i is None or isinstance(i, int | slice) for i in index)
+    if not plain or value.rank is None:
+        return flow.refuse(where, value, "selects along dimensions that are not known")
+    units, position, before = value.rank + value.dim, 0, 0  # dimensions of x gone through; of the result
+    new = None
+    for i in index:
+        if i is None:
+            before += 1
+            continue
+        if position == units:
+            if i != slice(None):
+                return flow.refuse(where, value, "selects some of the units")
+            new = before
+        before += not isinstance(i, int)
+        position += 1
+    rank = before + value.rank - position
+    new = before + units - position if new is None else new
     return replace(value, dim=new - rank, rank=rank)
 
 
@@ -108,13 +143,21 @@ def from_end(rank: int | None, dim: Any) -> int | None:
     return None if rank is None else dim - rank
 
 
-def _keeps(entry: Any, value: Value, position: int) -> bool:
+def _keeps(where: str, entry: Any, value: Value, position: int) -> bool:
     """Whether this entry of a new shape is the old length at the same position."""
-    if not isinstance(entry, Size):
+    if not isinstance(entry, Size) or entry.dim is None or value.rank is None:
         return False
-    if entry.dim is None or value.rank is None or entry.value.rank not in (None, value.rank):
-        return entry.dim == position == 0
-    return entry.dim % value.rank == position
+    source = entry.value
+    if value.joint is not None and value.rank + value.dim == position:
+        if source.joint is None or not entry.of_units or source.run != value.run:
+            return False
+        if source.joint.root().size != value.joint.root().size:
+            return False
+        value.joint.join(source.joint, where)  # one length for both: they have to be cut alike
+        return True
+    if entry.dim == position == 0:
+        return True  # the batch
+    return source.rank == value.rank and entry.dim % value.rank == position
 
 
 def _sizes_elsewhere(flow: Flow, where: str, value: Value, shape: list[Any]) -> None:

@@ -21,7 +21,11 @@ def skeleton(model: nn.Module) -> nn.Module:
     device(type='meta')
     """
     memo: dict[int, Any] = {}
-    for _, p in model.named_parameters(remove_duplicate=False):
+    for name, p in model.named_parameters(remove_duplicate=False):
+        if isinstance(p, nn.parameter.UninitializedParameter):
+            raise ArgumentError(
+                f"the parameter {name!r} has no shape yet: run one forward pass before sparsify()"
+            )
         memo[id(p)] = nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=p.requires_grad)
     for _, b in model.named_buffers(remove_duplicate=False):
         memo[id(b)] = torch.empty_like(b, device="meta")
