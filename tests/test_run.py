@@ -549,6 +549,57 @@ class TestCheckpoints:
         with pytest.raises(DataError, match="not a file of MAST"):
             mast.minimize(PROBLEM, "dsgd", 10, checkpoint=path)
 
+    def test_a_run_that_broke_off_between_two_measurements_measures_where_a_straight_one_does(
+        self, tmp_path, monkeypatch
+    ):
+        monkeypatch.setattr("mast.run.CHECKPOINT_EVERY", 0.0)
+        monkeypatch.setattr("mast.run.BURST", 1e-9)  # a step at a time
+        calls, broken = 0, 400
+
+        def call(x):
+            nonlocal calls
+            calls += 1
+            if calls == broken:
+                raise RuntimeError("broken off")
+            return 0.5 * float(x @ x), x.copy()
+
+        f = mast.Function(call, 2, smoothness=1, strong_convexity=1, infimum=0.0)
+        problem = mast.Problem(f, mast.RandK(1))
+        arguments = {"steps": 900, "step_size": 0.01, "x0": [1.0, 1.0], "trace": 100}
+        with pytest.raises(RuntimeError, match="broken off"):
+            mast.minimize(problem, "dsgd", **arguments, checkpoint=tmp_path / "c")
+        reached = files.load(tmp_path / "c")[0]["step"]
+        assert reached % 100
+        continued = mast.minimize(problem, "dsgd", **arguments, checkpoint=tmp_path / "c")
+        straight = mast.minimize(problem, "dsgd", **arguments)
+        untimed = [name for name in COLUMNS if name != "seconds"]
+        assert continued.trace[untimed].equals(straight.trace[untimed])
+
+    def test_fields_that_do_not_fit_are_refused_even_with_a_right_sum(self, tmp_path):
+        path = tmp_path / "c"
+        run = {"problem": PROBLEM, "method": "l_svrdsg", "steps": 10, "step_size": 0.001, "checkpoint": path}
+        mast.minimize(**run)
+        description, arrays = files.load(path)
+        for name in arrays:
+            for wrong in (np.zeros(2), np.zeros((3, 3, 3)), np.zeros(3, dtype=np.int64)):
+                files.save(path, description, arrays | {name: wrong})
+                with pytest.raises(CheckpointError, match=f"damaged: its '{name}'"):
+                    mast.minimize(**run)
+        for name in description:
+            for wrong in ([], {"a": 1}, "text"):
+                if isinstance(description[name], type(wrong)) or name == "identity":
+                    continue
+                files.save(path, description | {name: wrong}, arrays)
+                with pytest.raises(
+                    CheckpointError, match=name if name not in ("kind", "format") else "not a"
+                ):
+                    mast.minimize(**run)
+            rest = {key: value for key, value in description.items() if key != name}
+            files.save(path, rest, arrays)
+            if name not in ("step_size", "diverged_at"):  # which may be None
+                with pytest.raises(CheckpointError):
+                    mast.minimize(**run)
+
     def test_the_folder_must_exist(self, tmp_path):
         with pytest.raises(CheckpointError, match="folder"):
             mast.minimize(PROBLEM, "dsgd", 10, checkpoint=tmp_path / "nowhere" / "c")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import mast
-from mast.errors import ArgumentError
+from mast.errors import ArgumentError, DataError
 
 PROBLEM = mast.Problem(mast.Quadratic(np.diag([1.0, 2.0, 4.0]), [1.0, 1.0, 1.0]), mast.RandK(2))
 MEASURED = [
@@ -53,6 +53,16 @@ def test_finished_runs_are_not_computed_again(tmp_path, monkeypatch):
     assert run(cache=tmp_path).equals(first)
     with pytest.raises(TypeError):
         run(cache=tmp_path, seeds=[7])
+
+
+def test_a_run_under_the_name_of_another_is_refused(tmp_path):
+    run(cache=tmp_path)
+    one, two = sorted(tmp_path.iterdir())[:2]
+    one.write_bytes(two.read_bytes())
+    with pytest.raises(DataError, match="holds another run than its name says: delete it"):
+        run(cache=tmp_path)
+    one.unlink()
+    assert len(run(cache=tmp_path).groupby(["method", "step_size", "seed"])) == 8
 
 
 def test_what_changes_is_computed(tmp_path):
