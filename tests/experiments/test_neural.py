@@ -396,10 +396,10 @@ def as_the_paper_says(keep, s):
 def test_rules_hold_where_the_paper_is_right_and_not_elsewhere():
     # the second claim says .5 for every keep, which contradicts the third here
     held = verdicts(as_the_paper_says)
-    assert held == [True, False, True, True, True, True, True, True, True, True, True, True]
+    assert held == [True, False, *[True] * 12]
     failed = verdicts(lambda keep, s: flat(1.0 / (0.5 if s == "advised" else s), fall=0.3))
     # longest is best, nothing diverges, nothing stagnates, no noise at all, all alike
-    assert failed == [False, False, False, False, False, False, False, False, False, False, True, True]
+    assert failed == [*[False] * 12, True, True]
 
 
 def test_numbers_of_a_curve():
@@ -409,6 +409,7 @@ def test_numbers_of_a_curve():
     np.testing.assert_allclose(curve.levels[1:], [0.7, np.inf])
     assert curve.levels[0] == pytest.approx(0.5, rel=0.11)
     np.testing.assert_allclose(curve.fluctuations, [0.1, 0.0, np.inf], atol=2e-3)
+    np.testing.assert_allclose(curve.deviations, [0.05, 0.0, np.inf], atol=1e-3)
     assert curve.settled.tolist() == [True, True, False]
     still = Curve(ROUNDS, np.array([flat(0.5, fall=0.2), flat(3.0), flat(0.5, noise=0.6)]))
     assert still.falls[0] == pytest.approx(0.2, abs=0.01)

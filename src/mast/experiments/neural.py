@@ -54,7 +54,6 @@ def findings(plan: Plan, done: list[Done]) -> Findings:
             "rows": config["rows"],
             "seeds": count,
             "accuracy_of_the_head": {n: _first(done, n)["accuracy"] for n in names},
-            "curvature_at_the_start": {n: _first(done, n)["curvature"] for n in names},
         },
     )
 
