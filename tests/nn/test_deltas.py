@@ -285,6 +285,14 @@ def test_deltas_of_units(models, tmp_path, name, shift):
     for key, y in sub.state_dict().items():
         x, v = state[key], 0 if shift is None else base.state_dict()[key]
         assert torch.equal(y, v + factors[key].multiply(x - v) if key in factors else x)
+    found = mast.nn.read_delta(path)
+    kept = sum(
+        int(f.multiply(torch.ones(sk.model.get_parameter(n).shape)).count_nonzero())
+        for n, f in factors.items()
+    )
+    assert found.about["kept"] == kept
+    numbers = kept + sum(t.numel() for t in found.whole.values())
+    assert path.stat().st_size < 4 * numbers + 6000  # no index beside each number
 
 
 def test_what_cannot_be_asked(models, tmp_path):

@@ -13,6 +13,7 @@ from torch import Tensor
 from mast.errors import ArgumentError, DataError
 from mast.nn.drawing import Drawing, PerWeight, Whole, drawing_of
 from mast.nn.factors import Factor, Kept, Mask
+from mast.nn.structure.drawing import Spread
 from mast.nn.weights import Place, Weight
 from mast.randomness import Key
 from mast.sketches.stored import rebuild
@@ -49,7 +50,11 @@ class Part:
         said["dtype"] = str(self.dtype).removeprefix("torch.")
         if self.keep is not None:
             said["keep"] = self.keep
-        if with_scale and (scale := one_scale(self.factor, self.shape)) is not None:
+        if (
+            with_scale
+            and not isinstance(self.factor, Spread)
+            and (scale := one_scale(self.factor, self.shape)) is not None
+        ):
             said["scale"] = scale
         return said
 
@@ -64,7 +69,9 @@ class Part:
                 + ("" if dtype is None else f", as numbers of type {dtype}")
             )
         found = {f"values/{self.name}": rounded}
-        if with_indices:
+        if with_indices and isinstance(self.factor, Spread):
+            found[f"units/{self.name}"] = self.factor.scales
+        elif with_indices:
             found[f"indices/{self.name}"] = kept(self.factor, self.shape).to(self._index_type)
             if one_scale(self.factor, self.shape) is None:
                 found[f"scales/{self.name}"] = scales(self.factor, self.shape)
@@ -77,6 +84,8 @@ class Part:
     @property
     def index_bytes(self) -> int:
         """How much its indices would take."""
+        if isinstance(self.factor, Spread):
+            return self.factor.scales.numel() * self.factor.scales.element_size()
         return self.values.numel() * self._index_type.itemsize
 
 
@@ -123,7 +132,9 @@ def rebuilt(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[Par
 
 
 def _listed(w: Weight, entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Factor:
-    """The factor of a parameter whose indices are in the file."""
+    """The factor of a parameter whose indices, or units, are in the file."""
+    if f"units/{w.name}" in tensors:
+        return _spread(w, tensors[f"units/{w.name}"])
     indices = tensors[f"indices/{w.name}"].long()
     ascending = indices.ndim == 1 and bool((indices.diff() > 0).all())
     if not ascending or (indices.numel() and not (indices[0] >= 0 and indices[-1] < w.count)):
@@ -135,6 +146,13 @@ def _listed(w: Weight, entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     if own.shape != indices.shape:
         raise DataError(f"{w.name!r} has {own.numel()} scales for {indices.numel()} coordinates")
     return Kept(indices, own.to(wide))
+
+
+def _spread(w: Weight, units: Tensor) -> Factor:
+    fits = units.dim() == len(w.shape) and all(n in (1, m) for n, m in zip(units.shape, w.shape, strict=True))
+    if not fits or not units.is_floating_point():
+        raise DataError(f"the units of {w.name!r} do not fit its shape")
+    return Spread(units)
 
 
 def coordinates(drawing: Drawing) -> str:
@@ -169,4 +187,5 @@ def one_scale(factor: Factor, shape: torch.Size) -> float | None:
 
 
 def _diagonal(factor: Factor, shape: torch.Size) -> Tensor:
+    """All scales, written out."""
     return factor.multiply(torch.ones(shape, dtype=torch.float64)).reshape(-1)

@@ -1,8 +1,8 @@
 """Sparse deltas: one base model, and a small file for each submodel v + S(x - v) of it.
 
-A delta file holds, for every sketched parameter, the numbers x - v where S keeps them. Where they belong
-follows from the draw's key and the sketch, which are in the header; a sketch that cannot be spelled there
-has its indices beside the numbers. The scale of S is in the header too, the numbers are unscaled.
+A delta file holds, for every sketched parameter, the numbers x - v where S keeps them, unscaled. Where they
+belong, and the scale of S, follow from the draw's key and the sketch, which are in the header. A sketch that
+cannot be spelled there has its indices beside the numbers, a structured one the scales of its units.
 
 Everything else in the model's `state_dict` (biases, norms, BatchNorm's statistics) is not sparse. It is
 written whole, as it is after training, unless a base was named and has the same.
