@@ -5,10 +5,10 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 
-from federated.samples import NODES, RUN, maker, problems, server
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
 import mast
+from federated.samples import NODES, RUN, maker, problems, server
 from mast.errors import ArgumentError, DataError
 from mast.exchange import ProblemWorker
 from mast.federated import LocalGrid, MastStrategy, client

@@ -5,11 +5,11 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 
-from federated.samples import NODES, RUN, maker, problems, server
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
 import mast
+from federated.samples import NODES, RUN, maker, problems, server
 from mast.errors import ArgumentError
 from mast.exchange import ProblemWorker, run_here
 from mast.federated import LocalGrid, MastStrategy, client

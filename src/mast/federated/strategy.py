@@ -298,7 +298,12 @@ class MastStrategy(Strategy):
                 f"{self.checkpoint}: the checkpoint belongs to another run: its `answering` is "
                 f"{extra.get('answering')}, here it is {self.dropouts.label}"
             )
-        self.accounts = Accounts.from_json(extra["accounts"])
+        try:
+            self.accounts = Accounts.from_json(extra["accounts"])
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{self.checkpoint}: the accounts of the run are missing: {error}"
+            ) from None
 
     def arrays(self) -> ArrayRecord:
         """x, in its pieces."""

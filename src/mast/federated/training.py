@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -54,7 +55,6 @@ class TrainingWorker(NetworkWorker):
         ``train(model, assignment)`` trains the model in place; numbers that it returns by name are
         shown by the strategy. torch's generator is seeded by the round and the client while it runs.
 
-    >>> import numpy as np
     >>> from mast.exchange import Kind, Message
     >>> from mast.exchange.network import capacity_of
     >>> def train(model, assignment):
@@ -111,7 +111,7 @@ def only_kept(part: Part, module: nn.Module) -> Iterator[None]:
         for name, piece in zip(part.names, part.pieces, strict=True):
             if piece.kept is not None:
                 mask = torch.zeros(piece.size, dtype=parameters[name].dtype)
-                mask[torch.from_numpy(piece.kept)] = 1
+                mask[torch.from_numpy(piece.kept.astype(np.int64))] = 1
                 mask = mask.view_as(parameters[name]).to(parameters[name].device)
                 hooks.append(parameters[name].register_hook(mask.mul))  # type: ignore[no-untyped-call]
     try:

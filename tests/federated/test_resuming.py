@@ -1,0 +1,114 @@
+"""A federation that was stopped goes on: the same bits, no draw twice, however the server ended."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="the extra `federated` is not installed")
+
+from federated.samples import NODES, maker, problems, server
+from mast import files
+from mast.errors import CheckpointError, DataError
+from mast.federated import LocalGrid, MastStrategy, client
+from mast.federated.records import unpack
+
+ROUNDS = 9
+
+
+class Watched(LocalGrid):
+    """Remembers the keys of all draws that were used in training."""
+
+    def __init__(self, *arguments, keys, **options):
+        super().__init__(*arguments, **options)
+        self.keys = keys
+
+    def _answer(self, message):
+        if message.metadata.message_type == "train":
+            self.keys += [asked.header.key for asked in unpack(message.content)]
+        return super()._answer(message)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("roster", [{}, {"participation": 0.6}], ids=["all", "some"])
+def test_a_stopped_federation_continues_to_the_same_bits(tmp_path, optimizer, roster):
+    nodes = problems()
+    app = client(maker(nodes))
+    straight, keys = MastStrategy(server(nodes, roster, optimizer=optimizer)), []
+    straight.start(Watched(app, NODES, keys=keys), num_rounds=ROUNDS)
+    again = []
+    for stop in (2, 3, 7, ROUNDS):
+        path = tmp_path / "run.mast"
+        strategy = MastStrategy(server(nodes, roster, optimizer=optimizer), checkpoint=path)
+        result = strategy.start(Watched(app, NODES, keys=again), num_rounds=stop)
+        assert strategy.server.t == stop
+    np.testing.assert_array_equal(strategy.server.x, straight.server.x)
+    assert again == keys
+    assert len(set(again)) == len(again)
+    assert strategy.accounts.down == straight.accounts.down
+    assert strategy.accounts.answers == straight.accounts.answers
+    assert [row.round for row in strategy.accounts.rows] == list(range(1, ROUNDS + 1))
+    assert sorted(result.train_metrics_clientapp) == [8, 9]
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path):
+    nodes = problems()
+    for _ in range(2):
+        strategy = MastStrategy(server(nodes), checkpoint=tmp_path / "run.mast")
+        strategy.start(LocalGrid(client(maker(nodes)), NODES), num_rounds=3)
+        assert strategy.server.t == 3
+        assert len(strategy.accounts.rows) == 3
+
+
+def test_another_runs_checkpoint_is_refused(tmp_path):
+    nodes = problems()
+    path = tmp_path / "run.mast"
+    MastStrategy(server(nodes), checkpoint=path).start(LocalGrid(client(maker(nodes)), NODES), num_rounds=2)
+    with pytest.raises(CheckpointError, match="step_size"):
+        MastStrategy(server(nodes, step_size=0.5), checkpoint=path)
+    with pytest.raises(CheckpointError, match="`answering` is unknown"):
+        MastStrategy(server(nodes), answering=0.5, checkpoint=path)
+    description, arrays = files.load(path)
+    files.save(path, description | {"extra": {"answering": "unknown"}}, arrays)
+    with pytest.raises(CheckpointError, match="accounts"):
+        MastStrategy(server(nodes), checkpoint=path)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DataError, match="damaged"):
+        MastStrategy(server(nodes), checkpoint=path)
+
+
+def test_a_server_killed_at_any_moment_ends_with_the_same_bits(tmp_path):
+    """SIGKILL, again and again, at moments that nobody chose; then once without."""
+    nodes = problems()
+    expected = MastStrategy(server(nodes))
+    expected.start(LocalGrid(client(maker(nodes)), NODES), num_rounds=200)
+    path = tmp_path / "run.mast"
+    tests = Path(__file__).parents[1]
+    code = (
+        "from federated.samples import *; from mast.federated import *; import pathlib\n"
+        "nodes = problems()\n"
+        f"strategy = MastStrategy(server(nodes), checkpoint=pathlib.Path({str(path)!r}))\n"
+        "print('ready', flush=True)\n"
+        "strategy.start(LocalGrid(client(maker(nodes)), NODES), num_rounds=200)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(tests)}
+    for delay in (0.02, 0.11, 0.23):
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        process.stdout.readline()
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+    subprocess.run(
+        [sys.executable, "-c", code], env=environment, check=True, timeout=300, capture_output=True
+    )
+    found = MastStrategy(server(nodes), checkpoint=path)
+    assert found.server.t == 200
+    np.testing.assert_array_equal(found.server.x, expected.server.x)
+    assert [p.name for p in tmp_path.iterdir()] == ["run.mast"]  # nothing half written, no lock
