@@ -181,7 +181,7 @@ def reproduce(
         str,
         typer.Argument(
             help="accuracy, trajectory, rand1, shift; convex is all of them and more. neural, "
-            "dropout: networks. all: everything."
+            "dropout, density: networks. all: everything."
         ),
     ] = "convex",
     fast: Annotated[

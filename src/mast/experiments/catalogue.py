@@ -6,6 +6,7 @@ from mast.errors import ArgumentError
 from mast.experiments import (
     accuracy,
     conditioning,
+    density,
     dropout,
     methods_compared,
     neural,
@@ -17,7 +18,17 @@ from mast.experiments.findings import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
     module.EXPERIMENT.name: module.EXPERIMENT
-    for module in (accuracy, trajectory, rand1, shift, conditioning, methods_compared, neural, dropout)
+    for module in (
+        accuracy,
+        trajectory,
+        rand1,
+        shift,
+        conditioning,
+        methods_compared,
+        neural,
+        dropout,
+        density,
+    )
 }
 
 GROUPS: dict[str, tuple[str, ...]] = {

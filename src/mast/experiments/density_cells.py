@@ -1,19 +1,22 @@
-"""The cells of the accuracy-density curves: one contender on one data set, its learning rate chosen, all seeds.
+"""The cells of the accuracy-density curves: one contender on one data set, tuned, with all seeds.
 
-Every learning rate of the grid is tried with the first seed and scored on the validation rows in the way in which the
-network is going to be used (the area under its curve). The best is used for all seeds and tested.
+Every learning rate of the grid is tried with the first seed and scored on the validation rows in the way
+in which the network is going to be used (the area under its curve). The best is used for all seeds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mast.arrays import Array
 from mast.experiments.cells import Cell
 from mast.experiments.datasets import Dataset
-from mast.experiments.density_data import Labelled
+from mast.experiments.density_area import area
+from mast.experiments.density_data import Labelled, Rows
 from mast.experiments.findings import Plan
 from mast.experiments.neural_data import one_thread
 
@@ -22,9 +25,9 @@ if TYPE_CHECKING:
 
 NAME, VERSION = "density", 1
 DENSITIES = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05)
-MIXED = (1.0, 0.5, 0.25, 0.1)  # densities of the mixture and of the nested subsets, equally often
+MIXED = (1.0, 0.5, 0.2, 0.1, 0.05)  # densities of the mixture and of the nested subsets, equally often
 KEEP = 0.5  # of MAST with one fixed keep, and of dropout
-TRAINED = (0.5, 0.2, 0.1, 0.05)  # densities at which networks are trained from scratch
+TRAINED = (1.0, 0.5, 0.2, 0.1, 0.05)  # densities at which networks are trained from scratch
 RATES = {"digits": (3e-3, 1e-2, 3e-2), "features": (1e-3, 3e-3, 1e-2), "images": (3e-3, 1e-2, 3e-2)}
 STRUCTURES = ("weights", "neurons")
 CALIBRATED = 512  # training rows that BatchNorm statistics are taken from
@@ -45,11 +48,11 @@ def ways(contender: str, structure: str) -> tuple[str, ...]:
 
 def curves(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     """Test accuracies (seeds, densities, draws) of one contender, for each way to make it sparse."""
-    from mast.experiments.density_scores import Scorer, area
+    from mast.experiments.density_scores import Scorer
 
     assert isinstance(dataset, Labelled)
     with one_thread():
-        parts, design = dataset.parts(), _design(dataset)
+        parts, design = dataset.parts(), design_of(dataset)
         networks: dict[tuple[int, float], nn.Sequential] = {}
 
         def trained(seed: int, rate: float) -> nn.Sequential:
@@ -57,29 +60,24 @@ def curves(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
                 networks[seed, rate] = trained_network(config, dataset, seed, rate)
             return networks[seed, rate]
 
-        densities, result = config["densities"], {}
-        first = config["seeds"][0]
-        judge = Scorer(parts.validation, parts.train.x[:CALIBRATED], design, first)
+        densities, seeds = config["densities"], config["seeds"]
+
+        def scored(rows: Rows, seed: int, rate: float, structure: str, way: str, draws: int) -> Array:
+            scorer = Scorer(rows, parts.train.x[:CALIBRATED], design, seed)
+            return scorer.curve(trained(seed, rate), structure, way, densities, draws)
+
+        def judged(structure: str, way: str, rate: float) -> float:
+            scores = scored(parts.validation, seeds[0], rate, structure, way, config["validation_draws"])
+            return float(area(densities, scores.mean(axis=1)))
+
+        result: dict[str, Any] = {}
         for structure in config["structures"]:
             for way in ways(config["contender"], structure):
                 name = f"{structure}_{way}"
-                rate, result[f"validation_{name}"] = choose(
-                    config["rates"],
-                    lambda rate, structure=structure, way=way: area(
-                        densities,
-                        judge.curve(
-                            trained(first, rate), structure, way, densities, config["validation_draws"]
-                        ).mean(axis=1),
-                    ),
-                )
-                result[f"rate_{name}"] = rate
+                rate, tried = choose(config["rates"], partial(judged, structure, way))
+                result[f"rate_{name}"], result[f"validation_{name}"] = rate, tried
                 result[name] = np.array(
-                    [
-                        Scorer(parts.test, parts.train.x[:CALIBRATED], design, seed).curve(
-                            trained(seed, rate), structure, way, densities, config["draws"]
-                        )
-                        for seed in config["seeds"]
-                    ]
+                    [scored(parts.test, seed, rate, structure, way, config["draws"]) for seed in seeds]
                 )
     return result
 
@@ -101,13 +99,14 @@ def trained_network(config: Mapping[str, Any], dataset: Labelled, seed: int, rat
     from mast.experiments.density_training import Recipe, train
     from mast.nn import sparsify
 
-    contender, design = config["contender"], _design(dataset)
+    contender, design = config["contender"], design_of(dataset)
     model = network(design, seed, dropout=1 - config["keep"] if contender == "dropout" else None)
     recipe = Recipe(config["epochs"], config["batch"], rate, seed)
     sk = None
     if contender in ("fixed", "mixture", "nested"):
         (structure,) = config["structures"]
-        sketch = training_sketch(contender, structure, config["keep"], config["mixed"], seed)
+        densities = config["mixed"] if "mixed" in config else [config["keep"]]
+        sketch = training_sketch(contender, structure, densities, seed)
         sk = sparsify(model, sketch, seed=seed)
     train(model, dataset.parts().train, recipe)
     if sk is not None:
@@ -127,7 +126,7 @@ def from_scratch(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     with one_thread():
         parts, density = dataset.parts(), config["density"]
         weights = config["structure"] == "weights"
-        design = _design(dataset) if weights else _design(dataset).share(density)
+        design = design_of(dataset) if weights else design_of(dataset).share(density)
 
         def trained(seed: int, rate: float) -> nn.Sequential:
             model = network(design, seed)
@@ -149,7 +148,8 @@ def from_scratch(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     return {"accuracy": np.array(accuracies), "rate": rate, "validation": scores}
 
 
-def _design(dataset: Dataset) -> Any:
+def design_of(dataset: Dataset) -> Any:
+    """The network of a data set."""
     from mast.experiments.density_networks import DESIGNS
 
     return DESIGNS[dataset.name]
@@ -160,7 +160,7 @@ def recipe(plan: Plan, dataset: Dataset) -> dict[str, Any]:
     epochs = {
         "digits": plan.pick(fast=15, normal=40, full=80),
         "features": plan.pick(fast=2, normal=8, full=20),
-        "images": plan.pick(fast=2, normal=6, full=30),
+        "images": plan.pick(fast=2, normal=5, full=30),
     }[dataset.name]
     return {
         "epochs": epochs,
@@ -168,6 +168,13 @@ def recipe(plan: Plan, dataset: Dataset) -> dict[str, Any]:
         "rates": list(RATES[dataset.name]),
         "seeds": list(range(plan.pick(fast=2, normal=3, full=5))),
     }
+
+
+def _own(contender: str) -> dict[str, Any]:
+    """What only some contenders have."""
+    if contender == "plain":
+        return {}
+    return {"keep": KEEP} if contender in ("dropout", "fixed") else {"mixed": list(MIXED)}
 
 
 def cells(plan: Plan) -> list[Cell]:
@@ -185,12 +192,10 @@ def cells(plan: Plan) -> list[Cell]:
                     "contender": contender,
                     "structures": structures,
                     "densities": list(DENSITIES),
-                    "mixed": list(MIXED),
-                    "keep": KEEP,
                     "draws": plan.pick(fast=5, normal=10, full=30),
                     "validation_draws": VALIDATION_DRAWS,
                 }
-                found.append(Cell(NAME, VERSION, curves, config, dataset, 2 * long))
+                found.append(Cell(NAME, VERSION, curves, config | _own(contender), dataset, 2 * long))
         found += [
             Cell(
                 NAME,
@@ -201,6 +206,7 @@ def cells(plan: Plan) -> list[Cell]:
                 long * (1 if structure == "weights" else density),
             )
             for structure in STRUCTURES
-            for density in plan.pick(TRAINED, TRAINED, DENSITIES[1:])
+            for density in plan.pick(TRAINED, TRAINED, DENSITIES)
+            if density < 1 or structure == STRUCTURES[0]  # in full, both are the plain network
         ]
     return found

@@ -149,7 +149,7 @@ def _parts(dataset: Labelled) -> Parts:
 def _prepared(name: str, x: Any) -> Any:
     """Numbers of about size 1; images at half their width and height."""
     if name == "digits":
-        return (x / 16).astype(np.float32)  # type: ignore[no-any-return]
+        return (x / 16).astype(np.float32)
     if name == "features":
         return x.astype(np.float32)
     n, height, width, channels = x.shape

@@ -58,10 +58,9 @@ def keep_largest_units(model: nn.Sequential, design: Design, density: float) -> 
 
 def unit_sizes(model: nn.Module, i: int, consumer: str) -> Tensor:
     """How large the units of hidden layer i are."""
-    weights = dict(model.named_parameters())
+    weights = {name: p.detach() for name, p in model.named_parameters()}
     incoming = weights.get(f"norm{i}.weight")
     if incoming is None:
         incoming = weights[f"layer{i}.weight"].flatten(1).norm(dim=1)
-    return incoming.detach().abs() * weights[f"{consumer}.weight"].detach().transpose(0, 1).flatten(1).norm(
-        dim=1
-    )
+    outgoing: Tensor = weights[f"{consumer}.weight"].transpose(0, 1).flatten(1).norm(dim=1)
+    return incoming.abs() * outgoing

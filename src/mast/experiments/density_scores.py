@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,23 +19,9 @@ from mast.nn import recalibrate, sparsify
 from mast.randomness import Key, Purpose
 from mast.sketches import Sketch
 
-WAYS = ("random", "unscaled", "magnitude_layer", "magnitude_global", "magnitude", "nested")
-
-
-def area(densities: Sequence[float], accuracies: Any) -> Any:
-    """The mean height of the curve over the logarithm of the density, by trapezoids; over the last axis.
-
-    >>> float(area([1.0, 0.5, 0.25], np.array([0.9, 0.8, 0.5])))
-    0.75
-    """
-    x = np.log(np.asarray(densities, dtype=float))
-    y = np.asarray(accuracies, dtype=float)
-    heights = 0.5 * (y[..., 1:] + y[..., :-1]) * np.diff(x)
-    return heights.sum(axis=-1) / (x[-1] - x[0])
-
 
 class Scorer:
-    """Accuracies of submodels on some rows; BatchNorm statistics are taken anew from training rows, always."""
+    """Accuracies of submodels on some rows; BatchNorm statistics are always taken anew from training rows."""
 
     def __init__(self, rows: Rows, calibrate: Tensor, design: Design, seed: int) -> None:
         self.rows, self.calibrate, self.design, self.seed = rows, [calibrate], design, seed

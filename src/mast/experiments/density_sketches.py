@@ -15,10 +15,10 @@ from mast.sketches import Bernoulli, Constants, DiagonalDraw, Draw, Mixture, Ran
 
 
 class Nested(Sketch):
-    """One fixed order of the coordinates: a draw picks a density and keeps that share from the front, times 1/share.
+    """One fixed order of the coordinates: a draw picks a density and keeps that share of them from the front.
 
-    So what is kept at 25 % is kept at 50 % too, and at each density there is one subset only. It is biased: the
-    first coordinates are kept more often than the last.
+    So what is kept at 25 % is kept at 50 % too, and at each density there is one subset only. It is
+    biased: the first coordinates are kept more often than the last. Survivors are scaled by 1/share.
 
     >>> Nested([0.25, 0.75]).at(0.25).draw(4).indices, Nested([0.25, 0.75]).at(0.75).draw(4).indices
     (array([3]), array([1, 2, 3]))
@@ -35,9 +35,7 @@ class Nested(Sketch):
 
     def sample(self, d: int, key: Key) -> Draw:
         """The front of the order; the density is the same for all parts of a model (all indices of a key)."""
-        number = randomness.below(
-            Key(key.seed, key.step, key.node), Purpose.CHOICE, len(self.densities)
-        )
+        number = randomness.below(Key(key.seed, key.step, key.node), Purpose.CHOICE, len(self.densities))
         return self._front(d, self.densities[number], key.index)
 
     def _front(self, d: int, density: float, part: int) -> Draw:
@@ -102,11 +100,9 @@ def kept(structure: str, density: float, scaled: bool = True) -> Sketch:
     return over(structure, RandK(float(density)))
 
 
-def training_sketch(contender: str, structure: str, keep: float, densities: Sequence[float], seed: int) -> Sketch:
-    """What a MAST contender is trained with."""
-    if contender == "fixed":
-        return kept(structure, keep)
+def training_sketch(contender: str, structure: str, densities: Sequence[float], seed: int) -> Sketch:
+    """What a MAST contender is trained with: one density, or several, one of them in each step."""
     if contender == "nested":
         return over(structure, Nested(densities, seed))
     parts: list[Sketch] = [Bernoulli(p) if structure == "weights" else RandK(float(p)) for p in densities]
-    return over(structure, Mixture(parts))
+    return over(structure, parts[0] if len(parts) == 1 else Mixture(parts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +30,11 @@ class Recipe:
 
 
 def train(model: nn.Module, rows: Rows, recipe: Recipe, only: Masks | None = None) -> None:
-    """Train in place and leave the model in eval mode. With `only`, weights outside the masks stay as they are."""
-    handles = [p.register_hook(_masked(only[name])) for name, p in named(model, only)]
+    """Train in place, ending in eval mode. With `only`, weights outside the masks stay as they are."""
+    handles = []
+    for name, p in model.named_parameters():
+        if only is not None and name in only:
+            handles.append(p.register_hook(partial(torch.mul, only[name])))  # type: ignore[no-untyped-call]
     optimizer = torch.optim.Adam(model.parameters(), lr=recipe.rate)
     batches = len(rows.y) // recipe.batch  # what is left of an epoch's rows would make a small batch
     steps = recipe.epochs * batches
@@ -49,15 +53,6 @@ def train(model: nn.Module, rows: Rows, recipe: Recipe, only: Masks | None = Non
     model.eval()
     for handle in handles:
         handle.remove()
-
-
-def named(model: nn.Module, only: Masks | None) -> list[tuple[str, nn.Parameter]]:
-    """The parameters that have a mask."""
-    return [(name, p) for name, p in model.named_parameters() if only is not None and name in only]
-
-
-def _masked(mask: Tensor):  # type: ignore[no-untyped-def]
-    return lambda gradient: gradient * mask
 
 
 def random_masks(model: nn.Module, density: float, seed: int) -> dict[str, Tensor]:

@@ -1,0 +1,173 @@
+"""Figures of accuracy against density."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mast.experiments import style
+from mast.experiments.density_tables import LABELS
+
+TICKS = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
+LOOKS = {  # colour, line, marker
+    "scratch": (style.BLACK, "-", "s"),
+    "plain_magnitude": (style.GREEN, "-", "^"),
+    "plain_random": (style.ERM, "-", "o"),
+    "dropout_random": (style.ORANGE, "-", "o"),
+    "fixed_random": (style.SKY, "-", "o"),
+    "mixture_random": (style.MAST, "-", "o"),
+    "matched": (style.MAST, "-", "o"),
+    "nested": (style.PINK, "--", "D"),
+    "dropout_magnitude": (style.ORANGE, "-", "^"),
+    "fixed_magnitude": (style.SKY, "-", "^"),
+    "mixture_magnitude": (style.MAST, "-", "^"),
+}
+AT_RANDOM = (
+    "scratch", "plain_magnitude", "nested", "mixture_random", "fixed_random", "dropout_random", "plain_random"
+)  # fmt: skip
+BY_MAGNITUDE = ("plain_magnitude", "dropout_magnitude", "fixed_magnitude", "mixture_magnitude")
+IN_LINEAR = ("scratch", "plain_magnitude", "matched", "fixed_random", "plain_random")
+NAMES = {
+    "digits": "digits, MLP",
+    "features": "CIFAR-10 features, MLP",
+    "images": "CIFAR-10 images, CNN",
+}
+CHANGES = {
+    "magnitude": ("largest changes of full fine-tuning", style.GREEN, "^"),
+    "random": ("random changes of full fine-tuning", style.ERM, "o"),
+    "chosen": ("weights chosen at random, then trained", style.BLACK, "s"),
+    "mast": ("MAST, at random", style.MAST, "o"),
+}
+
+
+def curves(table: Any, structure: str) -> Any:
+    """Above the mean with quartiles over draws, below the worst draw; a column a data set."""
+    mine = table[table["structure"] == structure]
+    names = list(dict.fromkeys(mine["dataset"]))
+    with style.look():
+        figure, axes = style.frames(2, len(names), width=3.9, height=2.9, sharex=True)
+        for column, name in enumerate(names):
+            part = mine[mine["dataset"] == name]
+            for contender in AT_RANDOM:
+                for row, statistic in enumerate(("mean", "worst")):
+                    _line(axes[row][column], part, contender, statistic, band=row == 0)
+            axes[0][column].set_title(NAMES.get(name, name))
+            _density_axis(axes[1][column])
+        axes[0][0].set_ylabel("Test accuracy, mean of draws")
+        axes[1][0].set_ylabel("Test accuracy, worst draw")
+        style.legend_below(figure, axes[0][0], columns=min(4, 2 * len(names)))
+        return figure
+
+
+def pruned(table: Any) -> Any:
+    """Magnitude pruning of differently trained networks; a row a structure."""
+    mine = table[table["contender"].isin(BY_MAGNITUDE)]
+    names = list(dict.fromkeys(mine["dataset"]))
+    structures = list(dict.fromkeys(mine["structure"]))
+    with style.look():
+        figure, axes = style.frames(len(structures), len(names), width=3.9, height=2.7, sharex=True)
+        for row, structure in enumerate(structures):
+            for column, name in enumerate(names):
+                part = mine[(mine["dataset"] == name) & (mine["structure"] == structure)]
+                for contender in BY_MAGNITUDE:
+                    _line(axes[row][column], part, contender, "mean", band=False)
+                axes[0][column].set_title(NAMES.get(name, name))
+                _density_axis(axes[-1][column])
+            axes[row][0].set_ylabel(f"Test accuracy, {structure} pruned")
+        style.legend_below(figure, axes[0][0], columns=2)
+        return figure
+
+
+def linear(table: Any) -> Any:
+    """The linear case."""
+    mine = table[table["structure"] == "linear"]
+    names = list(dict.fromkeys(mine["dataset"]))
+    with style.look():
+        figure, axes = style.frames(1, len(names), width=5.2, height=3.6)
+        for ax, name in zip(axes[0], names, strict=True):
+            for contender in IN_LINEAR:
+                _line(ax, mine[mine["dataset"] == name], contender, "mean", band=True)
+            ax.set_title(f"{name}, logistic regression")
+            _density_axis(ax)
+        axes[0][0].set_ylabel("Test accuracy, mean of draws")
+        style.legend_below(figure, axes[0][0], columns=2)
+        return figure
+
+
+def areas(summary: Any) -> Any:
+    """The area under each curve: a dot for the mean over seeds, a line from the lowest to the highest."""
+    groups = list(dict.fromkeys(zip(summary["structure"], summary["dataset"], strict=True)))
+    groups = [g for g in groups if g[0] != "linear"]
+    structures = list(dict.fromkeys(s for s, _ in groups))
+    names = list(dict.fromkeys(d for _, d in groups))
+    shown = [c for c in LABELS if c in set(summary["contender"]) and c != "matched"]
+    with style.look():
+        figure, axes = style.frames(
+            len(structures), len(names), width=3.4, height=3.0, sharey=True, sharex="col"
+        )
+        for structure, name in groups:
+            ax = axes[structures.index(structure)][names.index(name)]
+            part = summary[(summary["structure"] == structure) & (summary["dataset"] == name)]
+            part = part.set_index("contender")
+            for place, contender in enumerate(shown):
+                if contender in part.index:
+                    row = part.loc[contender]
+                    colour, _, marker = LOOKS.get(contender, (style.GREY, "-", "o"))
+                    ax.plot([row["lowest_seed"], row["highest_seed"]], [place, place], color=colour)
+                    ax.plot(row["area"], place, marker, color=colour, markersize=5)
+            ax.set_yticks(range(len(shown)), [LABELS[c] for c in shown])
+            ax.set_ylim(len(shown) - 0.5, -0.5)
+            ax.set_title(f"{name}, {structure}")
+        for ax in axes[-1]:
+            ax.set_xlabel("Area under the curve")
+        return figure
+
+
+def changes(table: Any) -> Any:
+    """Fine-tuning: accuracy against the share of the change that is kept."""
+    names = list(dict.fromkeys(table["dataset"]))
+    with style.look():
+        figure, axes = style.frames(1, len(names), width=4.4, height=3.4)
+        for ax, name in zip(axes[0], names, strict=True):
+            part = table[table["dataset"] == name]
+            for contender, line in (("full", "--"), ("before", ":")):
+                level = part[part["contender"] == contender]["mean"].mean()
+                label = {"full": "full fine-tuning", "before": "before fine-tuning"}[contender]
+                ax.axhline(level, color=style.GREY, linestyle=line, linewidth=1.1, label=label)
+            for contender, (label, colour, marker) in CHANGES.items():
+                mine = part[part["contender"] == contender]
+                grouped = mine.groupby("density")
+                mean = grouped["mean"].mean()
+                ax.plot(mean.index, mean, f"{marker}-", color=colour, label=label, markersize=4)
+                low, high = grouped["mean"].min(), grouped["mean"].max()
+                ax.fill_between(mean.index, low, high, color=colour, alpha=0.15, linewidth=0)
+            ax.set_xscale("log")
+            shares = sorted(part[part["contender"] == "mast"]["density"].unique())
+            ax.set_xticks(shares, [f"{100 * q:g} %" for q in shares])
+            ax.minorticks_off()
+            ax.set_xlabel("Share of the weights that change")
+            ax.set_title(NAMES.get(name, name))
+        axes[0][0].set_ylabel("Test accuracy, all classes")
+        style.legend_below(figure, axes[0][0], columns=2)
+        return figure
+
+
+def _line(ax: Any, part: Any, contender: str, statistic: str, band: bool) -> None:
+    """The mean over seeds; the band is that of the quartiles over draws, averaged over seeds."""
+    mine = part[part["contender"] == contender]
+    if mine.empty:
+        return
+    colour, line, marker = LOOKS[contender]
+    grouped = mine.groupby("density")
+    mean = grouped[statistic].mean()
+    ax.plot(mean.index, mean, line, marker=marker, color=colour, label=LABELS[contender], markersize=3.5)
+    if band and int(mine["draws"].max()) > 1:
+        low, high = grouped["lower_quartile"].mean(), grouped["upper_quartile"].mean()
+        ax.fill_between(mean.index, low, high, color=colour, alpha=0.18, linewidth=0)
+
+
+def _density_axis(ax: Any, ticks: Sequence[float] = TICKS) -> None:
+    ax.set_xscale("log")
+    ax.set_xticks(ticks, [f"{100 * p:g} %" for p in ticks])
+    ax.minorticks_off()
+    ax.set_xlabel("Density (share kept)")

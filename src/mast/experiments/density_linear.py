@@ -1,0 +1,65 @@
+"""The linear case on the same axes: exact optima of logistic regression, cut to random blocks of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mast.arrays import Array
+from mast.experiments.accuracy import KAPPA, SPLIT_SEED, TEST_SHARE, predict
+from mast.experiments.cells import Cell
+from mast.experiments.datasets import Dataset, halves, logistic
+from mast.experiments.density_cells import NAME, VERSION
+from mast.experiments.density_data import Labelled
+from mast.experiments.findings import Plan
+from mast.objectives import Logistic
+from mast.problem import Problem
+from mast.sketches import PermK
+
+BLOCKS = (1, 2, 4, 5, 10, 20)  # 1/K of the weights is kept
+ONE = 4  # blocks of the MAST model that serves all densities
+
+
+def blocks(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+    """Test accuracies of all K pieces of each model, for one partition and K."""
+    K, partition = config["K"], PermK(config["K"], seed=config["permutation"])
+    f = logistic(dataset, config["kappa"], config["split_seed"], config["test_share"])
+    A, b = halves(dataset, config["split_seed"], config["test_share"]).test
+    rows, labels = halves(dataset, config["split_seed"], config["test_share"]).train
+    erm = f.minimizer()
+    models = {
+        "plain": erm,
+        "matched": Problem(f, partition).minimizer(),
+        "fixed": Problem(f, PermK(config["one"], seed=config["permutation"])).minimizer(),
+    }
+    kept = [draw.indices for _, draw in partition.support(f.dim) or []]  # type: ignore[attr-defined]
+    result: dict[str, Any] = {
+        name: np.array([_accuracy(A[:, block] @ (K * x[block]), b) for block in kept])
+        for name, x in models.items()
+    }
+    largest = np.argsort(-np.abs(erm), kind="stable")[: max(1, round(f.dim / K))]
+    result["magnitude"] = np.array([_accuracy(A[:, largest] @ erm[largest], b)])
+    scratch = [Logistic(rows[:, block], labels, l2=f.l2).minimizer() for block in kept]
+    result["scratch"] = np.array(
+        [_accuracy(A[:, block] @ x, b) for block, x in zip(kept, scratch, strict=True)]
+    )
+    result["constant"] = max(float(np.mean(b > 0)), float(np.mean(b < 0)))
+    return result
+
+
+def _accuracy(margins: Array, b: Array) -> float:
+    return float(np.mean(predict(margins) == b))
+
+
+def cells(plan: Plan) -> list[Cell]:
+    """One cell a K and partition; partitions play the part of seeds."""
+    common = {"kappa": KAPPA, "test_share": TEST_SHARE, "split_seed": SPLIT_SEED, "one": ONE}
+    return [
+        Cell(NAME, VERSION, blocks, {"K": K, "permutation": seed} | common, dataset, 0.1)
+        for dataset in plan.datasets
+        if not isinstance(dataset, Labelled)
+        for seed in range(plan.pick(fast=3, normal=10, full=50))
+        for K in BLOCKS
+    ]

@@ -1,0 +1,169 @@
+"""Tables of the accuracy-density curves: a row a contender, density and seed; areas under the curves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mast.experiments.cells import Done
+from mast.experiments.density_area import area
+from mast.experiments.density_cells import MAGNITUDES, STRUCTURES, curves, from_scratch, ways
+from mast.experiments.density_finetuning import changes
+from mast.experiments.density_linear import blocks
+
+LABELS = {
+    "scratch": "trained at each density",
+    "plain_magnitude": "plain, pruned by magnitude",
+    "plain_random": "plain, at random",
+    "plain_unscaled": "plain, at random, no scale",
+    "dropout_random": "dropout, at random",
+    "fixed_random": "MAST keep 50 %, at random",
+    "mixture_random": "MAST mixture, at random",
+    "nested": "nested subsets, in order",
+    "dropout_magnitude": "dropout, pruned by magnitude",
+    "fixed_magnitude": "MAST keep 50 %, pruned by magnitude",
+    "mixture_magnitude": "MAST mixture, pruned by magnitude",
+    "matched": "MAST at each density, at random",
+}
+LINEAR = {"plain": "plain_random", "fixed": "fixed_random", "magnitude": "plain_magnitude"}
+
+
+def best_scope(done: Done, structure: str) -> str:
+    """The kind of magnitude pruning with the best validation score: within layers, or over all of them."""
+    return max(
+        MAGNITUDES[structure], key=lambda way: float(np.max(done.result[f"validation_{structure}_{way}"]))
+    )
+
+
+def used_ways(done: Done) -> Iterator[tuple[str, str, str]]:
+    """(structure, contender, name in the cell) of every curve that a cell holds and that is shown."""
+    contender = done["contender"]
+    for structure in done["structures"]:
+        if contender == "nested":
+            yield structure, "nested", f"{structure}_nested"
+            continue
+        best = best_scope(done, structure)
+        for way in ways(contender, structure):
+            if not way.startswith("magnitude"):
+                yield structure, f"{contender}_{way}", f"{structure}_{way}"
+            elif way == best:
+                yield structure, f"{contender}_magnitude", f"{structure}_{way}"
+
+
+def curve_table(done: Sequence[Done]) -> Any:
+    """Mean, quartiles and worst over draws, for each data set, structure, contender, density and seed."""
+    import pandas
+
+    rows = []
+    for d in done:
+        name = d.cell.dataset.name
+        if d.cell.compute is curves:
+            for structure, contender, way in used_ways(d):
+                for seed, at in zip(d["seeds"], d[way], strict=True):
+                    for density, scores in zip(d["densities"], at, strict=True):
+                        rows.append(_row(name, structure, contender, density, seed, scores))
+        elif d.cell.compute is from_scratch:
+            for structure in STRUCTURES if d["density"] == 1 else [d["structure"]]:
+                for seed, score in zip(d["seeds"], d["accuracy"], strict=True):
+                    rows.append(_row(name, structure, "scratch", d["density"], seed, [score]))
+        elif d.cell.compute is blocks:
+            for model in ("plain", "matched", "fixed", "magnitude", "scratch"):
+                contender = LINEAR.get(model, model)
+                rows.append(_row(name, "linear", contender, 1 / d["K"], d["permutation"], d[model]))
+    return pandas.DataFrame(rows)
+
+
+def _row(
+    dataset: str, structure: str, contender: str, density: float, seed: int, scores: Any
+) -> dict[str, Any]:
+    low, middle, high = np.quantile(scores, [0.25, 0.5, 0.75])
+    return {
+        "dataset": dataset,
+        "structure": structure,
+        "contender": contender,
+        "density": density,
+        "seed": seed,
+        "draws": len(scores),
+        "mean": float(np.mean(scores)),
+        "lower_quartile": float(low),
+        "median": float(middle),
+        "upper_quartile": float(high),
+        "worst": float(np.min(scores)),
+    }
+
+
+def area_table(table: Any) -> Any:
+    """The area under each curve, for each seed: of the mean over draws, and of the worst draw."""
+    import pandas
+
+    rows = []
+    for keys, part in table.groupby(["dataset", "structure", "contender", "seed"], sort=False):
+        part = part.sort_values("density")
+        rows.append(
+            dict(zip(("dataset", "structure", "contender", "seed"), keys, strict=True))
+            | {
+                "area": float(area(part["density"].to_numpy(), part["mean"].to_numpy())),
+                "area_worst": float(area(part["density"].to_numpy(), part["worst"].to_numpy())),
+            }
+        )
+    return pandas.DataFrame(rows)
+
+
+def summary(areas: Any) -> Any:
+    """Mean and range over seeds, one row a contender."""
+    grouped = areas.groupby(["dataset", "structure", "contender"], sort=False)
+    out = grouped["area"].agg(["mean", "min", "max", "size"])
+    out.columns = ["area", "lowest_seed", "highest_seed", "seeds"]
+    out["area_of_worst_draw"] = grouped["area_worst"].mean()
+    return out.reset_index()
+
+
+def rate_table(done: Sequence[Done]) -> Any:
+    """The learning rates that were chosen, with the validation scores of the whole grid."""
+    import pandas
+
+    rows = []
+    for d in done:
+        if d.cell.compute is from_scratch:
+            names, tried = [(f"scratch {d['structure']} {d['density']:g}", "")], "validation"
+        elif d.cell.compute in (curves, changes):
+            what = d["contender"] if d.cell.compute is curves else f"fine-tuning {d['kind']}"
+            found = [n.removeprefix("rate_") for n in d.result if n.startswith("rate_")]
+            names, tried = [(f"{what} {n}", f"_{n}") for n in found], "validation"
+        else:
+            continue
+        for name, suffix in names:
+            scores = " ".join(f"{s:.3f}" for s in d[f"{tried}{suffix}"])
+            grid = " ".join(f"{r:g}" for r in d["rates"])
+            rows.append((d.cell.dataset.name, name, d[f"rate{suffix}"], grid, scores))
+    return pandas.DataFrame(rows, columns=["dataset", "contender", "rate", "grid", "validation_scores"])
+
+
+def change_table(done: Sequence[Done]) -> Any:
+    """Fine-tuning: accuracies for each share of the change that is kept, contender and seed."""
+    import pandas
+
+    rows = []
+    for d in done:
+        if d.cell.compute is not changes:
+            continue
+        name = d.cell.dataset.name
+        if d["kind"] == "full":
+            cut = [(q, "random", f"random_{q:g}") for q in d["changed"]]
+            cut += [(q, "magnitude", _better(d, q)) for q in d["changed"]]
+            found = [(0.0, "before", "before"), (1.0, "full", "full_1"), *cut]
+        else:
+            found = [
+                (q, d["kind"], f"{'random' if d['kind'] == 'mast' else 'full'}_{q:g}") for q in d["changed"]
+            ]
+        for density, contender, place in found:
+            for seed, scores in zip(d["seeds"], d[place], strict=True):
+                rows.append(_row(name, "weights", contender, density, seed, np.atleast_1d(scores)))
+    return pandas.DataFrame(rows)
+
+
+def _better(d: Done, density: float) -> str:
+    names = [f"magnitude_{scope}_{density:g}" for scope in ("layer", "global")]
+    return max(names, key=lambda name: float(np.max(d.result[f"validation_{name}"])))
