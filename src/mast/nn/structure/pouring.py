@@ -55,6 +55,7 @@ class Pool:
         }
         self._trainable = {name: p.requires_grad for name, p in self.parameters.items()}
         self._places = self._find_places()
+        self._sizes: list[tuple[int, ...]] = []
         self._memory: dict[torch.dtype, Tensor] = {}
 
     def model(self, cut: Cut, x: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> nn.Module:
@@ -64,7 +65,10 @@ class Pool:
             self._places = self._find_places()
         self._fill(cut, x)
         self._fill_buffers(cut, buffers)
-        self.structure.fit(self._model, cut)
+        sizes = [part.slice.shape for part in cut.parts]
+        if sizes != self._sizes or not isinstance(self.structure, UnitStructure) or self.structure.heads:
+            self.structure.fit(self._model, cut)
+            self._sizes = sizes
         return self._model
 
     def back_to_x(self, cut: Cut, x: Mapping[str, Tensor]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -13,20 +12,31 @@ from torch import Tensor
 from mast.arrays import Indices
 from mast.nn.factors import compiled, numbers
 
+_ONE = np.zeros(1, dtype=np.int64)
+
 
 class Slice:
     """Which entries are kept along which dimensions. Without any, the whole tensor."""
 
+    __slots__ = ("_indices", "_inner", "_simple", "_width", "count", "full", "kept", "shape")
+
     def __init__(self, full: Sequence[int], kept: Mapping[int, Indices]) -> None:
         self.full = tuple(full)
-        self.kept = {dim: np.ascontiguousarray(kept[dim]) for dim in sorted(kept)}
-        self.shape = tuple(len(self.kept[d]) if d in self.kept else n for d, n in enumerate(self.full))
+        self.kept = {dim: kept[dim] for dim in sorted(kept)}
+        self.shape = tuple(len(kept[d]) if d in kept else n for d, n in enumerate(self.full))
         self.count = math.prod(self.shape)
+        # Cut in the first two dimensions only, it is rows and columns of inner parts that stay whole.
+        self._simple = all(dim < 2 for dim in kept)
+        self._width = math.prod(self.full[1:])
+        self._inner = math.prod(self.full[2:]) if 1 in kept else self._width
+        self._indices: dict[int, Tensor] | None = None
 
-    @cached_property
+    @property
     def indices(self) -> dict[int, Tensor]:
-        """As tensors."""
-        return {dim: torch.from_numpy(kept) for dim, kept in self.kept.items()}
+        """The kept entries along each dimension, as tensors."""
+        if self._indices is None:
+            self._indices = {dim: torch.from_numpy(kept) for dim, kept in self.kept.items()}
+        return self._indices
 
     # ---- the readable form, for any tensor --------------------------------------------------
 
@@ -52,8 +62,8 @@ class Slice:
         if self._simple and x.dtype == out.dtype and compiled(x, out):
             from mast.nn.structure import kernels
 
-            rows, columns, inner = self._plan
-            kernels.take(numbers(x), rows, columns, inner, self._width, numbers(out))
+            rows, columns = self._rows_and_columns()
+            kernels.take(numbers(x), rows, columns, self._inner, self._width, numbers(out))
             return out
         picked = x
         for dim, index in self.indices.items():
@@ -67,9 +77,9 @@ class Slice:
         elif self._simple and x.dtype == values.dtype and compiled(x, values):
             from mast.nn.structure import kernels
 
-            rows, columns, inner = self._plan
+            rows, columns = self._rows_and_columns()
             own = numbers(x)
-            kernels.add(own, rows, columns, inner, self._width, numbers(values), own.dtype.type(factor))
+            kernels.add(own, rows, columns, self._inner, self._width, numbers(values), own.dtype.type(factor))
             torch.autograd.graph.increment_version(x)
         else:
             x[self.grid(x.device)] += factor * values.to(x.dtype)
@@ -81,26 +91,13 @@ class Slice:
         elif self._simple and x.dtype == values.dtype and compiled(x, values):
             from mast.nn.structure import kernels
 
-            rows, columns, inner = self._plan
-            kernels.put(numbers(x), rows, columns, inner, self._width, numbers(values))
+            rows, columns = self._rows_and_columns()
+            kernels.put(numbers(x), rows, columns, self._inner, self._width, numbers(values))
             torch.autograd.graph.increment_version(x)
         else:
             x[self.grid(x.device)] = values.to(x.dtype)
 
-    @cached_property
-    def _simple(self) -> bool:
-        """Whether only the first two dimensions are cut: rows and columns, of inner parts that stay whole."""
-        return max(self.kept) < 2
-
-    @cached_property
-    def _plan(self) -> tuple[Indices, Indices, int]:
-        """Rows, columns and the length of the inner part; whole columns become part of the inner one."""
-        inner = math.prod(self.full[2:])
-        rows = self.kept.get(0, np.arange(self.full[0]))
-        if 1 in self.kept:
-            return rows, self.kept[1], inner
-        return rows, np.zeros(1, np.int64), inner * math.prod(self.full[1:2])
-
-    @cached_property
-    def _width(self) -> int:
-        return math.prod(self.full[1:])
+    def _rows_and_columns(self) -> tuple[Indices, Indices]:
+        """Rows, and columns in each; a row that is not cut is one long column."""
+        rows = self.kept[0] if 0 in self.kept else np.arange(self.full[0])
+        return rows, self.kept.get(1, _ONE)

@@ -96,12 +96,13 @@ class UnitStructure(Structure):
         order = {name: i for i, name in enumerate(parameters)}
         self.scaled.sort(key=lambda s: order[s.tensor])
         self._scaled = {s.tensor: s for s in self.scaled}
-        self._heads = {
+        #: attention modules whose heads are units, and the names of those spaces
+        self.heads = {
             space.name.removesuffix(".in_proj_weight"): space.name
             for space in self.spaces
             if isinstance(self._owner(space.name), nn.MultiheadAttention)
         }
-        for name in self._heads:
+        for name in self.heads:
             replace_attention(self.template, self.bare, name)
         owners = {a.tensor.rpartition(".")[0] for space in self.spaces for a in space.axes}
         owners |= {name for space in self.spaces for name, _ in space.modules}
@@ -146,8 +147,8 @@ class UnitStructure(Structure):
         }
         for name, before in self._resized.items():
             module = model.get_submodule(name)
-            if isinstance(module, HeadsAttention) and name in self._heads:
-                module.kept = at_least_one(cut.draw[self._heads[name]]).units.tolist()
+            if isinstance(module, HeadsAttention) and name in self.heads:
+                module.kept = at_least_one(cut.draw[self.heads[name]]).units.tolist()
             fit(module, before, channels.get(name))
 
     def _scales(self, name: str, draw: UnitDraw) -> Tensor | None:
