@@ -41,7 +41,10 @@ def blocks(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     }
     largest = np.argsort(-np.abs(erm), kind="stable")[: max(1, round(f.dim / K))]
     result["magnitude"] = np.array([_accuracy(A[:, largest] @ erm[largest], b)])
-    scratch = [Logistic(rows[:, block], labels, l2=f.l2).minimizer() for block in kept]
+    scratch = [
+        Logistic(rows[:, block], labels, l2=f.l2).minimizer() if block.size else np.zeros(0)
+        for block in kept  # with more blocks than weights, some are empty
+    ]
     result["scratch"] = np.array(
         [_accuracy(A[:, block] @ x, b) for block, x in zip(kept, scratch, strict=True)]
     )
