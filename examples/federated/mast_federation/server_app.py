@@ -1,15 +1,18 @@
 """The server: rounds, checkpoint, and a report at the end."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Context
+from flwr.app import ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from mast.exchange import Roster, Server, stride_of
 from mast.federated import MastStrategy
+from mast.federated.arrays import record_of
 from mast.federated.theory import guarantee
+from mast_federation.fedavg import CountedFedAvg
 from mast_federation.tasks import task_of
 
 app = ServerApp()
@@ -19,10 +22,27 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """One run, or the rest of one that was stopped."""
     config = context.run_config
+    out = Path(config["out"]) if config["out"] else None
+    rows: dict[str, Any] = {}
+    if config["strategy"] in ("mast", "compare"):
+        strategy = sparse(grid, config, out)
+        print(strategy.report().text())
+        rows["mast"] = strategy.report().rounds()
+        if out is not None:
+            arrays = {name: array.numpy() for name, array in strategy.arrays().items()}
+            np.savez(out / "model.npz", **arrays)
+            strategy.report().save(out)
+    if config["strategy"] in ("fedavg", "compare"):
+        rows["fedavg"] = whole(grid, config)
+    if config["strategy"] != "mast" and out is not None:
+        (out / "rounds.json").write_text(json.dumps(rows, indent=1))
+
+
+def sparse(grid: Grid, config: dict[str, Any], out: Path | None) -> MastStrategy:
+    """Train, every client the submodel that it can hold."""
     task = task_of(config)
-    roster = Roster(
-        task.seed, task.nodes, stride_of(task.capacities), participation=float(config["participation"])
-    )
+    share = float(config["participation"])
+    roster = Roster(task.seed, task.nodes, stride_of(task.capacities), participation=share)
     waiting = {"gathering": float(config["gathering"])}
     step_size = float(config["step-size"]) or task.default_step_size
     if step_size is None:
@@ -36,23 +56,25 @@ def main(grid: Grid, context: Context) -> None:
         local_steps=int(config["local-steps"]),
         run=task.run,
     )
-    out = Path(config["out"]) if config["out"] else None
     strategy = MastStrategy(
         server,
         answering=float(config["answering"]) if config["answering"] else "unknown",
         checkpoint=None if out is None else out / "checkpoint.mast",
         shapes=task.shapes,
-        evaluate_draws=10,
+        evaluate_draws=int(config["draws"]),
         **waiting,
     )
     strategy.start(grid, num_rounds=int(config["rounds"]), timeout=float(config["timeout"]))
-    print(strategy.report().text())
-    if out is not None:
-        save(strategy, out)
+    return strategy
 
 
-def save(strategy: MastStrategy, out: Path) -> None:
-    """The model and the report."""
-    arrays: dict[str, Any] = {name: array.numpy() for name, array in strategy.arrays().items()}
-    np.savez(out / "model.npz", **arrays)
-    strategy.report().save(out)
+def whole(grid: Grid, config: dict[str, Any]) -> list[dict[str, float]]:
+    """FedAvg of the whole model on the same data, to compare with."""
+    task = task_of(config)
+    strategy = CountedFedAvg(task.nodes)
+    step_size = float(config["step-size"]) or task.default_step_size or 0.1
+    words = ConfigRecord({"step-size": step_size, "local-steps": int(config["local-steps"])})
+    start = record_of(task.start(), task.shapes)
+    timeout, rounds = float(config["timeout"]), int(config["rounds"])
+    strategy.start(grid, start, num_rounds=rounds, timeout=timeout, train_config=words)
+    return strategy.rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from flwr.app import Array, ArrayRecord
 
 import mast
 from mast.exchange import Coordinates, ProblemWorker, digest_of_run, parse_sketch
@@ -66,18 +67,26 @@ class Linear(Task):
 
         return Client(ProblemWorker(self.problem(node), self.run), evaluate)
 
+    def whole(self, node: int, arrays: ArrayRecord, step_size: float, steps: int) -> tuple[ArrayRecord, int]:
+        """FedAvg's client: gradient steps on the whole model; the new model and the number of rows."""
+        f = self.problem(node).objective
+        x = arrays["x"].numpy()
+        for _ in range(steps):
+            x = x - step_size * f.gradient(x)
+        return ArrayRecord({"x": Array(x)}), f.terms
+
 
 class Network(Task):
     """A perceptron on scikit-learn's handwritten digits; clients hold some of its hidden units."""
 
     default_step_size = 0.5
-    widths = (64, 128, 64, 10)
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
         from mast.exchange.network import capacity_of
         from mast.exchange.vectors import Layout
 
+        self.widths = (64, *map(int, str(config["hidden"]).split()), 10)
         self.layout = Layout(self.model())
         self.shapes = self.layout.shapes
         self.capacities = [capacity_of(self.model(), text) for text in self.texts]
@@ -124,3 +133,22 @@ class Network(Task):
 
         worker = NetworkWorker(self.capacities[node], self.model(), cross_entropy, batches, run=self.run)
         return Client(worker, evaluate)
+
+    def whole(self, node: int, arrays: ArrayRecord, step_size: float, steps: int) -> tuple[ArrayRecord, int]:
+        """FedAvg's client: gradient steps on the whole model; the new model and the number of rows."""
+        import torch
+
+        from mast.exchange.network import Rows, cross_entropy
+        from mast.randomness import Key
+
+        torch.set_num_threads(1)
+        model = self.model()
+        model.load_state_dict(arrays.to_torch_state_dict())
+        inputs, labels = self.rows(node)
+        batches = Rows(inputs, labels, batch_size=64)
+        optimizer = torch.optim.SGD(model.parameters(), lr=step_size)
+        for step in range(steps):
+            optimizer.zero_grad()
+            cross_entropy(model, batches(Key(self.seed, 0, node, step))).backward()
+            optimizer.step()
+        return ArrayRecord(model.state_dict()), len(labels)

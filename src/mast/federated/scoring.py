@@ -13,13 +13,12 @@ from flwr.supercore import log
 from mast.exchange import Header, Kind, Message, Server
 from mast.federated.accounts import means_of
 from mast.federated.records import METRICS, metric_record, numbers
-from mast.randomness import Key
+from mast.randomness import Key, Purpose
 
 
 def submodel(server: Server, node: int, draw: int) -> Message:
-    """A client's submodel of the present x; training uses draws of index 0, these have 1, 2, ..."""
-    key = server.roster.key(server.t, node)
-    key = Key(key.seed, key.step, key.node, 1 + draw)
+    """A client's submodel of the present x, of a draw with a seed of its own, which training never uses."""
+    key = Key(Key(server.roster.seed).child(0, Purpose.ESTIMATE).seed, draw, node)
     part = server.capacities[node].part(key)
     header = Header(
         Kind.VALUES,

@@ -130,7 +130,8 @@ def evaluate_network(
     module = worker.held.module(part, values.copy())
     module.eval()
     try:
-        return evaluate(module)
+        with torch.no_grad():
+            return evaluate(module)
     finally:
         module.train()
 
