@@ -73,6 +73,7 @@ class Nodes:
         reply = message.header.answered()
         into = Message(reply, self.pool.take((pending.node, "out"), reply.size))
         answer = self.workers[pending.node].answer(message, pending.part, into)
+        pending.part.release()
         return self.wire.send(answer.buffer, 0, pending.node)
 
 
@@ -81,18 +82,22 @@ class Hub:
 
     def __init__(self, wire: Wire, server: Server, workers: Mapping[int, Worker], on_server: bool) -> None:
         self.wire, self.server, self.workers = wire, server, workers
-        self.pool = Pool()
+        self.pool, self.rounds = Pool(), 0
         nodes = server.roster.nodes
         self.ranks = [rank_of(i, nodes, wire.ranks, on_server) for i in range(nodes)]
 
     def serve(self, rounds: int, after: Callable[[Row], None]) -> None:
         """Rounds server.t .. rounds-1, with a row of the trace after each; stops when x diverges."""
+        self.rounds = rounds
         while self.server.t < rounds and not self.server.diverged:
             with self.wire.watched(f"in round {self.server.t}"):
                 row = self._round()
             after(row)
         with self.wire.watched("at the end"):
             self.wire.go(END)
+
+    def _message(self, node: int) -> Message:
+        return self.server.message(node, lambda size: self.pool.take((node, "out"), size))
 
     def _round(self) -> Row:
         server, wire, clock = self.server, self.wire, time.perf_counter
@@ -107,14 +112,17 @@ class Hub:
             header = server.expected(node)
             buffer = self.pool.take((node, "in"), header.size)
             arriving[node] = (buffer, wire.receive(buffer, self.ranks[node], node))
-            message = server.message(node, lambda size, node=node: self.pool.take((node, "out"), size))  # type: ignore[misc]
-            sending.append(wire.send(message.buffer, self.ranks[node], node))
-        own = {node: server.message(node) for node in nodes if self.ranks[node] == 0}
+            sending.append(wire.send(self._message(node).buffer, self.ranks[node], node))
+        own = [self._message(node) for node in nodes if self.ranks[node] == 0]
         sent = clock()
-        for node, message in own.items():
-            answers[node] = self.workers[node].answer(message)
+        for message in own:
+            node, reply = message.header.node, message.header.answered()
+            into = Message(reply, self.pool.take((node, "in"), reply.size))
+            answers[node] = self.workers[node].answer(message, server.part(node), into)
         computed, updated = clock() - sent, 0.0
         slowest = 0.0
+        if arriving and t + 1 < self.rounds:
+            server.prepare()  # while the others work
         for node in nodes:
             if node in arriving:
                 arriving[node][1].wait()

@@ -34,6 +34,9 @@ class Part(ABC):
     def add(self, x: Values, values: Values, factor: float) -> None:
         """x += factor * values, on the kept coordinates."""
 
+    def release(self) -> None:  # noqa: B027
+        """The part is not needed any more: its memory may be used for another one."""
+
 
 class Capacity(ABC):
     """What a node can hold: a distribution of parts. Both sides build it from the same few words.

@@ -105,7 +105,7 @@ class Server:
         self.sent: NDArray[np.int64] = np.zeros(len(self.capacities), dtype=np.int64)  #: bytes from each node
         self.diverged = False
         self._sketches = files.digest(*fingerprints_of(dict(enumerate(self.capacities))).values())
-        self._parts: dict[int, Part] = {}  # of the round that is under way
+        self._parts: dict[tuple[int, int], Part] = {}  # by round and node: of this round, or the next
         self._last = -1
         self._h: Values | None = None
 
@@ -147,7 +147,7 @@ class Server:
         """
         if self._last >= 0:
             raise ArgumentError(f"round {self.t} is being summed up: its messages were made before")
-        part = self._part(node)
+        part = self.part(node)
         header = self.header(node, part.count)
         message = Message(header, None if memory is None else memory(header.size))
         part.gather(self.x, message.values)
@@ -169,7 +169,7 @@ class Server:
             weight = dict(self.roster.taking_part(self.t)).get(node)
             if weight is None:
                 raise DataError(f"node {node} answered in round {self.t}, but does not take part in it")
-        part = self._part(node)
+        part = self.part(node)
         answer.expect(self.expected(node))
         self._last = node
         self.sent[node] += answer.size
@@ -190,20 +190,31 @@ class Server:
             self.optimizer.step(self.x, h, self.step_size, self.t)
             h.fill(0)
             self._h = h
+        for t, node in list(self._parts):
+            if t == self.t:
+                self._parts.pop((t, node)).release()
         self.t += 1
         self._last = -1
-        self._parts.clear()
 
     def expected(self, node: int) -> Header:
         """The header of the answer that a node will send in the present round."""
-        return self.header(node, self._part(node).count).answered()
+        return self.header(node, self.part(node).count).answered()
 
-    def _part(self, node: int) -> Part:
+    def part(self, node: int) -> Part:
+        """What a node keeps in the present round; made once, for its message and its answer."""
+        return self._made(self.t, node)
+
+    def prepare(self) -> None:
+        """Make the draws of the next round now: for engines that would wait otherwise."""
+        for node, _ in self.roster.taking_part(self.t + 1):
+            self._made(self.t + 1, node)
+
+    def _made(self, t: int, node: int) -> Part:
         if not 0 <= node < len(self.capacities):
             raise DataError(f"there is no node {node}: they are 0 .. {len(self.capacities) - 1}")
-        if node not in self._parts:
-            self._parts[node] = self.capacities[node].part(self.roster.key(self.t, node))
-        return self._parts[node]
+        if (t, node) not in self._parts:
+            self._parts[t, node] = self.capacities[node].part(self.roster.key(t, node))
+        return self._parts[t, node]
 
     # ---- checkpoints -----------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,11 @@ from torch import Tensor, nn
 from mast.exchange.messages import Values
 from mast.exchange.parts import Capacity, Part
 from mast.exchange.vectors import Layout
-from mast.nn.drawing import drawing_of
-from mast.nn.factors import Kept, Mask
+from mast.nn.drawing import PerWeight, _bernoulli, drawing_of
+from mast.nn.factors import Kept, compiled, numbers
 from mast.nn.weights import Where, choose
-from mast.randomness import Key
-from mast.sketches import Sketch
+from mast.randomness import Key, Purpose
+from mast.sketches import Bernoulli, Sketch
 
 
 @dataclass
@@ -39,8 +40,9 @@ class Piece:
 class WeightsPart(Part):
     """The single weights that a draw keeps, parameter by parameter, and parameters that are not sketched."""
 
-    def __init__(self, names: Sequence[str], pieces: Sequence[Piece]) -> None:
+    def __init__(self, names: Sequence[str], pieces: Sequence[Piece], rooms: list[NDArray[Any]]) -> None:
         self.names, self.pieces = list(names), list(pieces)
+        self._rooms = rooms  # memory that the capacity lends to one part after the other
         self.count = self.pieces[-1].values.stop
 
     def gather(self, x: Values, out: Values) -> None:
@@ -49,48 +51,76 @@ class WeightsPart(Part):
             own, target = piece.of(x), out[piece.values]
             if piece.kept is None:
                 target[...] = own
-            elif own.dtype == out.dtype:
-                np.take(own, piece.kept, out=target, mode="clip")  # "clip" writes without a buffer
             else:
-                target[...] = own[piece.kept]
+                _kernels().gather(own, piece.kept, target)
 
     def add(self, x: Values, values: Values, factor: float) -> None:
         """x += factor * values."""
         factor = x.dtype.type(factor)
         for piece in self.pieces:
-            own, added = piece.of(x), factor * values[piece.values].astype(x.dtype, copy=False)
+            own, added = piece.of(x), values[piece.values].astype(x.dtype, copy=False)
             if piece.kept is None:
-                own += added
+                own += factor * added
             else:
-                own[piece.kept] += added
+                _kernels().add(own, piece.kept, added, factor)
+
+    def release(self) -> None:
+        """Give the memory of long lists of positions back."""
+        for piece in self.pieces:
+            if piece.kept is not None and piece.kept.base is not None and piece.kept.size > _WORTH_KEEPING:
+                self._rooms.append(piece.kept.base)
+        self.pieces = []
 
     # ---- the node's side -------------------------------------------------------------------
 
     def fill(self, parameters: Mapping[str, Tensor], values: Values, shift: Values | None) -> None:
         """Give the parameters the values y = v + S(x - v) of the kept x, and v elsewhere."""
         for name, piece in zip(self.names, self.pieces, strict=True):
-            x, own = values[piece.values], slice(None) if piece.kept is None else piece.kept
+            x = values[piece.values]
             scale = np.asarray(piece.scale, dtype=x.dtype)
-            y: Values
-            if shift is None:
-                y = np.zeros(piece.size, dtype=x.dtype)
-                y[own] = scale * x
+            parameter = parameters[name].detach()
+            if shift is None and piece.kept is not None and not scale.ndim and compiled(parameter):
+                parameter.zero_()
+                y = numbers(parameter)
+                _kernels().place_scaled(y, piece.kept, y.dtype.type(piece.scale), x)
             else:
-                y = piece.of(shift).astype(x.dtype)
-                y[own] += scale * (x - y[own])
-            with torch.no_grad():
-                parameters[name].copy_(torch.from_numpy(y).view(parameters[name].shape))
+                whole = torch.from_numpy(_filled(piece, x, scale, shift))
+                parameter.copy_(whole.view(parameter.shape))
+            torch.autograd.graph.increment_version(parameter)
 
     def collect(self, parameters: Mapping[str, Tensor], out: Values) -> None:
         """S' times the parameters' gradients, on what is kept."""
         for name, piece in zip(self.names, self.pieces, strict=True):
-            gradient = parameters[name].grad
+            gradient, own = parameters[name].grad, out[piece.values]
             if gradient is None:  # the loss does not depend on it
-                out[piece.values] = 0
+                own[...] = 0
                 continue
-            flat = gradient.detach().to("cpu").reshape(-1).numpy()
             scale = np.asarray(piece.scale, dtype=out.dtype)
-            out[piece.values] = scale * (flat if piece.kept is None else flat[piece.kept])
+            if piece.kept is not None and not scale.ndim and compiled(gradient):
+                _kernels().gather_scaled(numbers(gradient), piece.kept, scale[()], own)
+            else:
+                flat = gradient.detach().to("cpu", torch.float64).reshape(-1).numpy()
+                own[...] = scale * (flat if piece.kept is None else flat[piece.kept]).astype(out.dtype)
+
+
+def _filled(piece: Piece, x: Values, scale: Values, shift: Values | None) -> Values:
+    """The parameter y = v + S(x - v) as a vector."""
+    own = slice(None) if piece.kept is None else piece.kept
+    y: Values
+    if shift is None:
+        y = np.zeros(piece.size, dtype=x.dtype)
+        y[own] = scale * x
+    else:
+        y = piece.of(shift).astype(x.dtype)
+        y[own] += scale * (x - y[own])
+    return y
+
+
+def _kernels() -> ModuleType:
+    """The compiled half, imported when first needed."""
+    from mast.exchange import kernels
+
+    return kernels
 
 
 class Weights(Capacity):
@@ -121,6 +151,7 @@ class Weights(Capacity):
         self.drawing = drawing_of(sketch, self.weights)
         self.stride = sketch.stride
         self.label = f"{repr(sketch).strip('<>')}, single weights"
+        self._rooms: list[NDArray[Any]] = []
         self._number = {w.name: i for i, w in enumerate(self.weights)}
 
     def part(self, key: Key) -> WeightsPart:
@@ -131,19 +162,38 @@ class Weights(Capacity):
             count = own.stop - own.start if kept is None else kept.size
             pieces.append(Piece(own.start, own.stop - own.start, kept, scale, slice(at, at + count)))
             at += count
-        return WeightsPart(list(self.layout.slices), pieces)
+        return WeightsPart(list(self.layout.slices), pieces, self._rooms)
 
     def _kept(self, name: str, key: Key) -> tuple[NDArray[Any] | None, Any]:
         number = self._number.get(name)
         if number is None:
             return None, 1.0
+        if isinstance(self.drawing, PerWeight) and isinstance(self.drawing.sketches[number], Bernoulli):
+            return self._masked(self.drawing, number, key)
         factor = self.drawing.factor(number, key, _ON_CPU)
-        if isinstance(factor, Mask):
-            return np.flatnonzero(factor.kept.numpy()), factor.scale
         if isinstance(factor, Kept):
             return factor.indices.numpy(), factor.scales.numpy()
         scales: Any = factor
         return None, scales.scales.numpy()
 
+    def _masked(self, drawing: PerWeight, number: int, key: Key) -> tuple[NDArray[Any], float]:
+        """The positions that a mask keeps, without the mask; `drawing.factor` is the readable form."""
+        sketch = drawing.sketches[number]
+        assert isinstance(sketch, Bernoulli)
+        threshold, scale = _bernoulli(sketch)
+        words = drawing._key(number, key).words(Purpose.MASK)
+        kernels, n = _kernels(), drawing.counts[number]
+        room = self._room(n + kernels.ROOM, np.uint32 if n < 1 << 32 else np.int64)
+        count = int(kernels.kept_positions(words, np.uint64(threshold), n, room))
+        return room[:count], scale
 
+    def _room(self, size: int, kind: Any) -> NDArray[Any]:
+        """Memory for positions: that of a part which is gone, or new, which comes as it is filled."""
+        for i, room in enumerate(self._rooms):
+            if room.size == size and room.dtype == kind:
+                return self._rooms.pop(i)
+        return np.empty(size, dtype=kind)
+
+
+_WORTH_KEEPING = 1 << 14  # positions
 _ON_CPU = torch.empty(0, dtype=torch.float64)

@@ -1,0 +1,192 @@
+"""Rounds of the cluster on loopback, four ranks: against a dense all_reduce, the wire alone, the full model."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from mast.bench import Row, seconds
+
+RANKS = 4
+ROUNDS = 5  # of each kind, in turns; the best counts
+UNITS, INPUTS, OUTPUTS = 4900, 2000, 40  # 10^7 weights, nearly all in the rows of hidden units
+
+
+def rows() -> Iterator[Row]:
+    measured = _measured()
+    dense, wire = measured["dense"], measured["wire"]
+    for kind, what, target in (("units", "whole units", 0.6), ("weights", "single weights", 1.2)):
+        took = measured[kind]
+        yield Row(
+            f"a round, each node keeping 25 % of 10^7 float32, {what}",
+            "dense all_reduce of the same model",
+            took / dense,
+            target,
+            detail=f"{seconds(took)} against {seconds(dense)}",
+        )
+    for kind, what in (("units", "whole units"), ("weights", "single weights")):
+        own = measured[f"{kind} node"]
+        yield Row(
+            f"a node's own work (indices, gathering), {what}",
+            "the wire time of the round",
+            own / wire,
+            1.0,
+            detail=f"{seconds(own)} against {seconds(wire)}",
+        )
+    quarter, full = _training()
+    yield Row(
+        "CPU time of a node training 25 % of the units, a round",
+        "training the full model",
+        quarter / full,
+        0.35,
+        detail=f"{seconds(quarter)} against {seconds(full)}",
+    )
+
+
+def _measured() -> dict[str, float]:
+    """What four ranks under torchrun measure: the best times in seconds, by name."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+    done = subprocess.run(
+        [*command, __file__],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return measured
+
+
+def _network():  # type: ignore[no-untyped-def]
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(INPUTS, UNITS), nn.ReLU(), nn.Linear(UNITS, OUTPUTS))
+
+
+def _rank() -> None:
+    """One of the four: rounds of the engine with nodes that send back what they got, and their peers."""
+    import numpy as np
+    import torch
+    import torch.distributed as dist
+
+    from mast.cluster.engine import Hub, Nodes
+    from mast.cluster.wire import Wire
+    from mast.exchange import Roster, Server, Worker
+    from mast.exchange.network import capacity_of
+
+    class Echo(Worker):
+        def gradients(self, part, values, header, out):  # type: ignore[no-untyped-def]
+            out[...] = values
+
+    torch.set_num_threads(1)
+    wire = Wire()
+    wire.start(60)
+    model = _network()
+    dim = sum(p.numel() for p in model.parameters())
+    dense = torch.zeros(dim)
+    best: dict[str, float] = {}
+
+    def note(name: str, took: float) -> None:
+        best[name] = min(took, best.get(name, float("inf")))
+
+    engines = {}
+    for name, text in (("units", "neurons:.25"), ("weights", "bernoulli:.25")):
+        capacity = capacity_of(model, text)
+        roster = Roster(0, RANKS)
+        workers = {wire.rank: Echo(capacity)}
+        if wire.rank == 0:
+            server = Server(np.zeros(dim, np.float32), [capacity] * RANKS, roster, step_size=1e-3)
+            engines[name] = (Hub(wire, server, workers, True), capacity)
+        else:
+            engines[name] = (Nodes(wire, roster, workers, 4), capacity)
+    done = 0
+    for turn in range(ROUNDS + 1):
+        for name, (engine, capacity) in engines.items():
+            dist.barrier()
+            if wire.rank == 0:
+                engine.serve(done + 3, lambda row, name=name: note(name, row.seconds))
+            else:
+                engine.serve(done, done + 3)
+            note(f"{name} node", _own_work(capacity, model, turn, dist.barrier))
+        done += 3
+        for _ in range(3):
+            dist.barrier()
+            begun = time.perf_counter()
+            dist.all_reduce(dense)
+            note("dense", time.perf_counter() - begun)
+            dist.barrier()
+            note("wire", _wire_time(wire, dim))
+    if wire.rank == 0:
+        print(json.dumps(best))
+    wire.close()
+
+
+def _own_work(capacity, model, turn, barrier: Callable[[], object]) -> float:  # type: ignore[no-untyped-def]
+    """Making the indices of a draw, and gathering the values of the gradient: all ranks at once."""
+    import numpy as np
+
+    from mast.exchange.vectors import Layout
+    from mast.randomness import Key
+
+    gradient = Layout(model).read(model)
+    out = np.empty(gradient.size // 3, dtype=np.float32)
+    barrier()
+    begun = time.perf_counter()
+    part = capacity.part(Key(turn))
+    part.gather(gradient, out[: part.count])
+    return time.perf_counter() - begun
+
+
+def _wire_time(wire, dim: int) -> float:  # type: ignore[no-untyped-def]
+    """A quarter of the model to each other rank and back, and nothing else."""
+    import numpy as np
+
+    size = dim // 4 * 4
+    buffers = [np.zeros(size, np.uint8) for _ in range(2 * RANKS)]
+    begun = time.perf_counter()
+    if wire.rank == 0:
+        others = range(1, RANKS)
+        coming = [wire.receive(buffers[r], r, r) for r in others]
+        going = [wire.send(buffers[RANKS + r], r, r) for r in others]
+        for work in (*coming, *going):
+            work.wait()
+    else:
+        wire.receive(buffers[0], 0, wire.rank).wait()
+        wire.send(buffers[0], 0, wire.rank).wait()
+    return time.perf_counter() - begun
+
+
+def _training() -> tuple[float, float]:
+    """CPU seconds of a node's round on a network of 2048-1024-10, batch 128, four local steps."""
+    import numpy as np
+    import torch
+    from torch import nn
+
+    from mast.exchange import Roster, Server
+    from mast.exchange.network import Layout, NetworkWorker, Rows, capacity_of, cross_entropy
+
+    torch.set_num_threads(1)
+    model = nn.Sequential(nn.Linear(2048, 1024), nn.ReLU(), nn.Linear(1024, 10))
+    rows = Rows(torch.zeros(512, 2048), torch.arange(512) % 10, 128)
+    best = []
+    for text in ("neurons:.25", "identity"):
+        capacity = capacity_of(model, text)
+        worker = NetworkWorker(capacity, model, cross_entropy, rows)
+        x = Layout(model).read(model).astype(np.float32)
+        server = Server(x, [capacity], Roster(0, 1), step_size=1e-3, local_steps=4)
+        message = server.message(0)
+        times = []
+        for _ in range(8):
+            begun = time.process_time()
+            worker.answer(message)
+            times.append(time.process_time() - begun)
+        best.append(min(times))
+    return best[0], best[1]
+
+
+if __name__ == "__main__":
+    _rank()
