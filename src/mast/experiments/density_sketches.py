@@ -21,7 +21,7 @@ class Nested(Sketch):
     biased: the first coordinates are kept more often than the last. Survivors are scaled by 1/share.
 
     >>> Nested([0.25, 0.75]).at(0.25).draw(4).indices, Nested([0.25, 0.75]).at(0.75).draw(4).indices
-    (array([3]), array([1, 2, 3]))
+    (array([3]), array([0, 2, 3]))
     """
 
     unbiased = False
