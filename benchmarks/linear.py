@@ -64,7 +64,12 @@ def _gradients(A: Any, b: Any) -> Iterator[Row]:
         )
         name = repr(sketch).split(":")[0].strip("<")
         yield versus(
-            f"exact gradient of f_D, {name}, {NAME}", ours, "one SciPy gradient of f", full, target, **physics
+            f"exact gradient of f_D, {name}, {NAME}",
+            ours,
+            "one SciPy gradient of f",
+            full,
+            target,
+            detail="equal rows are merged",
         )
         yield versus(
             f"the same with a shift, {name}", moved, "one SciPy gradient of f", full, target, **physics
