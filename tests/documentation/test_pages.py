@@ -1,0 +1,114 @@
+"""Every code block on every page runs, and shows what it prints."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from documentation.blocks import PAGES, ROOT, RUN, SHOWN, Block, blocks_of, only_sessions, run
+
+HERE = [page for page in PAGES if not only_sessions(page)]
+
+# Blocks that cannot run where the tests do. Each says why on its page; a new one is counted here on purpose.
+NOT_RUN = {
+    "README.md": 1,
+    "docs/benchmarks.md": 1,
+    "docs/index.md": 1,
+}
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", HERE, ids=name)
+def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    run([block for block in blocks_of(page) if block.runs and block.mark != "slow"], page)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page", [page for page in HERE if any(b.mark == "slow" for b in blocks_of(page))], ids=name
+)
+def test_the_slow_blocks_of_a_page_run_too(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    run([block for block in blocks_of(page) if block.runs], page)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_block_says_what_it_is(page):
+    for block in blocks_of(page):
+        assert block.language in RUN + SHOWN, f"{name(page)}, line {block.line}: {block.language!r}"
+
+
+def test_blocks_that_do_not_run_are_counted():
+    found = {name(page): sum(b.mark.startswith("not run") for b in blocks_of(page)) for page in PAGES}
+    assert {page: count for page, count in found.items() if count} == NOT_RUN
+
+
+def test_every_page_is_run_by_someone():
+    """The pages that pytest collects itself are those it is told of, and no page is run twice."""
+    whole = {page for page in PAGES if any(block.runs for block in blocks_of(page))}
+    collected = {page for page in PAGES if ROOT / "docs" in page.parents} | {ROOT / "README.md"}
+    by_pytest = {page for page in whole & collected if only_sessions(page)}
+    assert whole == by_pytest | (whole & set(HERE))
+
+
+PAGE = """
+# A page
+
+```python
+number = 20
+print(number + 1)
+```
+```text
+{answer}
+```
+
+```python
+>>> number + 22
+42
+
+```
+
+<!-- slow -->
+```console
+$ echo a \\
+    b
+a b
+```
+
+<!-- not run: there is no such command -->
+```bash
+no-such-command
+```
+"""
+
+
+def test_the_runner_itself(tmp_path, monkeypatch):
+    """It fails where a page is wrong: an answer, a session, a command."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("documentation.blocks.ROOT", tmp_path)
+    page = tmp_path / "page.md"
+
+    def blocks(text: str) -> list[Block]:
+        page.write_text(textwrap.dedent(text))
+        return blocks_of(page)
+
+    good = blocks(PAGE.format(answer=21))
+    assert [block.language for block in good] == ["python", "python", "console", "bash"]
+    assert [block.mark for block in good] == ["", "", "slow", "not run: there is no such command"]
+    assert [block.runs for block in good] == [True, True, True, False]
+    assert good[0].line == 4
+    run([block for block in good if block.runs], page)
+    for wrong in (
+        PAGE.format(answer=22),
+        PAGE.format(answer=21).replace("42", "43"),
+        PAGE.format(answer=21).replace("a b\n", "a c\n"),
+        PAGE.format(answer=21).replace("not run: there is no such command", "some comment"),
+    ):
+        with pytest.raises(AssertionError, match=r"page\.md, line \d+"):
+            run([block for block in blocks(wrong) if block.runs], page)
