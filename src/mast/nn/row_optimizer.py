@@ -113,10 +113,9 @@ class RowOptimizer:
         present = [part for part in cut.parts if self._pool.parameters[part.name].grad is not None]
         with torch.no_grad():
             for part in present:
-                if part.scales is not None:
-                    g = self._pool.parameters[part.name].grad
-                    assert g is not None
-                    g.mul_(part.scales.to(g))
+                g = self._pool.parameters[part.name].grad
+                if g is not None and part.scales is not None:
+                    g.mul_(self._pool.scales[part.name])
             if self._is_plain():
                 self._plain_step(x, present)
             else:

@@ -50,7 +50,7 @@ if torch is not None:
         def forward(self, x):
             x = self.blocks(F.relu(self.norm(self.stem(x))))
             x = F.adaptive_avg_pool2d(x, 1)
-            return self.head(torch.flatten(x, 1))
+            return self.head(x.squeeze(-1).squeeze(2))
 
     class Viewed(nn.Module):
         """Runs of columns after a reshape, an odd number of everything, functional activations."""

@@ -38,6 +38,15 @@ class Reshaped(nn.Module):
         return self.out(torch.softmax(q @ k.transpose(-2, -1), -1) @ v)
 
 
+class Direct(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inp, self.weight = nn.Linear(4, 8), nn.Parameter(torch.randn(8, 2))
+
+    def forward(self, x):
+        return torch.relu(self.inp(x)) @ self.weight
+
+
 class Literal(nn.Module):
     def __init__(self):
         super().__init__()
@@ -84,6 +93,7 @@ class Holder(nn.Module):
         (Net(lambda x: x[:, :4], inside=4), "selects"),
         (Net(lambda x: F.softmax(x, -1)), "softmax"),
         (Net(lambda x: x @ torch.eye(8)), "matmul"),
+        (Direct(), r"inp\.weight.*matmul"),
         (Literal(), "sizes that a smaller model would not fit"),
         (Holder(Reshaped()), r"'part\.qkv\.weight'.*reshape\(\) in the module 'part'"),
         (

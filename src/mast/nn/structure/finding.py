@@ -20,6 +20,8 @@ def find_spaces(
 ) -> tuple[list[Space], dict[str, str]]:
     """The spaces whose units can be dropped, and for all others the reason why not, by name.
 
+    Values that convolutions make are taken to be batches, where dimensions are counted from the front.
+
     Parameters
     ----------
     bare

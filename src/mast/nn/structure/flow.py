@@ -127,7 +127,8 @@ class Flow:
     def refuse(self, where: str, value: Value, problem: str) -> Value:
         """There is no rule: the units stay, and the model is refused if weights follow."""
         if value.joint is not None:
-            if self._node in self._weights_follow:
+            beside = [] if self._node is None else [n.op for n in self._node.all_input_nodes]
+            if self._node in self._weights_follow or "get_attr" in beside:  # a weight that is used directly
                 value.joint.refuse(f"{where} {problem}")
                 return Value(refused=f"{where} {problem}")
             value.joint.pin(f"{where} makes the model's output of them")

@@ -187,6 +187,7 @@ def _rules() -> dict[Any, FunctionRule]:
         (("view", "reshape"), shapes.reshape),
         (("permute",), shapes.permute),
         (("unsqueeze",), shapes.unsqueeze),
+        (("squeeze",), shapes.squeeze),
         (("transpose", "swapaxes"), shapes.transpose),
         (("mean", "sum", "amax", "amin", "var", "std"), reduce),
         (("clone", "detach"), same),

@@ -49,6 +49,8 @@ class Pool:
         self._model = copy.deepcopy(structure.template)
         #: the parameters of the present small model, by name
         self.parameters: dict[str, nn.Parameter] = dict(self._model.named_parameters())
+        #: their scales, where they have some, in their type
+        self.scales: dict[str, Tensor] = {}
         first = {id(p): name for name, p in self.parameters.items()}
         self._first = {  # of all the names that a parameter has
             name: first[id(p)] for name, p in self._model.named_parameters(remove_duplicate=False)
@@ -78,13 +80,16 @@ class Pool:
                 part.slice.take(x[part.name], self.parameters[part.name].data)
 
     def _fill(self, cut: Cut, x: Mapping[str, Tensor]) -> None:
-        self.parameters = {}
+        self.parameters, self.scales = {}, {}
+        room = None
         for part in cut.parts:
             source = x[part.name]
-            own = part.of(self._room(cut.count, source))
-            part.slice.take(source, own)
+            if room is None or room.dtype != source.dtype or room.device != source.device:
+                room = self._room(cut.count, source)
+            own = part.slice.take(source, part.of(room))
             if part.scales is not None:
-                own.mul_(part.scales.to(own))
+                scales = self.scales[part.name] = part.scales.to(own)
+                own.mul_(scales)
             self.parameters[part.name] = nn.Parameter(own, self._trainable[part.name])
         for module, key, name in self._places:
             module._parameters[key] = self.parameters[name]

@@ -97,6 +97,19 @@ def unsqueeze(flow: Flow, where: str, args: Arguments, options: Options) -> Any:
     return replace(value, dim=value.dim if value.dim > place else value.dim - 1, rank=rank)
 
 
+def squeeze(flow: Flow, where: str, args: Arguments, options: Options) -> Any:
+    """A dimension of length 1 is taken out, if it is named; one that has another length has no reason to be."""
+    value = first(args, options)
+    dim = args[1] if len(args) > 1 else options.get("dim")
+    place = from_end(value.rank, dim)
+    if value.joint is None:
+        return Value()
+    if place is None or place == value.dim:
+        return flow.refuse(where, value, "takes out dimensions that are not known")
+    rank = None if value.rank is None else value.rank - 1
+    return replace(value, dim=value.dim if value.dim > place else value.dim + 1, rank=rank)
+
+
 def select(flow: Flow, where: str, value: Value, index: tuple[Any, ...]) -> Value:
     """x[...]: the units stay if all of them are taken."""
     plain = all(i is None or isinstance(i, int | slice) for i in index)
