@@ -77,6 +77,10 @@ class LinearTask(Task):
             "version of MAST": mast.__version__,
         }
 
+    def data(self, node: int) -> str:
+        """Of the rows and the penalty."""
+        return self.problems[node].objective.fingerprint()
+
     # ---- theory ----------------------------------------------------------------------------
 
     def facts(self, node: int) -> dict[str, Any]:

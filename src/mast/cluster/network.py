@@ -110,6 +110,13 @@ class NetworkTask(Task):
             "version of torch": torch.__version__,
         }
 
+    def data(self, node: int) -> str:
+        """Of the rows, if the node has them as tensors."""
+        rows = self.batches[node]
+        if not isinstance(rows, Rows):
+            return "a function"
+        return files.digest(rows.inputs.numpy(), rows.targets.numpy(), rows.batch_size)
+
     # ---- scores ----------------------------------------------------------------------------
 
     def scores(self, node: int, values: Values, draws: int, seed: int) -> list[float]:

@@ -140,28 +140,38 @@ def _rank(settings: Settings, wire: Wire, make: MakeTask) -> Result:
         nodes.participation,
         nodes.participants,
     )
-    token = _token(wire, task, roster, mine)
-    workers = {node: task.worker(node, token) for node in mine}
+    token, about = _token(wire, task, roster, mine)
+    workers, error = {}, None
+    try:
+        workers = {node: task.worker(node, token) for node in mine}
+    except MastError as failure:
+        error = str(failure)
+    wire.agree(error)
     size, note = _step_size(settings, wire, task, roster, mine)
-    return _Rank(settings, wire, task, roster, workers, token, size, note).train()
+    return _Rank(settings, wire, task, roster, workers, token, about, size, note).train()
 
 
-def _token(wire: Wire, task: Task, roster: Roster, mine: Sequence[int]) -> int:
-    """The digest that every message of the run bears, once all ranks are known to speak of the same model."""
+def _token(wire: Wire, task: Task, roster: Roster, mine: Sequence[int]) -> tuple[int, dict[str, str]]:
+    """The digest that every message of the run bears, and what its checkpoint must agree in.
+
+    All ranks must speak of the same model first.
+    """
     identity = task.identity()
     _compare(wire.collect(identity))
     prints = fingerprints_of({node: task.capacity(node) for node in mine})
-    error, token = None, ""
-    told = wire.collect({str(node): text for node, text in prints.items()})
+    error, told = None, wire.collect([[node, text, task.data(node)] for node, text in prints.items()])
+    about = {name: value for name, value in identity.items() if not name.startswith("version")}
+    data, token = ["" for _ in range(roster.nodes)], 0
     if wire.rank == 0:
         here = fingerprints_of({node: task.capacity(node) for node in range(roster.nodes)})
         for rank, part in enumerate(told):
-            for node, text in part.items():
-                if here[int(node)] != text:
+            for node, text, rows in part:
+                data[node] = rows
+                if here[node] != text:
                     error = f"rank {rank} has another sketch for node {node} than rank 0"
-        token = f"{digest_of_run(*sorted(identity.items()), *here.values(), roster):016x}"
+        token = digest_of_run(*sorted(about.items()), *here.values(), roster)
     wire.agree(error)
-    return int(wire.tell(token), 16)
+    return int(wire.tell(str(token))), about | {"data": files.digest(*data)}
 
 
 def _compare(identities: Sequence[dict[str, str]]) -> None:
@@ -225,11 +235,13 @@ class _Rank:
         roster: Roster,
         workers: Mapping[int, Worker],
         token: int,
+        about: Mapping[str, str],
         step_size: float,
         note: str,
     ) -> None:
         self.settings, self.wire, self.task, self.roster = settings, wire, task, roster
-        self.workers, self.token, self.step_size, self.note = workers, token, step_size, note
+        self.workers, self.token, self.about = workers, token, about
+        self.step_size, self.note = step_size, note
 
     def train(self) -> Result:
         """All rounds, then the scores."""
@@ -268,6 +280,7 @@ class _Rank:
             local_step_size=server.local_step_size,
             wire=server.wire,
             run=self.token,
+            about=self.about,
         )
         made.load(checkpoint)
         if made.t > settings.run.rounds:

@@ -42,6 +42,10 @@ class Task(ABC):
     def identity(self) -> dict[str, str]:
         """What must be the same on all ranks, field by field."""
 
+    def data(self, node: int) -> str:
+        """A digest of the node's objective and data, so that a checkpoint does not continue on others."""
+        return ""
+
     def facts(self, node: int) -> dict[str, Any] | None:
         """What theory needs to know of a node, as JSON; None if nothing is known."""
         return None

@@ -56,6 +56,8 @@ class Server:
         The dtype that values travel as; x's own if None.
     run
         A digest of what the nodes must have in common with the server; see `digest_of_run`.
+    about
+        What else a checkpoint must agree in, such as a digest of the data: names and values.
 
     >>> import mast
     >>> from mast.exchange import Coordinates, ProblemWorker, Roster
@@ -83,6 +85,7 @@ class Server:
         local_step_size: float | None = None,
         wire: Any = None,
         run: int = 0,
+        about: Mapping[str, str] | None = None,
     ) -> None:
         self.x: Values = np.array(x0, dtype=checked_dtype(np.asarray(x0).dtype))
         self.capacities, self.roster = list(capacities), roster
@@ -97,7 +100,7 @@ class Server:
         self.optimizer = parse_optimizer(optimizer)
         self.optimizer.start(self.x)
         self.wire = self.x.dtype if wire is None else checked_dtype(wire)
-        self.run = run
+        self.run, self.about = run, dict(about or {})
         self.t = 0  #: rounds done
         self.received: NDArray[np.int64] = np.zeros(
             len(self.capacities), dtype=np.int64
@@ -176,18 +179,20 @@ class Server:
         if not _finite(answer.values):
             self.diverged = True
         M = self.roster.nodes
-        if self.optimizer.plain:
-            part.add(self.x, answer.values, -(self.step_size * weight / M))
-        else:
-            if self._h is None:
-                self._h = np.zeros_like(self.x)
-            part.add(self._h, answer.values, weight / M)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if self.optimizer.plain:
+                part.add(self.x, answer.values, -(self.step_size * weight / M))
+            else:
+                if self._h is None:
+                    self._h = np.zeros_like(self.x)
+                part.add(self._h, answer.values, weight / M)
 
     def close(self) -> None:
         """End the round: the optimizer's step. A round without answers does not move x (SGD)."""
         if not self.optimizer.plain:
             h = np.zeros_like(self.x) if self._h is None else self._h
-            self.optimizer.step(self.x, h, self.step_size, self.t)
+            with np.errstate(over="ignore", invalid="ignore"):
+                self.optimizer.step(self.x, h, self.step_size, self.t)
             h.fill(0)
             self._h = h
         for t, node in list(self._parts):
@@ -237,7 +242,7 @@ class Server:
         roster = self.roster
         return {
             "key layout": str(LAYOUT),
-            "run": f"{self.run:016x}",
+            **self.about,
             "nodes": str(roster.nodes),
             "seed": str(roster.seed),
             "coupling": roster.coupling,
@@ -247,6 +252,7 @@ class Server:
             "local_steps": f"{self.local_steps} of {self.local_step_size!r}",
             "dtype": f"{self.x.dtype.name}, {self.wire.name} on the wire",
             "sketches": self._sketches,
+            "run": f"{self.run:016x}",
         }
 
     def restore(self, description: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
