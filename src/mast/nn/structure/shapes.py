@@ -98,7 +98,7 @@ def unsqueeze(flow: Flow, where: str, args: Arguments, options: Options) -> Any:
 
 
 def squeeze(flow: Flow, where: str, args: Arguments, options: Options) -> Any:
-    """A dimension of length 1 is taken out, if it is named; one that has another length has no reason to be."""
+    """A named dimension is taken out: one whose length is not 1 would have no reason to be named."""
     value = first(args, options)
     dim = args[1] if len(args) > 1 else options.get("dim")
     place = from_end(value.rank, dim)
