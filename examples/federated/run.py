@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -103,11 +104,14 @@ class Federation:
             "--node-config", f"partition-id={partition} num-partitions={self.nodes}",
         )  # fmt: skip
 
-    def flwr(self, *arguments: str, timeout: float = 60.0) -> str:
+    def flwr(self, *arguments: str, timeout: float = 120.0) -> str:
         """A command of Flower's; what it prints."""
-        done = subprocess.run(
-            ["flwr", *arguments], env=self.environment, capture_output=True, text=True, timeout=timeout
-        )
+        try:
+            done = subprocess.run(
+                ["flwr", *arguments], env=self.environment, capture_output=True, text=True, timeout=timeout
+            )
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"flwr {' '.join(arguments)} took longer than {timeout:.0f} s") from None
         if done.returncode:
             raise RuntimeError(f"flwr {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
         return done.stdout
@@ -134,15 +138,17 @@ class Federation:
         return next(row for row in runs if row["run-id"] == run)
 
     def wait(self, run: str, timeout: float) -> dict[str, object]:
-        """Wait until a run is finished."""
+        """Wait until a run is finished; its log streams until then, which costs less than asking often."""
         deadline = time.monotonic() + timeout
         while True:
+            with suppress(RuntimeError):
+                self.flwr("log", run, "here", "--stream", timeout=max(1.0, deadline - time.monotonic()))
             status = self.status(run)
             if str(status["status"]).startswith("finished"):
                 return status
             if time.monotonic() > deadline:
                 raise TimeoutError(f"run {run} did not finish within {timeout:g} s; see {self.home}")
-            time.sleep(0.5)
+            time.sleep(1.0)
 
     def log(self, run: str) -> str:
         """What the run's processes said."""

@@ -1,4 +1,4 @@
-"""Flower's FedAvg on the same app, to compare with: the whole model to everybody, bytes and seconds counted."""
+"""Flower's FedAvg on the same app, to compare with: the whole model to everybody; bytes and seconds."""
 
 import time
 from collections.abc import Iterable

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from mast.exchange import Roster, Server, stride_of
 from mast.federated import MastStrategy
 from mast.federated.arrays import record_of
+from mast.federated.carrying import send
 from mast.federated.theory import guarantee
 from mast_federation.fedavg import CountedFedAvg
 from mast_federation.tasks import task_of
@@ -74,7 +75,9 @@ def whole(grid: Grid, config: dict[str, Any]) -> list[dict[str, float]]:
     strategy = CountedFedAvg(task.nodes)
     step_size = float(config["step-size"]) or task.default_step_size or 0.1
     words = ConfigRecord({"step-size": step_size, "local-steps": int(config["local-steps"])})
-    start = record_of(task.start(), task.shapes)
-    timeout, rounds = float(config["timeout"]), int(config["rounds"])
-    strategy.start(grid, start, num_rounds=rounds, timeout=timeout, train_config=words)
+    arrays = record_of(task.start(), task.shapes)
+    for t in range(1, int(config["rounds"]) + 1):
+        # Not `strategy.start`: it looks for replies every 0.1 or 3 seconds, and would be compared by that.
+        messages = strategy.configure_train(t, arrays, words, grid)
+        arrays = strategy.aggregate_train(t, send(grid, messages, float(config["timeout"])))[0] or arrays
     return strategy.rows

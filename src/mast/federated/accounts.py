@@ -14,7 +14,7 @@ class Row:
     """One round."""
 
     round: int  # from 1
-    seconds: float  # from the call of the roll to the server's step
+    seconds: float  # from making the messages to the server's step, not counting waits for clients to come
     busy: float  # seconds that the slowest client worked
     invited: int
     answered: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,15 +73,20 @@ def _seconds(axes: Any, report: Report) -> None:
     t = [row.round for row in rows]
     axes.plot(t, [row.seconds for row in rows], "o-", color=FIRST, markersize=3, label="the round")
     axes.plot(
-        t, [row.busy for row in rows], "o-", color=SECOND, markersize=3, label="work of the slowest client"
+        t,
+        [max(row.busy, 1e-4) for row in rows],
+        "o-",
+        color=SECOND,
+        markersize=3,
+        label="work of the slowest client",
     )
-    axes.set_ylim(bottom=0)
+    axes.set_yscale("log")
     axes.set_title("seconds", fontsize=10)
     axes.set_xlabel("round")
     axes.legend(fontsize=8)
 
 
 def _short(label: str) -> str:
-    """A capacity's name in two short lines."""
-    name, _, says = label.partition(": ")
-    return f"{name}\n{says.split(',')[0]}"
+    """A capacity's name in two short lines: what is kept, and how much of it."""
+    share = re.search(r"keeps ([^,)]*)", label)
+    return f"{label.partition('(')[0]}\n{share[1] if share else ''}"

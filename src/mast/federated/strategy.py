@@ -169,8 +169,8 @@ class MastStrategy(Strategy):
         The round is the server's own (`server.t`), because Flower counts from 1 again after a restart.
         """
         server = self.server
-        self._begun = time.perf_counter()
         self._where = self.roll.call(grid)
+        self._begun = time.perf_counter()
         self._invited = server.roster.taking_part(server.t)
         messages = []
         for node, _ in self._invited:

@@ -1,0 +1,65 @@
+"""The example on Flower's simulation engine, as a user starts it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="the extra `federated` is not installed")
+pytest.importorskip("ray", reason="Flower's simulation engine needs Ray")
+
+from federated.engines import EXAMPLE, MARK, expected, federation, rounds_done, settled
+from mast import files
+
+
+def test_two_simulations_are_one_run_to_the_last_bit(tmp_path):
+    """The second goes on where the first ended; the bits are those of one process."""
+    checkpoint = tmp_path / "checkpoint.mast"
+    with federation(4, simulation=True) as made:
+        for rounds in (2, 5):
+            run = made.submit(f'rounds={rounds} draws=3 gathering=240.0 out="{tmp_path}"')
+            status = made.wait(run, timeout=400)
+            assert status["status"] == "finished:completed", made.log(run)
+            assert rounds_done(checkpoint) == rounds
+    _, arrays = files.load(checkpoint)
+    np.testing.assert_array_equal(arrays["x"], expected({}, 5))
+    with np.load(tmp_path / "model.npz") as model:
+        np.testing.assert_array_equal(model["x"], arrays["x"])
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [row["answered"] for row in report["rounds"]] == [4] * 5
+    assert [row["round"] for row in report["rounds"]] == [1, 2, 3, 4, 5]
+    assert all(row["draws"] == 3 and 0.5 < row["accuracy"] < 0.95 for row in report["capacities"])
+    for row, kept in zip(report["clients"], (0.9, 0.5, 0.5, 0.25), strict=True):
+        assert row["bytes down a round"] <= 1.02 * 8 * 119 * kept + 1000
+        assert row["bytes up a round"] == row["bytes down a round"]
+
+
+def test_ctrl_c_leaves_nothing_running():
+    """Interrupted in the middle of a run, which waits for nothing less than an hour."""
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            str(EXAMPLE / "run.py"),
+            "deployment",
+            "--nodes",
+            "1",
+            "--run-config",
+            "rounds=100000",
+        ],
+        env=os.environ | {MARK: mark, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    time.sleep(6)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert not settled(mark)
