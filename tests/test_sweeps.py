@@ -55,6 +55,15 @@ def test_finished_runs_are_not_computed_again(tmp_path, monkeypatch):
         run(cache=tmp_path, seeds=[7])
 
 
+def test_what_a_process_killed_at_its_end_left_is_tidied_up(tmp_path):
+    first = run(cache=tmp_path)
+    for cell in list(tmp_path.iterdir()):
+        cell.with_suffix(".part").write_bytes(b"")
+        cell.with_name(f".{cell.name}.lock").write_bytes(b"")
+    assert run(cache=tmp_path).equals(first)
+    assert [file.suffix for file in tmp_path.iterdir()] == [".cell"] * 8
+
+
 def test_a_run_under_the_name_of_another_is_refused(tmp_path):
     run(cache=tmp_path)
     one, two = sorted(tmp_path.iterdir())[:2]

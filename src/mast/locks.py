@@ -31,7 +31,7 @@ def exclusive(path: Path, wait: bool = False) -> Iterator[None]:
     ...     [file.name for file in Path(folder).iterdir()]
     ['.run.mast.lock']
     """
-    lock = path.with_name(f".{path.name}.lock")
+    lock = lock_of(path)
     file = _held(path, lock, wait)
     try:
         note(file)
@@ -40,6 +40,11 @@ def exclusive(path: Path, wait: bool = False) -> Iterator[None]:
         with contextlib.suppress(OSError):  # Windows keeps a file that is open; then it is just left there
             lock.unlink()
         file.close()
+
+
+def lock_of(path: Path) -> Path:
+    """The file beside a file that stands for its lock."""
+    return path.with_name(f".{path.name}.lock")
 
 
 def _held(path: Path, lock: Path, wait: bool) -> IO[str]:

@@ -14,7 +14,7 @@ import numpy as np
 from mast import __version__, files
 from mast.checkpoint import FORMAT, fingerprint
 from mast.errors import ArgumentError, DataError, StepSizeWarning
-from mast.locks import exclusive
+from mast.locks import exclusive, lock_of
 from mast.methods import make
 from mast.problem import AbstractProblem
 from mast.progress import Progress
@@ -179,8 +179,7 @@ def _one(
             name = _name(problem, cell, common)
             path = folder / f"{name}.cell"
             if path.exists():
-                with contextlib.suppress(OSError):
-                    path.with_suffix(".part").unlink()  # of a process killed between its last two acts
+                _tidy(path)
                 return number, cell, *_stored(path)
         # another process that sweeps over the same cell computes it, and we wait for its result
         with contextlib.nullcontext() if path is None else exclusive(path, wait=True):
@@ -214,6 +213,13 @@ def _computed(
         files.save(path, {"kind": KIND, "name": path.stem, **numbers}, {"trace": table})
         path.with_suffix(".part").unlink(missing_ok=True)
     return result.step_size, result.status, table
+
+
+def _tidy(path: Path) -> None:
+    """Delete what a process leaves beside its result if it is killed right after writing it."""
+    for left in (path.with_suffix(".part"), lock_of(path)):
+        with contextlib.suppress(OSError):
+            left.unlink()  # nobody needs them: whoever waits for the lock finds the result
 
 
 def _stored(path: Path) -> tuple[float, str, Any]:
