@@ -26,13 +26,14 @@ GREEK |= {"lambda": "λ", "varepsilon": "ε", "ell": "ℓ", "infty": "∞"}
 OPERATORS = {
     "le": "≤", "ge": "≥", "ne": "≠", "in": "∈", "to": "→", "cdot": "·", "circ": "∘", "nabla": "∇",
     "approx": "≈", "leftarrow": "←", "dots": "…", "ldots": "…", "mid": "∣", "sim": "∼", "times": "×",
-    "pm": "±", "top": "⊤", "lbrace": "{", "rbrace": "}", "{": "{", "}": "}", "mapsto": "↦", "subset": "⊂", "odot": "⊙",
+    "pm": "±", "top": "⊤", "lbrace": "{", "rbrace": "}", "{": "{", "}": "}",
+    "mapsto": "↦", "subset": "⊂", "odot": "⊙",
 }  # fmt: skip
 FENCES = {"lvert": "|", "rvert": "|", "lVert": "‖", "rVert": "‖", "langle": "⟨", "rangle": "⟩"}
 LIMITS = {"sum": "∑", "min": "min", "max": "max", "sup": "sup", "inf": "inf"}
 NAMES = {"ln", "log", "exp", "cos"}
 SPACES = {",": "0.17em", ";": "0.28em", "quad": "1em", "qquad": "2em", " ": "0.25em"}
-ACCENTS = {"bar": "‾", "hat": "^", "tilde": "~", "overline": "‾"}
+ACCENTS = {"bar": "¯", "hat": "^", "tilde": "~", "overline": "¯"}
 STYLES = {
     "mathcal": "MATHEMATICAL SCRIPT",
     "mathbb": "MATHEMATICAL DOUBLE-STRUCK",
@@ -59,8 +60,9 @@ def mathml(latex: str, display: bool = False) -> str:
     """One formula as a MathML element, with its source for those who read it aloud or copy it."""
     body, source = _Reader(latex, display).read(), html.escape(latex.strip())
     kind = "block" if display else "inline"
+    style = ' displaystyle="true"' if r"\frac" in latex else ""  # fractions in the text stay readable
     return (
-        f'<math display="{kind}"><semantics><mrow>{body}</mrow>'
+        f'<math display="{kind}"{style}><semantics><mrow>{body}</mrow>'
         f'<annotation encoding="application/x-tex">{source}</annotation></semantics></math>'
     )
 

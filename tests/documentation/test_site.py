@@ -38,7 +38,7 @@ def shape(element) -> str:
         (r"\mathcal{D}", "𝒟"),
         (r"\mathbb{E}", "𝔼"),
         (r"\left\{1, 2\right\}", "mrow({ 1 , 2 })"),
-        (r"\bar{x}'", "msup(mover(mrow(x) ‾) mrow(′))"),
+        (r"\bar{x}'", "msup(mover(mrow(x) ¯) mrow(′))"),
         (r"\text{a b}", "a\xa0b"),
         (r"a < b", "a < b"),
         (r"\lVert x \rVert", "‖ x ‖"),
