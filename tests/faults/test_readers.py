@@ -18,7 +18,7 @@ from mast.learn.tables import read_table
 
 pytestmark = pytest.mark.faults
 many = settings(
-    max_examples=times(100, 2000),
+    max_examples=times(60, 2000),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
