@@ -124,17 +124,20 @@ def _stagnation(curves: Curves, name: str) -> list[Claim]:
 def _variance(curves: Curves, name: str) -> list[Claim]:
     return [
         claim
-        for what, measure in (("f", "deviations"), ("log f", "fluctuations"))
-        for claim in _variance_of(curves, name, what, measure)
+        for measure, decides in (
+            ("fluctuations", "deviation of log f from its trend"),
+            ("deviations", "changes of f between measured rounds, its trend taken out"),
+        )
+        for claim in _variance_of(curves, name, measure, decides)
     ]
 
 
-def _variance_of(curves: Curves, name: str, what: str, measure: str) -> list[Claim]:
-    """Of the loss itself, and relative to what is left of it: the two can disagree, as levels differ."""
+def _variance_of(curves: Curves, name: str, measure: str, decides: str) -> list[Claim]:
+    """Relative to what is left of the loss, and of the loss itself: the two can disagree."""
     noise = {(k, s): float(np.median(getattr(curves[k, s], measure))) for k in SPARSE for s in STEP_SIZES}
     by_step = [((k, a), (k, b)) for k in SPARSE for a, b in pairwise(STEP_SIZES)]
     by_keep = [((b, s), (a, s)) for s in STEP_SIZES for a, b in pairwise(SPARSE)]
-    relative = " relative to its level" if what == "log f" else ""
+    relative = " relative to its level" if measure == "fluctuations" else ""
     shown = "; ".join(f"keep {k:g}: " + ", ".join(f"{noise[k, s]:.2g}" for s in STEP_SIZES) for k in SPARSE)
     found = []
     for text, pairs in (("Longer steps make", by_step), ("More sparsity makes", by_keep)):
@@ -143,8 +146,8 @@ def _variance_of(curves: Curves, name: str, what: str, measure: str) -> list[Cla
             Claim(
                 f"{text} the loss fluctuate more{relative}",
                 name,
-                f"deviation of {what} from its trend in the last quarter, larger for each of the "
-                "neighbouring step sizes or keep probabilities",
+                f"{decides} in the last quarter, larger for each of the neighbouring step sizes or keep "
+                "probabilities",
                 f"{ordered} of {len(pairs)} neighbours; by step size, {shown}",
                 ordered == len(pairs),
             )

@@ -169,13 +169,28 @@ class Curve:
 
     @property
     def deviations(self) -> Array:
-        """The standard deviation of f about its linear trend in the last quarter, a number a seed."""
-        return _about_trend(self._over(1 - FLUCTUATING, 1))
+        """How much f changes from one measured round to the next in the last quarter, its trend taken out.
+
+        Second differences over the square root of 6: the standard deviation, if f is a trend plus noise.
+        """
+        late = self._over(1 - FLUCTUATING, 1)
+        found = np.full(len(late), np.inf)
+        whole = np.isfinite(late).all(axis=1)
+        found[whole] = np.sqrt(np.mean(np.diff(late[whole], n=2, axis=1) ** 2, axis=1) / 6)
+        return found
 
     @property
     def fluctuations(self) -> Array:
-        """The same of log f: relative to the loss that is left."""
-        return _about_trend(np.log(self._over(1 - FLUCTUATING, 1)))
+        """The standard deviation of log f about its linear trend in the last quarter, a number a seed."""
+        late = self._over(1 - FLUCTUATING, 1)
+        found = np.full(len(late), np.inf)
+        place = np.linspace(-1, 1, late.shape[1])
+        for seed, row in enumerate(late):
+            if np.isfinite(row).all():
+                logs = np.log(row)
+                trend = np.polynomial.polynomial.polyfit(place, logs, 1)
+                found[seed] = float(np.std(logs - np.polynomial.polynomial.polyval(place, trend)))
+        return found
 
     @property
     def settled(self) -> NDArray[np.bool_]:
@@ -191,21 +206,6 @@ class Curve:
         if len(self.levels) == 1 or not np.isfinite(self.levels).any():
             return f"{self.level:.3g}"
         return f"{self.level:.3g} ({self.levels.min():.3g} to {self.levels.max():.3g})"
-
-
-def _about_trend(rows: Array) -> Array:
-    """The standard deviation of each row about its linear trend; infinite where it diverged.
-
-    >>> _about_trend(np.array([[1.0, 2, 3, 4], [1, -1, -1, 1], [1, 1, 1, np.inf]])).round(9)
-    array([ 0.,  1., inf])
-    """
-    place = np.linspace(-1, 1, rows.shape[1])
-    found = np.full(len(rows), np.inf)
-    for number, row in enumerate(rows):
-        if np.isfinite(row).all():
-            trend = np.polynomial.polynomial.polyfit(place, row, 1)
-            found[number] = np.std(row - np.polynomial.polynomial.polyval(place, trend))
-    return found
 
 
 def curve(done: Sequence[Done], dataset: str, keep: float, lane: float | str, scaled: bool = True) -> Curve:
