@@ -36,6 +36,19 @@ class Processes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop(*reversed(self.started))
+        for pid, birth in self.strays().items():  # children of processes that had ended by themselves
+            if alive(pid, birth):
+                send(pid, signal.SIGKILL)
+
+    def strays(self) -> dict[int, str]:
+        """Processes that have the home of these in their environment: whoever started them, they are ours."""
+        mark = f"FLWR_HOME={self.environment['FLWR_HOME']}".encode()
+        found: dict[int, str] = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                    found[int(folder.name)] = born(int(folder.name))
+        return found
 
     def stop(self, *names: str, hard: bool = False) -> None:
         """End processes and all that they started: politely, then not."""
@@ -63,10 +76,9 @@ def descendants(pid: int) -> dict[int, str]:
     births: dict[int, str] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
             own = int(folder.name)
-            parents.setdefault(int(fields[1]), []).append(own)
-            births[own] = fields[19]
+            parents.setdefault(int(fields(own)[1]), []).append(own)
+            births[own] = born(own)
     found, left = {}, [pid]
     while left:
         one = left.pop()
@@ -79,9 +91,18 @@ def descendants(pid: int) -> dict[int, str]:
 def alive(pid: int, birth: str) -> bool:
     """Whether the process born then still runs."""
     with contextlib.suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return fields[0] != "Z" and fields[19] == birth
+        return fields(pid)[0] != "Z" and born(pid) == birth
     return False
+
+
+def born(pid: int) -> str:
+    """When a process began."""
+    return fields(pid)[19]
+
+
+def fields(pid: int) -> list[str]:
+    """What the system says of a process, after its name: state, parent, ..."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def send(pid: int, number: signal.Signals) -> None:

@@ -79,6 +79,7 @@ class Federation:
     def start_link(self) -> None:
         """Start the SuperLink and wait until it answers."""
         command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--database", str(self.home / "state.db")]  # so that a restart knows its nodes
         if self.certificates is None:
             command.append("--insecure")
         else:
