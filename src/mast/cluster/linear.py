@@ -107,18 +107,14 @@ class LinearTask(Task):
             for step in range(draws)
         ]
 
-    def full_score(self, values: Values) -> float:
-        """Of x itself, on the test rows, or on those of this rank's first node."""
-        problem = next(iter(self.problems.values()), None)
-        if problem is None and self.test is None:
-            return float("nan")
-        return self._score(values.astype(np.float64), problem)
+    def full_score(self, node: int, values: Values) -> float:
+        """Of x itself."""
+        return self._score(values.astype(np.float64), self.problems[node])
 
-    def _score(self, y: Array, problem: Problem | None) -> float:
+    def _score(self, y: Array, problem: Problem) -> float:
         if self.test is not None:
             A, b = self.test
         else:
-            assert problem is not None
             model = problem.objective
             assert isinstance(model, LinearModel)
             A, b = model.design.csr, model.labels

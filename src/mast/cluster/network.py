@@ -124,15 +124,17 @@ class NetworkTask(Task):
         root = submodel_seed(seed)
         return [self._score(self._submodel(node, values, Key(root, i, node)), node) for i in range(draws)]
 
-    def full_score(self, values: Values) -> float:
-        """Of the whole model."""
-        return self._score(self._whole(values), next(iter(self.batches), None))
+    def full_score(self, node: int, values: Values) -> float:
+        """Of the whole model; on a rank that has its skeleton only, it is made for this once."""
+        if any(p.is_meta for p in self.model.parameters()):
+            self.model = _model(self.settings, light=False)
+        return self._score(self._whole(values, node), node)
 
     def save(self, values: Values, folder: Path) -> None:
         """The model's state as model.safetensors."""
         from safetensors.torch import save
 
-        state = self._whole(values).state_dict()
+        state = self._whole(values, next(iter(self.batches), None)).state_dict()
         state = {name: tensor.detach().contiguous().clone() for name, tensor in state.items()}
         files.write(folder / "model.safetensors", save(state))
 
@@ -148,10 +150,10 @@ class NetworkTask(Task):
         part.fill(dict(model.named_parameters()), kept, self.shift)
         return self._calibrated(model, node)
 
-    def _whole(self, values: Values) -> nn.Module:
+    def _whole(self, values: Values, node: int | None) -> nn.Module:
         model = self._copy()
         self.layout.write(values, model)
-        return self._calibrated(model, next(iter(self.batches), None))
+        return self._calibrated(model, node)
 
     def _calibrated(self, model: nn.Module, node: int | None) -> nn.Module:
         """Ready to be used; statistics of norms are those of the node's rows."""
@@ -161,13 +163,11 @@ class NetworkTask(Task):
             return model
         return recalibrate(model, torch.split(rows.inputs, _SCORED_AT_ONCE))
 
-    def _score(self, model: nn.Module, node: int | None) -> float:
+    def _score(self, model: nn.Module, node: int) -> float:
         if self.own_score is not None:
             return float(self.own_score(model))
         batch: Any = self.test
         if batch is None:
-            if node is None:
-                return float("nan")
             rows = self.batches[node]
             batch = (rows.inputs, rows.targets) if isinstance(rows, Rows) else rows(Key(0))
         with torch.no_grad():

@@ -34,9 +34,9 @@ class Result:
     step_size : of the server.
     note : the statement that gives the step size its guarantee, or why there is none.
     metric : what the scores are.
-    score : of the whole model.
+    score : of the whole model, on the test rows or else the mean over the nodes' own.
     scores : one dict a node: its capacity, the share it keeps, the mean, lowest and highest score of its
-        submodels, and its bytes a round each way.
+        submodels, the whole model's on the same rows, and its bytes a round each way.
     folder : where the files are.
     """
 

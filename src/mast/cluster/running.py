@@ -347,8 +347,8 @@ class _Rank:
                 | {"up": float(server.sent[row["node"]]) / count}
                 for row in sorted(gathered, key=lambda row: row["node"])
             ]
-            if not server.diverged and draws:
-                result.score = self.task.full_score(server.x)
+            if result.scores:
+                result.score = float(np.mean([row["whole"] for row in result.scores]))
             self.task.save(server.x, self.settings.out)
             result.save()
         return result
@@ -365,6 +365,7 @@ class _Rank:
             "mean": float(np.mean(scores)) if scores else math.nan,
             "lowest": min(scores, default=math.nan),
             "highest": max(scores, default=math.nan),
+            "whole": self.task.full_score(node, x) if draws else math.nan,
         }
 
     def _point(self, server: Server | None) -> Any:

@@ -17,8 +17,8 @@ from mast.theory import Guarantee
 class Task(ABC):
     """A model, the capacities of all nodes, and the data of the nodes of this rank.
 
-    A new kind of model is one subclass. `worker`, `facts` and `scores` are asked on a node's own rank,
-    `start`, `full_score` and `save` on rank 0, and `capacity` of a node on both.
+    A new kind of model is one subclass. `worker`, `data`, `facts` and scores are asked on a node's own rank,
+    `start` and `save` on rank 0, and `capacity` of a node on both.
     """
 
     #: what each node can hold, as the settings spell it
@@ -61,8 +61,8 @@ class Task(ABC):
         """The scores of `draws` submodels of the node's capacity made from x = `values`; higher is better."""
 
     @abstractmethod
-    def full_score(self, values: Values) -> float:
-        """The score of the whole model."""
+    def full_score(self, node: int, values: Values) -> float:
+        """The score of the whole model, on the same rows."""
 
     def save(self, values: Values, folder: Path) -> None:  # noqa: B027
         """Write the model in a form of its own beside x.npy; nothing by default."""

@@ -1,0 +1,50 @@
+"""The examples, shorter than they are, and the network under torchrun beside the one in one process."""
+
+import copy
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from mast.cluster import Result, run
+
+FOLDER = Path(__file__).parents[2] / "examples" / "cluster"
+FILES = sorted(path.name for path in FOLDER.glob("*.toml"))
+
+
+def shortened(name, out, rounds):
+    content = tomllib.loads((FOLDER / name).read_text())
+    content["run"] |= {"rounds": rounds, "out": str(out), "progress": False, "draws": 2}
+    return content
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_examples_run(name, tmp_path):
+    result = run(shortened(name, tmp_path / "out", 25), folder=FOLDER)
+    assert result.status == "finished"
+    assert len(result.scores) == 4
+    assert result.score > 0.5
+    assert result.table().count("\n") == 5
+    assert (result.trace["down"] > 0).all()
+
+
+def test_there_is_a_linear_model_and_a_network():
+    kinds = {tomllib.loads((FOLDER / name).read_text())["model"]["kind"] for name in FILES}
+    assert kinds == {"logistic", "network"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="torchrun's local processes")
+def test_two_processes_and_one_agree_on_a_network(tmp_path):
+    """From Python, without torchrun: float32, the same draws and batches."""
+    content = shortened("network.toml", tmp_path / "two", 6)
+    two = run(copy.deepcopy(content), ranks=2, folder=FOLDER)
+    assert isinstance(two, Result)
+    content["run"]["out"] = str(tmp_path / "one")
+    one = run(content, folder=FOLDER)
+    np.testing.assert_allclose(two.x, one.x, rtol=1e-4, atol=1e-6)
+    assert [row["capacity"] for row in two.scores] == [row["capacity"] for row in one.scores]
+    assert [row["down"] for row in two.scores] == [row["down"] for row in one.scores]
