@@ -176,7 +176,7 @@ def test_sizes_of_models_and_files(models, tmp_path):
 
 def test_the_plain_network_brings_its_own_statistics(models):
     """Buffers too are those of the plain network, not of the sparsified one."""
-    model, inputs = models.cnn()
+    model, _ = models.cnn()
     plain = copy.deepcopy(model)
     plain[1].running_mean.add_(1.0)
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)))
