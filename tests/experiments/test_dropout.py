@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+import mast
+
 from mast.experiments import dropout, neural_runs
 from mast.experiments.cells import Cell, Done
 from mast.experiments.findings import Plan
@@ -61,6 +63,26 @@ def test_the_third_curve_is_evaluated_at_p_x():
     assert dropout.curve_of(done, "made", "biased", 0.7, 0.5).level == pytest.approx(0.2, rel=0.06)
     assert dropout.curve_of(done, "made", "biased, times p", 0.7, 0.5).level == pytest.approx(1.0, rel=0.06)
     assert dropout.curve_of(done, "made", "unbiased", 0.9, 1.0).level == pytest.approx(0.1, rel=0.11)
+
+
+def test_original_dropout_at_p_x_is_the_unbiased_sketch_with_a_shorter_step():
+    torch = pytest.importorskip("torch")
+    from mast.experiments.neural_rounds import Lanes, Masks, Shape, start, student
+
+    shape, p = Shape(7, 5, 3), 0.5  # a power of two: the keep probability is exact
+    rows = start(1, 5, (4, 6, 7), 1.0), start(1, 6, (4, 6, 3), 1.0)
+    original = Lanes(student(shape, 0), [0.4], *rows, 4)
+    network = student(shape, 0)
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight *= p
+    unbiased = Lanes(network, [0.4 * p**2], *rows, 4)
+    for t in range(10):
+        original.advance(Masks(mast.UnscaledBernoulli(p), shape, 4, 3).of(t))
+        unbiased.advance(Masks(mast.Bernoulli(p), shape, 4, 3).of(t))
+    for a, b in zip(original.weights, unbiased.weights, strict=True):
+        torch.testing.assert_close(p * a, b, rtol=1e-5, atol=1e-6)
+    assert original.losses(p)[0] == pytest.approx(unbiased.losses()[0], rel=1e-5)
 
 
 def test_cells_are_shared_with_the_neural_experiment():

@@ -72,7 +72,9 @@ def findings(plan: Plan, done: list[Done]) -> Findings:
         choices=[
             "The setup is that of the neural experiment, whose choices stand there. Both kinds see "
             "the same masks.",
-            "“Original” is UnscaledBernoulli: forward pass and gradient with the 0/1 mask, no scale.",
+            "“Original” is UnscaledBernoulli: forward pass and gradient with the 0/1 mask, no scale. In "
+            "exact arithmetic p times its iterates are those of the unbiased sketch with the step size p² γ, "
+            "started at p times the start; so at p x the two differ in their step size only.",
             "The paper calls keep .7 the lower sparsity and .9 the higher; it is the other way round, and "
             "the claim is decided for what it names: keep .7 against keep .9.",
         ],

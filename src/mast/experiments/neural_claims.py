@@ -125,8 +125,8 @@ def _variance(curves: Curves, name: str) -> list[Claim]:
     return [
         claim
         for measure, decides in (
-            ("fluctuations", "deviation of log f from its trend"),
-            ("deviations", "changes of f between measured rounds, its trend taken out"),
+            ("fluctuations", "deviation of log f from its linear trend in the last quarter"),
+            ("deviations", "changes of f between measured rounds of the last quarter, its trend taken out"),
         )
         for claim in _variance_of(curves, name, measure, decides)
     ]
@@ -146,8 +146,7 @@ def _variance_of(curves: Curves, name: str, measure: str, decides: str) -> list[
             Claim(
                 f"{text} the loss fluctuate more{relative}",
                 name,
-                f"{decides} in the last quarter, larger for each of the neighbouring step sizes or keep "
-                "probabilities",
+                f"{decides}: larger for each of the neighbouring step sizes or keep probabilities",
                 f"{ordered} of {len(pairs)} neighbours; by step size, {shown}",
                 ordered == len(pairs),
             )
