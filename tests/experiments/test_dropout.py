@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import mast
-
 from mast.experiments import dropout, neural_runs
 from mast.experiments.cells import Cell, Done
 from mast.experiments.findings import Plan
