@@ -33,12 +33,12 @@ SERVER = """
 import sys, torch, mast
 torch.set_num_threads(1)
 images, labels = torch.load(sys.argv[1])
-for path in sys.argv[2:]:
-    model = mast.nn.load_submodel(path)
+costs = mast.nn.sizes({path: path for path in sys.argv[2:]}, images[:64])
+for row in costs.itertuples():
+    model = mast.nn.load_submodel(row.name)
     with torch.no_grad():
         accuracy = (model(images).argmax(1) == labels).float().mean().item()
-    cost = mast.nn.measure(model, images[:64])
-    print(accuracy, cost.parameters, cost.flops, cost.seconds)
+    print(accuracy, row.parameters, row.flops, row.seconds)
 """
 
 
