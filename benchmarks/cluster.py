@@ -1,4 +1,4 @@
-"""Rounds of the cluster on loopback, four ranks: against a dense all_reduce, the wire alone, the full model."""
+"""Rounds of the cluster on loopback, four ranks: against a dense all_reduce, the wire, the full model."""
 
 from __future__ import annotations
 
@@ -50,13 +50,8 @@ def rows() -> Iterator[Row]:
 def _measured() -> dict[str, float]:
     """What four ranks under torchrun measure: the best times in seconds, by name."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
-    done = subprocess.run(
-        [*command, __file__],
-        check=True,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
+    variables = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, __file__], check=True, capture_output=True, text=True, env=variables)
     measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return measured
 

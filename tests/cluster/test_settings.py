@@ -224,6 +224,17 @@ def test_more_rounds_continue_and_other_runs_are_refused(tmp_path):
         run(changed(changed(GOOD, "run", rounds=12), "data", split="interleaved"), folder=tmp_path)
 
 
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    from mast.locks import exclusive
+
+    (tmp_path / "out").mkdir()
+    with exclusive(tmp_path / "out" / "checkpoint.mast"), pytest.raises(DataError, match="in use by process"):
+        run(GOOD, folder=tmp_path)
+    assert run(GOOD, folder=tmp_path).status == "finished"
+    left = {path.name for path in (tmp_path / "out").iterdir()}
+    assert left == {"checkpoint.mast", "trace.jsonl", "result.json", "x.npy"}
+
+
 def test_a_run_that_diverges_stops(tmp_path):
     content = changed(GOOD, "server", step_size=1e200)
     result = run(changed(changed(content, "run", rounds=50), "model", kind="least_squares"), folder=tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mast import files
+from mast import files, locks
 from mast.cluster import settings as reading
 from mast.cluster.engine import Hub, Nodes
 from mast.cluster.progress import ProgressLine
@@ -244,10 +245,16 @@ class _Rank:
         self.step_size, self.note = step_size, note
 
     def train(self) -> Result:
-        """All rounds, then the scores."""
+        """All rounds, then the scores; meanwhile no other run may write to the same folder."""
+        with contextlib.ExitStack() as held:
+            return self._train(held)
+
+    def _train(self, held: contextlib.ExitStack) -> Result:
         server, error, start = None, None, {}
         if self.wire.rank == 0:
             try:
+                self.settings.out.mkdir(exist_ok=True)
+                held.enter_context(locks.exclusive(self.settings.out / CHECKPOINT))
                 server = self._server()
                 start = {"t": server.t, "itemsize": server.wire.itemsize}
             except MastError as failure:
@@ -264,7 +271,6 @@ class _Rank:
     def _server(self) -> Server:
         """The server, where the last checkpoint left it."""
         settings, server = self.settings, self.settings.server
-        settings.out.mkdir(exist_ok=True)
         files.clear_leftovers(settings.out)
         checkpoint = settings.out / CHECKPOINT
         if server.step_size == "theory" and checkpoint.exists():
