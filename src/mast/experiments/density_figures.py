@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mast.experiments import style
-from mast.experiments.density_tables import LABELS
+from mast.experiments.density_tables import LABELS, ONLY_LINEAR
 
 TICKS = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
 LOOKS = {  # colour, line, marker
@@ -17,6 +17,7 @@ LOOKS = {  # colour, line, marker
     "fixed_random": (style.SKY, "-", "o"),
     "mixture_random": (style.MAST, "-", "o"),
     "matched": (style.MAST, "-", "o"),
+    "one_model": (style.SKY, "-", "o"),
     "nested": (style.PINK, "--", "D"),
     "dropout_magnitude": (style.ORANGE, "-", "^"),
     "fixed_magnitude": (style.SKY, "-", "^"),
@@ -26,7 +27,7 @@ AT_RANDOM = (
     "scratch", "plain_magnitude", "nested", "mixture_random", "fixed_random", "dropout_random", "plain_random"
 )  # fmt: skip
 BY_MAGNITUDE = ("plain_magnitude", "dropout_magnitude", "fixed_magnitude", "mixture_magnitude")
-IN_LINEAR = ("scratch", "plain_magnitude", "matched", "fixed_random", "plain_random")
+IN_LINEAR = ("plain_magnitude", "matched", "one_model", "plain_random")
 NAMES = {
     "digits": "digits, MLP",
     "features": "CIFAR-10 features, MLP",
@@ -45,7 +46,7 @@ def curves(table: Any, structure: str) -> Any:
     mine = table[table["structure"] == structure]
     names = list(dict.fromkeys(mine["dataset"]))
     with style.look():
-        figure, axes = style.frames(2, len(names), width=3.9, height=2.9, sharex=True)
+        figure, axes = style.frames(2, len(names), width=_width(names, 3.9), height=2.9, sharex=True)
         for column, name in enumerate(names):
             part = mine[mine["dataset"] == name]
             for contender in AT_RANDOM:
@@ -55,17 +56,19 @@ def curves(table: Any, structure: str) -> Any:
             _density_axis(axes[1][column])
         axes[0][0].set_ylabel("Test accuracy, mean of draws")
         axes[1][0].set_ylabel("Test accuracy, worst draw")
-        style.legend_below(figure, axes[0][0], columns=min(4, 2 * len(names)))
+        style.legend_below(figure, axes[0][0], columns=2 if len(names) == 1 else 4)
         return figure
 
 
 def pruned(table: Any) -> Any:
     """Magnitude pruning of differently trained networks; a row a structure."""
-    mine = table[table["contender"].isin(BY_MAGNITUDE)]
+    mine = table[table["contender"].isin(BY_MAGNITUDE) & (table["structure"] != "linear")]
     names = list(dict.fromkeys(mine["dataset"]))
     structures = list(dict.fromkeys(mine["structure"]))
     with style.look():
-        figure, axes = style.frames(len(structures), len(names), width=3.9, height=2.7, sharex=True)
+        figure, axes = style.frames(
+            len(structures), len(names), width=_width(names, 3.9), height=2.7, sharex=True
+        )
         for row, structure in enumerate(structures):
             for column, name in enumerate(names):
                 part = mine[(mine["dataset"] == name) & (mine["structure"] == structure)]
@@ -100,10 +103,10 @@ def areas(summary: Any) -> Any:
     groups = [g for g in groups if g[0] != "linear"]
     structures = list(dict.fromkeys(s for s, _ in groups))
     names = list(dict.fromkeys(d for _, d in groups))
-    shown = [c for c in LABELS if c in set(summary["contender"]) and c != "matched"]
+    shown = [c for c in LABELS if c in set(summary["contender"]) and c not in ONLY_LINEAR]
     with style.look():
         figure, axes = style.frames(
-            len(structures), len(names), width=3.4, height=3.0, sharey=True, sharex="col"
+            len(structures), len(names), width=2.6 + 2.6 / len(names), height=3.0, sharey=True, sharex="col"
         )
         for structure, name in groups:
             ax = axes[structures.index(structure)][names.index(name)]
@@ -127,7 +130,7 @@ def changes(table: Any) -> Any:
     """Fine-tuning: accuracy against the share of the change that is kept."""
     names = list(dict.fromkeys(table["dataset"]))
     with style.look():
-        figure, axes = style.frames(1, len(names), width=4.4, height=3.4)
+        figure, axes = style.frames(1, len(names), width=_width(names, 4.4), height=3.4)
         for ax, name in zip(axes[0], names, strict=True):
             part = table[table["dataset"] == name]
             for contender, line in (("full", "--"), ("before", ":")):
@@ -164,6 +167,11 @@ def _line(ax: Any, part: Any, contender: str, statistic: str, band: bool) -> Non
     if band and int(mine["draws"].max()) > 1:
         low, high = grouped["lower_quartile"].mean(), grouped["upper_quartile"].mean()
         ax.fill_between(mean.index, low, high, color=colour, alpha=0.18, linewidth=0)
+
+
+def _width(names: Sequence[str], usual: float) -> float:
+    """Of a frame: a single one has to be as wide as the legend."""
+    return 5.6 if len(names) == 1 else usual
 
 
 def _density_axis(ax: Any, ticks: Sequence[float] = TICKS) -> None:

@@ -26,8 +26,10 @@ LABELS = {
     "fixed_magnitude": "MAST keep 50 %, pruned by magnitude",
     "mixture_magnitude": "MAST mixture, pruned by magnitude",
     "matched": "MAST at each density, at random",
+    "one_model": "MAST for 25 %, at random",
 }
-LINEAR = {"plain": "plain_random", "fixed": "fixed_random", "magnitude": "plain_magnitude"}
+ONLY_LINEAR = ("matched", "one_model")
+LINEAR = {"plain": "plain_random", "fixed": "one_model", "magnitude": "plain_magnitude"}
 
 
 def best_scope(done: Done, structure: str) -> str:
