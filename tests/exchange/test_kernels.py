@@ -51,6 +51,35 @@ def test_gather_and_add(dtype):
     np.testing.assert_allclose(expected, y, rtol=4 * np.finfo(dtype).eps)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_optimizers(dtype):
+    """Momentum and Adam as their formulas are written with vectors."""
+    from mast.exchange import Adam, Momentum
+
+    tolerance = 8 * np.finfo(dtype).eps
+    x = randomness.normal(Key(1), 0, 500).astype(dtype)
+    ours, theirs, m, s = x.copy(), x.copy(), np.zeros_like(x), np.zeros_like(x)
+    adam = Adam(0.8, 0.95, 1e-6)
+    adam.start(ours)
+    for t in range(4):
+        h = randomness.normal(Key(2, t), 0, 500).astype(dtype)
+        adam.step(ours, h.copy(), 0.1, t)
+        m = dtype(0.8) * m + dtype(1 - 0.8) * h
+        s = dtype(0.95) * s + dtype(1 - 0.95) * h**2
+        root = np.sqrt(s) / dtype(np.sqrt(1 - 0.95 ** (t + 1))) + dtype(1e-6)
+        theirs -= dtype(0.1 / (1 - 0.8 ** (t + 1))) * m / root
+        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+    ours, theirs, m = x.copy(), x.copy(), np.zeros_like(x)
+    heavy = Momentum(0.7)
+    heavy.start(ours)
+    for t in range(4):
+        h = randomness.normal(Key(3, t), 0, 500).astype(dtype)
+        heavy.step(ours, h.copy(), 0.1, t)
+        m = dtype(0.7) * m + h
+        theirs -= dtype(0.1) * m
+        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
 def test_parts_are_what_the_drawing_says():
     model = nn.Sequential(nn.Linear(300, 70), nn.Linear(70, 3))
     capacity = capacity_of(model, "bernoulli:.3")

@@ -115,15 +115,16 @@ class Wire:
             return fact
         raw = _encoded(fact) if self.rank == 0 else np.empty(0, np.uint8)
         size = torch.tensor([raw.size], dtype=torch.int64)
-        dist.broadcast(size, 0)
-        buffer = torch.from_numpy(raw) if self.rank == 0 else torch.empty(int(size.item()), dtype=torch.uint8)
-        dist.broadcast(buffer, 0)
+        with self.watched("between rounds"):
+            dist.broadcast(size, 0)
+            buffer = torch.from_numpy(raw if self.rank == 0 else np.empty(int(size.item()), np.uint8))
+            dist.broadcast(buffer, 0)
         return json.loads(buffer.numpy().tobytes())
 
     def spread(self, buffer: Bytes) -> None:
         """Rank 0's bytes, into the buffers of every rank."""
         if self.ranks > 1:
-            with self.watched("at the end"):
+            with self.watched("between rounds"):
                 dist.broadcast(_tensor(buffer), 0)
 
     def collect(self, fact: Any) -> list[Any]:
@@ -132,12 +133,13 @@ class Wire:
             return [fact]
         raw = _encoded(fact)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.ranks)]
-        dist.all_gather(sizes, torch.tensor([raw.size], dtype=torch.int64))
-        most = max(int(size.item()) for size in sizes)
-        padded = torch.zeros(most, dtype=torch.uint8)
-        padded[: raw.size] = torch.from_numpy(raw)
-        parts = [torch.empty(most, dtype=torch.uint8) for _ in range(self.ranks)]
-        dist.all_gather(parts, padded)
+        with self.watched("between rounds"):
+            dist.all_gather(sizes, torch.tensor([raw.size], dtype=torch.int64))
+            most = max(int(size.item()) for size in sizes)
+            padded = torch.zeros(most, dtype=torch.uint8)
+            padded[: raw.size] = torch.from_numpy(raw)
+            parts = [torch.empty(most, dtype=torch.uint8) for _ in range(self.ranks)]
+            dist.all_gather(parts, padded)
         return [
             json.loads(part[: int(size.item())].numpy().tobytes())
             for part, size in zip(parts, sizes, strict=True)

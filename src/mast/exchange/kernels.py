@@ -1,6 +1,7 @@
-"""Positions of kept weights, and gathering and adding at them, compiled: one pass, no masks, no wide indices.
+"""Positions of kept weights, gathering and adding at them, and the server's optimizers, compiled.
 
-Each has a readable twin in NumPy, and a test compares them bit for bit.
+One pass each, without masks, wide indices or temporary vectors.
+Each has a readable twin in NumPy, and a test compares them.
 """
 
 from __future__ import annotations
@@ -80,3 +81,20 @@ def place_scaled(y: Any, positions: Any, scale: Any, values: Any) -> None:
     """y[positions] = scale * values."""
     for k in range(positions.size):
         y[positions[k]] = scale * values[k]
+
+
+@njit(cache=True, nogil=True)
+def momentum(x: Any, h: Any, m: Any, beta: Any, rate: Any) -> None:
+    """m = beta m + h, x -= rate m, in one pass."""
+    for i in range(x.size):
+        m[i] = beta * m[i] + h[i]
+        x[i] -= rate * m[i]
+
+
+@njit(cache=True, nogil=True)
+def adam(x: Any, h: Any, m: Any, s: Any, betas: Any, rests: Any, root: Any, tiny: Any, rate: Any) -> None:
+    """The moments m and s of h, and x -= rate m / (sqrt(s) / root + tiny), in one pass."""
+    for i in range(x.size):
+        m[i] = betas[0] * m[i] + rests[0] * h[i]
+        s[i] = betas[1] * s[i] + rests[1] * (h[i] * h[i])
+        x[i] -= rate * (m[i] / (np.sqrt(s[i]) / root + tiny))

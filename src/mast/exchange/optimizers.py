@@ -82,10 +82,10 @@ class Momentum(Optimizer):
 
     def step(self, x: Values, h: Values, step_size: float, t: int) -> None:
         """One step."""
-        m = self.arrays["m"]
-        m *= m.dtype.type(self.beta)
-        m += h
-        x -= x.dtype.type(step_size) * m
+        from mast.exchange import kernels
+
+        kind = x.dtype.type
+        kernels.momentum(x, h, self.arrays["m"], kind(self.beta), kind(step_size))
 
     @property
     def label(self) -> str:
@@ -118,20 +118,20 @@ class Adam(Optimizer):
 
     def step(self, x: Values, h: Values, step_size: float, t: int) -> None:
         """One step."""
-        m, s = self.arrays["m"], self.arrays["s"]
+        from mast.exchange import kernels
+
         kind = x.dtype.type
-        m *= kind(self.beta1)
-        m += kind(1 - self.beta1) * h
-        s *= kind(self.beta2)
-        h *= h
-        s += kind(1 - self.beta2) * h
-        correction = math.sqrt(1 - self.beta2 ** (t + 1))
-        root = np.sqrt(s, out=h)
-        root /= kind(correction)
-        root += kind(self.epsilon)
-        np.divide(m, root, out=root)
-        root *= kind(step_size / (1 - self.beta1 ** (t + 1)))
-        x -= root
+        kernels.adam(
+            x,
+            h,
+            self.arrays["m"],
+            self.arrays["s"],
+            (kind(self.beta1), kind(self.beta2)),
+            (kind(1 - self.beta1), kind(1 - self.beta2)),
+            kind(math.sqrt(1 - self.beta2 ** (t + 1))),
+            kind(self.epsilon),
+            kind(step_size / (1 - self.beta1 ** (t + 1))),
+        )
 
     @property
     def label(self) -> str:
