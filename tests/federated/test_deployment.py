@@ -12,7 +12,7 @@ from mast import files
 from mast.federated.accounts import Accounts
 
 TWO = {"nodes": 2, "capacities": "bernoulli:0.5 permk:4"}
-STEP = 0.1
+STEP = 0.05
 WORDS = f'capacities="{TWO["capacities"]}" step-size={STEP} draws=0 gathering=120.0'
 
 
@@ -24,14 +24,14 @@ def test_a_supernode_killed_in_a_round(tmp_path):
     """The federation goes on without it, in the same run; before that it gives the bits of one process."""
     checkpoint = tmp_path / "checkpoint.mast"
     with federation(2, simulation=False) as made:
-        run = made.submit(f'{WORDS} rounds=4 timeout=15.0 out="{tmp_path}"')
+        run = made.submit(f'{WORDS} rounds=3 timeout=60.0 out="{tmp_path}"')
         wait_for_round(checkpoint, 1)
         one = files.load(checkpoint)
         made.processes.stop("supernode-1", hard=True)
         status = made.wait(run, timeout=300)
         assert status["status"] == "finished:completed", made.log(run)
     rows = accounts(checkpoint).rows
-    assert [row.round for row in rows] == [1, 2, 3, 4]
+    assert [row.round for row in rows] == [1, 2, 3]
     assert rows[0].answered == 2
     assert rows[-1].answered == 1
     np.testing.assert_array_equal(one[1]["x"], expected(TWO, one[0]["round"], STEP))

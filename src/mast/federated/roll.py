@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from logging import INFO, WARNING
+from logging import WARNING
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -89,7 +89,11 @@ class RollCall:
                 f"a client says that its partition-id is {partition!r}; they are 0 .. {self.nodes - 1}"
             )
         for other in [known for known, its in self.known.items() if its == partition]:
-            log(INFO, "Partition %d came back under another node id", partition)
+            log(
+                WARNING,
+                "Partition %d is now at another node id: it restarted, or there are two of it",
+                partition,
+            )
             del self.known[other]
         self.known[node_id] = partition
 

@@ -13,21 +13,20 @@ from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
 from mast import files, locks
-from mast.errors import ArgumentError, CheckpointError, MastError
-from mast.exchange import Message as Exchanged
+from mast.errors import CheckpointError
 from mast.exchange import Server
 from mast.federated.accounts import Accounts
+from mast.federated.answers import valid_answers
 from mast.federated.arrays import checked_shapes, record_of, vector_of
 from mast.federated.carrying import checked_seconds, send
 from mast.federated.dropouts import Dropouts
-from mast.federated.records import METRICS, numbers, pack, payload, unpack
+from mast.federated.records import pack, payload
 from mast.federated.report import Report
 from mast.federated.roll import RollCall
 from mast.federated.scoring import Scores, submodel
@@ -142,8 +141,7 @@ class MastStrategy(Strategy):
         t = self.server.t + 1
         messages = self.configure_train(t, ArrayRecord(), train_config, grid)
         replies = send(grid, messages, self.timeout)
-        _, metrics = self._aggregated(replies)
-        _keep(result.train_metrics_clientapp, t, metrics)
+        _keep(result.train_metrics_clientapp, t, self._aggregated(replies))
         if self.evaluate_every and t % self.evaluate_every == 0:
             _keep(result.evaluate_metrics_clientapp, t, self._evaluate(grid, evaluate_config))
         if evaluate_fn is not None:
@@ -157,6 +155,7 @@ class MastStrategy(Strategy):
             return
         with locks.exclusive(self.checkpoint):
             files.clear_leftovers(self.checkpoint.parent, self.checkpoint.name)
+            self.resume()  # another process may have gone on in the meantime
             yield
 
     # ---- a round of training ---------------------------------------------------------------
@@ -193,57 +192,27 @@ class MastStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The server's step, from the answers that came; failures are logged and do not stop the round."""
-        return self._aggregated(replies)[0](), self.accounts.metrics()
+        metrics = self._aggregated(replies)
+        return self.arrays(), metrics
 
-    def _aggregated(self, replies: Iterable[Message]) -> tuple[Callable[[], ArrayRecord], MetricRecord]:
-        answers = self._valid(replies)
+    def _aggregated(self, replies: Iterable[Message]) -> MetricRecord:
+        server = self.server
+        answers = valid_answers(replies, server, self._where, self.accounts)
         weights = self.dropouts.weights(self._invited, sorted(answers))
         for node in sorted(answers):  # the order of sums: ascending partitions
-            self.server.absorb(answers[node], weights[node])
-        self.server.close()
+            server.absorb(answers[node], weights[node])
+        server.close()
         self.accounts.close(
-            self.server.t,
+            server.t,
             time.perf_counter() - self._begun,
             invited=len(self._invited),
             answered=sorted(answers),
             busy=max((answer.header.seconds for answer in answers.values()), default=0.0),
         )
-        if self.server.t % self.checkpoint_every == 0:
+        if server.t % self.checkpoint_every == 0:
             self.save()
-        row = self.accounts.rows[-1]
-        log(INFO, "[round %d] %s", self.server.t, row.text())
-        return self.arrays, self.accounts.metrics()
-
-    def _valid(self, replies: Iterable[Message]) -> dict[int, Exchanged]:
-        """The answers by node; an error, a foreign or damaged answer and NaN count as no answer."""
-        answers: dict[int, Exchanged] = {}
-        broken = 0
-        for reply in replies:
-            try:
-                node, answer = self._checked(reply)
-            except MastError as error:
-                log(WARNING, "A client failed in round %d: %s", self.server.t + 1, error)
-                continue
-            size = payload(reply.content)
-            self.accounts.came_from(node, size, numbers(reply.content.get(METRICS, {})))
-            if not np.isfinite(answer.values).all():
-                log(WARNING, "Client %d answered with NaN or infinity in round %d", node, self.server.t + 1)
-                broken += 1
-                continue
-            answers[node] = answer
-        self.server.diverged |= broken > 0 and not answers
-        return answers
-
-    def _checked(self, reply: Message) -> tuple[int, Exchanged]:
-        if reply.has_error():
-            raise ArgumentError(reply.error.reason or f"error {reply.error.code}")
-        answer, *more = unpack(reply.content)
-        node = answer.header.node
-        if more:
-            raise ArgumentError(f"client {node} sent {1 + len(more)} answers instead of one")
-        if self._where.get(node) != reply.metadata.src_node_id:
-            raise ArgumentError(f"an answer in the name of client {node} came from another client")
-        return node, answer.expect(self.server.expected(node))
+        log(INFO, "[round %d] %s", server.t, self.accounts.rows[-1].text())
+        return self.accounts.metrics()
 
     # ---- scores ----------------------------------------------------------------------------
 
