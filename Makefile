@@ -34,6 +34,7 @@ check: $(VENV)/.check
 bench: $(VENV)/.bench
 	$(BIN)/mast bench
 
+docs: export NO_MKDOCS_2_WARNING = 1  # an advertisement of the theme's makers
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict
 
