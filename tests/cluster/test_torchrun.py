@@ -3,6 +3,7 @@
 import json
 import signal
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +112,19 @@ def test_bits_bytes_and_trace(tmp_path):
         assert down == 8 * kept + 64 * nodes
 
 
+def test_payload_as_the_kernel_sees_it():
+    """All bytes that server and node write: headers, gloo's framing and control messages included."""
+    with Torchrun(Path(__file__).with_name("payload.py"), ranks=2) as run:
+        code, printed = run.wait()
+    assert code == 0, printed
+    ways = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    assert sorted(way["rank"] for way in ways) == [0, 1]
+    rounds = 30
+    for way in ways:
+        assert way["values"] < way["written"] <= 1.02 * way["values"] + 1000 * rounds
+        assert way["written"] <= way["values"] + 600 * rounds  # as it is now
+
+
 def values_by_round(rounds):
     """For each node the (round, values kept) in which it took part."""
     from mast.exchange import Roster, stride_of
@@ -152,6 +166,47 @@ def test_ten_kills_and_the_same_bits(tmp_path, number):
     """One of four ranks dies at a moment that the number decides, sometimes between two rounds' files."""
     rank, moment = number % 4, 1 + int(mast.randomness.words(Key(number), 1, 0, 1)[0]) % 350
     kill_twice(tmp_path, [(rank, moment)], rounds=400)
+
+
+@pytest.mark.slow
+def test_kills_at_both_ends(tmp_path):
+    """While the ranks are starting, and again while they score what they have trained."""
+    trace = tmp_path / "out" / "trace.jsonl"
+    with Torchrun("-m", "mast.cluster", settings(tmp_path, 60), restarts=3) as run:
+        until(lambda: len(run.children()) == 4)
+        time.sleep(2)
+        assert run.signal(3, signal.SIGKILL)
+        until(lambda: rows_of(trace) >= 60)
+        run.signal(1, signal.SIGKILL)  # unless it has ended by now
+        code, printed = run.wait()
+    assert code == 0, printed
+    checked(tmp_path, 60)
+
+
+@pytest.mark.slow
+def test_a_killed_network_ends_with_the_same_bits(tmp_path):
+    """Adam on the server, whole units on the nodes: once in peace, once with two kills."""
+    example = Path(__file__).parents[2] / "examples" / "cluster"
+    text = (
+        (example / "network.toml")
+        .read_text()
+        .replace("rounds = 300", "rounds = 120\ncheckpoint_seconds = 0.0")
+    )
+    ends = []
+    for name, kills in (("peace", []), ("kills", [(1, 20), (0, 70)])):
+        path = tmp_path / name
+        path.mkdir()
+        (path / "digits.py").write_text((example / "digits.py").read_text())
+        (path / "train.toml").write_text(text)
+        with Torchrun("-m", "mast.cluster", path / "train.toml", restarts=3) as run:
+            for rank, moment in kills:
+                trace = path / "out-network" / "trace.jsonl"
+                until(lambda trace=trace, moment=moment: rows_of(trace) >= moment)
+                assert run.signal(rank, signal.SIGKILL)
+            code, printed = run.wait()
+        assert code == 0, printed
+        ends.append(Result.load(path / "out-network").x)
+    assert (ends[0] == ends[1]).all()
 
 
 @pytest.mark.slow

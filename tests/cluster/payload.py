@@ -1,0 +1,44 @@
+"""Run under torchrun by a test: rounds of the engine, and the bytes that each rank gave to the kernel."""
+
+import json
+
+import numpy as np
+
+import mast
+from mast.cluster.engine import Hub, Nodes
+from mast.cluster.wire import Wire
+from mast.exchange import Coordinates, Roster, Server, Worker
+
+DIM, ROUNDS = 40_000, 30
+
+
+class Echo(Worker):
+    def gradients(self, part, values, header, out):
+        out[...] = values
+
+
+def written():
+    """Bytes written by this process so far, to files and sockets."""
+    with open("/proc/self/io") as file:
+        return int(dict(line.split(": ") for line in file)["wchar"])
+
+
+def main():
+    wire = Wire()
+    wire.start(60)
+    roster, capacity = Roster(0, 1), Coordinates(mast.Bernoulli(0.25), DIM)
+    counts = [capacity.part(roster.key(t, 0)).count for t in range(ROUNDS)]
+    before = written()
+    if wire.rank == 0:
+        server = Server(np.zeros(DIM, np.float32), [capacity], roster, step_size=1.0)
+        Hub(wire, server, {}, on_server=False).serve(ROUNDS, lambda row: None)
+    else:
+        Nodes(wire, roster, {0: Echo(capacity)}, 4).serve(0, ROUNDS)
+    print(
+        json.dumps({"rank": wire.rank, "written": written() - before, "values": 4 * sum(counts)}), flush=True
+    )
+    wire.close()
+
+
+if __name__ == "__main__":
+    main()
