@@ -19,9 +19,7 @@ from statistics import median
 from mast.bench import Row, seconds
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "federated"
-NETWORK = (
-    'task="network" strategy="compare" hidden="1024 1024" rounds=10 local-steps=5 draws=0 gathering=240.0'
-)
+NETWORK = 'task="network" strategy="compare" hidden="1024 1024" rounds=10 local-steps=5 draws=0'
 
 
 def rows() -> Iterator[Row]:

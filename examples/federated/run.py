@@ -131,7 +131,10 @@ class Federation:
         if self.simulation:
             resources = "client-resources-num-cpus=1 init-args-num-cpus=2"
             command += ["--federation-config", f"num-supernodes={self.nodes} {resources}"]
-        return str(last_json(self.flwr(*command))["run-id"])
+        said = last_json(self.flwr(*command))
+        if not said.get("run-id"):
+            raise RuntimeError(f"the SuperLink did not take the app: {said}")
+        return str(said["run-id"])
 
     def status(self, run: str) -> dict[str, object]:
         """What the SuperLink says of a run: "status", "network-traffic", ..."""
