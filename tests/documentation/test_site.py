@@ -73,6 +73,15 @@ def test_every_formula_of_every_page_is_understood(formulas):
     assert count > 200
 
 
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_links_of_pages_beside_the_site_lead_somewhere(page):
+    """mkdocs looks after the links inside docs/."""
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    assert links or page.name != "README.md"
+    for link in links:
+        assert link.startswith("https://") or (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
 @pytest.mark.slow
 def test_the_site_builds_without_warnings_and_is_complete(tmp_path):
     pytest.importorskip("mkdocs", reason="mkdocs is not installed: make docs installs it")
