@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,10 @@ CAPACITIES = {
     "linear": ["bernoulli:0.9", "bernoulli:0.5", "permk:2", "permk:4"],
     "network": ["neurons:1.0", "neurons:0.75", "neurons:0.5", "neurons:0.25"],
 }
+
+Whole = Callable[
+    [ArrayRecord, float, int], tuple[ArrayRecord, int]
+]  #: the new model, and how many rows it saw
 
 
 def task_of(config: dict[str, Any]) -> Linear | Network:
@@ -67,13 +72,17 @@ class Linear(Task):
 
         return Client(ProblemWorker(self.problem(node), self.run), evaluate)
 
-    def whole(self, node: int, arrays: ArrayRecord, step_size: float, steps: int) -> tuple[ArrayRecord, int]:
-        """FedAvg's client: gradient steps on the whole model; the new model and the number of rows."""
+    def whole(self, node: int) -> Whole:
+        """FedAvg's client: gradient steps on the whole model."""
         f = self.problem(node).objective
-        x = arrays["x"].numpy()
-        for _ in range(steps):
-            x = x - step_size * f.gradient(x)
-        return ArrayRecord({"x": Array(x)}), f.terms
+
+        def train(arrays: ArrayRecord, step_size: float, steps: int) -> tuple[ArrayRecord, int]:
+            x = arrays["x"].numpy()
+            for _ in range(steps):
+                x = x - step_size * f.gradient(x)
+            return ArrayRecord({"x": Array(x)}), f.terms
+
+        return train
 
 
 class Network(Task):
@@ -134,21 +143,23 @@ class Network(Task):
         worker = NetworkWorker(self.capacities[node], self.model(), cross_entropy, batches, run=self.run)
         return Client(worker, evaluate)
 
-    def whole(self, node: int, arrays: ArrayRecord, step_size: float, steps: int) -> tuple[ArrayRecord, int]:
-        """FedAvg's client: gradient steps on the whole model; the new model and the number of rows."""
+    def whole(self, node: int) -> Whole:
+        """FedAvg's client: gradient steps on the whole model."""
         import torch
 
         from mast.exchange.network import Rows, cross_entropy
         from mast.randomness import Key
 
         torch.set_num_threads(1)
-        model = self.model()
-        model.load_state_dict(arrays.to_torch_state_dict())
-        inputs, labels = self.rows(node)
-        batches = Rows(inputs, labels, batch_size=64)
-        optimizer = torch.optim.SGD(model.parameters(), lr=step_size)
-        for step in range(steps):
-            optimizer.zero_grad()
-            cross_entropy(model, batches(Key(self.seed, 0, node, step))).backward()
-            optimizer.step()
-        return ArrayRecord(model.state_dict()), len(labels)
+        model, batches = self.model(), Rows(*self.rows(node), batch_size=64)
+
+        def train(arrays: ArrayRecord, step_size: float, steps: int) -> tuple[ArrayRecord, int]:
+            model.load_state_dict(arrays.to_torch_state_dict())
+            optimizer = torch.optim.SGD(model.parameters(), lr=step_size)
+            for step in range(steps):
+                optimizer.zero_grad()
+                cross_entropy(model, batches(Key(self.seed, 0, node, step))).backward()
+                optimizer.step()
+            return ArrayRecord(model.state_dict()), len(batches.targets)
+
+        return train
