@@ -241,6 +241,11 @@ def test_a_run_that_diverges_stops(tmp_path):
     assert result.status == "diverged"
     assert result.rounds < 50
     assert len(result.trace) == result.rounds
+    from mast.cluster import Result
+
+    again = Result.load(result.folder)
+    assert again.score != again.score  # NaN, as nothing was scored
+    assert again.status == "diverged"
 
 
 def test_other_models(tmp_path):

@@ -20,8 +20,8 @@ from mast.arrays import vector
 from mast.cluster.settings import Settings
 from mast.cluster.tasks import Task, sketches_of, submodel_seed
 from mast.cluster.wire import Wire
-from mast.errors import ArgumentError, DataError, MastError
-from mast.exchange import Capacity, Worker
+from mast.errors import ArgumentError, DataError, MastError, NoGuaranteeError
+from mast.exchange import Capacity, Roster, Worker
 from mast.exchange.messages import Values
 from mast.exchange.network import LOSSES, Batches, Loss, NetworkWorker, Rows, capacity_of, torch_seeded
 from mast.exchange.spelling import is_structured
@@ -30,6 +30,7 @@ from mast.exchange.vectors import Layout
 from mast.exchange.weights import WeightsPart
 from mast.nn import recalibrate
 from mast.randomness import LAYOUT, Key
+from mast.theory import Guarantee
 
 _SCORED_AT_ONCE = 1024  # rows
 
@@ -116,6 +117,12 @@ class NetworkTask(Task):
         if not isinstance(rows, Rows):
             return "a function"
         return files.digest(rows.inputs.numpy(), rows.targets.numpy(), rows.batch_size)
+
+    def guarantee(self, facts: Sequence[Any], roster: Roster, settings: Settings) -> Guarantee:
+        """None, and a word on what helps."""
+        raise NoGuaranteeError(
+            "no guarantee: the smoothness of a network is not known; mast.nn.advise measures step sizes"
+        )
 
     # ---- scores ----------------------------------------------------------------------------
 

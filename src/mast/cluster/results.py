@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,7 +64,8 @@ class Result:
         np.save(vector, self.x, allow_pickle=False)
         files.write(self.folder / VECTOR, vector.getvalue())
         said = {name: value for name, value in vars(self).items() if name not in ("x", "folder")}
-        files.write(self.folder / SUMMARY, (json.dumps(said, indent=2) + "\n").encode())
+        text = json.dumps(_without_nan(said), indent=2, allow_nan=False)
+        files.write(self.folder / SUMMARY, (text + "\n").encode())
 
     @classmethod
     def load(cls, folder: Path) -> Result:
@@ -71,8 +73,11 @@ class Result:
         try:
             said = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
             x = np.load(folder / VECTOR, allow_pickle=False)
+            said["score"] = _number(said["score"])
+            for row in said["scores"]:
+                row |= {name: _number(row[name]) for name in ("mean", "lowest", "highest", "whole")}
             return cls(x=x, folder=folder, **said)
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise DataError(f"{folder} does not hold a finished run: {error}") from error
 
     def table(self) -> str:
@@ -91,3 +96,16 @@ class Result:
             )
         lines.append(f"{'':>4}  {'the whole model':<22} {100.0:5.1f}%  {'':>9} {'':>9}  {self.score:8.4f}")
         return "\n".join(lines)
+
+
+def _without_nan(value: Any) -> Any:
+    """The same with null for NaN, which JSON does not have."""
+    if isinstance(value, dict):
+        return {name: _without_nan(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(item) for item in value]
+    return None if value != value else value
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -54,7 +54,7 @@ class Task(ABC):
         """The statement that applies, from the facts of all nodes; `NoGuaranteeError` if there is none."""
         from mast.errors import NoGuaranteeError
 
-        raise NoGuaranteeError("nothing is known of the smoothness of this model: give step_size a number")
+        raise NoGuaranteeError("no guarantee: nothing is known of the smoothness of this model")
 
     @abstractmethod
     def scores(self, node: int, values: Values, draws: int, seed: int) -> list[float]:

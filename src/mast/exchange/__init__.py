@@ -33,11 +33,12 @@ and ``server.load(path)`` are the atomic checkpoint, ``server.t`` the round that
 """
 
 from mast.exchange.here import run_here
+from mast.exchange.identity import digest_of_run, fingerprints_of, stride_of
 from mast.exchange.linear import ProblemWorker
 from mast.exchange.messages import SIZE, VERSION, Header, Kind, Message
 from mast.exchange.optimizers import SGD, Adam, Momentum, Optimizer, parse_optimizer
 from mast.exchange.parts import Capacity, Coordinates, CoordinatesPart, Part, Worker
-from mast.exchange.server import Server, digest_of_run, fingerprints_of, stride_of
+from mast.exchange.server import Server
 from mast.exchange.spelling import parse_capacity, parse_sketch
 from mast.methods.distributed import Roster
 

@@ -198,6 +198,9 @@ LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "mean_squares": mean_
 def torch_seeded(key: Key) -> Iterator[None]:
     """Inside, torch's own generator is a function of the key; outside it is as it was."""
     low, high = randomness.words(key, Purpose.COIN, 0, 2).tolist()
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(low | high << 32)
+    before = torch.get_rng_state()
+    torch.default_generator.manual_seed(low | high << 32)
+    try:
         yield
+    finally:
+        torch.set_rng_state(before)

@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 
 from mast import files
 from mast.errors import ArgumentError, CheckpointError, DataError
+from mast.exchange.identity import fingerprints_of
 from mast.exchange.messages import Header, Kind, Message, Values
 from mast.exchange.optimizers import Optimizer, parse_optimizer
 from mast.exchange.parts import Capacity, Part, checked_dtype
 from mast.methods.distributed import Roster
 from mast.randomness import LAYOUT, whole
-from mast.sketches import Sketch
 
 FORMAT = 1
 TOO_LARGE = 1e100  # a coordinate beyond this is a divergence, as in `mast.minimize`
@@ -293,29 +293,6 @@ class Server:
             raise CheckpointError(f"{path}: {error}") from None
         extra: dict[str, Any] = description.get("extra", {})
         return extra
-
-
-def digest_of_run(*parts: Any) -> int:
-    """64 bits that stand for what server and nodes must share, and for the layout of keys.
-
-    >>> digest_of_run("permk:4", np.zeros(3)) == digest_of_run("permk:4", np.ones(3))
-    False
-    """
-    return int(files.digest("exchange", FORMAT, LAYOUT, *parts), 16)
-
-
-def fingerprints_of(capacities: Mapping[int, Capacity]) -> dict[int, str]:
-    """A digest of each node's capacity; nodes that share one cost nothing more."""
-    known: dict[int, str] = {}
-    for capacity in capacities.values():
-        if id(capacity) not in known:
-            known[id(capacity)] = capacity.fingerprint()
-    return {node: known[id(capacity)] for node, capacity in capacities.items()}
-
-
-def stride_of(capacities: Sequence[Capacity | Sketch]) -> int:
-    """The stride of a roster for these capacities: nodes this far apart draw independently of each other."""
-    return math.lcm(*(capacity.stride for capacity in capacities))
 
 
 def _finite(values: Values) -> bool:
