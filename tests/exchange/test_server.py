@@ -191,6 +191,21 @@ def test_sketches_that_look_alike_are_told_apart(tmp_path):
         server_of(nodes(sketches=halves[1:])).load(tmp_path / "c")
 
 
+def test_draws_made_ahead_change_nothing():
+    problem = nodes()
+    plain, ahead = server_of(problem, participation=0.5), server_of(problem, participation=0.5)
+    run_here(plain, workers_of(problem), 20)
+    workers = workers_of(problem)
+    for t in range(20):
+        answers = [workers[m.header.node].answer(m, ahead.part(m.header.node)) for m in ahead.messages()]
+        ahead.prepare(t + 1)
+        for answer in answers:
+            ahead.absorb(answer)
+        ahead.close()
+        assert all(round > t for round, _ in ahead._parts)
+    assert (ahead.x == plain.x).all()
+
+
 def test_float32_on_the_wire():
     problem = nodes()
     narrow = server_of(problem, wire="float32")

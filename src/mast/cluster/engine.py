@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from mast.cluster.wire import Pool, Wire, rank_of
 from mast.errors import DataError
 from mast.exchange import SIZE, Message, Part, Roster, Server, Worker
 
+WORTH_A_THREAD = 1 << 18  #: coordinates from which on a helper draws ahead
 END = -1  #: instead of a round's number: there is no other
 
 
@@ -83,18 +85,28 @@ class Hub:
     def __init__(self, wire: Wire, server: Server, workers: Mapping[int, Worker], on_server: bool) -> None:
         self.wire, self.server, self.workers = wire, server, workers
         self.pool, self.rounds = Pool(), 0
+        self._helper: ThreadPoolExecutor
+        self._ahead: Future[None] | None = None
         nodes = server.roster.nodes
         self.ranks = [rank_of(i, nodes, wire.ranks, on_server) for i in range(nodes)]
 
     def serve(self, rounds: int, after: Callable[[Row], None]) -> None:
         """Rounds server.t .. rounds-1, with a row of the trace after each; stops when x diverges."""
         self.rounds = rounds
-        while self.server.t < rounds and not self.server.diverged:
-            with self.wire.watched(f"in round {self.server.t}"):
-                row = self._round()
-            after(row)
+        with ThreadPoolExecutor(1, thread_name_prefix="mast-draws") as self._helper:
+            while self.server.t < rounds and not self.server.diverged:
+                with self.wire.watched(f"in round {self.server.t}"):
+                    row = self._round()
+                after(row)
+            self._drawn()
         with self.wire.watched("at the end"):
             self.wire.go(END)
+
+    def _drawn(self) -> None:
+        """Wait for the draws that the helper makes: nothing else may draw meanwhile."""
+        if self._ahead is not None:
+            self._ahead.result()
+            self._ahead = None
 
     def _message(self, node: int) -> Message:
         return self.server.message(node, lambda size: self.pool.take((node, "out"), size))
@@ -104,6 +116,7 @@ class Hub:
         begun = clock()
         t = server.t
         wire.go(t)
+        self._drawn()
         down, up = int(server.received.sum()), int(server.sent.sum())
         nodes = [node for node, _ in server.roster.taking_part(t)]
         away = [node for node in nodes if self.ranks[node] != 0]
@@ -115,14 +128,15 @@ class Hub:
             sending.append(wire.send(self._message(node).buffer, self.ranks[node], node))
         own = [self._message(node) for node in nodes if self.ranks[node] == 0]
         sent = clock()
+        if t + 1 < self.rounds and server.x.size >= WORTH_A_THREAD:
+            # all draws of this round are made: those of the next are, while others work
+            self._ahead = self._helper.submit(server.prepare, t + 1)
         for message in own:
             node, reply = message.header.node, message.header.answered()
             into = Message(reply, self.pool.take((node, "in"), reply.size))
             answers[node] = self.workers[node].answer(message, server.part(node), into)
         computed, updated = clock() - sent, 0.0
         slowest = 0.0
-        if arriving and t + 1 < self.rounds:
-            server.prepare()  # while the others work
         for node in nodes:
             if node in arriving:
                 arriving[node][1].wait()

@@ -209,10 +209,13 @@ class Server:
         """What a node keeps in the present round; made once, for its message and its answer."""
         return self._made(self.t, node)
 
-    def prepare(self) -> None:
-        """Make the draws of the next round now: for engines that would wait otherwise."""
-        for node, _ in self.roster.taking_part(self.t + 1):
-            self._made(self.t + 1, node)
+    def prepare(self, t: int) -> None:
+        """Make the draws of round t, the next one, now: for engines that would wait otherwise.
+
+        This may run in another thread while answers are absorbed, as long as nothing else draws.
+        """
+        for node, _ in self.roster.taking_part(t):
+            self._made(t, node)
 
     def _made(self, t: int, node: int) -> Part:
         if not 0 <= node < len(self.capacities):
