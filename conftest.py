@@ -8,6 +8,7 @@ NEEDS = {
     "torch": "src/mast/nn/*",
     "lightning": "src/mast/nn/lightning.py",
     "transformers": "src/mast/nn/transformers.py",
+    "flwr": "src/mast/federated/*",
     "griffe": "docs/tools/docstrings.py",
 }
 

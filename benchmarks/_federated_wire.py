@@ -33,7 +33,11 @@ class Relay:
             await server.serve_forever()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", self.to)
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self.to)
+        except OSError:  # the SuperLink has ended
+            writer.close()
+            return
         await asyncio.gather(self._pass(reader, back, "up"), self._pass(there, writer, "down"))
 
     async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, name: str) -> None:

@@ -55,6 +55,7 @@ def sparse(grid: Grid, config: dict[str, Any], out: Path | None) -> MastStrategy
         step_size=step_size,
         optimizer=config["optimizer"],
         local_steps=int(config["local-steps"]),
+        local_step_size=float(config["local-step-size"]) or None,
         run=task.run,
     )
     strategy = MastStrategy(

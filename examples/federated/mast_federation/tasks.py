@@ -88,7 +88,7 @@ class Linear(Task):
 class Network(Task):
     """A perceptron on scikit-learn's handwritten digits; clients hold some of its hidden units."""
 
-    default_step_size = 0.5
+    default_step_size = 0.1
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
