@@ -11,6 +11,7 @@ import mast
 from faults.artifacts import PROBLEM, Artifact
 from mast.errors import DataError
 from mast.exchange import Coordinates, ProblemWorker, Roster, Server, run_here
+from mast.nn import checkpoints
 
 
 def _model(value: float) -> nn.Module:
@@ -37,6 +38,23 @@ def _submodel(folder: Path) -> Path:
     return mast.nn.save_submodel(sk.submodel(7), folder / "submodel.safetensors")
 
 
+def _sparsifier() -> mast.nn.Sparsifier:
+    return mast.nn.sparsify(_model(0.5), mast.Bernoulli(0.5), shift=_model(0.25).state_dict(), seed=3)
+
+
+def _state(folder: Path) -> Path:
+    sk = _sparsifier()
+    sk.advance()
+    checkpoints.write(sk, folder)
+    return folder / checkpoints.FILE
+
+
+def _restored(path: Path) -> Any:
+    sk = _sparsifier()
+    checkpoints.read(sk, path.parent)
+    return [sk.seed, sk.step, sk.node, [v.tolist() for v in (sk.shift or {}).values()]]
+
+
 def _server() -> Server:
     parts = [Coordinates(PROBLEM.sketch, 3)] * 2
     return Server(np.zeros(3), parts, Roster(0, nodes=2), step_size=0.01, optimizer="adam")
@@ -57,6 +75,7 @@ def _continued(path: Path) -> Any:
 
 
 ARTIFACTS = {
+    "state of a sparsifier": Artifact(_state, _restored),
     "delta of a network": Artifact(_delta, lambda p: _output(mast.nn.apply_delta(_model(0.25), p))),
     "submodel of a network": Artifact(_submodel, lambda p: _output(mast.nn.load_submodel(p))),
     "checkpoint of a server": Artifact(_served, _continued),

@@ -102,7 +102,7 @@ def test_resuming_is_exact(same, tokens, tmp_path, shift):
     whole = gpt2()
     train(whole, tokens, new(), tmp_path, max_steps=4, save_strategy="steps", save_steps=2)
     folder = tmp_path / "checkpoint-2"
-    assert (folder / "mast.json").exists()
+    assert (folder / "mast.safetensors").exists()
     resumed, callback = gpt2(), new()
     train(resumed, tokens, callback, tmp_path, resume=str(folder), max_steps=4, save_strategy="no")
     assert callback.sk.step == 4

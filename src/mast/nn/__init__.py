@@ -27,10 +27,12 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
+from mast.errors import MissingExtraError
+
 try:
     import torch  # noqa: F401
 except ImportError as error:
-    raise ImportError('mast.nn needs PyTorch: pip install "mast-train[nn]"') from error
+    raise MissingExtraError('mast.nn needs PyTorch: pip install "mast-train[nn]"') from error
 
 from mast.nn.advice import Advice, advise
 from mast.nn.average import Average

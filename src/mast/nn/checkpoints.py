@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
 
 FORMAT = 1  #: version of this state
+FILE, KIND = "mast.safetensors", "state of a sparsifier"
 
 
 def state_of(sk: Sparsifier) -> dict[str, Any]:
@@ -90,35 +90,23 @@ def _first_difference(saved: Any, here: Any) -> str:
 
 
 def write(sk: Sparsifier, folder: Path) -> None:
-    """The state as mast.json, and mast.safetensors if there is a shift; each written beside and renamed."""
-    from safetensors.torch import save
+    """The state as one file, mast.safetensors, that knows when it was changed."""
+    from mast.nn import tensor_files
 
     state = state_of(sk)
     shift: dict[str, Tensor] | None = state.pop("shift")
-    if shift is not None:
-        _replace(folder / "mast.safetensors", save({name: v.contiguous() for name, v in shift.items()}))
-    text = json.dumps(state | {"shift": shift is not None}, indent=2)
-    _replace(folder / "mast.json", text.encode())
+    description = {"state": state, "shifted": shift is not None}
+    tensor_files.write(folder / FILE, KIND, FORMAT, description, shift or {})
 
 
 def read(sk: Sparsifier, folder: Path, node: int | None = None) -> None:
-    """Continue from files that `write` made, perhaps as another node."""
-    from safetensors.torch import load
+    """Continue from a file that `write` made, perhaps as another node."""
+    from mast.nn import tensor_files
 
-    file = folder / "mast.json"
-    try:
-        state = json.loads(file.read_text())
-    except FileNotFoundError:
+    if not (folder / FILE).exists():
         raise ArgumentError(
-            f"the checkpoint has no {file}: it was saved without sparsified training"
-        ) from None
-    except ValueError as error:
-        raise ArgumentError(f"{file} is damaged: {error}") from None
-    state["shift"] = load((folder / "mast.safetensors").read_bytes()) if state.get("shift") else None
+            f"the checkpoint has no {folder / FILE}: it was saved without sparsified training"
+        )
+    said, shift = tensor_files.read(folder / FILE, KIND, FORMAT)
+    state = said["state"] | {"shift": shift if said["shifted"] else None}
     restore(sk, state if node is None else state | {"node": node})
-
-
-def _replace(file: Path, content: bytes) -> None:
-    beside = file.with_name(file.name + ".part")
-    beside.write_bytes(content)
-    beside.replace(file)
