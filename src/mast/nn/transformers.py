@@ -17,7 +17,7 @@ from mast.sketches import Sketch
 
 
 class MastCallback(TrainerCallback):
-    """Sparsifies the model when training starts; checkpoints carry the state of the draws in mast.safetensors.
+    """Sparsifies the model when training starts; checkpoints carry the draws' state in mast.safetensors.
 
     Takes the arguments of `mast.nn.sparsify` but for the model; `per_rank` gives each process sketches of
     its own.
