@@ -192,7 +192,7 @@ def draw(done: Sequence[Done], name: str) -> Any:
                     neural_figures.show(ax, c, colour, kind, line)
                     begin = max(begin, float(c.loss[:, 0].max()))
                 ax.set_title(f"{name}: keep {k:g}, γ = {s:g}")
-                ax.set_yscale("log")
+                neural_figures.log_losses(ax)
             row[0].set_ylabel("loss $f$ (S = I)")
         axes[0][0].set_ylim(top=neural_figures.CEILING * begin)
         for ax in axes[-1]:

@@ -28,6 +28,16 @@ def show(ax: Any, curve: Curve, colour: str, label: str, line: str = "-", **opti
     style.band(ax, curve.rounds, np.minimum(curve.loss, high), colour, label, line, **options)
 
 
+def log_losses(ax: Any) -> None:
+    """A logarithmic axis with numbers at 1, 2 and 5, written as numbers: losses span a decade or two."""
+    from matplotlib.ticker import LogLocator
+
+    ax.set_yscale("log")
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.yaxis.set_major_formatter("{x:g}")
+    ax.yaxis.set_minor_formatter("")
+
+
 def panels(done: Sequence[Done], name: str) -> Any:
     """Left by sparsity, a curve a step size; right by step size, a curve a keep probability."""
     curves = curves_of(done, name)
@@ -54,7 +64,7 @@ def _frames(axes: Any, curves: Curves) -> None:
     begin = max(float(c.loss[:, 0].max()) for c in curves.values())
     ends = [c.loss[np.isfinite(c.loss)].min() for c in curves.values()]
     for ax in axes.flat:
-        ax.set_yscale("log")
+        log_losses(ax)
         ax.set_ylim(0.8 * min(ends), CEILING * begin)
     for ax, columns in zip(axes[-1], (3, 2), strict=True):
         ax.set_xlabel("Rounds")
@@ -98,6 +108,7 @@ def levels(done: Sequence[Done], name: str) -> Any:
             ax.set_title(f"{name}: {title}")
             ax.legend()
         ends = [c.level for c in curves.values() if np.isfinite(c.level)]
+        log_losses(left)
         left.set_ylim(0.6 * min(ends), CEILING * begin)
         return figure
 
