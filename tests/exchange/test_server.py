@@ -273,6 +273,28 @@ def test_an_infinite_answer_marks_the_run_as_diverged():
     assert not fine.diverged
 
 
+def test_large_answers_are_looked_at_now_and_then():
+    """NaN in a large x is noticed within eight rounds, and by any checkpoint."""
+    d = (1 << 20) + 3
+    capacity = Coordinates(mast.Identity(), d)
+    server = Server(np.zeros(d), [capacity], Roster(0, 1), step_size=0.5)
+    for t in range(1, 9):
+        message = server.message(0)
+        answer = Message(message.header.answered())
+        answer.values[...] = np.nan if t > 1 else 0.0
+        server.absorb(answer)
+        server.close()
+        assert not server.diverged
+    assert server.t == 8
+    other = Server(np.zeros(d), [capacity], Roster(0, 1), step_size=0.5)
+    other.x[7] = np.inf
+    assert other.state()[0]["diverged"]
+    answer = Message(server.message(0).header.answered())
+    answer.values[...] = np.nan
+    server.absorb(answer)
+    assert server.diverged
+
+
 def test_missing_answers_and_given_weights():
     problem = nodes()
     server, workers = server_of(problem, step_size=1.0), workers_of(problem)

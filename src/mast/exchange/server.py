@@ -32,6 +32,8 @@ from mast.methods.distributed import Roster
 from mast.randomness import LAYOUT, whole
 
 FORMAT = 1
+LARGE = 1 << 20  # values: looking at so many takes a tenth of the round, ...
+SELDOM = 8  # ... so it is done in one of these rounds: what is not finite does not go away
 TOO_LARGE = 1e100  # a coordinate beyond this is a divergence, as in `mast.minimize`
 
 
@@ -176,7 +178,7 @@ class Server:
         answer.expect(self.expected(node))
         self._last = node
         self.sent[node] += answer.size
-        if not _finite(answer.values):
+        if (answer.values.size < LARGE or self.t % SELDOM == 0) and not _finite(answer.values):
             self.diverged = True
         M = self.roster.nodes
         with np.errstate(over="ignore", invalid="ignore"):
@@ -230,6 +232,8 @@ class Server:
         """All that the rest of the run depends on, as JSON and arrays; between rounds."""
         if self._last >= 0:
             raise CheckpointError(f"round {self.t} is under way: a checkpoint is made between rounds")
+        if not _finite(self.x):
+            self.diverged = True
         arrays: dict[str, NDArray[Any]] = {"x": self.x, "received": self.received, "sent": self.sent}
         arrays |= {f"optimizer_{name}": array for name, array in self.optimizer.arrays.items()}
         return {
