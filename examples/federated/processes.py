@@ -57,11 +57,7 @@ class Processes:
         for process in chosen:
             send(process.pid, signal.SIGKILL if hard else signal.SIGTERM)
         deadline = time.monotonic() + GRACE
-        while time.monotonic() < deadline:
-            for process in chosen:
-                process.poll()
-            if not any(alive(pid, birth) for pid, birth in family.items()):
-                return
+        while time.monotonic() < deadline and any(alive(pid, birth) for pid, birth in family.items()):
             time.sleep(0.1)
         for pid, birth in family.items():
             if alive(pid, birth):
