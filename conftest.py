@@ -5,13 +5,16 @@ import importlib.util
 from documentation.blocks import PAGES, ROOT, only_sessions
 
 NEEDS = {
-    "torch": "src/mast/nn/*",
-    "lightning": "src/mast/nn/lightning.py",
-    "transformers": "src/mast/nn/transformers.py",
-    "flwr": "src/mast/federated/*",
-    "griffe": "docs/tools/docstrings.py",
+    "src/mast/nn/*": "torch",
+    "src/mast/nn/lightning.py": "lightning",
+    "src/mast/nn/transformers.py": "transformers",
+    "src/mast/exchange/*": "torch",
+    "src/mast/cluster/*": "torch",
+    "tests/cluster/payload.py": "torch",
+    "src/mast/federated/*": "flwr",
+    "docs/tools/docstrings.py": "griffe",
 }
 
-collect_ignore_glob = [files for package, files in NEEDS.items() if importlib.util.find_spec(package) is None]
+collect_ignore_glob = [files for files, package in NEEDS.items() if importlib.util.find_spec(package) is None]
 # tests/documentation runs the pages that hold more than Python sessions.
 collect_ignore = [page.relative_to(ROOT).as_posix() for page in PAGES if not only_sessions(page)]

@@ -62,6 +62,9 @@ _MODULES = {
     "randomness",
     "sketches",
     "theory",
+    "cluster",
+    "exchange",
+    "federated",
 }
 
 __all__ = sorted([*_ROOMS, *_MODULES, "__version__"])
