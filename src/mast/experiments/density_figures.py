@@ -56,7 +56,7 @@ def curves(table: Any, structure: str) -> Any:
             _density_axis(axes[1][column])
         axes[0][0].set_ylabel("Test accuracy, mean of draws")
         axes[1][0].set_ylabel("Test accuracy, worst draw")
-        style.legend_below(figure, axes[0][0], columns=2 if len(names) == 1 else 4)
+        style.legend_below(figure, axes[0][0], columns=min(1 + len(names), 4))
         return figure
 
 
@@ -76,7 +76,7 @@ def pruned(table: Any) -> Any:
                     _line(axes[row][column], part, contender, "mean", band=False)
                 axes[0][column].set_title(NAMES.get(name, name))
                 _density_axis(axes[-1][column])
-            axes[row][0].set_ylabel(f"Test accuracy, {structure} pruned")
+            axes[row][0].set_ylabel(f"Accuracy, {structure} pruned")
         style.legend_below(figure, axes[0][0], columns=2)
         return figure
 
