@@ -24,7 +24,7 @@ def test_a_supernode_killed_in_a_round(tmp_path):
     """The federation goes on without it, in the same run; before that it gives the bits of one process."""
     checkpoint = tmp_path / "checkpoint.mast"
     with federation(2, simulation=False) as made:
-        run = made.submit(f'{WORDS} rounds=3 timeout=60.0 out="{tmp_path}"')
+        run = made.submit(f'{WORDS} rounds=3 timeout=40.0 out="{tmp_path}"')
         wait_for_round(checkpoint, 1)
         one = files.load(checkpoint)
         made.processes.stop("supernode-1", hard=True)
