@@ -160,7 +160,7 @@ def recipe(plan: Plan, dataset: Dataset) -> dict[str, Any]:
     epochs = {
         "digits": plan.pick(fast=15, normal=40, full=80),
         "features": plan.pick(fast=2, normal=8, full=20),
-        "images": plan.pick(fast=2, normal=15, full=40),
+        "images": plan.pick(fast=2, normal=5, full=40),
     }[dataset.name]
     return {
         "epochs": epochs,
