@@ -345,6 +345,24 @@ def test_f_D_is_the_mean_over_the_support(embedded):
     assert cell["f"][0] == pytest.approx(squared_loss(network(X), T).item(), rel=1e-5)
 
 
+def test_each_quantity_is_compared_at_its_own_best_step_size():
+    """DSGD has the lower f_D with long steps and the smaller gradient with short ones."""
+    ends = {  # method: step size: (f_D, squared gradient)
+        "DSGD": {0.05: (3.0, 0.01), 0.1: (2.0, 0.02), 0.5: (1.0, 0.9)},
+        "L-SVRDSG": {0.05: (4.0, 0.03), 0.1: (3.0, 0.02), 0.5: (2.0, 0.5)},
+        "S-PAGE": {0.05: (4.0, 0.03), 0.1: (0.9, 0.005), 0.5: (np.inf, np.inf)},
+    }
+    done = []
+    for method, sizes in ends.items():
+        for size, (f_D, grad_sq) in sizes.items():
+            given = {"method": method, "step_size": size, "gradients": 100, "seed": 0}
+            cell = Cell("neural", 1, neural_variance.reduce, given, DATA)
+            numbers = {"f_D": np.full(11, f_D), "grad_sq": np.full(11, grad_sq)}
+            done.append(Done(cell, numbers | {"gradients_computed": np.arange(0.0, 101, 10)}, 0.0))
+    held = [claim.holds for claim in neural_variance.claims(done, "made")]
+    assert held == [False, True, False, True]  # f_D of both, then gradients of both
+
+
 # ---- rules ------------------------------------------------------------------------------------
 
 ROUNDS = np.arange(0, 1510, 10.0)

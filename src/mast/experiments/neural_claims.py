@@ -1,7 +1,9 @@
 """What the paper's text says of its neural figures, each sentence decided by numbers over seeds.
 
-The rules were fixed before the full runs, but for the variance of f itself, which was added to that of
-log f when the two disagreed on digits. A level is the median loss over the last tenth of a run, and the
+The rules were fixed before the full runs, but for two. The variance of f itself was added when that of log f
+had been seen, and its measure was changed once, from deviations about a straight line to second differences,
+because runs that still fall are not straight. In `neural_variance`, gradients were first compared at the
+step sizes that are best for f_D, which favours the shorter step. A level is the median loss over the last tenth of a run, and the
 median of that over seeds; the best step size has the lowest level among the five of the grid.
 """
 
