@@ -82,8 +82,8 @@ def _figures(done: list[Done], name: str, count: int) -> list[Figure]:
             f"neural_variance_{name}",
             f"Variance reduction over sketches ({name})",
             f"{over}. One node with all rows, keep {neural_variance.KEEP:g}, {neural_variance.N} draws of "
-            "the sketch that are sampled once; f_D is the mean over these. Each method at the step size best for the "
-            "frame. A gradient is one draw on all rows.",
+            "the sketch that are sampled once; f_D is the mean over these. Each method at the step size best "
+            "for the frame. A gradient is one draw on all rows.",
             lambda: neural_variance.draw(done, name),
         ),
     ]
