@@ -12,7 +12,6 @@ HERE = [page for page in PAGES if not only_sessions(page)]
 # Blocks that cannot run where the tests do. Each says why on its page; a new one is counted here on purpose.
 NOT_RUN = {
     "README.md": 1,
-    "docs/benchmarks.md": 1,
     "docs/federated.md": 2,
     "docs/index.md": 1,
     "docs/neural.md": 1,
