@@ -9,8 +9,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from mast.bench import Row, seconds
+from mast.bench import Row, versus
 
+TITLE = "A cluster on one machine"
 RANKS = 4
 TURNS = 8  # in which every kind has three tries; the best counts
 UNITS, INPUTS, OUTPUTS = 4900, 2000, 40  # 10^7 weights, nearly all in the rows of hidden units
@@ -21,30 +22,15 @@ def rows() -> Iterator[Row]:
     dense, wire = measured["dense"], measured["wire"]
     for kind, what, target in (("units", "whole units", 0.6), ("weights", "single weights", 1.2)):
         took = measured[kind]
-        yield Row(
-            f"a round, each node keeping 25 % of 10^7 float32, {what}",
-            "dense all_reduce of the same model",
-            took / dense,
-            target,
-            detail=f"{seconds(took)} against {seconds(dense)}",
-        )
+        job = f"a round, each node keeping 25 % of 10^7 float32, {what}"
+        yield versus(job, took, "dense all_reduce of the same model", dense, target)
     for kind, what in (("units", "whole units"), ("weights", "single weights")):
         own = measured[f"{kind} node"]
-        yield Row(
-            f"a node's own work (indices, gathering), {what}",
-            "the wire time of the round",
-            own / wire,
-            1.0,
-            detail=f"{seconds(own)} against {seconds(wire)}",
-        )
+        job = f"a node's own work (indices, gathering), {what}"
+        yield versus(job, own, "the wire time of the round", wire, 1.0)
     quarter, full = _training()
-    yield Row(
-        "CPU time of a node training 25 % of the units, a round",
-        "training the full model",
-        quarter / full,
-        0.35,
-        detail=f"{seconds(quarter)} against {seconds(full)}",
-    )
+    job = "CPU time of a node training 25 % of the units, a round"
+    yield versus(job, quarter, "training the full model", full, 0.35)
 
 
 def _measured() -> dict[str, float]:

@@ -6,7 +6,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from mast.bench import Row
+from mast.bench import Row, versus
+
+TITLE = "Files of deltas"
 
 MODELS = {
     "MLP 2048-1024-10": lambda nn: nn.Sequential(nn.Linear(2048, 1024), nn.ReLU(), nn.Linear(1024, 10)),
@@ -42,10 +44,12 @@ def rows() -> Iterator[Row]:
                     for how in ("key", "indices")
                 }
                 full = whole.stat().st_size
-            yield Row(
+            yield versus(
                 f"file of a 10 % delta of a {name}, {sketch._label().split(':')[0]}",
+                sizes["key"],
                 "torch.save of its state_dict",
-                sizes["key"] / full,
+                full,
                 0.11,
-                detail=f"{sizes['key']:,} of {full:,} bytes; with indices {sizes['indices'] / full:.3f}",
+                detail=f"with indices {sizes['indices'] / full:.3f}",
+                unit="B",
             )

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from mast.bench import Row, seconds
+from mast.bench import Row, versus
 
+TITLE = "A federation"
 EXAMPLE = Path(__file__).parents[1] / "examples" / "federated"
 NETWORK = 'task="network" strategy="compare" hidden="1024 1024" rounds=6 local-steps=5 draws=0'
 
@@ -50,13 +51,15 @@ def payload() -> Iterator[Row]:
         values = [unpack(message.content)[0].values.nbytes for message in found]
         records = [payload(message.content) for message in found]
         framed = [sum(len(o.deflate()) for o in get_all_nested_objects(m).values()) for m in found]
-        worst = max(r / (1.02 * v + 8000) for r, v in zip(records, values, strict=True))
+        _, ours, allowed = max(
+            (r / (1.02 * v + 8000), r, 1.02 * v + 8000) for r, v in zip(records, values, strict=True)
+        )
         detail = ", ".join(
             f"{v} + {r - v} + {w - r}" for v, r, w in zip(values, records, framed, strict=True)
         )
-        yield Row(
-            f"records {direction}, float64, 10^6 coordinates", "1.02 x values + 8 kB", worst, 1.0,
-            detail=f"bytes of values + record + Flower's framing: {detail}",
+        yield versus(
+            f"records {direction}, float64, 10^6 coordinates", ours, "1.02 x values + 8 kB", allowed, 1.0,
+            detail=f"bytes of values + record + Flower's framing: {detail}", unit="B",
         )  # fmt: skip
 
 
@@ -71,11 +74,14 @@ def compared() -> Iterator[Row]:
         found = json.loads((Path(folder) / "rounds.json").read_text())
     ours, theirs = found["mast"], found["fedavg"]
     job = "federated round, MLP 64-1024-1024-10, 4 clients that hold 25 to 100 % of its units"
-    size = lambda kind: ours[-1][kind] / theirs[-1][kind]  # noqa: E731
+    worst = max(("down", "up"), key=lambda way: ours[-1][way] / theirs[-1][way])
     detail = ", ".join(f"{ours[-1][kind]} against {theirs[-1][kind]} bytes {kind}" for kind in ("down", "up"))
-    yield Row(f"{job}: bytes", "FedAvg of the whole model", max(size("down"), size("up")), 0.5, detail=detail)
+    yield versus(
+        f"{job}: bytes", ours[-1][worst], "FedAvg of the whole model", theirs[-1][worst], 0.5,
+        detail=detail, unit="B",
+    )  # fmt: skip
     took = [
         median(row["seconds"] for row in run[1:]) for run in (ours, theirs)
     ]  # the first makes the clients
-    detail = f"{seconds(took[0])} against {seconds(took[1])}, five local steps, median of five rounds"
-    yield Row(f"{job}: seconds", "FedAvg of the whole model", took[0] / took[1], 1.0, detail=detail)
+    detail = "five local steps, median of five rounds"
+    yield versus(f"{job}: seconds", took[0], "FedAvg of the whole model", took[1], 1.0, detail=detail)

@@ -11,6 +11,8 @@ import numpy as np
 from mast.bench import Row, bandwidth, best, versus
 from mast.randomness import Key, bernoulli, threshold
 
+TITLE = "Draws"
+
 PART = """
 import resource, time, mast
 sketch = {sketch}

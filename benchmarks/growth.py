@@ -13,6 +13,8 @@ import mast
 from mast.bench import Row, exponent, processor_times
 from mast.methods import make
 
+TITLE = "Growth"
+
 ROW = 16  # non-zeros a row
 
 
@@ -53,11 +55,11 @@ def _exact() -> Iterator[Row]:
     ns, ds, Ks = [10**4, 10**5, 10**6], [10**4, 10**5, 10**6], [10, 100, 1000]
     by_n = [gradient(n, 1000, 100) for n in ns]
     yield exponent("exact gradient of f_D against n: time", ns, processor_times(*by_n, tries=3), 1.05)
-    yield exponent("exact gradient of f_D against n: memory", ns, [_memory(g) for g in by_n], 1.05, "bytes")
+    yield exponent("exact gradient of f_D against n: memory", ns, [_memory(g) for g in by_n], 1.05, "B")
     del by_n
     by_d = [gradient(20_000, d, 100) for d in ds]
     yield exponent("exact gradient of f_D against d: time", ds, processor_times(*by_d), 1.05)
-    yield exponent("exact gradient of f_D against d: memory", ds, [_memory(g) for g in by_d], 1.05, "bytes")
+    yield exponent("exact gradient of f_D against d: memory", ds, [_memory(g) for g in by_d], 1.05, "B")
     by_K = [gradient(50_000, 4000, K) for K in Ks]
     yield exponent("exact gradient of f_D against K: time", Ks, processor_times(*by_K), 0.5)
 
@@ -74,9 +76,7 @@ def _draws() -> Iterator[Row]:
             for d, sketch in zip(ds, sketches, strict=True)
         ]
         yield exponent(f"10 draws of {name} against d: time", ds, processor_times(*jobs), 0.2)
-        yield exponent(
-            f"10 draws of {name} against d: memory", ds, [_memory(job) for job in jobs], 0.2, "bytes"
-        )
+        yield exponent(f"10 draws of {name} against d: memory", ds, [_memory(job) for job in jobs], 0.2, "B")
 
 
 def _steps() -> Iterator[Row]:
@@ -110,4 +110,4 @@ def _nodes() -> Iterator[Row]:
         processor_times(*jobs, tries=3),
         1.05,
     )
-    yield exponent("the same: memory", counts, [_memory(job) for job in jobs], 1.05, "bytes")
+    yield exponent("the same: memory", counts, [_memory(job) for job in jobs], 1.05, "B")

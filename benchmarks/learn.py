@@ -14,6 +14,8 @@ import mast
 from mast.bench import Row, best, versus
 from mast.errors import DataError
 
+TITLE = "Estimators"
+
 FOLDER = Path(os.environ.get("MAST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 TOL = 1e-6  # of LogisticRegression: the largest entry of the gradient
 

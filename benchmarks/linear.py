@@ -15,6 +15,8 @@ import scipy.sparse
 import mast
 from mast.bench import Row, bandwidth, best, versus
 
+TITLE = "Linear models"
+
 NAME = "w8a"
 
 

@@ -17,6 +17,8 @@ import mast
 from mast.bench import Row, best, versus
 from mast.methods import make
 
+TITLE = "Methods"
+
 DATA = Path(os.environ.get("MAST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 STEPS = 300_000
 
@@ -142,10 +144,11 @@ def _extras(f: mast.Logistic) -> Row:
 def _memory() -> Row:
     printed = subprocess.run([sys.executable, "-c", MEMORY], check=True, capture_output=True, text=True)
     grown = float(printed.stdout)
-    return Row(
-        "memory of a run, d = 10^6, 10^5 steps",
+    return versus(
+        "memory of a run, d = 10^6, 10^5 steps, beyond that of a run of 10 steps",
+        grown,
         "ten vectors of d numbers",
-        grown / (10 * 8e6),
+        10 * 8e6,
         1.0,
-        detail=f"{grown / 1e6:.0f} MB more than a run of 10 steps",
+        unit="B",
     )

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 
 from mast.bench import Row, arithmetic, best, versus
 
+TITLE = "Networks: sketched weights"
+
 
 def rows() -> Iterator[Row]:
     try:

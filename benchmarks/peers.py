@@ -18,6 +18,8 @@ import mast
 from mast.bench import Row, best, versus
 from mast.machine import bandwidth, loopback
 
+TITLE = "Against packages people know"
+
 FOLDER = Path(os.environ.get("MAST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 

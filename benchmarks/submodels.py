@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from mast.bench import Row, best, seconds
+from mast.bench import Row, best, versus
+
+TITLE = "Networks: submodels"
 
 
 def rows() -> Iterator[Row]:
@@ -39,9 +41,9 @@ def _training() -> Iterator[Row]:
             tries=tries,
         )
         for (share, target), took, alone in zip(goals, rest, rest[len(goals) :], strict=False):
-            detail = f"{seconds(took)} against {seconds(plain)}; a plain small model {alone / plain:.2f}"
+            detail = f"a plain small model {alone / plain:.2f}"
             job = f"{name}, step on {share:.0%} of the units"
-            yield Row(job, "plain dense step", took / plain, target, detail=detail)
+            yield versus(job, took, "plain dense step", plain, target, detail=detail)
 
 
 def _inference() -> Iterator[Row]:
@@ -53,13 +55,8 @@ def _inference() -> Iterator[Row]:
     for name, make, inputs in (("MLP", mlp, x), ("CNN", cnn, images)):
         sk = mast.nn.sparsify(make(1.0), mast.nn.Neurons(mast.RandK(0.25)))
         sub, peer = best(forward(sk.submodel(0), inputs), forward(make(0.25), inputs), tries=100)
-        yield Row(
-            f"{name}, inference of an extracted submodel with 25 % of the units",
-            "hand-built small model",
-            sub / peer,
-            1.02,
-            detail=f"{seconds(sub)} against {seconds(peer)}",
-        )
+        job = f"{name}, inference of an extracted submodel with 25 % of the units"
+        yield versus(job, sub, "hand-built small model", peer, 1.02)
 
 
 def dense(model, inputs, targets) -> Callable[[], None]:

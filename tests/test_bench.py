@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,12 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
 
 def test_every_benchmark_file_loads():
     pytest.importorskip("torch")
-    found = dict(bench.load(FOLDER))
+    found = {section.name: (section, rows) for section, rows in bench.load(FOLDER)}
     assert {"foundation", "growth", "learn", "linear", "methods", "nn", "peers"} <= set(found)
-    assert all(inspect.isgeneratorfunction(rows) for rows in found.values())
+    assert all(inspect.isgeneratorfunction(rows) for _, rows in found.values())
+    titles = [section.title for section, _ in found.values()]
+    assert len(set(titles)) == len(titles)
+    assert all(section.about.endswith(".") for section, _ in found.values())
 
 
 def test_a_row_knows_on_which_side_of_its_target_it_should_be():
@@ -56,20 +60,50 @@ def test_exponents_are_fitted(power):
     assert row.detail.startswith("10^1, 10^2, 10^3: ")
 
 
-def test_a_page_has_every_row_and_marks_what_was_missed(tmp_path, capsys):
-    (tmp_path / "two.py").write_text(
-        "from mast.bench import Row\n"
-        "def rows():\n"
-        "    yield Row('a|b', 'c', 1.0, 2.0)\n"
-        "    yield Row('d', 'e', 3.0, 2.0)\n"
-    )
+def test_sizes_are_shown_as_sizes():
+    row = bench.versus("file", 5_000, "peer", 2e6, 0.11, unit="B")
+    assert row.cells()[1:5] == ["5 kB", "peer", "2 MB", "0.0025"]
+
+
+PAGES = {
+    "one": """
+        '''Jobs with bars. And more.\n\n        Not shown.'''
+        from mast.bench import Row, versus
+        TITLE = "Some jobs"
+        def rows():
+            yield versus("a|b_c", 0.001, "peer <x>", 0.002, 2.0, detail="more")
+            yield Row("d", "e", 3.0, 2.0)
+        """,
+    "two": """
+        '''How it grows.'''
+        from mast.bench import exponent
+        def rows():
+            yield exponent("growth", [10, 100], [1.0, 10.0], 1.05)
+        """,
+}
+
+
+def test_a_page_has_every_row_in_its_section_and_says_what_was_missed(tmp_path, capsys):
+    for name, code in PAGES.items():
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(code).strip())
     bench.run(tmp_path, markdown=tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text()
-    table = [line for line in page.splitlines() if line.startswith("|")]
-    assert len(table) == 4
-    assert table[2].startswith("| a\\|b |")
-    assert table[3].startswith("| **d** |")
+    assert "2 meet their target, 1 does not:\n\n- d: 3, target ≤ 2\n" in page
     assert "GB/s" in page
+    first, second = page.split("## ")[1:]
+    assert first.splitlines() == [
+        "Some jobs",
+        "",
+        "Jobs with bars. And more.",
+        "",
+        "| job | ours | against | theirs | ratio | target |  |",
+        "| --- | ---: | --- | ---: | ---: | ---: | --- |",
+        r"| a\|b\_c<br><small>more</small> | 1 ms | peer &lt;x&gt; | 2 ms | 0.5 | ≤ 2 | ✓ |",
+        "| **d** |  | e |  | 3 | ≤ 2 | **missed** |",
+        "",
+    ]
+    assert second.startswith("Two\n\nHow it grows.\n\n| job | exponent | target |  |\n")
+    assert "| growth<br><small>10^1, 10^2: 1 s, 10 s</small> | 1 | ≤ 1.05 | ✓ |" in second
     assert "1 missed" in capsys.readouterr().out
 
 

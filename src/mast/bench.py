@@ -1,6 +1,6 @@
 """The stopwatch of `mast bench`: our time beside a peer's in the same run, as a ratio against a target.
 
-A benchmark is a file in `benchmarks/` with a function ``rows()`` that yields `Row`s. The
+A benchmark is a file in `benchmarks/` with a function ``rows()`` that yields `Row`s, and a ``TITLE``. The
 numbers are the best of several tries, taken in turns, because machines are noisy. Where physics
 sets a limit, a row says which: `bandwidth` and `arithmetic` measure what this machine can do.
 """
@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mast import files
 from mast.errors import ArgumentError
 from mast.machine import arithmetic, bandwidth, facts, machine
 
@@ -29,8 +30,9 @@ __all__ = ["Row", "arithmetic", "bandwidth", "best", "exponent", "load", "run", 
 class Row:
     """One comparison. `ratio` is what the target speaks of; `at_most` says on which side it should be.
 
-    `ours` and `theirs` are the times in seconds, where the row compares times, and `limit` the time that
-    the machine itself needs at the least, with what it is the limit of: memory, arithmetic, wire.
+    `ours` and `theirs` are what is compared, in `unit`: seconds ("s") or bytes ("B"); `limit` is the least
+    that the machine itself needs, with what it is the limit of: memory, arithmetic, wire. A row whose
+    ratio `is_exponent` speaks of growth.
     """
 
     job: str
@@ -43,6 +45,8 @@ class Row:
     theirs: float | None = None
     limit: float | None = None
     limit_of: str = ""
+    unit: str = "s"
+    is_exponent: bool = False
 
     @property
     def met(self) -> bool:
@@ -51,12 +55,12 @@ class Row:
 
     def cells(self) -> list[str]:
         """The row as texts, one for each of `HEADER`."""
-        limit = "" if self.limit is None else f"{seconds(self.limit)} ({self.limit_of})"
+        limit = "" if self.limit is None else f"{amount(self.limit, self.unit)} ({self.limit_of})"
         return [
             self.job,
-            "" if self.ours is None else seconds(self.ours),
+            "" if self.ours is None else amount(self.ours, self.unit),
             self.peer,
-            "" if self.theirs is None else seconds(self.theirs),
+            "" if self.theirs is None else amount(self.theirs, self.unit),
             f"{self.ratio:.3g}",
             f"{'<=' if self.at_most else '>='} {self.target:.3g}",
             "yes" if self.met else "no",
@@ -79,13 +83,14 @@ def versus(
     limit: float | None = None,
     limit_of: str = "",
     detail: str = "",
+    unit: str = "s",
 ) -> Row:
-    """A row that compares two times: the ratio is ours by theirs, and should be at most the target.
+    """A row that compares two times, or sizes: the ratio is ours by theirs, and should be at most the target.
 
     >>> versus("sort", 0.002, "NumPy", 0.001, target=3).met
     True
     """
-    return Row(job, peer, ours / theirs, target, True, detail, ours, theirs, limit, limit_of)
+    return Row(job, peer, ours / theirs, target, True, detail, ours, theirs, limit, limit_of, unit)
 
 
 def best(*jobs: Callable[[], Any], tries: int = 7) -> list[float]:
@@ -114,8 +119,10 @@ def exponent(job: str, sizes: list[float], values: list[float], target: float, u
     import numpy as np
 
     e = float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
-    shown = ", ".join(seconds(v) if unit == "s" else f"{v / 1e6:.3g} MB" for v in values)
-    return Row(job, f"size^{target:g}", round(e, 12), target, detail=f"{_sizes(sizes)}: {shown}")
+    shown = ", ".join(amount(v, unit) for v in values)
+    return Row(
+        job, f"size^{target:g}", round(e, 12), target, detail=f"{_sizes(sizes)}: {shown}", is_exponent=True
+    )
 
 
 def _sizes(sizes: list[float]) -> str:
@@ -141,15 +148,39 @@ def seconds(value: float) -> str:
     return f"{value * 1e9:.3g} ns"
 
 
-def load(folder: Path, only: str = "") -> Iterator[tuple[str, Callable[[], Iterable[Row]]]]:
-    """The benchmark files of a folder, by name."""
-    files = [f for f in sorted(folder.glob("*.py")) if only in f.stem and not f.stem.startswith("_")]
-    if not files:
+def amount(value: float, unit: str) -> str:
+    """A time ("s") or a size ("B") as people read it.
+
+    >>> amount(0.002, "s"), amount(848_752, "B"), amount(0, "B")
+    ('2 ms', '849 kB', '0 B')
+    """
+    if unit == "s":
+        return seconds(value)
+    for name, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {name}"
+    return f"{value:.3g} B"
+
+
+@dataclass(frozen=True)
+class Section:
+    """The rows of one benchmark file, under its title, with the first line of its docstring."""
+
+    name: str
+    title: str
+    about: str
+    rows: list[Row]
+
+
+def load(folder: Path, only: str = "") -> Iterator[tuple[Section, Callable[[], Iterable[Row]]]]:
+    """The benchmark files of a folder, in the order of their names: a section without rows, and its rows."""
+    found = [f for f in sorted(folder.glob("*.py")) if only in f.stem and not f.stem.startswith("_")]
+    if not found:
         raise ArgumentError(
             f"no benchmarks{f' named like {only!r}' if only else ''} in the folder {str(folder)!r}: "
             "run this from a checkout of the source, or pass --folder"
         )
-    for file in files:
+    for file in found:
         spec = importlib.util.spec_from_file_location(f"benchmarks_{file.stem}", file)
         assert spec is not None
         assert spec.loader is not None
@@ -157,7 +188,9 @@ def load(folder: Path, only: str = "") -> Iterator[tuple[str, Callable[[], Itera
         sys.modules[spec.name] = module  # dataclasses look their module up
         spec.loader.exec_module(module)
         if hasattr(module, "rows"):
-            yield file.stem, module.rows
+            title = getattr(module, "TITLE", file.stem.replace("_", " ").capitalize())
+            about = (module.__doc__ or "").strip().partition("\n")[0]
+            yield Section(file.stem, title, about, []), module.rows
 
 
 def run(folder: Path, only: str = "", as_json: bool = False, markdown: Path | None = None) -> list[Row]:
@@ -168,65 +201,100 @@ def run(folder: Path, only: str = "", as_json: bool = False, markdown: Path | No
     if not console.is_terminal:
         console.width = WIDE
     begun = time.monotonic()
-    found: list[tuple[str, Row]] = []
-    for name, make in load(folder, only):
-        with console.status(f"{name} ..."):
+    sections: list[Section] = []
+    for section, make in load(folder, only):
+        sections.append(section)
+        with console.status(f"{section.name} ..."):
             for row in make():
-                found.append((name, row))
+                section.rows.append(row)
                 console.print(
                     f"{row.job}: {row.ratio:.3g} ({row.cells()[5]})",
                     style="dim",
                     highlight=False,
                     markup=False,
                 )
-    rows = [row for _, row in found]
     took = time.monotonic() - begun
+    rows = [row for section in sections for row in section.rows]
     if markdown is not None:
-        _write(markdown, page(rows, took))
+        files.write(markdown, page(sections, took).encode())
     if as_json:
-        listed = [{"file": name, **asdict(row), "met": row.met} for name, row in found]
+        listed = [
+            {"file": section.name, **asdict(row), "met": row.met}
+            for section in sections
+            for row in section.rows
+        ]
         print(json.dumps({"machine": machine(), "facts": facts(), "seconds": took, "rows": listed}, indent=2))
     else:
         console.print(machine(), highlight=False, markup=False)
-        console.print(_table(rows))
+        console.print(_table(sections))
         missed = sum(not row.met for row in rows)
         console.print(f"{len(rows)} rows in {seconds(took)}; {missed or 'none'} missed the target")
     return rows
 
 
-def _table(rows: list[Row]) -> Table:
+def _table(sections: list[Section]) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(*HEADER)
-    for row in rows:
-        cells = [escape(cell) for cell in row.cells()]
-        table.add_row(*cells, style=None if row.met else "bold red")
+    for section in sections:
+        for row in section.rows:
+            cells = [escape(cell) for cell in row.cells()]
+            table.add_row(*cells, style=None if row.met else "bold red")
+        table.add_section()
     return table
 
 
-def page(rows: list[Row], took: float) -> str:
-    """The table as a page of Markdown, with the machine it was made on."""
+def page(sections: list[Section], took: float) -> str:
+    """The rows as a page of Markdown, a table for each file, with the machine they were measured on."""
+    rows = [row for section in sections for row in section.rows]
+    missed = [row for row in rows if not row.met]
     lines = [
         "# Benchmarks",
         "",
-        f"Made by `mast bench --markdown` in {seconds(took)}, on {machine()}.",
+        f"{len(rows)} comparisons, made in one run of `mast bench --markdown` in {seconds(took)}. "
+        f"{len(rows) - len(missed)} meet their target, {len(missed) or 'none'} "
+        f"{'does' if len(missed) == 1 else 'do'} not{':' if missed else '.'}",
         "",
-        "Each row is a job: our time, the time of a peer in the same run, and their ratio, which should be "
-        "on the right side of its target. Times are the best of several tries, taken in turns. The limit is "
-        "what the machine itself needs: to move the bytes through its memory, to do the arithmetic, or to "
-        "bring them over the wire. Rows about growth fit an exponent: 1 is linear in the size.",
+        *(f"- {_plain(row.job)}: {row.ratio:.3g}, target {_target(row)}" for row in missed),
+        *([""] if missed else []),
+        "*Ours* and *theirs* are the best of several tries, taken in turns in the same run; *ratio* is ours "
+        "by theirs. The *limit* is what the machine itself needs: to move the bytes through its memory, to "
+        "do the arithmetic, or to bring them over the wire. An *exponent* says how a cost grows; 1 is "
+        "linear.",
         "",
-        "| " + " | ".join(HEADER) + " |",
-        "|" + "---|" * len(HEADER),
+        f"The machine: {machine()}.",
+        "",
     ]
+    for section in sections:
+        if section.rows:
+            lines += [f"## {section.title}", "", section.about, "", *_markdown(section.rows), ""]
+    return "\n".join(lines)
+
+
+def _markdown(rows: list[Row]) -> list[str]:
+    """A table with the columns that its rows fill; remarks stand small below the job."""
+    growth = all(row.is_exponent for row in rows)
+    header = ["job", "ours", "against", "theirs", "exponent" if growth else "ratio", "target", "", "limit"]
+    table = []
     for row in rows:
-        cells = [cell.replace("|", "\\|") for cell in row.cells()]
-        lines.append("| " + " | ".join(cells if row.met else [f"**{c}**" if c else "" for c in cells]) + " |")
-    return "\n".join([*lines, ""])
+        job, ours, peer, theirs, ratio, _, _, limit, detail = map(_plain, row.cells())
+        job = job if row.met else f"**{job}**"
+        job += f"<br><small>{detail}</small>" if detail else ""
+        mark = "✓" if row.met else "**missed**"
+        table.append([job, ours, "" if growth else peer, theirs, ratio, _target(row), mark, limit])
+    used = [i for i in range(len(header)) if any(line[i] for line in table)]
+    rules = ["---" if header[i] in ("job", "against", "limit", "") else "---:" for i in used]
+    listed = [[header[i] for i in used], rules, *([line[i] for i in used] for line in table)]
+    return ["| " + " | ".join(line) + " |" for line in listed]
 
 
-def _write(path: Path, text: str) -> None:
-    from mast import files
+def _plain(text: str) -> str:
+    """A text as Markdown shows it in a cell: nothing in it is a border, a tag, or emphasis."""
+    for mark in "\\|*_`":
+        text = text.replace(mark, f"\\{mark}")
+    return text.replace("<", "&lt;").replace(">", "&gt;")
 
-    files.write(path, text.encode())
+
+def _target(row: Row) -> str:
+    return f"{'≤' if row.at_most else '≥'} {row.target:.3g}"
