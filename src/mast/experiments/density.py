@@ -17,7 +17,7 @@ from mast.experiments import (
     density_tables,
 )
 from mast.experiments.cells import Cell, Done
-from mast.experiments.density_cells import DENSITIES, KEEP, MIXED, NAME, RATES, TRAINED, recipe
+from mast.experiments.density_cells import DENSITIES, KEEP, MIXED, NAME, RATES, SPARSER, TRAINED, recipe
 from mast.experiments.density_choices import choices
 from mast.experiments.density_claims import claims
 from mast.experiments.density_data import Labelled, find
@@ -58,7 +58,7 @@ def findings(plan: Plan, done: list[Done]) -> Findings:
         configuration={
             "densities": DENSITIES,
             "trained_from_scratch_at": plan.pick(TRAINED, TRAINED, DENSITIES),
-            "keep": KEEP,
+            "keep": [KEEP, SPARSER],
             "mixture": MIXED,
             "rates": {d.name: RATES[d.name] for d in networks},
             "recipes": {d.name: recipe(plan, d) for d in networks},

@@ -23,10 +23,11 @@ from mast.experiments.neural_data import one_thread
 if TYPE_CHECKING:
     from torch import nn
 
-NAME, VERSION = "density", 1
+NAME, VERSION = "density", 2
 DENSITIES = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05)
 MIXED = (1.0, 0.5, 0.2, 0.1, 0.05)  # densities of the mixture and of the nested subsets, equally often
 KEEP = 0.5  # of MAST with one fixed keep, and of dropout
+SPARSER = 0.2  # of MAST trained for a lower density
 TRAINED = (1.0, 0.5, 0.2, 0.1, 0.05)  # densities at which networks are trained from scratch
 RATES = {"digits": (3e-3, 1e-2, 3e-2), "features": (1e-3, 3e-3, 1e-2), "images": (3e-3, 1e-2, 3e-2)}
 STRUCTURES = ("weights", "neurons")
@@ -34,7 +35,7 @@ CALIBRATED = 512  # training rows that BatchNorm statistics are taken from
 VALIDATION_DRAWS = 2
 
 MAGNITUDES = {"weights": ("magnitude_layer", "magnitude_global"), "neurons": ("magnitude",)}
-CONTENDERS = ("plain", "dropout", "fixed", "mixture", "nested")
+CONTENDERS = ("plain", "dropout", "fixed", "sparser", "mixture", "nested")
 SECONDS = {"digits": 0.03, "features": 0.3, "images": 1.1}  # about, an epoch
 
 
@@ -103,7 +104,7 @@ def trained_network(config: Mapping[str, Any], dataset: Labelled, seed: int, rat
     model = network(design, seed, dropout=1 - config["keep"] if contender == "dropout" else None)
     recipe = Recipe(config["epochs"], config["batch"], rate, seed)
     sk = None
-    if contender in ("fixed", "mixture", "nested"):
+    if contender in ("fixed", "sparser", "mixture", "nested"):
         (structure,) = config["structures"]
         densities = config["mixed"] if "mixed" in config else [config["keep"]]
         sketch = training_sketch(contender, structure, densities, seed)
@@ -159,8 +160,8 @@ def recipe(plan: Plan, dataset: Dataset) -> dict[str, Any]:
     """What the effort allows: how long to train, on how many seeds, with how many draws."""
     epochs = {
         "digits": plan.pick(fast=15, normal=40, full=80),
-        "features": plan.pick(fast=2, normal=8, full=20),
-        "images": plan.pick(fast=2, normal=5, full=40),
+        "features": plan.pick(fast=2, normal=15, full=30),
+        "images": plan.pick(fast=2, normal=15, full=40),
     }[dataset.name]
     return {
         "epochs": epochs,
@@ -174,7 +175,8 @@ def _own(contender: str) -> dict[str, Any]:
     """What only some contenders have."""
     if contender == "plain":
         return {}
-    return {"keep": KEEP} if contender in ("dropout", "fixed") else {"mixed": list(MIXED)}
+    keeps = {"dropout": KEEP, "fixed": KEEP, "sparser": SPARSER}
+    return {"keep": keeps[contender]} if contender in keeps else {"mixed": list(MIXED)}
 
 
 def cells(plan: Plan) -> list[Cell]:

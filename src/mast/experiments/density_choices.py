@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mast.experiments import density_finetuning, density_linear
-from mast.experiments.density_cells import CALIBRATED, KEEP, MIXED, RATES
+from mast.experiments.density_cells import CALIBRATED, KEEP, MIXED, RATES, SPARSER
 from mast.experiments.density_data import FILES, Labelled
 from mast.experiments.findings import Plan
 
@@ -28,9 +28,11 @@ def choices(plan: Plan, networks: Sequence[Labelled], curves: Any) -> list[str]:
             "Random cuts of weights are Bernoulli draws; of units, an exact share of each hidden layer "
             "(Rand-K), and a cut is a smaller dense network. A density of units is not one of weights: "
             "between two hidden layers it is squared.",
-            f"The MAST mixture trains at {', '.join(f'{100 * p:g} %' for p in MIXED)}, equally often, and "
-            f"dropout drops {100 * (1 - KEEP):g} % of hidden activations. Nested subsets use the densities "
-            "of the mixture in one fixed order of weights or units, so there is one submodel a density, and "
+            f"MAST with one keep is trained at {100 * KEEP:g} % and, as a network of its own, at "
+            f"{100 * SPARSER:g} %. The mixture trains at {', '.join(f'{100 * p:g} %' for p in MIXED)}, "
+            f"equally often, and dropout drops {100 * (1 - KEEP):g} % of hidden activations. Nested subsets "
+            "use the densities of the mixture in one fixed order of weights or units, so there is one "
+            "submodel a density, and "
             "between those densities it was never trained.",
             "Magnitude pruning of weights is within each layer or over all of them, whichever is better on "
             "validation rows; units are ranked by the product of the norms of their incoming and outgoing "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mast.experiments.density_cells import SPARSER
 from mast.experiments.density_tables import LABELS
 from mast.experiments.findings import Claim
 
@@ -32,6 +33,7 @@ def _networks(where: str, curves: Any, areas: Any) -> list[Claim]:
     lead = (means["fixed_random"] - means["plain_random"]).drop(1.0)
     ceiling = by_seed["scratch"] - by_seed[["fixed_random", "mixture_random"]].max(axis=1)
     dense = means["scratch"][1.0] - means["mixture_random"][1.0]
+    there = curves[curves["density"] == SPARSER].pivot(index="seed", columns="contender", values="mean")
     above = "the area under the first curve minus that under the second is > 0 for every seed"
     return [
         Claim(
@@ -42,6 +44,9 @@ def _networks(where: str, curves: Any, areas: Any) -> list[Claim]:
             bool((lead > 0).all()),
             "beyond",
         ),
+        _compare("Training with the keep that is run is better there than training with a larger one",
+                 where, f"accuracy at {100 * SPARSER:g} %, the first minus the second, is > 0 for every seed",
+                 there, "sparser_random", "fixed_random"),
         _compare("One mixture of densities serves all densities better than one fixed keep does",
                  where, above, by_seed, "mixture_random", "fixed_random"),
         _compare("Cut at random, a network trained with MAST is better than one trained with dropout",

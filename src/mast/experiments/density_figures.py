@@ -15,18 +15,23 @@ LOOKS = {  # colour, line, marker
     "plain_random": (style.ERM, "-", "o"),
     "dropout_random": (style.ORANGE, "-", "o"),
     "fixed_random": (style.SKY, "-", "o"),
+    "sparser_random": (style.SKY, "--", "v"),
     "mixture_random": (style.MAST, "-", "o"),
     "matched": (style.MAST, "-", "o"),
     "one_model": (style.SKY, "-", "o"),
     "nested": (style.PINK, "--", "D"),
     "dropout_magnitude": (style.ORANGE, "-", "^"),
     "fixed_magnitude": (style.SKY, "-", "^"),
+    "sparser_magnitude": (style.SKY, "--", "^"),
     "mixture_magnitude": (style.MAST, "-", "^"),
 }
 AT_RANDOM = (
-    "scratch", "plain_magnitude", "nested", "mixture_random", "fixed_random", "dropout_random", "plain_random"
+    "scratch", "plain_magnitude", "nested", "mixture_random", "sparser_random", "fixed_random",
+    "dropout_random", "plain_random",
 )  # fmt: skip
-BY_MAGNITUDE = ("plain_magnitude", "dropout_magnitude", "fixed_magnitude", "mixture_magnitude")
+BY_MAGNITUDE = (
+    "plain_magnitude", "dropout_magnitude", "fixed_magnitude", "sparser_magnitude", "mixture_magnitude"
+)  # fmt: skip
 IN_LINEAR = ("plain_magnitude", "matched", "one_model", "plain_random")
 NAMES = {
     "digits": "digits, MLP",

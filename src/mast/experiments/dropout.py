@@ -18,7 +18,7 @@ from mast.experiments.findings import Claim, Experiment, Figure, Findings, Plan
 from mast.experiments.neural_data import find
 from mast.experiments.neural_runs import Curve, curve
 
-NAME, VERSION = "dropout", 1
+NAME, VERSION = "dropout", 2
 KEEPS = (0.7, 0.9)
 STEP_SIZES = (0.05, 0.5, 1.0)
 KINDS = ("unbiased", "biased", "biased, times p")

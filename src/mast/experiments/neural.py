@@ -103,8 +103,10 @@ def choices() -> list[str]:
         f"({HEAD_STEPS} steps of Adam at {HEAD_RATE:g}); its logits, each standardised to mean 0 and "
         "variance 1, are the targets. All seeds have the same targets.",
         f"Student: inputs - {HIDDEN} ReLU units - outputs, without biases, so that every weight is sketched; "
-        f"weights start at N(0, 2/{HIDDEN}) and N(0, 1/{HIDDEN}). Loss: half the squared distance to the "
-        "targets, averaged over rows. v = 0.",
+        f"weights start at N(0, 2/{HIDDEN}) and N(0, 1/{HIDDEN}). Loss: the squared distance to the "
+        "targets, averaged over rows. v = 0. (With half of it, every step would be half as long, and the "
+        "grid would end before dense training becomes unstable: so it was at first, and the best step size "
+        "was often the longest.)",
         f"Rows are shuffled and spread evenly over {NODES} nodes; a node uses all its rows in every round, "
         "so sketches are the only randomness of a run. A seed decides the start and all masks.",
         "Node i's mask in round t is that of mast.nn.sparsify(student, sketch, seed=seed, node=i) at step t; "

@@ -71,8 +71,8 @@ def start(seed: int, number: int, shape: tuple[int, ...], variance: float) -> Te
 
 
 def squared_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """f: half the squared distance to the targets, averaged over rows."""
-    return 0.5 * (outputs - targets).square().sum(dim=-1).mean(dim=-1)
+    """f: the squared distance to the targets, averaged over rows."""
+    return (outputs - targets).square().sum(dim=-1).mean(dim=-1)
 
 
 class Masks:
@@ -163,7 +163,7 @@ class Lanes:
         before = torch.bmm(X, Y1.reshape(nodes, lanes * hidden, inputs).transpose(1, 2))
         active = before.view(nodes, rows, lanes, hidden).transpose(1, 2)  # i g n h
         H = active.relu()
-        error = (H @ Y2.transpose(2, 3) - T[:, None]) / rows  # i g n output
+        error = (H @ Y2.transpose(2, 3) - T[:, None]) * (2 / rows)  # i g n output
         G2 = error.transpose(2, 3) @ H
         back = (error @ Y2).mul_(active > 0)
         back = back.transpose(1, 2).reshape(nodes, rows, lanes * hidden)

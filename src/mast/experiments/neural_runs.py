@@ -18,7 +18,7 @@ from mast.sketches import Bernoulli, UnscaledBernoulli
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-NAME, VERSION = "neural", 1
+NAME, VERSION = "neural", 2
 NODES, HIDDEN = 10, 32
 KEEPS = (0.5, 0.7, 0.9, 1.0)
 STEP_SIZES = (0.01, 0.05, 0.1, 0.5, 1.0)
