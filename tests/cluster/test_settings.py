@@ -50,6 +50,19 @@ def infinite(node, nodes):
 def fails(node, nodes):
     raise KeyError("no such shard")
 
+def wide(node, nodes):
+    x, y = data(node, nodes)
+    return x.repeat(1, 1 + node), y
+
+def no_numbers():
+    return infinite(0, 2)
+
+def no_loss(model, batch):
+    return model(batch[0]) + None
+
+def no_score(model):
+    return 1 / 0
+
 def score(model):
     return float(sum(p.numel() for p in model.parameters()))
 
@@ -77,6 +90,7 @@ def changed(content, section, **values):
         ("run", {"seed": -1}, "seed"),
         ("run", {"timeout": 0}, "timeout"),
         ("run", {"out": "no/such/folder"}, "does not exist"),
+        ("run", {"out": "a-file"}, "is not a folder"),
         ("run", {"threads": 0}, "threads"),
         ("run", {"checkpoint_seconds": float("nan")}, "checkpoint_seconds"),
         ("server", {"step_size": "quick"}, 'positive number or "theory"'),
@@ -112,6 +126,7 @@ def changed(content, section, **values):
     ],
 )
 def test_faults(tmp_path, section, values, said):
+    (tmp_path / "a-file").write_text("")
     with pytest.raises(ArgumentError, match=said):
         settings_of(changed(GOOD, section, **values), tmp_path, 3)
 
@@ -128,6 +143,7 @@ def test_faults(tmp_path, section, values, said):
         ("data", {"file": "a1a"}, "no meaning for a network"),
         ("data", {"batch_size": 0}, "batch_size"),
         ("nodes", {"capacities": ["neurons:.5", "neurons"]}, r"capacities\[1\] in \[nodes\]"),
+        ("nodes", {"capacities": ["identity", "identity", "neurons"]}, r"capacities\[2\] in \[nodes\]"),
     ],
 )
 def test_faults_of_networks(tmp_path, section, values, said):
@@ -145,7 +161,11 @@ def test_faults_of_networks(tmp_path, section, values, said):
         ("model", {"factory": "net.py:dict"}, "no function 'dict'"),
         ("data", {"factory": "net.py:wrong"}, "pair of tensors"),
         ("data", {"factory": "net.py:infinite"}, "inputs of node 0 hold NaN or infinity"),
-        ("data", {"factory": "net.py:fails"}, "KeyError in the functions of"),
+        ("data", {"factory": "net.py:fails"}, r"KeyError: 'no such shard' \(net.py, line"),
+        ("data", {"factory": "net.py:wide"}, r"node 1 failed in round 0: RuntimeError: mat1 and mat2 shapes"),
+        ("data", {"test": "net.py:no_numbers"}, "the inputs of the test hold NaN"),
+        ("model", {"loss": "net.py:no_loss"}, r"node 0 failed in round 0: TypeError: .*\(net.py, line"),
+        ("model", {"score": "net.py:no_score"}, r"the scores: ZeroDivisionError: .*\(net.py, line"),
         ("model", {"shift": "start"}, "take no shift"),
     ],
 )
@@ -185,6 +205,36 @@ def test_files_and_their_faults(tmp_path):
     (tmp_path / "two.txt").write_text("+1 1:1\n-1 2:1\n")
     with pytest.raises(MastError, match="too few for 3 nodes"):
         run(changed(GOOD, "data", file="two.txt"), folder=tmp_path)
+
+
+def test_a_label_means_the_same_class_in_all_files(tmp_path):
+    """Where 1 and 2 are the classes, a node that has 1 only must not take it for +1."""
+    (tmp_path / "both.txt").write_text("1 1:1\n2 2:1\n" * 4)
+    (tmp_path / "one.txt").write_text("1 1:1\n1 2:1\n" * 4)
+    content = changed(changed(GOOD, "nodes", count=2), "data", file=None, files=["both.txt", "one.txt"])
+    with pytest.raises(DataError, match=r"the label 1 is the class -1 in both.txt.* but \+1 in one.txt"):
+        run(content, folder=tmp_path)
+    assert run(changed(content, "data", labels=[1.0, 2.0]), folder=tmp_path).status == "finished"
+
+
+def test_labels_that_are_all_alike_have_a_score(tmp_path):
+    """R² has no spread to compare with there: 0, and the run ends as any other."""
+    (tmp_path / "alike.txt").write_text("3 1:1\n3 2:1\n" * 4)
+    content = changed(changed(GOOD, "model", kind="least_squares"), "data", file="alike.txt")
+    result = run(content, folder=tmp_path)
+    assert result.score == 0
+    assert [row["mean"] for row in result.scores] == [0, 0, 0]
+
+
+def test_scores_that_json_does_not_have(tmp_path):
+    from mast.cluster import Result
+
+    row = {"node": 0, "mean": float("-inf"), "lowest": float("-inf"), "highest": 1.0, "whole": float("nan")}
+    said = {"status": "finished", "rounds": 1, "step_size": 0.1, "note": "", "metric": "score"}
+    Result(np.zeros(2), **said, score=float("inf"), scores=[row], folder=tmp_path).save()
+    again = Result.load(tmp_path)
+    assert again.score != again.score
+    assert again.scores[0]["highest"] == 1
 
 
 def test_step_sizes_of_theory_and_above(tmp_path, capsys):

@@ -94,6 +94,7 @@ def test_bits_bytes_and_trace(tmp_path):
     result = checked(tmp_path, 40)
     assert "permk:4" in printed
     assert "accuracy" in printed
+    assert "round 40 of 40" in printed  # the progress line
     trace = result.trace
     parts = trace[["broadcast", "compute", "gather", "update"]].sum(axis=1)
     assert (parts >= 0.999 * trace["seconds"]).all()
@@ -275,3 +276,60 @@ def test_a_fault_that_only_another_rank_can_see(tmp_path):
     assert code != 0
     assert "mast.cluster: rank 1: " in printed
     assert "bad.txt" in printed
+
+
+PROGRAM = """
+import torch
+from torch import nn
+
+def model():
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+
+def data(node, nodes):
+    width = 4 + node
+    return torch.ones(8, width), torch.arange(8) % 2
+"""
+
+
+def test_a_node_that_fails_in_a_round_is_named_once(tmp_path):
+    """Its rows do not fit the model: neither rank takes that for a lost one."""
+    (tmp_path / "net.py").write_text(PROGRAM)
+    path = tmp_path / "train.toml"
+    path.write_text(
+        """
+[run]
+rounds = 3
+[server]
+step_size = 0.1
+[nodes]
+capacities = ["identity", "neurons:.5"]
+[model]
+kind = "network"
+factory = "net.py:model"
+[data]
+factory = "net.py:data"
+"""
+    )
+    with Torchrun("-m", "mast.cluster", path, ranks=2) as run:
+        code, printed = run.wait()
+    assert code != 0
+    said = [line for line in printed.splitlines() if line.startswith("mast.cluster: ")]
+    assert len(said) == 1, printed
+    assert said[0].startswith("mast.cluster: rank 1: node 1 failed in round 0: RuntimeError: mat1 and mat2")
+    assert "lost another rank" not in printed
+
+
+@pytest.mark.slow
+def test_torchrun_itself_is_killed_and_started_again(tmp_path):
+    """Its ranks end by themselves, and the next torchrun goes on where they were."""
+    path, trace = settings(tmp_path, 300), tmp_path / "out" / "trace.jsonl"
+    with Torchrun("-m", "mast.cluster", path) as run:
+        until(lambda: rows_of(trace) >= 20)
+        ranks = list(run.children().values())
+        run.process.kill()
+        run.process.wait(timeout=30)
+        with Torchrun("-m", "mast.cluster", path) as second:
+            code, printed = second.wait()
+    assert code == 0, printed
+    assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
+    checked(tmp_path, 300)

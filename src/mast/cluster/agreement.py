@@ -43,8 +43,8 @@ def _compare(identities: Sequence[dict[str, str]]) -> None:
         for name, value in identity.items():
             if value != identities[0].get(name):
                 raise DataError(
-                    f"rank {rank} has another {name} than rank 0 ({value}, not {identities[0].get(name)}): "
-                    "all nodes must share it"
+                    f"rank {rank} differs from rank 0 in its {name} ({value}, not "
+                    f"{identities[0].get(name)}): all nodes must share it"
                 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, replace
 
 from mast.cluster.settings import NodesSettings, Settings
@@ -20,8 +21,13 @@ def check_run(settings: Settings) -> None:
         raise ArgumentError(f"timeout in [run] is in seconds, above 0 and at most a day, got {run.timeout}")
     if not 0 <= run.seed < 1 << 64:
         raise ArgumentError(f"seed in [run] must lie in 0 .. 2^64 - 1, got {run.seed}")
-    if not run.out or not settings.out.parent.is_dir():
-        raise ArgumentError(f"out in [run]: the folder {str(settings.out.parent)!r} does not exist")
+    out = settings.out
+    if not run.out or not out.parent.is_dir():
+        raise ArgumentError(f"out in [run]: the folder {str(out.parent)!r} does not exist")
+    if out.exists() and not out.is_dir():
+        raise ArgumentError(f"out in [run]: {str(out)!r} is not a folder")
+    if not os.access(out if out.exists() else out.parent, os.W_OK | os.X_OK):
+        raise ArgumentError(f"out in [run]: {str(out)!r} cannot be written to")
 
 
 def with_capacities(settings: Settings, ranks: int) -> Settings:
@@ -37,11 +43,11 @@ def with_capacities(settings: Settings, ranks: int) -> Settings:
     if nodes.capacities is not None and len(nodes.capacities) != count:
         raise ArgumentError(f"[nodes] has {len(nodes.capacities)} capacities for {count} nodes")
     spelled = nodes.capacities or [str(nodes.capacity)] * count
-    for i, text in enumerate(dict.fromkeys(spelled)):
+    for text in dict.fromkeys(spelled):
         try:
             parse_capacity(text) if settings.network else parse_sketch(text)
         except MastError as error:
-            key = "capacity" if nodes.capacities is None else f"capacities[{i}]"
+            key = "capacity" if nodes.capacities is None else f"capacities[{spelled.index(text)}]"
             raise ArgumentError(f"{key} in [nodes]: {error}") from None
     _at_least("local_steps in [nodes]", nodes.local_steps, 1)
     try:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from mast.cluster.faults import blamed
 from mast.cluster.tracing import Row
 from mast.cluster.wire import Pool, Wire, rank_of
 from mast.errors import DataError
@@ -74,7 +75,8 @@ class Nodes:
             raise DataError(f"node {pending.node} got a message for node {message.header.node}")
         reply = message.header.answered()
         into = Message(reply, self.pool.take((pending.node, "out"), reply.size))
-        answer = self.workers[pending.node].answer(message, pending.part, into)
+        with blamed(pending.node, f"in round {message.header.round}"):
+            answer = self.workers[pending.node].answer(message, pending.part, into)
         pending.part.release()
         return self.wire.send(answer.buffer, 0, pending.node)
 
@@ -118,7 +120,7 @@ class Hub:
         wire.go(t)
         self._drawn()
         down, up = int(server.received.sum()), int(server.sent.sum())
-        nodes = [node for node, _ in server.roster.taking_part(t)]
+        nodes = list(server.weights())
         away = [node for node in nodes if self.ranks[node] != 0]
         arriving, sending, answers = {}, [], {}
         for node in away:
@@ -134,7 +136,8 @@ class Hub:
         for message in own:
             node, reply = message.header.node, message.header.answered()
             into = Message(reply, self.pool.take((node, "in"), reply.size))
-            answers[node] = self.workers[node].answer(message, server.part(node), into)
+            with blamed(node, f"in round {t}"):
+                answers[node] = self.workers[node].answer(message, server.part(node), into)
         computed, updated = clock() - sent, 0.0
         slowest = 0.0
         for node in nodes:

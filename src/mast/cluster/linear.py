@@ -32,12 +32,14 @@ class LinearTask(Task):
         """Read the rows of this rank's nodes; all ranks must call this together."""
         self.settings = settings
         error, rows, test = None, {}, None
+        meant: dict[str, tuple[float, float]] = {}  # by file, the labels that became -1 and +1
         try:
-            rows = {i: _rows(settings, i) for i in mine}
-            test = None if settings.data.test is None else _load(settings, settings.data.test)
+            rows = {i: _rows(settings, i, meant) for i in mine}
+            test = None if settings.data.test is None else _load(settings, settings.data.test, meant)
         except MastError as failure:
             error = str(failure)
         wire.agree(error)
+        _check_labels(wire.collect(meant))
         width = max((A.shape[1] for A, _ in [*rows.values(), *([test] if test else [])]), default=0)
         self.dim = settings.data.n_features or max(wire.collect(width))
         self.sketches = sketches_of(settings)
@@ -121,15 +123,18 @@ class LinearTask(Task):
         margins = A @ y
         if self.metric == "accuracy":
             return float(np.mean(np.where(margins > 0, 1.0, -1.0) == b))
-        return float(1 - np.sum((b - margins) ** 2) / np.sum((b - b.mean()) ** 2))
+        missed, spread = float(np.sum((b - margins) ** 2)), float(np.sum((b - b.mean()) ** 2))
+        if spread == 0:  # labels that are all alike: as scikit-learn has it
+            return 0.0 if missed else 1.0
+        return 1 - missed / spread
 
 
-def _rows(settings: Settings, node: int) -> tuple[Any, Array]:
+def _rows(settings: Settings, node: int, meant: dict[str, tuple[float, float]]) -> tuple[Any, Array]:
     data, count = settings.data, settings.nodes.count or 1
     if data.files is not None:
-        return _load(settings, data.files[node])
+        return _load(settings, data.files[node], meant)
     assert data.file is not None
-    A, b = _load(settings, data.file)
+    A, b = _load(settings, data.file, meant)
     if len(b) < count:
         raise DataError(f"{data.file} has {len(b)} rows, too few for {count} nodes")
     rows = split(len(b), node, count, data.split)
@@ -147,14 +152,29 @@ def split(n: int, node: int, count: int, how: str) -> Any:
     return np.array_split(np.arange(n), count)[node]
 
 
-def _load(settings: Settings, name: str) -> tuple[Any, Array]:
+def _load(settings: Settings, name: str, meant: dict[str, tuple[float, float]]) -> tuple[Any, Array]:
     data = settings.data
     default = "raw" if settings.model.kind == "least_squares" else "binary"
     labels: Any = data.labels if data.labels is not None else default
     labels = tuple(labels) if isinstance(labels, list) else labels
     path = settings.path(name)
-    A, b = mast.data.load(path if path.is_file() else name, data.n_features, labels=labels)
+    loaded = mast.data.load(path if path.is_file() else name, data.n_features, labels=labels)
+    if loaded.labels is not None:
+        meant[name] = loaded.labels
+    A, b = loaded
     return A, b
+
+
+def _check_labels(told: Sequence[dict[str, tuple[float, float]]]) -> None:
+    """No label may mean one class in one file and the other class in another."""
+    pairs = [(name, *pair) for part in told for name, pair in part.items()]
+    for one, negative, _ in pairs:
+        for other, _, positive in pairs:
+            if negative == positive:
+                raise DataError(
+                    f"the label {negative:g} is the class -1 in {one}, where it is the smaller one, but +1 "
+                    f"in {other}: say which is which by labels = [negative, positive] in [data]"
+                )
 
 
 def _widened(A: Any, b: Array, d: int) -> tuple[Any, Array]:

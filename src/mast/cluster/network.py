@@ -8,7 +8,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import mast
 from mast import files
 from mast.arrays import vector
+from mast.cluster.faults import told
 from mast.cluster.settings import Settings
 from mast.cluster.tasks import Task, sketches_of, submodel_seed
 from mast.cluster.wire import Wire
@@ -59,7 +60,7 @@ class NetworkTask(Task):
         except MastError as failure:
             error = str(failure)
         except Exception as failure:  # of the user's functions: say which, and where
-            error = f"{type(failure).__name__} in the functions of {settings.folder}: {failure}"
+            error = f"the functions of {settings.folder}: {told(failure)}"
         wire.agree(error)
         accuracy = settings.model.loss == "cross_entropy" and settings.model.score is None
         self.metric = "accuracy" if accuracy else "score" if settings.model.score else "-loss"
@@ -100,11 +101,14 @@ class NetworkTask(Task):
         )
 
     def identity(self) -> dict[str, str]:
-        """The shapes, frozen parameters, the shift, and the versions that numbers depend on."""
-        frozen = {n: p for n, p in self.model.named_parameters() if n not in self.layout.slices}
+        """The shapes, what is not trained, the shift, and the versions that numbers depend on."""
+        frozen = [p for n, p in self.model.named_parameters() if n not in self.layout.slices]
+        norms = _statistics(self.model)
+        buffers = [b for b in self.model.buffers() if id(b) not in norms]
         return {
             "shapes of the model": files.digest(*self.layout.shapes.items(), *self.layout.slices),
-            "frozen parameters": files.digest(*(v.detach().numpy() for v in frozen.values())),
+            "frozen parameters": files.digest(*map(_bytes, frozen)),
+            "buffers": files.digest(*map(_bytes, buffers)),
             "shift": "none" if self.shift is None else files.digest(self.shift),
             "layout of keys": str(LAYOUT),
             "version of MAST": mast.__version__,
@@ -116,7 +120,7 @@ class NetworkTask(Task):
         rows = self.batches[node]
         if not isinstance(rows, Rows):
             return "a function"
-        return files.digest(rows.inputs.numpy(), rows.targets.numpy(), rows.batch_size)
+        return files.digest(_bytes(rows.inputs), _bytes(rows.targets), rows.batch_size)
 
     def guarantee(self, facts: Sequence[Any], roster: Roster, settings: Settings) -> Guarantee:
         """None, and a word on what helps."""
@@ -248,12 +252,22 @@ def _model(settings: Settings, light: bool) -> nn.Module:
 
 def _only_shapes_matter(model: nn.Module) -> bool:
     """Whether nothing but statistics of norms, which training does not use, is in the model unless sent."""
-    norms = {
-        id(b) for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase) for b in m.buffers()
-    }
+    norms = _statistics(model)
     return all(p.requires_grad and p.is_meta for p in model.parameters()) and all(
         id(b) in norms for b in model.buffers()
     )
+
+
+def _statistics(model: nn.Module) -> set[int]:
+    """The buffers of norms, by identity: training mode does not use what they hold."""
+    return {
+        id(b) for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase) for b in m.buffers()
+    }
+
+
+def _bytes(tensor: Tensor) -> Any:
+    """A tensor of any type as bytes, for a digest."""
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
 
 
 def _loss(settings: Settings) -> Loss:
@@ -264,10 +278,8 @@ def _loss(settings: Settings) -> Loss:
 def _batches(settings: Settings, node: int) -> Batches:
     """A node's rows, or a function of a key that the user's function gave."""
     given = function(settings.data.factory or "", settings.folder)(node, settings.nodes.count)
-    if isinstance(given, tuple) and len(given) == 2 and all(isinstance(t, torch.Tensor) for t in given):
-        for name, tensor in zip(("inputs", "targets"), given, strict=True):
-            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                raise DataError(f"the {name} of node {node} hold NaN or infinity")
+    if _is_pair(given):
+        _check_finite(given, f"node {node}")
         return Rows(*given, settings.data.batch_size)
     if callable(given):
         batches: Batches = given
@@ -279,5 +291,18 @@ def _batches(settings: Settings, node: int) -> Batches:
 
 
 def _test(settings: Settings) -> Any:
-    made = _named(settings, settings.data.test)
-    return None if made is None else made()
+    make = _named(settings, settings.data.test)
+    made = None if make is None else make()
+    if _is_pair(made):
+        _check_finite(made, "the test")
+    return made
+
+
+def _is_pair(given: Any) -> TypeGuard[tuple[Tensor, Tensor]]:
+    return isinstance(given, tuple) and len(given) == 2 and all(isinstance(t, Tensor) for t in given)
+
+
+def _check_finite(pair: tuple[Tensor, Tensor], whose: str) -> None:
+    for name, tensor in zip(("inputs", "targets"), pair, strict=True):
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise DataError(f"the {name} of {whose} hold NaN or infinity")

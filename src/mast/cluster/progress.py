@@ -18,29 +18,31 @@ class ProgressLine:
         self.rounds, self.first, self.show = rounds, first, show
         self.terminal = sys.stderr.isatty()
         self.begun = self.last = time.monotonic()
-        self.written = False
+        self.row: Row | None = None
 
     def advance(self, row: Row) -> None:
         """A round is done."""
-        now, every = time.monotonic(), ON_TERMINAL if self.terminal else IN_LOG
-        if not self.show or now - self.last < every:
-            return
-        self.last = now
+        self.row, now = row, time.monotonic()
+        if self.show and now - self.last >= (ON_TERMINAL if self.terminal else IN_LOG):
+            self.last = now
+            self._write(row, now)
+
+    def end(self) -> None:
+        """The last round's line, so that a run of any length has one."""
+        if self.show and self.row is not None:
+            self._write(self.row, time.monotonic())
+            sys.stderr.write("\n" if self.terminal else "")
+            sys.stderr.flush()
+
+    def _write(self, row: Row, now: float) -> None:
         done = row.round + 1
-        rate = (done - self.first) / (now - self.begun)
+        rate = (done - self.first) / max(now - self.begun, 1e-9)
         text = (
             f"round {done:,} of {self.rounds:,}, {rate:.3g} a second, {size_of(row.down + row.up)} a round, "
             f"{(self.rounds - done) / rate:,.0f} s left"
         )
-        self.written = True
         sys.stderr.write(f"\r\x1b[K{text}" if self.terminal else f"{text}\n")
         sys.stderr.flush()
-
-    def end(self) -> None:
-        """Clear the line."""
-        if self.written and self.terminal:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
 
 
 def size_of(count: float) -> str:

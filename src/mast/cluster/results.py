@@ -64,7 +64,7 @@ class Result:
         np.save(vector, self.x, allow_pickle=False)
         files.write(self.folder / VECTOR, vector.getvalue())
         said = {name: value for name, value in vars(self).items() if name not in ("x", "folder")}
-        text = json.dumps(_without_nan(said), indent=2, allow_nan=False)
+        text = json.dumps(_finite(said), indent=2, allow_nan=False)
         files.write(self.folder / SUMMARY, (text + "\n").encode())
 
     @classmethod
@@ -98,13 +98,13 @@ class Result:
         return "\n".join(lines)
 
 
-def _without_nan(value: Any) -> Any:
-    """The same with null for NaN, which JSON does not have."""
+def _finite(value: Any) -> Any:
+    """The same with null for NaN and infinity, which JSON does not have."""
     if isinstance(value, dict):
-        return {name: _without_nan(item) for name, item in value.items()}
+        return {name: _finite(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_without_nan(item) for item in value]
-    return None if value != value else value
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _number(value: float | None) -> float:

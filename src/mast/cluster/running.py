@@ -12,11 +12,12 @@ from typing import Any
 
 from mast.cluster import settings as reading
 from mast.cluster.agreement import step_size_of, token_of
+from mast.cluster.faults import end_with_parent, told
 from mast.cluster.results import Result
 from mast.cluster.settings import Settings
 from mast.cluster.tasks import Task
 from mast.cluster.training import Rank
-from mast.cluster.wire import Wire, my_nodes, under_torchrun
+from mast.cluster.wire import LostRankError, Wire, my_nodes, under_torchrun
 from mast.errors import ArgumentError, DataError, MastError
 from mast.exchange import Roster, stride_of
 
@@ -66,12 +67,19 @@ def run(
                 "a task cannot be sent to new processes: call run() in a script under torchrun"
             )
         return _started(source, Path(folder), ranks, max_restarts)
+    if under_torchrun():
+        end_with_parent()
     wire = Wire()
     try:
         settings = _first(source, Path(folder), wire)
         _threads(settings)
         wire.start(settings.run.timeout)
         return _rank(settings, wire, task or _task)
+    except LostRankError:
+        raise
+    except Exception as error:
+        wire.confess(told(error))
+        raise
     finally:
         wire.close()
 

@@ -12,14 +12,17 @@ import numpy as np
 
 from mast import files, locks
 from mast.cluster.engine import Hub, Nodes
+from mast.cluster.faults import told
 from mast.cluster.progress import ProgressLine
 from mast.cluster.results import CHECKPOINT, TRACE, Result
 from mast.cluster.settings import Settings
 from mast.cluster.tasks import Task
 from mast.cluster.tracing import Row, Trace
-from mast.cluster.wire import Wire
-from mast.errors import ArgumentError, MastError
+from mast.cluster.wire import Wire, under_torchrun
+from mast.errors import ArgumentError, DataError, MastError
 from mast.exchange import Roster, Server, Worker
+
+MOMENT = 5.0  # seconds in which another run may yet leave the folder
 
 
 class Rank:
@@ -50,8 +53,7 @@ class Rank:
         server, error, start = None, None, {}
         if self.wire.rank == 0:
             try:
-                self.settings.out.mkdir(exist_ok=True)
-                held.enter_context(locks.exclusive(self.settings.out / CHECKPOINT))
+                self._hold(held)
                 server = self._server()
                 start = {"t": server.t, "itemsize": server.wire.itemsize}
             except MastError as failure:
@@ -64,6 +66,22 @@ class Rank:
             return self._end(None)
         self._lead(server)
         return self._end(server)
+
+    def _hold(self, held: contextlib.ExitStack) -> None:
+        """Make the folder and lock it; ranks of a torchrun that was killed may need a moment to end."""
+        out, end = self.settings.out, time.monotonic() + (MOMENT if under_torchrun() else 0.0)
+        try:
+            out.mkdir(exist_ok=True)
+        except OSError as error:
+            raise DataError(f"out in [run]: {out} cannot be made: {error.strerror or error}") from None
+        while True:
+            try:
+                held.enter_context(locks.exclusive(out / CHECKPOINT))
+                return
+            except locks.InUseError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.1)
 
     def _server(self) -> Server:
         """The server, where the last checkpoint left it."""
@@ -121,20 +139,20 @@ class Rank:
     def _end(self, server: Server | None) -> Result:
         """Every rank scores the submodels of its nodes; rank 0 gathers."""
         wire, draws = self.wire, self.settings.run.draws
-        told = wire.tell(None if server is None else {"diverged": server.diverged, "rounds": server.t})
+        ended = wire.tell(None if server is None else {"diverged": server.diverged, "rounds": server.t})
         x = self._point(server)
         rows, error = [], None
         try:
-            if not told["diverged"]:
+            if not ended["diverged"]:
                 rows = [self._row(node, x, draws) for node in sorted(self.workers)]
-        except MastError as failure:
-            error = str(failure)
+        except Exception as failure:  # the user's model or score may fail on a submodel
+            error = f"the scores: {told(failure)}"
         wire.agree(error)
         gathered = [row for part in wire.collect(rows) for row in part]
         result = Result(
             x=np.empty(0) if server is None else server.x.copy(),
-            status="diverged" if told["diverged"] else "finished",
-            rounds=told["rounds"],
+            status="diverged" if ended["diverged"] else "finished",
+            rounds=ended["rounds"],
             step_size=self.step_size,
             note=self.note,
             metric=self.task.metric,

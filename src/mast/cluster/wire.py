@@ -10,6 +10,7 @@ import contextlib
 import datetime
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -79,11 +80,27 @@ class Wire:
         except RuntimeError as error:  # torch's DistError and gloo's exceptions are among these
             if isinstance(error, MastError):
                 raise
-            reason = str(error).splitlines()[0]
+            fault = self._fault()
+            if fault is not None:
+                raise DataError(fault) from error
+            said = re.sub(r"^\[[^]]*\] *", "", str(error).splitlines()[0])  # without gloo's own source file
             raise LostRankError(
                 f"rank {self.rank} lost another rank {when}: it died, hangs, or is slower than the timeout "
-                f"of {self.timeout:g} s ({reason})"
+                f"of {self.timeout:g} s ({said.split('. ')[0]})"
             ) from error
+
+    def confess(self, fault: str) -> None:
+        """Leave word of why this rank ends, for those who will miss it."""
+        if self._store is not None:
+            with contextlib.suppress(RuntimeError):
+                self._store.set("fault", fault if self.rank == 0 else f"rank {self.rank}: {fault}")
+
+    def _fault(self) -> str | None:
+        """Why another rank ended, if it left word."""
+        with contextlib.suppress(RuntimeError):
+            if self._store is not None and self._store.check(["fault"]):
+                return str(self._store.get("fault").decode())
+        return None
 
     def close(self) -> None:
         """Leave."""

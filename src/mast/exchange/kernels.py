@@ -1,4 +1,4 @@
-"""Positions of kept weights, gathering and adding at them, and the server's optimizers, compiled.
+"""Positions of kept weights, gathering and placing at them, and the server's optimizers, compiled.
 
 One pass each, without masks, wide indices or temporary vectors.
 Each has a readable twin in NumPy, and a test compares them.
@@ -12,6 +12,9 @@ import numpy as np
 from numba import njit, uint64
 
 from mast.randomness.kernels import block, derive
+from mast.sketches.kept_kernels import add, gather
+
+__all__ = ["ROOM", "adam", "add", "gather", "gather_scaled", "kept_positions", "momentum", "place_scaled"]
 
 _PIECE = 1024  # coordinates whose mask is made at once, a multiple of 8
 ROOM = 8  #: entries that `kept_positions` needs beyond the last position
@@ -53,20 +56,6 @@ def kept_positions(key: Any, threshold: Any, n: int, out: Any) -> Any:
                     out[count + uint64(r)] = base + _PLACES[row + uint64(r)]
             count += _COUNT[byte]
     return count
-
-
-@njit(cache=True, nogil=True)
-def gather(x: Any, positions: Any, out: Any) -> None:
-    """out = x[positions]."""
-    for k in range(positions.size):
-        out[k] = x[positions[k]]
-
-
-@njit(cache=True, nogil=True)
-def add(x: Any, positions: Any, values: Any, factor: Any) -> None:
-    """x[positions] += factor * values; no position occurs twice."""
-    for k in range(positions.size):
-        x[positions[k]] += factor * values[k]
 
 
 @njit(cache=True, nogil=True)

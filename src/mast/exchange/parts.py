@@ -15,6 +15,8 @@ import numpy as np
 from mast import files
 from mast.errors import ArgumentError
 from mast.exchange.messages import Header, Kind, Message, Values, code_of
+from mast.methods.base import descend
+from mast.methods.distributed import message_to
 from mast.randomness import Key
 from mast.sketches import DiagonalDraw, Draw, Sketch
 
@@ -135,16 +137,15 @@ class CoordinatesPart(Part):
 
     def __init__(self, draw: Draw) -> None:
         self.draw = draw
-        self.place: Any = draw.indices if isinstance(draw, DiagonalDraw) else slice(None)
         self.count = draw.indices.size if isinstance(draw, DiagonalDraw) else draw.dim
 
     def gather(self, x: Values, out: Values) -> None:
-        """x at the kept indices."""
-        out[...] = x[self.place]
+        """What `mast.methods.distributed` sends."""
+        message_to(x, self.draw, out)
 
     def add(self, x: Values, values: Values, factor: float) -> None:
-        """In the precision of x, as `mast.methods.base.descend` does."""
-        x[self.place] += factor * values.astype(x.dtype, copy=False)
+        """What it subtracts, in the precision of x."""
+        descend(x, self.draw, values.astype(x.dtype, copy=False), -factor)
 
 
 def checked_dtype(dtype: Any) -> np.dtype[Any]:

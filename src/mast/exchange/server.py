@@ -111,6 +111,7 @@ class Server:
         self.diverged = False
         self._sketches = files.digest(*fingerprints_of(dict(enumerate(self.capacities))).values())
         self._parts: dict[tuple[int, int], Part] = {}  # by round and node: of this round, or the next
+        self._weights: tuple[int, dict[int, float]] = (-1, {})
         self._last = -1
         self._h: Values | None = None
 
@@ -140,9 +141,15 @@ class Server:
             self.local_step_size,
         )
 
+    def weights(self) -> Mapping[int, float]:
+        """The nodes that take part in the present round, ascending, and the weight of each one's answer."""
+        if self._weights[0] != self.t:  # made once a round: with many nodes it takes a while
+            self._weights = (self.t, dict(self.roster.taking_part(self.t)))
+        return self._weights[1]
+
     def messages(self) -> Iterator[Message]:
         """The messages of the present round, to the nodes that take part, ascending."""
-        for node, _ in self.roster.taking_part(self.t):
+        for node in self.weights():
             yield self.message(node)
 
     def message(self, node: int, memory: Callable[[int], NDArray[np.uint8]] | None = None) -> Message:
@@ -171,7 +178,7 @@ class Server:
                 f"answers are summed in the order of the nodes, but node {node} came after node {self._last}"
             )
         if weight is None:
-            weight = dict(self.roster.taking_part(self.t)).get(node)
+            weight = self.weights().get(node)
             if weight is None:
                 raise DataError(f"node {node} answered in round {self.t}, but does not take part in it")
         part = self.part(node)
@@ -189,9 +196,12 @@ class Server:
                     self._h = np.zeros_like(self.x)
                 part.add(self._h, answer.values, weight / M)
 
-    def close(self) -> None:
-        """End the round: the optimizer's step. A round without answers does not move x (SGD)."""
-        if not self.optimizer.plain:
+    def close(self, *, step: bool = True) -> None:
+        """End the round: the optimizer's step. A round without answers does not move x (SGD).
+
+        With ``step=False`` no optimizer moves it: for rounds that tell nothing, not even that h = 0.
+        """
+        if step and not self.optimizer.plain:
             h = np.zeros_like(self.x) if self._h is None else self._h
             with np.errstate(over="ignore", invalid="ignore"):
                 self.optimizer.step(self.x, h, self.step_size, self.t)

@@ -18,7 +18,7 @@ from mast.arrays import Array
 from mast.errors import ArgumentError, NoGuaranteeError
 from mast.problem import AbstractProblem, Nodes, Problem
 from mast.randomness import Key
-from mast.sketches import DiagonalDraw, Draw
+from mast.sketches import DiagonalDraw, Draw, kept
 from mast.theory import Guarantee
 
 
@@ -113,7 +113,7 @@ class SingleMethod(Method):
 def descend(x: Array, draw: Draw, values: Array, factor: float) -> None:
     """Subtract factor times a sketched gradient: on the kept coordinates only, if the sketch is diagonal."""
     if isinstance(draw, DiagonalDraw):
-        x[draw.indices] -= factor * values
+        kept.add(x, draw.indices, values, -factor)
     else:
         x -= factor * values
 

@@ -26,7 +26,7 @@ from mast.methods.base import Method, State, descend
 from mast.methods.constants import gap_of, regime_of
 from mast.problem import AbstractProblem, Nodes, Problem
 from mast.randomness import Key, Purpose, whole
-from mast.sketches import DiagonalDraw, Draw, Sketch
+from mast.sketches import DiagonalDraw, Draw, Sketch, kept
 
 
 @dataclass
@@ -99,9 +99,14 @@ class Roster:
         return Key(self.seed, t, i if self.coupling == "disjoint" else i * self.stride)
 
 
-def message_to(x: Array, draw: Draw) -> Array:
-    """What the server sends: the values that the node's sketch keeps."""
-    return x[draw.indices] if isinstance(draw, DiagonalDraw) else x.copy()
+def message_to(x: Array, draw: Draw, out: Array | None = None) -> Array:
+    """What the server sends: the values that the node's sketch keeps, all of them if S is not diagonal."""
+    if isinstance(draw, DiagonalDraw):
+        return kept.gather(x, draw.indices, out)
+    if out is None:
+        return x.copy()
+    out[...] = x
+    return out
 
 
 def node_answer(
@@ -113,16 +118,24 @@ def node_answer(
     the draw keeps.
     """
     x = problem.shift.copy() if room is None else room
-    place = draw.indices if isinstance(draw, DiagonalDraw) else slice(None)
-    x[place] = values
-    total = np.zeros_like(values)
-    for _ in range(local_steps):
+    _put(x, draw, values)
+    total = np.zeros(0)
+    for step in range(local_steps):
         gradient = problem.objective.sketched_gradient(x, draw, problem.shift)
-        total += gradient
-        x[place] -= step_size * gradient
+        total = total + gradient if step else gradient
+        if step + 1 < local_steps:
+            descend(x, draw, gradient, step_size)
     if room is not None:
-        x[place] = problem.shift[place]
+        _put(room, draw, message_to(problem.shift, draw))
     return total
+
+
+def _put(x: Array, draw: Draw, values: Array) -> None:
+    """The values that the node got, where they belong."""
+    if isinstance(draw, DiagonalDraw):
+        kept.place(x, draw.indices, values)
+    else:
+        x[...] = values
 
 
 @dataclass

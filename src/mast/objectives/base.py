@@ -15,7 +15,7 @@ from mast import randomness
 from mast.arrays import Array, Indices, vector
 from mast.errors import ArgumentError, ConvergenceError
 from mast.randomness import Key
-from mast.sketches import DiagonalDraw, Draw
+from mast.sketches import DiagonalDraw, Draw, kept
 
 
 class Objective(ABC):
@@ -129,7 +129,7 @@ class Objective(ABC):
         For a diagonal draw these are its values on ``draw.indices``, all others being 0; for a
         general matrix the whole vector. With `rows`, f is the mean of those terms.
         """
-        y = shift + draw.apply(x - shift)
+        y = _sparsified(x, draw, shift)
         return _kept(draw, self.gradient(y) if rows is None else self.term_gradient(y, rows))
 
     def sketched_difference(
@@ -159,10 +159,17 @@ class Objective(ABC):
         return vector("x", x, self.dim, finite=False)
 
 
+def _sparsified(x: Array, draw: Draw, shift: Array) -> Array:
+    """v + S(x - v); of a diagonal S only the kept coordinates are computed."""
+    if isinstance(draw, DiagonalDraw):
+        return kept.sparsified(x, draw.indices, draw.scales, shift)
+    return shift + draw.apply(x - shift)
+
+
 def _kept(draw: Draw, gradient: Array) -> Array:
     """S' applied to a gradient: on the kept coordinates, if the draw has them."""
     if isinstance(draw, DiagonalDraw):
-        return draw.scales * gradient[draw.indices]
+        return kept.scaled(gradient, draw.indices, draw.scales)
     return draw.adjoint(gradient)
 
 
