@@ -1,6 +1,7 @@
 """The `mast` command: what it prints, and that bad input ends with code 2 and one line."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -44,6 +45,22 @@ def test_help(run, words):
     code, out, err = run(*words)
     assert (code, err) == (0, "")
     assert "Usage: mast" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["data", "fetch"], "A name that `mast data list` shows."),
+        (["predict"], "The folder that `mast train` wrote."),
+        (["evaluate"], "mast evaluate model a1a --draws 20\n"),
+    ],
+)
+def test_help_explains_arguments_and_keeps_the_lines_of_examples(run, words, said, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    _, out, _ = run(*words, "--help")
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", out)
+    assert said in re.sub(r" +\n", "\n", plain)
+    assert "\\b" not in plain
 
 
 def test_list(run):

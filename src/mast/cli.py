@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import click
 
@@ -23,7 +23,8 @@ from mast.errors import MastError
 with warnings.catch_warnings():  # Typer 0.20 imports two names that Click 8.5 calls deprecated
     warnings.simplefilter("ignore", DeprecationWarning)
     import typer
-    from typer.core import TyperGroup
+    from typer.core import TyperArgument, TyperGroup
+    from typer.models import ArgumentInfo
 
 
 class OneLineErrors(TyperGroup):
@@ -39,6 +40,7 @@ class OneLineErrors(TyperGroup):
         **extra: Any,
     ) -> Any:
         """Run the command; with `standalone_mode` (the default) this ends the process."""
+        explain_arguments(self)
         run = partial(super().main, args, prog_name, complete_var, False, windows_expand_args, **extra)
         if not standalone_mode:
             return run()
@@ -57,6 +59,19 @@ class OneLineErrors(TyperGroup):
         except click.Abort:
             sys.exit(130)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def explain_arguments(command: click.Command) -> None:
+    """Give arguments their help: Click 8.5 has a place for it, and clears what Typer 0.20 wrote there."""
+    for inner in command.commands.values() if isinstance(command, click.Group) else []:
+        explain_arguments(inner)
+    hints = get_type_hints(command.callback, include_extras=True) if command.callback else {}
+    for parameter in command.params:
+        if isinstance(parameter, TyperArgument) and parameter.help is None:
+            said = [
+                note.help for note in get_args(hints.get(parameter.name)) if isinstance(note, ArgumentInfo)
+            ]
+            parameter.help = next(iter(said), None)
 
 
 def _fail(message: str) -> None:
@@ -256,7 +271,7 @@ def train(
     data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a summary.")] = False,
 ) -> None:
-    r"""Train a linear model that keeps working when weights are pruned or features are missing.
+    """Train a linear model that keeps working when weights are pruned or features are missing.
 
     Numbers of a CSV file are standardised and its texts become categories; the features of one category
     live or die together. Missing values are allowed, but not in the target.
@@ -268,7 +283,7 @@ def train(
       mast train a1a --sketch bernoulli:0.5 --kappa 1000 --out model
       mast evaluate model a1a
       mast predict model a1a
-    """
+    """  # noqa: D301
     from mast.learn.commands import train
 
     with _working(f"training on {file}"):
@@ -302,14 +317,14 @@ def predict(
     data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of lines.")] = False,
 ) -> None:
-    r"""Predict, a line for each row of a file.
+    """Predict, a line for each row of a file.
 
     For example:
 
     \b
       mast train a1a --out model
       mast predict model a1a --proba
-    """
+    """  # noqa: D301
     from mast.learn.commands import predict
 
     with _working(f"predicting {file}"):
@@ -347,14 +362,14 @@ def evaluate(
     data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    r"""Score a model and its sparsified versions on a file, beside a plain model; write a picture of it.
+    """Score a model and its sparsified versions on a file, beside a plain model; write a picture of it.
 
     For example:
 
     \b
       mast train a1a --out model
       mast evaluate model a1a --draws 20
-    """
+    """  # noqa: D301
     from mast.learn.commands import evaluate
 
     picture = plot or (model if model.is_dir() else model.parent) / "evaluation.png"

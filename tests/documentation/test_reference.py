@@ -72,15 +72,38 @@ def test_every_path_in_the_reference_is_there():
         assert resolved(path) is not None
 
 
-def test_every_command_is_on_the_commands_page():
-    from mast.cli import app
+def commands_of(command: click.Command, spelled: str):
+    """Each command that does something, as it is spelled."""
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            yield from commands_of(inner, f"{spelled} {name}")
+    else:
+        yield spelled, command
+
+
+def test_every_command_and_option_is_on_the_commands_page():
+    """Each with the words of its help, in the section of its command, and nothing that is not there."""
+    from mast.cli import app, explain_arguments
 
     page = (DOCS / "reference" / "commands.md").read_text(encoding="utf-8")
-    commands = typer.main.get_command(app).commands
-    for name, command in commands.items():
-        inner = command.commands if isinstance(command, click.Group) else {}
-        for spelled in [f"mast {name} {sub}" for sub in inner] or [f"mast {name}"]:
-            assert f"`{spelled}`" in page, f"{spelled} is not on reference/commands.md"
+    whole = typer.main.get_command(app)
+    explain_arguments(whole)
+    sections = {text.partition("\n")[0]: text for text in page.split("\n## ")[1:]}
+    commands = dict(commands_of(whole, "mast"))
+    assert list(sections) == list(commands)
+    for spelled, command in commands.items():
+        assert f"`{spelled}`" in page, f"{spelled} is not in the table of reference/commands.md"
+        listed = dict(re.findall(r"^\| (`[^|]+`) \| (.+) \|$", sections[spelled], re.MULTILINE))
+        helps = {}
+        for parameter in command.params:
+            names = [*parameter.opts, *parameter.secondary_opts]
+            if isinstance(parameter, click.Argument):
+                names = [parameter.name.upper()]
+            helps[", ".join(f"`{name}`" for name in names)] = parameter.help
+        assert list(listed) == list(helps), spelled
+        for name, text in helps.items():
+            assert text, f"{spelled}: {name} has no help"
+            assert listed[name].startswith(text), f"{spelled}: {name}"
 
 
 def rooms_module():
