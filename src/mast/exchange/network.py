@@ -26,6 +26,7 @@ from mast.exchange.vectors import Layout
 from mast.exchange.weights import Weights, WeightsPart
 from mast.nn.structure.sketches import Structured
 from mast.randomness import Key, Purpose
+from mast.sketches import Sketch
 
 Loss = Callable[[nn.Module, Any], Tensor]  #: of a model and a batch
 Batches = Callable[[Key], Any]  #: the batch that a key names
@@ -63,7 +64,7 @@ class NetworkWorker(Worker):
     Parameters
     ----------
     capacity
-        What the node can hold: see `capacity_of`.
+        What the node can hold: ``neurons:0.25``, ``bernoulli:0.5``, or what `capacity_of` makes.
     model
         The architecture. Its trainable parameters are overwritten by what the node is sent; for whole
         units (`neurons:...`) they are not used at all, and it may be on the meta device.
@@ -77,7 +78,7 @@ class NetworkWorker(Worker):
 
     def __init__(
         self,
-        capacity: Capacity,
+        capacity: Capacity | Sketch | str,
         model: nn.Module,
         loss: Loss,
         batches: Batches,
@@ -85,6 +86,8 @@ class NetworkWorker(Worker):
         shift: Values | None = None,
         run: int = 0,
     ) -> None:
+        if not isinstance(capacity, Capacity):
+            capacity = capacity_of(model, capacity)
         super().__init__(capacity, run)
         self.model, self.loss, self.batches = model, loss, batches
         self.held: Held
@@ -142,7 +145,7 @@ class WholeModel(Held):
         """The node's model, filled."""
         part.fill(self.parameters, values, self.shift)
         self.model.zero_grad(set_to_none=True)
-        return self.model
+        return self.model.train()  # whatever was done with it between two messages
 
     def collect(self, part: WeightsPart, module: nn.Module, out: Values) -> None:
         """From the parameters' gradients."""

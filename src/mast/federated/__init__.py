@@ -5,10 +5,13 @@ The method is `mast.methods.distributed`, the messages and the work of server an
 SuperNodes) alike. A client is known by its ``partition-id``, because Flower's node ids are random.
 
 =============================  =============================================================================
+`server_for`                   where to start, and what each client can hold
 `MastStrategy`                 a strategy of `flwr.serverapp`: another submodel for each client, sums by
                                coordinate with unbiased weights, atomic checkpoints, finite timeouts
-`client`                       the ClientApp around a worker: a linear `mast.Problem`, a network with a loss,
-                               or any function that trains a small `nn.Module` (`mast.federated.training`)
+`client`                       the ClientApp around a worker:
+`ProblemWorker`                a linear `mast.Problem`,
+`NetworkWorker`                a network with a loss,
+`TrainingWorker`               or any function that trains a small `nn.Module`
 `Dropouts`                     the weights of answers when clients drop out
 `LocalGrid`                    a federation in one process, for tests and for a first try
 `Report`                       who got how many bytes, and the score of each client's submodel; a plot
@@ -22,10 +25,42 @@ try:
 except ImportError as error:
     raise ImportError('mast.federated needs Flower: pip install "mast-train[federated]"') from error
 
+from typing import TYPE_CHECKING, Any
+
+from mast.exchange import ProblemWorker
 from mast.federated.clients import Client, client
 from mast.federated.dropouts import Dropouts
 from mast.federated.here import LocalGrid
 from mast.federated.report import Report
+from mast.federated.setting_up import server_for
 from mast.federated.strategy import MastStrategy
 
-__all__ = ["Client", "Dropouts", "LocalGrid", "MastStrategy", "Report", "client"]
+if TYPE_CHECKING:
+    from mast.exchange.network import NetworkWorker
+    from mast.federated.training import TrainingWorker
+
+__all__ = [
+    "Client",
+    "Dropouts",
+    "LocalGrid",
+    "MastStrategy",
+    "NetworkWorker",
+    "ProblemWorker",
+    "Report",
+    "TrainingWorker",
+    "client",
+    "server_for",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Workers of networks, imported when first used: clients of linear models do not wait for torch."""
+    if name == "NetworkWorker":
+        from mast.exchange.network import NetworkWorker
+
+        return NetworkWorker
+    if name == "TrainingWorker":
+        from mast.federated.training import TrainingWorker
+
+        return TrainingWorker
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -31,12 +31,15 @@ class Row:
         )
 
 
+CLIENTS = ("down", "up", "values", "messages", "replies", "answers")  # one number for each client
+
+
 @dataclass
 class Accounts:
     """Sums over the whole run, also over restarts.
 
     >>> accounts = Accounts.empty(2)
-    >>> accounts.sent_to(0, 100)
+    >>> accounts.sent_to(0, 100, 80)
     >>> accounts.came_from(0, 90, {"loss": 0.5})
     >>> accounts.close(1, 2.0, invited=2, answered=[0], busy=1.0)
     >>> accounts.rows[-1].text()
@@ -47,27 +50,31 @@ class Accounts:
 
     down: list[int]  # bytes of the records to each client
     up: list[int]
+    values: list[int]  # bytes of the values of the model to each client
     messages: list[int]  # how many each client got
-    answers: list[int]  # and how many of its answers counted
+    replies: list[int]  # how many of its answers came
+    answers: list[int]  # and how many of these counted
     rows: list[Row] = field(default_factory=list)
-    _down: int = 0  # of this round
-    _up: int = 0
-    _said: list[Mapping[str, float]] = field(default_factory=list)
+    _down: int = field(default=0, init=False)  # of this round
+    _up: int = field(default=0, init=False)
+    _said: list[Mapping[str, float]] = field(default_factory=list, init=False)
 
     @classmethod
     def empty(cls, nodes: int) -> Accounts:
         """Nothing yet."""
-        return cls([0] * nodes, [0] * nodes, [0] * nodes, [0] * nodes)
+        return cls(**{name: [0] * nodes for name in CLIENTS}, rows=[])
 
-    def sent_to(self, node: int, size: int) -> None:
-        """A message went to a client."""
+    def sent_to(self, node: int, size: int, values: int) -> None:
+        """A message of this size, with so many bytes of values, went to a client."""
         self.down[node] += size
+        self.values[node] += values
         self.messages[node] += 1
         self._down += size
 
     def came_from(self, node: int, size: int, metrics: Mapping[str, float]) -> None:
         """An answer came."""
         self.up[node] += size
+        self.replies[node] += 1
         self._up += size
         if metrics:
             self._said.append(metrics)
@@ -91,19 +98,13 @@ class Accounts:
 
     def to_json(self) -> dict[str, Any]:
         """For a checkpoint."""
-        return {
-            "down": self.down,
-            "up": self.up,
-            "messages": self.messages,
-            "answers": self.answers,
-            "rows": [asdict(row) for row in self.rows],
-        }
+        own = {name: getattr(self, name) for name in CLIENTS}
+        return own | {"rows": [asdict(row) for row in self.rows]}
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Accounts:
         """From a checkpoint."""
-        rows = [Row(**row) for row in said["rows"]]
-        return cls(said["down"], said["up"], said["messages"], said["answers"], rows)
+        return cls(**{name: said[name] for name in CLIENTS}, rows=[Row(**row) for row in said["rows"]])
 
 
 def means_of(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:

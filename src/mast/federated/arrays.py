@@ -9,6 +9,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from mast.errors import ArgumentError
+from mast.exchange import Server
 from mast.exchange.messages import Values
 
 Shapes = Mapping[str, tuple[int, ...]]  #: of the pieces of x, in their order
@@ -23,6 +24,12 @@ def checked_shapes(shapes: Mapping[str, object] | None, size: int) -> dict[str, 
     if total != size:
         raise ArgumentError(f"the shapes hold {total} numbers, x has {size}")
     return whole
+
+
+def shapes_of(server: Server) -> Mapping[str, object] | None:
+    """Those of the parameters, if the server's model is a network."""
+    layout = getattr(server.capacities[0], "layout", None)
+    return None if layout is None else dict(layout.shapes)
 
 
 def record_of(x: Values, shapes: Shapes) -> ArrayRecord:

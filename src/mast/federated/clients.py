@@ -7,7 +7,7 @@ checks what comes, lets it train, and sends values back.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from mast.errors import ArgumentError, NoGuaranteeError
 from mast.exchange import CoordinatesPart, Part, ProblemWorker, Worker
 from mast.exchange.messages import Values
 from mast.federated.records import CONFIG, METRICS, PARTITION, metric_record, pack, unpack
+from mast.sketches import DiagonalDraw
 
 Evaluate = Callable[[Any], Mapping[str, float]]  #: of a submodel: a vector, or a module
 Make = Callable[[Context], "Worker | Client"]  #: how the client of a context is made
@@ -29,11 +30,13 @@ class Client:
     """A worker, and how to score a submodel on the client's own data.
 
     `evaluate` gets the vector v + S(x - v) of a linear model, or the `nn.Module` in evaluation mode, and
-    returns numbers by name; the strategy shows their means by capacity.
+    returns numbers by name; the strategy shows their means by capacity. `calibrate` has batches from which
+    BatchNorm layers take their statistics anew, for each submodel (`mast.nn.recalibrate`).
     """
 
     worker: Worker
     evaluate: Evaluate | None = None
+    calibrate: Sequence[Any] | None = None
 
 
 def client(make: Make, *, mods: list[Any] | None = None) -> ClientApp:
@@ -130,11 +133,11 @@ def evaluated(own: Client, part: Part, values: Values) -> Mapping[str, float]:
         assert isinstance(part, CoordinatesPart)
         problem = own.worker.problem
         x = problem.shift.copy()
-        x[part.place] = values
+        x[part.draw.indices if isinstance(part.draw, DiagonalDraw) else slice(None)] = values
         return own.evaluate(problem.sparsified(x, part.draw))
     from mast.federated.training import evaluate_network
 
-    return evaluate_network(own.worker, own.evaluate, part, values)
+    return evaluate_network(own.worker, own.evaluate, own.calibrate, part, values)
 
 
 def client_of(make: Make, context: Context) -> Client:

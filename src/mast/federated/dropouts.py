@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +78,10 @@ class Dropouts:
             factor = len(roster) / len(answered) if answered else 0.0
             return {node: roster[node] * factor for node in answered}
         return {node: roster[node] / float(self.rates[node]) for node in answered}
+
+    def tells(self, invited: Collection[Any], answered: Collection[Any]) -> bool:
+        """Whether the round's sum estimates the gradient: with unknown rates, no answers tell nothing."""
+        return self.rates is not None or bool(answered) or not invited
 
     @property
     def label(self) -> str:

@@ -52,8 +52,10 @@ def _decoded(name: str, array: Array) -> Message:
         raise DataError(f"the message {name!r} is no vector of bytes: {array.dtype}, shape {array.shape}")
     try:
         raw = array.numpy()
-    except (ValueError, OSError, EOFError, TypeError) as error:
+    except Exception as error:  # NumPy's reader raises whatever the bytes make it stumble over
         raise DataError(f"the message {name!r} cannot be read: {error}") from error
+    if not isinstance(raw, np.ndarray) or raw.dtype != np.uint8 or raw.ndim != 1:
+        raise DataError(f"the message {name!r} says that it is a vector of bytes, and holds something else")
     return Message.decode(np.ascontiguousarray(raw))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,14 @@ class Report:
 
     >>> accounts = Accounts.empty(2)
     >>> for node in (0, 1):
-    ...     accounts.sent_to(node, 100 + node)
+    ...     accounts.sent_to(node, 100 + node, 80)
     ...     accounts.came_from(node, 90, {})
     >>> accounts.close(1, 2.0, invited=2, answered=[0, 1], busy=1.0)
     >>> report = Report(["a", "b"], 400, accounts, {0: [{"accuracy": 0.5}, {"accuracy": 0.7}], 1: []})
     >>> print(report.text())
     client  capacity  answers  bytes down a round  bytes up a round  share of the model  accuracy
-    0       a               1                 100                90                0.25       0.6
-    1       b               1                 101                90              0.2525
+    0       a               1                 100                90                 0.2       0.6
+    1       b               1                 101                90                 0.2
     """
 
     capacities: list[str]
@@ -41,9 +42,9 @@ class Report:
                 "capacity": capacity,
                 "answers": a.answers[node],
                 "bytes down a round": round(a.down[node] / max(1, a.messages[node])),
-                "bytes up a round": round(a.up[node] / max(1, a.answers[node])),
+                "bytes up a round": round(a.up[node] / max(1, a.replies[node])),
+                "share of the model": round(a.values[node] / max(1, a.messages[node]) / self.full, 4),
             }
-            row["share of the model"] = round(row["bytes down a round"] / self.full, 4)
             rows.append(row | means_of(self.scores.get(node, [])))
         return rows
 
@@ -66,8 +67,9 @@ class Report:
         """The clients' table, for a terminal."""
         return table(self.clients())
 
-    def save(self, folder: Path) -> Path:
+    def save(self, folder: str | Path) -> Path:
         """Write ``report.json`` and, if matplotlib is there, ``report.png``; returns the first."""
+        folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         content = {
             "full model, bytes": self.full,
@@ -76,13 +78,22 @@ class Report:
             "rounds": self.rounds(),
         }
         path = folder / "report.json"
-        files.write(path, json.dumps(content, indent=1).encode())
+        files.write(path, json.dumps(_plain(content), indent=1, allow_nan=False).encode())
         try:
             from mast.federated.picture import draw
         except ImportError:  # the extra `plots` is not installed
             return path
         draw(self, folder / "report.png")
         return path
+
+
+def _plain(content: Any) -> Any:
+    """The same without NaN and infinity, which JSON does not know: null stands for them."""
+    if isinstance(content, dict):
+        return {name: _plain(value) for name, value in content.items()}
+    if isinstance(content, list):
+        return [_plain(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def table(rows: list[dict[str, Any]]) -> str:

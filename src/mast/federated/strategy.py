@@ -22,13 +22,13 @@ from mast import files, locks
 from mast.errors import CheckpointError
 from mast.exchange import Server
 from mast.federated.accounts import Accounts
-from mast.federated.answers import valid_answers
-from mast.federated.arrays import checked_shapes, record_of, vector_of
+from mast.federated.answers import longest, valid_answers
+from mast.federated.arrays import checked_shapes, record_of, shapes_of, vector_of
 from mast.federated.carrying import checked_seconds, send
 from mast.federated.dropouts import Dropouts
 from mast.federated.records import pack, payload
 from mast.federated.report import Report
-from mast.federated.roll import RollCall
+from mast.federated.roll import NoClientsError, RollCall
 from mast.federated.scoring import Scores, submodel
 from mast.randomness import whole
 
@@ -50,8 +50,8 @@ class MastStrategy(Strategy):
         A file, written after every `checkpoint_every` rounds and at the end. If it exists, the run
         goes on from it: rounds are counted over the whole run, so no draw is repeated.
     shapes
-        Names and shapes of the pieces of x in `Result.arrays`, such as ``Layout(model).shapes``; by
-        default there is one array, "x".
+        Names and shapes of the pieces of x in `Result.arrays`; by default those of the network's
+        parameters, or one array, "x".
     gathering
         Seconds to wait for all clients at the start, and for any client if everybody is gone.
     least
@@ -77,7 +77,7 @@ class MastStrategy(Strategy):
     ) -> None:
         self.server = server
         self.dropouts = Dropouts(answering, server.roster.nodes)
-        self.shapes = checked_shapes(shapes, server.x.size)
+        self.shapes = checked_shapes(shapes_of(server) if shapes is None else shapes, server.x.size)
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.checkpoint_every = max(1, whole("checkpoint_every", checkpoint_every))
         self.evaluate_every = whole("evaluate_every", evaluate_every)
@@ -126,9 +126,17 @@ class MastStrategy(Strategy):
             self.save()
             result.arrays = self.arrays()
             if not self.server.diverged and self.server.t not in result.evaluate_metrics_clientapp:
-                metrics = self._evaluate(grid, evaluate_config)
+                metrics = self._last_scores(grid, evaluate_config)
                 _keep(result.evaluate_metrics_clientapp, self.server.t, metrics)
         return result
+
+    def _last_scores(self, grid: Grid, config: ConfigRecord) -> MetricRecord | None:
+        """Of the trained model, which stays as it is if nobody is left to score it."""
+        try:
+            return self._evaluate(grid, config)
+        except NoClientsError as error:
+            log(WARNING, "The model is trained, but was not scored: %s", error)
+            return None
 
     def _round(
         self,
@@ -153,6 +161,7 @@ class MastStrategy(Strategy):
         if self.checkpoint is None:
             yield
             return
+        self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
         with locks.exclusive(self.checkpoint):
             files.clear_leftovers(self.checkpoint.parent, self.checkpoint.name)
             self.resume()  # another process may have gone on in the meantime
@@ -174,8 +183,9 @@ class MastStrategy(Strategy):
         messages = []
         for node, _ in self._invited:
             if node in self._where:
-                records = pack(server.message(node), config=config)
-                self.accounts.sent_to(node, payload(records))
+                message = server.message(node)
+                records = pack(message, config=config)
+                self.accounts.sent_to(node, payload(records), message.values.nbytes)
                 messages.append(self._addressed(records, node, MessageType.TRAIN))
         return messages
 
@@ -197,17 +207,18 @@ class MastStrategy(Strategy):
 
     def _aggregated(self, replies: Iterable[Message]) -> MetricRecord:
         server = self.server
-        answers = valid_answers(replies, server, self._where, self.accounts)
+        invited = {node for node, _ in self._invited}
+        answers = valid_answers(replies, server, self._where, invited, self.accounts)
         weights = self.dropouts.weights(self._invited, sorted(answers))
         for node in sorted(answers):  # the order of sums: ascending partitions
             server.absorb(answers[node], weights[node])
-        server.close()
+        server.close(step=self.dropouts.tells(self._invited, answers))
         self.accounts.close(
             server.t,
             time.perf_counter() - self._begun,
             invited=len(self._invited),
             answered=sorted(answers),
-            busy=max((answer.header.seconds for answer in answers.values()), default=0.0),
+            busy=longest(answers.values()),
         )
         if server.t % self.checkpoint_every == 0:
             self.save()

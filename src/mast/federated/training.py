@@ -8,21 +8,26 @@ steps, momentum, Adam, another rate) it is a pseudo-gradient, as in FedAvg, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from logging import WARNING
 from typing import Any
 
 import numpy as np
 import torch
+from flwr.supercore import log
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from mast.errors import ArgumentError
 from mast.exchange import Capacity, Header, Part, Worker
 from mast.exchange.messages import Values
 from mast.exchange.network import NetworkWorker, torch_seeded
 from mast.exchange.weights import WeightsPart
+from mast.nn.submodels import recalibrate
 from mast.randomness import Key
+from mast.sketches import Sketch
 
 
 @dataclass(frozen=True)
@@ -47,16 +52,22 @@ Train = Callable[[nn.Module, Assignment], "Mapping[str, float] | None"]  #: trai
 class TrainingWorker(NetworkWorker):
     """A client that trains its submodel with a function of the user's.
 
+    Only trainable parameters travel. Those that are frozen in `model`, and buffers, are the client's own:
+    statistics of BatchNorm belong to one draw, so `Client(..., calibrate=)` takes them anew for each score.
+
     Parameters
     ----------
-    capacity, model, shift, run
-        As for `mast.exchange.network.NetworkWorker`.
+    capacity
+        What the client can hold: ``neurons:0.25``, ``bernoulli:0.5``, a sketch, or a `Capacity`.
+    model
+        The architecture; its trainable parameters are overwritten by what the client is sent.
     train
         ``train(model, assignment)`` trains the model in place; numbers that it returns by name are
         shown by the strategy. torch's generator is seeded by the round and the client while it runs.
+    shift, run
+        As for `mast.exchange.network.NetworkWorker`.
 
     >>> from mast.exchange import Kind, Message
-    >>> from mast.exchange.network import capacity_of
     >>> def train(model, assignment):
     ...     optimizer = torch.optim.SGD(model.parameters(), lr=assignment.step_size)
     ...     loss = (model(torch.ones(1, 2)) ** 2).sum() / 2
@@ -64,7 +75,7 @@ class TrainingWorker(NetworkWorker):
     ...     optimizer.step()
     ...     return {"loss": loss.item()}
     >>> model = nn.Linear(2, 1, bias=False)
-    >>> worker = TrainingWorker(capacity_of(model, "identity"), model, train)
+    >>> worker = TrainingWorker("identity", model, train)
     >>> header = Header(Kind.VALUES, 0, Key(0), 2, np.dtype("f4"), step_size=0.25)
     >>> worker.answer(Message.of(header, [1.0, 2.0])).values, worker.metrics
     (array([3., 3.], dtype=float32), {'loss': 4.5})
@@ -72,7 +83,7 @@ class TrainingWorker(NetworkWorker):
 
     def __init__(
         self,
-        capacity: Capacity,
+        capacity: Capacity | Sketch | str,
         model: nn.Module,
         train: Train,
         *,
@@ -94,8 +105,12 @@ class TrainingWorker(NetworkWorker):
         module = self.held.module(part, values.copy())
         trained = [p for p in module.parameters() if p.requires_grad]
         before = [p.detach().clone() for p in trained]
-        with torch_seeded(task.key(0)), only_kept(part, module):
-            self.metrics = dict(self.train(module, task) or {})
+        try:
+            with torch_seeded(task.key(0)), only_kept(part, module):
+                self.metrics = dict(self.train(module, task) or {})
+        finally:  # the function may have frozen layers; the next round's may not want that
+            for p in trained:
+                p.requires_grad_(True)
         with torch.no_grad():
             for p, old in zip(trained, before, strict=True):
                 p.grad = (old - p) / header.step_size
@@ -122,18 +137,32 @@ def only_kept(part: Part, module: nn.Module) -> Iterator[None]:
 
 
 def evaluate_network(
-    worker: Worker, evaluate: Callable[[Any], Mapping[str, float]], part: Part, values: Values
+    worker: Worker,
+    evaluate: Callable[[Any], Mapping[str, float]],
+    calibrate: Iterable[Any] | None,
+    part: Part,
+    values: Values,
 ) -> Mapping[str, float]:
     """A client's score of a submodel, in evaluation mode."""
     if not isinstance(worker, NetworkWorker):
         raise ArgumentError(f"{type(worker).__name__} has no submodels that could be scored")
     module = worker.held.module(part, values.copy())
+    if calibrate is not None:
+        recalibrate(module, calibrate)
+    elif any(isinstance(m, _BatchNorm) and m.track_running_stats for m in module.modules()):
+        log(WARNING, STALE)
     module.eval()
     try:
         with torch.no_grad():
             return evaluate(module)
     finally:
         module.train()
+
+
+STALE = (
+    "The model has BatchNorm, whose statistics do not travel: this submodel is scored with those of other "
+    "draws, or of a new layer. Client(worker, evaluate, calibrate=batches) takes them anew for each draw"
+)
 
 
 def _no_loss(model: nn.Module, batch: Any) -> Tensor:

@@ -1,0 +1,64 @@
+"""The server of a federation from a model and a few words: what most users need of `mast.exchange`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mast.exchange import Capacity, Coordinates, Roster, Server, parse_sketch, stride_of
+from mast.sketches import Sketch
+
+
+def server_for(
+    model: Any,
+    capacities: Sequence[Capacity | Sketch | str],
+    *,
+    step_size: float,
+    seed: int = 0,
+    coupling: str = "independent",
+    participation: Any = 1.0,
+    participants: int | None = None,
+    **options: Any,
+) -> Server:
+    """The server of a federation: where to start, and what each client can hold.
+
+    Parameters
+    ----------
+    model
+        An `nn.Module`, whose trainable parameters are the start; or a vector, for a linear model.
+    capacities
+        One for each partition: text (``neurons:0.25``, ``bernoulli:0.5``), a sketch, or a `Capacity`.
+    seed, coupling, participation, participants
+        Who takes part in a round and draws what: `mast.exchange.Roster`.
+    step_size, **options
+        Those of `mast.exchange.Server`: `optimizer`, `local_steps`, `local_step_size`, `wire`, `run`.
+
+    >>> server = server_for(np.zeros(10), ["bernoulli:0.9", "permk:2"], step_size=0.1)
+    >>> server.capacities[1].label
+    'PermK(2, seed=0): keeps 50 %, one of 2 blocks'
+    """
+    x0, held = _start(model, capacities)
+    roster = Roster(
+        seed, len(held), stride_of(held), coupling, participation=participation, participants=participants
+    )
+    return Server(x0, held, roster, step_size=step_size, **options)
+
+
+def _start(model: Any, capacities: Sequence[Any]) -> tuple[Any, list[Capacity]]:
+    """The vector x and every client's capacity."""
+    if hasattr(model, "named_parameters"):
+        from mast.exchange.network import capacity_of
+        from mast.exchange.vectors import Layout
+
+        held = [own if isinstance(own, Capacity) else capacity_of(model, own) for own in capacities]
+        return Layout(model).read(model), held
+    x0 = np.asarray(model)
+    return x0, [_of_vector(own, x0.size) for own in capacities]
+
+
+def _of_vector(own: Any, dim: int) -> Capacity:
+    if isinstance(own, Capacity):
+        return own
+    return Coordinates(own if isinstance(own, Sketch) else parse_sketch(own), dim)
