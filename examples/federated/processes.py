@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from types import TracebackType
 
+# Looked up here, because a process that was just forked should do as little as possible.
+PRCTL = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
 GRACE = 8.0  # seconds between asking a process to end and ending it
 
 
@@ -24,10 +28,20 @@ class Processes:
         """Start a process; what it says goes to a file of its name."""
         with (self.logs / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                command, env=self.environment, stdout=log, stderr=log, start_new_session=True
+                command,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=end_with_parent,
             )
         self.started[name] = process
         return process
+
+    def last_words(self, name: str, lines: int = 20) -> str:
+        """The end of what a process said."""
+        said = (self.logs / f"{name}.log").read_text(errors="replace").splitlines()
+        return "\n".join(said[-lines:])
 
     def __enter__(self) -> Processes:
         return self
@@ -36,9 +50,11 @@ class Processes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop(*reversed(self.started))
-        for pid, birth in self.strays().items():  # children of processes that had ended by themselves
+        strays = self.strays()  # children of processes that had ended by themselves
+        for pid, birth in strays.items():
             if alive(pid, birth):
                 send(pid, signal.SIGKILL)
+        gone(strays)
 
     def strays(self) -> dict[int, str]:
         """Processes that have the home of these in their environment: whoever started them, they are ours."""
@@ -63,7 +79,8 @@ class Processes:
             if alive(pid, birth):
                 send(pid, signal.SIGKILL)
         for process in chosen:
-            process.wait(timeout=GRACE)
+            process.wait(timeout=10 * GRACE)
+        gone(family)
 
 
 def descendants(pid: int) -> dict[int, str]:
@@ -82,6 +99,39 @@ def descendants(pid: int) -> dict[int, str]:
             found[one] = births[one]
         left += parents.get(one, [])
     return found
+
+
+def gone(family: dict[int, str]) -> None:
+    """Wait until killed processes have ended, and take leave of those that this process has adopted."""
+    deadline = time.monotonic() + 10 * GRACE
+    while any(alive(pid, birth) for pid, birth in family.items()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for pid in family:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def adopt_orphans() -> None:
+    """On Linux: children of children that ended are this process' own, and none is left as a zombie."""
+    linux_only(36, 1)  # PR_SET_CHILD_SUBREAPER
+
+
+def bury_orphans() -> None:
+    """Take leave of all that have ended: for a process that waits for no other child."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def end_with_parent() -> None:
+    """On Linux, in a new process: ask it to end if the one that started it dies, even by SIGKILL."""
+    linux_only(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def linux_only(option: int, value: int) -> None:
+    """Set an option of the process, where the system has such options."""
+    if PRCTL is not None:
+        PRCTL(option, value, 0, 0, 0)
 
 
 def alive(pid: int, birth: str) -> bool:

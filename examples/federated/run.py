@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 
 from certificates import make
-from processes import Processes
+from processes import Processes, adopt_orphans, bury_orphans
 
 APP = Path(__file__).parent
 QUIET = {
@@ -35,8 +35,12 @@ QUIET = {
     # Everything is installed already; without this, `flwr run` makes a fresh environment from an index.
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",  # Ray lets clients wait for everything else that a busy machine does
     "RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES": str(200 * 2**20),
 }
+
+
+STARTING = 180.0  # seconds that the SuperLink may take, and every command of Flower's
 
 
 class Federation:
@@ -86,10 +90,10 @@ class Federation:
             authority, server, key = map(str, self.certificates)
             command += ["--ssl-ca-certfile", authority, "--ssl-certfile", server, "--ssl-keyfile", key]
         process = self.processes.start("superlink", *command, *["--simulation"] * self.simulation)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + STARTING
         while not listens(self.port):
             if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the SuperLink did not start; see {self.home / 'superlink.log'}")
+                raise RuntimeError(f"the SuperLink did not start:\n{self.processes.last_words('superlink')}")
             time.sleep(0.1)
 
     def start_node(self, partition: int) -> None:
@@ -105,17 +109,24 @@ class Federation:
             "--node-config", f"partition-id={partition} num-partitions={self.nodes}",
         )  # fmt: skip
 
-    def flwr(self, *arguments: str, timeout: float = 120.0) -> str:
-        """A command of Flower's; what it prints."""
+    def flwr(self, *arguments: str, timeout: float = STARTING, shown: bool = False) -> str:
+        """A command of Flower's; what it prints, unless it is shown."""
+        pipe = None if shown else subprocess.PIPE
         try:
             done = subprocess.run(
-                ["flwr", *arguments], env=self.environment, capture_output=True, text=True, timeout=timeout
+                ["flwr", *arguments],
+                env=self.environment,
+                stdout=pipe,
+                stderr=pipe,
+                text=True,
+                timeout=timeout,
             )
         except subprocess.TimeoutExpired:
             raise RuntimeError(f"flwr {' '.join(arguments)} took longer than {timeout:.0f} s") from None
         if done.returncode:
-            raise RuntimeError(f"flwr {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
-        return done.stdout
+            said = f":\n{done.stdout or ''}{done.stderr or ''}"
+            raise RuntimeError(f"flwr {' '.join(arguments)} failed{'' if shown else said}")
+        return done.stdout or ""
 
     def submit(self, run_config: str) -> str:
         """Hand the app to the SuperLink; the number of the run."""
@@ -141,17 +152,18 @@ class Federation:
         runs = last_json(self.flwr("ls", "here", "--format", "json"))["runs"]
         return next(row for row in runs if row["run-id"] == run)
 
-    def wait(self, run: str, timeout: float) -> dict[str, object]:
+    def wait(self, run: str, timeout: float, *, shown: bool = False) -> dict[str, object]:
         """Wait until a run is finished; its log streams until then, which costs less than asking often."""
         deadline = time.monotonic() + timeout
         while True:
             with suppress(RuntimeError):
-                self.flwr("log", run, "here", "--stream", timeout=max(1.0, deadline - time.monotonic()))
+                left = max(1.0, deadline - time.monotonic())
+                self.flwr("log", run, "here", "--stream", timeout=left, shown=shown)
             status = self.status(run)
             if str(status["status"]).startswith("finished"):
                 return status
             if time.monotonic() > deadline:
-                raise TimeoutError(f"run {run} did not finish within {timeout:g} s; see {self.home}")
+                raise TimeoutError(f"run {run} did not finish within {timeout:g} s (--timeout)")
             time.sleep(1.0)
 
     def log(self, run: str) -> str:
@@ -191,7 +203,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="folder for checkpoint, model, report and plot")
     parser.add_argument("--tls", action="store_true", help="make certificates and encrypt all connections")
     parser.add_argument(
-        "--timeout", type=float, default=600.0, help="seconds for the whole run (default: 600)"
+        "--timeout", type=float, default=3600.0, help="seconds for the whole run (default: 3600)"
     )
     return parser.parse_args()
 
@@ -199,6 +211,8 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     asked = arguments()
     signal.signal(signal.SIGTERM, interrupted)
+    signal.signal(signal.SIGHUP, interrupted)
+    adopt_orphans()
     run_config = asked.run_config
     if asked.out is not None:
         asked.out.mkdir(parents=True, exist_ok=True)
@@ -207,12 +221,19 @@ def main() -> int:
     try:
         simulation = asked.engine == "simulation"
         with Federation(home, asked.nodes, simulation=simulation, tls=asked.tls) as federation:
+            print("Started; Ctrl-C stops all of it.", flush=True)
             run = federation.submit(run_config)
-            status = federation.wait(run, asked.timeout)
-            print(federation.log(run))
+            status = federation.wait(run, asked.timeout, shown=True)
             print(f"{status['status']}, {status['status-details']}; traffic: {status['network-traffic']}")
         return 0 if status["status"] == "finished:completed" else 1
+    except (RuntimeError, TimeoutError) as error:
+        print(f"{error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Interrupted; everything is stopped.", file=sys.stderr)
+        return 130
     finally:
+        bury_orphans()
         shutil.rmtree(home, ignore_errors=True)
 
 

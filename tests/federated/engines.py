@@ -70,7 +70,7 @@ def rounds_done(checkpoint: Path) -> int:
     return int(files.load(checkpoint)[0]["round"]) if checkpoint.exists() else 0
 
 
-def wait_for_round(checkpoint: Path, t: int, patience: float = 240.0) -> None:
+def wait_for_round(checkpoint: Path, t: int, patience: float = 600.0) -> None:
     """Wait until a run has done so many rounds."""
     deadline = time.monotonic() + patience
     while rounds_done(checkpoint) < t:

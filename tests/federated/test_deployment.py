@@ -13,7 +13,8 @@ from mast.federated.accounts import Accounts
 
 TWO = {"nodes": 2, "capacities": "bernoulli:0.5 permk:4"}
 STEP = 0.05
-WORDS = f'capacities="{TWO["capacities"]}" step-size={STEP} draws=0 gathering=120.0'
+# Times are the most that is waited, for machines that are busy with other things.
+WORDS = f'capacities="{TWO["capacities"]}" step-size={STEP} draws=0 gathering=300.0 timeout=300.0'
 
 
 def accounts(checkpoint) -> Accounts:
@@ -21,14 +22,17 @@ def accounts(checkpoint) -> Accounts:
 
 
 def test_a_supernode_killed_in_a_round(tmp_path):
-    """The federation goes on without it, in the same run; before that it gives the bits of one process."""
+    """The federation goes on without it, in the same run; before that it gives the bits of one process.
+
+    Flower misses its heartbeat after a minute, and its round ends then.
+    """
     checkpoint = tmp_path / "checkpoint.mast"
     with federation(2, simulation=False) as made:
-        run = made.submit(f'{WORDS} rounds=3 timeout=40.0 out="{tmp_path}"')
+        run = made.submit(f'{WORDS} rounds=3 out="{tmp_path}"')
         wait_for_round(checkpoint, 1)
         one = files.load(checkpoint)
         made.processes.stop("supernode-1", hard=True)
-        status = made.wait(run, timeout=300)
+        status = made.wait(run, timeout=900)
         assert status["status"] == "finished:completed", made.log(run)
     rows = accounts(checkpoint).rows
     assert [row.round for row in rows] == [1, 2, 3]
@@ -42,7 +46,7 @@ def test_a_supernode_killed_in_a_round(tmp_path):
 def test_a_server_killed_and_restarted(tmp_path):
     """SuperLink and ServerApp die; a new SuperLink and the same command end with the undisturbed bits."""
     checkpoint = tmp_path / "checkpoint.mast"
-    words = f'{WORDS} timeout=120.0 rounds=4 out="{tmp_path}"'
+    words = f'{WORDS} rounds=4 out="{tmp_path}"'
     with federation(2, simulation=False) as made:
         made.submit(words)
         wait_for_round(checkpoint, 2)
@@ -50,7 +54,7 @@ def test_a_server_killed_and_restarted(tmp_path):
         assert rounds_done(checkpoint) in (2, 3)
         made.start_link()
         run = made.submit(words)
-        status = made.wait(run, timeout=400)
+        status = made.wait(run, timeout=900)
         assert status["status"] == "finished:completed", made.log(run)
     _, arrays = files.load(checkpoint)
     assert [row.answered for row in accounts(checkpoint).rows] == [2] * 4
@@ -61,8 +65,8 @@ def test_a_server_killed_and_restarted(tmp_path):
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
 def test_all_of_it_with_tls(tmp_path):
     with federation(2, simulation=False, tls=True) as made:
-        run = made.submit(f'{WORDS} timeout=120.0 rounds=1 out="{tmp_path}"')
-        status = made.wait(run, timeout=300)
+        run = made.submit(f'{WORDS} rounds=1 out="{tmp_path}"')
+        status = made.wait(run, timeout=900)
         assert status["status"] == "finished:completed", made.log(run)
     _, arrays = files.load(tmp_path / "checkpoint.mast")
     np.testing.assert_array_equal(arrays["x"], expected(TWO, 1, STEP))

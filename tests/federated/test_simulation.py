@@ -23,8 +23,8 @@ def test_two_simulations_are_one_run_to_the_last_bit(tmp_path):
     checkpoint = tmp_path / "checkpoint.mast"
     with federation(4, simulation=True) as made:
         for rounds in (2, 5):
-            run = made.submit(f'rounds={rounds} draws=3 gathering=240.0 out="{tmp_path}"')
-            status = made.wait(run, timeout=400)
+            run = made.submit(f'rounds={rounds} draws=3 out="{tmp_path}"')
+            status = made.wait(run, timeout=900)
             assert status["status"] == "finished:completed", made.log(run)
             assert rounds_done(checkpoint) == rounds
     _, arrays = files.load(checkpoint)

@@ -85,7 +85,7 @@ class MastStrategy(Strategy):
         self.roll = RollCall(server.roster.nodes, checked_seconds("gathering", gathering), least)
         self.accounts = Accounts.empty(server.roster.nodes)
         self.scores = Scores()
-        self.timeout = 60.0
+        self.timeout = 600.0
         self._invited: list[tuple[int, float]] = []
         self._where: dict[int, int] = {}  # partition -> node id, in this round
         self._begun = 0.0
@@ -98,14 +98,15 @@ class MastStrategy(Strategy):
         grid: Grid,
         initial_arrays: ArrayRecord | None = None,
         num_rounds: int = 3,
-        timeout: float = 60.0,
+        timeout: float = 600.0,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
         """Train until `num_rounds` rounds are done in all, those of the checkpoint included.
 
-        `timeout` is the most that a round waits for answers. `initial_arrays` replaces the server's
+        `timeout` is the most that a round waits for answers, in seconds: clients that fail, or that
+        Flower knows to be gone, are not waited for. `initial_arrays` replaces the server's
         starting point, if the run is not continued. Rounds in the result count from 1 over the whole run.
         """
         self.timeout = checked_seconds("timeout", timeout)
@@ -149,6 +150,8 @@ class MastStrategy(Strategy):
         t = self.server.t + 1
         messages = self.configure_train(t, ArrayRecord(), train_config, grid)
         replies = send(grid, messages, self.timeout)
+        if messages and not replies:
+            log(WARNING, "Nobody answered in %g s: is `timeout` too short for a round?", self.timeout)
         _keep(result.train_metrics_clientapp, t, self._aggregated(replies))
         if self.evaluate_every and t % self.evaluate_every == 0:
             _keep(result.evaluate_metrics_clientapp, t, self._evaluate(grid, evaluate_config))
