@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from mast.errors import ArgumentError
+from mast.errors import ArgumentError, MastError
 from mast.nn.drawing import Drawing
 from mast.nn.structure import Structured, UnitDraw
 from mast.nn.structure.cuts import Part
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 def submodel(sk: Sparsifier, which: int | Key | UnitDraw, calibrate: Iterable[Any] | None) -> nn.Module:
     """A plain copy of the model with the weights v + S(x - v) of a draw, in eval mode; smaller, of units."""
+    if sk._calls.inside:
+        raise MastError(
+            "submodel() cannot be called inside a forward pass or sk.sample(), where the parameters hold "
+            "sparsified weights: call it outside"
+        )
     if sk.structure is not None:
         model = smaller(sk, which if isinstance(which, UnitDraw) else sk.draw(which))
     elif isinstance(which, UnitDraw):
@@ -40,6 +45,7 @@ def smaller(sk: Sparsifier, draw: UnitDraw, source: nn.Module | None = None) -> 
     """The kept units (of `source`, if given) as a model of their own, the scale in the outgoing weights."""
     assert sk.structure is not None
     source = sk.model if source is None else source
+    sk.structure.follow(source)
     cut = sk.structure.cut(draw)
     y = cut.gather(source)
     if sk.shift is None:

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, fx, nn
 
 from mast.errors import ArgumentError
-from mast.nn.structure import functions
+from mast.nn.structure import functions, modules
 from mast.nn.structure.branches import Branch, ancestors, find_branches
 from mast.nn.structure.choosing import chosen
 from mast.nn.structure.cuts import Cut
 from mast.nn.structure.drawing import Scaled, UnitDraw, Units
 from mast.nn.structure.dropped import NoAttention, Zeros
+from mast.nn.structure.memory import in_place, same_memory
 from mast.nn.structure.resizing import put
 from mast.nn.structure.sketches import Structured
 from mast.nn.structure.slicing import Slice
@@ -147,21 +148,26 @@ class BranchStructure(Structure):
         """Modules that only dropped branches need. Where shapes could change, a branch stays, times 0."""
         while dropped:
             live = _live(self._graph, dropped)
-            stuck = [branch for branch in dropped if not _removable(branch, live)]
+            stuck = [branch for branch in dropped if not _removable(self.bare, branch, live)]
             if not stuck:
                 break
             dropped = [branch for branch in dropped if branch not in stuck]
         if not dropped:
             return
         tails = {str(branch.tail.target) for branch in dropped if branch.tail is not None}
-        for node in self._graph.nodes:
+        trunks = {branch.trunk for branch in dropped}
+        calls = [node for node in self._graph.nodes if node.op == "call_module"]
+        used = {str(node.target) for node in calls if node in live}
+        # Zeros are new memory: what follows may write to it without touching the trunk.
+        fresh = tails | {str(n.target) for n in calls if same_memory(self.bare, n) & trunks}
+        for node in calls:
             name = str(node.target)
-            if node.op == "call_module" and node not in live and name not in removal.modules:
+            if node not in live and name not in {*removal.modules, *used}:
                 module = self.bare.get_submodule(name)
                 if isinstance(module, nn.MultiheadAttention):
                     removal.modules[name] = NoAttention(module.batch_first)
                 else:
-                    removal.modules[name] = Zeros() if name in tails else nn.Identity()
+                    removal.modules[name] = Zeros() if name in fresh else nn.Identity()
 
     def _gone(self, removal: Removal) -> set[str]:
         """The tensors that no module holds any more."""
@@ -188,21 +194,24 @@ def _live(graph: fx.Graph, dropped: Sequence[Branch]) -> set[fx.Node]:
     return live
 
 
-def _removable(branch: Branch, live: set[fx.Node]) -> bool:
+def _removable(bare: nn.Module, branch: Branch, live: set[fx.Node]) -> bool:
     """Whether the branch is made of its trunk alone, by modules and operations that keep any shape."""
     assert branch.output is not None
     assert branch.trunk is not None
     before = ancestors(branch.trunk) | {branch.trunk}
     inside = (ancestors(branch.output) | {branch.output}) - before - live
-    targets = {str(node.target) for node in live if node.op == "call_module"}
+    used = {str(node.target) for node in live if node.op == "call_module"}
     for node in inside:
         if node.op == "call_module":
-            if str(node.target) in targets:
+            shared = str(node.target) in used  # it stays as it is, and must not mind what it is given
+            if shared and not modules.is_entrywise(bare.get_submodule(str(node.target))):
                 return False
         elif node.op == "get_attr" or (
             node.target not in _HARMLESS and getattr(node.target, "__name__", "") != "getitem"
         ):
             return False
+        if in_place(bare, node) and branch.trunk in same_memory(bare, node):
+            return False  # it changes the trunk, which goes on
         if any(source in live and source is not branch.trunk for source in node.all_input_nodes):
             return False
     return True

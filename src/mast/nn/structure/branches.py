@@ -21,6 +21,7 @@ from mast.nn.structure.finding import graph_of, own_keep
 
 _ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
 _PRODUCTS = (operator.mul, operator.imul, torch.mul, "mul", "mul_")
+_QUOTIENTS = (operator.truediv, operator.itruediv, torch.div, "div", "div_")
 # Modules that make 0 of 0, so that a branch whose last weight is 0 is 0.
 _ZERO_STAYS = (
     nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.ReLU, nn.ReLU6, nn.LeakyReLU,
@@ -149,6 +150,9 @@ def _tail(bare: nn.Module, node: fx.Node, names: Mapping[int, str]) -> tuple[str
 
 
 def _zero_stays(bare: nn.Module, node: fx.Node) -> bool:
+    if node.target in _PRODUCTS or node.target in _QUOTIENTS:  # 0.1 * f(x), f(x) / 2
+        numbers = [isinstance(a, int | float) for a in node.args]
+        return numbers == [False, True] or (numbers == [True, False] and node.target in _PRODUCTS)
     if node.op == "call_module":
         return modules.kind(bare.get_submodule(str(node.target))) in _ZERO_STAYS
     if node.target is operator.getitem:

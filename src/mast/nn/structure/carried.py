@@ -18,7 +18,9 @@ class Value:
     rank: int | None = None
     parameter: str | None = None  # it is this parameter or buffer itself
     shape: tuple[int, ...] = ()  # of that
+    floating: bool = True  # of that: tensors of whole numbers are not cut
     refused: str = ""  # it was made of units by something that has no rule
+    gate: bool = False  # it has one entry where others have units, and acts on all of them alike
 
     def free(self, rank: int | None = None) -> Value:
         """A value without units."""
@@ -49,6 +51,13 @@ class Size:
         return self.dim - self.value.rank == self.value.dim
 
 
+@dataclass(frozen=True)
+class Product:
+    """Lengths of dimensions, multiplied: what x.view(b, c * h * w) flattens to."""
+
+    sizes: tuple[Size, ...]
+
+
 def values_in(tree: Any) -> list[Value]:
     """All values in nested lists, tuples and dicts."""
     if isinstance(tree, Value):
@@ -61,9 +70,11 @@ def values_in(tree: Any) -> list[Value]:
 
 
 def sizes_in(tree: Any) -> list[Size]:
-    """All sizes in nested lists, tuples and dicts."""
+    """All sizes in nested lists, tuples, dicts and products."""
     if isinstance(tree, Size):
         return [tree]
+    if isinstance(tree, Product):
+        return list(tree.sizes)
     if isinstance(tree, list | tuple):
         return [v for item in tree for v in sizes_in(item)]
     if isinstance(tree, dict):

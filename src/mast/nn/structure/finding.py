@@ -49,6 +49,8 @@ def find_spaces(
         own = own_keep(space.name, patterns)
         if own == 1:
             others[space.name] = "keep = 1"
+        elif own is None and (stays := _stays(bare, space, patterns)):
+            others[space.name] = f"keep = 1 of {stays}, whose units they are too"
         elif reason := _reason(joint, space):
             others[space.name] = reason
         elif joint.refused:
@@ -97,6 +99,12 @@ def is_leaf(module: nn.Module, name: str, left_out: set[str]) -> bool:
         return True
     containers = nn.Sequential | nn.ModuleList | nn.ModuleDict
     return type(module).__module__.startswith("torch.nn") and not isinstance(module, containers)
+
+
+def _stays(bare: nn.Module, space: Space, keep: Mapping[str, float]) -> str | None:
+    """A weight that is left out by name and makes these units together with others."""
+    names = {name for name, p in bare.named_parameters() if p.dim() > 1 and own_keep(name, keep) == 1}
+    return next((a.tensor for a in space.producers if a.tensor in names), None)
 
 
 def _space(joint: Joint, order: Mapping[str, int]) -> Space | None:

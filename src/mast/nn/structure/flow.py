@@ -86,7 +86,7 @@ class Flow:
             return
         run = self.run(value, size)
         if value.dim != dim or run is None:
-            self.refuse(where, value, "takes the units along another dimension than they lie in")
+            value.joint.refuse(f"{where} takes the units along another dimension than they lie in")
             self.ledger.pin_dimension(name, weight_dim, size, f"{where} mixes units")
             return
         self.ledger.attach(value.joint, name, weight_dim, Role.CONSUMES, where, run)
@@ -136,6 +136,7 @@ class Flow:
 
     def join(self, where: str, values: list[Value]) -> Value:
         """Values that are combined entry by entry: their units are the same units."""
+        values = [self._broadcast(where, v, values) for v in values]
         carrying = [v for v in values if v.joint is not None]
         ranks = {v.rank for v in values}
         if not carrying:
@@ -157,12 +158,22 @@ class Flow:
         for v in values:
             if v.refused:
                 first.joint.refuse(v.refused)
-            elif v.joint is None and v.parameter is None:
+            elif v.joint is None and v.parameter is None and not v.gate:
                 first.joint.pin(f"{where} combines them with the model's input, or what became of it")
             elif v.parameter is not None:
                 self._with_parameter(where, first, v)
         known = [v.rank for v in carrying if v.rank is not None]
         return replace(first, rank=max(known, default=None))
+
+    def _broadcast(self, where: str, value: Value, values: list[Value]) -> Value:
+        """A gate of one unit beside several ones: it acts on all of them, and stays."""
+        several = [v for v in values if v.joint is not None and v.joint.root().size > 1]
+        if value.joint is None or value.joint.root().size > 1 or value.run != 1 or not several:
+            return value
+        if any(v.dim != value.dim for v in several):
+            return value
+        value.joint.pin(f"{where} applies it to other units")
+        return Value(rank=value.rank, gate=True)
 
     def _with_parameter(self, where: str, value: Value, parameter: Value) -> None:
         assert value.joint is not None
@@ -174,6 +185,8 @@ class Flow:
         run = self.run(value, parameter.shape[dim])
         if run is None:
             self.refuse(where, value, "combines them with a parameter of another size")
+        elif not parameter.floating:
+            value.joint.pin(f"{where} combines them with {parameter.parameter!r}, which is of whole numbers")
         else:
             self.ledger.attach(value.joint, parameter.parameter, dim, Role.PRODUCES, where, run)
 
@@ -247,7 +260,12 @@ class Flow:
             return Value()
         if id(found) not in self.names:
             return Value(rank=found.ndim)
-        value = Value(rank=found.ndim, parameter=self.name_of(found), shape=tuple(found.shape))
+        value = Value(
+            rank=found.ndim,
+            parameter=self.name_of(found),
+            shape=tuple(found.shape),
+            floating=found.is_floating_point(),
+        )
         if any(user.target not in self.entrywise for user in node.users):
             self._pin_parameter(value, f"{node.target} in forward()")
         return value

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mast.nn.structure import shapes
-from mast.nn.structure.carried import Size, Value
+from mast.nn.structure.carried import Product, Size, Value, sizes_in
 from mast.nn.structure.flow import Flow, FunctionRule
 from mast.nn.structure.shapes import Arguments, Options, first, from_end
 
@@ -19,13 +19,20 @@ from mast.nn.structure.shapes import Arguments, Options, first, from_end
 def entrywise(flow: Flow, where: str, args: Arguments, options: Options) -> Any:
     """One or several values, entry by entry; numbers are fine."""
     found = [a for a in (*args, *options.values()) if isinstance(a, Value)]
-    sizes = [a for a in (*args, *options.values()) if isinstance(a, Size)]
+    sizes = sizes_in([args, options])
     for size in sizes:
         if size.changes:
             flow.refuse(where, size.value, "computes with the number of units, which differs in a submodel")
     if not found and sizes:
         return None  # a number
     return flow.join(where, found)
+
+
+def multiply(flow: Flow, where: str, args: Arguments, options: Options) -> Any:
+    """Entry by entry; lengths of dimensions are remembered, for a shape to be made of them."""
+    if args and not options and all(isinstance(a, Size | Product) for a in args):
+        return Product(tuple(sizes_in(args)))
+    return entrywise(flow, where, args, options)
 
 
 def spatial(dims: int) -> FunctionRule:
@@ -55,7 +62,7 @@ def reduce(flow: Flow, where: str, args: Arguments, options: Options) -> Any:
     keep = bool(args[2] if len(args) > 2 else options.get("keepdim", False))
     if value.joint is None:
         return Value(rank=value.rank if keep else None)
-    listed = [dims] if isinstance(dims, int) else list(dims or [])
+    listed = [] if isinstance(dims, bool) else [dims] if isinstance(dims, int) else list(dims or [])
     found = [from_end(value.rank, d) for d in listed]
     if not found or None in found:
         return flow.refuse(
@@ -69,6 +76,12 @@ def reduce(flow: Flow, where: str, args: Arguments, options: Options) -> Any:
     return replace(
         value, dim=value.dim + behind, rank=None if value.rank is None else value.rank - len(found)
     )
+
+
+def spread(flow: Flow, where: str, args: Arguments, options: Options) -> Any:
+    """Variances and deviations: as `reduce`, with the correction in the place of `keepdim`."""
+    named = {"keepdim": args[3]} if len(args) > 3 else {}
+    return reduce(flow, where, args[:2], options | named)
 
 
 def concatenate(flow: Flow, where: str, args: Arguments, options: Options) -> Any:
@@ -189,7 +202,8 @@ def _rules() -> dict[Any, FunctionRule]:
         (("unsqueeze",), shapes.unsqueeze),
         (("squeeze",), shapes.squeeze),
         (("transpose", "swapaxes"), shapes.transpose),
-        (("mean", "sum", "amax", "amin", "var", "std"), reduce),
+        (("mean", "sum", "amax", "amin"), reduce),
+        (("var", "std"), spread),
         (("clone", "detach"), same),
     ):
         for name in names:
@@ -197,6 +211,7 @@ def _rules() -> dict[Any, FunctionRule]:
             if hasattr(torch, name):
                 rules[getattr(torch, name)] = rule
     rules |= dict.fromkeys(_METHODS_THAT_KEEP, same)
+    rules[operator.mul] = multiply
     rules |= {
         F.interpolate: interpolate,
         torch.cat: concatenate,
@@ -211,4 +226,4 @@ def _rules() -> dict[Any, FunctionRule]:
 
 
 RULES = _rules()
-ENTRYWISE = frozenset(key for key, rule in RULES.items() if rule is entrywise)
+ENTRYWISE = frozenset(key for key, rule in RULES.items() if rule in (entrywise, multiply))

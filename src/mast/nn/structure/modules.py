@@ -6,10 +6,11 @@ import operator
 from collections.abc import Callable
 from typing import Any, cast
 
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from mast.nn.structure.carried import Value
 from mast.nn.structure.flow import Flow, ModuleRule
+from mast.nn.structure.functions import ENTRYWISE
 from mast.nn.structure.shapes import Arguments, Options, first, flattened
 from mast.nn.structure.spaces import Role
 
@@ -49,6 +50,11 @@ def kind(module: nn.Module) -> type[nn.Module]:
         if base in RULES and type(module).forward is base.forward:
             return base
     return type(module)
+
+
+def is_entrywise(module: nn.Module) -> bool:
+    """Whether a module acts on each entry by itself."""
+    return kind(module) in _ENTRYWISE
 
 
 def rule_for(module: nn.Module) -> ModuleRule | None:
@@ -212,8 +218,7 @@ def encoder_layer(flow: Flow, name: str, module: nn.Module, args: Arguments, opt
     first_part, second = module.linear1, module.linear2
     flow.consume(where, Value(), first_part.weight, 1, -1)
     hidden = flow.produce(where, [(first_part.weight, 0), (first_part.bias, 0)], 3, -1)
-    activation = module.activation
-    if isinstance(activation, nn.Module) and kind(activation) not in _ENTRYWISE:
+    if not _acts_on_each(module.activation):
         flow.pin(hidden, f"the activation of {where} is not known to act on each unit by itself")
     flow.consume(where, hidden, second.weight, 1, -1)
     for p in (second.weight, second.bias):
@@ -222,6 +227,19 @@ def encoder_layer(flow: Flow, name: str, module: nn.Module, args: Arguments, opt
     for norm in (module.norm1, module.norm2):
         flow._pin_parameters(norm, f"{where} normalises over all of them")
     return Value(rank=3)
+
+
+def _acts_on_each(activation: Any) -> bool:
+    """Whether a module or function is known to act on each entry by itself."""
+    if isinstance(activation, nn.Module):
+        return is_entrywise(activation)
+    if activation in ENTRYWISE:
+        return True
+    try:
+        nodes = list(fx.Tracer().trace(activation).nodes)
+    except Exception:  # whatever a function does with a stand-in for a tensor
+        return False
+    return all(node.op in ("placeholder", "output") or node.target in ENTRYWISE for node in nodes)
 
 
 def encoder(flow: Flow, name: str, module: nn.Module, args: Arguments, options: Options) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mast.nn.structure.carried import Size, Value
+from mast.nn.structure.carried import Product, Size, Value, sizes_in
 from mast.nn.structure.flow import Flow
 
 Arguments = list[Any]
@@ -29,7 +29,9 @@ def flattened(flow: Flow, where: str, value: Value, start: int, end: int) -> Val
     """Units stay together if their dimension is the outermost of those that become one."""
     rank = value.rank
     if value.joint is None:
-        known = rank is not None and isinstance(start, int) and isinstance(end, int)
+        known = isinstance(start, int) and isinstance(end, int)
+        if rank is None and known and start >= 0 and end == -1:
+            return Value(rank=start + 1)
         return Value(rank=rank - (end % rank - start % rank) if known and rank else None)
     outermost, innermost = from_end(rank, start), from_end(rank, end)
     if outermost is None or innermost is None:
@@ -60,9 +62,12 @@ def reshape(flow: Flow, where: str, args: Arguments, options: Options) -> Any:
     same = 0
     while same < len(shape) and _keeps(where, shape[same], value, same):
         same += 1
-    if same > position:  # what follows the units is reshaped
+    grows = any(size.changes for size in sizes_in(shape[same:]))
+    if same > position and not grows:  # what follows the units is reshaped
         return replace(value, dim=position - len(shape), rank=len(shape))
-    if same == position and len(shape) == same + 1 and shape[same] == -1:
+    rest = shape[-1] == -1 or _is_rest(shape[-1], value)
+    batch = same == position or (position == 1 and shape[0] == -1 and shape[-1] != -1)
+    if batch and len(shape) == position + 1 and rest:
         return replace(value, dim=-1, run=None if value.dim != -1 else value.run, rank=len(shape))
     return flow.refuse(
         where,
@@ -173,7 +178,22 @@ def _keeps(where: str, entry: Any, value: Value, position: int) -> bool:
     return source.rank == value.rank and entry.dim % value.rank == position
 
 
+def _is_rest(entry: Any, value: Value) -> bool:
+    """Whether this is the product of the lengths from the units to the end."""
+    if not isinstance(entry, Product | Size) or value.rank is None or value.joint is None:
+        return False
+    dims = []
+    for size in sizes_in(entry):
+        source = size.value
+        if size.dim is None or source.rank != value.rank:
+            return False
+        dims.append(size.dim % value.rank)
+        if size.of_units and (source.joint is None or source.joint.root() is not value.joint.root()):
+            return False
+    return sorted(dims) == list(range(value.rank + value.dim, value.rank)) and value.run == 1
+
+
 def _sizes_elsewhere(flow: Flow, where: str, value: Value, shape: list[Any]) -> None:
-    for entry in shape:
-        if isinstance(entry, Size) and entry.changes:
+    for entry in sizes_in(shape):
+        if entry.changes:
             flow.refuse(where, entry.value, "gives another value their number as a size")

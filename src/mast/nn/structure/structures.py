@@ -60,6 +60,14 @@ class Structure(ABC):
     def fit(self, model: nn.Module, cut: Cut) -> None:
         """Adapt a copy that has the values of a cut to their sizes."""
 
+    def follow(self, model: nn.Module) -> None:
+        """What is poured has the types of this model's tensors, and trains what is trained there."""
+        own = dict(self.template.named_parameters()) | dict(self.template.named_buffers())
+        for name, t in [*model.named_parameters(), *model.named_buffers()]:
+            if name in own:
+                own[name].data = own[name].data.to(t.dtype)
+                own[name].requires_grad_(t.requires_grad)
+
     def buffer(self, name: str) -> Tensor | None:
         """A buffer of the model, if its values are known."""
         found = dict(self._source.named_buffers()).get(name)
