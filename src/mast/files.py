@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -30,7 +31,7 @@ _MAGIC = b"MAST1\n"
 #: what reading a zip file of arrays raises where it is none: a right checksum does not make it one
 _UNREADABLE = (
     ValueError, KeyError, OSError, EOFError, RuntimeError, MemoryError, TypeError, AttributeError,
-    struct.error, zipfile.BadZipFile, zlib.error,
+    SyntaxError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 
 
@@ -85,6 +86,20 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     if not isinstance(description, dict):
         raise DataError(f"{path} is damaged: it has no description")
     return description, arrays
+
+
+def load_array(path: Path) -> NDArray[Any]:
+    """The array of a .npy file; a file that is none, or holds objects, is refused."""
+    try:
+        loaded = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    except _UNREADABLE as error:
+        raise DataError(f"{path} is not a .npy file: {error or type(error).__name__}") from error
+    if not isinstance(loaded, np.ndarray):
+        loaded.close()
+        raise DataError(f"{path} is not a .npy file: it holds several arrays")
+    return loaded
 
 
 def _head(content: bytes) -> bytes:

@@ -14,6 +14,8 @@ from mast.data.lookup import EMBEDDED
 from mast.errors import DataError
 from mast.experiments import cells
 from mast.experiments.datasets import locate
+from mast.experiments.reproduce import SECTION_FORMAT, read_sections, spelled
+from mast.files import load_array
 from mast.learn.bundle import Bundle
 from mast.learn.commands import train
 
@@ -75,6 +77,23 @@ def _stored(path: Path) -> Any:
     return done["values"].tolist()
 
 
+def _section(folder: Path) -> Path:
+    (folder / "sections").mkdir()
+    path = folder / "sections" / "accuracy.json"
+    claim = {"claim": "it is better", "holds": True, "measured": "0.5"}
+    path.write_bytes(
+        spelled({"format": SECTION_FORMAT, "name": "accuracy", "claims": [claim], "seconds": 1.5})
+    )
+    return path
+
+
+def _sections(path: Path) -> Any:
+    found = read_sections(path.parents[1])
+    if not found:  # of another version, so that it is not shown
+        raise DataError("the section counts as not there")
+    return found
+
+
 def _classifier(folder: Path) -> Path:
     model = mast.MastClassifier(mast.Mixture([mast.PermK(2), mast.Bernoulli(0.5)]))
     model.fit(ROWS, ["a", "b", "c", "a"]).save(folder / "model")
@@ -97,6 +116,11 @@ def _bundle(path: Path) -> Any:
     bundle = Bundle.load(path.parent)
     X, _ = bundle.features(str(path.parents[1] / "table.csv"), None)
     return bundle.model.predict(X).tolist()
+
+
+def _vector(folder: Path) -> Path:
+    np.save(folder / "x.npy", np.arange(5.0))
+    return folder / "x.npy"
 
 
 def _named_set(folder: Path) -> Path:
@@ -126,10 +150,12 @@ ARTIFACTS = {
     "checkpoint of a run": Artifact(_checkpoint, _continue),
     "run of a sweep": Artifact(_swept, lambda path: _sweep(path.parent)),
     "cell of an experiment": Artifact(_performed, _stored),
+    "section of a report": Artifact(_section, _sections),
     "classifier": Artifact(_classifier, lambda p: mast.MastClassifier.load(p).predict_proba(ROWS).tolist()),
     "regressor": Artifact(_regressor, lambda p: mast.MastRegressor.load(p).predict(ROWS).tolist()),
     "trained model": Artifact(_trained, _bundle),
     "data set with a name": Artifact(_named_set, _loaded, summed=False),  # gzip's own header is not summed
+    "vector in a file": Artifact(_vector, lambda p: load_array(p).tolist(), summed=False),
     "LIBSVM text": Artifact(_text(bytes), _rows, summed=False),
     "LIBSVM, packed": Artifact(_text(lambda raw: gzip.compress(raw, mtime=0)), _rows, summed=False),
 }

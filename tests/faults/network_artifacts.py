@@ -9,6 +9,7 @@ from torch import nn
 
 import mast
 from faults.artifacts import PROBLEM, Artifact
+from mast.cluster.results import SUMMARY, Result
 from mast.errors import DataError
 from mast.exchange import Coordinates, ProblemWorker, Roster, Server, run_here
 from mast.nn import checkpoints
@@ -74,9 +75,16 @@ def _continued(path: Path) -> Any:
     return [server.t, server.x.tolist()]
 
 
+def _ended(folder: Path) -> Path:
+    row = {"node": 0, "mean": 0.5, "lowest": 0.25, "highest": 0.75, "whole": None}
+    Result(np.ones(3), "finished", 5, 0.1, "a note", "accuracy", 0.5, [row], folder).save()
+    return folder / SUMMARY
+
+
 ARTIFACTS = {
     "state of a sparsifier": Artifact(_state, _restored),
     "delta of a network": Artifact(_delta, lambda p: _output(mast.nn.apply_delta(_model(0.25), p))),
     "submodel of a network": Artifact(_submodel, lambda p: _output(mast.nn.load_submodel(p))),
     "checkpoint of a server": Artifact(_served, _continued),
+    "result of a cluster": Artifact(_ended, lambda p: Result.load(p.parent).rounds, summed=False),
 }

@@ -191,9 +191,9 @@ def _shift(settings: Settings, d: int) -> Array | None:
         return None
     path = settings.path(settings.model.shift)
     try:
-        loaded = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"shift in [model]: {path} is not a .npy file: {error}") from None
+        loaded = files.load_array(path)
+    except DataError as error:
+        raise DataError(f"shift in [model]: {error}") from None
     try:
         return vector("shift", loaded, d)
     except MastError as error:

@@ -80,9 +80,9 @@ class NetworkTask(Task):
             return self.layout.read(self.model)
         path = self.settings.path(name)
         try:
-            loaded = np.load(path, allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise DataError(f"shift in [model]: {path} is not a .npy file: {error}") from None
+            loaded = files.load_array(path)
+        except DataError as error:
+            raise DataError(f"shift in [model]: {error}") from None
         return vector("shift", loaded, self.layout.dim).astype(self.layout.dtype)
 
     def start(self) -> Values:

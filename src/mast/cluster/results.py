@@ -72,12 +72,12 @@ class Result:
         """What a finished run left in its folder."""
         try:
             said = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-            x = np.load(folder / VECTOR, allow_pickle=False)
+            x = files.load_array(folder / VECTOR)
             said["score"] = _number(said["score"])
             for row in said["scores"]:
                 row |= {name: _number(row[name]) for name in ("mean", "lowest", "highest", "whole")}
             return cls(x=x, folder=folder, **said)
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(f"{folder} does not hold a finished run: {error}") from error
 
     def table(self) -> str:

@@ -19,7 +19,7 @@ from mast.cluster.settings import Settings
 from mast.cluster.tasks import Task
 from mast.cluster.tracing import Row, Trace
 from mast.cluster.wire import Wire, under_torchrun
-from mast.errors import ArgumentError, DataError, MastError
+from mast.errors import ArgumentError, CheckpointError, DataError, MastError
 from mast.exchange import Roster, Server, Worker
 
 MOMENT = 5.0  # seconds in which another run may yet leave the folder
@@ -90,7 +90,10 @@ class Rank:
         checkpoint = settings.out / CHECKPOINT
         if server.step_size == "theory" and checkpoint.exists():
             # a longer run continues with the step size that it began with
-            self.step_size = float(files.load(checkpoint)[0]["extra"]["step_size"])
+            try:
+                self.step_size = float(files.load(checkpoint)[0]["extra"]["step_size"])
+            except (KeyError, TypeError, ValueError):
+                raise CheckpointError(f"{checkpoint} is not the checkpoint of a cluster") from None
         made = Server(
             self.task.start(),
             [self.task.capacity(node) for node in range(self.roster.nodes)],

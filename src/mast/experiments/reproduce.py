@@ -28,7 +28,7 @@ from mast.experiments.datasets import Dataset, locate
 from mast.experiments.findings import EFFORTS, Experiment, Findings, Plan
 from mast.experiments.lock import only_process_in
 
-SECTION_FORMAT = 1
+SECTION_FORMAT = 2
 PACKAGES = ("numpy", "scipy", "numba", "scikit-learn", "pandas", "matplotlib", "joblib", "torch")
 
 
@@ -125,7 +125,14 @@ def _write_section(out: Path, experiment: Experiment, plan: Plan, done: list[Don
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "versions": versions(),
     }
-    files.write(out / "sections" / f"{experiment.name}.json", json.dumps(section, indent=1).encode())
+    files.write(out / "sections" / f"{experiment.name}.json", spelled(section))
+
+
+def spelled(section: dict[str, Any]) -> bytes:
+    """A section as its file holds it: JSON that ends with a sum of the rest."""
+    plain = {name: value for name, value in section.items() if name != "sum"}
+    plain["sum"] = files.digest(json.dumps(plain))
+    return json.dumps(plain, indent=1).encode()
 
 
 def _borrowed(experiment: Experiment, done: list[Done]) -> dict[str, dict[str, float]]:
@@ -155,12 +162,19 @@ def read_sections(out: Path) -> list[dict[str, Any]]:
     for name in EXPERIMENTS:
         path = out / "sections" / f"{name}.json"
         try:
-            section = json.loads(path.read_bytes())
+            raw = path.read_bytes()
+            section = json.loads(raw)
         except FileNotFoundError:
             continue
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise DataError(f"{path}: this is not a section of a report ({error}): delete it") from error
-        if isinstance(section, dict) and section.get("format") == SECTION_FORMAT:
+        if not isinstance(section, dict) or "format" not in section:
+            raise DataError(f"{path}: this is not a section of a report: delete it")
+        if section["format"] == SECTION_FORMAT:
+            if raw != spelled(section):
+                raise DataError(
+                    f"{path}: this section is damaged: delete it, and its experiment writes it again"
+                )
             sections.append(section)
     return sections
 
