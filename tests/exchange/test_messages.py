@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mast.errors import ArgumentError, DataError
@@ -32,6 +32,7 @@ def test_the_layout_is_pinned():
     assert raw == expected + np.array([1.5, -2.0], "<f4").tobytes()
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines may be busy
 @given(
     seed=st.integers(0, 2**64 - 1),
     step=st.integers(0, 2**48 - 1),
