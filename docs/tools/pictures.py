@@ -27,6 +27,8 @@ GALLERY = {
     "rand1": ("mast reproduce rand1 --dataset a1a --out runs/rand1", "rand1"),
     "shift": ("mast reproduce shift --dataset a1a --out runs/shift", "shift_a1a"),
     "interpolation": ("mast reproduce shift --dataset a1a --out runs/shift", "interpolation"),
+    "conditioning": ("mast reproduce conditioning --dataset a1a --out runs/conditioning", "conditioning"),
+    "dropout": ("mast reproduce dropout --out runs/dropout", "dropout_digits"),
 }
 
 

@@ -1,5 +1,6 @@
 """Every code block on every page runs, and shows what it prints."""
 
+import re
 import textwrap
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from documentation.blocks import PAGES, ROOT, RUN, SHOWN, Block, blocks_of, only_sessions, run
 
+FENCES = re.compile(r"\s*(```|~~~)|.*<pre")
 HERE = [page for page in PAGES if not only_sessions(page)]
 
 # Blocks that cannot run where the tests do. Each says why on its page; a new one is counted here on purpose.
@@ -41,8 +43,12 @@ def test_the_slow_blocks_of_a_page_run_too(page, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_block_says_what_it_is(page):
-    for block in blocks_of(page):
+    blocks = blocks_of(page)
+    for block in blocks:
         assert block.language in RUN + SHOWN, f"{name(page)}, line {block.line}: {block.language!r}"
+    # and none is written in a way that the runner does not see
+    fences = [line for line in page.read_text(encoding="utf-8").splitlines() if FENCES.match(line)]
+    assert len(fences) == 2 * (len(blocks) + sum(block.output is not None for block in blocks))
 
 
 def test_blocks_that_do_not_run_are_counted():
