@@ -73,6 +73,26 @@ def test_structured_sketches_are_scored_as_smaller_models(models, name):
     assert half["plain_mean"] == half["mean"]  # the same weights
 
 
+def test_operations_are_those_of_a_typical_draw():
+    """Draws of Bernoulli keep more or fewer units: the first may be far from what is usual."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 2))
+    example = torch.ones(1, 8)
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.3)))
+    report = sk.report(total, densities=[0.3], draws=9, example=example)
+    counts = [sum(p.numel() for p in sk.submodel(key).parameters()) for key in keys(sk, 9)]
+    mean = sum(counts) / 9
+    typical = min(range(9), key=lambda i: abs(counts[i] - mean))
+    assert counts[typical] != counts[0]
+    assert report["flops"][0] == flops(sk.submodel(keys(sk, 9)[typical]), example)
+    assert "whole model" not in str(report)
+    sk.remove()
+    single = mast.nn.sparsify(model, mast.Bernoulli(0.3)).report(
+        total, densities=[0.3], draws=1, example=example
+    )
+    assert "operations and times are those of the whole model" in str(single)
+
+
 def test_with_a_shift_units_are_masked_instead(models):
     model, inputs = models.mlp()
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), shift="init")

@@ -35,7 +35,8 @@ class Report(pd.DataFrame):  # type: ignore[misc]
     ``mean`` ... ``highest`` of the scores of these draws
     ``parameters, bytes``    of a submodel, on average: what is kept, and what is not sketched; of
                              structured sketches those of the smaller model
-    ``flops``, ``seconds``   of one call with the example; of the smaller model, if there is one
+    ``flops``, ``seconds``   of one call with the example; of the smaller model, if there is one: of the
+                             draws, that whose number of parameters is nearest to their mean
     ``plain_mean`` ...       the same draws of the plainly trained network
     =======================  =======================================================================
     """
@@ -114,7 +115,7 @@ def report(
                 row |= _statistics(prefix, [score for score, _, _ in scored])
                 costs = costs or [cost for _, cost, _ in scored]
                 if not prefix:
-                    shown.append(scored[0][2])
+                    shown.append(_typical([(cost.parameters, model) for _, cost, model in scored]))
             row["parameters"] = round(np.mean([c.parameters for c in costs]))
             row["bytes"] = round(np.mean([c.bytes for c in costs]))
             rows.append(row)
@@ -123,6 +124,8 @@ def report(
     result.title = (
         f"{type(sk.model).__name__} sparsified with {type(sk.sketch).__name__}, {draws} draws a density"
     )
+    if example is not None and (sk.structure is None or sk.shift is not None):
+        result.title += "; operations and times are those of the whole model, only files are smaller"
     return result
 
 
@@ -191,6 +194,12 @@ def _alike(sk: Sparsifier, plain: nn.Module) -> nn.Module:
     copied = plain_copy(sk)
     copied.load_state_dict(plain.state_dict())
     return copied.eval()
+
+
+def _typical(models: Sequence[tuple[int, nn.Module]]) -> nn.Module:
+    """The model whose number of parameters is nearest to their mean: draws may keep more or fewer units."""
+    mean = np.mean([count for count, _ in models])
+    return min(models, key=lambda pair: abs(pair[0] - mean))[1]
 
 
 def _statistics(prefix: str, scores: Sequence[float]) -> dict[str, float]:
