@@ -210,6 +210,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     asked = arguments()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background shells switch it off
     signal.signal(signal.SIGTERM, interrupted)
     signal.signal(signal.SIGHUP, interrupted)
     adopt_orphans()

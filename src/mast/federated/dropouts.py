@@ -9,9 +9,10 @@ probability r_i (the world's doing). Let c_i = 1/q_i be its weight if nobody dro
 ==================  ====================  ===============================================================
 r_i, known          c_i / r_i             always, if dropping out does not depend on draw, data or point;
                                           a round without answers is part of it (h = 0)
-"unknown"           c_i * invited /       given that somebody answers, if all clients drop out alike (all
-                    answered              r_i equal and independent); a round without answers does not
-                                          move x. With different r_i: biased towards the reliable ones
+"unknown"           c_i * invited /       given who is invited and that somebody answers, if all clients
+                    answered              drop out alike (all r_i equal and independent); a round without
+                                          answers does not move x. With different r_i: biased towards the
+                                          reliable ones
 "always"            c_i                   if nobody drops out; else client i's part is too short by r_i
 ==================  ====================  ===============================================================
 
