@@ -15,8 +15,8 @@ all are updated). Submodels and the whole model want `recalibrate` in either cas
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -25,10 +25,15 @@ from torch.optim import SGD, Adadelta, Adam, Adamax, AdamW, NAdam, Optimizer, RA
 
 from mast.errors import ArgumentError, MastError
 from mast.nn.sparsifier import Sparsifier
-from mast.nn.structure.cuts import Cut, Part
-from mast.nn.structure.pouring import Places, Pool
+from mast.nn.structure.cuts import Part
+from mast.nn.structure.drawing import UnitDraw
+from mast.nn.structure.pouring import Pool
+from mast.nn.structure.routes import Aim
+from mast.randomness import Key
 
 FORMAT = 1  #: version of the state
+_AHEAD = 16  # steps that are drawn at once ...
+_MANY = 1 << 16  # ... unless there are more units than this
 _KNOWN = (SGD, Adam, AdamW, NAdam, RAdam, Adamax, RMSprop, Adadelta)  # entry by entry, state from zero
 
 
@@ -74,79 +79,76 @@ class RowOptimizer:
                 f"({', '.join(kind.__name__ for kind in _KNOWN)}), got {optimizer!r}"
             )
         self.sk = sk
-        self._places = Places(sk.model)
-        self._pool = Pool(sk.structure)
-        self._trainable = [name for name, p in self._pool.parameters.items() if p.requires_grad]
-        self.optimizer = optimizer([self._pool.parameters[name] for name in self._trainable], **options)
+        self._pool = Pool(sk.structure, sk.model)
+        trained = dict(sk.model.named_parameters())
+        parameters = [p for name, p in self._pool.parameters.items() if trained[name].requires_grad]
+        self.optimizer = optimizer(parameters, **options)
         #: whole-size optimizer state by parameter name
         self.state: dict[str, dict[str, Any]] = {}
-        self._cut: Cut | None = None
+        self._ahead: list[tuple[UnitDraw, Aim | None]] = []  # of the steps to come, the next one last
+        self._ready = False
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """The torch optimizer's: the place to change a learning rate."""
         return self.optimizer.param_groups
 
-    @contextmanager
-    def submodel(self) -> Iterator[nn.Module]:
+    def submodel(self) -> AbstractContextManager[nn.Module]:
         """The small model of the current draw, in training mode; backward() belongs inside.
 
         It is valid until `step`; its gradients start from None.
         """
-        cut = self._cut = self._structure_cut()
-        with torch.no_grad():
-            small = self._pool.model(cut, self._x(), self._places.buffers())
+        return _Submodel(self)
+
+    def _enter(self) -> nn.Module:
+        if not self._ahead or self._ahead[-1][0].key != self.sk.key:
+            self._draw_ahead()
+        small = self._pool.model(*self._ahead[-1])
         if small.training != self.sk.model.training:
             small.train(self.sk.model.training)
-        try:
-            yield small
-        except BaseException:
-            self._cut = None
-            raise
+        self._ready = True
+        return small
 
     def step(self) -> None:
         """Update the kept weights and their state, and go to the next draw."""
-        cut = self._cut
-        if cut is None:
+        if not self._ready:
             raise MastError("step() comes after `with rows.submodel() as small:` and a backward pass in it")
-        x = self._x()
-        present = [part for part in cut.parts if self._pool.parameters[part.name].grad is not None]
-        with torch.no_grad():
-            for part in present:
-                g = self._pool.parameters[part.name].grad
-                if g is not None and part.scales is not None:
-                    g.mul_(self._pool.scales[part.name])
-            if self._is_plain():
-                self._plain_step(x, present)
-            else:
-                self._any_step(x, cut, present)
-            self._pool.return_buffers(cut, self._places.buffers())
-        for part in present:
-            self._pool.parameters[part.name].grad = None
-        self._cut = None
+        if self._is_plain():
+            self._pool.add(-float(self.param_groups[0]["lr"]))
+        else:
+            with torch.no_grad():
+                self._any_step()
+        self._pool.return_buffers()
+        for p in self._pool.parameters.values():
+            p.grad = None
+        self._ready = False
+        self._ahead.pop()
         self.sk.advance()
+
+    def _draw_ahead(self) -> None:
+        """The draws of some steps at once: the first costs more than all others, which find a warm cache."""
+        key, steps = self.sk.key, _AHEAD
+        assert self.sk.structure is not None
+        if sum(space.units for space in self.sk.structure.spaces) > _MANY:
+            steps = 1
+        keys = [Key(key.seed, key.step + i, key.node) for i in reversed(range(steps))]
+        self._ahead = [(draw, self._pool.aim(draw)) for draw in map(self.sk.draw, keys)]
 
     # ---- the two ways of updating ------------------------------------------------------------
 
     def _is_plain(self) -> bool:
-        plain = ("momentum", "dampening", "weight_decay", "nesterov", "maximize")
-        return type(self.optimizer) is SGD and not any(
-            group[name] for group in self.param_groups for name in plain
-        )
+        if type(self.optimizer) is not SGD:
+            return False
+        group = self.param_groups[0]
+        return not (group["momentum"] or group["weight_decay"] or group["maximize"])
 
-    def _plain_step(self, x: Mapping[str, Tensor], present: list[Part]) -> None:
-        """x[kept] -= lr S'g, in one pass."""
-        rate = float(self.param_groups[0]["lr"])
-        for part in present:
-            g = self._pool.parameters[part.name].grad
-            assert g is not None
-            part.slice.add(x[part.name], g, -rate)
-
-    def _any_step(self, x: Mapping[str, Tensor], cut: Cut, present: list[Part]) -> None:
+    def _any_step(self) -> None:
         """The torch optimizer itself, on the kept rows of weights and state."""
-        self._pool.back_to_x(cut, x)
-        parameters = self._pool.parameters
-        self.param_groups[0]["params"] = [parameters[n] for n in self._trainable if n in parameters]
+        x, parameters = self._pool.x(), self._pool.parameters
+        self._pool.scale_gradients()
+        self._pool.back_to_x()
+        present = [part for part in self._pool.cut.parts if parameters[part.name].grad is not None]
+        self.param_groups[0]["params"] = [p for p in parameters.values() if p.requires_grad]
         self.optimizer.state.clear()
         for part in present:
             self._lend(part)
@@ -172,13 +174,6 @@ class RowOptimizer:
                 part.slice.put(whole[key], t)
             else:
                 whole[key] = t
-
-    def _structure_cut(self) -> Cut:
-        assert self.sk.structure is not None
-        return self.sk.structure.cut(self.sk.draw())
-
-    def _x(self) -> dict[str, Tensor]:
-        return self._places.parameters()
 
     # ---- resuming ----------------------------------------------------------------------------
 
@@ -207,7 +202,7 @@ class RowOptimizer:
                 f"the state is that of {state['kind']} in format {state['format']}, this is {kind} in "
                 f"format {FORMAT}"
             )
-        x = self._x()
+        x = self._pool.x()
         for name, own in state["state"].items():
             if name not in x:
                 raise ArgumentError(
@@ -222,6 +217,20 @@ class RowOptimizer:
         self.state = {name: {k: _copied(t) for k, t in own.items()} for name, own in state["state"].items()}
         for group, saved in zip(self.param_groups, state["groups"], strict=True):
             group.update(saved)
+
+
+class _Submodel(AbstractContextManager[nn.Module]):
+    """The context of one small model: what fails in it is not stepped with."""
+
+    def __init__(self, rows: RowOptimizer) -> None:
+        self._rows = rows
+
+    def __enter__(self) -> nn.Module:
+        return self._rows._enter()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._rows._ready = False
 
 
 def _spans(t: Any, part: Part) -> bool:

@@ -11,6 +11,9 @@ import mast
 torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
 from torch import nn  # noqa: E402
 
+from mast.nn.structure.pouring import Pool  # noqa: E402
+from mast.randomness import Key  # noqa: E402
+
 SKETCHES = {
     "neurons": mast.nn.Neurons(mast.Bernoulli(0.5)),
     "layers": mast.nn.Layers(mast.Bernoulli(0.5)),
@@ -267,3 +270,117 @@ def test_an_old_graph_may_live_on(zoo):
         rows.step()
     assert len({tuple(sk.draw(t).shares.values()) for t in range(8)}) > 2
     assert isinstance(small, nn.Sequential)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_quick_way_equals_the_cut(zoo, unit_model, dtype):
+    """One call for all tensors against slices one by one: the same bits there, and but for rounding back."""
+    model, _ = zoo.make(unit_model)
+    model = model.to(dtype)
+    sketch = mast.nn.Neurons(mast.Bernoulli(0.6))
+    structure = mast.nn.structure_of(model, sketch)
+    pool = Pool(structure, model)
+    for seed in range(3):
+        draw = structure.draw(sketch, Key(seed))
+        small = pool.model(draw, pool.aim(draw))
+        assert pool._routed
+        cut = structure.cut(draw)
+        y = cut.scaled(cut.gather(model))
+        assert torch.equal(cut.values_of(small), y)
+        expected = {n: p.detach().clone() for n, p in model.named_parameters()}
+        for i, p in enumerate(small.parameters()):
+            if (i + seed) % 4:  # some have no gradient
+                p.grad = torch.randn_like(p)
+        cut.add(expected, cut.gradient(small), -0.3)
+        pool.add(-0.3)
+        for n, p in model.named_parameters():
+            # torch may round once where x + factor * g is rounded twice: numbers are below 8 here
+            atol = 8 * torch.finfo(dtype).eps
+            torch.testing.assert_close(p.detach(), expected[n], rtol=0, atol=atol, msg=n)
+
+
+@pytest.mark.parametrize("how", ["half", "strided", "gradient"])
+def test_other_tensors_go_one_by_one(how):
+    """What the compiled way cannot take is trained all the same: the result is that of masked training."""
+    torch.manual_seed(0)
+    a = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    if how == "half":
+        a = a.to(torch.bfloat16)
+    elif how == "strided":
+        a[0].weight = nn.Parameter(torch.randn(6, 16).t())
+    b = copy.deepcopy(a)
+    sketch = mast.nn.Neurons(mast.RandK(0.5))
+    mast.nn.sparsify(a, sketch)
+    optimizer = torch.optim.SGD(a.parameters(), lr=0.125)
+    rows = mast.nn.RowOptimizer(mast.nn.sparsify(b, sketch), torch.optim.SGD, lr=0.125)
+    inputs = torch.randn(5, 6, dtype=a[0].bias.dtype)
+    for t in range(3):
+        optimizer.zero_grad()
+        loss_of(a(inputs), t).backward()
+        optimizer.step()
+        with rows.submodel() as small:
+            loss_of(small(inputs), t).backward()
+        if how == "gradient":
+            g = small[0].weight.grad
+            small[0].weight.grad = g.t().contiguous().t()
+        assert rows._pool._routed == (how == "gradient")
+        rows.step()
+    tolerance = 0.02 if how == "half" else 1e-6
+    for p, q in zip(a.parameters(), b.parameters(), strict=True):
+        torch.testing.assert_close(q, p, rtol=0, atol=tolerance)
+
+
+def test_draws_made_ahead_are_those_of_their_steps():
+    """Whatever happens to the step meanwhile: going on, going back, another seed."""
+    model = nn.Sequential(nn.Linear(3, 40), nn.ReLU(), nn.Linear(40, 2))
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), seed=2)
+    rows = mast.nn.RowOptimizer(sk, torch.optim.SGD, lr=0.0)
+
+    def check():
+        kept = sk.draw(Key(sk.seed, sk.step, sk.node))["0.weight"].units
+        for _ in range(2):  # entering again is the same step
+            with rows.submodel() as small:
+                assert torch.equal(small[0].weight, model[0].weight[kept])
+                assert all(p.grad is None for p in small.parameters())
+                small(torch.ones(1, 3)).sum().backward()
+        rows.step()
+
+    for _ in range(40):
+        check()
+    sk.load_state_dict(sk.state_dict() | {"step": 5})
+    check()
+    assert sk.step == 6
+    sk.advance()
+    check()
+    assert sk.step == 8
+
+
+def test_parameters_may_be_replaced_frozen_and_thawed():
+    """Looked at anew at every step: their memory, their type, and whether they are trained."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)))
+    for kind in (torch.optim.SGD, torch.optim.AdamW):
+        rows = mast.nn.RowOptimizer(sk, kind, lr=0.1)
+        for frozen in (False, True, False):
+            model[0].weight.requires_grad_(not frozen)
+            model[0].weight.data = model[0].weight.data.clone()
+            before = model[0].weight.detach().clone()
+            with rows.submodel() as small:
+                small(torch.ones(4, 3)).square().sum().backward()
+            rows.step()
+            assert torch.equal(model[0].weight, before) == frozen
+
+
+def test_hooks_end_with_the_step():
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    rows = mast.nn.RowOptimizer(
+        mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5))), torch.optim.SGD, lr=0.1
+    )
+    called = []
+    for _ in range(3):
+        with rows.submodel() as small:
+            small[2].bias.register_hook(lambda g: called.append(1))
+            small(torch.ones(4, 3)).square().sum().backward()
+        rows.step()
+    assert len(called) == 3

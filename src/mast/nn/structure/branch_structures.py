@@ -99,7 +99,7 @@ class BranchStructure(Structure):
         floats = [n for n, b in self.bare.named_buffers() if b.is_floating_point() and n in slices]
         return Cut(self, draw, parts_of(names, slices, scales), parts_of(floats, slices, lambda name: None))
 
-    def fit(self, model: nn.Module, cut: Cut) -> None:
+    def fit(self, model: nn.Module, draw: UnitDraw) -> None:
         """Nothing has changed its size."""
 
     def blank(self, draw: UnitDraw) -> nn.Module:

@@ -117,7 +117,7 @@ class Cut:
             p = named[part.name]
             p.data = part.of(y).to(p.dtype)
         self._fill_buffers(model, buffers, y.device)
-        self.structure.fit(model, self)
+        self.structure.fit(model, self.draw)
         return model.train()
 
     def gradient(self, module: nn.Module) -> Tensor:

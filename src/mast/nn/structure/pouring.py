@@ -1,116 +1,112 @@
-"""A pool: one small model that takes the weights of one cut after the other.
+"""A pool: one small model that takes the kept weights of one draw after the other.
 
 Its modules stay the same where they can, and the memory of the weights is one buffer that is used again at
-each
-step. The parameters are new ones each time: a graph that is still alive keeps the shape of the old.
+each step. The parameters are new ones each time: a graph that is still alive keeps the shape of the old, and
+hooks on them end with the step.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mast.nn.structure.cuts import Cut
-from mast.nn.structure.structures import Structure, UnitStructure
+from mast.nn.structure.drawing import UnitDraw
+from mast.nn.structure.routes import Aim
+from mast.nn.structure.structures import Structure, UnitStructure, at_least_one
 
-
-class Places:
-    """Where a model keeps its tensors, found once: looking them up is quick, and finds replaced ones."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._parameters = _places(model, "_parameters", [name for name, _ in model.named_parameters()])
-        self._buffers = _places(model, "_buffers", [name for name, _ in model.named_buffers()])
-
-    def parameters(self) -> dict[str, Tensor]:
-        """The parameters by name, detached."""
-        return {name: home[key].detach() for name, home, key in self._parameters}
-
-    def buffers(self) -> dict[str, Tensor]:
-        """The buffers by name."""
-        return {name: home[key] for name, home, key in self._buffers}
-
-
-def _places(model: nn.Module, kind: str, names: list[str]) -> list[tuple[str, dict[str, Tensor], str]]:
-    found = []
-    for name in names:
-        owner, _, key = name.rpartition(".")
-        found.append((name, getattr(model.get_submodule(owner), kind), key))
-    return found
+Home = tuple[str, dict[str, Any], str]  # a tensor's name, and the dictionary and key it is found by
 
 
 class Pool:
-    """Small models of many cuts, one at a time."""
+    """Small models of many draws of units, one at a time, out of one model."""
 
-    def __init__(self, structure: Structure) -> None:
+    def __init__(self, structure: Structure, whole: nn.Module) -> None:
         self.structure = structure
         self._model = copy.deepcopy(structure.template)
         #: the parameters of the present small model, by name
         self.parameters: dict[str, nn.Parameter] = dict(self._model.named_parameters())
-        #: their scales, where they have some, in their type
-        self.scales: dict[str, Tensor] = {}
         first = {id(p): name for name, p in self.parameters.items()}
         self._first = {  # of all the names that a parameter has
             name: first[id(p)] for name, p in self._model.named_parameters(remove_duplicate=False)
         }
-        self._trainable = {name: p.requires_grad for name, p in self.parameters.items()}
-        self._places = self._find_places()
-        self._sizes: list[tuple[int, ...]] = []
+        self._names = list(self.parameters)
+        self._homes = self._find_homes()
+        # Where the whole model keeps its tensors: looking them up there finds replaced ones, too.
+        self._whole = _homes(whole, "_parameters", self._names)
+        self._whole_buffers = _homes(whole, "_buffers", [name for name, _ in whole.named_buffers()])
+        self._units = structure if isinstance(structure, UnitStructure) else None
+        self._route = None if self._units is None else self._units.route()
+        self._has_heads = self._units is not None and bool(self._units.heads)
+        self._routed = False  # whether the present small model came that way
+        self._views: list[Tensor] | None = None
         self._memory: dict[torch.dtype, Tensor] = {}
+        self._draw: UnitDraw | None = None
+        self._cut: Cut | None = None
 
-    def model(self, cut: Cut, x: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> nn.Module:
+    @property
+    def cut(self) -> Cut:
+        """That of the present draw, made when it is first asked for."""
+        if self._cut is None:
+            assert self._draw is not None
+            self._cut = self.structure.cut(self._draw)
+        return self._cut
+
+    def x(self) -> dict[str, Tensor]:
+        """The whole model's parameters by name, detached."""
+        return {name: home[key].detach() for name, home, key in self._whole}
+
+    # ---- into the small model ----------------------------------------------------------------
+
+    def aim(self, draw: UnitDraw) -> Aim | None:
+        """What the quick way has to know of a draw, where there is such a way."""
+        if self._units is None or self._route is None:
+            return None
+        return Aim.at([at_least_one(draw[space.name]) for space in self._units.spaces])
+
+    def model(self, draw: UnitDraw, aim: Aim | None) -> nn.Module:
         """The small model with the weights y = S x and the kept entries of the buffers."""
-        if not isinstance(self.structure, UnitStructure):
-            self._model = self.structure.blank(cut.draw)
-            self._places = self._find_places()
-        self._fill(cut, x)
-        self._fill_buffers(cut, buffers)
-        sizes = [part.slice.shape for part in cut.parts]
-        if sizes != self._sizes or not isinstance(self.structure, UnitStructure) or self.structure.heads:
-            self.structure.fit(self._model, cut)
-            self._sizes = sizes
+        self._draw, self._cut = draw, None
+        if self._units is None:
+            self._model = self.structure.blank(draw)
+            self._homes = self._find_homes()
+        x = [home[key] for _, home, key in self._whole]
+        views = self._route.gather(aim, x) if self._route is not None and aim is not None else None
+        self._routed = views is not None
+        if views is None:
+            self.parameters = self._taken_one_by_one()
+        else:
+            new = torch.Tensor._make_subclass  # what nn.Parameter comes to, after many questions
+            self.parameters = {
+                name: new(nn.Parameter, view, t.requires_grad)
+                for name, view, t in zip(self._names, views, x, strict=True)
+            }
+        for name, home, key in self._homes:
+            home[key] = self.parameters[name]
+        if self._whole_buffers:
+            self._fill_buffers()
+        if views is None or views is not self._views or self._has_heads:
+            self.structure.fit(self._model, draw)
+        self._views = views
         return self._model
 
-    def back_to_x(self, cut: Cut, x: Mapping[str, Tensor]) -> None:
-        """The parameters hold the kept weights of x instead of S x."""
-        for part in cut.parts:
-            if part.scales is not None:
-                part.slice.take(x[part.name], self.parameters[part.name].data)
-
-    def _fill(self, cut: Cut, x: Mapping[str, Tensor]) -> None:
-        self.parameters, self.scales = {}, {}
-        room = None
-        for part in cut.parts:
-            source = x[part.name]
-            if room is None or room.dtype != source.dtype or room.device != source.device:
-                room = self._room(cut.count, source)
-            own = part.slice.take(source, part.of(room))
-            if part.scales is not None:
-                scales = self.scales[part.name] = part.scales.to(own)
-                own.mul_(scales)
-            self.parameters[part.name] = nn.Parameter(own, self._trainable[part.name])
-        for module, key, name in self._places:
-            module._parameters[key] = self.parameters[name]
-
-    def return_buffers(self, cut: Cut, buffers: Mapping[str, Tensor]) -> None:
-        """What the small model has made of its buffers goes back to where they came from."""
-        if not buffers:
-            return
-        slices = {part.name: part.slice for part in cut.buffers}
-        for name, b in self._model.named_buffers():
-            if name in slices:
-                slices[name].put(buffers[name], b)
-            else:
-                buffers[name].copy_(b)
-
-    def _fill_buffers(self, cut: Cut, buffers: Mapping[str, Tensor]) -> None:
-        if not buffers:
-            return
-        slices = {part.name: part.slice for part in cut.buffers}
-        for name, b in self._model.named_buffers():
-            b.data = slices[name].take(buffers[name]) if name in slices else buffers[name].clone()
+    def _taken_one_by_one(self) -> dict[str, nn.Parameter]:
+        """The parameters out of a cut, for any kind of tensor."""
+        x = {name: home[key] for name, home, key in self._whole}
+        parameters, room = {}, None
+        with torch.no_grad():
+            for part in self.cut.parts:
+                source = x[part.name]
+                if room is None or room.dtype != source.dtype or room.device != source.device:
+                    room = self._room(self.cut.count, source)
+                own = part.slice.take(source.detach(), part.of(room))
+                if part.scales is not None:
+                    own.mul_(part.scales.to(own))
+                parameters[part.name] = nn.Parameter(own, source.requires_grad)
+        return parameters
 
     def _room(self, count: int, like: Tensor) -> Tensor:
         """Memory for the values of a cut, the same at every step."""
@@ -119,11 +115,72 @@ class Pool:
             room = self._memory[like.dtype] = torch.empty(count, dtype=like.dtype, device=like.device)
         return room[:count]
 
-    def _find_places(self) -> list[tuple[nn.Module, str, str]]:
-        """Where the model keeps its parameters, and the first name of each."""
+    # ---- and back ----------------------------------------------------------------------------
+
+    def add(self, factor: float) -> None:
+        """x[kept] += factor * S'g, where there are gradients g."""
+        if self._routed:
+            assert self._route is not None
+            x = [home[key] for _, home, key in self._whole]
+            if self._route.scatter(x, [p.grad for p in self.parameters.values()], factor):
+                return
+        self.scale_gradients()
+        found = self.x()
+        with torch.no_grad():
+            for part in self.cut.parts:
+                g = self.parameters[part.name].grad
+                if g is not None:
+                    part.slice.add(found[part.name], g, factor)
+
+    def scale_gradients(self) -> None:
+        """The gradients become S'g."""
+        for part in self.cut.parts:
+            g = self.parameters[part.name].grad
+            if g is not None and part.scales is not None:
+                g.mul_(part.scales.to(g))
+
+    def back_to_x(self) -> None:
+        """The parameters hold the kept weights of x instead of S x."""
+        x = self.x()
+        for part in self.cut.parts:
+            if part.scales is not None:
+                part.slice.take(x[part.name], self.parameters[part.name].data)
+
+    # ---- buffers -----------------------------------------------------------------------------
+
+    def _fill_buffers(self) -> None:
+        buffers = {name: home[key] for name, home, key in self._whole_buffers}
+        slices = {part.name: part.slice for part in self.cut.buffers}
+        with torch.no_grad():
+            for name, b in self._model.named_buffers():
+                b.data = slices[name].take(buffers[name]) if name in slices else buffers[name].clone()
+
+    def return_buffers(self) -> None:
+        """What the small model has made of its buffers goes back to where they came from."""
+        if not self._whole_buffers:
+            return
+        buffers = {name: home[key] for name, home, key in self._whole_buffers}
+        slices = {part.name: part.slice for part in self.cut.buffers}
+        with torch.no_grad():
+            for name, b in self._model.named_buffers():
+                if name in slices:
+                    slices[name].put(buffers[name], b)
+                else:
+                    buffers[name].copy_(b)
+
+    def _find_homes(self) -> list[Home]:
+        """Where the small model keeps its parameters, and the first name of each."""
         return [
-            (module, key, self._first[f"{prefix}.{key}" if prefix else key])
+            (self._first[f"{prefix}.{key}" if prefix else key], module._parameters, key)
             for prefix, module in self._model.named_modules()
             for key, p in module._parameters.items()
             if p is not None
         ]
+
+
+def _homes(model: nn.Module, kind: str, names: list[str]) -> list[Home]:
+    found = []
+    for name in names:
+        owner, _, key = name.rpartition(".")
+        found.append((name, getattr(model.get_submodule(owner), kind), key))
+    return found

@@ -18,6 +18,7 @@ from mast.nn.structure.cuts import Cut, Part, entries
 from mast.nn.structure.drawing import Kept, Scaled, UnitDraw, Units
 from mast.nn.structure.finding import find_spaces
 from mast.nn.structure.resizing import fit, replace_attention, template
+from mast.nn.structure.routes import Route
 from mast.nn.structure.sketches import Layers, Neurons, Structured
 from mast.nn.structure.slicing import Slice
 from mast.nn.structure.spaces import Space
@@ -57,8 +58,8 @@ class Structure(ABC):
         """A copy of the model for this draw, without values."""
 
     @abstractmethod
-    def fit(self, model: nn.Module, cut: Cut) -> None:
-        """Adapt a copy that has the values of a cut to their sizes."""
+    def fit(self, model: nn.Module, draw: UnitDraw) -> None:
+        """Adapt a copy that has the values of a draw's cut to their sizes."""
 
     def follow(self, model: nn.Module) -> None:
         """What is poured has the types of this model's tensors, and trains what is trained there."""
@@ -146,17 +147,21 @@ class UnitStructure(Structure):
         """The model without values."""
         return copy.deepcopy(self.template)
 
-    def fit(self, model: nn.Module, cut: Cut) -> None:
+    def route(self) -> Route | None:
+        """The quick way of weights into small models and back, where there is one."""
+        return Route.of(self._parameters, self.spaces)
+
+    def fit(self, model: nn.Module, draw: UnitDraw) -> None:
         """Modules whose tensors have shrunk say so; attention is for the heads that are left."""
         channels = {
-            name: run * at_least_one(cut.draw[space.name]).units.size
+            name: run * at_least_one(draw[space.name]).units.size
             for space in self.spaces
             for name, run in space.modules
         }
         for name, before in self._resized.items():
             module = model.get_submodule(name)
             if isinstance(module, HeadsAttention) and name in self.heads:
-                module.kept = at_least_one(cut.draw[self.heads[name]]).units.tolist()
+                module.kept = at_least_one(draw[self.heads[name]]).units.tolist()
             fit(module, before, channels.get(name))
 
     def _scales(self, name: str, draw: UnitDraw) -> Tensor | None:

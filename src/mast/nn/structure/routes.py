@@ -1,0 +1,169 @@
+"""The way of kept weights into a small model and back, laid out once for a model and used at every step.
+
+A `Cut` describes one draw tensor by tensor, which is clear, general, and slow beside a training step of a
+millisecond: after each product of matrices the processor has forgotten all of Python's code. So what does not
+depend on the draw is in tables here, and each way is one call of a compiled kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mast.arrays import Array, Indices
+from mast.nn.structure.drawing import Kept
+from mast.nn.structure.spaces import Role, Space
+
+_ALL = -1  # in the place of a space: no draw cuts here
+_ALIGNED = 16  # each tensor starts at a multiple of this many entries, like one that torch has made
+_TYPES = (torch.float32, torch.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What a draw keeps, space after space."""
+
+    units: Indices
+    scales: Array
+    bounds: Indices  # where each space starts in them
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def at(cls, kept: Sequence[Kept]) -> Aim:
+        """The kept units of each space, one after the other."""
+        sizes = tuple(k.units.size for k in kept)
+        bounds = np.cumsum([0, *sizes], dtype=np.int64)
+        return cls(
+            np.concatenate([k.units for k in kept]), np.concatenate([k.scales for k in kept]), bounds, sizes
+        )
+
+
+class Route:
+    """Rows and columns, of some tensors, that belong to units."""
+
+    def __init__(self, shapes: Sequence[tuple[str, Sequence[int]]], spaces: Sequence[Space]) -> None:
+        self._lists: dict[tuple[tuple[int, ...], ...], int] = {}
+        axes: dict[tuple[str, int], list[tuple[int, ...]]] = {}
+        for number, space in enumerate(spaces):
+            for a in space.axes:
+                piece = (number, a.run, a.offset, int(a.role is Role.CONSUMES))
+                axes.setdefault((a.tensor, a.dim), []).append(piece)
+        parts = []
+        self._full: list[tuple[tuple[int, ...], bool, bool]] = []  # shapes, and whether rows, columns are cut
+        for name, shape in shapes:
+            full, rows, columns = tuple(shape), axes.get((name, 0)), axes.get((name, 1))
+            width = math.prod(full[1:]) if rows or columns else math.prod(full)
+            inner = math.prod(full[2:]) if columns else width
+            first = self._list(rows or [(_ALL, full[0] if columns else 1, 0, 0)])
+            parts.append((first, self._list(columns or [(_ALL, 1, 0, 0)]), width, inner))
+            self._full.append((full, bool(rows), bool(columns)))
+        pieces = [(number, *piece) for own, number in self._lists.items() for piece in own]
+        self._pieces = np.array(pieces, dtype=np.int64).reshape(-1, 5)
+        self._parts = np.array(parts, dtype=np.int64).reshape(-1, 4)
+        length = sum(run * (1 if s == _ALL else spaces[s].units) for _, s, run, _, _ in pieces)
+        self._indices = np.zeros(length, dtype=np.int64)
+        self._factors: Array = np.ones(length)
+        self._ends = np.zeros(len(self._lists) + 1, dtype=np.int64)
+        self._starts = np.zeros(len(parts), dtype=np.int64)
+        self._sizes: tuple[int, ...] | None = None
+        self._views: list[Tensor] = []
+        self._memory = torch.empty(0)
+        self._room: Any = None  # the same memory, for the kernels
+        self._compiled: ModuleType | None = None
+
+    @classmethod
+    def of(cls, shapes: Sequence[tuple[str, Sequence[int]]], spaces: Sequence[Space]) -> Route | None:
+        """The route of a model, if its units own rows and columns only."""
+        if not shapes or any(a.dim > 1 for space in spaces for a in space.axes):
+            return None
+        return cls(shapes, spaces)
+
+    def gather(self, aim: Aim, tensors: Sequence[Tensor]) -> list[Tensor] | None:
+        """S x of the kept units, in memory that is used again at each call; None if the tensors do not suit.
+
+        As long as shapes and types stay the same, it is the same list of tensors.
+        """
+        dtype = tensors[0].dtype
+        if not _suit(tensors, dtype):
+            return None
+        if aim.sizes != self._sizes or self._memory.dtype != dtype:
+            self._make_room(aim.sizes, dtype)
+        self._kernels().gather(
+            self._parts, self._pieces, aim.units, aim.scales, aim.bounds, self._indices, self._factors,
+            self._ends, _addresses(tensors), self._starts, self._room,
+        )  # fmt: skip
+        return self._views
+
+    def scatter(self, tensors: Sequence[Tensor], values: Sequence[Tensor | None], factor: float) -> bool:
+        """x[kept] += factor * S'values, for the last `gather`; False if the tensors do not suit."""
+        present = [v for v in values if v is not None]
+        dtype = self._memory.dtype
+        if not (_suit(tensors, dtype) and _suit(present, dtype)):
+            return False
+        self._kernels().scatter(
+            self._parts, self._indices, self._factors, self._ends,
+            _addresses(tensors), _addresses(values), self._factors.dtype.type(factor),
+        )  # fmt: skip
+        torch.autograd.graph.increment_version(
+            tensors
+            if len(present) == len(values)
+            else [x for x, v in zip(tensors, values, strict=True) if v is not None]
+        )
+        return True
+
+    def _list(self, pieces: list[tuple[int, ...]]) -> int:
+        return self._lists.setdefault(tuple(pieces), len(self._lists))
+
+    def _make_room(self, units: tuple[int, ...], dtype: torch.dtype) -> None:
+        """Tensors of the shapes of what is kept, side by side in one piece of memory."""
+        sizes = [0] * len(self._lists)
+        for number, space, run, _, _ in self._pieces.tolist():
+            sizes[number] += run * (1 if space == _ALL else units[space])
+        shapes, starts, n = [], [], 0
+        for (full, rows, columns), (first, second, _, _) in zip(
+            self._full, self._parts.tolist(), strict=True
+        ):
+            shape = (*(sizes[first],) * rows, *full[rows:])
+            shape = (*shape[:1], sizes[second], *shape[2:]) if columns else shape
+            shapes.append(shape)
+            starts.append(n)
+            n += -(-math.prod(shape) // _ALIGNED) * _ALIGNED
+        self._starts[:] = starts
+        if self._memory.dtype != dtype or len(self._memory) < n:
+            self._memory = torch.empty(n, dtype=dtype)
+            self._room = self._memory.numpy()
+            self._factors = np.ones(self._indices.size, dtype=self._room.dtype)
+        self._views = [
+            self._memory[start : start + math.prod(shape)].view(shape)
+            for start, shape in zip(starts, shapes, strict=True)
+        ]
+        self._sizes = units
+
+    def _kernels(self) -> Any:
+        """The compiled half, imported when first needed: Numba takes a while to load."""
+        if self._compiled is None:
+            from mast.nn.structure import kernels
+
+            self._compiled = kernels
+        return self._compiled
+
+
+def _suit(tensors: Sequence[Tensor], dtype: torch.dtype) -> bool:
+    """Whether the kernels can work on all of these, as this type."""
+    if dtype not in _TYPES:
+        return False
+    for t in tensors:
+        if not (t.dtype == dtype and t.is_cpu and t.layout == torch.strided and t.is_contiguous()):
+            return False
+    return True
+
+
+def _addresses(tensors: Sequence[Tensor | None]) -> Indices:
+    return np.array([0 if t is None else t.data_ptr() for t in tensors], dtype=np.int64)
