@@ -36,6 +36,8 @@ def test_bits(way, keep):
     kept.place(z, indices, shift[indices])
     expected[indices] = shift[indices]
     assert (z == expected).all()
+    kept.copy(z, indices, x)
+    assert (z == x).all()
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])

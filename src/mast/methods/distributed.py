@@ -125,8 +125,10 @@ def node_answer(
         total = total + gradient if step else gradient
         if step + 1 < local_steps:
             descend(x, draw, gradient, step_size)
-    if room is not None:
-        _put(room, draw, message_to(problem.shift, draw))
+    if room is not None and isinstance(draw, DiagonalDraw):
+        kept.copy(room, draw.indices, problem.shift)
+    elif room is not None:
+        room[...] = problem.shift
     return total
 
 

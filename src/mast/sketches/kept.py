@@ -51,6 +51,14 @@ def place(x: NDArray[Any], indices: Indices, values: NDArray[Any]) -> None:
         _kernels().place(x, indices, values)
 
 
+def copy(x: NDArray[Any], indices: Indices, source: NDArray[Any]) -> None:
+    """x[indices] = source[indices]."""
+    if indices.size < MANY:
+        x[indices] = source[indices]
+    else:
+        _kernels().copy(x, indices, source)
+
+
 def scaled(gradient: Array, indices: Indices, scales: Array) -> Array:
     """scales * gradient[indices]: S' applied to a gradient."""
     if indices.size < MANY:

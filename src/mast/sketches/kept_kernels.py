@@ -29,6 +29,13 @@ def place(x: Any, positions: Any, values: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
+def copy(x: Any, positions: Any, source: Any) -> None:
+    """x[positions] = source[positions]."""
+    for k in range(positions.size):
+        x[positions[k]] = source[positions[k]]
+
+
+@njit(cache=True, nogil=True)
 def scaled(x: Any, positions: Any, scales: Any, out: Any) -> None:
     """out = scales * x[positions]."""
     for k in range(positions.size):
