@@ -20,6 +20,10 @@ from mast.errors import ArgumentError, MastError, MissingExtraError
 from mast.nn.wrappers import unwrapped
 
 _LIMIT = 2**31 - 1  # bytes in a protobuf message
+_CHATTER = (
+    "torch.onnx._internal.exporter._registration",  # torchvision is not installed
+    "onnxscript.optimizer._constant_folding",  # attention splits what it does not fold
+)
 
 
 def export_onnx(
@@ -157,8 +161,7 @@ def _exported(model: nn.Module, inputs: tuple[Tensor, ...], dynamic: bool) -> An
 @contextlib.contextmanager
 def _without_chatter() -> Iterator[None]:
     """Without what torch's exporter says of itself, not of the model."""
-    log = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = log.level
+    logs = {log: log.level for log in map(logging.getLogger, _CHATTER)}
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", FutureWarning
@@ -166,11 +169,13 @@ def _without_chatter() -> Iterator[None]:
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.filterwarnings("ignore", ".*_flat_weights", UserWarning)  # how recurrent layers are made
         warnings.filterwarnings("ignore", ".*axis name: batch will not be used")  # but once: it has one name
-        log.setLevel(logging.ERROR)  # torchvision is not installed
+        for log in logs:
+            log.setLevel(logging.ERROR)
         try:
             yield
         finally:
-            log.setLevel(level)
+            for log, level in logs.items():
+                log.setLevel(level)
 
 
 def _strip(proto: Any) -> None:
