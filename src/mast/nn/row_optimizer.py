@@ -5,9 +5,9 @@ state and updates of dropped units are never made.
 
 For plain SGD the result is that of masked training (`sparsify` and the usual loop): a dropped unit has no
 gradient there either. With momentum, Adam and their kind it is the *lazy* variant: the state of
-dropped units rests, where masked training would let it decay, and so does their weight decay. What one step
-of Adam
-counts (its bias correction) is the steps of the run, not those in which a unit was kept.
+dropped units rests, where masked training would let it decay, and so does their weight decay. What Adam
+counts for its bias correction is the steps of the run, not those in which a unit was kept; the count of
+a parameter rests only while all of it is dropped, as in a branch that `Layers` drops.
 
 BatchNorm: kept channels update their running statistics, those of dropped channels rest (in masked training
 all are updated). Submodels and the whole model want `recalibrate` in either case.

@@ -372,6 +372,16 @@ def test_parameters_may_be_replaced_frozen_and_thawed():
             assert torch.equal(model[0].weight, before) == frozen
 
 
+def test_a_parameter_of_another_shape_never_reaches_the_kernels():
+    """They are given bare addresses, so a weight that shrank must be an error, not a read past its end."""
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)))
+    rows = mast.nn.RowOptimizer(sk, torch.optim.SGD, lr=0.1)
+    model[0].weight.data = torch.zeros(1, 3)
+    with pytest.raises((RuntimeError, IndexError)), rows.submodel():
+        pass
+
+
 def test_hooks_end_with_the_step():
     model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
     rows = mast.nn.RowOptimizer(

@@ -67,6 +67,7 @@ class Route:
         pieces = [(number, *piece) for own, number in self._lists.items() for piece in own]
         self._pieces = np.array(pieces, dtype=np.int64).reshape(-1, 5)
         self._parts = np.array(parts, dtype=np.int64).reshape(-1, 4)
+        self._shapes = [full for full, _, _ in self._full]
         length = sum(run * (1 if s == _ALL else spaces[s].units) for _, s, run, _, _ in pieces)
         self._indices = np.zeros(length, dtype=np.int64)
         self._factors: Array = np.ones(length)
@@ -91,7 +92,7 @@ class Route:
         As long as shapes and types stay the same, it is the same list of tensors.
         """
         dtype = tensors[0].dtype
-        if not _suit(tensors, dtype):
+        if not _suit(tensors, dtype, self._shapes):
             return None
         if aim.sizes != self._sizes or self._memory.dtype != dtype:
             self._make_room(aim.sizes, dtype)
@@ -103,19 +104,15 @@ class Route:
 
     def scatter(self, tensors: Sequence[Tensor], values: Sequence[Tensor | None], factor: float) -> bool:
         """x[kept] += factor * S'values, for the last `gather`; False if the tensors do not suit."""
-        present = [v for v in values if v is not None]
         dtype = self._memory.dtype
-        if not (_suit(tensors, dtype) and _suit(present, dtype)):
+        if not (_suit(tensors, dtype, self._shapes) and _suit(values, dtype, [v.shape for v in self._views])):
             return False
         self._kernels().scatter(
             self._parts, self._indices, self._factors, self._ends,
             _addresses(tensors), _addresses(values), self._factors.dtype.type(factor),
         )  # fmt: skip
-        torch.autograd.graph.increment_version(
-            tensors
-            if len(present) == len(values)
-            else [x for x, v in zip(tensors, values, strict=True) if v is not None]
-        )
+        changed = [x for x, v in zip(tensors, values, strict=True) if v is not None]
+        torch.autograd.graph.increment_version(changed)
         return True
 
     def _list(self, pieces: list[tuple[int, ...]]) -> int:
@@ -155,12 +152,18 @@ class Route:
         return self._compiled
 
 
-def _suit(tensors: Sequence[Tensor], dtype: torch.dtype) -> bool:
-    """Whether the kernels can work on all of these, as this type."""
+def _suit(tensors: Sequence[Tensor | None], dtype: torch.dtype, shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether the kernels, which are given bare addresses, can work on all of these, as this type."""
     if dtype not in _TYPES:
         return False
-    for t in tensors:
-        if not (t.dtype == dtype and t.is_cpu and t.layout == torch.strided and t.is_contiguous()):
+    for t, shape in zip(tensors, shapes, strict=True):
+        if t is not None and not (
+            t.dtype == dtype
+            and t.shape == shape
+            and t.is_cpu
+            and t.layout == torch.strided
+            and t.is_contiguous()
+        ):
             return False
     return True
 
