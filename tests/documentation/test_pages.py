@@ -16,7 +16,6 @@ NOT_RUN = {
     "README.md": 1,
     "docs/federated.md": 2,
     "docs/index.md": 1,
-    "docs/neural.md": 1,
 }
 
 
