@@ -24,6 +24,7 @@ from mast.exchange.spelling import parse_capacity
 from mast.exchange.units import Units, UnitsPart
 from mast.exchange.vectors import Layout
 from mast.exchange.weights import Weights, WeightsPart
+from mast.methods.distributed import local_sum
 from mast.nn.structure.sketches import Structured
 from mast.randomness import Key, Purpose
 from mast.sketches import Sketch
@@ -105,20 +106,17 @@ class NetworkWorker(Worker):
 
     def gradients(self, part: Part, values: Values, header: Header, out: Values) -> None:
         """Local steps of x <- x - g S'grad f(v + S(x - v)) on the kept values; `out` gets their sum."""
-        x = values.copy()
-        gradient = np.empty_like(x)
-        total = np.zeros_like(x)
-        g = x.dtype.type(header.step_size)
-        for step in range(header.local_steps):
+        memory = np.empty_like(values)
+
+        def gradient(held: Values, step: int) -> Values:
             key = Key(header.key.seed, header.round, header.node, step)
-            module = self.held.module(part, x)
+            module = self.held.module(part, held)
             with torch_seeded(key):
                 self.loss(module, self.batches(key)).backward()  # type: ignore[no-untyped-call]
-            self.held.collect(part, module, gradient)
-            total += gradient
-            if step + 1 < header.local_steps:
-                x -= g * gradient
-        out[...] = total
+            self.held.collect(part, module, memory)
+            return memory
+
+        out[...] = local_sum(values, gradient, header.step_size, header.local_steps)
 
 
 class Held(ABC):

@@ -4,7 +4,7 @@ The method is written once, as what the server and a node do with a message; her
 one process, and an engine that carries the messages runs the same functions:
 
 - the server sends node i its key and the values of x that S_i keeps;
-- the node answers with the values of its (summed) gradient there: `node_answer`;
+- the node answers with the values of its gradient there, summed over local steps: `local_sum`;
 - the server averages, in the order of the nodes: x <- x - (g/M) sum_i weight_i answer_i.
 
 Indices never travel: both sides make them from the key.
@@ -13,7 +13,7 @@ Indices never travel: both sides make them from the key.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -118,17 +118,35 @@ def node_answer(
     the draw keeps.
     """
     x = problem.shift.copy() if room is None else room
-    _put(x, draw, values)
-    total = np.zeros(0)
-    for step in range(local_steps):
-        gradient = problem.objective.sketched_gradient(x, draw, problem.shift)
-        total = total + gradient if step else gradient
-        if step + 1 < local_steps:
-            descend(x, draw, gradient, step_size)
+
+    def gradient(held: Array, step: int) -> Array:
+        _put(x, draw, held)
+        return problem.objective.sketched_gradient(x, draw, problem.shift)
+
+    total = local_sum(values, gradient, step_size, local_steps)
     if room is not None and isinstance(draw, DiagonalDraw):
         kept.copy(room, draw.indices, problem.shift)
     elif room is not None:
         room[...] = problem.shift
+    return total
+
+
+def local_sum(values: Any, gradient: Callable[[Any, int], Any], step_size: float, steps: int) -> Any:
+    """The sum of the gradients along so many gradient steps from these values, which stay as they are.
+
+    `gradient(values, step)` may use its memory again at the next call.
+
+    >>> local_sum(np.array([8.0]), lambda x, step: x, step_size=0.5, steps=3)  # of 8, 4 and 2
+    array([14.])
+    """
+    h = gradient(values, 0)
+    if steps == 1:
+        return h
+    x, total = values.copy(), h.copy()
+    for step in range(1, steps):
+        x -= float(step_size) * h  # a plain number keeps the precision of x
+        h = gradient(x, step)
+        total += h
     return total
 
 
