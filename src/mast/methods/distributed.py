@@ -123,7 +123,7 @@ def node_answer(
         _put(x, draw, held)
         return problem.objective.sketched_gradient(x, draw, problem.shift)
 
-    total = local_sum(values, gradient, step_size, local_steps)
+    total: Array = local_sum(values, gradient, step_size, local_steps)
     if room is not None and isinstance(draw, DiagonalDraw):
         kept.copy(room, draw.indices, problem.shift)
     elif room is not None:
