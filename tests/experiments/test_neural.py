@@ -349,9 +349,9 @@ def test_f_D_is_the_mean_over_the_support(embedded):
 def test_each_quantity_is_compared_at_its_own_best_step_size():
     """DSGD has the lower f_D with long steps and the smaller gradient with short ones."""
     ends = {  # method: step size: (f_D, squared gradient)
-        "DSGD": {0.05: (3.0, 0.01), 0.1: (2.0, 0.02), 0.5: (1.0, 0.9)},
-        "L-SVRDSG": {0.05: (4.0, 0.03), 0.1: (3.0, 0.02), 0.5: (2.0, 0.5)},
-        "S-PAGE": {0.05: (4.0, 0.03), 0.1: (0.9, 0.005), 0.5: (np.inf, np.inf)},
+        "DSGD": {0.01: (9.0, 0.5), 0.05: (3.0, 0.01), 0.1: (2.0, 0.02), 0.5: (1.0, 0.9)},
+        "L-SVRDSG": {0.01: (9.0, 0.5), 0.05: (4.0, 0.03), 0.1: (3.0, 0.02), 0.5: (2.0, 0.5)},
+        "S-PAGE": {0.01: (9.0, 0.5), 0.05: (4.0, 0.03), 0.1: (0.9, 0.005), 0.5: (np.inf, np.inf)},
     }
     done = []
     for method, sizes in ends.items():

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 KEEP, N, P = 0.7, 8, 1 / 8
 METHODS = ("DSGD", "L-SVRDSG", "S-PAGE")
-STEP_SIZES = (0.05, 0.1, 0.5)
+STEP_SIZES = (0.01, 0.05, 0.1, 0.5)
 POINTS = 40
 LAST = 0.1  # a level is over the last tenth of the gradients
 
