@@ -1,1 +1,1 @@
-"""One figure a file, and the errata of the paper with their counterexamples."""
+"""The paper's figures and the studies beyond it: one file or folder per experiment."""

@@ -1,6 +1,6 @@
 """The paper's formulas as printed, for those that docs/errata.md corrects. Not for use: `mast.theory` is.
 
-Each function says where it is printed. Statements are numbered as in `mast.theory`. Tests and the errata page
+Each function says where it is printed. Statements are numbered as in `mast.theory`. Tests
 compare these numbers with exact measurements and with the corrected statements.
 """
 
