@@ -1,8 +1,8 @@
 """Train once, deploy at four sizes: one digits CNN, four smaller dense networks, each in files of its own.
 
 The network is trained once with `mast.nn.Neurons`: each step drops some channels, now more, now fewer. Then
-one submodel of each density is written (safetensors + JSON, and ONNX), read again by a new process that has
-nothing of this file, scored on images it has not seen, and timed.
+one submodel of each density is written (safetensors, and ONNX), read again by a new process that has the
+network's class and no weights, scored on images it has not seen, and timed.
 
     python examples/submodels.py            about a minute
     python examples/submodels.py --fast     some seconds, for a look
@@ -28,16 +28,16 @@ import mast
 DENSITIES = [1.0, 0.75, 0.5, 0.25]
 BATCH = 64
 
-# What a server runs: it knows paths and MAST, and nothing of the network below.
+# What a server runs: it knows paths, MAST, and the network's class.
 SERVER = """
 import sys, torch, mast
+from submodels import Network
 torch.set_num_threads(1)
 images, labels = torch.load(sys.argv[1])
-costs = mast.nn.sizes({path: path for path in sys.argv[2:]}, images[:64])
-for row in costs.itertuples():
-    model = mast.nn.load_submodel(row.name)
+models = {path: mast.nn.load_submodel(path, Network()) for path in sys.argv[2:]}
+for row in mast.nn.sizes(models, images[:64]).itertuples():
     with torch.no_grad():
-        accuracy = (model(images).argmax(1) == labels).float().mean().item()
+        accuracy = (models[row.name](images).argmax(1) == labels).float().mean().item()
     print(accuracy, row.parameters, row.flops, row.seconds)
 """
 
@@ -126,11 +126,11 @@ def main() -> None:
                 ),
             )
             path = folder / f"{density:.0%}.safetensors"
-            handles["MAST"].save_submodel(path, seed, calibrate=calibrate, example=test_images[:2])
+            handles["MAST"].save_submodel(path, seed, calibrate=calibrate)
             row = [f"{density:.0%}", f"{path.stat().st_size / 1e3:.0f} kB"]
             if not fast:
                 onnx = mast.nn.export_onnx(
-                    mast.nn.load_submodel(path), path.with_suffix(".onnx"), test_images[:2]
+                    mast.nn.load_submodel(path, Network()), path.with_suffix(".onnx"), test_images[:2]
                 )
                 row.append(f"{onnx.stat().st_size / 1e3:.0f} kB")
             theirs = handles["plain"].submodel(seed, calibrate=calibrate)  # the same channels
@@ -140,10 +140,10 @@ def main() -> None:
                 handle.remove()
         served = subprocess.run(
             [sys.executable, "-c", SERVER, str(folder / "test.pt"), *paths],
-            stdout=subprocess.PIPE, text=True, check=True,
+            stdout=subprocess.PIPE, text=True, check=True, cwd=Path(__file__).parent,
         )  # fmt: skip
 
-    print("\nread and run by a process without the training code; 64 images on one thread\n")
+    print("\nread and run by a process that has nothing but the network's class; 64 images on one thread\n")
     head = ["density", "file", *([] if fast else ["ONNX"])]
     head += ["parameters", "MFLOP", "time", "accuracy", "trained plainly"]
     print("| " + " | ".join(head) + " |")

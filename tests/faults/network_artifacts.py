@@ -84,7 +84,7 @@ def _ended(folder: Path) -> Path:
 ARTIFACTS = {
     "state of a sparsifier": Artifact(_state, _restored),
     "delta of a network": Artifact(_delta, lambda p: _output(mast.nn.apply_delta(_model(0.25), p))),
-    "submodel of a network": Artifact(_submodel, lambda p: _output(mast.nn.load_submodel(p))),
+    "submodel of a network": Artifact(_submodel, lambda p: _output(mast.nn.load_submodel(p, _model(0.25)))),
     "checkpoint of a server": Artifact(_served, _continued),
     "result of a cluster": Artifact(_ended, lambda p: Result.load(p.parent).rounds, summed=False),
 }

@@ -47,7 +47,7 @@ def test_a_submodel(models, tmp_path, name, sketch):
 
 def test_several_inputs_and_outputs_and_a_model_from_a_file(tmp_path):
     model = Pair().eval()
-    again = mast.nn.load_submodel(mast.nn.save_submodel(model, tmp_path / "a"))
+    again = mast.nn.load_submodel(mast.nn.save_submodel(model, tmp_path / "a"), Pair())
     example = (torch.randn(2, 3), torch.randn(2, 5))
     path = mast.nn.export_onnx(again, tmp_path / "a.onnx", example)
     found = run_onnx(path, *example)

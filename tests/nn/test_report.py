@@ -187,9 +187,11 @@ def test_sizes_of_models_and_files(models, tmp_path):
     count = sum(p.numel() for p in sub.parameters())
     assert table["parameters"].tolist() == [count, count, count - sk.dim + mast.RandK(0.1).count(sk.dim)]
     assert table.loc["file", "bytes"] == file.stat().st_size
-    assert table.loc["whole", "flops"] == table.loc["file", "flops"] == flops(sub, inputs[0])
-    assert (table["seconds"][:2] > 0).all()
-    assert pd.isna(table.loc["delta", "seconds"])
+    assert table.loc["whole", "flops"] == flops(sub, inputs[0])
+    assert table.loc["whole", "seconds"] > 0
+    assert (
+        table.loc[["file", "delta"], ["flops", "seconds"]].isna().all(axis=None)
+    )  # they need a class to run
     with pytest.raises(mast.errors.DataError, match="cannot be read"):
         sizes({"absent": tmp_path / "absent"})
 

@@ -14,7 +14,7 @@ each optimizer step; the loop, the optimizer and the checkpoints stay as they ar
 `advise`                                     the step sizes that a sketch allows, from measured curvature
 `validate`                                   the traps in a model and its optimizer, with their fixes
 `save_delta`, `apply_delta`                  sparse files beside one base model
-`save_submodel`, `load_submodel`             models in files that need no training code
+`save_submodel`, `load_submodel`             submodels in files, read into a model of the user's class
 `export_onnx`                                ONNX files, checked with onnxruntime
 `measure`, `sizes`                           what models and files cost: bytes, operations, time
 `recalibrate`                                BatchNorm statistics for a submodel
@@ -40,11 +40,11 @@ from mast.nn.costs import Cost, measure, sizes
 from mast.nn.deltas import Delta, apply_delta, read_delta, save_delta
 from mast.nn.l_svrdsg import LSVRDSG
 from mast.nn.onnx import export_onnx
-from mast.nn.portable import load_submodel, save_submodel
 from mast.nn.row_optimizer import RowOptimizer
 from mast.nn.s_page import SPAGE
 from mast.nn.sparsifier import Sparsifier, sparsify
 from mast.nn.structure import Cut, Layers, Neurons, UnitDraw, parse, structure_of
+from mast.nn.submodel_files import load_submodel, save_submodel
 from mast.nn.submodels import recalibrate
 from mast.nn.validation import Finding, validate
 

@@ -83,8 +83,8 @@ def latencies(models: Sequence[nn.Module], example: Any) -> list[float]:
 def sizes(things: Mapping[str, nn.Module | str | Path], example: Any = None) -> pd.DataFrame:
     """A table of models and model files side by side: bytes, and with an example operations and time.
 
-    A thing is a module, or a file of `save_submodel`, `export_onnx` or `save_delta` (whose model is
-    not there to be run). The bytes of a module are those of its state, the bytes of a file all it has.
+    A thing is a module, or a file of `save_submodel`, `export_onnx` or `save_delta`; of files, only those of
+    ONNX can be run. The bytes of a module are those of its state, the bytes of a file all it has.
 
     >>> import mast, tempfile
     >>> model = nn.Linear(4, 2)
@@ -121,7 +121,7 @@ def _look_at(
     """What is known of a model or file, its model, and a call of it."""
     from mast.nn.deltas import read_delta
     from mast.nn.onnx import parameters_of, runner
-    from mast.nn.portable import load_submodel
+    from mast.nn.submodel_files import parameters_of as parameters_of_submodel
 
     if isinstance(thing, nn.Module):
         cost = measure(thing)
@@ -136,13 +136,11 @@ def _look_at(
         call = None if example is None else runner(path, _inputs(example))
         return {"kind": "ONNX", "parameters": parameters_of(path), "bytes": size}, None, call
     try:
-        model = load_submodel(path)
+        return {"kind": "submodel", "parameters": parameters_of_submodel(path), "bytes": size}, None, None
     except DataError:
         delta = read_delta(path)
         count = delta.about["kept"] + sum(t.numel() for t in delta.whole.values())
         return {"kind": "delta", "parameters": count, "bytes": size}, None, None
-    call = None if example is None else lambda: model(*_inputs(example))
-    return {"kind": "submodel", "parameters": measure(model).parameters, "bytes": size}, model, call
 
 
 def _best(jobs: Sequence[Callable[[], Any]]) -> list[float]:

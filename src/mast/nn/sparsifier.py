@@ -285,11 +285,12 @@ class Sparsifier:
         return save_delta(self, path, **options)
 
     def save_submodel(self, path: str | Path, seed: int | Key | UnitDraw = 0, **options: Any) -> Path:
-        """Write one submodel to a file that `mast.nn.load_submodel` reads without the training code.
+        """Write one submodel to a file that `mast.nn.load_submodel` reads into a model of the same class.
 
-        The options are `calibrate` of `submodel`, and `example` and `about` of `mast.nn.save_submodel`.
+        The options are `calibrate` of `submodel`, `about` of `mast.nn.save_submodel`, and `model`: what
+        `submodel` returned for this draw, if it has been trained since.
         """
-        from mast.nn.portable import save_draw
+        from mast.nn.submodel_files import save_draw
 
         return save_draw(self, path, seed, **options)
 
