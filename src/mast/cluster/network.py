@@ -30,6 +30,7 @@ from mast.exchange.units import UnitsPart
 from mast.exchange.vectors import Layout
 from mast.exchange.weights import WeightsPart
 from mast.nn import recalibrate
+from mast.nn.torch_private import NormBase
 from mast.randomness import LAYOUT, Key
 from mast.theory import Guarantee
 
@@ -260,9 +261,7 @@ def _only_shapes_matter(model: nn.Module) -> bool:
 
 def _statistics(model: nn.Module) -> set[int]:
     """The buffers of norms, by identity: training mode does not use what they hold."""
-    return {
-        id(b) for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase) for b in m.buffers()
-    }
+    return {id(b) for m in model.modules() if isinstance(m, NormBase) for b in m.buffers()}
 
 
 def _bytes(tensor: Tensor) -> Any:

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from flwr.supercore import log
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from mast.errors import ArgumentError
 from mast.exchange import Capacity, Header, Part, Worker
@@ -26,6 +25,7 @@ from mast.exchange.messages import Values
 from mast.exchange.network import NetworkWorker, torch_seeded
 from mast.exchange.weights import WeightsPart
 from mast.nn.submodels import recalibrate
+from mast.nn.torch_private import BatchNorm
 from mast.randomness import Key
 from mast.sketches import Sketch
 
@@ -149,7 +149,7 @@ def evaluate_network(
     module = worker.held.module(part, values.copy())
     if calibrate is not None:
         recalibrate(module, calibrate)
-    elif any(isinstance(m, _BatchNorm) and m.track_running_stats for m in module.modules()):
+    elif any(isinstance(m, BatchNorm) and m.track_running_stats for m in module.modules()):
         log(WARNING, STALE)
     module.eval()
     try:

@@ -28,6 +28,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from mast.errors import ArgumentError, MastError
+from mast.nn.torch_private import compiler_is_waiting
 from mast.nn.values import Values
 from mast.nn.weights import Place, Weight, find
 from mast.randomness import Key
@@ -41,10 +42,7 @@ _COMPILED = (
 
 def _being_compiled() -> bool:
     """Whether torch.compile is tracing this call, or would trace the next function that is called."""
-    if torch.compiler.is_compiling():
-        return True
-    frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
-    return frames is not None and callable(frames.get_eval_frame_callback())
+    return torch.compiler.is_compiling() or compiler_is_waiting()
 
 
 class Calls:

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mast.nn.torch_private import holders
+
 _COMPILED = (torch.float32, torch.float64)
-_holders: Any = getattr(torch._C, "_storage_Use_Count", None)  # how many hold a piece of memory
 _WORTH_KEEPING = 1 << 17  # bytes: smaller pieces of memory are recycled by the allocator itself
 
 
@@ -32,10 +33,10 @@ class Memory:
         """An uninitialised tensor like this one on the CPU, perhaps of another type."""
         dtype = tensor.dtype if dtype is None else dtype
         size = tensor.numel() * dtype.itemsize
-        if size < _WORTH_KEEPING or _holders is None:
+        if size < _WORTH_KEEPING or holders is None:
             return torch.empty_like(tensor, dtype=dtype)
         for storage in self._storages:
-            if storage.nbytes() == size and _holders(storage._cdata) == 1:
+            if storage.nbytes() == size and holders(storage._cdata) == 1:
                 return torch.empty(0, dtype=dtype).set_(storage, 0, tensor.shape, tensor.stride())
         fresh = torch.empty_like(tensor, dtype=dtype)
         self._storages = [*self._storages[-1:], fresh.untyped_storage()]

@@ -17,11 +17,12 @@ from torch import Tensor, nn
 
 from mast import __version__, files
 from mast.errors import ArgumentError, MastError, MissingExtraError
+from mast.nn.torch_private import EXPORTER_LOG
 from mast.nn.wrappers import unwrapped
 
 _LIMIT = 2**31 - 1  # bytes in a protobuf message
 _CHATTER = (
-    "torch.onnx._internal.exporter._registration",  # torchvision is not installed
+    EXPORTER_LOG,  # torchvision is not installed
     "onnxscript.optimizer._constant_folding",  # attention splits what it does not fold
 )
 

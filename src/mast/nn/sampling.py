@@ -17,11 +17,11 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
-from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from mast.errors import MastError
 from mast.nn.factors import Factor
+from mast.nn.torch_private import tree_leaves
 from mast.nn.values import Made
 from mast.nn.weights import Weight
 

@@ -14,6 +14,7 @@ from mast.nn.drawing import Drawing
 from mast.nn.structure import Structured, UnitDraw
 from mast.nn.structure.cuts import Part
 from mast.nn.structure.slicing import Slice
+from mast.nn.torch_private import BatchNorm
 from mast.randomness import Key
 from mast.sketches import Bernoulli, Gaussian, Grouped, Identity, PermK, RandK, Sketch
 
@@ -105,9 +106,7 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
     >>> recalibrate(model, [torch.tensor([[1.0], [3.0]])]).running_mean
     tensor([2.])
     """
-    norms = [
-        m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats
-    ]
+    norms = [m for m in model.modules() if isinstance(m, BatchNorm) and m.track_running_stats]
     if not norms:
         return model
     modes = {m: m.training for m in model.modules()}

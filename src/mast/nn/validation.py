@@ -15,6 +15,7 @@ from mast.nn.calls import Call
 from mast.nn.checkpointing import reads_itself, uses_checkpoints
 from mast.nn.decay import decay_to_shift, is_decaying, understands
 from mast.nn.sparsifier import Sparsifier
+from mast.nn.torch_private import BatchNorm
 from mast.nn.wrappers import unwrapped
 
 
@@ -80,7 +81,7 @@ def _modules(model: nn.Module, sk: Sparsifier | None) -> Iterator[Finding]:
     )
     for name, module in model.named_modules():
         where = f"{name or 'the model'} ({type(module).__name__})"
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats:
+        if isinstance(module, BatchNorm) and module.track_running_stats:
             yield Finding(
                 where,
                 "its statistics are averages over draws, and fit neither a submodel nor x itself",

@@ -13,6 +13,7 @@ from torch.autograd.graph import increment_version
 from mast.errors import MastError
 from mast.nn.drawing import Drawing
 from mast.nn.factors import Factor, Memory
+from mast.nn.torch_private import in_backward
 from mast.nn.weights import Weight, refuse_sharded
 from mast.randomness import Key
 
@@ -101,7 +102,7 @@ class Values:
         stamp = (key, id(p), p.data_ptr(), p._version, p.device, p.dtype)
         made = self._made[number]
         if made is None or made.stamp != stamp:
-            if torch._C._current_graph_task_id() != -1:
+            if in_backward():
                 raise MastError(
                     "a module was called during backward() (activation checkpointing recomputes its "
                     f"forward pass), but the weights or the draw of {self.weights[number].name!r} have "

@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 from mast.errors import ArgumentError
 from mast.nn.structure import functions, modules
 from mast.nn.structure.finding import graph_of, own_keep
+from mast.nn.torch_private import Conv, NormBase
 
 _ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
 _PRODUCTS = (operator.mul, operator.imul, torch.mul, "mul", "mul_")
@@ -136,14 +137,7 @@ def _tail(bare: nn.Module, node: fx.Node, names: Mapping[int, str]) -> tuple[str
     module = bare.get_submodule(str(node.target))
     if isinstance(module, nn.MultiheadAttention):
         return _named(names, module.out_proj.weight, module.out_proj.bias)
-    ends = (
-        nn.Linear
-        | nn.modules.conv._ConvNd
-        | nn.modules.batchnorm._NormBase
-        | nn.GroupNorm
-        | nn.LayerNorm
-        | nn.RMSNorm
-    )
+    ends = nn.Linear | Conv | NormBase | nn.GroupNorm | nn.LayerNorm | nn.RMSNorm
     if isinstance(module, ends) and modules.rule_for(module) is not None:
         return _named(names, getattr(module, "weight", None), getattr(module, "bias", None))
     return ()

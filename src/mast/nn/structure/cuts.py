@@ -23,6 +23,7 @@ from mast.arrays import Indices
 from mast.errors import ArgumentError
 from mast.nn.structure.drawing import UnitDraw
 from mast.nn.structure.slicing import Slice
+from mast.nn.torch_private import NormBase
 
 if TYPE_CHECKING:
     from mast.nn.structure.structures import Structure
@@ -162,7 +163,7 @@ class Cut:
         given = set() if all_of_them else {part.name for part in self.buffers}
         slices = {part.name: part.slice for part in self.buffers}
         for module_name, module in model.named_modules():
-            norm = isinstance(module, nn.modules.batchnorm._NormBase)
+            norm = isinstance(module, NormBase)
             if norm and all_of_them:
                 module.num_batches_tracked = _zero(module.num_batches_tracked)
                 module.reset_running_stats()

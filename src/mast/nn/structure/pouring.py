@@ -17,6 +17,7 @@ from mast.nn.structure.cuts import Cut
 from mast.nn.structure.drawing import UnitDraw
 from mast.nn.structure.routes import Aim
 from mast.nn.structure.structures import Structure, UnitStructure, at_least_one
+from mast.nn.torch_private import make_parameter
 
 Home = tuple[str, dict[str, Any], str]  # a tensor's name, and the dictionary and key it is found by
 
@@ -79,9 +80,8 @@ class Pool:
         if views is None:
             self.parameters = self._taken_one_by_one()
         else:
-            new = torch.Tensor._make_subclass  # what nn.Parameter comes to, after many questions
             self.parameters = {
-                name: new(nn.Parameter, view, t.requires_grad)
+                name: make_parameter(nn.Parameter, view, t.requires_grad)
                 for name, view, t in zip(self._names, views, x, strict=True)
             }
         for name, home, key in self._homes:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from mast.nn.structure.attention import HeadsAttention
+from mast.nn.torch_private import ConvTranspose, NormBase
 
 
 def template(model: nn.Module) -> nn.Module:
@@ -67,12 +68,12 @@ def fit(module: nn.Module, shaped: nn.Module, entries: int | None) -> None:
             own.out_channels, own.in_channels = module.weight.shape[:2]
         elif before.groups == before.in_channels == before.out_channels:
             own.out_channels = own.in_channels = own.groups = module.weight.shape[0]
-    elif isinstance(module, nn.modules.conv._ConvTransposeNd):
+    elif isinstance(module, ConvTranspose):
         if before.groups == 1:
             own.in_channels, own.out_channels = module.weight.shape[:2]
     elif isinstance(module, nn.PReLU):
         own.num_parameters = len(module.weight)
-    elif entries is not None and isinstance(module, nn.modules.batchnorm._NormBase):
+    elif entries is not None and isinstance(module, NormBase):
         own.num_features = entries
     elif entries is not None and isinstance(module, nn.GroupNorm):
         own.num_channels = entries

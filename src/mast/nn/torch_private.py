@@ -1,0 +1,47 @@
+"""Everything of PyTorch that MAST uses and PyTorch does not promise to keep, in one place.
+
+Tried with torch 2.13.0; the bounds in pyproject.toml follow from it. Classes and functions are imported from
+here. Attributes cannot be, so `ATTRIBUTES` lists those that are used where they are needed; a test looks for
+others, and whether all are still there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+from torch.nn.modules.batchnorm import _NormBase as NormBase
+from torch.nn.modules.conv import _ConvNd as Conv
+from torch.nn.modules.conv import _ConvTransposeNd as ConvTranspose
+from torch.utils._pytree import tree_leaves
+
+__all__ = [
+    "ATTRIBUTES", "EXPORTER_LOG", "BatchNorm", "Conv", "ConvTranspose", "NormBase", "compiler_is_waiting",
+    "holders", "in_backward", "make_parameter", "tree_leaves",
+]  # fmt: skip
+
+ATTRIBUTES = {
+    "Module": ("_parameters", "_buffers", "_modules", "_forward_pre_hooks", "_forward_hooks", "_call_impl",
+               "_compiled_call_impl"),
+    "Tensor": ("_version",),
+    "Optimizer": ("_optimizer_step_pre_hooks",),
+    "UntypedStorage": ("_cdata",),
+}  # fmt: skip
+EXPORTER_LOG = "torch.onnx._internal.exporter._registration"
+
+# What nn.Parameter(tensor, requires_grad) comes to, after many questions: make_parameter(nn.Parameter, ...).
+make_parameter: Any = torch.Tensor._make_subclass
+# How many hold a piece of memory, by its `_cdata`; None where torch does not say.
+holders: Any = getattr(torch._C, "_storage_Use_Count", None)
+
+
+def in_backward() -> bool:
+    """Whether this thread is in the middle of a backward pass."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def compiler_is_waiting() -> bool:
+    """Whether torch.compile would trace the next function that is called."""
+    frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    return frames is not None and callable(frames.get_eval_frame_callback())
