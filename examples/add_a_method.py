@@ -2,8 +2,9 @@
 
     python examples/add_a_method.py
 
-Inside MAST this class would be a file in src/mast/methods, a name in the list of its __init__.py, and a line
-in RUNS of tests/test_run.py. The loop, traces, checkpoints and resumption come with that.
+`mast.minimize` and `mast.sweep` take such an object in the place of a name; the loop, traces, checkpoints and
+resumption come with that. Inside MAST the class would be a file in src/mast/methods, a name in the list of
+its __init__.py, and a line in RUNS of tests/test_run.py.
 """
 
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ import numpy as np
 
 import mast
 from mast.errors import ArgumentError
-from mast.methods import METHODS
-from mast.methods.base import SingleMethod, State, spread
+from mast.methods import SingleMethod, State
+from mast.methods.base import spread
 
 
 @dataclass
@@ -46,11 +47,11 @@ class HeavyBall(SingleMethod):
         state.gradients += self.terms
 
 
-METHODS[HeavyBall.name] = HeavyBall
-
 if __name__ == "__main__":
     f = mast.Quadratic(np.diag([4.0, 2.0, 1.0, 0.5]), np.ones(4))
     problem = mast.Problem(f, mast.PermK(2))
-    for method, options in (("dsgd", {}), ("heavy_ball", {"beta": 0.5})):
-        result = mast.minimize(problem, method, 100, step_size=0.06, x0=np.full(4, 3.0), **options)
-        print(method, "after 100 steps: f_D - f_D^inf =", result.rows[-1]["f_D"] - problem.infimum())
+    result = mast.minimize(problem, HeavyBall(beta=0.5), steps=100, step_size=0.06, x0=np.full(4, 3.0))
+    print(result)
+    methods = ["dsgd", HeavyBall(0.5), HeavyBall(0.8)]
+    table = mast.sweep(problem, methods, [0.03, 0.06], seeds=range(3), steps=100, jobs=2)
+    print(table[table["step"] == 100].groupby(["method", "step_size"])["f_D"].mean())

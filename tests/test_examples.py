@@ -36,7 +36,7 @@ def test_it_runs_and_fits_on_a_page(name):
         [sys.executable, "-W", "error", str(path)], capture_output=True, text=True, env=os.environ
     )
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 2
+    assert len(done.stdout.splitlines()) >= 2
 
 
 class TestSketch:
@@ -105,12 +105,10 @@ class TestObjective:
 class TestMethod:
     @pytest.fixture
     def name(self, monkeypatch):
-        before = dict(METHODS)
-        name = load("add_a_method").HeavyBall.name
-        monkeypatch.setitem(test_run.RUNS, name, (test_run.PROBLEM, 0.01))
-        yield name
-        METHODS.clear()
-        METHODS.update(before)
+        HeavyBall = load("add_a_method").HeavyBall
+        monkeypatch.setitem(METHODS, HeavyBall.name, HeavyBall)
+        monkeypatch.setitem(test_run.RUNS, HeavyBall.name, (test_run.PROBLEM, 0.01))
+        return HeavyBall.name
 
     @pytest.mark.parametrize("cut", [0, 17, 40])
     def test_continues_bit_for_bit(self, name, cut, tmp_path):

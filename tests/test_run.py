@@ -1,23 +1,16 @@
-"""The loop: status, trace, step sizes, warnings, checkpoints, interruption and resumption."""
+"""The loop: status, trace, step sizes, warnings, interruption, callbacks, methods of one's own."""
 
-import json
 import math
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
 import warnings
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 import mast
 from mast import files
-from mast.errors import ArgumentError, CheckpointError, DataError, NoGuaranteeError, StepSizeWarning
-from mast.methods import METHODS, make
+from mast.errors import ArgumentError, NoGuaranteeError, StepSizeWarning
+from mast.methods import METHODS, SingleMethod, make
 from mast.trace import COLUMNS, trace_steps
 
 H = np.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.2], [0.0, 0.2, 3.0]])
@@ -361,6 +354,80 @@ def test_sampling_terms_of_any_objective():
     assert np.array_equal(whole.x, mast.minimize(PROBLEM, "dsgd", 50, whole.step_size).x)
 
 
+@dataclass
+class Scaled(SingleMethod):
+    """Gradient descent on f with a factor that has to be given."""
+
+    factor: float
+
+    def step(self, state, t, step_size):
+        state.x -= self.factor * step_size * self.problem.objective.gradient(state.x)
+
+
+class TestMethodsAsObjects:
+    def test_an_object_runs_like_its_name(self):
+        problem, _ = RUNS["l_svrdsg"]
+        named = mast.minimize(problem, "l_svrdsg", 30, p=0.5)
+        assert np.array_equal(mast.minimize(problem, METHODS["l_svrdsg"](p=0.5), 30).x, named.x)
+        assert (
+            mast.guarantee(problem, METHODS["dsgd"]()).statement == mast.guarantee(problem, "dsgd").statement
+        )
+
+    def test_one_of_ones_own_runs_and_stays_as_it_was(self):
+        method = Scaled(factor=2.0)
+        result = mast.minimize(PROBLEM, method, 50, 0.05)
+        straight = PROBLEM.shift.copy()
+        for _ in range(50):
+            straight -= 0.1 * F.gradient(straight)
+        assert np.array_equal(result.x, straight)
+        assert (result.method, result.guarantee) == ("Scaled", None)
+        assert "no statement about 'Scaled'" in result.note
+        assert not hasattr(method, "problem")
+
+    def test_options_belong_to_the_object(self):
+        with pytest.raises(ArgumentError, match=r"factor: .*Scaled\(\.\.\.\)"):
+            mast.minimize(PROBLEM, Scaled(1.0), 5, 0.1, factor=2.0)
+        with pytest.raises(ArgumentError, match=r"pass a method, Scaled\(\.\.\.\)"):
+            mast.minimize(PROBLEM, Scaled, 5, 0.1)
+
+    def test_an_option_without_a_default_is_asked_for(self, monkeypatch):
+        monkeypatch.setitem(METHODS, "scaled", Scaled)
+        assert mast.minimize(PROBLEM, "scaled", 5, 0.1, factor=1.0).steps == 5
+        with pytest.raises(ArgumentError, match="scaled needs a value for factor: pass factor="):
+            mast.minimize(PROBLEM, "scaled", 5, 0.1)
+        with pytest.raises(ArgumentError, match="its options are: factor"):
+            mast.minimize(PROBLEM, "scaled", 5, 0.1, size=1.0)
+
+
+class TestCallback:
+    @each_method
+    def test_it_sees_every_step_and_changes_nothing(self, method):
+        problem, size = RUNS[method]
+        seen = []
+        result = mast.minimize(
+            problem, method, 20, size, seed=2, callback=lambda step, x: seen.append((step, x))
+        )
+        assert [step for step, _ in seen] == list(range(1, 21))
+        assert np.array_equal(result.x, mast.minimize(problem, method, 20, size, seed=2).x)
+        for step, x in seen[9:11]:
+            assert np.array_equal(x, mast.minimize(problem, method, step, result.step_size, seed=2).x)
+
+    def test_x_is_read_only(self):
+        def write(step, x):
+            x[0] = 1.0
+
+        with pytest.raises(ValueError, match="read-only"):
+            mast.minimize(PROBLEM, "dsgd", 5, callback=write)
+
+    def test_a_continued_run_goes_on_calling(self, tmp_path):
+        steps = []
+        for total in (5, 8):
+            mast.minimize(
+                PROBLEM, "dsgd", total, checkpoint=tmp_path / "c", callback=lambda step, x: steps.append(step)
+            )
+        assert steps == list(range(1, 9))
+
+
 class TestEnds:
     def test_divergence_stops_and_names_the_step(self):
         with pytest.warns(StepSizeWarning):
@@ -396,7 +463,7 @@ class TestEnds:
         assert result.status == "interrupted"
         assert 0 < result.steps < 300
         np.testing.assert_allclose(result.x, 0.999**result.steps * np.ones(2), rtol=1e-10)
-        assert files.load(path)[0]["step"] == result.steps
+        assert files.load(path)[0]["numbers"]["step"] == result.steps
 
     def test_no_steps(self):
         result = mast.minimize(PROBLEM, "dsgd", 0)
@@ -475,185 +542,6 @@ class TestBytes:
         nodes = mast.Nodes([mast.Problem(F, mast.RandK(1)) for _ in range(4)])
         result = mast.minimize(nodes, "distributed", 50, 0.01, participants=1)
         assert result.trace["bytes"].iloc[-1] == 50 * 2 * 8
-
-
-class TestCheckpoints:
-    def test_another_run_is_refused_by_the_field_that_differs(self, tmp_path):
-        path = tmp_path / "c"
-        base = {"problem": PROBLEM, "method": "dsgd", "steps": 5, "step_size": 0.01, "seed": 1}
-        mast.minimize(**base, checkpoint=path)
-        other_f = mast.Problem(mast.Quadratic(H, [1.0, -2.0, 0.6]), PROBLEM.sketch, PROBLEM.shift)
-        other_s = mast.Problem(F, mast.PermK(3, seed=2), PROBLEM.shift)
-        other_v = mast.Problem(F, PROBLEM.sketch)
-        changes = {
-            "seed": {"seed": 2},
-            "method": {"method": "dcgd"},
-            "step_size": {"step_size": 0.011},
-            "x0": {"x0": np.ones(3)},
-            "objective": {"problem": other_f},
-            "sketch": {"problem": other_s},
-            "shift": {"problem": other_v, "x0": PROBLEM.shift},
-        }
-        for field, change in changes.items():
-            with pytest.raises(CheckpointError, match=f"its {field} is"):
-                mast.minimize(**{**base, **change}, checkpoint=path)
-
-    def test_theory_continues_with_the_step_size_it_began_with(self, tmp_path):
-        bent = mast.Problem(mast.NonconvexLogistic(A[:50], B[:50], 0.1), mast.PermK(2))
-        path = tmp_path / "c"
-        first = mast.minimize(bent, "dsgd", 20, checkpoint=path)
-        with pytest.warns(StepSizeWarning):  # it was chosen for 20 steps
-            second = mast.minimize(bent, "dsgd", 80, checkpoint=path)
-        with pytest.warns(StepSizeWarning):
-            straight = mast.minimize(bent, "dsgd", 80, first.step_size)
-        assert second.step_size == first.step_size
-        assert np.array_equal(second.x, straight.x)
-
-    def test_schedules_are_compared_by_what_they_did(self, tmp_path):
-        path = tmp_path / "c"
-        sizes = [0.01 + 0.001 * t for t in range(20)]
-        first = mast.minimize(PROBLEM, "dsgd", 10, lambda t: sizes[t], checkpoint=path)
-        assert first.status == "finished"
-        continued = mast.minimize(PROBLEM, "dsgd", 20, lambda t: sizes[t], checkpoint=path)
-        assert np.array_equal(continued.x, mast.minimize(PROBLEM, "dsgd", 20, lambda t: sizes[t]).x)
-        with pytest.raises(CheckpointError, match="step_size"):
-            mast.minimize(PROBLEM, "dsgd", 20, lambda t: 0.01, checkpoint=path)
-
-    def test_fewer_steps_than_done_are_refused(self, tmp_path):
-        path = tmp_path / "c"
-        mast.minimize(PROBLEM, "dsgd", 10, checkpoint=path)
-        with pytest.raises(CheckpointError, match="already at step 10"):
-            mast.minimize(PROBLEM, "dsgd", 9, checkpoint=path)
-
-    def test_options_count(self, tmp_path):
-        path = tmp_path / "c"
-        mast.minimize(LINEAR, "dsgd_sampled", 5, 0.001, checkpoint=path)
-        with pytest.raises(CheckpointError, match="options"):
-            mast.minimize(LINEAR, "dsgd_sampled", 6, 0.001, batch_size=2, checkpoint=path)
-
-    def test_damage_is_refused(self, tmp_path):
-        path = tmp_path / "c"
-        mast.minimize(PROBLEM, "dsgd", 10, checkpoint=path)
-        whole = path.read_bytes()
-        rng = random.Random(0)
-        for _ in range(300):
-            damaged = bytearray(whole)
-            if rng.random() < 0.5:
-                damaged[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
-            else:
-                del damaged[rng.randrange(len(whole)) :]
-            path.write_bytes(bytes(damaged))
-            with pytest.raises((DataError, CheckpointError)):
-                mast.minimize(PROBLEM, "dsgd", 10, checkpoint=path)
-        path.write_bytes(b"something else")
-        with pytest.raises(DataError, match="not a file of MAST"):
-            mast.minimize(PROBLEM, "dsgd", 10, checkpoint=path)
-
-    def test_a_run_that_broke_off_between_two_measurements_measures_where_a_straight_one_does(
-        self, tmp_path, monkeypatch
-    ):
-        monkeypatch.setattr("mast.run.CHECKPOINT_EVERY", 0.0)
-        monkeypatch.setattr("mast.run.BURST", 1e-9)  # a step at a time
-        calls, broken = 0, 400
-
-        def call(x):
-            nonlocal calls
-            calls += 1
-            if calls == broken:
-                raise RuntimeError("broken off")
-            return 0.5 * float(x @ x), x.copy()
-
-        f = mast.Function(call, 2, smoothness=1, strong_convexity=1, infimum=0.0)
-        problem = mast.Problem(f, mast.RandK(1))
-        arguments = {"steps": 900, "step_size": 0.01, "x0": [1.0, 1.0], "trace": 100}
-        with pytest.raises(RuntimeError, match="broken off"):
-            mast.minimize(problem, "dsgd", **arguments, checkpoint=tmp_path / "c")
-        reached = files.load(tmp_path / "c")[0]["step"]
-        assert reached % 100
-        continued = mast.minimize(problem, "dsgd", **arguments, checkpoint=tmp_path / "c")
-        straight = mast.minimize(problem, "dsgd", **arguments)
-        untimed = [name for name in COLUMNS if name != "seconds"]
-        assert continued.trace[untimed].equals(straight.trace[untimed])
-
-    def test_fields_that_do_not_fit_are_refused_even_with_a_right_sum(self, tmp_path):
-        path = tmp_path / "c"
-        run = {"problem": PROBLEM, "method": "l_svrdsg", "steps": 10, "step_size": 0.001, "checkpoint": path}
-        mast.minimize(**run)
-        description, arrays = files.load(path)
-        for name in arrays:
-            for wrong in (np.zeros(2), np.zeros((3, 3, 3)), np.zeros(3, dtype=np.int64)):
-                files.save(path, description, arrays | {name: wrong})
-                with pytest.raises(CheckpointError, match=f"damaged: its '{name}'"):
-                    mast.minimize(**run)
-        for name in description:
-            for wrong in ([], {"a": 1}, "text"):
-                if isinstance(description[name], type(wrong)) or name == "identity":
-                    continue
-                files.save(path, description | {name: wrong}, arrays)
-                with pytest.raises(
-                    CheckpointError, match=name if name not in ("kind", "format") else "not a"
-                ):
-                    mast.minimize(**run)
-            rest = {key: value for key, value in description.items() if key != name}
-            files.save(path, rest, arrays)
-            if name not in ("step_size", "diverged_at"):  # which may be None
-                with pytest.raises(CheckpointError):
-                    mast.minimize(**run)
-
-    def test_the_folder_must_exist(self, tmp_path):
-        with pytest.raises(CheckpointError, match="folder"):
-            mast.minimize(PROBLEM, "dsgd", 10, checkpoint=tmp_path / "nowhere" / "c")
-
-    def test_no_pickle(self, tmp_path):
-        path = tmp_path / "c"
-        mast.minimize(PROBLEM, "dsgd", 10, checkpoint=path)
-        description, arrays = files.load(path)
-        assert json.dumps(description)
-        assert all(a.dtype != object for a in arrays.values())
-
-
-KILLED = """
-import sys, mast, mast.run
-import numpy as np
-mast.run.CHECKPOINT_EVERY = 0.0
-mast.run.BURST = 0.002
-A, b = mast.data.load("a1a")
-problem = mast.Problem(mast.Logistic(A, b, kappa=100), mast.PermK(10))
-print("ready", flush=True)
-result = mast.minimize(problem, "{method}", {steps}, checkpoint=sys.argv[1], trace={steps}, {options})
-print(result.x.tobytes().hex())
-"""
-
-
-def killed_until_done(script, path, moments):
-    """Run the script, killing it after each of the given seconds of work; the output of the run that ends."""
-    for moment in moments:
-        process = subprocess.Popen(
-            [sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True
-        )
-        assert process.stdout.readline() == "ready\n"
-        time.sleep(moment)
-        os.kill(process.pid, signal.SIGKILL)
-        process.communicate()
-    last = subprocess.run(
-        [sys.executable, "-c", script, str(path)], check=True, capture_output=True, text=True
-    )
-    return last.stdout.split()[-1]
-
-
-@pytest.mark.parametrize(
-    ("method", "steps", "options"), [("dsgd_sampled", 3_000_000, ""), ("l_svrdsg", 4000, "p=0.05")]
-)
-def test_killed_at_random_moments_it_ends_with_the_same_bits(method, steps, options, tmp_path):
-    """SIGKILL ten times, also while a checkpoint is written (they are written all the time here)."""
-    script = KILLED.format(method=method, steps=steps, options=options)
-    straight = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "straight")], check=True, capture_output=True, text=True
-    ).stdout.split()[-1]
-    rng = random.Random(method)
-    path = tmp_path / "killed"
-    assert killed_until_done(script, path, [rng.uniform(0.0, 0.4) for _ in range(10)]) == straight
-    assert [p.name for p in Path(tmp_path).iterdir() if not p.name.startswith(".")].count("killed") == 1
 
 
 def test_plot_draws_the_curve_and_its_bound(tmp_path):

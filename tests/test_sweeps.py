@@ -1,10 +1,15 @@
 """Sweeps: tidy, parallel, cached, resumable."""
 
+import subprocess
+import sys
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
 import mast
 from mast.errors import ArgumentError, DataError
+from mast.methods import SingleMethod
 
 PROBLEM = mast.Problem(mast.Quadratic(np.diag([1.0, 2.0, 4.0]), [1.0, 1.0, 1.0]), mast.RandK(2))
 MEASURED = [
@@ -124,9 +129,69 @@ def test_beyond_the_limit_is_quiet_and_its_status_is_kept():
     assert set(table["status"]) == {"diverged"}
 
 
+@dataclass
+class Twice(SingleMethod):
+    """Two steps of gradient descent on f at once."""
+
+    factor: float = 2.0
+
+    def step(self, state, t, step_size):
+        state.x -= self.factor * step_size * self.problem.objective.gradient(state.x)
+
+
+class TestMethodsOfOnesOwn:
+    def test_objects_run_in_other_processes(self):
+        arguments = {"methods": [Twice(), Twice(3.0), "dsgd"], "step_sizes": [0.01]}
+        one, two = (run(**arguments, jobs=jobs)[MEASURED] for jobs in (1, 2))
+        assert one.equals(two)
+        assert set(one["method"]) == {"Twice factor=2.0", "Twice factor=3.0", "dsgd"}
+
+    def test_so_do_those_of_a_script(self, tmp_path):
+        """The class is in __main__, and registered by a name: other processes know of neither."""
+        script = tmp_path / "script.py"
+        script.write_text(SCRIPT)
+        done = subprocess.run(
+            [sys.executable, "-W", "error", str(script)], capture_output=True, text=True, cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split() == ["True", "3"]
+
+    def test_they_are_cached_only_where_the_user_says(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / name))
+        run(methods=[Twice()], step_sizes=[0.01], cache=True)
+        assert not (tmp_path / "mast").exists()
+        run(methods=[Twice()], step_sizes=[0.01], cache=tmp_path)
+        assert len(list(tmp_path.iterdir())) == 2
+
+
+SCRIPT = """
+from dataclasses import dataclass
+import mast
+from mast.methods import METHODS, SingleMethod
+
+@dataclass
+class Mine(SingleMethod):
+    name = "mine"
+    factor: float
+
+    def step(self, state, t, step_size):
+        state.x -= self.factor * step_size * self.problem.gradient(state.x)
+
+METHODS["mine"] = Mine
+
+if __name__ == "__main__":
+    problem = mast.Problem(mast.Quadratic([[2.0, 1.0], [1.0, 2.0]], [3.0, 3.0]), mast.PermK(2))
+    methods = [Mine(1.0), Mine(factor=0.5), ("mine", {"factor": 0.25})]
+    tables = [mast.sweep(problem, methods, [0.01], seeds=[0], steps=20, jobs=jobs) for jobs in (1, 2)]
+    one, two = (table.drop(columns="seconds") for table in tables)
+    print(one.equals(two), one["method"].nunique())
+"""
+
+
 @pytest.mark.parametrize(
     "changes",
     [
+        {"methods": [Twice]},
         {"methods": "dsgd"},
         {"methods": ["sgd"]},
         {"methods": []},

@@ -1,139 +1,55 @@
 """Checkpoints: the whole state of a run in one file, from which it continues bit for bit.
 
-A checkpoint knows which run it belongs to: its fingerprint names the method, its options, the
-problem and the start, and a difference is refused by the name of the field.
+A checkpoint holds arrays, numbers (JSON), and an identity: names and values that must agree for a
+run to be continued. Another run's checkpoint is refused by the name of the field that differs.
+`mast.minimize` and the servers of clusters and federations write files of this one form.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mast import files
-from mast.arrays import Array
 from mast.errors import CheckpointError
 from mast.locks import exclusive
-from mast.methods import Method
-from mast.methods.base import State
-from mast.randomness import LAYOUT
-from mast.sketches import Sketch
-from mast.trace import COLUMNS, rows_of, table_of, trace_steps
 
-FORMAT = 1
-#: what a checkpoint's description holds, and of which types
-FIELDS: dict[str, Any] = {
-    "identity": dict,
-    "step": int,
-    "seconds": int | float,
-    "diverged_at": int | None,
-    "step_size": int | float | None,
-    "schedule": str,
-    "numbers": dict,
-}
-
-
-def fingerprint(
-    method: Method, step_size: float | str | Callable[[int], float], regime: str | None, x0: Array
-) -> dict[str, str]:
-    """What must agree for a checkpoint to continue a run, field by field; the number of steps need not.
-
-    A schedule is compared by its values, when the checkpoint is read.
-    """
-    problems = method.problem.problems
-    spelled = "a schedule" if callable(step_size) else str(step_size)
-    return {
-        "key layout": str(LAYOUT),
-        "method": method.name,
-        "options": ", ".join(f"{name}={value!r}" for name, value in sorted(method.options().items())),
-        "step_size": f"theory, {regime or 'sharpest'}" if spelled == "theory" else spelled,
-        "seed": str(method.seed),
-        "objective": _joined(f"{p.objective!r} {p.objective.fingerprint()}" for p in problems),
-        "sketch": _joined(f"{p.sketch!r} {files.digest(describe(p.sketch))}" for p in problems),
-        "shift": files.digest(method.problem.shift),
-        "x0": files.digest(x0),
-    }
-
-
-def _joined(parts: Iterable[str]) -> str:
-    """The parts, if they are few; else their sum. Addresses in default reprs do not count."""
-    texts = [re.sub(r" at 0x[0-9a-f]+", "", part) for part in parts]
-    return "; ".join(texts) if len(texts) <= 3 else f"{len(texts)} of them, {files.digest(*texts)}"
-
-
-def _schedule_digest(schedule: Callable[[int, int], Array], t: int) -> str:
-    """A sum of the step sizes that the steps before t used, at some of them."""
-    return files.digest(*(float(schedule(s, 1)[0]) for s in trace_steps(max(t - 1, 0), "log"))) if t else ""
-
-
-def describe(sketch: Sketch) -> str:
-    """A sketch by its type and the values of its public attributes."""
-    parts = [type(sketch).__name__]
-    for name, value in sorted(vars(sketch).items()):
-        if name == "_made":  # a cache
-            continue
-        parts.append(f"{name}={_describe_value(value)}")
-    return "(" + ", ".join(parts) + ")"
-
-
-def _describe_value(value: Any) -> str:
-    if isinstance(value, Sketch):
-        return describe(value)
-    if isinstance(value, np.ndarray):
-        return files.digest(value)
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_describe_value, value)) + "]"
-    return repr(value)
-
-
-@dataclass(frozen=True)
-class Stored:
-    """What a checkpoint holds."""
-
-    t: int
-    seconds: float
-    rows: list[dict[str, Any]]
-    diverged_at: int | None
-    numbers: dict[str, Any]
-    arrays: dict[str, Any]
-
-    def restore(self, state: State) -> tuple[int, float, list[dict[str, Any]], int | None]:
-        """Fill in the state; returns the step, the seconds, the rows, and where it diverged."""
-        for part in fields(state):
-            fresh = getattr(state, part.name)
-            stored = self.arrays.get(part.name, self.numbers.get(part.name))
-            if stored is None:
-                raise CheckpointError(f"the checkpoint has no {part.name!r}: it is not of this version")
-            if not _alike(stored, fresh):
-                raise CheckpointError(
-                    f"the checkpoint is damaged: its {part.name!r} does not fit the problem"
-                )
-            setattr(state, part.name, stored)
-        return self.t, self.seconds, self.rows, self.diverged_at
-
-
-def _alike(stored: Any, fresh: Any) -> bool:
-    """Whether a stored part of a state can take the place of that of a fresh one."""
-    if isinstance(fresh, np.ndarray):
-        return (
-            isinstance(stored, np.ndarray)
-            and stored.dtype == fresh.dtype
-            and stored.shape == (fresh.shape if fresh.size else stored.shape)
-        )
-    return isinstance(stored, int if isinstance(fresh, int) else int | float)
+FORMAT = 2
+Numbers = dict[str, Any]
+Arrays = dict[str, NDArray[Any]]
 
 
 class Checkpoint:
-    """A file that a run saves to and continues from."""
+    """A file that a run saves to and continues from.
 
-    def __init__(self, path: Path, identity: dict[str, str]) -> None:
-        self.path, self.identity = path, identity
+    Parameters
+    ----------
+    path
+        The file, in a folder that exists.
+    kind
+        What the run is, such as "run" or "server": other kinds are refused.
+    identity
+        What must agree for the file to continue this run.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Checkpoint(Path(folder) / "c", "run", {"seed": "0"})
+    ...     file.write({"step": 3}, {"x": np.zeros(2)})
+    ...     numbers, arrays = file.read()
+    >>> numbers, arrays["x"]
+    ({'step': 3}, array([0., 0.]))
+    """
+
+    def __init__(self, path: Path, kind: str, identity: Mapping[str, str]) -> None:
+        self.path, self.kind, self.identity = path, kind, dict(identity)
         if not path.parent.is_dir():
             raise CheckpointError(f"the folder of the checkpoint {str(path)!r} does not exist")
 
@@ -144,76 +60,109 @@ class Checkpoint:
             files.clear_leftovers(self.path.parent, self.path.name)
             yield
 
-    def step_size(self) -> float | None:
-        """The step size of the stored run, if there is one with a constant step size."""
-        loaded = self._loaded
-        return None if loaded is None else loaded[0]["step_size"]
+    def write(self, numbers: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Replace the file; the old one stays until the new one is whole."""
+        head = {"kind": self.kind, "format": FORMAT, "identity": self.identity}
+        files.save(self.path, head | {"numbers": dict(numbers)}, arrays)
 
-    @cached_property
-    def _loaded(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        if not self.path.exists():
-            return None
-        description, arrays = files.load(self.path)
-        if description.get("kind") != "checkpoint" or description.get("format") != FORMAT:
-            raise CheckpointError(f"{self.path} is not a checkpoint of this version of MAST")
-        wrong = [name for name, kinds in FIELDS.items() if not isinstance(description.get(name), kinds)]
-        table = arrays.get("trace", np.zeros(0))
-        if wrong or table.shape[1:] != (len(COLUMNS),) or table.dtype != np.float64:
-            raise CheckpointError(f"{self.path} is damaged: its {(wrong or ['trace'])[0]!r} is not right")
-        return description, arrays
-
-    def read(self, steps: int, schedule: Callable[[int, int], Array]) -> Stored | None:
-        """What is stored, or None if there is no file yet; another run's checkpoint is refused."""
-        loaded = self._loaded
+    def read(self) -> tuple[Numbers, Arrays] | None:
+        """The numbers and the arrays, or None if there is no file; another run's file is refused."""
+        loaded = load(self.path, self.kind)
         if loaded is None:
             return None
-        description, arrays = loaded
-        for name, value in self.identity.items():
-            stored = description["identity"].get(name)
-            if stored != value:
-                raise CheckpointError(
-                    f"{self.path} belongs to another run: its {name} is {stored}, here it is {value}; "
-                    "use another file, or delete this one"
-                )
-        if description["step"] > steps:
-            raise CheckpointError(
-                f"{self.path} is already at step {description['step']}, beyond steps={steps}: ask for more"
-            )
-        scheduled = self.identity["step_size"] == "a schedule"
-        if scheduled and description["schedule"] != _schedule_digest(schedule, description["step"]):
-            raise CheckpointError(
-                f"{self.path} belongs to another run: its step_size followed another schedule"
-            )
-        return Stored(
-            description["step"],
-            description["seconds"],
-            rows_of(arrays["trace"]),
-            description["diverged_at"],
-            description["numbers"],
-            arrays,
-        )
+        identity, numbers, arrays = loaded
+        compare(identity, self.identity, str(self.path))
+        return numbers, arrays
 
-    def write(
-        self,
-        state: State,
-        t: int,
-        seconds: float,
-        rows: list[dict[str, Any]],
-        diverged_at: int | None,
-        schedule: Callable[[int, int], Array],
-    ) -> None:
-        """Replace the file by the state after step t."""
-        values = {part.name: getattr(state, part.name) for part in fields(state)}
-        arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-        description = {
-            "kind": "checkpoint",
-            "format": FORMAT,
-            "identity": self.identity,
-            "step": t,
-            "seconds": seconds,
-            "diverged_at": diverged_at,
-            "step_size": None if self.identity["step_size"] == "a schedule" else float(schedule(0, 1)[0]),
-            "schedule": _schedule_digest(schedule, t) if self.identity["step_size"] == "a schedule" else "",
-            "numbers": {name: value for name, value in values.items() if name not in arrays},
-        }
-        files.save(self.path, description, {**arrays, "trace": table_of(rows)})
+
+def load(path: Path, kind: str) -> tuple[dict[str, Any], Numbers, Arrays] | None:
+    """The identity, numbers and arrays of a checkpoint, whatever run it belongs to; None if it is absent."""
+    if not path.exists():
+        return None
+    description, arrays = files.load(path)
+    if description.get("kind") != kind or description.get("format") != FORMAT:
+        raise CheckpointError(f"{path} is not a checkpoint of a {kind} of this version of MAST")
+    for name in ("identity", "numbers"):
+        if not isinstance(description.get(name), dict):
+            raise CheckpointError(f"{path} is damaged: its {name!r} is not right")
+    return description["identity"], description["numbers"], arrays
+
+
+def compare(stored: Mapping[str, Any], identity: Mapping[str, str], where: str) -> None:
+    """Refuse what belongs to another run, by the first field that differs."""
+    for name, value in identity.items():
+        if stored.get(name) != value:
+            raise CheckpointError(
+                f"{where} belongs to another run: its {name} is {stored.get(name)}, here it is {value}; "
+                "use another file, or delete this one"
+            )
+
+
+def fill(targets: Mapping[str, NDArray[Any]], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Copy stored arrays into those of a fresh run; one that is absent or does not fit is refused."""
+    for name, target in targets.items():
+        source = arrays.get(name)
+        if source is None or source.shape != target.shape or source.dtype != target.dtype:
+            raise CheckpointError(f"the checkpoint is damaged: its {name!r} does not fit the run")
+        target[...] = source
+
+
+# ---- identities: things as text ------------------------------------------------------------------
+
+
+def describe(value: Any) -> str:
+    """A value as text that tells it from others; an object by its type and its public attributes.
+
+    Attributes whose names begin with an underscore do not count, unless a constructor argument has that
+    name, nor do cached properties: objects may remember what they computed.
+
+    >>> import mast
+    >>> describe(mast.RandK(3)), describe([0.5, None])
+    ('RandK(k=3)', '[0.5, None]')
+    """
+    if isinstance(value, np.ndarray):
+        return files.digest(value)
+    if isinstance(value, np.generic):
+        return repr(value.item())
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(describe, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {describe(part)}" for key, part in value.items()) + "}"
+    if hasattr(value, "__qualname__"):  # a function or a class
+        return f"{value.__module__}.{value.__qualname__}"
+    attributes, kind = attributes_of(value), cast(Any, type(value))
+    if not attributes and kind.__repr__ is not object.__repr__:
+        return repr(value)
+    named = ", ".join(f"{name}={describe(part)}" for name, part in attributes.items())
+    return f"{kind.__name__}({named})"
+
+
+def attributes_of(thing: Any) -> dict[str, Any]:
+    """The public attributes of an object, and those that hold its constructor's arguments."""
+    remembered = {
+        name
+        for kind in type(thing).__mro__
+        for name, member in vars(kind).items()
+        if isinstance(member, cached_property)
+    }
+    arguments = {f"_{name}" for name in arguments_of(type(thing))}
+    return {
+        name: value
+        for name, value in sorted(getattr(thing, "__dict__", {}).items())
+        if name not in remembered and (not name.startswith("_") or name in arguments)
+    }
+
+
+def arguments_of(kind: type) -> list[str]:
+    """The names of the arguments of a constructor."""
+    try:
+        parameters = inspect.signature(kind).parameters.values()
+    except (TypeError, ValueError):  # a type of a compiled library
+        return []
+    return [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+
+
+def joined(descriptions: Iterable[str]) -> str:
+    """The descriptions, if they are few; else their sum. Addresses in default reprs do not count."""
+    texts = [re.sub(r" at 0x[0-9a-f]+", "", text) for text in descriptions]
+    return "; ".join(texts) if len(texts) <= 3 else f"{len(texts)} of them, {files.digest(*texts)}"

@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mast.arrays import Array, vector
-from mast.checkpoint import Checkpoint, fingerprint
 from mast.errors import ArgumentError, MastError
 from mast.methods import Method, make
 from mast.methods.base import State
 from mast.problem import AbstractProblem
 from mast.progress import Progress
 from mast.randomness import Key, whole
+from mast.resume import Position, SavedRun, Schedule, identity_of
 from mast.step_sizes import StepSize, step_sizes_of
 from mast.theory import Guarantee
 from mast.trace import SAMPLES, SOLVABLE, Measure, frame, trace_steps
@@ -90,7 +90,7 @@ class Result:
 
 def minimize(
     problem: AbstractProblem,
-    method: str = "dsgd",
+    method: str | Method = "dsgd",
     steps: int = 10_000,
     step_size: StepSize = "theory",
     x0: ArrayLike | None = None,
@@ -102,6 +102,7 @@ def minimize(
     tol: float | None = None,
     checkpoint: str | Path | None = None,
     progress: bool | None = None,
+    callback: Callable[[int, Array], object] | None = None,
     **options: Any,
 ) -> Result:
     """Minimise f_D with a method.
@@ -112,7 +113,8 @@ def minimize(
         A `Problem` or `Nodes`.
     method
         One of "gd", "agd", "dsgd", "dsgd_sampled", "l_svrdsg", "s_page", "distributed", "gdci",
-        "dcgd", "ist_naive"; its options are further keyword arguments.
+        "dcgd", "ist_naive", with its options as further keyword arguments; or a `Method` of one's own,
+        such as ``MyMethod(option=1)``.
     steps
         How many steps to take.
     step_size
@@ -132,7 +134,11 @@ def minimize(
     checkpoint
         A file to save to and to continue from; one process at a time may use it.
     progress
-        Show a progress bar; by default on a terminal only.
+        Show a bar on a terminal, and lines elsewhere; by default on a terminal only.
+    callback
+        A function that is called as ``callback(step, x)`` after each step, `step` being the number of
+        steps taken and x read-only. The clock does not count it, but steps are then taken one by one,
+        which is slower where a method has a compiled loop.
 
     >>> import mast
     >>> problem = mast.Problem(mast.Quadratic([[2.0, 1.0], [1.0, 2.0]], [3.0, 3.0]), mast.PermK(2))
@@ -153,93 +159,87 @@ def minimize(
     guarantee, note = _guarantee(bound, regime)
     saved = None
     if checkpoint is not None:
-        saved = Checkpoint(Path(checkpoint), fingerprint(bound, step_size, regime, start))
-    with contextlib.nullcontext() if saved is None else saved.alone():
+        saved = SavedRun(Path(checkpoint), identity_of(bound, step_size, regime, start))
+    with contextlib.nullcontext() if saved is None else saved.file.alone():
         if saved is not None and step_size == "theory":
             step_size = saved.step_size() or step_size  # a longer run continues with the one it began with
         schedule, chosen = step_sizes_of(bound, step_size, steps, regime)
-        run = _Run(
-            bound, schedule, Measure(problem, samples), steps, tol, saved, Progress(steps, method, progress)
-        )
+        bar = Progress(steps, bound.name, progress, unit="steps")
+        run = _Run(bound, schedule, Measure(problem, samples), steps, tol, saved, bar, callback)
         status = run.go(start, trace_steps(steps, trace))
+    at = run.at
     return Result(
-        run.state.x.copy(),
-        status,
-        run.t,
-        chosen,
-        guarantee,
-        note,
-        method,
-        run.diverged_at,
-        run.state,
-        run.measure.infimum,
-        not run.measure.exact,
-        run.rows,
+        x=at.state.x.copy(),
+        status=status,
+        steps=at.t,
+        step_size=chosen,
+        guarantee=guarantee,
+        note=note,
+        method=bound.name,
+        diverged_at=at.diverged_at,
+        state=at.state,
+        infimum=run.measure.infimum,
+        estimated=not run.measure.exact,
+        rows=at.rows,
     )
 
 
+@dataclass
 class _Run:
-    """One run: the state, the clock, and the rows measured so far."""
+    """One run: the method, and the position that it has reached."""
 
-    def __init__(
-        self,
-        method: Method,
-        schedule: Callable[[int, int], Array],
-        measure: Measure,
-        steps: int,
-        tol: float | None,
-        saved: Checkpoint | None,
-        progress: Progress,
-    ) -> None:
-        self.method, self.schedule, self.measure = method, schedule, measure
-        self.steps, self.tol, self.saved, self.progress = steps, tol, saved, progress
-        self.t = 0
-        self.seconds = 0.0
-        self.rows: list[dict[str, Any]] = []
-        self.diverged_at: int | None = None
-        self.state: State
+    method: Method
+    schedule: Schedule
+    measure: Measure
+    steps: int
+    tol: float | None
+    saved: SavedRun | None
+    progress: Progress
+    callback: Callable[[int, Array], object] | None
+    at: Position = field(init=False)
 
     def go(self, x0: Array, stops: list[int]) -> str:
         """Take all steps, measuring at the stops; returns the status."""
-        stored = self.saved.read(self.steps, self.schedule) if self.saved is not None else None
         begun = time.perf_counter()
-        self.state = self.method.start(x0)
-        self.seconds = time.perf_counter() - begun
-        if stored is not None:
-            self.t, self.seconds, self.rows, self.diverged_at = stored.restore(self.state)
+        self.at = Position(self.method.start(x0))
+        self.at.seconds = time.perf_counter() - begun
+        if self.saved is not None:
+            self.saved.restore(self.at, self.steps, self.schedule)
+        self.progress.first = self.at.t
         with self.progress:
             try:
-                if not self.rows:
+                if not self.at.rows:
                     self._record()
                     self._save()  # a place that cannot be written to is better known before the work
                 status = self._advance_to(stops)
             except KeyboardInterrupt:
                 status = "interrupted"
-                if not self.rows or self.rows[-1]["step"] != self.t:
+                if not self.at.rows or self.at.rows[-1]["step"] != self.at.t:
                     self._record()
         self._save()
         return status
 
     def _advance_to(self, stops: list[int]) -> str:
-        if self.diverged_at is not None:
+        at = self.at
+        if at.diverged_at is not None:
             return "diverged"
         if self._converged():
             return "converged"
         burst, last_saved = 1, time.monotonic()
         for stop in stops:
-            while self.t < stop:
-                count = min(burst, stop - self.t)
+            while at.t < stop:
+                count = min(burst, stop - at.t)
                 took = self._burst(count)
-                if self.diverged_at is not None:
+                if at.diverged_at is not None:
                     self._record()
                     return "diverged"
-                self.progress.advance(self.t)
-                if count == burst:
+                self.progress.advance(at.t)
+                if count == burst and self.callback is None:
                     burst = max(1, min(int(burst * min(BURST / max(took, 1e-9), 8.0)), 1 << 20))
                 if self.saved is not None and time.monotonic() - last_saved > CHECKPOINT_EVERY:
                     self._save()
                     last_saved = time.monotonic()
-            if self.rows[-1]["step"] < self.t == stop:  # a continued run is beyond the first stops
+            if at.rows[-1]["step"] < at.t == stop:  # a continued run is beyond the first stops
                 self._record()
                 if self._converged():
                     return "converged"
@@ -247,41 +247,47 @@ class _Run:
 
     def _burst(self, count: int) -> float:
         """Take `count` steps on a copy of the state; returns the seconds they took."""
-        state = self.state.copy()
-        step_sizes = self.schedule(self.t, count)
+        at, state = self.at, self.at.state.copy()
+        step_sizes = self.schedule(at.t, count)
         begun = time.perf_counter()
         with np.errstate(over="ignore", invalid="ignore"):
-            self.method.advance(state, self.t, step_sizes)
+            self.method.advance(state, at.t, step_sizes)
         took = time.perf_counter() - begun
-        self.seconds += took
-        if _fine(state.x):
-            self.state, self.t = state, self.t + count
-        else:
+        at.seconds += took
+        if not _fine(state.x):
             self._locate(count)
+            return took
+        at.state, at.t = state, at.t + count
+        if self.callback is not None:
+            x = state.x.view()
+            x.setflags(write=False)
+            self.callback(at.t, x)
         return took
 
     def _locate(self, count: int) -> None:
         """The burst diverged: repeat it step by step up to the step at which that began."""
+        at = self.at
         with np.errstate(over="ignore", invalid="ignore"):
             for _ in range(count):
-                state = self.state.copy()
-                self.method.advance(state, self.t, self.schedule(self.t, 1))
-                self.state, self.t = state, self.t + 1
+                state = at.state.copy()
+                self.method.advance(state, at.t, self.schedule(at.t, 1))
+                at.state, at.t = state, at.t + 1
                 if not _fine(state.x):
-                    self.diverged_at = self.t - 1
+                    at.diverged_at = at.t - 1
                     return
 
     def _record(self) -> None:
-        row: dict[str, Any] = {"step": self.t, "passes": self.state.gradients / self.method.terms}
-        row |= {"seconds": self.seconds, "bytes": self.state.bytes, **self.measure.at(self.state.x)}
-        self.rows.append(row)
+        at = self.at
+        row: dict[str, Any] = {"step": at.t, "passes": at.state.gradients / self.method.terms}
+        row |= {"seconds": at.seconds, "bytes": at.state.bytes, **self.measure.at(at.state.x)}
+        at.rows.append(row)
 
     def _converged(self) -> bool:
-        return self.tol is not None and bool(self.rows) and self.rows[-1]["grad_sq"] <= self.tol
+        return self.tol is not None and bool(self.at.rows) and self.at.rows[-1]["grad_sq"] <= self.tol
 
     def _save(self) -> None:
         if self.saved is not None:
-            self.saved.write(self.state, self.t, self.seconds, self.rows, self.diverged_at, self.schedule)
+            self.saved.save(self.at, self.schedule)
 
 
 def _fine(x: Array) -> bool:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mast import __version__, files
-from mast.checkpoint import FORMAT, fingerprint
+from mast.checkpoint import FORMAT
 from mast.errors import ArgumentError, DataError, StepSizeWarning
 from mast.locks import exclusive, lock_of
-from mast.methods import make
+from mast.methods import METHODS, Method, make
 from mast.problem import AbstractProblem
 from mast.progress import Progress
 from mast.randomness import Key, whole
+from mast.resume import identity_of
 from mast.run import minimize, start_of
 from mast.trace import COLUMNS, SAMPLES, table_of, trace_steps
 
@@ -26,15 +27,14 @@ if TYPE_CHECKING:
     import pandas
 
 KIND = "run of a sweep"
-MethodSpec = str | tuple[str, Mapping[str, Any]]
+MethodSpec = str | tuple[str, Mapping[str, Any]] | Method
 
 
 @dataclass(frozen=True)
 class Cell:
     """One run of a sweep."""
 
-    method: str
-    options: dict[str, Any]
+    method: Method
     step_size: float | str
     seed: int
     label: str
@@ -62,15 +62,15 @@ def sweep(
     problem
         A `Problem` or `Nodes`.
     methods
-        Names, or pairs of a name and its options, such as ``("l_svrdsg", {"p": 0.1})``.
+        Names, pairs of a name and its options, such as ``("l_svrdsg", {"p": 0.1})``, or `Method` objects.
     step_sizes, seeds, steps, x0, trace, samples, tol
         As in `mast.minimize`.
     jobs
         Processes that work at the same time; the results do not depend on it.
     cache
-        A folder for finished runs; True is one in the user's cache (for objectives that can be told
-        from each other for sure, which a `Function` cannot), False keeps nothing. What is there is
-        not computed again, and a sweep that was cut continues within its runs.
+        A folder for finished runs; True is one in the user's cache (for objectives and methods that can
+        be told from each other for sure: not a `Function`, nor a method of one's own), False keeps
+        nothing. What is there is not computed again, and a sweep that was cut continues within its runs.
     progress
         Show a progress bar; by default on a terminal only.
 
@@ -90,7 +90,7 @@ def sweep(
     cells = _cells(methods, step_sizes, seeds)
     if whole("jobs", jobs) == 0:
         raise ArgumentError("jobs must not be 0; -1 means one for each processor")
-    folder = _folder(cache, problem)
+    folder = _folder(cache, problem, cells)
     common = {"steps": steps, "x0": x0, "trace": trace_steps(steps, trace), "samples": samples, "tol": tol}
     frames: dict[int, pandas.DataFrame] = {}
     with Progress(len(cells), "sweep", progress) as bar:
@@ -118,29 +118,40 @@ def _cells(
     numbers = [Key(seed).seed for seed in seeds]
     cells = []
     for spec in methods:
-        name, options = (spec, {}) if isinstance(spec, str) else _pair(spec)
-        make(name, options)  # refuse an unknown name or option
-        label = name + "".join(f" {key}={value}" for key, value in options.items())
-        cells += [Cell(name, options, size, seed, label) for size in sizes for seed in numbers]
+        method, label = _method(spec)
+        cells += [Cell(method, size, seed, label) for size in sizes for seed in numbers]
     if not cells:
         raise ArgumentError("the sweep is empty: give at least one method, step size and seed")
     return cells
 
 
-def _pair(spec: tuple[str, Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
+def _method(spec: MethodSpec) -> tuple[Method, str]:
+    """A method with its label; an unknown name or option is refused."""
+    if isinstance(spec, str):
+        return make(spec, {}), spec
+    if isinstance(spec, Method):
+        return spec, _label(spec.name, spec.options())
     try:
         name, options = spec
-        return name, dict(options)
+        chosen = dict(options)
     except (TypeError, ValueError):
-        raise ArgumentError(f"a method is a name or a pair of a name and its options, got {spec!r}") from None
+        raise ArgumentError(
+            f"a method is a name, a pair of a name and its options, or a Method, got {spec!r}"
+        ) from None
+    return make(name, chosen), _label(name, chosen)
 
 
-def _folder(cache: str | Path | bool, problem: AbstractProblem) -> Path | None:
+def _label(name: str, options: Mapping[str, Any]) -> str:
+    return " ".join([name, *(f"{option}={value}" for option, value in options.items())])
+
+
+def _folder(cache: str | Path | bool, problem: AbstractProblem, cells: list[Cell]) -> Path | None:
     if cache is False:
         return None
     if cache is True:
-        if not all(p.objective.fingerprint_exact for p in problem.problems):
-            return None  # two functions might look the same, and nobody chose this folder
+        known = all(type(cell.method) in METHODS.values() for cell in cells)
+        if not known or not all(p.objective.fingerprint_exact for p in problem.problems):
+            return None  # two of them might look the same, and nobody chose this folder
         import platformdirs
 
         cache = Path(platformdirs.user_cache_dir("mast")) / "sweeps"
@@ -202,7 +213,6 @@ def _computed(
         checkpoint=None if path is None else path.with_suffix(".part"),
         progress=False,
         **common,
-        **cell.options,
     )
     if result.status == "interrupted":  # its checkpoint stays, and the next sweep continues it
         raise KeyboardInterrupt
@@ -241,7 +251,7 @@ def _stored(path: Path) -> tuple[float, str, Any]:
 
 def _name(problem: AbstractProblem, cell: Cell, common: dict[str, Any]) -> str:
     """The file name of a cell: a sum of everything that decides its result."""
-    bound = make(cell.method, cell.options).bind(problem, cell.seed)
-    identity = fingerprint(bound, cell.step_size, None, start_of(problem, common["x0"]))
+    bound = cell.method.bind(problem, cell.seed)
+    identity = identity_of(bound, cell.step_size, None, start_of(problem, common["x0"]))
     measured = (common["trace"], common["samples"], common["tol"])
     return files.digest(FORMAT, KIND, __version__, sorted(identity.items()), *measured)

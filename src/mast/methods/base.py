@@ -8,8 +8,9 @@ else is in the state, so a run can be cut and continued anywhere with the same b
 from __future__ import annotations
 
 import copy
+import inspect
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -39,11 +40,16 @@ class State:
 class Method(ABC):
     """An algorithm with its options. One file each in `mast.methods`."""
 
+    #: what it is called in traces and checkpoints; the name of the class if it says nothing
     name: ClassVar[str]
 
     # given by `bind`
     problem: AbstractProblem = field(init=False, repr=False)
     seed: int = field(init=False, repr=False)
+
+    def __init_subclass__(cls) -> None:
+        if "name" not in vars(cls):
+            cls.name = cls.__name__
 
     def bind(self, problem: AbstractProblem, seed: int) -> Self:
         """This method on a problem, with a seed; checks the options against the problem."""
@@ -80,9 +86,15 @@ class Method(ABC):
         """The largest step size that the statement of the regime allows; the sharpest one's if None."""
         return float(self.guarantee(regime, effort="none").max_step_size(T=max(steps, 1)))
 
+    @classmethod
+    def parameters(cls) -> dict[str, bool]:
+        """The names of the options, and whether each has to be given because it has no default."""
+        arguments = inspect.signature(cls).parameters.values()
+        return {argument.name: argument.default is argument.empty for argument in arguments}
+
     def options(self) -> dict[str, Any]:
         """The options and their values."""
-        return {option.name: getattr(self, option.name) for option in fields(self) if option.init}
+        return {name: getattr(self, name) for name in self.parameters()}
 
     @property
     def terms(self) -> int:

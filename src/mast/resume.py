@@ -1,0 +1,153 @@
+"""How a run of `mast.minimize` is saved and continued: its identity, and its position in a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mast import files
+from mast.arrays import Array
+from mast.checkpoint import Checkpoint, arguments_of, attributes_of, describe, joined, load
+from mast.errors import CheckpointError
+from mast.methods import Method
+from mast.methods.base import State
+from mast.problem import Problem
+from mast.randomness import LAYOUT, Key
+from mast.trace import COLUMNS, rows_of, table_of, trace_steps
+
+KIND = "run"
+Schedule = Callable[[int, int], Array]
+#: the numbers of a checkpoint, and their types
+NUMBERS: dict[str, Any] = {
+    "step": int,
+    "seconds": int | float,
+    "diverged_at": int | None,
+    "step_size": int | float | None,
+    "schedule": str,
+    "state": dict,
+}
+SCHEDULED = "a schedule"
+_PROBES = tuple(Key(seed) for seed in range(4))
+
+
+@dataclass
+class Position:
+    """Where a run is: all that a checkpoint holds of it."""
+
+    state: State
+    t: int = 0
+    seconds: float = 0.0
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    diverged_at: int | None = None
+
+
+def identity_of(
+    method: Method, step_size: float | str | Callable[[int], float], regime: str | None, x0: Array
+) -> dict[str, str]:
+    """What must agree for a checkpoint to continue a run, field by field; the number of steps need not.
+
+    A schedule is compared by its values, when the checkpoint is read.
+    """
+    problems = method.problem.problems
+    size = SCHEDULED if callable(step_size) else str(step_size)
+    return {
+        "key layout": str(LAYOUT),
+        "method": method.name,
+        "options": ", ".join(f"{name}={describe(value)}" for name, value in sorted(method.options().items())),
+        "step_size": f"theory, {regime or 'sharpest'}" if size == "theory" else size,
+        "seed": str(method.seed),
+        "objective": joined(f"{p.objective!r} {p.objective.fingerprint()}" for p in problems),
+        "sketch": joined(f"{p.sketch!r} {_sketch_digest(p)}" for p in problems),
+        "shift": files.digest(method.problem.shift),
+        "x0": files.digest(x0),
+    }
+
+
+def _sketch_digest(problem: Problem) -> str:
+    """A sum of what the sketch was made with; of a few draws too, where an argument is kept out of sight."""
+    sketch = problem.sketch
+    attributes = {name.removeprefix("_") for name in attributes_of(sketch)}
+    hidden = not attributes.issuperset(arguments_of(type(sketch)))
+    probe = np.arange(1.0, problem.dim + 1)
+    draws = [sketch.sample(problem.dim, key).apply(probe) for key in _PROBES] if hidden else []
+    return files.digest(describe(sketch), *draws)
+
+
+class SavedRun:
+    """The checkpoint of one run."""
+
+    def __init__(self, path: Path, identity: dict[str, str]) -> None:
+        self.file = Checkpoint(path, KIND, identity)
+        self.scheduled = identity["step_size"] == SCHEDULED
+
+    def step_size(self) -> float | None:
+        """The step size of the stored run, if there is one with a constant step size."""
+        loaded = load(self.file.path, KIND)
+        return None if loaded is None else self._checked(loaded[1], loaded[2])["step_size"]
+
+    def restore(self, position: Position, steps: int, schedule: Schedule) -> None:
+        """Put a fresh run where the stored one is, if there is one; another run's checkpoint is refused."""
+        loaded = self.file.read()
+        if loaded is None:
+            return
+        numbers, arrays = self._checked(*loaded), loaded[1]
+        t, path = numbers["step"], self.file.path
+        if t > steps:
+            raise CheckpointError(f"{path} is already at step {t}, beyond steps={steps}: ask for more")
+        if self.scheduled and numbers["schedule"] != _schedule_digest(schedule, t):
+            raise CheckpointError(f"{path} belongs to another run: its step_size followed another schedule")
+        _restore_state(position.state, {**numbers["state"], **arrays})
+        position.t, position.seconds, position.diverged_at = t, numbers["seconds"], numbers["diverged_at"]
+        position.rows = rows_of(arrays["trace"])
+
+    def save(self, position: Position, schedule: Schedule) -> None:
+        """Replace the file by the present position."""
+        values = {part.name: getattr(position.state, part.name) for part in fields(position.state)}
+        arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+        numbers = {
+            "step": position.t,
+            "seconds": position.seconds,
+            "diverged_at": position.diverged_at,
+            "step_size": None if self.scheduled else float(schedule(0, 1)[0]),
+            "schedule": _schedule_digest(schedule, position.t) if self.scheduled else "",
+            "state": {name: value for name, value in values.items() if name not in arrays},
+        }
+        self.file.write(numbers, {**arrays, "trace": table_of(position.rows)})
+
+    def _checked(self, numbers: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
+        wrong = [name for name, kinds in NUMBERS.items() if not isinstance(numbers.get(name), kinds)]
+        table = arrays.get("trace", np.zeros(0))
+        if wrong or table.shape[1:] != (len(COLUMNS),) or table.dtype != np.float64:
+            raise CheckpointError(
+                f"{self.file.path} is damaged: its {(wrong or ['trace'])[0]!r} is not right"
+            )
+        return numbers
+
+
+def _schedule_digest(schedule: Schedule, t: int) -> str:
+    """A sum of the step sizes that the steps before t used, at some of them."""
+    return files.digest(*(float(schedule(s, 1)[0]) for s in trace_steps(max(t - 1, 0), "log"))) if t else ""
+
+
+def _restore_state(state: State, stored: dict[str, Any]) -> None:
+    for part in fields(state):
+        if part.name not in stored:
+            raise CheckpointError(f"the checkpoint has no {part.name!r}: it is not of this version")
+        if not _alike(stored[part.name], getattr(state, part.name)):
+            raise CheckpointError(f"the checkpoint is damaged: its {part.name!r} does not fit the problem")
+        setattr(state, part.name, stored[part.name])
+
+
+def _alike(stored: Any, fresh: Any) -> bool:
+    """Whether a stored part of a state can take the place of that of a fresh one."""
+    if isinstance(fresh, np.ndarray):
+        return (
+            isinstance(stored, np.ndarray)
+            and stored.dtype == fresh.dtype
+            and stored.shape == (fresh.shape if fresh.size else stored.shape)
+        )
+    return isinstance(stored, int if isinstance(fresh, int) else int | float)
