@@ -12,17 +12,18 @@ import mast
 
 SOURCE = Path(mast.__file__).parent
 
-CORE = {"errors", "arrays", "randomness", "sketches", "objectives", "problem", "theory"}
+CORE = {"errors", "checks", "arrays", "randomness", "sketches", "objectives", "problem", "theory"}
 # room -> the rooms it may import from (itself always)
 ALLOWED = {
     "errors": set(),
+    "checks": {"errors"},
     "arrays": {"errors"},
-    "randomness": {"errors"},
-    "theory": {"errors"},
-    "sketches": {"errors", "arrays", "randomness"},
-    "objectives": {"errors", "arrays", "randomness", "sketches", "files"},
-    "problem": {"errors", "arrays", "randomness", "sketches", "objectives"},
-    "data": {"errors", "arrays", "randomness", "files"},
+    "randomness": {"errors", "checks"},
+    "theory": {"errors", "checks"},
+    "sketches": {"errors", "checks", "arrays", "randomness"},
+    "objectives": {"errors", "checks", "arrays", "randomness", "sketches", "files"},
+    "problem": {"errors", "checks", "arrays", "randomness", "sketches", "objectives"},
+    "data": {"errors", "checks", "arrays", "randomness", "files"},
     "bench": {"errors", "files", "machine"},
     "machine": set(),
     "methods": CORE,

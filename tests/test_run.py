@@ -473,7 +473,7 @@ class TestEnds:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"steps": -1}, "negative"),
+            ({"steps": -1}, "steps must be at least 0"),
             ({"steps": 1.5}, "whole"),
             ({"x0": [1.0]}, "x0"),
             ({"x0": [math.nan] * 3}, "NaN"),

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.errors import ArgumentError, MastError
+from mast.checks import number
+from mast.errors import MastError
 from mast.methods import make
 from mast.methods.constants import gap_of
 from mast.objectives import LinearModel, Objective
@@ -72,8 +73,7 @@ def advise(
     >>> mast.advise(mast.Logistic(A, b, kappa=100), mast.Bernoulli(0.7)).sentence
     'keep 70 % of the weights: lower the step size 2.0 times; the same accuracy takes about 1.4 times...
     """
-    if not 0 < delta < 1:
-        raise ArgumentError(f"delta must lie between 0 and 1, got {delta!r}")
+    delta = number("delta", delta, above=0, below=1)
     problem = Problem(objective, sketch, shift)
     plain = Problem(objective, Identity(), shift)
     constants = sketch.constants(problem.dim)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -28,21 +27,6 @@ def numbers(name: str, value: ArrayLike, ndim: int, *, finite: bool = True) -> A
         where = np.argwhere(~np.isfinite(array))[0].tolist()
         raise ArgumentError(f"{name} holds NaN or infinity, first at position {where}")
     return array
-
-
-def number(name: str, value: Any) -> float:
-    """`value` as a float, or an error that names the argument."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise ArgumentError(f"{name} must be a number, got {value!r}") from None
-
-
-def listed(name: str, value: Any) -> list[Any]:
-    """`value` as a list, or an error that names the argument."""
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ArgumentError(f"{name} must be a list, got {value!r}")
-    return list(value)
 
 
 def vector(name: str, value: ArrayLike, d: int | None = None, *, finite: bool = True) -> Array:

@@ -11,10 +11,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array, frozen, listed, vector
+from mast.arrays import Array, frozen, vector
+from mast.checks import listed, whole
 from mast.errors import ArgumentError, NotExactError, SupportTooLargeError
 from mast.objectives import Objective, Sketched, mean
-from mast.randomness import Key, Purpose, whole
+from mast.randomness import Key, Purpose
 from mast.sketches import Draw, Sketch
 
 CHEAP = 1_000_000  #: an exact f_D that takes more losses than this is not computed by the way

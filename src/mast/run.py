@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mast.arrays import Array, vector
+from mast.checks import optional, whole
 from mast.errors import ArgumentError, MastError
 from mast.methods import Method, make
 from mast.methods.base import State
 from mast.problem import AbstractProblem
 from mast.progress import Progress
-from mast.randomness import Key, whole
+from mast.randomness import Key
 from mast.resume import Position, SavedRun, Schedule, identity_of
 from mast.step_sizes import StepSize, step_sizes_of
 from mast.theory import Guarantee
@@ -149,11 +150,8 @@ def minimize(
     if not isinstance(problem, AbstractProblem):
         raise ArgumentError(f"minimize takes a Problem or Nodes, got {type(problem).__name__}")
     seed = Key(seed).seed
-    steps = whole("steps", steps)
-    if steps < 0:
-        raise ArgumentError(f"steps must not be negative, got {steps}")
-    if tol is not None and not (isinstance(tol, int | float) and tol >= 0):
-        raise ArgumentError(f"tol must be a number >= 0, got {tol!r}")
+    steps = whole("steps", steps, 0)
+    tol = optional("tol", tol)
     bound = make(method, options).bind(problem, seed)
     start = start_of(problem, x0)
     guarantee, note = _guarantee(bound, regime)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from mast.arrays import Array
+from mast.checks import nonnegative, positive
 from mast.errors import ArgumentError, MastError, StepSizeWarning
 from mast.methods import Method
 
@@ -23,35 +22,22 @@ def step_sizes_of(
     if callable(step_size):
         rule = step_size
         if steps > 0:
-            _warn_above(method, _one_size(rule(0), "the schedule's first step size"), steps, regime)
+            _warn_above(method, nonnegative("the schedule's first step size", rule(0)), steps, regime)
         return lambda t, count: _sizes(rule, t, count), step_size
     if isinstance(step_size, str):
         if step_size != "theory":
             raise ArgumentError(f'step_size must be "theory", a number or a function, got {step_size!r}')
         size = method.default_step_size(steps, regime)
     else:
-        size = _one_size(step_size, "step_size")
-        if size == 0:
-            raise ArgumentError("step_size must be positive: with 0 nothing moves")
+        size = positive("step_size", step_size)
         _warn_above(method, size, steps, regime)
     return (lambda t, count: np.full(count, size)), size
 
 
 def _sizes(rule: Callable[[int], float], t: int, count: int) -> Array:
     return np.array(
-        [_one_size(rule(t + i), f"the schedule's step size at step {t + i}") for i in range(count)]
+        [nonnegative(f"the schedule's step size at step {t + i}", rule(t + i)) for i in range(count)]
     )
-
-
-def _one_size(value: Any, what: str) -> float:
-    """A step size: a finite number >= 0."""
-    try:
-        size = float(value)
-    except (TypeError, ValueError):
-        size = math.nan
-    if not (math.isfinite(size) and size >= 0):
-        raise ArgumentError(f"{what} must be a finite number >= 0, got {value!r}")
-    return size
 
 
 def _warn_above(method: Method, size: float, steps: int, regime: str | None) -> None:

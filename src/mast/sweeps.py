@@ -13,12 +13,13 @@ import numpy as np
 
 from mast import __version__, files
 from mast.checkpoint import FORMAT
+from mast.checks import whole
 from mast.errors import ArgumentError, DataError, StepSizeWarning
 from mast.locks import exclusive, lock_of
 from mast.methods import METHODS, Method, make
 from mast.problem import AbstractProblem
 from mast.progress import Progress
-from mast.randomness import Key, whole
+from mast.randomness import Key
 from mast.resume import identity_of
 from mast.run import minimize, start_of
 from mast.trace import COLUMNS, SAMPLES, table_of, trace_steps

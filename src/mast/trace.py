@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mast.arrays import Array
+from mast.checks import whole
 from mast.errors import ArgumentError, MastError
 from mast.problem import AbstractProblem
-from mast.randomness import whole
 
 if TYPE_CHECKING:
     import pandas

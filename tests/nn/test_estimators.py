@@ -248,7 +248,7 @@ def test_bad_arguments(models):
         (lambda: mast.nn.SPAGE(sk, p=0.5), "pass N"),
         (lambda: mast.nn.SPAGE(sk, N=4, p=0.0), "refresh"),
         (lambda: mast.nn.SPAGE(sk, N=4, p=0.5, b_small=5), "b_small"),
-        (lambda: mast.nn.LSVRDSG(sk, N=4, p=0.5, b=5), "at most N = 4"),
+        (lambda: mast.nn.LSVRDSG(sk, N=4, p=0.5, b=5), "b must lie in"),
         (lambda: mast.nn.LSVRDSG(sk, N=4, p=0.5, batch="stale"), "fresh"),
         (lambda: mast.nn.Average(sk, 1).backward(lambda: 3.0), "closure must return"),
     ):

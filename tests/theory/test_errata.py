@@ -214,7 +214,7 @@ def test_distributed_mu_needs_each_node_convex():
     curvatures, moments = np.array([-2.0, 5.0]), np.array([10.0, 1.0])
     assert curvatures.mean() == 1.5
     assert (curvatures * moments).mean() == -7.5
-    with pytest.raises(ValueError, match="mu_f must not be negative"):
+    with pytest.raises(ValueError, match="mu_f must be a finite number >= 0"):
         theory.distributed("strongly_convex", L_f=[2, 5], mu_f=[-2, 5], mu_D=[10, 1], L_max=[100, 1])
 
 

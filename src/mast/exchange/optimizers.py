@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from mast.checks import number, positive
 from mast.errors import ArgumentError
 from mast.exchange.messages import Values
 
@@ -74,7 +75,7 @@ class Momentum(Optimizer):
 
     def __init__(self, beta: float = 0.9) -> None:
         super().__init__()
-        self.beta = _in_unit("momentum's beta", beta)
+        self.beta = number("momentum's beta", beta, least=0, below=1)
 
     def start(self, x: Values) -> None:
         """No momentum yet."""
@@ -107,10 +108,9 @@ class Adam(Optimizer):
 
     def __init__(self, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
         super().__init__()
-        self.beta1, self.beta2 = _in_unit("adam's beta1", beta1), _in_unit("adam's beta2", beta2)
-        if not (math.isfinite(epsilon) and epsilon > 0):
-            raise ArgumentError(f"adam's epsilon must be a positive number, got {epsilon!r}")
-        self.epsilon = epsilon
+        self.beta1 = number("adam's beta1", beta1, least=0, below=1)
+        self.beta2 = number("adam's beta2", beta2, least=0, below=1)
+        self.epsilon = positive("adam's epsilon", epsilon)
 
     def start(self, x: Values) -> None:
         """No moments yet."""
@@ -154,21 +154,14 @@ def parse_optimizer(text: str | Optimizer) -> Optimizer:
     """
     if isinstance(text, Optimizer):
         return text
-    name, *numbers = str(text).strip().lower().split(":")
+    name, *words = str(text).strip().lower().split(":")
     made, most = _KINDS.get(name, (None, 0))
-    if made is None or len(numbers) > most:
+    if made is None or len(words) > most:
         raise ArgumentError(f"unknown server optimizer {text!r}; examples are {EXAMPLES}")
     try:
-        values = [float(number) for number in numbers]
+        values = [float(word) for word in words]
     except ValueError:
         raise ArgumentError(
             f"the server optimizer {text!r} has a bad number; examples are {EXAMPLES}"
         ) from None
     return made(*values)
-
-
-def _in_unit(name: str, value: Any) -> float:
-    share = float(value)
-    if not 0 <= share < 1:
-        raise ArgumentError(f"{name} must lie in [0, 1), got {value!r}")
-    return share

@@ -23,13 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mast import files
+from mast.checks import positive, whole
 from mast.errors import ArgumentError, CheckpointError, DataError
 from mast.exchange.identity import fingerprints_of
 from mast.exchange.messages import Header, Kind, Message, Values
 from mast.exchange.optimizers import Optimizer, parse_optimizer
 from mast.exchange.parts import Capacity, Part, checked_dtype
 from mast.methods.distributed import Roster
-from mast.randomness import LAYOUT, whole
+from mast.randomness import LAYOUT
 
 FORMAT = 1
 LARGE = 1 << 20  # values: looking at so many takes a tenth of the round, ...
@@ -92,13 +93,11 @@ class Server:
         self.x: Values = np.array(x0, dtype=checked_dtype(np.asarray(x0).dtype))
         self.capacities, self.roster = list(capacities), roster
         self._check()
-        self.step_size = _positive("step_size", step_size)
+        self.step_size = positive("step_size", step_size)
         self.local_step_size = (
-            self.step_size if local_step_size is None else _positive("local_step_size", local_step_size)
+            self.step_size if local_step_size is None else positive("local_step_size", local_step_size)
         )
-        self.local_steps = whole("local_steps", local_steps)
-        if self.local_steps < 1:
-            raise ArgumentError(f"local_steps must be at least 1, got {self.local_steps}")
+        self.local_steps = whole("local_steps", local_steps, 1)
         self.optimizer = parse_optimizer(optimizer)
         self.optimizer.start(self.x)
         self.wire = self.x.dtype if wire is None else checked_dtype(wire)
@@ -318,13 +317,3 @@ def _finite(values: Values) -> bool:
         if math.isfinite(float(values @ values)):
             return True
         return bool(np.abs(values).max(initial=0.0) < min(TOO_LARGE, float(np.finfo(values.dtype).max)))
-
-
-def _positive(name: str, value: Any) -> float:
-    try:
-        size = float(value)
-    except (TypeError, ValueError):
-        size = math.nan
-    if not (math.isfinite(size) and size > 0):
-        raise ArgumentError(f"{name} must be a positive number, got {value!r}")
-    return size

@@ -19,6 +19,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
 from mast import files, locks
+from mast.checks import whole
 from mast.errors import CheckpointError
 from mast.exchange import Server
 from mast.federated.accounts import Accounts
@@ -30,7 +31,6 @@ from mast.federated.records import pack, payload
 from mast.federated.report import Report
 from mast.federated.roll import NoClientsError, RollCall
 from mast.federated.scoring import Scores, submodel
-from mast.randomness import whole
 
 
 class MastStrategy(Strategy):

@@ -17,11 +17,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from mast.arrays import Array, numbers
+from mast.checks import number, whole
 from mast.errors import ArgumentError
 from mast.learn import sparsified
 from mast.learn.fitting import Fit, Plan, fit_target
-from mast.learn.parameters import at_least_one, number, seed_from, sketch_from
-from mast.randomness import whole
+from mast.learn.parameters import seed_from, sketch_from
 from mast.sketches import Sketch
 from mast.theory import Guarantee
 
@@ -92,7 +92,7 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
             *self._strength(),
             bool(self.fit_intercept),
             str(self.method),
-            at_least_one("max_iter", self.max_iter),
+            whole("max_iter", self.max_iter, 1),
             number("tol", self.tol, above=0.0),
             seed,
         )
@@ -123,7 +123,7 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
     def _strength(self) -> tuple[float | None, float | None]:
         """(kappa, alpha), one of them None: alpha takes the place of kappa where it is given."""
         if self.alpha is not None:
-            return None, number("alpha", self.alpha, at_least=0.0)
+            return None, number("alpha", self.alpha, least=0.0)
         return number("kappa", self.kappa, above=1.0), None
 
     def _shift(self, count: int, d: int) -> tuple[Array, Array]:

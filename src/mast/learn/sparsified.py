@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from mast.arrays import Array, numbers
+from mast.checks import whole
 from mast.errors import ArgumentError
-from mast.randomness import whole
 from mast.sketches import Grouped, RandK, Sketch
 
 ENTRIES = 8_000_000  #: weights, or outputs, that are held at a time

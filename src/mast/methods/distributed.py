@@ -21,11 +21,12 @@ import numpy as np
 
 from mast import randomness, theory
 from mast.arrays import Array, vector
+from mast.checks import choice, whole
 from mast.errors import ArgumentError
 from mast.methods.base import Method, State, descend
 from mast.methods.constants import gap_of, regime_of
 from mast.problem import AbstractProblem, Nodes, Problem
-from mast.randomness import Key, Purpose, whole
+from mast.randomness import Key, Purpose
 from mast.sketches import DiagonalDraw, Draw, Sketch, kept
 
 
@@ -60,13 +61,11 @@ class Roster:
     shares: Array = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.coupling not in ("independent", "disjoint"):
-            raise ArgumentError(f'coupling must be "independent" or "disjoint", got {self.coupling!r}')
+        choice("coupling", self.coupling, ("independent", "disjoint"))
         object.__setattr__(self, "shares", self._shares())
         if self.participants is not None:
-            object.__setattr__(self, "participants", whole("participants", self.participants))
-            if not 1 <= self.participants <= self.nodes:
-                raise ArgumentError(f"participants must lie in 1 .. {self.nodes}, got {self.participants}")
+            count = whole("participants", self.participants, 1, self.nodes)
+            object.__setattr__(self, "participants", count)
             if (self.shares < 1).any():
                 raise ArgumentError("give participation or participants, not both")
 
@@ -190,9 +189,7 @@ class Distributed(Method):
         """Check the options."""
         problems = self.problem.problems
         self.M = len(problems)
-        self.local_steps = whole("local_steps", self.local_steps)
-        if self.local_steps < 1:
-            raise ArgumentError(f"local_steps must be at least 1, got {self.local_steps}")
+        self.local_steps = whole("local_steps", self.local_steps, 1)
         self.stride = math.lcm(*(p.sketch.stride for p in problems))
         self._roster = self._made_roster()
 

@@ -11,12 +11,13 @@ import numpy as np
 
 from mast import randomness, theory
 from mast.arrays import Array, Indices
+from mast.checks import choice, whole
 from mast.errors import ArgumentError, MastError
 from mast.methods.base import SingleMethod, State, descend, spread
 from mast.methods.constants import constants_of, gap_of, regime_of
 from mast.methods.sampled_loop import SampledLoop
 from mast.objectives import LinearModel
-from mast.randomness import Purpose, whole
+from mast.randomness import Purpose
 from mast.sketches import Draw
 
 
@@ -33,12 +34,9 @@ class DSGDSampled(SingleMethod):
 
     def prepare(self) -> None:
         """Check the options; find out whether the compiled loop can be used."""
-        if self.sketches not in ("one", "all"):
-            raise ArgumentError(f'sketches must be "one" or "all", got {self.sketches!r}')
+        choice("sketches", self.sketches, ("one", "all"))
         f = self.problem.objective
-        self.batch_size = whole("batch_size", self.batch_size)
-        if not 1 <= self.batch_size <= f.terms:
-            raise ArgumentError(f"batch_size must lie in 1 .. {f.terms}, got {self.batch_size}")
+        self.batch_size = whole("batch_size", self.batch_size, 1, f.terms)
         self.loop = None
         if isinstance(f, LinearModel):
             self.loop = SampledLoop.of(self.problem, f, self.batch_size, self.sketches == "all")

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from mast import theory
 from mast.arrays import Array
-from mast.errors import ArgumentError
+from mast.checks import choice, probability
 from mast.methods.base import State
 from mast.methods.constants import constants_of, gap_of, regime_of
-from mast.methods.support import OverSupport, probability_of
+from mast.methods.support import OverSupport
 
 
 @dataclass
@@ -44,9 +44,8 @@ class LSVRDSG(OverSupport):
     def prepare(self) -> None:
         """Fill in the defaults."""
         super().prepare()
-        if self.batch not in ("fresh", "kept"):
-            raise ArgumentError(f'batch must be "fresh" or "kept", got {self.batch!r}')
-        self.p = probability_of("p", 1 / self.N if self.p is None else self.p)
+        choice("batch", self.batch, ("fresh", "kept"))
+        self.p = probability("p", 1 / self.N if self.p is None else self.p)
         self.b = self.batch_of("b", self.b)
         self.fresh = self.batch == "fresh" and self.b < self.N
         self.cost = self.terms if self.b == self.N else self.b * self.terms

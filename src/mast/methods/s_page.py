@@ -10,10 +10,11 @@ import numpy as np
 
 from mast import theory
 from mast.arrays import Array
+from mast.checks import probability
 from mast.errors import NoGuaranteeError
 from mast.methods.base import State
 from mast.methods.constants import constants_of, gap_of
-from mast.methods.support import OverSupport, probability_of
+from mast.methods.support import OverSupport
 
 
 @dataclass
@@ -54,7 +55,7 @@ class SPAGE(OverSupport):
         self.b_small = self.batch_of(
             "b_small", max(1, math.isqrt(self.b)) if self.b_small is None else self.b_small
         )
-        self.p = probability_of("p", self.b_small / (self.b + self.b_small) if self.p is None else self.p)
+        self.p = probability("p", self.b_small / (self.b + self.b_small) if self.p is None else self.p)
         self.cost = self.terms if self.b == self.N else self.b * self.terms
 
     def start(self, x0: Array) -> Estimator:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from mast import randomness
-from mast.arrays import Array, number
+from mast.arrays import Array
+from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.methods.base import SingleMethod, spread
 from mast.problem import Problem
-from mast.randomness import Key, Purpose, whole
+from mast.randomness import Key, Purpose
 from mast.sketches import Draw, Sampled
 
 
@@ -56,10 +57,7 @@ class OverSupport(SingleMethod):
 
     def batch_of(self, name: str, b: int | None) -> int:
         """A checked batch size; all sketches if None."""
-        b = self.N if b is None else whole(name, b)
-        if not 1 <= b <= self.N:
-            raise ArgumentError(f"{name} must lie in 1 .. N = {self.N}, got {b}")
-        return b
+        return self.N if b is None else whole(name, b, 1, self.N)
 
     def members(self, key: Key, b: int) -> list[int]:
         """A batch of b sketches, uniformly without replacement."""
@@ -91,11 +89,3 @@ class OverSupport(SingleMethod):
         for i in self.members(key, b):
             total += self.gradient(x, self.draws[i])
         return total / b
-
-
-def probability_of(name: str, p: float) -> float:
-    """A checked probability in (0, 1]."""
-    value = number(name, p)
-    if not 0 < value <= 1:
-        raise ArgumentError(f"{name} is a probability in (0, 1], got {p!r}")
-    return value

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from mast import theory
+from mast.checks import whole
 from mast.errors import ArgumentError, BiasedSketchError, NoGuaranteeError
 from mast.nn.curvature import Curvature, Loss, curvature
 from mast.nn.shifts import Shift
@@ -20,7 +21,7 @@ from mast.nn.submodels import put_draw
 from mast.nn.tables import columns
 from mast.nn.weights import Where
 from mast.nn.wrappers import unwrapped
-from mast.randomness import Key, Purpose, whole
+from mast.randomness import Key, Purpose
 from mast.sketches import Constants, Sketch
 
 if TYPE_CHECKING:

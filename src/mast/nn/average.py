@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mast.nn.estimators import Closure, Estimator, _loss, count_of
+from mast.checks import whole
+from mast.nn.estimators import Closure, Estimator, _loss
 from mast.nn.sparsifier import Sparsifier
 from mast.randomness import Key, Purpose
 
@@ -26,7 +27,7 @@ class Average(Estimator):
 
     def __init__(self, sk: Sparsifier, draws: int) -> None:
         super().__init__(sk)
-        self.draws = count_of("draws", draws)
+        self.draws = whole("draws", draws, 1)
 
     def key(self, j: int) -> Key:
         """Draw j of the current step."""

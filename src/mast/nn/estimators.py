@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from mast import randomness
+from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.structure import Structured
-from mast.randomness import Key, Purpose, whole
+from mast.randomness import Key, Purpose
 from mast.sketches import PermK
 
 Closure = Callable[[], Tensor]
@@ -113,7 +114,7 @@ class OverSupport(Estimator):
                 )
             assert isinstance(core, PermK)
             N = core.k
-        self.N = count_of("N", N)
+        self.N = whole("N", N, 1)
         self.p = float(p)
         if not 0 < self.p <= 1:
             raise ArgumentError(f"p is the probability of a refresh, in (0, 1], got {p!r}")
@@ -169,16 +170,6 @@ class OverSupport(Estimator):
             if name not in state:
                 raise ArgumentError(f"this is not the state of a {type(self).__name__}: it has no {name!r}")
             setattr(self, name, _copied(state[name]))
-
-
-def count_of(name: str, value: int, most: int | None = None) -> int:
-    """A checked number of draws."""
-    value = whole(name, value)
-    if value < 1 or (most is not None and value > most):
-        raise ArgumentError(
-            f"{name} must be at least 1{'' if most is None else f' and at most N = {most}'}, got {value}"
-        )
-    return value
 
 
 def _loss(closure: Closure) -> Tensor:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from mast.checks import whole
 from mast.errors import ArgumentError
-from mast.nn.estimators import Closure, OverSupport, Tensors, count_of
+from mast.nn.estimators import Closure, OverSupport, Tensors
 from mast.nn.sparsifier import Sparsifier
 
 
@@ -39,7 +40,7 @@ class LSVRDSG(OverSupport):
         self, sk: Sparsifier, *, p: float, N: int | None = None, b: int | None = None, batch: str = "fresh"
     ) -> None:
         super().__init__(sk, N, p)
-        self.b = self.N if b is None else count_of("b", b, self.N)
+        self.b = self.N if b is None else whole("b", b, 1, self.N)
         if batch not in ("fresh", "kept"):
             raise ArgumentError(f'batch is "fresh" or "kept", got {batch!r}')
         self.batch = batch

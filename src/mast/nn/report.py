@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
+from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.nn.costs import Cost, flops, latencies, measure
 from mast.nn.delta_parts import kept
@@ -17,7 +18,7 @@ from mast.nn.structure.drawing import Units
 from mast.nn.submodels import at_density, plain_copy, recalibrate, smaller
 from mast.nn.tables import columns
 from mast.progress import Progress
-from mast.randomness import Key, Purpose, whole
+from mast.randomness import Key, Purpose
 
 if TYPE_CHECKING:
     import matplotlib.axes

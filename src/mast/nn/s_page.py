@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mast.nn.estimators import Closure, OverSupport, Tensors, count_of
+from mast.checks import whole
+from mast.nn.estimators import Closure, OverSupport, Tensors
 from mast.nn.sparsifier import Sparsifier
 
 
@@ -35,8 +36,8 @@ class SPAGE(OverSupport):
         self, sk: Sparsifier, *, p: float, N: int | None = None, b: int | None = None, b_small: int = 1
     ) -> None:
         super().__init__(sk, N, p)
-        self.b = self.N if b is None else count_of("b", b, self.N)
-        self.b_small = count_of("b_small", b_small, self.N)
+        self.b = self.N if b is None else whole("b", b, 1, self.N)
+        self.b_small = whole("b_small", b_small, 1, self.N)
         self.h: Tensors | None = None
         self.before: Tensors | None = None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
@@ -171,10 +170,3 @@ def _kept(draw: Draw, gradient: Array) -> Array:
     if isinstance(draw, DiagonalDraw):
         return kept.scaled(gradient, draw.indices, draw.scales)
     return draw.adjoint(gradient)
-
-
-def nonnegative(name: str, value: float | None) -> float | None:
-    """A finite number >= 0, or None."""
-    if value is not None and not (math.isfinite(value) and value >= 0):
-        raise ArgumentError(f"{name} must be a finite number >= 0, got {value!r}")
-    return None if value is None else float(value)

@@ -10,9 +10,9 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from mast.arrays import Array, vector
+from mast.checks import optional, whole
 from mast.errors import ArgumentError
-from mast.objectives.base import Objective, nonnegative
-from mast.randomness import whole
+from mast.objectives.base import Objective
 
 
 class Function(Objective):
@@ -49,12 +49,10 @@ class Function(Objective):
     ) -> None:
         if not callable(value_and_gradient):
             raise ArgumentError("Function needs a callable that returns (value, gradient)")
-        self.dim = whole("dim", dim)
-        if self.dim < 1:
-            raise ArgumentError(f"dim must be at least 1, got {dim}")
+        self.dim = whole("dim", dim, 1)
         self._call = value_and_gradient
-        self._smoothness = nonnegative("smoothness", smoothness)
-        self._strong_convexity = nonnegative("strong_convexity", strong_convexity)
+        self._smoothness = optional("smoothness", smoothness)
+        self._strong_convexity = optional("strong_convexity", strong_convexity)
         if convex is False and self._strong_convexity:
             raise ArgumentError("a function with strong_convexity > 0 is convex, but convex=False was given")
         self.convex = True if convex is None and strong_convexity is not None else convex

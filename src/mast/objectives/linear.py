@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mast.arrays import Array, Indices, frozen, vector
+from mast.checks import number, optional
 from mast.errors import ArgumentError, DataError, MastError
-from mast.objectives.base import Objective, nonnegative
+from mast.objectives.base import Objective
 from mast.objectives.design import Design
 from mast.objectives.losses import Loss, weighted_sum
 from mast.objectives.penalties import Ridge, Saturating
@@ -197,25 +198,14 @@ def ridge_from(l2: float | None, kappa: float | None, loss_smoothness: Callable[
     if l2 is not None and kappa is not None:
         raise ArgumentError("give l2 or the condition number kappa, not both")
     if kappa is None:
-        return nonnegative("l2", _number("l2", l2)) or 0.0
-    kappa = _number("kappa", kappa)
-    if kappa is None or not (math.isfinite(kappa) and kappa > 1):
-        raise ArgumentError(f"the condition number kappa must be a finite number above 1, got {kappa!r}")
+        return optional("l2", l2) or 0.0
+    kappa = number("the condition number kappa", kappa, above=1)
     L0 = loss_smoothness()
     if L0 == 0.0:
         raise ArgumentError(
             "all rows of A are zero, so no l2 gives the condition number kappa: give l2 itself"
         )
     return L0 / (kappa - 1)
-
-
-def _number(name: str, value: Any) -> float | None:
-    if value is None:
-        return None
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise ArgumentError(f"{name} must be a number, got {value!r}") from None
 
 
 def _labels(b: ArrayLike, n: int) -> Array:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mast.arrays import Array
+from mast.checks import optional
 from mast.errors import ArgumentError
-from mast.objectives.base import nonnegative
 from mast.objectives.linear import LinearModel
 from mast.objectives.logistic import check_signs
 from mast.objectives.losses import LogLoss
@@ -46,7 +46,7 @@ class NonconvexLogistic(LinearModel):
     ) -> None:
         super().__init__(A, b, sample_weight)
         check_signs(self.labels)
-        self.weight = nonnegative("weight", weight) or 0.0
+        self.weight = optional("weight", weight) or 0.0
         self.penalty = Saturating(self.weight)
 
     @property

@@ -32,14 +32,14 @@ test compares them bit for bit.
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import dataclass
 from enum import IntEnum
 from types import ModuleType
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mast.checks import whole
 from mast.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -111,16 +111,6 @@ class Key:
 
 
 _LOW = 0xFFFFFFFF
-
-
-def whole(name: str, value: SupportsIndex) -> int:
-    """`value` as an int, or an error that names the argument."""
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        return operator.index(value)
-    except TypeError:
-        raise ArgumentError(f"{name} must be a whole number, got {value!r}") from None
 
 
 def threshold(keep: float) -> int:

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mast.arrays import Array, Indices, numbers
+from mast.checks import whole
 from mast.errors import ArgumentError, BiasedSketchError, NotDiagonalError, SupportTooLargeError
-from mast.randomness import Key, whole
+from mast.randomness import Key
 from mast.sketches import laws
 from mast.sketches.laws import Atoms, LocalLaw, MomentForm
 from mast.sketches.units import Units
@@ -257,10 +258,7 @@ class Sketch(ABC):
         return None
 
     def _check(self, d: int) -> int:
-        d = whole("the dimension d", d)
-        if d < 1:
-            raise ArgumentError(f"the dimension d must be at least 1, got {d}")
-        return d
+        return whole("the dimension d", d, 1)
 
     def __repr__(self) -> str:
         return f"<{self._label()}>"

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from mast import randomness
-from mast.arrays import Array, number
-from mast.errors import ArgumentError
+from mast.arrays import Array
+from mast.checks import positive
 from mast.randomness import Key
 from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch, everything
 from mast.sketches.laws import MomentForm
@@ -27,11 +27,7 @@ class Gaussian(Sketch):
     """
 
     def __init__(self, sigma: float) -> None:
-        self.sigma = number("sigma", sigma)
-        if not (math.isfinite(self.sigma) and self.sigma > 0):
-            raise ArgumentError(
-                f"sigma must be a positive number, got {sigma!r}; without noise use Identity()"
-            )
+        self.sigma = positive("sigma", sigma)
 
     def sample(self, d: int, key: Key) -> Draw:
         """The scales of `key`."""

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array, Indices, frozen, listed
+from mast.arrays import Array, Indices, frozen
+from mast.checks import listed
 from mast.errors import ArgumentError, NotDiagonalError
 from mast.randomness import Key
 from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch

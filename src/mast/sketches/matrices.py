@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mast import randomness
-from mast.arrays import Array, frozen, listed, numbers, vector
+from mast.arrays import Array, frozen, numbers, vector
+from mast.checks import listed
 from mast.errors import ArgumentError, NotDiagonalError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Constants, DiagonalDraw, Draw, MatrixDraw, Sketch

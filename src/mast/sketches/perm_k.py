@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mast import randomness
-from mast.arrays import Array, Indices, frozen, listed
+from mast.arrays import Array, Indices, frozen
+from mast.checks import listed, whole
 from mast.errors import ArgumentError
-from mast.randomness import Key, Purpose, whole
+from mast.randomness import Key, Purpose
 from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch, everything, percent
 from mast.sketches.units import Kind, Units, units_of
 

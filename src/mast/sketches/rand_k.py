@@ -10,8 +10,9 @@ import numpy as np
 
 from mast import randomness
 from mast.arrays import Array, Indices
+from mast.checks import whole
 from mast.errors import ArgumentError
-from mast.randomness import Key, Purpose, whole
+from mast.randomness import Key, Purpose
 from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch, everything, percent
 from mast.sketches.units import Kind, Units, units_of
 

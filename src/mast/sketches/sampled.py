@@ -12,8 +12,9 @@ import numpy as np
 
 from mast import randomness
 from mast.arrays import Array
+from mast.checks import whole
 from mast.errors import ArgumentError, NotDiagonalError
-from mast.randomness import Key, Purpose, whole
+from mast.randomness import Key, Purpose
 from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mast import checks
+from mast.checks import choice, number, positive
 from mast.errors import ArgumentError, BiasedSketchError, MastError, NoGuaranteeError
 
 Array = NDArray[np.float64]
@@ -35,42 +37,6 @@ NO_STATEMENT = {
 """Why a case has no guarantee, by name: what a run can report where its guarantee is None."""
 
 
-def number(name: str, value: Any) -> float:
-    """A finite float, or an error that names the argument."""
-    if value is None:
-        raise ArgumentError(f"{name} is missing: this statement uses it. Pass {name}=...")
-    try:
-        if np.ndim(value) > 0:
-            raise TypeError
-        result = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise ArgumentError(f"{name} must be one number, not {value!r}") from None
-    if not math.isfinite(result):
-        raise ArgumentError(f"{name} must be finite, not {result}")
-    return result
-
-
-def positive(name: str, value: Any, hint: str = "") -> float:
-    """A number above 0."""
-    result = number(name, value)
-    if result <= 0:
-        raise ArgumentError(f"{name} must be positive, not {result:g}{hint and '. ' + hint}")
-    return result
-
-
-def nonnegative(name: str, value: Any) -> float:
-    """A number, 0 or more."""
-    result = number(name, value)
-    if result < 0:
-        raise ArgumentError(f"{name} must not be negative, and is {result:g}")
-    return result
-
-
-def optional(name: str, value: Any) -> float | None:
-    """A nonnegative number, or None where the caller does not know it yet."""
-    return None if value is None else nonnegative(name, value)
-
-
 def unbiased(name: str, value: Any) -> float:
     """L_D, mu_D or L_max of an unbiased sketch: at least 1."""
     result = positive(name, value) if name != "L_max" else bounded_sketch(value)
@@ -88,13 +54,17 @@ def bounded_sketch(value: Any) -> float:
 
 def strong_convexity(name: str, value: Any) -> float:
     """mu_f of a strongly convex f: above 0."""
-    return positive(name, value, "Use the regime 'convex' for a function that is convex and no more")
+    mu = number(name, value)
+    if mu <= 0:
+        hint = "Use the regime 'convex' for a function that is convex and no more"
+        raise ArgumentError(f"{name} must be a positive number, got {value!r}. {hint}")
+    return mu
 
 
 def per_node(name: str, value: Any, M: int, check: Any = positive) -> Array:
     """One checked number per node; a single number stands for all M nodes."""
     if value is None:
-        raise ArgumentError(f"{name} is missing: this statement uses it. Pass {name}=..., one value per node")
+        raise ArgumentError(f"{name} is missing: pass {name}=..., one value per node")
     array = np.asarray(value)
     if array.ndim > 1 or array.size not in (1, M):
         raise ArgumentError(f"{name} must have one value or {M} (one per node), and has shape {array.shape}")
@@ -106,21 +76,10 @@ def per_node(name: str, value: Any, M: int, check: Any = positive) -> Array:
     return np.array(checked * M if len(checked) == 1 else checked, dtype=np.float64)
 
 
-def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """A whole number between low and high."""
+def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """A whole number within the limits; also as a float, such as the N that a division gives."""
     result = number(name, value)
-    if result != math.floor(result) or result < low or (high is not None and result > high):
-        span = f"between {low} and {high}" if high is not None else f"of {low} or more"
-        raise ArgumentError(f"{name} must be a whole number {span}, not {value!r}")
-    return int(result)
-
-
-def probability(name: str, value: Any) -> float:
-    """A number in (0, 1]."""
-    result = number(name, value)
-    if not 0 < result <= 1:
-        raise ArgumentError(f"{name} must lie in (0, 1], and is {result:g}")
-    return result
+    return checks.whole(name, int(result) if result.is_integer() else value, least, most)
 
 
 def target_share(value: Any) -> float:
@@ -129,16 +88,13 @@ def target_share(value: Any) -> float:
         raise ArgumentError(
             "delta is missing: this statement plans for a share of the start. Pass delta=.1, say"
         )
-    result = number("delta", value)
-    if not 0 < result < 1:
-        raise ArgumentError(f"delta must lie strictly between 0 and 1, and is {result:g}")
-    return result
+    return number("delta", value, above=0, below=1)
 
 
 def values(name: str, value: Any) -> Array:
     """A nonnegative number or an array of them, as a float array; infinity passes, NaN does not."""
     if value is None:
-        raise ArgumentError(f"{name} is missing: this statement uses it. Pass {name}=...")
+        raise ArgumentError(f"{name} is missing: pass {name}=...")
     try:
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -156,13 +112,6 @@ def iteration_counts(value: Any) -> Array:
     if np.isinf(array).any():
         raise ArgumentError("T must be finite")
     return array
-
-
-def choice(name: str, value: str, allowed: tuple[str, ...]) -> str:
-    """One of a few words."""
-    if value not in allowed:
-        raise ArgumentError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
-    return value
 
 
 def regime_of(value: str, algorithm: str, without: dict[str, str] | None = None) -> str:

@@ -33,18 +33,15 @@ from typing import Any
 
 import numpy as np
 
+from mast.checks import choice, nonnegative, optional, probability
 from mast.errors import ArgumentError, NoGuaranteeError
 from mast.theory.arguments import (
     NO_STATEMENT,
-    choice,
     combined,
     consistent,
-    nonnegative,
-    optional,
     per_node,
-    positive,
-    probability,
     regime_of,
+    strong_convexity,
     unbiased,
     whole,
 )
@@ -168,9 +165,7 @@ def _mean_mu(regime: str, mu_f: Any, mu_D: Any, M: int) -> float | None:
     if regime != "strongly_convex":
         return None
     mu = float((per_node("mu_f", mu_f, M, nonnegative) * per_node("mu_D", mu_D, M, unbiased)).mean())
-    return positive(
-        "mean_i mu_fi mu_Di", mu, "Use the regime 'convex' for functions that are convex and no more"
-    )
+    return strong_convexity("mean_i mu_fi mu_Di", mu)
 
 
 def _convex(

@@ -15,15 +15,8 @@ with mu = mu_D mu_f and D = L_f sqrt(L_D L_max). For any g the last bound holds 
 
 from __future__ import annotations
 
-from mast.theory.arguments import (
-    combined,
-    consistent,
-    optional,
-    positive,
-    regime_of,
-    strong_convexity,
-    unbiased,
-)
+from mast.checks import optional, positive
+from mast.theory.arguments import combined, consistent, regime_of, strong_convexity, unbiased
 from mast.theory.forms import SMOOTH, UNBIASED, Average, Contraction, StationarityAnyStep, known, noise_of
 from mast.theory.guarantee import Guarantee
 

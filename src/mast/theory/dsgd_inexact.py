@@ -23,15 +23,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mast.checks import choice, nonnegative, optional, positive
 from mast.errors import ArgumentError
 from mast.theory.arguments import (
-    choice,
     combined,
     consistent,
-    nonnegative,
-    optional,
     per_node,
-    positive,
     regime_of,
     strong_convexity,
     unbiased,

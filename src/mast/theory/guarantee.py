@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from mast.checks import positive
 from mast.errors import ArgumentError, NoGuaranteeError
-from mast.theory.arguments import ROUNDING, Array, iteration_counts, positive, target_share, values
+from mast.theory.arguments import ROUNDING, Array, iteration_counts, target_share, values
 from mast.theory.search import fewest_iterations
 
 

@@ -29,16 +29,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mast.checks import choice, optional, positive, probability
 from mast.errors import ArgumentError
 from mast.theory.arguments import (
     Array,
     bounded_sketch,
-    choice,
     combined,
     consistent,
-    optional,
-    positive,
-    probability,
     regime_of,
     strong_convexity,
     whole,

@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mast.checks import nonnegative, positive
 from mast.errors import ArgumentError
-from mast.theory.arguments import nonnegative, positive, unbiased, values
+from mast.theory.arguments import unbiased, values
 
 
 class Interval(NamedTuple):

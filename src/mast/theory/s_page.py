@@ -18,17 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mast.checks import optional, positive, probability
 from mast.errors import ArgumentError, NoGuaranteeError
-from mast.theory.arguments import (
-    Array,
-    bounded_sketch,
-    combined,
-    optional,
-    positive,
-    probability,
-    regime_of,
-    whole,
-)
+from mast.theory.arguments import Array, bounded_sketch, combined, regime_of, whole
 from mast.theory.forms import known
 from mast.theory.guarantee import Guarantee, Plan, Start
 from mast.theory.sampling import zeta
