@@ -223,6 +223,40 @@ def test_resuming_is_exact(models, loss_on, same, kind):
         getattr(mast.nn, kind)(sk2, p=0.5).load_state_dict(estimator.state_dict())
 
 
+@pytest.mark.parametrize(
+    ("kind", "saved", "other", "message"),
+    [
+        ("LSVRDSG", {"b": 3}, {"b": 2}, "another b: it was 3, is 2"),
+        ("LSVRDSG", {"b": 3}, {"b": 3, "batch": "kept"}, "another batch: it was 'fresh', is 'kept'"),
+        ("SPAGE", {"b": 3}, {"b": 2}, "another b: it was 3, is 2"),
+        ("SPAGE", {"b_small": 2}, {}, "another b_small: it was 2, is 1"),
+    ],
+)
+def test_a_state_of_other_settings_is_refused(models, loss_on, kind, saved, other, message):
+    model, inputs = models.mlp()
+    sk = mast.nn.sparsify(model, mast.Bernoulli(0.5))
+    make = getattr(mast.nn, kind)
+    estimator = make(sk, N=4, p=0.3, **saved)
+    estimator.backward(lambda: loss_on(inputs[0])(model))
+    state = estimator.state_dict()
+    with pytest.raises(mast.MastError, match=message):
+        make(sk, N=4, p=0.3, **other).load_state_dict(state)
+    make(sk, N=4, p=0.3, **saved).load_state_dict(state)
+    with pytest.raises(mast.MastError, match=f"not the state of a {kind}: it has no 'b'"):
+        make(sk, N=4, p=0.3, **saved).load_state_dict({name: state[name] for name in state if name != "b"})
+
+
+def test_the_support_is_that_of_the_seed_that_was_loaded(models):
+    model, _ = models.mlp()
+    state = mast.nn.sparsify(copy.deepcopy(model), mast.Bernoulli(0.5), seed=9).state_dict()
+    sk = mast.nn.sparsify(model, mast.Bernoulli(0.5), seed=0)
+    estimator = mast.nn.SPAGE(sk, N=4, p=0.5)
+    before = estimator.key(1)
+    sk.load_state_dict(state)
+    assert estimator.key(1) != before
+    assert estimator.key(1) == mast.nn.SPAGE(sk, N=4, p=0.5).key(1)
+
+
 def test_extra_passes_leave_buffers_and_gradients_alone(models, loss_on):
     model, inputs = models.cnn()
     sk = mast.nn.sparsify(model, mast.PermK(3))

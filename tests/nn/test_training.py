@@ -240,17 +240,99 @@ def test_a_scaler_that_skips_a_step_keeps_the_draw(models, loss_on):
     assert sk.step == 1
 
 
-def test_optimizers_over_parts_each_advance_the_draw(models, loss_on):
-    """The draw's number is the number of optimizer steps, whichever optimizer makes them."""
+def parts(model):
+    """Two optimizers that share the parameters of a model."""
+    first = torch.optim.SGD(model[0].parameters(), lr=0.1, momentum=0.9)
+    return first, torch.optim.AdamW(model[2:].parameters(), lr=0.01)
+
+
+def test_several_optimizers_of_one_model_share_the_draw_of_a_step(models, reference, loss_on, same):
+    """Muon for some weights and AdamW for the others: one draw per iteration, as with one optimizer."""
     model, inputs = models.mlp()
     sk = mast.nn.sparsify(model, mast.Bernoulli(0.6))
-    first = torch.optim.SGD(model[0].parameters(), lr=0.1)
-    rest = torch.optim.Adam(model[2:].parameters(), lr=0.1)
-    other = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
-    loss_on(inputs[0])(model).backward()
-    for optimizer, expected in ((first, 1), (rest, 2), (other, 2)):
+    ref = reference(sk, model, OPTIMIZERS["momentum"])
+    mine, theirs = parts(model), parts(ref.x)
+    stranger = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+    for step, x in enumerate(inputs):
+        loss_on(x)(model).backward()
+        ref.gradient(step, [loss_on(x)])
+        for optimizer in (*mine, *theirs, stranger):
+            optimizer.step()
+            optimizer.zero_grad()
+            assert sk.step == step + 1
+        same(model, ref.x)
+
+
+def test_an_optimizer_that_steps_less_often_joins_the_others(models, loss_on):
+    model, inputs = models.mlp()
+    sk = mast.nn.sparsify(model, mast.Bernoulli(0.6))
+    often, seldom = parts(model)
+    for step in range(6):
+        loss_on(inputs[step % 4])(model).backward()
+        order = [often, seldom] if step % 4 == 1 else [seldom, often] if step % 4 == 3 else [often]
+        for optimizer in order:
+            optimizer.step()
+        assert sk.step == step + 1
+
+
+def test_a_forward_pass_between_two_optimizers_has_a_draw_of_its_own(models, loss_on):
+    """As with losses that take turns: each optimizer's step follows its own forward pass."""
+    model, inputs = models.mlp()
+    sk = mast.nn.sparsify(model, mast.Bernoulli(0.6))
+    for turn in range(3):
+        for number, optimizer in enumerate(parts(model)):
+            loss_on(inputs[0])(model).backward()
+            optimizer.step()
+            assert sk.step == 2 * turn + number + 1
+
+
+def test_steps_without_a_forward_pass_between_them(models):
+    """Gradients that come from elsewhere: the same optimizer again is the next step."""
+    model, _ = models.mlp()
+    sk = mast.nn.sparsify(model, mast.Bernoulli(0.6))
+    first, rest = parts(model)
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    for optimizer, expected in ((first, 1), (rest, 1), (first, 2), (rest, 2), (rest, 3), (first, 3)):
         optimizer.step()
         assert sk.step == expected
+
+
+def test_several_optimizers_in_the_explicit_form_and_with_a_scaler(models, loss_on):
+    model, inputs = models.mlp()
+    sk = mast.nn.sparsify(model, mast.Bernoulli(0.6))
+    optimizers = parts(model)
+    for step in range(3):
+        with sk.sample(step):
+            loss_on(inputs[0])(model).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        assert sk.step == step + 1
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for expected, factor in ((3, float("inf")), (4, 1.0)):
+        scaler.scale(loss_on(inputs[0])(model) * factor).backward()
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+            optimizer.zero_grad()
+        scaler.update()
+        assert sk.step == expected
+
+
+def test_optimizers_that_step_inside_the_backward_pass(models, loss_on):
+    """One optimizer per parameter, each stepping as soon as its gradient is there."""
+    model, inputs = models.mlp()
+    sk = mast.nn.sparsify(model, mast.Bernoulli(0.6))
+    optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+
+    def step(p):
+        optimizers[p].step()
+        optimizers[p].zero_grad()
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(step)
+    for number, x in enumerate(inputs):
+        loss_on(x)(model).backward()
+        assert sk.step == number + 1
 
 
 def test_a_loop_without_an_optimizer_advances_by_hand(models, reference, loss_on, same):

@@ -47,6 +47,16 @@ def test_an_optimizer_of_other_parameters(models):
         mast.nn.validate(model, "sgd")
 
 
+def test_one_of_several_optimizers(models):
+    model, _ = models.mlp()
+    mast.nn.sparsify(model, mast.Bernoulli(0.5))
+    whole, part = (optim.SGD(m.parameters(), lr=0.1) for m in (model, model[:3]))
+    assert "optimizers" not in problems(mast.nn.validate(model, whole))
+    found = problems(mast.nn.validate(model, part))
+    assert "it holds 2 of the 3 sketched parameters" in found
+    assert "cannot be known" in found
+
+
 OPTIMIZERS = {
     "SGD": lambda p: optim.SGD(p, lr=0.1, weight_decay=0.3),
     "SGD, momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.3),

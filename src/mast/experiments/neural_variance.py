@@ -20,8 +20,8 @@ from mast.experiments.neural_runs import HIDDEN, NAME, NODES, VERSION, ended, se
 from mast.sketches import Bernoulli
 
 if TYPE_CHECKING:
-    from mast.nn.estimators import OverSupport
     from mast.nn.sparsifier import Sparsifier
+    from mast.nn.variance_reduction import OverSupport
 
 KEEP, N, P = 0.7, 8, 1 / 8
 METHODS = ("DSGD", "L-SVRDSG", "S-PAGE")
@@ -35,7 +35,8 @@ def estimator_of(method: str, sk: Sparsifier) -> OverSupport:
     from torch import Tensor
 
     from mast.nn import LSVRDSG, SPAGE
-    from mast.nn.estimators import Closure, OverSupport
+    from mast.nn.estimators import Closure
+    from mast.nn.variance_reduction import OverSupport
 
     class Sampled(OverSupport):
         """grad f_S for one draw of the support."""

@@ -35,18 +35,17 @@ except ImportError as error:
     raise MissingExtraError('mast.nn needs PyTorch: pip install "mast-train[nn]"') from error
 
 from mast.nn.advice import Advice, advise
-from mast.nn.average import Average
 from mast.nn.costs import Cost, measure, sizes
 from mast.nn.deltas import Delta, apply_delta, read_delta, save_delta
-from mast.nn.l_svrdsg import LSVRDSG
+from mast.nn.estimators import Average
 from mast.nn.onnx import export_onnx
 from mast.nn.row_optimizer import RowOptimizer
-from mast.nn.s_page import SPAGE
 from mast.nn.sparsifier import Sparsifier, sparsify
 from mast.nn.structure import Cut, Layers, Neurons, UnitDraw, parse, structure_of
 from mast.nn.submodel_files import load_submodel, save_submodel
 from mast.nn.submodels import recalibrate
 from mast.nn.validation import Finding, validate
+from mast.nn.variance_reduction import LSVRDSG, SPAGE
 
 __all__ = [
     "LSVRDSG",

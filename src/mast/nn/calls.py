@@ -57,6 +57,7 @@ class Calls:
         self.values = values
         self.key = key
         self.inside = False  # a call is under way, or the explicit form is in use
+        self.used = False  # a forward pass has begun since the draw last advanced
         self.watched: list[tuple[nn.Module, Call]] = []
         self.guard: RemovableHandle | None = None
 
@@ -103,7 +104,7 @@ class Calls:
         key = self.key()
         tensors = [place.get() for place in places]
         y = [self.values.of(place.number, tensor, key) for place, tensor in zip(places, tensors, strict=True)]
-        self.inside = True
+        self.inside = self.used = True
         try:
             for place, value in zip(places, y, strict=True):
                 place.put(value)

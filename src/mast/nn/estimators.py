@@ -1,22 +1,18 @@
-"""What the gradient estimators have in common: evaluating a loss under a draw, here or at other weights."""
+"""Gradient estimators: `backward(closure)` stands where `loss.backward()` stood."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from mast import randomness
 from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.nn.sparsifier import Sparsifier
-from mast.nn.structure import Structured
 from mast.randomness import Key, Purpose
-from mast.sketches import PermK
 
 Closure = Callable[[], Tensor]
 Tensors = dict[str, Tensor]
@@ -80,7 +76,7 @@ class Estimator(ABC):
         for name, p in self.parameters().items():
             p.grad = h[name].clone() if p.grad is None else p.grad.add_(h[name])
 
-    def here(self) -> Tensors:
+    def present(self) -> Tensors:
         """A copy of x."""
         return {name: p.detach().clone() for name, p in self.parameters().items()}
 
@@ -96,80 +92,41 @@ class Estimator(ABC):
                     b.copy_(before)
 
 
-class OverSupport(Estimator):
-    """An estimator over a finite uniform support: N draws, fixed by the seed.
+class Average(Estimator):
+    """The mean of grad f_S over `draws` independent draws: less noise, for as many passes.
 
-    With Perm-K's fixed partition, N = K (the default) or a multiple of it is the sketch's own support. Any
-    other support is a sample, whose mean S is not quite I: `mean_error` says by how much.
+    The first draw is the one plain training would use, so ``draws=1`` is plain training.
+    `mast.theory.averaged_draws` has the guarantee.
+
+    >>> import mast, torch
+    >>> model = torch.nn.Linear(3, 1)
+    >>> sk = mast.nn.sparsify(model, mast.Bernoulli(0.5))
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> estimator = mast.nn.Average(sk, draws=4)
+    >>> loss = estimator.backward(lambda: model(torch.ones(2, 3)).square().mean())
+    >>> optimizer.step()
     """
 
-    def __init__(self, sk: Sparsifier, N: int | None, p: float) -> None:
+    def __init__(self, sk: Sparsifier, draws: int) -> None:
         super().__init__(sk)
-        core = sk.sketch.sketch if isinstance(sk.sketch, Structured) else sk.sketch  # over units: each space
-        exact = isinstance(core, PermK) and not core.redraw
-        if N is None:
-            if not exact:
-                raise ArgumentError(
-                    f"{sk.sketch!r} has no small support of its own: pass N, how many draws to sample from it"
-                )
-            assert isinstance(core, PermK)
-            N = core.k
-        self.N = whole("N", N, 1)
-        self.p = float(p)
-        if not 0 < self.p <= 1:
-            raise ArgumentError(f"p is the probability of a refresh, in (0, 1], got {p!r}")
-        self._seed = Key(sk.seed).child(0, Purpose.SUPPORT).seed
+        self.draws = whole("draws", draws, 1)
 
-    def key(self, i: int) -> Key:
-        """Draw i of the support. Nodes of one group get disjoint blocks of Perm-K, so K of them get all."""
-        return Key(self._seed, node=i)
+    def key(self, j: int) -> Key:
+        """Draw j of the current step."""
+        if j == 0:
+            return self.sk.key
+        return Key(Key(self.sk.seed).child(j, Purpose.ESTIMATE).seed, self.sk.step, self.sk.node)
 
-    def mean_error(self) -> float:
-        """The largest entry of |mean S - I| over the support: 0 if it is the sketch's own."""
-        worst = 0.0
-        for i, w in enumerate(self.sk.weights):
-            one = torch.ones(w.shape, dtype=torch.float64, device=w.parameter.device)
-            total = sum(self.sk.drawing.factor(i, self.key(j), one).multiply(one) for j in range(self.N))
-            assert isinstance(total, Tensor)
-            worst = max(worst, float((total / self.N - 1).abs().max()))
-        return worst
-
-    def _batch(self, b: int) -> list[Key]:
-        """b draws of the support without replacement, those of the current step."""
-        if b == self.N:
-            return [self.key(i) for i in range(self.N)]
-        moment = Key(self._seed, self.sk.step)
-        chosen = randomness.permutation(moment, Purpose.BATCH, self.N, 0, b)
-        return [self.key(i) for i in chosen.tolist()]
-
-    def _one(self) -> Key:
-        """One draw of the support, that of the current step."""
-        return self.key(randomness.below(Key(self._seed, self.sk.step), Purpose.CHOICE, self.N))
-
-    def _coin(self) -> bool:
-        """Whether the current step refreshes."""
-        return randomness.uniform(Key(self._seed, self.sk.step), Purpose.COIN) < self.p
-
-    # ---- resuming ------------------------------------------------------------------------
-
-    _kept: tuple[str, ...] = ()
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs: the tensors the estimator remembers."""
-        return {"N": self.N, "p": self.p} | {name: _copied(getattr(self, name)) for name in self._kept}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of the same kind of estimator."""
-        for name in ("N", "p"):
-            if state.get(name) != getattr(self, name):
-                raise ArgumentError(
-                    f"the state was saved with another {name}: it was {state.get(name)!r}, is "
-                    f"{getattr(self, name)!r}"
-                )
-        for name in self._kept:
-            if name not in state:
-                raise ArgumentError(f"this is not the state of a {type(self).__name__}: it has no {name!r}")
-            setattr(self, name, _copied(state[name]))
+    def backward(self, closure: Closure) -> Tensor:
+        """Add the mean gradient to `.grad`, and return the mean loss."""
+        total = None
+        for j in range(self.draws):
+            with self.sk.at(self.key(j)):
+                loss = _loss(closure) / self.draws
+                loss.backward()  # type: ignore[no-untyped-call]
+            total = loss.detach() if total is None else total + loss.detach()
+        assert total is not None
+        return total
 
 
 def _loss(closure: Closure) -> Tensor:
@@ -179,10 +136,6 @@ def _loss(closure: Closure) -> Tensor:
             "the closure must return the loss, a tensor with one number, before any backward pass"
         )
     return loss
-
-
-def _copied(tensors: Tensors | None) -> Tensors | None:
-    return None if tensors is None else {name: t.detach().clone() for name, t in tensors.items()}
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mast.errors import ArgumentError, MastError
-from mast.nn import checkpointing, stepping
+from mast.nn import checkpointing, optimizers
 from mast.nn.calls import Calls
 from mast.nn.drawing import Drawing, drawing_of
 from mast.nn.factors import Factor
@@ -107,8 +108,9 @@ class Sparsifier:
         self._values = Values(self.weights, self.drawing, self._shifts(shift))
         self._calls = Calls(self, self.model, self.weights, self._values, lambda: self._key)
         self._sampling = False
+        self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # since the draw last advanced
         self._calls.watch()
-        stepping.follow(self)
+        optimizers.follow(self)
         checkpointing.warn(self.model, {id(w.parameter) for w in self.weights})
 
     # ---- where the draws stand -----------------------------------------------------------
@@ -151,6 +153,8 @@ class Sparsifier:
     def advance(self) -> None:
         """Go to the next draw. Optimizer steps do this by themselves; a loop without optimizer calls it."""
         self._move(Key(self.seed, self.step + 1, self.node))
+        self._stepped.clear()
+        self._calls.used = False
 
     def concerns(self, optimizer: Optimizer) -> bool:
         """Whether the optimizer holds a sketched parameter."""
@@ -176,7 +180,7 @@ class Sparsifier:
             raise MastError("sk.sample() cannot be used inside another sk.sample() or a forward pass")
         key = Key(self.seed, step, self.node)
         made = [self._values.current(i, key) for i in range(len(self.weights))]
-        self._sampling = self._calls.inside = True
+        self._sampling = self._calls.inside = self._calls.used = True
         try:
             with sampled(self.model, self.weights, made):
                 yield self
@@ -311,7 +315,7 @@ class Sparsifier:
         if self._sampling or self._calls.inside:
             raise MastError("remove() cannot be called inside a forward pass or sk.sample()")
         self._calls.unwatch()
-        stepping.unfollow(self)
+        optimizers.unfollow(self)
         self._values.forget_all()
 
     def __repr__(self) -> str:
@@ -340,6 +344,12 @@ class Sparsifier:
                 "call it after the context"
             )
         self._calls.check()
+
+    def _after_step(self, optimizer: Optimizer) -> None:
+        """Advance, unless another optimizer has done so since the last forward pass: theirs is one step."""
+        if not self._stepped or optimizer in self._stepped or self._calls.used:
+            self.advance()
+        self._stepped.add(optimizer)
 
     def _shifts(self, shift: Shift) -> dict[str, Tensor] | None:
         return shifts_of(self.weights, shift)

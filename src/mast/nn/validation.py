@@ -13,7 +13,7 @@ from mast.errors import ArgumentError
 from mast.nn.advice import constants_of
 from mast.nn.calls import Call
 from mast.nn.checkpointing import reads_itself, uses_checkpoints
-from mast.nn.decay import decay_to_shift, is_decaying, understands
+from mast.nn.optimizers import decay_is_understood, decay_to_shift, decays_to_zero
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.torch_private import BatchNorm
 from mast.nn.wrappers import unwrapped
@@ -142,8 +142,19 @@ def _optimizer(sk: Sparsifier, optimizer: Optimizer, fix: bool) -> Iterator[Find
             f"{strays} of its parameters are not in this model",
             "make the optimizer from this model's parameters, unless it trains other modules too",
         )
-    if sk.shift is not None and is_decaying(sk, optimizer):
-        can = understands(optimizer)
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    trained = [w for w in sk.weights if w.parameter.requires_grad]
+    mine = sum(id(w.parameter) in held for w in trained)
+    if mine < len(trained):
+        yield Finding(
+            name,
+            f"it holds {mine} of the {len(trained)} sketched parameters, and when other optimizers step "
+            "cannot be known here. Those that step after one forward pass are one step with one draw; a "
+            "training forward pass between two of them has a draw of its own",
+            "step all optimizers of the model after the same backward pass, one after the other",
+        )
+    if sk.shift is not None and decays_to_zero(sk, optimizer):
+        can = decay_is_understood(optimizer)
         if fix and can:
             decay_to_shift(sk, optimizer)
         yield Finding(
