@@ -45,6 +45,7 @@ def test_two_processes_and_one_agree_on_a_network(tmp_path):
     assert isinstance(two, Result)
     content["run"]["out"] = str(tmp_path / "one")
     one = run(content, folder=FOLDER)
-    np.testing.assert_allclose(two.x, one.x, rtol=1e-4, atol=1e-6)
+    # Six rounds with numbers of order one, each with float32 sums of about a hundred terms in another order.
+    np.testing.assert_allclose(two.x, one.x, rtol=0, atol=6 * 100 * 2**-24)
     assert [row["capacity"] for row in two.scores] == [row["capacity"] for row in one.scores]
     assert [row["down"] for row in two.scores] == [row["down"] for row in one.scores]

@@ -29,7 +29,7 @@ pytestmark = [
 class Module(lightning.LightningModule):
     def __init__(self):
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+        self.net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).double()
         self.dense = []
 
     def training_step(self, batch, index):
@@ -46,7 +46,7 @@ class Module(lightning.LightningModule):
 @pytest.fixture
 def data():
     torch.manual_seed(0)
-    rows = torch.utils.data.TensorDataset(torch.randn(48, 5), torch.arange(48) % 3)
+    rows = torch.utils.data.TensorDataset(torch.randn(48, 5, dtype=torch.float64), torch.arange(48) % 3)
     return torch.utils.data.DataLoader(rows, batch_size=8)
 
 
@@ -80,7 +80,7 @@ def test_fitting_equals_the_reference(tmp_path, data, reference, same, accumulat
             for b in own
         ]
         ref.step(step, losses)
-    same(module, ref.x, atol=1e-7)
+    same(module, ref.x, atol=1e-13)
     assert module.dense
     assert all(torch.equal(a, b) for a, b in module.dense)  # validation saw x
 

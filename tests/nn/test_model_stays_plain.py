@@ -195,7 +195,7 @@ def test_torch_compile_is_refused_in_training_and_works_in_eval(models, name, ba
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_compiled_parts_inside_the_model_work(models, reference, loss_on, same, backend):
     torch._dynamo.reset()
-    model, inputs = models.mlp()
+    model, inputs = (part.double() for part in models.mlp())
     sk = mast.nn.sparsify(model, mast.Bernoulli(0.5))
     make = lambda p: torch.optim.SGD(p, lr=0.1)  # noqa: E731
     ref, opt = reference(sk, model, make), make(model.parameters())
@@ -206,7 +206,7 @@ def test_compiled_parts_inside_the_model_work(models, reference, loss_on, same, 
         opt.zero_grad()
         ref.step(step, [loss_on(x)])
     model[2] = model[2]._orig_mod
-    same(model, ref.x, atol=1e-6)  # a compiled graph may order its sums differently
+    same(model, ref.x, atol=1e-13)  # a compiled graph may order its sums differently
 
 
 def test_a_compiled_function_around_the_model_is_refused(models):
