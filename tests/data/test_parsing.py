@@ -1,4 +1,4 @@
-"""The compiled parser says what the readable one says: the same bits, or the same first fault."""
+"""scikit-learn's reader and the readable one agree on every bit, and the readable one refuses the rest."""
 
 import gzip
 import random
@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from mast.data import faults, libsvm, reference
-from mast.data.faults import Fault
+from mast.data import libsvm
+from mast.errors import DataError
 
-quick = settings(
+thorough = settings(
     max_examples=300,
     deadline=None,
     database=None,
@@ -21,21 +21,20 @@ quick = settings(
 
 
 def compare(text, **options):
-    """Parse with both and return what the compiled one says."""
-    fast, slow = libsvm.parse(text, **options), reference.parse(text, **options)
-    if isinstance(slow, Fault):
-        assert fast == slow
-        assert faults.describe(fast, text, options.get("n_features")).startswith(f"line {slow.line}: ")
-        return fast
-    assert not isinstance(fast, Fault), faults.describe(fast, text, options.get("n_features"))
-    pairs = [pair for row in slow.pairs for pair in row]
-    assert fast.labels.tobytes() == np.array(slow.labels, dtype=float).tobytes()
-    assert fast.data.tobytes() == np.array([value for _, value in pairs], dtype=float).tobytes()
-    assert fast.indices.tolist() == [column for column, _ in pairs]
-    assert np.diff(fast.indptr).tolist() == [len(row) for row in slow.pairs]
-    assert fast.lines.tolist() == slow.lines
-    assert fast.width == max((column + 1 for column, _ in pairs), default=0)
-    return fast
+    """What the readable reader gives: rows or a refusal; where the quick one reads, it reads the same."""
+    quick = libsvm.read_quickly(text, **options)
+    try:
+        rows = libsvm.read_slowly(text, **options)
+    except DataError as error:
+        assert quick is None
+        return str(error)
+    if quick is not None:
+        assert quick.A.shape == rows.A.shape
+        assert quick.labels.tobytes() == rows.labels.tobytes()
+        for part in ("data", "indices", "indptr"):
+            assert getattr(quick.A, part).dtype == getattr(rows.A, part).dtype
+            assert getattr(quick.A, part).tobytes() == getattr(rows.A, part).tobytes()
+    return rows
 
 
 # --- valid files -----------------------------------------------------------------------------------
@@ -69,13 +68,15 @@ valid = st.builds(
 )
 
 
-@quick
+@thorough
 @given(valid)
 def test_valid_files_are_read_to_the_same_bits(text):
-    assert not isinstance(compare(text), Fault)
+    rows = compare(text)
+    assert not isinstance(rows, str)
+    assert (libsvm.read_quickly(text) is None) == (rows.A.nnz == 0), "scikit-learn reads what has a feature"
 
 
-@quick
+@thorough
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=20))
 def test_every_double_comes_back(patterns):
     numbers = [struct.unpack("<d", struct.pack("<Q", pattern))[0] for pattern in patterns]
@@ -87,107 +88,113 @@ def test_every_double_comes_back(patterns):
 def decimals():
     """Numbers of all sizes, and exact ties: halfway between two doubles, as 54-bit odd integers are."""
     rng = random.Random(0)
-    for _ in range(20_000):
+    for _ in range(4_000):
         yield f"{rng.getrandbits(rng.randrange(1, 64))}e{rng.randrange(-345, 290)}"
         yield f"{rng.getrandbits(rng.randrange(1, 64))}e{rng.randrange(-30, 30)}"
         tie = (1 << 53 | rng.getrandbits(53) | 1) << rng.randrange(6)
         yield f"{tie}"
         yield f"{tie * 5}e-1"
-        small = (
-            2 * rng.getrandbits(20) + 1
-        )  # odd: small * 2^-k has its last digit 5, k digits behind the point
-        k = rng.randrange(1, 20)
-        yield f"{(1 << 53) + small}.5" if k == 1 else f"{small * 5**k}e-{k}"
 
 
 def test_rounding_is_pythons():
-    tokens = list(decimals())
-    rows = libsvm.parse("\n".join(tokens).encode())
-    assert rows.labels.tobytes() == np.array([float(token) for token in tokens]).tobytes()
+    numbers = list(decimals())
+    rows = libsvm.read_quickly("\n".join(f"{number} 1:{number}" for number in numbers).encode())
+    expected = np.array([float(number) for number in numbers]).tobytes()
+    assert rows.labels.tobytes() == rows.A.data.tobytes() == expected
 
 
 @pytest.mark.parametrize("name", ["a1a", "a5a", "w8a"])
 def test_real_files(shared, name):
-    rows = compare(gzip.decompress((shared / "libsvm" / f"{name}.gz").read_bytes()))
-    assert rows.indices.dtype == rows.indptr.dtype == np.int32
+    text = gzip.decompress((shared / "libsvm" / f"{name}.gz").read_bytes())
+    assert libsvm.read_quickly(text) is not None
+    rows = compare(text)
+    assert rows.A.indices.dtype == rows.A.indptr.dtype == np.int32
 
 
-# --- faults ----------------------------------------------------------------------------------------
+# --- what is refused -------------------------------------------------------------------------------
 
 BAD = {
-    b"1 1:1\nx 1:1": (faults.BAD_LABEL, 2, "'x'"),
-    b"1,2 1:1": (faults.BAD_LABEL, 1, "several labels"),
-    b"nan 1:1": (faults.BAD_LABEL, 1, "NaN and infinity are refused"),
-    b"-inf 1:1": (faults.BAD_LABEL, 1, "NaN and infinity are refused"),
-    b"1_0 1:1": (faults.BAD_LABEL, 1, "'1_0'"),
-    b"0x1 1:1": (faults.BAD_LABEL, 1, "'0x1'"),
-    b"1:1": (faults.BAD_LABEL, 1, "'1:1'"),
-    b"1 1": (faults.BAD_FEATURE, 1, "'1'"),
-    b"1 :1": (faults.BAD_FEATURE, 1, "':1'"),
-    b"1 -3:1": (faults.BAD_FEATURE, 1, "'-3:1'"),
-    b"1 1.5:1": (faults.BAD_FEATURE, 1, "'1.5:1'"),
-    b"1 qid:3 1:1": (faults.BAD_FEATURE, 1, "qid:"),
-    b"1 1:1\n\n\n1 2:": (faults.BAD_VALUE, 4, "'2:'"),
-    b"1 2: 5": (faults.BAD_VALUE, 1, "'2:'"),
-    b"1 2:1:1": (faults.BAD_VALUE, 1, "'2:1:1'"),
-    b"1 2:NaN": (faults.BAD_VALUE, 1, "NaN and infinity are refused"),
-    b"1 2:+Infinity": (faults.BAD_VALUE, 1, "NaN and infinity are refused"),
-    b"1 2:1e": (faults.BAD_VALUE, 1, "'2:1e'"),
-    b"1 2:1e+": (faults.BAD_VALUE, 1, "'2:1e+'"),
-    b"1 2:.": (faults.BAD_VALUE, 1, "'2:.'"),
-    b"1 2:1.2.3": (faults.BAD_VALUE, 1, "'2:1.2.3'"),
-    b"1 2:\xff\xfe": (faults.BAD_VALUE, 1, r"xff"),
-    b"1 0:1": (faults.INDEX_ZERO, 1, "zero_based=True"),
-    b"1 2147483648:1": (faults.INDEX_TOO_LARGE, 1, "at most 2147483647"),
-    b"1 99999999999999999999999999999:1": (faults.INDEX_TOO_LARGE, 1, "at most 2147483647"),
-    b"1 000000000000000000001:1": (faults.INDEX_TOO_LARGE, 1, "at most 2147483647"),
-    b"1 3:1 3:1": (faults.DUPLICATE, 1, "already"),
-    b"1 3:1 2:1": (faults.NOT_ASCENDING, 1, "ascend"),
-    b"1 3:" + b"1" * 1001: (faults.TOO_LONG, 1, "1000 characters"),
-    b"0." + b"0" * 999 + b" 3:1": (faults.TOO_LONG, 1, "1000 characters"),
-    b"1 3:1e309": (faults.OVERFLOW, 1, "'3:1e309'"),
-    b"1 1:1\n-1e99999999999999999999 1:1": (faults.OVERFLOW, 2, "double precision"),
-    b"1 1:1\n1 3:1e309\nx": (faults.OVERFLOW, 2, "'3:1e309'"),
-    b"\0\0\0\0": (faults.BAD_LABEL, 1, "binary"),
-    b"<!DOCTYPE html>": (faults.BAD_LABEL, 1, "web page"),
+    b"1 1:1\nx 1:1": "line 2: found 'x', expected a number as the label",
+    b"1,2 1:1": "line 1: found '1,2', expected a number as the label (several labels",
+    b"nan 1:1": "line 1: the label is 'nan'; NaN and infinity are refused",
+    b"-inf 1:1": "line 1: the label is '-inf'; NaN and infinity are refused",
+    b"1_0 1:1": "line 1: found '1_0', expected a number as the label",
+    b"0x1 1:1": "line 1: found '0x1', expected a number as the label",
+    b"1:1": "line 1: found '1:1', expected a number as the label",
+    b"1 1": "line 1: found '1', expected index:value",
+    b"1 :1": "line 1: found ':1', expected index:value",
+    b"1 -3:1": "line 1: found '-3:1', expected index:value",
+    b"1 +3:1": "line 1: found '+3:1', expected index:value",
+    b"1 1_0:1": "line 1: found '1_0:1', expected index:value",
+    b"1 1.5:1": "line 1: found '1.5:1', expected index:value",
+    b"1 2:1\x0b": "line 1: found '2:1\\x0b', expected index:value",
+    b"1 qid:3 1:1": "line 1: found 'qid:3'; ranking data (qid:) is not supported",
+    b"1 1:1\n\n\n1 2:": "line 4: found '2:', expected index:value",
+    b"1 2: 5": "line 1: found '2:', expected index:value",
+    b"1 2:1:1": "line 1: found '2:1:1', expected index:value",
+    b"1 2:NaN": "line 1: found '2:NaN'; NaN and infinity are refused",
+    b"1 2:+Infinity": "line 1: found '2:+Infinity'; NaN and infinity are refused",
+    b"1 2:1_0": "line 1: found '2:1_0', expected index:value",
+    b"1 2:1e": "line 1: found '2:1e', expected index:value",
+    b"1 2:1e+": "line 1: found '2:1e+', expected index:value",
+    b"1 2:.": "line 1: found '2:.', expected index:value",
+    b"1 2:1.2.3": "line 1: found '2:1.2.3', expected index:value",
+    b"1 2:\xff\xfe": r"\\xff\\xfe', expected index:value",
+    b"1 0:1": "line 1: found '0:1', but indices start at 1; zero_based=True",
+    b"1 2147483648:1": "line 1: found '2147483648:1', but an index is at most 2147483647",
+    b"1 99999999999999999999999999999:1": "but an index is at most 2147483647",
+    b"1 000000000000000000001:1": "but an index is at most 2147483647",
+    b"1 3:1 3:1": "line 1: found '3:1', but this index already stands in the line",
+    b"1 3:1 2:1": "line 1: found '2:1' after a larger index; indices of a line must ascend",
+    b"1 3:" + b"1" * 1001: "a number of more than 1000 characters",
+    b"0." + b"0" * 999 + b" 3:1": "a number of more than 1000 characters",
+    b"1 3:1e309": "line 1: found '3:1e309', a number too large for double precision",
+    b"1 1:1\n-1e99999999999999999999 1:1": "line 2: found '-1e99999999999999999999', a number too large",
+    b"1 1:1\n1 3:1e309\nx": "line 2: found '3:1e309'",
+    b"\0\0\0\0": "binary",
+    b"<!DOCTYPE html>": "web page",
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), BAD.items())
-def test_faults_are_named_with_their_line(text, expected):
-    code, line, words = expected
-    fault = compare(text)
-    assert (fault.code, fault.line) == (code, line)
-    said = faults.describe(fault, text)
-    assert words in said
-    assert said.isprintable()
+@pytest.mark.parametrize(("text", "words"), BAD.items())
+def test_what_is_wrong_is_said_with_its_line(text, words):
+    message = compare(text)
+    assert words in message
+    assert message.isprintable()
+    with pytest.raises(DataError) as caught:
+        libsvm.parse(text)
+    assert str(caught.value) == message
 
 
 def test_limits_that_are_still_right():
     rows = compare(b"1 2147483647:" + b"1" * 300 + b"0e-300")
-    assert rows.width == 2**31 - 1
-    assert compare(b"1 00000000000000000001:1").width == 1
+    assert rows.A.shape[1] == 2**31 - 1
+    assert compare(b"1 00000000000000000001:1").A.shape[1] == 1
 
 
 def test_number_of_features():
-    assert compare(b"1 3:1", n_features=3).width == 3
-    fault = compare(b"1 3:1\n1 4:1", n_features=3)
-    assert (fault.code, fault.line) == (faults.INDEX_BEYOND, 2)
-    assert "n_features=3" in faults.describe(fault, b"1 3:1\n1 4:1", 3)
+    assert compare(b"1 3:1", n_features=3).A.shape[1] == 3
+    assert compare(b"1 3:1", n_features=5).A.shape[1] == 5
+    assert compare(b"1 3:1\n1 4:1", n_features=3).startswith("line 2: found '4:1', but n_features=3")
 
 
 def test_zero_based():
-    assert compare(b"1 0:5 2:1", zero_based=True).indices.tolist() == [0, 2]
-    assert compare(b"1 2:1", zero_based=True, n_features=2).code == faults.INDEX_BEYOND
-    assert compare(b"1 2147483647:1", zero_based=True).code == faults.INDEX_BEYOND
+    assert compare(b"1 0:5 2:1", zero_based=True).A.indices.tolist() == [0, 2]
+    assert "n_features=2" in compare(b"1 2:1", zero_based=True, n_features=2)
+    assert "at most 2147483646" in compare(b"1 2147483647:1", zero_based=True)
+
+
+def test_the_line_of_a_row():
+    text = b"# a comment\n1 1:1\n\n-1 2:1 # another\n  \n3"
+    assert [libsvm.line_of(text, row) for row in range(3)] == [2, 4, 6]
 
 
 # --- anything --------------------------------------------------------------------------------------
 
-alphabet = b"0123456789:.+-eE# \t\r\nnaifqd,_x\0\xff"
+alphabet = b"0123456789:.+-eE# \t\r\nnaifqd,_x\0\xff\x0b"
 
 
-@quick
+@thorough
 @given(st.binary(max_size=200))
 @example(b"")
 @example(b"\xef\xbb\xbf")
@@ -195,14 +202,14 @@ def test_any_bytes(text):
     compare(text)
 
 
-@quick
+@thorough
 @given(st.lists(st.sampled_from(list(alphabet)), max_size=60).map(bytes), st.booleans())
 def test_bytes_that_resemble_the_format(text, zero_based):
     compare(text, zero_based=zero_based)
     compare(text, zero_based=zero_based, n_features=5)
 
 
-@quick
+@thorough
 @given(valid.filter(len), st.data())
 def test_valid_files_with_one_change(text, data):
     at = data.draw(st.integers(0, len(text) - 1))

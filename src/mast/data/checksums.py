@@ -51,27 +51,27 @@ def verify(name: str, path: Path, text: bytes) -> str | None:
     expected = known or recorded(path.parent, name)
     if expected is None:
         return None
-    found = digest(text)
-    if found == expected:
-        return found
+    sha256 = digest(text)
+    if sha256 == expected:
+        return sha256
     if known:
         advice = f"it is damaged or another file; to load it as it is, give its path ({_as_path(path)})"
     else:
         advice = f"it changed since its first download; if that is right, delete {note(path.parent, name)}"
-    raise DataError(f"{path}: this is not {name}: its sha256 is {found}, expected {expected}; {advice}")
+    raise DataError(f"{path}: this is not {name}: its sha256 is {sha256}, expected {expected}; {advice}")
 
 
-def record(folder: Path, name: str, found: str) -> None:
+def record(folder: Path, name: str, sha256: str) -> None:
     """Write the sum beside the file, once: whoever comes second must agree with it."""
     path = note(folder, name)
-    if write_once(path, f"{found}  {name}\n".encode()):
-        said = "%s: no checksum is published; trusted as it is now, sha256 %s noted in %s"
-        _LOG.warning(said, name, found, path)
+    if write_once(path, f"{sha256}  {name}\n".encode()):
+        message = "%s: no checksum is published; trusted as it is now, sha256 %s noted in %s"
+        _LOG.warning(message, name, sha256, path)
         return
     first = recorded(folder, name)
-    if first != found:
+    if first != sha256:
         raise DataError(
-            f"{name}: its sha256 is {found}, but {first} was recorded at the first download, in {path}; "
+            f"{name}: its sha256 is {sha256}, but {first} was recorded at the first download, in {path}; "
             "if the set has changed, delete that file"
         )
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import mast
-from mast.data import checksums, faults, libsvm
+from mast.data import checksums, libsvm
 from mast.data.catalogue import DataSet
-from mast.data.faults import Fault
 from mast.data.unpack import read, unpack
 from mast.errors import DataError
 
@@ -94,16 +93,17 @@ def _next(response: Any) -> bytes:
 def _accept(dataset: DataSet, file: Path, folder: Path) -> None:
     """Refuse what is not the set: by its checksum, or where none is known, by not being LIBSVM text."""
     text = unpack(read(file), dataset.address)
-    found = checksums.digest(text)
+    sha256 = checksums.digest(text)
     if dataset.sha256 is not None:
-        if found != dataset.sha256:
+        if sha256 != dataset.sha256:
             raise DataError(
-                f"{dataset.address} is not {dataset.name}: its sha256 is {found}, expected {dataset.sha256}"
+                f"{dataset.address} is not {dataset.name}: its sha256 is {sha256}, expected {dataset.sha256}"
             )
         return
-    rows = libsvm.parse(text)
-    if isinstance(rows, Fault):
-        raise DataError(f"{dataset.address}, {faults.describe(rows, text)}")
+    try:
+        rows = libsvm.parse(text)
+    except DataError as error:
+        raise DataError(f"{dataset.address}, {error}") from None
     if not rows.labels.size:
         raise DataError(f"{dataset.address}: there are no rows in it")
-    checksums.record(folder, dataset.name, found)
+    checksums.record(folder, dataset.name, sha256)

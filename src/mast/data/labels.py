@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -30,27 +31,29 @@ def check(labels: Labels) -> None:
 
 
 def to_signs(
-    found: NDArray[np.float64], labels: Labels, lines: NDArray[np.int64], name: str
+    numbers: NDArray[np.float64], labels: Labels, name: str, line_of: Callable[[int], int]
 ) -> tuple[NDArray[np.float64], tuple[float, float] | None]:
     """Labels as -1/+1, and the pair (negative, positive) they were in the file; unchanged and None if raw.
 
-    >>> to_signs(np.array([2., 1.]), "binary", np.array([1, 2]), "mine")
+    `name` and `line_of` (the line of a row) are for messages.
+
+    >>> to_signs(np.array([2., 1.]), "binary", "mine", lambda row: row + 1)
     (array([ 1., -1.]), (1.0, 2.0))
     """
     if isinstance(labels, str) and labels == "raw":
-        return found, None
+        return numbers, None
     if isinstance(labels, str):
-        negative, positive = _two(np.unique(found), name)
+        negative, positive = _two(np.unique(numbers), name)
     else:
         negative, positive = float(labels[0]), float(labels[1])
-        strange = np.flatnonzero((found != negative) & (found != positive))
+        strange = np.flatnonzero((numbers != negative) & (numbers != positive))
         if strange.size:
-            row = strange[0]
+            row = int(strange[0])
             raise DataError(
-                f"{name}, line {lines[row]}: the label is {short(found[row])}, but labels="
+                f"{name}, line {line_of(row)}: the label is {short(numbers[row])}, but labels="
                 f"({short(negative)}, {short(positive)})"
             )
-    return np.where(found == positive, 1.0, -1.0), (negative, positive)
+    return np.where(numbers == positive, 1.0, -1.0), (negative, positive)
 
 
 def _two(distinct: NDArray[np.float64], name: str) -> tuple[float, float]:

@@ -1,93 +1,194 @@
-"""LIBSVM text to arrays: runs the compiled parser and rounds the numbers it left over."""
+"""LIBSVM text to arrays: scikit-learn's reader first, and a readable one that says which line is bad and why.
+
+The grammar::
+
+    file    = line *( newline line )
+    line    = [ label *( blanks index ":" value ) ] [ blanks ] [ "#" anything ]
+    label   = number;  value = number;  index = digits, ascending within a line
+    number  = [ "+" | "-" ] ( digits [ "." [ digits ] ] | "." digits ) [ "e" [ "+" | "-" ] digits ]
+    blanks  = spaces, tabs and carriage returns
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import io
+import itertools
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mast.data import faults
-from mast.data.faults import Fault
+from mast.errors import DataError
+
+MAX_INDEX = 2**31 - 1  # indices are int32: liblinear and many others accept nothing wider
+_MAX_INDEX_DIGITS = 20
+_MAX_NUMBER_LENGTH = 1000  # "%f" of the largest double has 317 characters
+_SHOWN = 40
+
+_COMMENT = re.compile(rb"#[^\n]*")
+_TOKEN = re.compile(rb"[^ \t\r]+")
+_FEATURE = re.compile(rb"([0-9]+):(.*)", re.DOTALL)
+_NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_ORDINARY = b"0123456789+-.eE: \t\r\n"
+# Made of these characters, scikit-learn also reads an index with a sign, and numbers of any length.
+_UNUSUAL = [re.compile(rb"[ \t\r][+-][0-9]*:"), re.compile(rb"[0-9]{21}:"), re.compile(rb"[^ \t\r\n]{1001}")]
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The rows of a file in compressed form: row i holds ``indptr[i]:indptr[i + 1]`` of the pairs."""
+class Rows(NamedTuple):
+    """The rows of a file: a CSR matrix with int32 indices, as wide as the largest index, and the labels."""
 
+    A: Any
     labels: NDArray[np.float64]
-    indptr: NDArray[np.signedinteger]
-    indices: NDArray[np.signedinteger]
-    data: NDArray[np.float64]
-    lines: NDArray[np.int64]
-    width: int
 
 
-def parse(text: bytes, n_features: int | None = None, zero_based: bool = False) -> Rows | Fault:
-    r"""Read all rows, or say the first fault.
+def parse(text: bytes, n_features: int | None = None, zero_based: bool = False) -> Rows:
+    r"""Read all rows, or raise a `DataError` that says what is wrong with the first bad line.
 
     >>> rows = parse(b"+1 2:.5 3:25e-2\n-1 1:2\n")
-    >>> rows.labels, rows.data, rows.width
-    (array([ 1., -1.]), array([0.5 , 0.25, 2.  ]), 3)
+    >>> rows.labels, rows.A.toarray()
+    (array([ 1., -1.]), array([[0.  , 0.5 , 0.25],
+           [2.  , 0.  , 0.  ]]))
+    >>> parse(b"1 3:1\n1 4:one\n")
+    Traceback (most recent call last):
+    mast.errors.DataError: line 2: found '4:one', expected index:value such as 7:0.5
     """
-    from mast.data import kernels  # Numba is slow to import: only for parsing
+    rows = read_quickly(text, n_features, zero_based)
+    return read_slowly(text, n_features, zero_based) if rows is None else rows
 
-    buffer = np.frombuffer(text, dtype=np.uint8)
-    lines, colons = kernels.count(buffer)
-    labels = np.empty(lines)
-    indptr = np.empty(lines + 1, dtype=np.int64)
-    row_lines = np.empty(lines, dtype=np.int64)
-    indices = np.empty(colons, dtype=np.int32)
-    data = np.empty(colons)
-    # Room for the worst case; pages that are never touched cost nothing.
-    hard_starts = np.empty(lines + colons, dtype=np.int64)
-    hard_slots = np.empty(lines + colons, dtype=np.int64)
 
+def read_quickly(text: bytes, n_features: int | None = None, zero_based: bool = False) -> Rows | None:
+    """The rows by scikit-learn's reader; None where it fails, or might accept what the grammar does not."""
+    from sklearn.datasets import load_svmlight_file
+
+    text = _COMMENT.sub(b"", text)
+    if text.translate(None, delete=_ORDINARY) or any(pattern.search(text) for pattern in _UNUSUAL):
+        return None
+    try:
+        A, labels = load_svmlight_file(io.BytesIO(text), n_features=n_features, zero_based=zero_based)
+    except (ValueError, OverflowError):
+        return None
+    if not (A.nnz and A.shape[1] <= MAX_INDEX and np.isfinite(A.data).all() and np.isfinite(labels).all()):
+        return None
+    return _rows(A.indptr, A.indices, A.data, labels, A.shape[1])
+
+
+def read_slowly(text: bytes, n_features: int | None = None, zero_based: bool = False) -> Rows:
+    """The same one token after the other: the definition, and the one that says what is wrong."""
     first = 0 if zero_based else 1
-    limit = faults.MAX_INDEX - 1 + first if n_features is None else n_features - 1 + first
-    code, line, start, rows, values, hard, width = kernels.parse(
-        buffer, first, limit, labels, indptr, indices, data, row_lines, hard_starts, hard_slots
-    )
-    hard_starts, hard_slots = hard_starts[:hard], hard_slots[:hard]
-    numbers = _round(buffer, hard_starts)
-    infinite = np.flatnonzero(~np.isfinite(numbers))
-    if infinite.size:  # stands before the fault the parser stopped at, if it did
-        return _overflow(text, int(hard_starts[infinite[0]]), int(hard_slots[infinite[0]]))
-    if code != faults.OK:
-        return Fault(int(code), int(line), int(start))
-    is_label = hard_slots < 0
-    labels[-1 - hard_slots[is_label]] = numbers[is_label]
-    data[hard_slots[~is_label]] = numbers[~is_label]
-
-    # SciPy wants one integer type for both, and liblinear wants int32.
-    integer = np.dtype(np.int32 if values <= faults.MAX_INDEX else np.int64)
-    return Rows(
-        labels=labels[:rows].copy(),
-        indptr=indptr[: rows + 1].astype(integer),
-        indices=indices[:values].astype(integer),
-        data=data[:values].copy() if values < colons else data,
-        lines=row_lines[:rows].copy(),
-        width=int(width),
-    )
+    indptr: list[int] = [0]
+    indices: list[int] = []
+    data: list[float] = []
+    labels: list[float] = []
+    for number, tokens in _lines(text):
+        try:
+            labels.append(_label(tokens[0]))
+            for index, value in _features(tokens[1:], first, n_features):
+                indices.append(index - first)
+                data.append(value)
+        except DataError as error:
+            raise DataError(f"line {number}: {error}{_suspicion(text) if number == 1 else ''}") from None
+        indptr.append(len(indices))
+    width = max(indices, default=-1) + 1
+    return _rows(indptr, indices, data, labels, width if n_features is None else n_features)
 
 
-def _round(buffer: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Convert the numbers at these bytes, correctly rounded (NumPy uses Python's own conversion)."""
-    from mast.data import kernels
-
-    if not starts.size:
-        return np.empty(0)
-    scratch = np.empty(kernels.gather(buffer, starts, np.empty(0, dtype=np.uint8)), dtype=np.uint8)
-    kernels.gather(buffer, starts, scratch)
-    numbers = np.fromstring(scratch.tobytes(), sep=" ")
-    if numbers.size != starts.size:
-        raise AssertionError(f"{starts.size} numbers were located and {numbers.size} converted")
-    return numbers
+def line_of(text: bytes, row: int) -> int:
+    """The number of the line that holds this row."""
+    return next(itertools.islice(_lines(text), row, None))[0]
 
 
-def _overflow(text: bytes, start: int, slot: int) -> Fault:
-    if slot >= 0:  # a value: the fault is reported at its index
-        start = text.rindex(b":", 0, start)
-        while text[start - 1 : start].isdigit():
-            start -= 1
-    return Fault(faults.OVERFLOW, text.count(b"\n", 0, start) + 1, start)
+def _lines(text: bytes) -> Iterator[tuple[int, list[bytes]]]:
+    """The tokens of each line that has any, with the line's number from 1."""
+    for number, line in enumerate(text.split(b"\n"), start=1):
+        if tokens := _TOKEN.findall(line.partition(b"#")[0]):
+            yield number, tokens
+
+
+def _label(token: bytes) -> float:
+    if _NUMBER.fullmatch(token):
+        return _number(token, token)
+    if _is_nan_or_infinity(token):
+        raise DataError(f"the label is {_show(token)}; NaN and infinity are refused")
+    several = " (several labels per row are not supported)" if b"," in token else ""
+    raise DataError(f"found {_show(token)}, expected a number as the label{several}")
+
+
+def _features(tokens: list[bytes], first: int, n_features: int | None) -> Iterator[tuple[int, float]]:
+    """The (index, value) pairs of a line; `first` is the smallest index."""
+    previous = first - 1
+    for token in tokens:
+        match = _FEATURE.fullmatch(token)
+        if match is None:
+            raise DataError(_not_a_feature(token))
+        digits, value = match.groups()
+        index = int(digits) if len(digits) <= _MAX_INDEX_DIGITS else MAX_INDEX + 1
+        if fault := _index_fault(index, previous, first, n_features):
+            raise DataError(f"found {_show(token)}{fault}")
+        if not _NUMBER.fullmatch(value):
+            raise DataError(_not_a_feature(token))
+        previous = index
+        yield index, _number(value, token)
+
+
+def _index_fault(index: int, previous: int, first: int, n_features: int | None) -> str:
+    if index > MAX_INDEX:
+        return f", but an index is at most {MAX_INDEX}"
+    if index < first:
+        return ", but indices start at 1; zero_based=True reads a file that counts from 0"
+    if n_features is not None and index - first >= n_features:
+        return f", but n_features={n_features}; leave n_features out or make it large enough"
+    if index - first >= MAX_INDEX:
+        return f", but an index that counts from 0 is at most {MAX_INDEX - 1}"
+    if index == previous:
+        return ", but this index already stands in the line"
+    if index < previous:
+        return " after a larger index; indices of a line must ascend"
+    return ""
+
+
+def _number(number: bytes, token: bytes) -> float:
+    if len(number) > _MAX_NUMBER_LENGTH:
+        raise DataError(f"found {_show(token)}, a number of more than {_MAX_NUMBER_LENGTH} characters")
+    value = float(number)
+    if math.isinf(value):
+        raise DataError(f"found {_show(token)}, a number too large for double precision (at most 1.8e308)")
+    return value
+
+
+def _not_a_feature(token: bytes) -> str:
+    if token.startswith(b"qid:"):
+        return f"found {_show(token)}; ranking data (qid:) is not supported"
+    if _is_nan_or_infinity(token.partition(b":")[2]):
+        return f"found {_show(token)}; NaN and infinity are refused"
+    return f"found {_show(token)}, expected index:value such as 7:0.5"
+
+
+def _is_nan_or_infinity(value: bytes) -> bool:
+    return value.lower().lstrip(b"+-") in (b"nan", b"inf", b"infinity")
+
+
+def _show(token: bytes) -> str:
+    shown = repr(token[:_SHOWN].decode("utf-8", errors="backslashreplace"))
+    return shown if len(token) <= _SHOWN else shown + "..."
+
+
+def _suspicion(text: bytes) -> str:
+    """A guess for files that were never LIBSVM text."""
+    head = text[:1024]
+    if b"\0" in head:
+        return " (this looks like a binary file, not LIBSVM text)"
+    if head.lstrip()[:1] == b"<":
+        return " (this looks like a web page, not LIBSVM text)"
+    return ""
+
+
+def _rows(indptr: Any, indices: Any, data: Any, labels: Any, width: int) -> Rows:
+    """As arrays; SciPy wants one integer type for both kinds of index, and liblinear wants int32."""
+    import scipy.sparse
+
+    integer = np.int32 if len(data) <= MAX_INDEX else np.int64
+    parts = (np.asarray(data, float), np.asarray(indices, integer), np.asarray(indptr, integer))
+    return Rows(scipy.sparse.csr_matrix(parts, shape=(len(labels), width)), np.asarray(labels, float))

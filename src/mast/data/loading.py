@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import operator
 import os
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mast.data import checksums, faults, libsvm, lookup
+from mast.checks import whole
+from mast.data import checksums, libsvm, lookup
 from mast.data.catalogue import SETS
-from mast.data.faults import Fault
 from mast.data.labels import Labels, check, short, to_signs
 from mast.data.unpack import read, unpack
-from mast.errors import ArgumentError, DataError
+from mast.errors import DataError
 
 _LOG = logging.getLogger("mast.data")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -39,18 +38,15 @@ class Loaded(tuple[Any, NDArray[np.float64]]):
 
     @property
     def b(self) -> NDArray[np.float64]:
-        """One label a row."""
+        """One label per row."""
         return self[1]
 
     def __repr__(self) -> str:
         rows, features = self.A.shape
-        return f"<{self.path.name}: {rows} rows, {features} features, {self.A.nnz} values; {self._said()}>"
-
-    def _said(self) -> str:
-        if self.labels is None:
-            return "labels as in the file"
-        negative, positive = map(short, self.labels)
-        return f"labels {negative} -> -1, {positive} -> +1"
+        mapping = "labels as in the file"
+        if self.labels is not None:
+            mapping = "labels {} -> -1, {} -> +1".format(*map(short, self.labels))
+        return f"<{self.path.name}: {rows} rows, {features} features, {self.A.nnz} values; {mapping}>"
 
 
 def load(
@@ -110,15 +106,16 @@ def load(
     <a1a.gz: 1605 rows, 123 features, 22249 values; labels -1 -> -1, 1 -> +1>
     """
     check(labels)
-    n_features = _width(n_features)
-    found = lookup.find(name_or_path, data_dir)
-    if found is None:
-        found = _download(os.fspath(name_or_path), data_dir, download)
-    text = unpack(read(found.path), str(found.path))
-    if found.name is not None:
-        checksums.verify(found.name, found.path, text)
-    loaded = _parse(text, found.path, n_features, labels, zero_based)
-    _LOG.info("%r from %s", loaded, found.path)
+    if n_features is not None:
+        n_features = whole("n_features", n_features, 1, libsvm.MAX_INDEX)
+    file = lookup.find(name_or_path, data_dir)
+    if file is None:
+        file = _download(os.fspath(name_or_path), data_dir, download)
+    text = unpack(read(file.path), str(file.path))
+    if file.name is not None:
+        checksums.verify(file.name, file.path, text)
+    loaded = _parse(text, file.path, n_features, labels, zero_based)
+    _LOG.info("%r from %s", loaded, file.path)
     return loaded
 
 
@@ -135,15 +132,15 @@ def fetch(name: str, data_dir: str | os.PathLike[str] | None = None, *, download
             Path(data_dir).expanduser().mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DataError(f"{data_dir}: the folder cannot be made: {error.strerror}") from error
-    found = lookup.find(name, data_dir)
-    if found is None:
-        found = _download(name, data_dir, download, into_data_dir=True)
-    raw = read(found.path)
-    if found.name is not None:
-        checksums.verify(found.name, found.path, unpack(raw, str(found.path)))
-    if data_dir is None or found.where in ("data_dir", "path"):
-        return found.path
-    return _copy(raw, found, Path(data_dir).expanduser())
+    file = lookup.find(name, data_dir)
+    if file is None:
+        file = _download(name, data_dir, download, into_data_dir=True)
+    raw = read(file.path)
+    if file.name is not None:
+        checksums.verify(file.name, file.path, unpack(raw, str(file.path)))
+    if data_dir is None or file.where in ("data_dir", "path"):
+        return file.path
+    return _copy(raw, file, Path(data_dir).expanduser())
 
 
 def available(data_dir: str | os.PathLike[str] | None = None) -> dict[str, str]:
@@ -164,7 +161,7 @@ def _where(name: str, data_dir: str | os.PathLike[str] | None) -> str:
 
 def _download(
     name: str, data_dir: str | os.PathLike[str] | None, allowed: bool, into_data_dir: bool = False
-) -> lookup.Found:
+) -> lookup.FoundFile:
     if name not in SETS or not allowed:
         raise lookup.absent(name, data_dir)
     from mast.data.download import Unreachable, download
@@ -175,52 +172,34 @@ def _download(
     except Unreachable as error:
         raise lookup.absent(name, data_dir, str(error)) from error
     _LOG.info("%s: downloaded from %s to %s", name, SETS[name].address, path)
-    return lookup.Found(path, "data_dir" if into_data_dir else "cached", name)
+    return lookup.FoundFile(path, "data_dir" if into_data_dir else "cached", name)
 
 
-def _copy(raw: bytes, found: lookup.Found, folder: Path) -> Path:
+def _copy(raw: bytes, file: lookup.FoundFile, folder: Path) -> Path:
     from mast.files import write
 
-    target = folder / found.path.name
+    target = folder / file.path.name
     write(target, raw)
-    if found.name is not None:
-        recorded = checksums.recorded(found.path.parent, found.name)
+    if file.name is not None:
+        recorded = checksums.recorded(file.path.parent, file.name)
         if recorded is not None:
-            checksums.record(folder, found.name, recorded)
+            checksums.record(folder, file.name, recorded)
     return target
 
 
 def _parse(text: bytes, path: Path, n_features: int | None, labels: Labels, zero_based: bool) -> Loaded:
-    import scipy.sparse
-
     text = text.removeprefix(_BYTE_ORDER_MARK)
     try:
-        rows = libsvm.parse(text, n_features, zero_based)
+        A, numbers = libsvm.parse(text, n_features, zero_based)
+    except DataError as error:
+        raise DataError(f"{path}, {error}") from None
     except MemoryError as error:
         raise DataError(f"{path}: too large for this machine's memory") from error
-    if isinstance(rows, Fault):
-        raise DataError(f"{path}, {faults.describe(rows, text, n_features)}")
-    if not rows.labels.size:
+    if not A.shape[0]:
         raise DataError(f"{path}: there are no rows in it, expected lines such as '+1 3:0.5 7:1'")
-    width = rows.width if n_features is None else n_features
-    if not width:
+    if not A.shape[1]:
         raise DataError(f"{path}: no row has a feature, so their number is unknown; give n_features")
-    b, pair = to_signs(rows.labels, labels, rows.lines, str(path))
-    A = scipy.sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=(len(b), width))
+    b, pair = to_signs(numbers, labels, str(path), lambda row: libsvm.line_of(text, row))
     loaded = Loaded((A, b))
     loaded.labels, loaded.path = pair, path
     return loaded
-
-
-def _width(n_features: int | None) -> int | None:
-    if n_features is None:
-        return None
-    try:
-        width = operator.index(n_features)
-    except TypeError:
-        width = 0
-    if isinstance(n_features, bool) or not 1 <= width <= faults.MAX_INDEX:
-        raise ArgumentError(
-            f"n_features={n_features!r}, expected a whole number from 1 to {faults.MAX_INDEX}"
-        )
-    return width

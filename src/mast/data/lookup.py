@@ -13,7 +13,7 @@ EMBEDDED = Path(__file__).parent / "embedded"
 SUFFIXES = ("", ".gz", ".bz2")
 
 
-class Found(NamedTuple):
+class FoundFile(NamedTuple):
     """A file, where it was found ("path", "data_dir", "MAST_DATA", "cached", "embedded") and the set it is.
 
     `name` is None for a file the user gave by its path: it is what the user says it is.
@@ -45,7 +45,7 @@ def folders(data_dir: str | os.PathLike[str] | None = None) -> dict[str, Path]:
 
 def find(
     name_or_path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None
-) -> Found | None:
+) -> FoundFile | None:
     """Look for a file of this path, then for a set of this name in `folders`; None if it is nowhere.
 
     In each folder ``NAME``, ``NAME.gz`` and ``NAME.bz2`` are tried, also in a subfolder ``libsvm``.
@@ -58,7 +58,7 @@ def find(
     path = Path(name_or_path).expanduser()
     bare = isinstance(name_or_path, str) and path.name == name_or_path
     if _is(path, "is_file") or (not bare and _is(path, "exists")):
-        return Found(path, "path", set_name(path.name) if bare else None)
+        return FoundFile(path, "path", set_name(path.name) if bare else None)
     if path.is_absolute():
         return None
     for where, folder in folders(data_dir).items():
@@ -66,7 +66,7 @@ def find(
             raise DataError(f"{folder}: the data folder does not exist")
         for candidate in candidates(folder, str(path)):
             if _is(candidate, "is_file"):
-                return Found(candidate, where, set_name(path.name))
+                return FoundFile(candidate, where, set_name(path.name))
     return None
 
 
