@@ -56,12 +56,12 @@ def _rank() -> None:
 
     from mast.cluster.engine import Hub, Nodes
     from mast.cluster.wire import Wire
-    from mast.exchange import Roster, Server, Worker
-    from mast.exchange.network import capacity_of
+    from mast.methods.distributed import Roster, Server, Worker
+    from mast.nn.nodes import capacity_of
 
     class Echo(Worker):
-        def gradients(self, part, values, header, out):  # type: ignore[no-untyped-def]
-            out[...] = values
+        def gradients(self, part, values, header):  # type: ignore[no-untyped-def]
+            return values
 
     torch.set_num_threads(1)
     wire = Wire()
@@ -110,7 +110,7 @@ def _own_work(capacity, model, turn, barrier: Callable[[], object]) -> float:  #
     """Making the indices of a draw, and gathering the values of the gradient: all ranks at once."""
     import numpy as np
 
-    from mast.exchange.vectors import Layout
+    from mast.nn.nodes import Layout
     from mast.randomness import Key
 
     gradient = Layout(model).read(model)
@@ -147,8 +147,8 @@ def _training() -> tuple[float, float]:
     import torch
     from torch import nn
 
-    from mast.exchange import Roster, Server
-    from mast.exchange.network import Layout, NetworkWorker, Rows, capacity_of, cross_entropy
+    from mast.methods.distributed import Roster, Server
+    from mast.nn.nodes import Layout, NetworkWorker, Rows, capacity_of, cross_entropy
 
     torch.set_num_threads(1)
     model = nn.Sequential(nn.Linear(2048, 1024), nn.ReLU(), nn.Linear(1024, 10))

@@ -224,7 +224,7 @@ print(min(times[2:]))
 def _all_reduce() -> Iterator[Row]:
     """What a round costs beside the gradients: values to two nodes and back, half of the model each."""
     try:
-        from mast.exchange import Coordinates, ProblemWorker, Roster, Server
+        from mast.methods.distributed import Coordinates, ProblemWorker, Roster, Server
     except ImportError:
         return
     d = 10**6

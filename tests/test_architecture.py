@@ -26,7 +26,7 @@ ALLOWED = {
     "data": {"errors", "checks", "arrays", "randomness", "files"},
     "bench": {"errors", "files", "machine"},
     "machine": set(),
-    "methods": CORE,
+    "methods": CORE | {"files"},
     "files": {"errors"},
     "locks": {"errors"},
     "progress": set(),
@@ -40,12 +40,9 @@ ALLOWED = {
     "sweeps": CORE | {"methods", "run", "trace", "checkpoint", "resume", "progress", "files", "locks"},
     "run": CORE | {"methods", "trace", "resume", "progress", "plots", "step_sizes"},
     "learn": CORE | {"methods", "run", "data", "files", "plots", "progress"},
-    "nn": CORE | {"files", "plots", "progress", "checkpoint"},
-    "exchange": CORE | {"methods", "nn", "data", "files", "checkpoint"},
-    "cluster": CORE
-    | {"exchange", "methods", "run", "nn", "data", "files", "locks", "trace", "progress", "checkpoint"},
-    "federated": CORE
-    | {"exchange", "methods", "run", "nn", "data", "files", "locks", "trace", "progress", "checkpoint"},
+    "nn": CORE | {"methods", "files", "plots", "progress", "checkpoint"},
+    "cluster": CORE | {"methods", "run", "nn", "data", "files", "locks", "trace", "progress", "checkpoint"},
+    "federated": CORE | {"methods", "run", "nn", "data", "files", "locks", "trace", "progress", "checkpoint"},
     "experiments": CORE | {"locks", "methods", "run", "data", "files", "learn", "nn", "plots", "progress"},
     "cli": CORE
     | {"methods", "run", "data", "files", "learn", "experiments", "bench", "advice", "advice_table"},

@@ -14,7 +14,6 @@ BANDS: dict[str, dict[str, str]] = {
         "experiments": "one figure a file",
         "learn": "scikit-learn estimators",
         "nn": "PyTorch models",
-        "exchange": "what nodes send",
         "cluster": "torchrun",
         "federated": "Flower",
     },

@@ -63,7 +63,6 @@ _MODULES = {
     "sketches",
     "theory",
     "cluster",
-    "exchange",
     "federated",
 }
 

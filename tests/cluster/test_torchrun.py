@@ -128,7 +128,7 @@ def test_payload_as_the_kernel_sees_it():
 
 def values_by_round(rounds):
     """For each node the (round, values kept) in which it took part."""
-    from mast.exchange import Roster, stride_of
+    from mast.methods.distributed import Roster, stride_of
 
     sketches = [mast.sketches.parse(text) for text in CAPACITIES]
     roster = Roster(SEED, len(SHARES), stride_of(sketches), "independent", SHARES)

@@ -21,7 +21,7 @@ ROOMS = ["mast"] + [
     f"mast.{name}"
     for name in (
         *("sketches", "objectives", "problem", "methods", "run", "sweeps", "theory", "data", "learn"),
-        *("errors", "randomness", "nn", "cluster", "federated", "exchange"),
+        *("errors", "randomness", "nn", "cluster", "federated", "methods.distributed", "nn.nodes"),
     )
 ]
 WHOLE = {"mast.errors", "mast.randomness"}  # shown by one line for the module

@@ -11,7 +11,7 @@ import mast
 from faults.artifacts import PROBLEM, Artifact
 from mast.cluster.results import SUMMARY, Result
 from mast.errors import DataError
-from mast.exchange import Coordinates, ProblemWorker, Roster, Server, run_here
+from mast.methods.distributed import Coordinates, ProblemWorker, Roster, Server, run_in_process
 from mast.nn import checkpoints
 
 
@@ -63,7 +63,7 @@ def _server() -> Server:
 
 def _served(folder: Path) -> Path:
     server = _server()
-    run_here(server, [ProblemWorker(PROBLEM)] * 2, rounds=5)
+    run_in_process(server, [ProblemWorker(PROBLEM)] * 2, rounds=5)
     server.save(folder / "server.mast", {"note": "five rounds"})
     return folder / "server.mast"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import mast
-from mast.exchange import Coordinates, ProblemWorker, Roster, Server, digest_of_run, stride_of
+from mast.methods.distributed import Coordinates, ProblemWorker, Roster, Server, digest_of_run, stride_of
 from mast.randomness import Key, normal
 
 DIM, NODES = 8, 4

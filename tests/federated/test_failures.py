@@ -10,12 +10,12 @@ from flwr.app import ArrayRecord, Message, RecordDict
 import mast
 from federated.samples import NODES, RUN, maker, problems, server
 from mast.errors import ArgumentError, DataError
-from mast.exchange import ProblemWorker
 from mast.federated import LocalGrid, MastStrategy, client
 from mast.federated.carrying import send
 from mast.federated.clients import partition_of
 from mast.federated.records import unpack
 from mast.locks import InUseError
+from mast.methods.distributed import ProblemWorker
 
 ROUNDS = 5
 

@@ -11,8 +11,8 @@ from flwr.serverapp.strategy import Strategy
 import mast
 from federated.samples import NODES, RUN, maker, problems, server
 from mast.errors import ArgumentError
-from mast.exchange import ProblemWorker, run_here
 from mast.federated import LocalGrid, MastStrategy, client
+from mast.methods.distributed import ProblemWorker, run_in_process
 
 ROUNDS = 12
 
@@ -55,7 +55,7 @@ def test_same_bits_as_the_distributed_method(roster, local_steps):
 def test_same_bits_with_a_server_optimizer(optimizer):
     nodes = problems()
     expected = server(nodes, optimizer=optimizer)
-    run_here(expected, [ProblemWorker(problem, RUN) for problem in nodes], ROUNDS)
+    run_in_process(expected, [ProblemWorker(problem, RUN) for problem in nodes], ROUNDS)
     strategy = MastStrategy(server(nodes, optimizer=optimizer))
     strategy.start(grid(nodes), num_rounds=ROUNDS)
     np.testing.assert_array_equal(strategy.server.x, expected.x)

@@ -14,8 +14,8 @@ from torch import nn
 
 import mast
 from mast.errors import ArgumentError
-from mast.exchange import Coordinates, Roster, Server, stride_of
 from mast.federated import Client, LocalGrid, MastStrategy, TrainingWorker, client, server_for
+from mast.methods.distributed import Coordinates, Roster, Server, stride_of
 from mast.randomness import Key, normal
 
 CAPACITIES = ["neurons:0.5", "neurons:1.0", "bernoulli:0.5", "permk:2"]

@@ -10,9 +10,9 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 import mast
 from federated.samples import NODES, RUN, maker, problems, server
-from mast.exchange import Coordinates, ProblemWorker, Roster, Server
 from mast.federated import LocalGrid, MastStrategy, client
 from mast.federated.records import payload, unpack
+from mast.methods.distributed import Coordinates, ProblemWorker, Roster, Server
 
 
 def framed(message) -> int:

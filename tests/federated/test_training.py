@@ -11,11 +11,10 @@ from flwr.app import ConfigRecord
 from torch import nn
 
 from mast.errors import ArgumentError
-from mast.exchange import Roster, Server, run_here, stride_of
-from mast.exchange.network import NetworkWorker, Rows, capacity_of, cross_entropy
-from mast.exchange.vectors import Layout
 from mast.federated import Client, LocalGrid, MastStrategy, client
 from mast.federated.training import TrainingWorker
+from mast.methods.distributed import Roster, Server, run_in_process, stride_of
+from mast.nn.nodes import Layout, NetworkWorker, Rows, capacity_of, cross_entropy
 from mast.randomness import Key, normal
 
 CAPACITIES = ["neurons:0.25", "neurons:1.0", "bernoulli:0.5", "permk:4"]
@@ -79,7 +78,7 @@ def test_the_same_as_in_one_process():
         server([w.capacity for w in workers(NetworkWorker)], local_steps=3),
         workers(NetworkWorker),
     )
-    run_here(expected, made, 5)
+    run_in_process(expected, made, 5)
     strategy, result = start(server([w.capacity for w in made], local_steps=3), made, num_rounds=5)
     np.testing.assert_array_equal(strategy.server.x, expected.x)
     model = network()

@@ -8,11 +8,11 @@ import numpy as np
 from flwr.app import ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from mast.exchange import Roster, Server, stride_of
 from mast.federated import MastStrategy
 from mast.federated.arrays import record_of
 from mast.federated.carrying import send
 from mast.federated.theory import guarantee
+from mast.methods.distributed import Roster, Server, stride_of
 from mast_federation.fedavg import CountedFedAvg
 from mast_federation.tasks import task_of
 

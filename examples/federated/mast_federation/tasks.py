@@ -9,8 +9,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 import mast
-from mast.exchange import Coordinates, ProblemWorker, digest_of_run, parse_sketch
 from mast.federated import Client
+from mast.methods.distributed import Coordinates, ProblemWorker, digest_of_run, parse_sketch
 
 CAPACITIES = {
     "linear": ["bernoulli:0.9", "bernoulli:0.5", "permk:2", "permk:4"],
@@ -92,8 +92,7 @@ class Network(Task):
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
-        from mast.exchange.network import capacity_of
-        from mast.exchange.vectors import Layout
+        from mast.nn.nodes import Layout, capacity_of
 
         self.widths = (64, *map(int, str(config["hidden"]).split()), 10)
         self.layout = Layout(self.model())
@@ -130,7 +129,7 @@ class Network(Task):
         """A client: a loss on batches of its own rows, and the accuracy on the test rows."""
         import torch
 
-        from mast.exchange.network import NetworkWorker, Rows, cross_entropy
+        from mast.nn.nodes import NetworkWorker, Rows, cross_entropy
 
         torch.set_num_threads(1)
         batches = Rows(*self.rows(node), batch_size=64)
@@ -147,7 +146,7 @@ class Network(Task):
         """FedAvg's client: gradient steps on the whole model."""
         import torch
 
-        from mast.exchange.network import Rows, cross_entropy
+        from mast.nn.nodes import Rows, cross_entropy
         from mast.randomness import Key
 
         torch.set_num_threads(1)

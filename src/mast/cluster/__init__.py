@@ -4,9 +4,9 @@
 
     torchrun --standalone --nproc-per-node 4 --max-restarts 3 -m mast.cluster train.toml
 
-or from Python ``mast.cluster.run("train.toml", ranks=4)``. The mathematics is `mast.methods.distributed`,
-the messages are `mast.exchange`'s; here they are carried by gloo (or nccl), and a run survives the death
-of any of its processes: torchrun starts all of them again, and they continue from the last checkpoint with
+or from Python ``mast.cluster.run("train.toml", ranks=4)``. The mathematics, the server and
+its messages are `mast.methods.distributed`; here gloo carries them, and a run survives the death of any of
+its processes: torchrun starts all of them again, and they continue from the last checkpoint with
 the same bits. The order of sums is that of the nodes' numbers, whatever rank they are on and whoever
 answers first, so the number of ranks does not matter either.
 

@@ -11,7 +11,7 @@ from mast.cluster.settings import Settings
 from mast.cluster.tasks import Task
 from mast.cluster.wire import Wire, say
 from mast.errors import DataError, MastError
-from mast.exchange import Roster, digest_of_run, fingerprints_of
+from mast.methods.distributed import Roster, digest_of_run, fingerprints_of
 
 
 def token_of(wire: Wire, task: Task, roster: Roster, mine: Sequence[int]) -> tuple[int, dict[str, str]]:

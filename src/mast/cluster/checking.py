@@ -7,7 +7,8 @@ from dataclasses import asdict, replace
 
 from mast.cluster.settings import NodesSettings, Settings
 from mast.errors import ArgumentError, MastError
-from mast.exchange import Roster, parse_capacity, parse_optimizer, parse_sketch
+from mast.methods.distributed import Roster, parse_optimizer, parse_sketch
+from mast.nn.structure.sketches import parse
 
 
 def check_run(settings: Settings) -> None:
@@ -45,7 +46,7 @@ def with_capacities(settings: Settings, ranks: int) -> Settings:
     spelled = nodes.capacities or [str(nodes.capacity)] * count
     for text in dict.fromkeys(spelled):
         try:
-            parse_capacity(text) if settings.network else parse_sketch(text)
+            parse(text) if settings.network else parse_sketch(text)
         except MastError as error:
             key = "capacity" if nodes.capacities is None else f"capacities[{spelled.index(text)}]"
             raise ArgumentError(f"{key} in [nodes]: {error}") from None

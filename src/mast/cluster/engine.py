@@ -18,7 +18,7 @@ from mast.cluster.faults import blamed
 from mast.cluster.tracing import Row
 from mast.cluster.wire import Pool, Wire, rank_of
 from mast.errors import DataError
-from mast.exchange import SIZE, Message, Part, Roster, Server, Worker
+from mast.methods.distributed import SIZE, Message, Part, Roster, Server, Worker
 
 WORTH_A_THREAD = 1 << 18  #: coordinates from which on a helper draws ahead
 END = -1  #: instead of a round's number: there is no other

@@ -15,9 +15,8 @@ from mast.cluster.settings import Settings
 from mast.cluster.tasks import Task, sketches_of, submodel_seed
 from mast.cluster.wire import Wire
 from mast.errors import ArgumentError, DataError, MastError
-from mast.exchange import Capacity, Coordinates, ProblemWorker, Roster, Worker
-from mast.exchange.messages import Values
-from mast.methods.distributed import Facts, guarantee_of
+from mast.methods.distributed import Capacity, Coordinates, Facts, ProblemWorker, Roster, Worker, guarantee_of
+from mast.methods.distributed.messages import Values
 from mast.objectives import LeastSquares, Logistic, NonconvexLogistic
 from mast.objectives.linear import LinearModel
 from mast.problem import Problem

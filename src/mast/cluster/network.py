@@ -22,14 +22,12 @@ from mast.cluster.settings import Settings
 from mast.cluster.tasks import Task, sketches_of, submodel_seed
 from mast.cluster.wire import Wire
 from mast.errors import ArgumentError, DataError, MastError, NoGuaranteeError
-from mast.exchange import Capacity, Roster, Worker
-from mast.exchange.messages import Values
-from mast.exchange.network import LOSSES, Batches, Loss, NetworkWorker, Rows, capacity_of, torch_seeded
-from mast.exchange.spelling import is_structured
-from mast.exchange.units import UnitsPart
-from mast.exchange.vectors import Layout
-from mast.exchange.weights import WeightsPart
+from mast.methods.distributed import Capacity, Roster, Worker
+from mast.methods.distributed.messages import Values
 from mast.nn import recalibrate
+from mast.nn.nodes import Layout, NetworkWorker, Rows, UnitsPart, WeightsPart, capacity_of, torch_seeded
+from mast.nn.nodes.worker import LOSSES, Batches, Loss
+from mast.nn.structure.sketches import Structured
 from mast.nn.torch_private import NormBase
 from mast.randomness import LAYOUT, Key
 from mast.theory import Guarantee
@@ -45,14 +43,13 @@ class NetworkTask(Task):
         self.settings = settings
         error = None
         try:
-            spelled = settings.nodes.capacities or []
-            light = wire.rank > 0 and all(is_structured(spelled[node]) for node in mine)
+            self.sketches = sketches_of(settings)
+            light = wire.rank > 0 and all(isinstance(self.sketches[node], Structured) for node in mine)
             self.model = _model(settings, light and settings.model.shift is None)
             self.layout = Layout(self.model)
             self.shift = self._shift()
-            self.sketches = sketches_of(settings)
             self._capacities: dict[int, Capacity] = {}
-            for node in range(len(spelled)) if wire.rank == 0 else mine:
+            for node in range(len(self.sketches)) if wire.rank == 0 else mine:
                 self.capacity(node)
             self.loss: Loss = _loss(settings)
             self.batches: dict[int, Batches] = {node: _batches(settings, node) for node in mine}
@@ -94,7 +91,7 @@ class NetworkTask(Task):
         """The node's part of the model, its loss and its rows."""
         return NetworkWorker(
             self.capacity(node),
-            self._copy() if not is_structured(self._spelled(node)) else self.model,
+            self.model if isinstance(self.sketches[node], Structured) else self._copy(),
             self.loss,
             self.batches[node],
             shift=self.shift,
@@ -191,9 +188,6 @@ class NetworkTask(Task):
 
     def _copy(self) -> nn.Module:
         return copy.deepcopy(self.model)
-
-    def _spelled(self, node: int) -> str:
-        return (self.settings.nodes.capacities or [])[node]
 
 
 def _together(inputs: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -15,7 +15,7 @@ from mast import files
 from mast.cluster import tracing
 from mast.cluster.progress import size_of
 from mast.errors import DataError
-from mast.exchange.messages import Values
+from mast.methods.distributed.messages import Values
 
 if TYPE_CHECKING:
     import pandas

@@ -19,7 +19,7 @@ from mast.cluster.tasks import Task
 from mast.cluster.training import Rank
 from mast.cluster.wire import LostRankError, Wire, my_nodes, under_torchrun
 from mast.errors import ArgumentError, DataError, MastError
-from mast.exchange import Roster, stride_of
+from mast.methods.distributed import Roster, stride_of
 
 MakeTask = Callable[[Settings, Wire, Sequence[int]], Task]
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from mast.cluster.settings import Settings
-from mast.exchange import Capacity, Roster, Worker, parse_capacity
-from mast.exchange.messages import Values
+from mast.methods.distributed import Capacity, Roster, Worker
+from mast.methods.distributed.messages import Values
+from mast.nn.structure.sketches import parse
 from mast.sketches import Sketch
 from mast.theory import Guarantee
 
@@ -73,7 +74,7 @@ def sketches_of(settings: Settings) -> list[Sketch]:
     made: dict[str, Sketch] = {}
     for text in settings.nodes.capacities or []:
         if text not in made:
-            made[text] = parse_capacity(text)
+            made[text] = parse(text)
     return [made[text] for text in settings.nodes.capacities or []]
 
 

@@ -20,7 +20,7 @@ from mast.cluster.tasks import Task
 from mast.cluster.tracing import Row, Trace
 from mast.cluster.wire import Wire, under_torchrun
 from mast.errors import ArgumentError, CheckpointError, DataError, MastError
-from mast.exchange import Roster, Server, Worker
+from mast.methods.distributed import Roster, Server, Worker
 
 MOMENT = 5.0  # seconds in which another run may yet leave the folder
 

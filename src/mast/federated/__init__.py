@@ -1,8 +1,8 @@
 """Federated training on Flower: every client trains the submodel that it can hold.
 
-The method is `mast.methods.distributed`, the messages and the work of server and clients are those of
-`mast.exchange`; Flower carries them, in simulation (``flwr run``) and between machines (SuperLink and
-SuperNodes) alike. A client is known by its ``partition-id``, because Flower's node ids are random.
+The method, its messages and the work of server and clients are those of `mast.methods.distributed`; Flower
+carries them, in simulation (``flwr run``) and between machines (SuperLink and SuperNodes) alike. A client is
+known by its ``partition-id``, because Flower's node ids are random.
 
 =============================  =============================================================================
 `server_for`                   where to start, and what each client can hold
@@ -27,17 +27,17 @@ except ImportError as error:
 
 from typing import TYPE_CHECKING, Any
 
-from mast.exchange import ProblemWorker
 from mast.federated.clients import Client, client
 from mast.federated.dropouts import Dropouts
 from mast.federated.here import LocalGrid
 from mast.federated.report import Report
 from mast.federated.setting_up import server_for
 from mast.federated.strategy import MastStrategy
+from mast.methods.distributed import ProblemWorker
 
 if TYPE_CHECKING:
-    from mast.exchange.network import NetworkWorker
     from mast.federated.training import TrainingWorker
+    from mast.nn.nodes import NetworkWorker
 
 __all__ = [
     "Client",
@@ -56,7 +56,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Workers of networks, imported when first used: clients of linear models do not wait for torch."""
     if name == "NetworkWorker":
-        from mast.exchange.network import NetworkWorker
+        from mast.nn.nodes import NetworkWorker
 
         return NetworkWorker
     if name == "TrainingWorker":

@@ -10,10 +10,10 @@ from flwr.app import Message as Carried
 from flwr.supercore import log
 
 from mast.errors import ArgumentError, MastError
-from mast.exchange import Message, Server
-from mast.exchange.server import _finite as finite
 from mast.federated.accounts import Accounts
 from mast.federated.records import METRICS, numbers, payload, unpack
+from mast.methods.distributed import Message, Server
+from mast.methods.distributed.server import finite
 
 
 def valid_answers(

@@ -9,8 +9,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from mast.errors import ArgumentError
-from mast.exchange import Server
-from mast.exchange.messages import Values
+from mast.methods.distributed import Server
+from mast.methods.distributed.messages import Values
 
 Shapes = Mapping[str, tuple[int, ...]]  #: of the pieces of x, in their order
 

@@ -1,4 +1,4 @@
-"""The client's side: a ClientApp that answers messages with a worker of `mast.exchange`.
+"""The client's side: a ClientApp that answers messages with a worker of `mast.methods.distributed`.
 
 The user says how the worker of a partition is made; the app makes it once for each run and process,
 checks what comes, lets it train, and sends values back.
@@ -15,9 +15,9 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from mast.errors import ArgumentError, NoGuaranteeError
-from mast.exchange import CoordinatesPart, Part, ProblemWorker, Worker
-from mast.exchange.messages import Values
 from mast.federated.records import CONFIG, METRICS, PARTITION, metric_record, pack, unpack
+from mast.methods.distributed import CoordinatesPart, Part, ProblemWorker, Worker
+from mast.methods.distributed.messages import Values
 from mast.sketches import DiagonalDraw
 
 Evaluate = Callable[[Any], Mapping[str, float]]  #: of a submodel: a vector, or a module
@@ -43,7 +43,7 @@ def client(make: Make, *, mods: list[Any] | None = None) -> ClientApp:
     """A ClientApp whose clients are made by ``make(context)``, once for each run and partition.
 
     >>> import mast, numpy as np
-    >>> from mast.exchange import Coordinates, ProblemWorker, Roster, Server
+    >>> from mast.methods.distributed import Coordinates, ProblemWorker, Roster, Server
     >>> from mast.federated import LocalGrid, MastStrategy
     >>> f = mast.Quadratic([[2.0, 0.0], [0.0, 4.0]], [1.0, 1.0])
     >>> app = client(lambda context: ProblemWorker(mast.Problem(f, mast.RandK(1))))

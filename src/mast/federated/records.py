@@ -13,7 +13,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from mast.errors import DataError
-from mast.exchange import Message
+from mast.methods.distributed import Message
 
 NAME = "mast"  #: of the record, and of the array in it
 CONFIG = "config"  #: of the record with the user's words
@@ -26,7 +26,7 @@ PARTITION = "partition-id"
 def pack(*messages: Message, **others: ConfigRecord | MetricRecord) -> RecordDict:
     """The records that carry messages.
 
-    >>> from mast.exchange import Header, Kind
+    >>> from mast.methods.distributed import Header, Kind
     >>> from mast.randomness import Key
     >>> message = Message.of(Header(Kind.VALUES, 0, Key(seed=7), 3), [1.0, 2.0, 4.0])
     >>> records = pack(message, config=ConfigRecord({"epochs": 2}))
@@ -62,7 +62,7 @@ def _decoded(name: str, array: Array) -> Message:
 def payload(content: RecordDict) -> int:
     """The bytes of the records, as Flower counts them: arrays with their headers, numbers, names.
 
-    >>> from mast.exchange import Header, Kind
+    >>> from mast.methods.distributed import Header, Kind
     >>> from mast.randomness import Key
     >>> payload(pack(Message.of(Header(Kind.VALUES, 0, Key(seed=7), 3), [1.0, 2.0, 4.0])))
     217

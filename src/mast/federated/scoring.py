@@ -10,9 +10,9 @@ from flwr.app import Message as Carried
 from flwr.app import MetricRecord
 from flwr.supercore import log
 
-from mast.exchange import Header, Kind, Message, Server
 from mast.federated.accounts import means_of
 from mast.federated.records import METRICS, metric_record, numbers
+from mast.methods.distributed import Header, Kind, Message, Server
 from mast.randomness import Key, Purpose
 
 

@@ -1,4 +1,4 @@
-"""The server of a federation from a model and a few words: what most users need of `mast.exchange`."""
+"""The server of a federation from a model and a few words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mast.exchange import Capacity, Coordinates, Roster, Server, parse_sketch, stride_of
+from mast.methods.distributed import Capacity, Coordinates, Roster, Server, parse_sketch, stride_of
 from mast.sketches import Sketch
 
 
@@ -31,9 +31,10 @@ def server_for(
     capacities
         One for each partition: text (``neurons:0.25``, ``bernoulli:0.5``), a sketch, or a `Capacity`.
     seed, coupling, participation, participants
-        Who takes part in a round and draws what: `mast.exchange.Roster`.
+        Who takes part in a round and draws what: `mast.methods.distributed.Roster`.
     step_size, **options
-        Those of `mast.exchange.Server`: `optimizer`, `local_steps`, `local_step_size`, `wire`, `run`.
+        Those of `mast.methods.distributed.Server`: `optimizer`, `local_steps`, `local_step_size`, `wire`,
+        `run`.
 
     >>> server = server_for(np.zeros(10), ["bernoulli:0.9", "permk:2"], step_size=0.1)
     >>> server.capacities[1].label
@@ -49,8 +50,7 @@ def server_for(
 def _start(model: Any, capacities: Sequence[Any]) -> tuple[Any, list[Capacity]]:
     """The vector x and every client's capacity."""
     if hasattr(model, "named_parameters"):
-        from mast.exchange.network import capacity_of
-        from mast.exchange.vectors import Layout
+        from mast.nn.nodes import Layout, capacity_of
 
         held = [own if isinstance(own, Capacity) else capacity_of(model, own) for own in capacities]
         return Layout(model).read(model), held

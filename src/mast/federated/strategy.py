@@ -1,7 +1,7 @@
 """The server's side: a strategy of Flower's that gives every client its own submodel.
 
-The mathematics is `mast.exchange.Server`'s. What is added here: who is there, which weights the answers
-get when some are missing, checkpoints, and what all of it cost.
+The mathematics is that of `mast.methods.distributed.Server`. What is added here: who is there, which weights
+the answers get when some are missing, checkpoints, and what all of it cost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from flwr.supercore import log
 from mast import files, locks
 from mast.checks import whole
 from mast.errors import CheckpointError
-from mast.exchange import Server
 from mast.federated.accounts import Accounts
 from mast.federated.answers import longest, valid_answers
 from mast.federated.arrays import checked_shapes, record_of, shapes_of, vector_of
@@ -31,6 +30,7 @@ from mast.federated.records import pack, payload
 from mast.federated.report import Report
 from mast.federated.roll import NoClientsError, RollCall
 from mast.federated.scoring import Scores, submodel
+from mast.methods.distributed import Server
 
 
 class MastStrategy(Strategy):
@@ -42,7 +42,7 @@ class MastStrategy(Strategy):
     Parameters
     ----------
     server
-        The point, the clients' capacities, roster, step size and optimizer: `mast.exchange.Server`.
+        A `mast.methods.distributed.Server`: the point, capacities, roster, step size and optimizer.
     answering
         The probability that an invited client answers, one or one each; "unknown" (weights by the
         share that answered); "always". See `mast.federated.dropouts` for what each makes unbiased.

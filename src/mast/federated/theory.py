@@ -8,11 +8,10 @@ from flwr.app import Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from mast.errors import ArgumentError, NoGuaranteeError
-from mast.exchange import Capacity, Coordinates, Roster
 from mast.federated.carrying import send
 from mast.federated.records import FACTS, METRICS
 from mast.federated.roll import NoClientsError, RollCall
-from mast.methods.distributed import Facts, guarantee_of
+from mast.methods.distributed import Capacity, Coordinates, Facts, Roster, guarantee_of
 from mast.theory import Guarantee
 
 
@@ -51,7 +50,7 @@ def guarantee(
     The same as ``mast.guarantee(nodes, "distributed")`` where all data are in one place.
 
     >>> import mast
-    >>> from mast.exchange import ProblemWorker
+    >>> from mast.methods.distributed import ProblemWorker
     >>> from mast.federated import LocalGrid, client
     >>> problem = mast.Problem(mast.Quadratic([[2.0, 0.0], [0.0, 4.0]], [1.0, 1.0]), mast.RandK(1))
     >>> grid = LocalGrid(client(lambda context: ProblemWorker(problem)), 3)

@@ -20,10 +20,9 @@ from flwr.supercore import log
 from torch import Tensor, nn
 
 from mast.errors import ArgumentError
-from mast.exchange import Capacity, Header, Part, Worker
-from mast.exchange.messages import Values
-from mast.exchange.network import NetworkWorker, torch_seeded
-from mast.exchange.weights import WeightsPart
+from mast.methods.distributed import Capacity, Header, Part, Worker
+from mast.methods.distributed.messages import Values
+from mast.nn.nodes import NetworkWorker, WeightsPart, torch_seeded
 from mast.nn.submodels import recalibrate
 from mast.nn.torch_private import BatchNorm
 from mast.randomness import Key
@@ -42,7 +41,7 @@ class Assignment:
     config: Mapping[str, Any] = field(default_factory=dict)  # of ``strategy.start(train_config=...)``
 
     def key(self, step: int) -> Key:
-        """For what is random in a local step: which rows, for example with `mast.exchange.network.Rows`."""
+        """For what is random in a local step: which rows, for example with `mast.nn.nodes.Rows`."""
         return Key(self.seed, self.round, self.node, step)
 
 
@@ -65,9 +64,9 @@ class TrainingWorker(NetworkWorker):
         ``train(model, assignment)`` trains the model in place; numbers that it returns by name are
         shown by the strategy. torch's generator is seeded by the round and the client while it runs.
     shift, run
-        As for `mast.exchange.network.NetworkWorker`.
+        As for `mast.nn.nodes.NetworkWorker`.
 
-    >>> from mast.exchange import Kind, Message
+    >>> from mast.methods.distributed import Kind, Message
     >>> def train(model, assignment):
     ...     optimizer = torch.optim.SGD(model.parameters(), lr=assignment.step_size)
     ...     loss = (model(torch.ones(1, 2)) ** 2).sum() / 2
@@ -95,7 +94,7 @@ class TrainingWorker(NetworkWorker):
         self.config: Mapping[str, Any] = {}
         self.metrics: dict[str, float] = {}
 
-    def gradients(self, part: Part, values: Values, header: Header, out: Values) -> None:
+    def gradients(self, part: Part, values: Values, header: Header) -> Values:
         """Train, and measure how far the weights went in steps of the message's size."""
         if not header.step_size > 0:
             raise ArgumentError(f"the message names no step size for local steps: {header.step_size}")
@@ -114,7 +113,9 @@ class TrainingWorker(NetworkWorker):
         with torch.no_grad():
             for p, old in zip(trained, before, strict=True):
                 p.grad = (old - p) / header.step_size
+        out = np.empty_like(values)
         self.held.collect(part, module, out)
+        return out
 
 
 @contextmanager

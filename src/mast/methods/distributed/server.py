@@ -1,6 +1,6 @@
-"""The server: the point x, who gets which values, and what is done with the answers.
+"""The server that all engines drive: the point x, who gets which values, and what is done with the answers.
 
-Engines carry the messages. A round is
+A round is
 
     for message in server.messages():   # ascending nodes
         ...                             # bring message.buffer to node message.header.node
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,10 @@ from numpy.typing import NDArray
 from mast import files
 from mast.checks import positive, whole
 from mast.errors import ArgumentError, CheckpointError, DataError
-from mast.exchange.identity import fingerprints_of
-from mast.exchange.messages import Header, Kind, Message, Values
-from mast.exchange.optimizers import Optimizer, parse_optimizer
-from mast.exchange.parts import Capacity, Part, checked_dtype
-from mast.methods.distributed import Roster
+from mast.methods.distributed.messages import VERSION, Header, Kind, Message, Values, checked_dtype
+from mast.methods.distributed.nodes import Capacity, Part, Worker
+from mast.methods.distributed.optimizers import Optimizer, parse_optimizer
+from mast.methods.distributed.roster import Roster
 from mast.randomness import LAYOUT
 
 FORMAT = 1
@@ -63,7 +63,7 @@ class Server:
         What else a checkpoint must agree in, such as a digest of the data: names and values.
 
     >>> import mast
-    >>> from mast.exchange import Coordinates, ProblemWorker, Roster
+    >>> from mast.methods.distributed import Coordinates, ProblemWorker
     >>> problem = mast.Problem(mast.Quadratic([[2.0, 0.0], [0.0, 4.0]], [1.0, 1.0]), mast.RandK(1))
     >>> server = Server(np.zeros(2), [Coordinates(problem.sketch, 2)] * 3, Roster(0, nodes=3), step_size=0.1)
     >>> workers = [ProblemWorker(problem) for _ in range(3)]
@@ -103,12 +103,9 @@ class Server:
         self.wire = self.x.dtype if wire is None else checked_dtype(wire)
         self.run, self.about = run, dict(about or {})
         self.t = 0  #: rounds done
-        self.received: NDArray[np.int64] = np.zeros(
-            len(self.capacities), dtype=np.int64
-        )  #: bytes to each node
-        self.sent: NDArray[np.int64] = np.zeros(len(self.capacities), dtype=np.int64)  #: bytes from each node
+        self.received: NDArray[np.int64] = np.zeros(roster.nodes, dtype=np.int64)  #: bytes to each node
+        self.sent: NDArray[np.int64] = np.zeros(roster.nodes, dtype=np.int64)  #: bytes from each node
         self.diverged = False
-        self._sketches = files.digest(*fingerprints_of(dict(enumerate(self.capacities))).values())
         self._parts: dict[tuple[int, int], Part] = {}  # by round and node: of this round, or the next
         self._weights: tuple[int, dict[int, float]] = (-1, {})
         self._last = -1
@@ -126,6 +123,10 @@ class Server:
                 )
 
     # ---- a round ---------------------------------------------------------------------------
+
+    def go_to(self, t: int, x: Values, step_size: float) -> None:
+        """Be before round t at the point x, which the server then changes, with this step size."""
+        self.t, self.x, self.step_size, self.local_step_size = t, x, step_size, step_size
 
     def header(self, node: int, count: int) -> Header:
         """The header of the message to a node in the present round."""
@@ -184,16 +185,20 @@ class Server:
         answer.expect(self.expected(node))
         self._last = node
         self.sent[node] += answer.size
-        if (answer.values.size < LARGE or self.t % SELDOM == 0) and not _finite(answer.values):
+        if (answer.values.size < LARGE or self.t % SELDOM == 0) and not finite(answer.values):
             self.diverged = True
+        self.add(part, answer.values, weight)
+
+    def add(self, part: Part, values: Values, weight: float) -> None:
+        """The update: x <- x - (g/M) weight * values on the part, or the same into h for an optimizer."""
         M = self.roster.nodes
         with np.errstate(over="ignore", invalid="ignore"):
             if self.optimizer.plain:
-                part.add(self.x, answer.values, -(self.step_size * weight / M))
+                part.add(self.x, values, -(self.step_size * weight / M))
             else:
                 if self._h is None:
                     self._h = np.zeros_like(self.x)
-                part.add(self._h, answer.values, weight / M)
+                part.add(self._h, values, weight / M)
 
     def close(self, *, step: bool = True) -> None:
         """End the round: the optimizer's step. A round without answers does not move x (SGD).
@@ -241,7 +246,7 @@ class Server:
         """All that the rest of the run depends on, as JSON and arrays; between rounds."""
         if self._last >= 0:
             raise CheckpointError(f"round {self.t} is under way: a checkpoint is made between rounds")
-        if not _finite(self.x):
+        if not finite(self.x):
             self.diverged = True
         arrays: dict[str, NDArray[Any]] = {"x": self.x, "received": self.received, "sent": self.sent}
         arrays |= {f"optimizer_{name}": array for name, array in self.optimizer.arrays.items()}
@@ -252,6 +257,11 @@ class Server:
             "diverged": self.diverged,
             "identity": self.identity(),
         }, arrays
+
+    @cached_property
+    def sketches(self) -> str:
+        """A digest of all capacities."""
+        return files.digest(*fingerprints_of(dict(enumerate(self.capacities))).values())
 
     def identity(self) -> dict[str, str]:
         """What must agree for a checkpoint to continue a run, field by field."""
@@ -267,7 +277,7 @@ class Server:
             "step_size": repr(self.step_size),
             "local_steps": f"{self.local_steps} of {self.local_step_size!r}",
             "dtype": f"{self.x.dtype.name}, {self.wire.name} on the wire",
-            "sketches": self._sketches,
+            "sketches": self.sketches,
             "run": f"{self.run:016x}",
         }
 
@@ -311,9 +321,48 @@ class Server:
         return extra
 
 
-def _finite(values: Values) -> bool:
+def finite(values: Values) -> bool:
     """Whether no value is NaN, infinite or beyond all measure; an inner product sees it at once."""
     with np.errstate(over="ignore", invalid="ignore"):
         if math.isfinite(float(values @ values)):
             return True
         return bool(np.abs(values).max(initial=0.0) < min(TOO_LARGE, float(np.finfo(values.dtype).max)))
+
+
+def run_in_process(server: Server, workers: Sequence[Worker], rounds: int) -> None:
+    """Rounds server.t .. rounds-1 without a wire: every message is handed over in memory.
+
+    >>> import mast
+    >>> from mast.methods.distributed import Coordinates, ProblemWorker
+    >>> problem = mast.Problem(mast.Quadratic([[2.0, 0.0], [0.0, 4.0]], [1.0, 1.0]), mast.RandK(1))
+    >>> server = Server(np.zeros(2), [Coordinates(problem.sketch, 2)] * 3, Roster(7, nodes=3), step_size=0.05)
+    >>> run_in_process(server, [ProblemWorker(problem) for _ in range(3)], rounds=20)
+    >>> inside = mast.minimize(mast.Nodes([problem] * 3), "distributed", 20, 0.05, seed=7, trace=20)
+    >>> bool((server.x == inside.x).all())
+    True
+    """
+    if len(workers) != len(server.capacities):
+        raise ArgumentError(f"there are {len(workers)} workers for {len(server.capacities)} nodes")
+    while server.t < rounds and not server.diverged:
+        answers = [workers[message.header.node].answer(message) for message in server.messages()]
+        for answer in answers:
+            server.absorb(answer)
+        server.close()
+
+
+def digest_of_run(*parts: Any) -> int:
+    """64 bits that stand for what server and nodes must share, and for the layout of keys.
+
+    >>> digest_of_run("permk:4", [0.0, 1.0]) == digest_of_run("permk:4", [0.0, 2.0])
+    False
+    """
+    return int(files.digest("exchange", VERSION, LAYOUT, *parts), 16)
+
+
+def fingerprints_of(capacities: Mapping[int, Capacity]) -> dict[int, str]:
+    """A digest of each node's capacity; nodes that share one cost nothing more."""
+    known: dict[int, str] = {}
+    for capacity in capacities.values():
+        if id(capacity) not in known:
+            known[id(capacity)] = capacity.fingerprint()
+    return {node: known[id(capacity)] for node, capacity in capacities.items()}

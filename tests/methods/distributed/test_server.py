@@ -7,7 +7,8 @@ import pytest
 
 import mast
 from mast.errors import ArgumentError, CheckpointError, DataError, StepSizeWarning
-from mast.exchange import (
+from mast.methods import make
+from mast.methods.distributed import (
     Adam,
     Coordinates,
     Message,
@@ -16,16 +17,15 @@ from mast.exchange import (
     Roster,
     Server,
     digest_of_run,
-    parse_capacity,
     parse_optimizer,
     parse_sketch,
-    run_here,
+    run_in_process,
     stride_of,
 )
-from mast.methods import make
+from mast.randomness import Key, normal
 
 D = 12
-SHIFT = mast.randomness.normal(mast.randomness.Key(5), 0, D)
+SHIFT = normal(Key(5), 0, D)
 
 
 def nodes(shift=SHIFT, sketches=None):
@@ -70,7 +70,7 @@ def workers_of(problem, run=0):
 def test_bits_of_the_method(options):
     problem = nodes()
     server = server_of(problem, **options)
-    run_here(server, workers_of(problem), 50)
+    run_in_process(server, workers_of(problem), 50)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StepSizeWarning)
         inside = mast.minimize(problem, "distributed", 50, 0.05, seed=3, trace=50, samples=0, **options)
@@ -84,7 +84,7 @@ def test_bits_with_general_matrices():
     S = [np.eye(D) + 0.5 * np.eye(D, k=1), np.eye(D) - 0.5 * np.eye(D, k=1)]
     problem = nodes(sketches=[mast.Matrices(S), mast.Gaussian(0.2)])
     server = server_of(problem)
-    run_here(server, workers_of(problem), 20)
+    run_in_process(server, workers_of(problem), 20)
     inside = mast.minimize(problem, "distributed", 20, 0.05, seed=3, trace=20, samples=0)
     assert (server.x == inside.x).all()
 
@@ -92,7 +92,7 @@ def test_bits_with_general_matrices():
 def test_a_node_leaves_its_room_as_it_was():
     problem = nodes()
     workers = workers_of(problem)
-    run_here(server_of(problem, local_steps=2), workers, 10)
+    run_in_process(server_of(problem, local_steps=2), workers, 10)
     assert all((worker.room == SHIFT).all() for worker in workers)
 
 
@@ -102,7 +102,7 @@ def test_the_roster_is_the_method_s():
     method = make("distributed", options).bind(problem, 11)
     roster = Roster(11, 4, 4, **options)
     for t in range(200):
-        assert roster.taking_part(t) == method.taking_part(t)
+        assert roster.taking_part(t) == method.server.roster.taking_part(t)
         assert [roster.key(t, i) for i in range(4)] == [method.node_key(t, i) for i in range(4)]
 
 
@@ -124,7 +124,7 @@ def test_mean_of_the_aggregated_gradient(options):
     drawn = np.empty((5000, d))
     for t in range(len(drawn)):
         server.x[...] = x0
-        run_here(server, workers, t + 1)
+        run_in_process(server, workers, t + 1)
         drawn[t] = x0 - server.x
     error = drawn.std(axis=0) / np.sqrt(len(drawn))
     assert (np.abs(drawn.mean(axis=0) - gradient) <= 5 * error).all()
@@ -140,7 +140,7 @@ def test_who_takes_part_is_asked_once_a_round(monkeypatch):
     server, workers, asked = server_of(problem, participation=0.5), workers_of(problem), []
     plain = Roster.taking_part
     monkeypatch.setattr(Roster, "taking_part", lambda self, t: asked.append(t) or plain(self, t))
-    run_here(server, workers, 3)
+    run_in_process(server, workers, 3)
     assert asked == [0, 1, 2]
 
 
@@ -157,7 +157,7 @@ def test_what_is_aggregated_is_the_formula():
             S = p.sketch.sample(D, server.roster.key(t, i)).matrix()
             assert weight == 1 / options["participation"][i]
             expected += weight / 4 * S.T @ p.objective.gradient(SHIFT + S @ (x0 - SHIFT))
-        run_here(server, workers, t + 1)
+        run_in_process(server, workers, t + 1)
         np.testing.assert_allclose(x0 - server.x, expected, rtol=1e-12, atol=1e-13)
 
 
@@ -176,25 +176,52 @@ def test_optimizers_are_torch_s(optimizer):
     for t in range(30):
         before = x.detach().numpy().copy()
         plain.x[...] = before
-        run_here(plain, workers_of(problem), t + 1)
+        run_in_process(plain, workers_of(problem), t + 1)
         x.grad = torch.from_numpy(before - plain.x)
         theirs.step()
-        run_here(server, workers_of(problem), t + 1)
+        run_in_process(server, workers_of(problem), t + 1)
     np.testing.assert_allclose(server.x, x.detach().numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_compiled_optimizers(dtype):
+    """Momentum and Adam as their formulas are written with vectors."""
+    tolerance = 8 * np.finfo(dtype).eps
+    x = normal(Key(1), 0, 500).astype(dtype)
+    ours, theirs, m, s = x.copy(), x.copy(), np.zeros_like(x), np.zeros_like(x)
+    adam = Adam(0.8, 0.95, 1e-6)
+    adam.start(ours)
+    for t in range(4):
+        h = normal(Key(2, t), 0, 500).astype(dtype)
+        adam.step(ours, h.copy(), 0.1, t)
+        m = dtype(0.8) * m + dtype(1 - 0.8) * h
+        s = dtype(0.95) * s + dtype(1 - 0.95) * h**2
+        root = np.sqrt(s) / dtype(np.sqrt(1 - 0.95 ** (t + 1))) + dtype(1e-6)
+        theirs -= dtype(0.1 / (1 - 0.8 ** (t + 1))) * m / root
+        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+    ours, theirs, m = x.copy(), x.copy(), np.zeros_like(x)
+    heavy = Momentum(0.7)
+    heavy.start(ours)
+    for t in range(4):
+        h = normal(Key(3, t), 0, 500).astype(dtype)
+        heavy.step(ours, h.copy(), 0.1, t)
+        m = dtype(0.7) * m + h
+        theirs -= dtype(0.1) * m
+        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 def test_a_checkpoint_continues_with_the_same_bits(tmp_path, optimizer):
     problem = nodes()
     whole = server_of(problem, optimizer=optimizer, participation=0.5)
-    run_here(whole, workers_of(problem), 30)
+    run_in_process(whole, workers_of(problem), 30)
     first = server_of(problem, optimizer=optimizer, participation=0.5)
-    run_here(first, workers_of(problem), 13)
+    run_in_process(first, workers_of(problem), 13)
     first.save(tmp_path / "at13", {"seconds": 1.5})
     second = server_of(problem, optimizer=optimizer, participation=0.5)
     assert second.load(tmp_path / "at13") == {"seconds": 1.5}
     assert second.t == 13
-    run_here(second, workers_of(problem), 30)
+    run_in_process(second, workers_of(problem), 30)
     assert (second.x == whole.x).all()
     assert (second.received == whole.received).all()
     assert server_of(problem).load(tmp_path / "nothing") is None
@@ -233,7 +260,7 @@ def test_sketches_that_look_alike_are_told_apart(tmp_path):
 def test_draws_made_ahead_change_nothing():
     problem = nodes()
     plain, ahead = server_of(problem, participation=0.5), server_of(problem, participation=0.5)
-    run_here(plain, workers_of(problem), 20)
+    run_in_process(plain, workers_of(problem), 20)
     workers = workers_of(problem)
     for t in range(20):
         answers = [workers[m.header.node].answer(m, ahead.part(m.header.node)) for m in ahead.messages()]
@@ -249,8 +276,8 @@ def test_float32_on_the_wire():
     problem = nodes()
     narrow = server_of(problem, wire="float32")
     wide = server_of(problem)
-    run_here(narrow, workers_of(problem), 20)
-    run_here(wide, workers_of(problem), 20)
+    run_in_process(narrow, workers_of(problem), 20)
+    run_in_process(wide, workers_of(problem), 20)
     assert 0 < np.abs(narrow.x - wide.x).max() < 1e-5
     values = 80 * 64  # bytes of the 80 headers
     assert 2 * (narrow.received.sum() - values) == wide.received.sum() - values
@@ -372,10 +399,10 @@ def test_arguments(options, said):
 
 
 def test_spelling():
-    assert repr(parse_capacity("bernoulli:.9")) == repr(mast.Bernoulli(0.9))
+    assert repr(parse_sketch("bernoulli:.9")) == repr(mast.Bernoulli(0.9))
     with pytest.raises(ArgumentError, match="whole units"):
         parse_sketch("neurons:.5")
     with pytest.raises(ArgumentError, match="spelled as text"):
-        parse_capacity(0.5)
+        parse_sketch(0.5)
     assert isinstance(parse_optimizer("momentum"), Momentum)
     assert parse_optimizer(Adam(0.5)).label == "adam:0.5:0.999:1e-08"

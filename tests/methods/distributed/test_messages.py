@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mast.errors import ArgumentError, DataError
-from mast.exchange import SIZE, Header, Kind, Message
+from mast.methods.distributed import SIZE, Header, Kind, Message
 from mast.randomness import Key
 
 HEADER = Header(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mast.errors import ArgumentError
-from mast.exchange.messages import Values
+from mast.methods.distributed.messages import Values
 
 
 class Layout:

@@ -1,4 +1,4 @@
-"""Positions of kept weights, gathering and placing at them, and the server's optimizers, compiled.
+"""Positions of kept weights, gathering and placing at them, compiled.
 
 One pass each, without masks, wide indices or temporary vectors.
 Each has a readable twin in NumPy, and a test compares them.
@@ -14,7 +14,7 @@ from numba import njit, uint64
 from mast.randomness.kernels import block, derive
 from mast.sketches.kept_kernels import add, gather
 
-__all__ = ["ROOM", "adam", "add", "gather", "gather_scaled", "kept_positions", "momentum", "place_scaled"]
+__all__ = ["ROOM", "add", "gather", "gather_scaled", "kept_positions", "place_scaled"]
 
 _PIECE = 1024  # coordinates whose mask is made at once, a multiple of 8
 ROOM = 8  #: entries that `kept_positions` needs beyond the last position
@@ -70,20 +70,3 @@ def place_scaled(y: Any, positions: Any, scale: Any, values: Any) -> None:
     """y[positions] = scale * values."""
     for k in range(positions.size):
         y[positions[k]] = scale * values[k]
-
-
-@njit(cache=True, nogil=True)
-def momentum(x: Any, h: Any, m: Any, beta: Any, rate: Any) -> None:
-    """m = beta m + h, x -= rate m, in one pass."""
-    for i in range(x.size):
-        m[i] = beta * m[i] + h[i]
-        x[i] -= rate * m[i]
-
-
-@njit(cache=True, nogil=True)
-def adam(x: Any, h: Any, m: Any, s: Any, betas: Any, rests: Any, root: Any, tiny: Any, rate: Any) -> None:
-    """The moments m and s of h, and x -= rate m / (sqrt(s) / root + tiny), in one pass."""
-    for i in range(x.size):
-        m[i] = betas[0] * m[i] + rests[0] * h[i]
-        s[i] = betas[1] * s[i] + rests[1] * (h[i] * h[i])
-        x[i] -= rate * (m[i] / (np.sqrt(s[i]) / root + tiny))

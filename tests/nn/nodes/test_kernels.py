@@ -9,9 +9,8 @@ from torch import nn  # noqa: E402
 
 import mast  # noqa: E402
 from mast import randomness  # noqa: E402
-from mast.exchange import kernels  # noqa: E402
-from mast.exchange.network import capacity_of  # noqa: E402
 from mast.nn.drawing import drawing_of  # noqa: E402
+from mast.nn.nodes import capacity_of, kernels  # noqa: E402
 from mast.randomness import Key, Purpose  # noqa: E402
 
 
@@ -49,35 +48,6 @@ def test_gather_and_add(dtype):
     y[positions] += dtype(0.7) * values
     kernels.add(expected, positions, values, dtype(0.7))
     np.testing.assert_allclose(expected, y, rtol=4 * np.finfo(dtype).eps)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_optimizers(dtype):
-    """Momentum and Adam as their formulas are written with vectors."""
-    from mast.exchange import Adam, Momentum
-
-    tolerance = 8 * np.finfo(dtype).eps
-    x = randomness.normal(Key(1), 0, 500).astype(dtype)
-    ours, theirs, m, s = x.copy(), x.copy(), np.zeros_like(x), np.zeros_like(x)
-    adam = Adam(0.8, 0.95, 1e-6)
-    adam.start(ours)
-    for t in range(4):
-        h = randomness.normal(Key(2, t), 0, 500).astype(dtype)
-        adam.step(ours, h.copy(), 0.1, t)
-        m = dtype(0.8) * m + dtype(1 - 0.8) * h
-        s = dtype(0.95) * s + dtype(1 - 0.95) * h**2
-        root = np.sqrt(s) / dtype(np.sqrt(1 - 0.95 ** (t + 1))) + dtype(1e-6)
-        theirs -= dtype(0.1 / (1 - 0.8 ** (t + 1))) * m / root
-        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
-    ours, theirs, m = x.copy(), x.copy(), np.zeros_like(x)
-    heavy = Momentum(0.7)
-    heavy.start(ours)
-    for t in range(4):
-        h = randomness.normal(Key(3, t), 0, 500).astype(dtype)
-        heavy.step(ours, h.copy(), 0.1, t)
-        m = dtype(0.7) * m + h
-        theirs -= dtype(0.1) * m
-        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
 
 
 def test_parts_are_what_the_drawing_says():

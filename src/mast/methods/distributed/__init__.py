@@ -1,8 +1,7 @@
-"""The message form and the work of server and nodes, which every engine shares.
+"""Distributed DSGD (Algorithm 2), written once for all engines: every node trains the part that it can hold.
 
-Engines are: one process (`run_here`), torchrun (`mast.cluster`), Flower (`mast.federated`).
-
-The method is `mast.methods.distributed`; an engine only carries messages. The model is one vector x:
+Engines are: one process (``mast.minimize(nodes, "distributed")``), torchrun (`mast.cluster`) and Flower
+(`mast.federated`). All of them drive one `Server` and carry its messages. The model is one vector x:
 
 1. The server makes one message for each node that takes part in the round: ``server.messages()``. It
    holds the key of the node's draw and the values of x that the draw keeps, never indices.
@@ -15,32 +14,35 @@ The method is `mast.methods.distributed`; an engine only carries messages. The m
 ``message.buffer`` is a contiguous uint8 array with header and values: send it as it is, and
 ``Message.decode(what_came)`` on the other side, which refuses cut, foreign or mixed-up messages. Counts
 of bytes by node are in ``server.received`` (to nodes) and ``server.sent``. ``server.save(path, extra)``
-and ``server.load(path)`` are the atomic checkpoint, ``server.t`` the round that comes next.
+and ``server.load(path)`` are the atomic checkpoint, ``server.t`` is the round that comes next.
 
 =================================  =====================================================================
-`Message`, `Header`, `Kind`        the wire format, 64 bytes and the values
+`Distributed`                      the method that `mast.minimize` runs
+`Server`                           x, optimizer, weights, bytes, checkpoints
 `Roster`                           who takes part in a round, with which weight and which key
+`Message`, `Header`, `Kind`        the wire format, 64 bytes and the values
 `Capacity`, `Part`                 what a node can hold; what one draw keeps: `gather` and `add` on x
 `Worker`                           a node: `answer(message) -> message`
 `Coordinates`, `ProblemWorker`     both for linear models (any `mast.Problem`)
-`mast.exchange.network`            both for networks (torch): `capacity_of`, `NetworkWorker`, `Layout`, `Rows`
-`Server`                           x, optimizer, weights, bytes, checkpoints
-`run_here`                         the engine without a wire
-`parse_capacity`                   ``bernoulli:0.9``, ``permk:4``, ``neurons:0.25``
-`parse_optimizer`                  ``sgd``, ``momentum:0.9``, ``adam``
-`digest_of_run`, `stride_of`       what server and nodes must share; how far apart nodes draw independently
+`mast.nn.nodes`                    both for networks (torch): `capacity_of`, `NetworkWorker`, `Layout`, `Rows`
+`run_in_process`                   rounds of messages without a wire
 =================================  =====================================================================
 """
 
-from mast.exchange.here import run_here
-from mast.exchange.identity import digest_of_run, fingerprints_of, stride_of
-from mast.exchange.linear import ProblemWorker
-from mast.exchange.messages import SIZE, VERSION, Header, Kind, Message
-from mast.exchange.optimizers import SGD, Adam, Momentum, Optimizer, parse_optimizer
-from mast.exchange.parts import Capacity, Coordinates, CoordinatesPart, Part, Worker
-from mast.exchange.server import Server
-from mast.exchange.spelling import parse_capacity, parse_sketch
-from mast.methods.distributed import Roster
+from mast.methods.distributed.messages import SIZE, VERSION, Header, Kind, Message
+from mast.methods.distributed.method import Distributed, Facts, guarantee_of
+from mast.methods.distributed.nodes import (
+    Capacity,
+    Coordinates,
+    CoordinatesPart,
+    Part,
+    ProblemWorker,
+    Worker,
+    parse_sketch,
+)
+from mast.methods.distributed.optimizers import SGD, Adam, Momentum, Optimizer, parse_optimizer
+from mast.methods.distributed.roster import Roster, stride_of
+from mast.methods.distributed.server import Server, digest_of_run, fingerprints_of, run_in_process
 
 __all__ = [
     "SGD",
@@ -50,6 +52,8 @@ __all__ = [
     "Capacity",
     "Coordinates",
     "CoordinatesPart",
+    "Distributed",
+    "Facts",
     "Header",
     "Kind",
     "Message",
@@ -62,9 +66,9 @@ __all__ = [
     "Worker",
     "digest_of_run",
     "fingerprints_of",
-    "parse_capacity",
+    "guarantee_of",
     "parse_optimizer",
     "parse_sketch",
-    "run_here",
+    "run_in_process",
     "stride_of",
 ]

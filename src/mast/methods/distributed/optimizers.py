@@ -15,7 +15,7 @@ import numpy as np
 
 from mast.checks import number, positive
 from mast.errors import ArgumentError
-from mast.exchange.messages import Values
+from mast.methods.distributed.messages import Values
 
 EXAMPLES = "sgd, momentum, momentum:0.9, adam, adam:0.9:0.999"
 
@@ -83,7 +83,7 @@ class Momentum(Optimizer):
 
     def step(self, x: Values, h: Values, step_size: float, t: int) -> None:
         """One step."""
-        from mast.exchange import kernels
+        from mast.methods.distributed import kernels
 
         kind = x.dtype.type
         kernels.momentum(x, h, self.arrays["m"], kind(self.beta), kind(step_size))
@@ -118,20 +118,19 @@ class Adam(Optimizer):
 
     def step(self, x: Values, h: Values, step_size: float, t: int) -> None:
         """One step."""
-        from mast.exchange import kernels
+        from mast.methods.distributed import kernels
 
         kind = x.dtype.type
-        kernels.adam(
-            x,
-            h,
-            self.arrays["m"],
-            self.arrays["s"],
-            (kind(self.beta1), kind(self.beta2)),
-            (kind(1 - self.beta1), kind(1 - self.beta2)),
+        numbers = kernels.AdamNumbers(
+            kind(self.beta1),
+            kind(self.beta2),
+            kind(1 - self.beta1),
+            kind(1 - self.beta2),
             kind(math.sqrt(1 - self.beta2 ** (t + 1))),
             kind(self.epsilon),
             kind(step_size / (1 - self.beta1 ** (t + 1))),
         )
+        kernels.adam(x, h, self.arrays["m"], self.arrays["s"], numbers)
 
     @property
     def label(self) -> str:

@@ -18,14 +18,11 @@ from torch.nn import functional
 
 from mast import randomness
 from mast.errors import ArgumentError
-from mast.exchange.messages import Header, Values
-from mast.exchange.parts import Capacity, Part, Worker
-from mast.exchange.spelling import parse_capacity
-from mast.exchange.units import Units, UnitsPart
-from mast.exchange.vectors import Layout
-from mast.exchange.weights import Weights, WeightsPart
-from mast.methods.distributed import local_sum
-from mast.nn.structure.sketches import Structured
+from mast.methods.distributed.messages import Header, Values
+from mast.methods.distributed.nodes import Capacity, Worker, local_sum
+from mast.nn.nodes.capacities import Units, UnitsPart, Weights, WeightsPart
+from mast.nn.nodes.layout import Layout
+from mast.nn.structure.sketches import Structured, parse
 from mast.randomness import Key, Purpose
 from mast.sketches import Sketch
 
@@ -104,8 +101,8 @@ class NetworkWorker(Worker):
         else:
             raise ArgumentError(f"a network has no nodes with the capacity {capacity.label}")
 
-    def gradients(self, part: Part, values: Values, header: Header, out: Values) -> None:
-        """Local steps of x <- x - g S'grad f(v + S(x - v)) on the kept values; `out` gets their sum."""
+    def gradients(self, part: Any, values: Values, header: Header) -> Values:
+        """Local steps of x <- x - g S'grad f(v + S(x - v)) on the kept values; their sum."""
         memory = np.empty_like(values)
 
         def gradient(held: Values, step: int) -> Values:
@@ -116,7 +113,8 @@ class NetworkWorker(Worker):
             self.held.collect(part, module, memory)
             return memory
 
-        out[...] = local_sum(values, gradient, header.step_size, header.local_steps)
+        total: Values = local_sum(values, gradient, header.step_size, header.local_steps)
+        return total
 
 
 class Held(ABC):
@@ -174,7 +172,7 @@ def capacity_of(model: nn.Module, text: Any, **options: Any) -> Capacity:
     >>> [capacity_of(model, text).part(Key(0)).count for text in ("neurons:.25", "identity")]
     [28, 106]
     """
-    sketch = parse_capacity(text) if isinstance(text, str) else text
+    sketch = parse(text) if isinstance(text, str) else text
     if isinstance(sketch, Structured):
         return Units(model, sketch, **options)
     return Weights(model, sketch, **options)

@@ -12,8 +12,8 @@ from torch import nn  # noqa: E402
 
 import mast  # noqa: E402
 from mast.errors import ArgumentError  # noqa: E402
-from mast.exchange import Roster, Server, run_here, stride_of  # noqa: E402
-from mast.exchange.network import (  # noqa: E402
+from mast.methods.distributed import Coordinates, Roster, Server, run_in_process, stride_of  # noqa: E402
+from mast.nn.nodes import (  # noqa: E402
     Layout,
     NetworkWorker,
     Rows,
@@ -179,7 +179,7 @@ def test_mean_of_the_aggregated_gradient():
     drawn = []
     for seed in range(2000):
         server = Server(x, capacities, Roster(seed, 3, 1, "independent", [1.0, 0.5, 0.75]), step_size=1.0)
-        run_here(server, workers, 1)
+        run_in_process(server, workers, 1)
         drawn.append(x - server.x)
     drawn = np.array(drawn)
     error = drawn.std(axis=0) / np.sqrt(len(drawn))
@@ -193,7 +193,7 @@ def test_dropout_inside_the_model_is_keyed():
     ends = []
     for _ in range(2):
         server = Server(x, [capacity] * 2, Roster(0, 2), step_size=0.1, local_steps=2)
-        run_here(server, workers_of(model, [capacity] * 2, batch_size=3), 5)
+        run_in_process(server, workers_of(model, [capacity] * 2, batch_size=3), 5)
         ends.append(server.x)
         torch.randn(3)  # torch's own generator has moved on
     assert (ends[0] == ends[1]).all()
@@ -270,7 +270,7 @@ def test_arguments():
         NetworkWorker(units, model, cross_entropy, Rows(INPUTS, TARGETS), shift=np.zeros(units.dim))
     with pytest.raises(ArgumentError, match="contiguous"):
         Layout(model).tensors(np.zeros(3))
-    vectors = mast.exchange.Coordinates(mast.RandK(2), 5)
+    vectors = Coordinates(mast.RandK(2), 5)
     with pytest.raises(ArgumentError, match="no nodes with the capacity"):
         NetworkWorker(vectors, model, cross_entropy, Rows(INPUTS, TARGETS))
     assert stride_of([units, capacity_of(model, "permk:4")]) == 4

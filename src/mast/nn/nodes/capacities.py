@@ -1,4 +1,4 @@
-"""Sketches of a network's single weights, as capacities: the draws of `mast.nn.sparsify`. Needs torch."""
+"""What a node can hold of a network: single weights as in `mast.nn.sparsify`, or a smaller dense model."""
 
 from __future__ import annotations
 
@@ -12,14 +12,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mast.exchange.messages import Values
-from mast.exchange.parts import Capacity, Part
-from mast.exchange.vectors import Layout
+from mast.methods.distributed.messages import Values
+from mast.methods.distributed.nodes import Capacity, Part
 from mast.nn.drawing import PerWeight, _bernoulli, drawing_of
 from mast.nn.factors import Kept, compiled, numbers
+from mast.nn.nodes.layout import Layout
+from mast.nn.structure.cuts import Cut
+from mast.nn.structure.sketches import Structured
+from mast.nn.structure.structures import structure_of
 from mast.nn.weights import Where, choose
 from mast.randomness import Key, Purpose
 from mast.sketches import Bernoulli, Sketch
+
+_WORTH_KEEPING = 1 << 14  # positions
+_ON_CPU = torch.empty(0, dtype=torch.float64)
+
+
+# ---- single weights ------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -45,14 +54,16 @@ class WeightsPart(Part):
         self._rooms = rooms  # memory that the capacity lends to one part after the other
         self.count = self.pieces[-1].values.stop
 
-    def gather(self, x: Values, out: Values) -> None:
+    def gather(self, x: Values, out: Values | None = None) -> Values:
         """Copy whole parameters, pick from the others."""
+        out = np.empty(self.count, dtype=x.dtype) if out is None else out
         for piece in self.pieces:
             own, target = piece.of(x), out[piece.values]
             if piece.kept is None:
                 target[...] = own
             else:
                 _kernels().gather(own, piece.kept, target)
+        return out
 
     def add(self, x: Values, values: Values, factor: float) -> None:
         """x += factor * values."""
@@ -118,7 +129,7 @@ def _filled(piece: Piece, x: Values, scale: Values, shift: Values | None) -> Val
 
 def _kernels() -> ModuleType:
     """The compiled half, imported when first needed."""
-    from mast.exchange import kernels
+    from mast.nn.nodes import kernels
 
     return kernels
 
@@ -195,5 +206,100 @@ class Weights(Capacity):
         return np.empty(size, dtype=kind)
 
 
-_WORTH_KEEPING = 1 << 14  # positions
-_ON_CPU = torch.empty(0, dtype=torch.float64)
+# ---- whole units ---------------------------------------------------------------------------------------
+
+
+class UnitsPart(Part):
+    """The slices that a draw leaves of the trainable parameters, in the order of `mast.nn.structure.Cut`."""
+
+    def __init__(self, capacity: Units, cut: Cut) -> None:
+        self.capacity, self.cut = capacity, cut
+        slices = capacity.layout.slices
+        self.pieces = [piece for piece in cut.parts if piece.name in slices]
+        self.whole = len(self.pieces) == len(cut.parts)  # no parameter is frozen
+        self.count = sum(piece.slice.count for piece in self.pieces)
+
+    def gather(self, x: Values, out: Values | None = None) -> Values:
+        """Rows and columns, copied one after the other."""
+        out = np.empty(self.count, dtype=x.dtype) if out is None else out
+        tensors = self.capacity.tensors(x)
+        target, at = torch.from_numpy(out), 0
+        for piece in self.pieces:
+            own = target[at : at + piece.slice.count].view(piece.slice.shape)
+            piece.slice.take(tensors[piece.name], own)
+            at += piece.slice.count
+        return out
+
+    def add(self, x: Values, values: Values, factor: float) -> None:
+        """x += factor * values on the kept rows and columns."""
+        tensors = self.capacity.tensors(x)
+        source, at = torch.from_numpy(values if values.flags.writeable else values.copy()), 0
+        for piece in self.pieces:
+            own = source[at : at + piece.slice.count].view(piece.slice.shape)
+            piece.slice.add(tensors[piece.name], own, factor)
+            at += piece.slice.count
+
+    # ---- the node's side -------------------------------------------------------------------
+
+    def module(self, values: Values, frozen: Mapping[str, Tensor]) -> nn.Module:
+        """The small model in training mode, with the weights S x; frozen parameters are the node's own."""
+        sent = torch.from_numpy(values)
+        if self.whole:
+            return self.cut.module(sent)
+        full, at = sent.new_empty(self.cut.count), 0
+        for piece in self.cut.parts:
+            own = piece.of(full)
+            if piece.name in frozen:
+                piece.slice.take(frozen[piece.name].to(full), own)
+            else:
+                own.copy_(sent[at : at + piece.slice.count].view(piece.slice.shape))
+                at += piece.slice.count
+        return self.cut.module(full)
+
+    def collect(self, module: nn.Module, out: Values) -> None:
+        """S' times the small model's gradients, without those of frozen parameters."""
+        gradient = self.cut.gradient(module)
+        if self.whole:
+            torch.from_numpy(out).copy_(gradient)
+            return
+        kept = [gradient[piece.start : piece.stop] for piece in self.pieces]
+        torch.from_numpy(out).copy_(torch.cat(kept))
+
+
+class Units(Capacity):
+    """A sketch of whole units of a model (`mast.nn.Neurons`, `mast.nn.Layers`); values are not needed.
+
+    A node of this capacity needs the model's skeleton only: it may be on the meta device.
+
+    >>> import mast
+    >>> model = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> Units(model, mast.nn.Neurons(mast.RandK(2))).part(Key(0)).count  # 2 x 10 + 2, and 2 x 2 + 2
+    28
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sketch: Structured,
+        *,
+        where: Where | None = None,
+        keep: Mapping[str, float] | None = None,
+    ) -> None:
+        self.layout = Layout(model)
+        self.dim = self.layout.dim
+        self.structure = structure_of(model, sketch, keep, where)
+        self.drawing = self.structure.drawing(sketch)
+        self.stride = sketch.stride
+        self.label = repr(sketch).strip("<>")
+        self._views: tuple[Any, dict[str, Tensor]] = (None, {})
+
+    def part(self, key: Key) -> UnitsPart:
+        """The slices that the draw leaves."""
+        return UnitsPart(self, self.structure.cut(self.drawing.draw(key)))
+
+    def tensors(self, x: Values) -> dict[str, Tensor]:
+        """The pieces of x as tensors, remembered for the vector that was asked for last."""
+        address = (x.__array_interface__["data"][0], x.dtype)
+        if self._views[0] != address:
+            self._views = (address, self.layout.tensors(x))
+        return self._views[1]

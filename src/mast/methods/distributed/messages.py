@@ -201,6 +201,13 @@ def code_of(dtype: Any) -> int:
         raise ArgumentError(f"values travel as float32 or float64, not as {dtype}") from None
 
 
+def checked_dtype(dtype: Any) -> np.dtype[Any]:
+    """A dtype that can travel."""
+    code_of(dtype)
+    checked: np.dtype[Any] = np.dtype(dtype)
+    return checked
+
+
 def _difference(name: str, here: Any, there: Any, header: Header) -> str:
     where = f"the message of node {header.node} in round {header.round}"
     if name == "run":

@@ -1,0 +1,185 @@
+"""Distributed DSGD (Algorithm 2): every node trains the part of the model it can hold. Theorems 5, 15 and 16.
+
+Here the server and the nodes work in one process, with nothing between them:
+
+- the server sends node i its key and the values of x that S_i keeps;
+- the node answers with the values of its gradient there, summed over local steps;
+- the server averages, in the order of the nodes: x <- x - (g/M) sum_i weight_i answer_i.
+
+Indices never travel: both sides make them from the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from mast import theory
+from mast.arrays import Array
+from mast.methods.base import Method, State
+from mast.methods.constants import gap_of, regime_of
+from mast.methods.distributed.nodes import ProblemWorker
+from mast.methods.distributed.roster import Roster, stride_of
+from mast.methods.distributed.server import Server
+from mast.problem import AbstractProblem, Nodes, Problem
+from mast.randomness import Key
+from mast.sketches import Draw, Sketch
+
+
+@dataclass
+class Rounds(State):
+    """The point, and the bytes of values that each node received and sent."""
+
+    received: Any = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    sent: Any = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+
+@dataclass
+class Distributed(Method):
+    """x <- x - (g/M) sum_i S_i' grad f_i(v + S_i(x - v)), each node with its own f_i and sketch.
+
+    Parameters
+    ----------
+    coupling
+        "independent": the nodes' sketches are independent, whatever they are. "disjoint": node i
+        gets the draw with node=i, so that Perm-K nodes of one group train disjoint parts.
+    participation
+        The probability that a node takes part in a round (its answer then weighs 1/probability),
+        one for all or one per node.
+    participants
+        Instead of that: how many of the nodes take part, chosen uniformly.
+    local_steps
+        Gradient steps a node takes in a round. Above 1 there is no statement.
+    """
+
+    name: ClassVar[str] = "distributed"
+    coupling: str = "independent"
+    participation: Any = 1.0
+    participants: int | None = None
+    local_steps: int = 1
+
+    def bind(self, problem: AbstractProblem, seed: int) -> Self:
+        """A single problem counts as one node."""
+        return super().bind(Nodes([problem]) if isinstance(problem, Problem) else problem, seed)
+
+    def prepare(self) -> None:
+        """Check the options; the nodes share their memory, because they work one after the other."""
+        room = self.problem.shift.copy()
+        self.workers = [ProblemWorker(p, room=room) for p in self.problem.problems]
+        self._server = self._made_server()
+
+    @property
+    def server(self) -> Server:
+        """The server, for the seed that the method has now."""
+        if self._server.roster.seed != self.seed:
+            self._server = self._made_server()
+        return self._server
+
+    def _made_server(self) -> Server:
+        capacities = [worker.capacity for worker in self.workers]
+        stride = stride_of(capacities)
+        roster = Roster(
+            self.seed, len(capacities), stride, self.coupling, self.participation, self.participants
+        )
+        start = np.zeros(self.problem.dim)
+        return Server(start, capacities, roster, step_size=1.0, local_steps=self.local_steps)
+
+    def start(self, x0: Array) -> Rounds:
+        """Nothing is sent yet."""
+        nodes = len(self.workers)
+        return Rounds(x0.copy(), received=np.zeros(nodes, np.int64), sent=np.zeros(nodes, np.int64))
+
+    def node_key(self, t: int, i: int) -> Key:
+        """The key of node i's draw in round t."""
+        return self.server.roster.key(t, i)
+
+    def node_draw(self, t: int, i: int) -> Draw:
+        """The sketch of node i in round t."""
+        problem = self.problem.problems[i]
+        return problem.sketch.sample(problem.dim, self.node_key(t, i))
+
+    def step(self, state: Rounds, t: int, step_size: float) -> None:
+        """One round."""
+        server = self.server
+        server.go_to(t, state.x, step_size)
+        x = state.x.copy()  # the model of this round; answers are applied to state.x, in the order of nodes
+        for i, weight in server.weights().items():
+            worker = self.workers[i]
+            part = worker.capacity.part(server.roster.key(t, i))
+            values = part.gather(x)
+            answer = worker.gradients(part, values, server.header(i, part.count))
+            server.add(part, answer, weight)
+            state.received[i] += values.nbytes
+            state.sent[i] += answer.nbytes
+            state.bytes += values.nbytes + answer.nbytes
+            state.gradients += worker.problem.objective.terms * server.local_steps
+        server.close()
+
+    def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:
+        """Theorem 15, 16 or 5, as sharp as the coupling allows."""
+        problems, gap = self.problem.problems, gap_of(self.problem, effort)
+        facts = [
+            Facts(p.objective.smoothness, p.objective.strong_convexity, bool(p.objective.convex))
+            for p in problems
+        ]
+        sketches = [p.sketch for p in problems]
+        regime = regime_of(self.problem, regime)
+        return gap.mark(
+            guarantee_of(
+                sketches, self.problem.dim, facts, self.server.roster, self.local_steps, regime, gap.value
+            )
+        )
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What theory needs to know of a node's objective: the node can say it without showing its data."""
+
+    L_f: float
+    mu_f: float
+    convex: bool
+
+
+def guarantee_of(
+    sketches: Sequence[Sketch],
+    dim: int,
+    facts: Sequence[Facts],
+    roster: Roster,
+    local_steps: int = 1,
+    regime: str | None = None,
+    gap: float | None = None,
+) -> theory.Guarantee:
+    """The statement about nodes with these sketches and facts; the strongest regime that holds if None."""
+    constants = [sketch.constants(dim) for sketch in sketches]
+    if regime is None:
+        mu = sum(f.mu_f * c.mu_D for f, c in zip(facts, constants, strict=True))
+        convex = all(f.convex for f in facts)
+        regime = "strongly_convex" if mu > 0 else "convex" if convex else "nonconvex"
+    return theory.distributed(
+        regime,
+        nodes=_independence(sketches, roster.coupling),
+        L_f=[f.L_f for f in facts],
+        mu_f=[f.mu_f for f in facts],
+        L_D=[c.L_D for c in constants],
+        mu_D=[c.mu_D for c in constants],
+        L_max=[c.L_max for c in constants],
+        gap=gap,
+        participation=roster.shares,
+        participants=roster.participants,
+        local_steps=local_steps,
+    )
+
+
+def _independence(sketches: Sequence[Sketch], coupling: str) -> str:
+    """How the nodes' sketches depend on each other, as the statements say it."""
+    if len(sketches) == 1:
+        return "any"
+    if coupling == "independent":
+        return "independent"
+    first = sketches[0]
+    if len(sketches) <= first.stride and all(sketch.same_partition(first) for sketch in sketches):
+        return "disjoint"
+    return "independent" if all(sketch.stride == 1 for sketch in sketches) else "any"

@@ -1,0 +1,232 @@
+"""The nodes: what each can hold (`Capacity`), what a draw keeps of x (`Part`), and its work (`Worker`).
+
+The model is one vector x. A node's `Capacity` says which part of x a key keeps, and is the same on
+the server and on the node; its `Worker`, on the node only, has the data.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mast import files, sketches
+from mast.errors import ArgumentError
+from mast.methods.base import descend
+from mast.methods.distributed.messages import Header, Kind, Message, Values
+from mast.problem import Problem
+from mast.randomness import Key
+from mast.sketches import DiagonalDraw, Draw, Sketch, kept
+
+_PROBES = (Key(0), Key(1, 2, 3), Key(3, 1, 2))  # keys whose draws stand for a capacity in its digest
+STRUCTURED = ("neurons", "layers")  # sketches of whole units of a network
+
+
+class Part(ABC):
+    """The part of x that one draw keeps: `count` values, in an order that both sides know."""
+
+    count: int
+
+    @abstractmethod
+    def gather(self, x: Values, out: Values | None = None) -> Values:
+        """The kept values of x, in `out` if it is given, which may have another dtype."""
+
+    @abstractmethod
+    def add(self, x: Values, values: Values, factor: float) -> None:
+        """x += factor * values, on the kept coordinates."""
+
+    def release(self) -> None:  # noqa: B027
+        """The part is not needed any more: its memory may be used for another one."""
+
+
+class Capacity(ABC):
+    """What a node can hold: a distribution of parts. Both sides build it from the same few words.
+
+    Attributes
+    ----------
+    dim : the length of x.
+    stride : nodes whose key's numbers differ by a multiple of this draw independently.
+    label : what the capacity is, for tables and digests.
+    """
+
+    dim: int
+    stride: int = 1
+    label: str
+
+    @abstractmethod
+    def part(self, key: Key) -> Part:
+        """What the draw named by `key` keeps."""
+
+    def fingerprint(self) -> str:
+        """A digest that tells this capacity from others: of what it keeps for a few keys."""
+        everything = np.arange(self.dim, dtype=np.float64)
+        return files.digest(self.label, self.dim, *(self.part(key).gather(everything) for key in _PROBES))
+
+
+class Worker(ABC):
+    """A node: from a message with values to a message with its answer.
+
+    Subclasses have the data, and define `gradients`.
+    """
+
+    def __init__(self, capacity: Capacity, run: int = 0) -> None:
+        self.capacity = capacity
+        self.run = run  #: digest of what all must have in common; other runs' messages are refused
+
+    @abstractmethod
+    def gradients(self, part: Any, values: Values, header: Header) -> Values:
+        """Take the header's local steps on f_S from `values`; return the sum of their gradients."""
+
+    def answer(self, message: Message, part: Part | None = None, into: Message | None = None) -> Message:
+        """The answer to a message; `part` and `into` save making them, where the engine has them already."""
+        begun = time.perf_counter()
+        part = self.part_of(message, part)
+        reply = Message(message.header.answered()) if into is None else into
+        with np.errstate(over="ignore", invalid="ignore"):  # the server notices what diverges
+            reply.values[...] = self.gradients(part, message.values, message.header)
+        reply.worked(time.perf_counter() - begun)
+        return reply
+
+    def part_of(self, message: Message, part: Part | None = None) -> Part:
+        """What the message's draw keeps; a message of another run or for another sketch is refused."""
+        h = message.header
+        message.expect(
+            Header(Kind.VALUES, h.node, h.key, h.count, h.dtype, self.run, h.local_steps, h.step_size)
+        )
+        part = self.capacity.part(h.key) if part is None else part
+        if part.count != h.count:
+            raise ArgumentError(
+                f"node {h.node} got {h.count} values in round {h.round}, but its sketch "
+                f"({self.capacity.label}) keeps {part.count}: server and node have different sketches"
+            )
+        return part
+
+
+def local_sum(values: Any, gradient: Callable[[Any, int], Any], step_size: float, steps: int) -> Any:
+    """The sum of the gradients along so many gradient steps from these values, which stay as they are.
+
+    `gradient(values, step)` may use its memory again at the next call.
+
+    >>> local_sum(np.array([8.0]), lambda x, step: x, step_size=0.5, steps=3)  # of 8, 4 and 2
+    array([14.])
+    """
+    h = gradient(values, 0)
+    if steps == 1:
+        return h
+    x, total = values.copy(), h.copy()
+    for step in range(1, steps):
+        x -= float(step_size) * h  # a plain number keeps the precision of x
+        h = gradient(x, step)
+        total += h
+    return total
+
+
+# ---- vectors: linear models, and everything else whose sketch acts on single coordinates ---------------
+
+
+class CoordinatesPart(Part):
+    """The coordinates that a draw keeps, ascending; all of them if S is a general matrix."""
+
+    def __init__(self, draw: Draw) -> None:
+        self.draw = draw
+        self.count = draw.indices.size if isinstance(draw, DiagonalDraw) else draw.dim
+
+    def gather(self, x: Values, out: Values | None = None) -> Values:
+        """The kept values of x."""
+        if isinstance(self.draw, DiagonalDraw):
+            return kept.gather(x, self.draw.indices, out)
+        if out is None:
+            return x.copy()
+        out[...] = x
+        return out
+
+    def add(self, x: Values, values: Values, factor: float) -> None:
+        """x += factor * values, in the precision of x."""
+        descend(x, self.draw, values.astype(x.dtype, copy=False), -factor)
+
+    def place(self, x: Values, values: Values) -> None:
+        """Put the values where they belong in x."""
+        if isinstance(self.draw, DiagonalDraw):
+            kept.place(x, self.draw.indices, values)
+        else:
+            x[...] = values
+
+    def reset(self, x: Values, source: Values) -> None:
+        """Give x the values of `source` on the kept coordinates."""
+        if isinstance(self.draw, DiagonalDraw):
+            kept.copy(x, self.draw.indices, source)
+        else:
+            x[...] = source
+
+
+class Coordinates(Capacity):
+    """A sketch of a vector: the capacity of a linear model's node.
+
+    >>> import mast
+    >>> capacity = Coordinates(mast.RandK(2), 6)
+    >>> part = capacity.part(Key(seed=1))
+    >>> part.draw.indices, part.count
+    (array([0, 3]), 2)
+    """
+
+    def __init__(self, sketch: Sketch, dim: int) -> None:
+        self.sketch = sketch
+        self.dim = sketch._check(dim)
+        self.stride = sketch.stride
+        self.label = repr(sketch).strip("<>")
+
+    def part(self, key: Key) -> CoordinatesPart:
+        """The coordinates of the draw."""
+        return CoordinatesPart(self.sketch.sample(self.dim, key))
+
+
+class ProblemWorker(Worker):
+    """The node of a `Problem` (a linear model, or any other objective): its data, its sketch, and the shift.
+
+    A round costs what its draw keeps. `room` is a copy of the shift to work in, which is left as it was;
+    workers that never work at the same time may share one.
+
+    >>> import mast
+    >>> f = mast.Quadratic([[2.0, 0.0], [0.0, 4.0]], [1.0, 1.0])
+    >>> worker = ProblemWorker(mast.Problem(f, mast.Identity()))
+    >>> message = Message.of(Header(Kind.VALUES, 0, Key(seed=0), 2), [1.0, 1.0])
+    >>> worker.answer(message).values
+    array([1., 3.])
+    """
+
+    def __init__(self, problem: Problem, run: int = 0, room: Values | None = None) -> None:
+        if not isinstance(problem, Problem):
+            raise ArgumentError(f"a node has one Problem, got {type(problem).__name__}")
+        super().__init__(Coordinates(problem.sketch, problem.dim), run)
+        self.problem = problem
+        self.room = problem.shift.copy() if room is None else room
+
+    def gradients(self, part: Any, values: Values, header: Header) -> Values:
+        """Gradient steps on f_S from the values that the node got; the sum of the gradients."""
+        f, shift, x = self.problem.objective, self.problem.shift, self.room
+
+        def gradient(held: Values, step: int) -> Values:
+            part.place(x, held)
+            return f.sketched_gradient(x, part.draw, shift)
+
+        wide = values.astype(np.float64, copy=False)
+        total: Values = local_sum(wide, gradient, header.step_size, header.local_steps)
+        part.reset(x, shift)
+        return total
+
+
+def parse_sketch(text: str) -> Sketch:
+    """The sketch of single coordinates that a text names; one of whole units of a network is refused.
+
+    >>> parse_sketch("bernoulli:.9")
+    <Bernoulli(0.9): keeps 90 %>
+    """
+    if isinstance(text, str) and text.strip().lower().split(":")[0] in STRUCTURED:
+        raise ArgumentError(
+            f"{text!r} keeps whole units of a network; a linear model takes a sketch such as "
+            "bernoulli:0.9 or permk:4"
+        )
+    return sketches.parse(text)
