@@ -37,13 +37,15 @@ ALLOWED = {
     "advice": CORE | {"methods"},
     "advice_table": {"advice"},
     "step_sizes": CORE | {"methods"},
-    "sweeps": CORE | {"methods", "run", "trace", "checkpoint", "resume", "progress", "files", "locks"},
+    "cells": {"errors", "files", "locks", "progress", "randomness"},
+    "sweeps": CORE | {"methods", "run", "trace", "resume", "cells", "files"},
     "run": CORE | {"methods", "trace", "resume", "progress", "plots", "step_sizes"},
     "learn": CORE | {"methods", "run", "data", "files", "plots", "progress"},
     "nn": CORE | {"methods", "files", "plots", "progress", "checkpoint"},
     "cluster": CORE | {"methods", "run", "nn", "data", "files", "locks", "trace", "progress", "checkpoint"},
     "federated": CORE | {"methods", "run", "nn", "data", "files", "locks", "trace", "progress", "checkpoint"},
-    "experiments": CORE | {"locks", "methods", "run", "data", "files", "learn", "nn", "plots", "progress"},
+    "experiments": CORE
+    | {"locks", "methods", "run", "data", "files", "learn", "nn", "plots", "progress", "cells"},
     "cli": CORE
     | {"methods", "run", "data", "files", "learn", "experiments", "bench", "advice", "advice_table"},
 }

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mast
-from mast.errors import ArgumentError, DataError
+from mast.errors import ArgumentError
 from mast.methods import SingleMethod
 
 PROBLEM = mast.Problem(mast.Quadratic(np.diag([1.0, 2.0, 4.0]), [1.0, 1.0, 1.0]), mast.RandK(2))
@@ -46,6 +46,13 @@ def test_has_a_row_for_each_measured_step_of_each_run():
     assert set(table["method"]) == {"dsgd", "l_svrdsg p=0.5"}
 
 
+@pytest.fixture
+def processes(monkeypatch):
+    """Short work, too, is given to other processes."""
+    monkeypatch.setattr("mast.cells.ALONE", -1.0)
+
+
+@pytest.mark.usefixtures("processes")
 def test_same_bits_with_one_and_two_jobs():
     assert run()[MEASURED].equals(run(jobs=2)[MEASURED])
 
@@ -69,14 +76,13 @@ def test_what_a_process_killed_at_its_end_left_is_tidied_up(tmp_path):
     assert [file.suffix for file in tmp_path.iterdir()] == [".cell"] * 8
 
 
-def test_a_run_under_the_name_of_another_is_refused(tmp_path):
-    run(cache=tmp_path)
-    one, two = sorted(tmp_path.iterdir())[:2]
+def test_a_run_under_the_name_of_another_and_a_damaged_one_are_computed_again(tmp_path):
+    first = run(cache=tmp_path)
+    one, two, three = sorted(tmp_path.iterdir())[:3]
     one.write_bytes(two.read_bytes())
-    with pytest.raises(DataError, match="holds another run than its name says: delete it"):
-        run(cache=tmp_path)
-    one.unlink()
-    assert len(run(cache=tmp_path).groupby(["method", "step_size", "seed"])) == 8
+    three.write_bytes(three.read_bytes()[:-1])
+    assert run(cache=tmp_path)[MEASURED].equals(first[MEASURED])
+    assert one.read_bytes() != two.read_bytes()
 
 
 def test_what_changes_is_computed(tmp_path):
@@ -140,6 +146,7 @@ class Twice(SingleMethod):
 
 
 class TestMethodsOfOnesOwn:
+    @pytest.mark.usefixtures("processes")
     def test_objects_run_in_other_processes(self):
         arguments = {"methods": [Twice(), Twice(3.0), "dsgd"], "step_sizes": [0.01]}
         one, two = (run(**arguments, jobs=jobs)[MEASURED] for jobs in (1, 2))
@@ -166,8 +173,9 @@ class TestMethodsOfOnesOwn:
 
 SCRIPT = """
 from dataclasses import dataclass
-import mast
+import mast, mast.cells
 from mast.methods import METHODS, SingleMethod
+mast.cells.ALONE = -1.0
 
 @dataclass
 class Mine(SingleMethod):

@@ -15,7 +15,7 @@ from mast.checkpoint import Checkpoint, arguments_of, attributes_of, describe, j
 from mast.errors import CheckpointError
 from mast.methods import Method
 from mast.methods.base import State
-from mast.problem import Problem
+from mast.problem import AbstractProblem, Problem
 from mast.randomness import LAYOUT, Key
 from mast.trace import COLUMNS, rows_of, table_of, trace_steps
 
@@ -46,24 +46,30 @@ class Position:
 
 
 def identity_of(
-    method: Method, step_size: float | str | Callable[[int], float], regime: str | None, x0: Array
+    method: Method, seed: int, step_size: float | str | Callable[[int], float], regime: str | None, x0: Array
 ) -> dict[str, str]:
-    """What must agree for a checkpoint to continue a run, field by field; the number of steps need not.
+    """What must agree for a checkpoint to continue a run, beside the problem; the number of steps need not.
 
     A schedule is compared by its values, when the checkpoint is read.
     """
-    problems = method.problem.problems
     size = SCHEDULED if callable(step_size) else str(step_size)
     return {
         "key layout": str(LAYOUT),
         "method": method.name,
         "options": ", ".join(f"{name}={describe(value)}" for name, value in sorted(method.options().items())),
         "step_size": f"theory, {regime or 'sharpest'}" if size == "theory" else size,
-        "seed": str(method.seed),
+        "seed": str(seed),
+        "x0": files.digest(x0),
+    }
+
+
+def problem_identity(problem: AbstractProblem) -> dict[str, str]:
+    """What tells a problem from others."""
+    problems = problem.problems
+    return {
         "objective": joined(f"{p.objective!r} {p.objective.fingerprint()}" for p in problems),
         "sketch": joined(f"{p.sketch!r} {_sketch_digest(p)}" for p in problems),
-        "shift": files.digest(method.problem.shift),
-        "x0": files.digest(x0),
+        "shift": files.digest(problem.shift),
     }
 
 

@@ -25,7 +25,7 @@ from mast.methods.base import State
 from mast.problem import AbstractProblem
 from mast.progress import Progress
 from mast.randomness import Key
-from mast.resume import Position, SavedRun, Schedule, identity_of
+from mast.resume import Position, SavedRun, Schedule, identity_of, problem_identity
 from mast.step_sizes import StepSize, step_sizes_of
 from mast.theory import Guarantee
 from mast.trace import SAMPLES, SOLVABLE, Measure, frame, trace_steps
@@ -152,12 +152,14 @@ def minimize(
     seed = Key(seed).seed
     steps = whole("steps", steps, 0)
     tol = optional("tol", tol)
-    bound = make(method, options).bind(problem, seed)
+    method = make(method, options)
+    bound = method.bind(problem, seed)
     start = start_of(problem, x0)
     guarantee, note = _guarantee(bound, regime)
     saved = None
     if checkpoint is not None:
-        saved = SavedRun(Path(checkpoint), identity_of(bound, step_size, regime, start))
+        identity = identity_of(method, seed, step_size, regime, start) | problem_identity(problem)
+        saved = SavedRun(Path(checkpoint), identity)
     with contextlib.nullcontext() if saved is None else saved.file.alone():
         if saved is not None and step_size == "theory":
             step_size = saved.step_size() or step_size  # a longer run continues with the one it began with

@@ -2,43 +2,41 @@
 
 from __future__ import annotations
 
-import contextlib
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from mast import __version__, files
-from mast.checkpoint import FORMAT
+from mast.arrays import Array
+from mast.cells import Cell
+from mast.cells import run as run_cells
 from mast.checks import whole
-from mast.errors import ArgumentError, DataError, StepSizeWarning
-from mast.locks import exclusive, lock_of
+from mast.errors import ArgumentError
 from mast.methods import METHODS, Method, make
 from mast.problem import AbstractProblem
-from mast.progress import Progress
 from mast.randomness import Key
-from mast.resume import identity_of
+from mast.resume import identity_of, problem_identity
 from mast.run import minimize, start_of
 from mast.trace import COLUMNS, SAMPLES, table_of, trace_steps
 
 if TYPE_CHECKING:
     import pandas
 
-KIND = "run of a sweep"
 MethodSpec = str | tuple[str, Mapping[str, Any]] | Method
 
 
 @dataclass(frozen=True)
-class Cell:
+class Run:
     """One run of a sweep."""
 
+    problem: AbstractProblem
     method: Method
+    label: str
     step_size: float | str
     seed: int
-    label: str
+    x0: Array
+    sha256: str  # of all of this
 
 
 def sweep(
@@ -73,7 +71,7 @@ def sweep(
         be told from each other for sure: not a `Function`, nor a method of one's own), False keeps
         nothing. What is there is not computed again, and a sweep that was cut continues within its runs.
     progress
-        Show a progress bar; by default on a terminal only.
+        Show a bar on a terminal, and lines elsewhere; by default on a terminal only.
 
     Returns
     -------
@@ -88,27 +86,31 @@ def sweep(
     """
     import pandas
 
-    cells = _cells(methods, step_sizes, seeds)
+    runs = _runs(problem, methods, step_sizes, seeds, x0)
     if whole("jobs", jobs) == 0:
         raise ArgumentError("jobs must not be 0; -1 means one for each processor")
-    folder = _folder(cache, problem, cells)
-    common = {"steps": steps, "x0": x0, "trace": trace_steps(steps, trace), "samples": samples, "tol": tol}
-    frames: dict[int, pandas.DataFrame] = {}
-    with Progress(len(cells), "sweep", progress) as bar:
-        for number, cell, size, status, table in _results(problem, cells, common, folder, jobs):
-            frame = pandas.DataFrame(table, columns=list(COLUMNS)).astype({"step": "int64", "bytes": "int64"})
-            frame.insert(0, "status", status)
-            frame.insert(0, "seed", cell.seed)
-            frame.insert(0, "step_size", size)
-            frame.insert(0, "method", cell.label)
-            frames[number] = frame
-            bar.advance(len(frames))
-    return pandas.concat([frames[i] for i in range(len(cells))], ignore_index=True)
+    config = {"steps": steps, "trace": trace_steps(steps, trace), "samples": samples, "tol": tol}
+    cells = [Cell("sweep", __version__, _table, config, run, resumable=True) for run in runs]
+    folder = _folder(cache, problem, runs)
+    finished = run_cells(cells, folder, jobs if jobs > 0 else None, progress, "sweep", "runs")
+    frames = []
+    for run, done in zip(runs, finished.cells, strict=True):
+        frame = pandas.DataFrame(done["trace"], columns=list(COLUMNS))
+        frame = frame.astype({"step": "int64", "bytes": "int64"})
+        named = {"method": run.label, "step_size": done["step_size"], "seed": run.seed}
+        for place, (name, value) in enumerate((named | {"status": done["status"]}).items()):
+            frame.insert(place, name, value)
+        frames.append(frame)
+    return pandas.concat(frames, ignore_index=True)
 
 
-def _cells(
-    methods: Sequence[MethodSpec], step_sizes: Sequence[float | str], seeds: Iterable[int]
-) -> list[Cell]:
+def _runs(
+    problem: AbstractProblem,
+    methods: Sequence[MethodSpec],
+    step_sizes: Sequence[float | str],
+    seeds: Iterable[int],
+    x0: Any,
+) -> list[Run]:
     """All combinations, checked before any work."""
     for name, value in (("methods", methods), ("step_sizes", step_sizes), ("seeds", seeds)):
         if isinstance(value, str) or not isinstance(value, Iterable):
@@ -117,13 +119,18 @@ def _cells(
     if any(callable(size) for size in sizes):
         raise ArgumentError('the step sizes of a sweep are numbers or "theory"; for a schedule use minimize')
     numbers = [Key(seed).seed for seed in seeds]
-    cells = []
-    for spec in methods:
-        method, label = _method(spec)
-        cells += [Cell(method, size, seed, label) for size in sizes for seed in numbers]
-    if not cells:
+    labelled = [_method(spec) for spec in methods]
+    if not (labelled and sizes and numbers):
         raise ArgumentError("the sweep is empty: give at least one method, step size and seed")
-    return cells
+    start, shared = start_of(problem, x0), problem_identity(problem)
+    runs = []
+    for method, label in labelled:
+        for size in sizes:
+            for seed in numbers:
+                identity = identity_of(method, seed, size, None, start) | shared
+                digest = files.digest(sorted(identity.items()))
+                runs.append(Run(problem, method, label, size, seed, start, digest))
+    return runs
 
 
 def _method(spec: MethodSpec) -> tuple[Method, str]:
@@ -146,113 +153,31 @@ def _label(name: str, options: Mapping[str, Any]) -> str:
     return " ".join([name, *(f"{option}={value}" for option, value in options.items())])
 
 
-def _folder(cache: str | Path | bool, problem: AbstractProblem, cells: list[Cell]) -> Path | None:
+def _folder(cache: str | Path | bool, problem: AbstractProblem, runs: list[Run]) -> Path | None:
     if cache is False:
         return None
-    if cache is True:
-        known = all(type(cell.method) in METHODS.values() for cell in cells)
-        if not known or not all(p.objective.fingerprint_exact for p in problem.problems):
-            return None  # two of them might look the same, and nobody chose this folder
-        import platformdirs
+    if cache is not True:
+        return Path(cache)
+    known = all(type(run.method) in METHODS.values() for run in runs)
+    if not known or not all(p.objective.fingerprint_exact for p in problem.problems):
+        return None  # two of them might look the same, and nobody chose this folder
+    import platformdirs
 
-        cache = Path(platformdirs.user_cache_dir("mast")) / "sweeps"
-    folder = Path(cache)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{folder}: the folder cannot be made: {error.strerror or error}") from error
-    return folder
+    return Path(platformdirs.user_cache_dir("mast")) / "sweeps"
 
 
-def _results(
-    problem: AbstractProblem, cells: list[Cell], common: dict[str, Any], folder: Path | None, jobs: int
-) -> Any:
-    """(number, cell, step size, status, table) of each cell, as they get done."""
-    if jobs == 1:
-        for number, cell in enumerate(cells):
-            yield _one(problem, number, cell, common, folder)
-        return
-    from joblib import Parallel, delayed
-
-    pool = Parallel(n_jobs=jobs, return_as="generator_unordered")
-    yield from pool(delayed(_one)(problem, number, cell, common, folder) for number, cell in enumerate(cells))
-
-
-def _one(
-    problem: AbstractProblem, number: int, cell: Cell, common: dict[str, Any], folder: Path | None
-) -> tuple[int, Cell, float, str, Any]:
-    """Run a cell, or read it from the folder."""
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(1), warnings.catch_warnings():  # one thread: the same bits in any process
-        warnings.simplefilter("ignore", StepSizeWarning)  # sweeps look beyond the limit on purpose
-        path = None
-        if folder is not None:
-            name = _name(problem, cell, common)
-            path = folder / f"{name}.cell"
-            if path.exists():
-                _tidy(path)
-                return number, cell, *_stored(path)
-        # another process that sweeps over the same cell computes it, and we wait for its result
-        with contextlib.nullcontext() if path is None else exclusive(path, wait=True):
-            if path is not None and path.exists():
-                return number, cell, *_stored(path)
-            if path is not None:
-                files.clear_leftovers(path.parent, path.name)
-            return number, cell, *_computed(problem, cell, common, path)
-
-
-def _computed(
-    problem: AbstractProblem, cell: Cell, common: dict[str, Any], path: Path | None
-) -> tuple[float, str, Any]:
-    """The step size, the status and the table of a run, kept at the path if there is one."""
+def _table(config: Mapping[str, Any], run: Run, part: Path | None) -> dict[str, Any]:
+    """The step size, the status and the trace of a run; what it has if it is stopped stays in `part`."""
     result = minimize(
-        problem,
-        cell.method,
-        step_size=cell.step_size,
-        seed=cell.seed,
-        checkpoint=None if path is None else path.with_suffix(".part"),
+        run.problem,
+        run.method,
+        step_size=run.step_size,
+        x0=run.x0,
+        seed=run.seed,
+        checkpoint=part,
         progress=False,
-        **common,
+        **config,
     )
-    if result.status == "interrupted":  # its checkpoint stays, and the next sweep continues it
+    if result.status == "interrupted":
         raise KeyboardInterrupt
-    assert isinstance(result.step_size, float)
-    table = table_of(result.rows)
-    if path is not None:
-        numbers = {"step_size": result.step_size, "status": result.status, "steps": common["steps"]}
-        files.save(path, {"kind": KIND, "name": path.stem, **numbers}, {"trace": table})
-        path.with_suffix(".part").unlink(missing_ok=True)
-    return result.step_size, result.status, table
-
-
-def _tidy(path: Path) -> None:
-    """Delete what a process leaves beside its result if it is killed right after writing it."""
-    for left in (path.with_suffix(".part"), lock_of(path)):
-        with contextlib.suppress(OSError):
-            left.unlink()  # nobody needs them: whoever waits for the lock finds the result
-
-
-def _stored(path: Path) -> tuple[float, str, Any]:
-    """The same from a file; a damaged one, and one of another run, is refused."""
-    description, arrays = files.load(path)
-    table = arrays.get("trace", np.zeros(0))
-    size, status = description.get("step_size"), description.get("status")
-    if description.get("kind") != KIND or description.get("name") != path.stem:
-        raise DataError(f"{path} holds another run than its name says: delete it, and it is computed again")
-    if (
-        not isinstance(size, float)
-        or not isinstance(status, str)
-        or table.shape[1:] != (len(COLUMNS),)
-        or table.dtype != np.float64
-    ):
-        raise DataError(f"{path} is damaged: delete it, and it is computed again")
-    return size, status, table
-
-
-def _name(problem: AbstractProblem, cell: Cell, common: dict[str, Any]) -> str:
-    """The file name of a cell: a sum of everything that decides its result."""
-    bound = cell.method.bind(problem, cell.seed)
-    identity = identity_of(bound, cell.step_size, None, start_of(problem, common["x0"]))
-    measured = (common["trace"], common["samples"], common["tol"])
-    return files.digest(FORMAT, KIND, __version__, sorted(identity.items()), *measured)
+    return {"step_size": result.step_size, "status": result.status, "trace": table_of(result.rows)}

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 import mast
+from mast import cells
 from mast.data.lookup import EMBEDDED
 from mast.errors import DataError
-from mast.experiments import cells
 from mast.experiments.datasets import locate
 from mast.experiments.reproduce import SECTION_FORMAT, read_sections, spelled
 from mast.files import load_array
@@ -43,15 +43,6 @@ def _checkpoint(folder: Path) -> Path:
 
 def _continue(path: Path) -> Any:
     return mast.minimize(PROBLEM, "l_svrdsg", 10, 0.005, checkpoint=path).x.tolist()
-
-
-def _sweep(folder: Path) -> Any:
-    return mast.sweep(PROBLEM, ["dsgd"], [0.01], [0], 10, cache=folder)["f_D"].tolist()
-
-
-def _swept(folder: Path) -> Path:
-    _sweep(folder)
-    return next(folder.glob("*.cell"))
 
 
 def compute(config: Any, dataset: Any) -> dict[str, Any]:
@@ -148,7 +139,6 @@ def _rows(path: Path) -> Any:
 
 ARTIFACTS = {
     "checkpoint of a run": Artifact(_checkpoint, _continue),
-    "run of a sweep": Artifact(_swept, lambda path: _sweep(path.parent)),
     "cell of an experiment": Artifact(_performed, _stored),
     "section of a report": Artifact(_section, _sections),
     "classifier": Artifact(_classifier, lambda p: mast.MastClassifier.load(p).predict_proba(ROWS).tolist()),

@@ -1,0 +1,233 @@
+"""Cells: pieces of work whose results are kept on disk, each under the hash of all that it depends on.
+
+A cell is a module-level function of a configuration (JSON) and of data. Its result, numbers and arrays,
+is written whole or not at all, so work that was killed continues with what is missing, and a changed
+configuration recomputes the cells that it changes. Sweeps and experiments are made of cells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mast import files
+from mast.errors import DataError, StepSizeWarning
+from mast.locks import exclusive, lock_of
+from mast.progress import Progress
+from mast.randomness import LAYOUT
+
+ALONE = 3.0  # seconds: processes take as long to start, so shorter work is done without them
+
+Values = dict[str, Any]  # of numbers, text and arrays
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One piece of work: a module-level function, its configuration, its data."""
+
+    experiment: str
+    version: int | str  # of the code: a new one makes all cells of the experiment new
+    compute: Callable[..., Values]  # called as compute(config, dataset)
+    config: Mapping[str, Any]
+    dataset: Any  # anything that has a sha256
+    cost: float = field(default=1.0, compare=False)  # about how many seconds it takes
+    #: whether `compute` also takes `part=`, a file in which it may keep what it has when it is stopped
+    resumable: bool = False
+
+    @property
+    def key(self) -> str:
+        """The hash of all that the result depends on; the path of the data is not among it."""
+        identity = {
+            "experiment": self.experiment,
+            "version": self.version,
+            "cell": self.compute.__name__,
+            "config": dict(self.config),
+            "data": self.dataset.sha256,
+            "layout": LAYOUT,
+        }
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:24]
+
+    def file(self, folder: Path) -> Path:
+        """Where the result is kept."""
+        return folder / f"{self.experiment}-{self.key}.cell"
+
+
+@dataclass(frozen=True)
+class Done:
+    """A cell with its result and the processor's seconds it took."""
+
+    cell: Cell
+    result: Values
+    seconds: float
+
+    def __getitem__(self, name: str) -> Any:
+        return self.result[name] if name in self.result else self.cell.config[name]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """All cells with their results, in the order they were asked for."""
+
+    cells: list[Done]
+    computed: int  # cells, in this run
+    reused: int  # cells that were on disk
+
+
+def run(
+    cells: Sequence[Cell],
+    folder: Path | None,
+    jobs: int | None = None,
+    show: bool | None = True,
+    what: str = "computing",
+    unit: str = "cells",
+) -> Finished:
+    """Compute what is missing and return everything; a cell that is asked for twice is computed once.
+
+    Without a folder nothing is kept. `jobs` processes work at the same time, by default one for each
+    processor.
+    """
+    keys = [cell.key for cell in cells]
+    known = {} if folder is None else _known(dict(zip(keys, cells, strict=True)), folder)
+    missing = {key: cell for key, cell in zip(keys, cells, strict=True) if key not in known}
+    reused = len(known)
+    # the longest first, so that no process is left alone with it at the end
+    waiting = sorted(missing.items(), key=lambda item: -item[1].cost)
+    spent, total = 0.0, max(sum(cell.cost for cell in missing.values()), 1e-9)
+    with Progress(len(missing), what, show, unit=unit, work=total) as progress:
+        for count, (key, done) in enumerate(_perform_all(waiting, folder, jobs or processors()), 1):
+            known[key] = done
+            spent += done.cell.cost
+            progress.advance(count, spent)
+    return Finished([known[key] for key in keys], len(missing), reused)
+
+
+def _known(cells: Mapping[str, Cell], folder: Path) -> dict[str, Done]:
+    """What is on disk already, in a folder that is there from now on."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{folder}: the folder cannot be made: {error.strerror or error}") from error
+    found = {key: stored(cell, folder) for key, cell in cells.items()}
+    return {key: done for key, done in found.items() if done is not None}
+
+
+def stored(cell: Cell, folder: Path) -> Done | None:
+    """The cell's result if it is there and whole; a damaged file counts as not there."""
+    path = cell.file(folder)
+    if not path.exists():
+        return None
+    try:
+        description, arrays = files.load(path)
+    except DataError:
+        return None
+    if description.get("kind") != "cell" or description.get("key") != cell.key:
+        return None
+    for left in (_part(path), lock_of(path)):  # by a process that was killed right after writing
+        with contextlib.suppress(OSError):
+            left.unlink()  # nobody needs them: whoever waits for the lock finds the result
+    return Done(cell, {**description["numbers"], **arrays}, description["seconds"])
+
+
+def perform(cell: Cell, folder: Path | None) -> Done:
+    """Compute the cell and keep its result; if another process is at it, wait for that one's."""
+    if folder is None:
+        return _computed(cell, None)
+    path = cell.file(folder)
+    with exclusive(path, wait=True):
+        done = stored(cell, folder)
+        if done is None:
+            files.clear_leftovers(folder, path.name)
+            done = _computed(cell, _part(path))
+            arrays = {name: value for name, value in done.result.items() if isinstance(value, np.ndarray)}
+            description = {
+                "kind": "cell",
+                "key": cell.key,
+                "experiment": cell.experiment,
+                "config": dict(cell.config),
+                "seconds": done.seconds,
+                "numbers": {name: value for name, value in done.result.items() if name not in arrays},
+            }
+            files.save(path, description, arrays)
+            _part(path).unlink(missing_ok=True)
+        return done
+
+
+def _computed(cell: Cell, part: Path | None) -> Done:
+    from threadpoolctl import threadpool_limits
+
+    begun = time.process_time()  # of this processor: what other processes take does not count
+    # one thread: the cells are what runs in parallel, and results do not depend on the machine's cores
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", StepSizeWarning)  # steps above the limit are the point of some cells
+        extra = {"part": part} if cell.resumable else {}
+        result = cell.compute(cell.config, cell.dataset, **extra)
+    return Done(cell, result, time.process_time() - begun)
+
+
+def _part(path: Path) -> Path:
+    return path.with_suffix(".part")
+
+
+# ---- processes -----------------------------------------------------------------------------------
+
+
+def _perform_all(
+    waiting: list[tuple[str, Cell]], folder: Path | None, jobs: int
+) -> Iterator[tuple[str, Done]]:
+    """Each cell under its key, as they get done."""
+    begun = time.monotonic()
+    # The first cells run here, the shortest first: that fills Numba's cache on disk, which the other
+    # processes then find filled, and short work ends before they would have started.
+    while waiting and (jobs == 1 or time.monotonic() - begun < ALONE):
+        key, cell = waiting.pop() if jobs > 1 else waiting.pop(0)
+        yield key, perform(cell, folder)
+    if not waiting:
+        return
+    from joblib import Parallel, delayed
+
+    workers = Parallel(
+        n_jobs=min(jobs, len(waiting)), return_as="generator_unordered", pre_dispatch="2*n_jobs"
+    )
+    cells = dict(waiting)
+    tasks = (delayed(_perform_elsewhere)(key, cell, folder, os.getpid()) for key, cell in waiting)
+    for key, result, seconds in workers(tasks):
+        yield key, Done(cells[key], result, seconds)
+
+
+def _perform_elsewhere(key: str, cell: Cell, folder: Path | None, parent: int) -> tuple[str, Values, float]:
+    _die_with(parent)
+    done = perform(cell, folder)
+    return key, done.result, done.seconds  # not the cell: its data may be large
+
+
+_watched: set[int] = set()
+
+
+def _die_with(parent: int) -> None:
+    """End this process soon after the one that started it was killed, so that nothing keeps computing."""
+    if os.getpid() == parent or parent in _watched or os.getppid() != parent:
+        return
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    _watched.add(parent)
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
