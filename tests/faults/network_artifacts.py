@@ -12,7 +12,7 @@ from faults.artifacts import PROBLEM, Artifact
 from mast.cluster.results import SUMMARY, Result
 from mast.errors import DataError
 from mast.methods.distributed import Coordinates, ProblemWorker, Roster, Server, run_in_process
-from mast.nn import checkpoints
+from mast.nn import state
 
 
 def _model(value: float) -> nn.Module:
@@ -46,13 +46,13 @@ def _sparsifier() -> mast.nn.Sparsifier:
 def _state(folder: Path) -> Path:
     sk = _sparsifier()
     sk.advance()
-    checkpoints.write(sk, folder)
-    return folder / checkpoints.FILE
+    state.write(sk, folder)
+    return folder / state.FILE
 
 
 def _restored(path: Path) -> Any:
     sk = _sparsifier()
-    checkpoints.read(sk, path.parent)
+    state.read(sk, path.parent)
     return [sk.seed, sk.step, sk.node, [v.tolist() for v in (sk.shift or {}).values()]]
 
 

@@ -173,7 +173,7 @@ def test_bad_arguments():
 
 @pytest.mark.parametrize("spectrum", [(1.0, 5.0, -7.0), (3.0, 3.0, 3.0), (0.0, 0.0, 2.0)])
 def test_lanczos_finds_the_extremes(spectrum):
-    from mast.nn.lanczos import extremes
+    from mast.nn.curvature import extremes
 
     diagonal = torch.tensor(spectrum, dtype=torch.float64)
     found = extremes(lambda u: diagonal * u, torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64), 10)

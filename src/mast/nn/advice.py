@@ -18,7 +18,6 @@ from mast.nn.shifts import Shift
 from mast.nn.sparsifier import Sparsifier, sparsify
 from mast.nn.structure.drawing import Units
 from mast.nn.submodels import put_draw
-from mast.nn.tables import columns
 from mast.nn.weights import Where
 from mast.nn.wrappers import unwrapped
 from mast.randomness import Key, Purpose
@@ -69,6 +68,8 @@ class Advice:
         return pd.DataFrame(rows, columns=["method", "step_size", "ratio_to_plain", "basis"])
 
     def __str__(self) -> str:
+        from mast.nn.report import columns
+
         c = self.constants
         known = (
             "biased: no constants, and no statement applies"

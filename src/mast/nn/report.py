@@ -1,4 +1,4 @@
-"""`sk.report`: how good submodels are at each density, and what they cost; a table that can draw itself."""
+"""`sk.report`, how good submodels are at each density and what they cost; `print(sk)`, what is sketched."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from mast.nn.delta_parts import kept
 from mast.nn.drawing import Drawing
 from mast.nn.structure.drawing import Units
 from mast.nn.submodels import at_density, plain_copy, recalibrate, smaller
-from mast.nn.tables import columns
+from mast.plots import COLOURS, pyplot
 from mast.progress import Progress
 from mast.randomness import Key, Purpose
+from mast.sketches.base import percent
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
 
 STATISTICS = ("mean", "quartile_1", "median", "quartile_3", "lowest", "highest")
+_BLUE, _VERMILION, _GREEN, _PINK = COLOURS[:4]
+_COSTS = {"parameters": (_BLUE, "-", "parameters"), "flops": (_GREEN, "--", "operations"),
+          "seconds": (_PINK, ":", "time")}  # fmt: skip
 
 
 class Report(pd.DataFrame):  # type: ignore[misc]
@@ -56,9 +60,7 @@ class Report(pd.DataFrame):  # type: ignore[misc]
 
     def plot(self, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
         """Draw the scores against the density; without `ax`, in a new figure with the costs beside them."""
-        from mast.nn.report_plot import plot
-
-        return plot(self, ax)
+        return _plot(self, ax)
 
     def __str__(self) -> str:
         rows = [self._head()]
@@ -222,3 +224,87 @@ def _ordered(table: pd.DataFrame, plain: bool, shown: Sequence[nn.Module], examp
         table["flops"] = [operations[id(model)] for model in shown]
         table["seconds"] = [times[id(model)] for model in shown]
     return table
+
+
+# ---- the picture -----------------------------------------------------------------------------
+
+
+def _plot(report: Report, ax: matplotlib.axes.Axes | None) -> matplotlib.axes.Axes:
+    """Median, quartiles and range of the scores; into `ax`, or into a new figure with the costs beside it."""
+    table = report.to_frame().sort_values("density")
+    if ax is None:
+        _, (ax, beside) = pyplot().subplots(1, 2, figsize=(8.4, 3.6), layout="constrained")
+        _costs(beside, table)
+    names = [("", _BLUE, "-", "trained sparse")]
+    if "plain_mean" in table:
+        names.append(("plain_", _VERMILION, "--", "trained plainly"))
+    for prefix, colour, line, label in names:
+        x = 100 * table["density"]
+        low, high = table[prefix + "quartile_1"], table[prefix + "quartile_3"]
+        ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+        ax.plot(x, table[prefix + "median"], line, marker="o", markersize=4, color=colour, label=label)
+        for end, mark in (("lowest", "v"), ("highest", "^")):
+            ax.plot(x, table[prefix + end], mark, markersize=3, color=colour, alpha=0.6, linestyle="none")
+    ax.set_xlabel("density, % kept")
+    ax.set_ylabel(report.metric)
+    ax.set_title("median, quartiles (band), extremes (triangles)", fontsize="medium")
+    _finish(ax)
+    return ax
+
+
+def _costs(ax: Any, table: Any) -> None:
+    """Each cost as a share of the largest."""
+    for name, (colour, line, label) in _COSTS.items():
+        if name in table:
+            share = 100 * table[name] / table[name].max()
+            ax.plot(100 * table["density"], share, line, marker="o", markersize=4, color=colour, label=label)
+    ax.set_xlabel("density, % kept")
+    ax.set_ylabel("% of the largest submodel here")
+    ax.set_ylim(bottom=0)
+    ax.set_title("what a submodel costs", fontsize="medium")
+    _finish(ax)
+
+
+def _finish(ax: Any) -> None:
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(color="#e4e4e4", linewidth=0.7)
+    ax.set_axisbelow(True)
+    ax.legend(frameon=False)
+
+
+# ---- text ------------------------------------------------------------------------------------
+
+
+def overview(sk: Sparsifier) -> str:
+    """The table, in the order of `named_parameters`."""
+    rows = [("parameter", "shape", "sketched")]
+    sketched = {w.name: i for i, w in enumerate(sk.weights)}
+    for name, p in sk.model.named_parameters():
+        if name in sketched:
+            i = sketched[name]
+            share = sk.drawing.share(i)
+            verdict = f"yes, keeps {percent(share)}" if share == share else "yes"
+        else:
+            verdict = "no: " + sk.selection.others.get(name, (None, "new since sparsify()"))[1]
+        rows.append((name, " x ".join(map(str, p.shape)) or "scalar", verdict))
+    total = sum(p.numel() for p in sk.model.parameters())
+    shift = "no shift" if sk.shift is None else "a shift"
+    first = (
+        f"{type(sk.model).__name__} sparsified with {sk.sketch._label()}; {shift}; seed {sk.seed}, node "
+        f"{sk.node}, step {sk.step}"
+    )
+    last = f"{sk.dim:,} of {total:,} weights are sketched, {percent(sk.density)} of them kept on average"
+    return "\n".join([first, *columns(rows), last])
+
+
+def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Rows of text with aligned columns.
+
+    >>> columns([("a", "b"), ("long", "c")])
+    ['  a     b', '  long  c']
+    """
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
+        for row in rows
+    ]

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mast.errors import ArgumentError, MastError
-from mast.nn import checkpointing, optimizers
-from mast.nn.calls import Calls
+from mast.nn import optimizers
+from mast.nn.calls import Calls, warn_of_checkpoints
 from mast.nn.drawing import Drawing, drawing_of
 from mast.nn.factors import Factor
 from mast.nn.sampling import sampled
@@ -111,7 +111,7 @@ class Sparsifier:
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # since the draw last advanced
         self._calls.watch()
         optimizers.follow(self)
-        checkpointing.warn(self.model, {id(w.parameter) for w in self.weights})
+        warn_of_checkpoints(self.model, {id(w.parameter) for w in self.weights})
 
     # ---- where the draws stand -----------------------------------------------------------
 
@@ -300,13 +300,13 @@ class Sparsifier:
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs besides the model's and the optimizer's states."""
-        from mast.nn.checkpoints import state_of
+        from mast.nn.state import state_of
 
         return state_of(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken; an error that names what differs if that was another setup."""
-        from mast.nn.checkpoints import restore
+        from mast.nn.state import restore
 
         restore(self, state)
 
@@ -325,7 +325,7 @@ class Sparsifier:
         )
 
     def __str__(self) -> str:
-        from mast.nn.tables import overview
+        from mast.nn.report import overview
 
         return overview(self)
 

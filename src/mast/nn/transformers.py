@@ -11,7 +11,7 @@ except ImportError as error:
     raise ImportError("mast.nn.transformers needs Transformers: pip install transformers") from error
 
 from mast.errors import MastError
-from mast.nn import checkpoints
+from mast.nn import state as saved_state
 from mast.nn.sparsifier import Sparsifier, sparsify
 from mast.sketches import Sketch
 
@@ -57,14 +57,14 @@ class MastCallback(TrainerCallback):
         self._sk = sparsify(kwargs["model"], self.sketch, **options)
         if state.global_step > 0:
             folder = Path(self.resume_from or _folder(args, state))
-            checkpoints.read(self._sk, folder, self._sk.node if self.per_rank else None)
+            saved_state.read(self._sk, folder, self._sk.node if self.per_rank else None)
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Add the state of the draws to the checkpoint."""
         if self._sk is not None and state.is_world_process_zero:
-            checkpoints.write(self._sk, _folder(args, state))
+            saved_state.write(self._sk, _folder(args, state))
 
 
 def _folder(args: TrainingArguments, state: TrainerState) -> Path:
