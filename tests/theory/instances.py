@@ -5,7 +5,7 @@ from itertools import combinations, product
 
 import numpy as np
 
-from mast.theory import quadratic_moments as exact
+from theory import quadratic_moments as exact
 
 
 @dataclass

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mast.theory import Plan, SamplingConstants, zeta
-from mast.theory.quadratic_moments import Gradients, Step, s_page_step, sketched_gradients
+from theory.quadratic_moments import Gradients, Step, s_page_step, sketched_gradients
 
 
 def distributed_nonconvex_constant(L_f: Any, L_D: Any, L_max: Any) -> float:

@@ -7,8 +7,8 @@ import pytest
 
 from mast import theory
 from mast.errors import NoGuaranteeError
-from mast.theory import quadratic_moments as exact
 from theory import printed as errata
+from theory import quadratic_moments as exact
 
 
 def gradient_squares(gradients, step_size, x0, T):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mast import theory
-from mast.theory import quadratic_moments as exact
+from theory import quadratic_moments as exact
 from theory.instances import INSTANCES, below, make, name, rand_k, start_of
 
 T = 80

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mast import theory
-from mast.theory import quadratic_moments as exact
+from theory import quadratic_moments as exact
 from theory.instances import UNIFORM, below, flips, make, name, rand_k, start_of
 
 T = 60

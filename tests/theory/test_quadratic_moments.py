@@ -5,7 +5,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from mast.theory import quadratic_moments as exact
+from theory import quadratic_moments as exact
 from theory.instances import make, not_diagonal
 
 INSTANCE = make("three", 2, lambda rng: not_diagonal(2, 3, rng), 0)
