@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from mast.bench import Row, versus
+from _bench import Row, versus
 
 TITLE = "A cluster on one machine"
 RANKS = 4

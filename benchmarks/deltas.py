@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from mast.bench import Row, versus
+from _bench import Row, versus
 
 TITLE = "Files of deltas"
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from mast.bench import Row, versus
+from _bench import Row, versus
 
 TITLE = "A federation"
 EXAMPLE = Path(__file__).parents[1] / "examples" / "federated"

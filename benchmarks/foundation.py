@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mast.bench import Row, bandwidth, best, versus
+from _bench import Row, bandwidth, best, versus
 from mast.randomness import Key, bernoulli, threshold
 
 TITLE = "Draws"

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse
 
 import mast
-from mast.bench import Row, exponent, processor_times
+from _bench import Row, exponent, processor_times
 from mast.methods import make
 
 TITLE = "Growth"

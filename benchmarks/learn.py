@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 import mast
-from mast.bench import Row, best, versus
+from _bench import Row, best, versus
 from mast.errors import DataError
 
 TITLE = "Estimators"

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse
 
 import mast
-from mast.bench import Row, bandwidth, best, versus
+from _bench import Row, bandwidth, best, versus
 
 TITLE = "Linear models"
 

@@ -14,7 +14,7 @@ import scipy.sparse
 from sklearn.linear_model import SGDClassifier
 
 import mast
-from mast.bench import Row, best, versus
+from _bench import Row, best, versus
 from mast.methods import make
 
 TITLE = "Methods"

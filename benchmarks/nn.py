@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from mast.bench import Row, arithmetic, best, versus
+from _bench import Row, arithmetic, best, versus
 
 TITLE = "Networks: sketched weights"
 

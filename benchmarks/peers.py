@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 import mast
-from mast.bench import Row, best, versus
-from mast.machine import bandwidth, loopback
+from _bench import Row, best, versus
+from _machine import bandwidth, loopback
 
 TITLE = "Against packages people know"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from mast.bench import Row, best, versus
+from _bench import Row, best, versus
 
 TITLE = "Networks: submodels"
 

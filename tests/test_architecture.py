@@ -24,8 +24,6 @@ ALLOWED = {
     "objectives": {"errors", "checks", "arrays", "randomness", "sketches", "files"},
     "problem": {"errors", "checks", "arrays", "randomness", "sketches", "objectives"},
     "data": {"errors", "checks", "arrays", "randomness", "files"},
-    "bench": {"errors", "files", "machine"},
-    "machine": set(),
     "methods": CORE | {"files"},
     "files": {"errors"},
     "locks": {"errors"},
@@ -46,8 +44,7 @@ ALLOWED = {
     "federated": CORE | {"methods", "run", "nn", "data", "files", "locks", "trace", "progress", "checkpoint"},
     "experiments": CORE
     | {"locks", "methods", "run", "data", "files", "learn", "nn", "plots", "progress", "cells"},
-    "cli": CORE
-    | {"methods", "run", "data", "files", "learn", "experiments", "bench", "advice", "advice_table"},
+    "cli": CORE | {"methods", "run", "data", "files", "learn", "experiments", "advice", "advice_table"},
 }
 ALWAYS = {"__version__"}
 

@@ -1,16 +1,27 @@
 """The benchmark harness: files are found, rows judged, nothing timed."""
 
+import doctest
+import importlib
 import inspect
 import json
+import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
-from mast import bench
+from mast import cli
 from mast.errors import ArgumentError
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(FOLDER))
+bench = importlib.import_module("_bench")
+
+
+@pytest.mark.parametrize("name", ["_bench", "_machine"])
+def test_the_examples_in_its_docstrings(name):
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.attempted > result.failed == 0
 
 
 def test_every_benchmark_file_loads():
@@ -38,7 +49,7 @@ def test_best_takes_turns():
 
 def test_rows_are_printed_as_json(tmp_path, capsys):
     (tmp_path / "one.py").write_text(
-        "from mast.bench import Row\ndef rows():\n    yield Row('a', 'b', 1.0, 2.0)\n"
+        "from _bench import Row\ndef rows():\n    yield Row('a', 'b', 1.0, 2.0)\n"
     )
     rows = bench.run(tmp_path, as_json=True)
     assert json.loads(capsys.readouterr().out)["rows"][0]["met"] is True
@@ -68,7 +79,7 @@ def test_sizes_are_shown_as_sizes():
 PAGES = {
     "one": """
         '''Jobs with bars. And more.\n\n        Not shown.'''
-        from mast.bench import Row, versus
+        from _bench import Row, versus
         TITLE = "Some jobs"
         def rows():
             yield versus("a|b_c", 0.001, "peer <x>", 0.002, 2.0, detail="more")
@@ -76,7 +87,7 @@ PAGES = {
         """,
     "two": """
         '''How it grows.'''
-        from mast.bench import exponent
+        from _bench import exponent
         def rows():
             yield exponent("growth", [10, 100], [1.0, 10.0], 1.05)
         """,
@@ -110,3 +121,24 @@ def test_a_page_has_every_row_in_its_section_and_says_what_was_missed(tmp_path, 
 def test_an_empty_folder_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match="no benchmarks"):
         bench.run(tmp_path)
+
+
+def test_outside_of_a_checkout_the_command_says_where_benchmarks_are(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["mast", "bench"])
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    message = capsys.readouterr().err
+    assert "source repository" in message
+    assert message.count("\n") == 1
+
+
+def test_the_command_runs_what_is_in_the_folder(tmp_path, monkeypatch, capsys):
+    for name in ("_bench.py", "_machine.py"):
+        (tmp_path / name).write_text((FOLDER / name).read_text())
+    code = "from _bench import Row\ndef rows():\n    yield Row('a', 'b', 1, 2)\n"
+    (tmp_path / "one.py").write_text(code)
+    monkeypatch.setattr("sys.argv", ["mast", "bench", "one", "--json", "--folder", str(tmp_path)])
+    with pytest.raises(SystemExit, match="0"):
+        cli.main()
+    assert [row["job"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["a"]

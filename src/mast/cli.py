@@ -18,7 +18,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import click
 
 import mast
-from mast.errors import MastError
+from mast.errors import ArgumentError, MastError
 
 with warnings.catch_warnings():  # Typer 0.20 imports two names that Click 8.5 calls deprecated
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -418,9 +418,15 @@ def bench(
     ] = None,
 ) -> None:
     """Measure speed beside peers, in one run, as ratios; from a checkout of the source."""
-    from mast import bench
+    if not (folder / "_bench.py").is_file():
+        raise ArgumentError(
+            f"no benchmarks in the folder {str(folder)!r}: they are part of the source repository, not of "
+            "the installed package; run this from a checkout, or pass --folder"
+        )
+    import importlib
 
-    bench.run(folder, only, as_json, markdown)
+    sys.path.insert(0, str(folder.resolve()))
+    importlib.import_module("_bench").run(folder, only, as_json, markdown)
 
 
 if __name__ == "__main__":

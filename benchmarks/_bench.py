@@ -1,6 +1,6 @@
 """The stopwatch of `mast bench`: our time beside a peer's in the same run, as a ratio against a target.
 
-A benchmark is a file in `benchmarks/` with a function ``rows()`` that yields `Row`s, and a ``TITLE``. The
+A benchmark is a file in this folder with a function ``rows()`` that yields `Row`s, and a ``TITLE``. The
 numbers are the best of several tries, taken in turns, because machines are noisy. Where physics
 sets a limit, a row says which: `bandwidth` and `arithmetic` measure what this machine can do.
 """
@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from _machine import arithmetic, bandwidth, facts, machine
 from mast import files
 from mast.errors import ArgumentError
-from mast.machine import arithmetic, bandwidth, facts, machine
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -174,13 +174,12 @@ class Section:
 
 def load(folder: Path, only: str = "") -> Iterator[tuple[Section, Callable[[], Iterable[Row]]]]:
     """The benchmark files of a folder, in the order of their names: a section without rows, and its rows."""
-    found = [f for f in sorted(folder.glob("*.py")) if only in f.stem and not f.stem.startswith("_")]
-    if not found:
+    chosen = [f for f in sorted(folder.glob("*.py")) if only in f.stem and not f.stem.startswith("_")]
+    if not chosen:
         raise ArgumentError(
-            f"no benchmarks{f' named like {only!r}' if only else ''} in the folder {str(folder)!r}: "
-            "run this from a checkout of the source, or pass --folder"
+            f"no benchmarks{f' named like {only!r}' if only else ''} in the folder {str(folder)!r}"
         )
-    for file in found:
+    for file in chosen:
         spec = importlib.util.spec_from_file_location(f"benchmarks_{file.stem}", file)
         assert spec is not None
         assert spec.loader is not None
