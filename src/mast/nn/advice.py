@@ -53,7 +53,7 @@ class Advice:
 
     @property
     def step_size(self) -> float | None:
-        """The step size proposed for SGD with one draw a step: 1/(L_f L_max), safe for every draw."""
+        """The step size proposed for SGD with one draw per step: 1/(L_f L_max), safe for every draw."""
         return next((row.step_size for row in self.rows if row.method == "dsgd"), None)
 
     @property
@@ -182,22 +182,20 @@ def constants_of(sk: Sparsifier) -> Constants | None:
     sketched = {w.name for w in sk.weights}
     rest = any(p.requires_grad and name not in sketched for name, p in sk.model.named_parameters())
     try:
-        found = _constants(sk)
+        parts = _constants(sk) + [Constants(1.0, 1.0, 1.0)] * rest
     except BiasedSketchError:
         return None
-    found += [Constants(1.0, 1.0, 1.0)] * rest
-    return Constants(max(c.L_D for c in found), min(c.mu_D for c in found), max(c.L_max for c in found))
+    return Constants(max(c.L_D for c in parts), min(c.mu_D for c in parts), max(c.L_max for c in parts))
 
 
 def _constants(sk: Sparsifier) -> list[Constants]:
-    """Of S over the sketched weights, part by part; over units, if those are what is sketched."""
+    """The constants of S over the sketched weights, part by part; over units, if those are sketched."""
     if isinstance(sk.drawing, Units):
         return [sk.drawing.constants()]
     parts = {
         id(sk.drawing.sketch_of(i)): (sk.drawing.sketch_of(i), w.count) for i, w in enumerate(sk.weights)
     }
-    own = sk.dim if len(parts) == 1 else None
-    return [s.constants(count if own is None else own) for s, count in parts.values()]
+    return [s.constants(sk.dim if len(parts) == 1 else count) for s, count in parts.values()]
 
 
 def _rows(L_f: float, c: Constants | None, of_draws: list[Curvature], T: int) -> list[Allowed]:
@@ -244,7 +242,7 @@ def _adam(c: Constants | None) -> str:
     grow = math.sqrt(c.L_D)
     return (
         "the size of its steps does not grow with the sketch, so the learning rate of plain training "
-        f"stays stable, and makes 1/sqrt(L_D) = {1 / grow:.2g} of the progress a step; up to {grow:.2g} "
+        f"stays stable, and makes 1/sqrt(L_D) = {1 / grow:.2g} of the progress per step; up to {grow:.2g} "
         f"times it regains that, with more noise. Gradient norms grow by sqrt(L_D) = {grow:.2g}: raise a "
         "clipping threshold as much."
     )

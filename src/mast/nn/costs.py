@@ -19,10 +19,8 @@ from mast.errors import ArgumentError, DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-ROUNDS, ENOUGH = (
-    5,
-    0.2,
-)  # measurements of a time, at least; seconds that they take together, at most a round more
+ROUNDS = 5  # measurements of a time, at least
+SECONDS = 0.2  # per job, after which no further round of measurements is begun
 
 
 @dataclass(frozen=True)
@@ -97,50 +95,47 @@ def sizes(things: Mapping[str, nn.Module | str | Path], example: Any = None) -> 
     """
     import pandas as pd
 
-    rows: list[dict[str, Any]] = []
-    jobs: dict[int, Callable[[], Any]] = {}
-    for name, thing in things.items():
-        row, model, job = _look_at(thing, example)
-        if example is not None:
-            row["flops"] = None if model is None else flops(model, example)
-            if job is not None:
-                jobs[len(rows)] = job
-        rows.append({"name": name, **row})
-    table = pd.DataFrame(rows)
+    table = pd.DataFrame([{"name": name, **_size(thing)} for name, thing in things.items()])
     if example is not None:
-        with _evaluated([thing for thing in things.values() if isinstance(thing, nn.Module)]):
-            times = dict(zip(jobs, _best(list(jobs.values())), strict=True))
-        table["flops"] = table["flops"].astype("Int64")
-        table["seconds"] = [times.get(i, math.nan) for i in range(len(rows))]
+        modules = [thing for thing in things.values() if isinstance(thing, nn.Module)]
+        counts = [flops(t, example) if isinstance(t, nn.Module) else None for t in things.values()]
+        calls = {name: call for name, thing in things.items() if (call := _call(thing, example)) is not None}
+        with _evaluated(modules):
+            times = dict(zip(calls, _best(list(calls.values())), strict=True))
+        table["flops"] = pd.array(counts, dtype="Int64")
+        table["seconds"] = [times.get(name, math.nan) for name in things]
     return table
 
 
-def _look_at(
-    thing: nn.Module | str | Path, example: Any
-) -> tuple[dict[str, Any], nn.Module | None, Callable[[], Any] | None]:
-    """What is known of a model or file, its model, and a call of it."""
-    from mast.nn.deltas import read_delta
-    from mast.nn.onnx import parameters_of, runner
-    from mast.nn.submodel_files import parameters_of as parameters_of_submodel
+def _size(thing: nn.Module | str | Path) -> dict[str, Any]:
+    """Kind, parameters and bytes of a model or file."""
+    from mast.nn import deltas, onnx, submodel_files
 
     if isinstance(thing, nn.Module):
         cost = measure(thing)
-        call = None if example is None else lambda: thing(*_inputs(example))
-        return {"kind": "module", "parameters": cost.parameters, "bytes": cost.bytes}, thing, call
+        return {"kind": "module", "parameters": cost.parameters, "bytes": cost.bytes}
     path = Path(thing)
     try:
         size = path.stat().st_size
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     if path.suffix == ".onnx":
-        call = None if example is None else runner(path, _inputs(example))
-        return {"kind": "ONNX", "parameters": parameters_of(path), "bytes": size}, None, call
+        return {"kind": "ONNX", "parameters": onnx.parameters_of(path), "bytes": size}
     try:
-        return {"kind": "submodel", "parameters": parameters_of_submodel(path), "bytes": size}, None, None
+        return {"kind": "submodel", "parameters": submodel_files.parameters_of(path), "bytes": size}
     except DataError:
-        delta = read_delta(path)
+        delta = deltas.read_delta(path)
         count = delta.about["kept"] + sum(t.numel() for t in delta.whole.values())
-        return {"kind": "delta", "parameters": count, "bytes": size}, None, None
+        return {"kind": "delta", "parameters": count, "bytes": size}
+
+
+def _call(thing: nn.Module | str | Path, example: Any) -> Callable[[], Any] | None:
+    """A call of a model or ONNX file; other files need a class to be run."""
+    from mast.nn.onnx import runner
+
+    if isinstance(thing, nn.Module):
+        return partial(thing, *_inputs(example))
+    return runner(Path(thing), _inputs(example)) if Path(thing).suffix == ".onnx" else None
 
 
 def _best(jobs: Sequence[Callable[[], Any]]) -> list[float]:
@@ -148,13 +143,13 @@ def _best(jobs: Sequence[Callable[[], Any]]) -> list[float]:
     for job in jobs:
         job()
     times = [math.inf] * len(jobs)
-    begun, done = time.perf_counter(), 0
-    while done < ROUNDS or (time.perf_counter() - begun < ENOUGH * len(jobs) and done < 1000):
+    begun, rounds = time.perf_counter(), 0
+    while rounds < ROUNDS or (time.perf_counter() - begun < SECONDS * len(jobs) and rounds < 1000):
         for i, job in enumerate(jobs):
             start = time.perf_counter()
             job()
             times[i] = min(times[i], time.perf_counter() - start)
-        done += 1
+        rounds += 1
     return times
 
 

@@ -44,12 +44,12 @@ def curvature(model: nn.Module, loss: Loss, batches: Sequence[Any], iterations: 
     first = parameters[0]
     start = torch.from_numpy(randomness.normal(Key(seed), 0, sum(p.numel() for p in parameters)))
     start = start.to(first.device, torch.promote_types(first.dtype, torch.float32))
-    found = extremes(lambda u: _finite_mean([hessian(batch, u) for batch in batches]), start, iterations)
-    v = found.vector
+    top = extremes(lambda u: _finite_mean([hessian(batch, u) for batch in batches]), start, iterations)
+    v = top.vector
     quotients = torch.stack([v @ hessian(batch, v) for batch in batches])
     n = len(batches)
     stderr = float(quotients.std() / math.sqrt(n)) if n > 1 else math.nan
-    return Curvature(found.magnitude, found.residual, stderr)
+    return Curvature(top.magnitude, top.residual, stderr)
 
 
 def evaluate(model: nn.Module, loss: Loss, batch: Any) -> Tensor:
@@ -159,8 +159,8 @@ def extremes(product: Callable[[Tensor], Tensor], start: Tensor, iterations: int
     """Lanczos with full reorthogonalisation from a start vector.
 
     >>> diagonal = torch.linspace(-1, 4, 50, dtype=torch.float64)
-    >>> found = extremes(lambda u: diagonal * u, torch.ones(50, dtype=torch.float64), 40)
-    >>> round(found.largest, 9), round(found.smallest, 9)
+    >>> ends = extremes(lambda u: diagonal * u, torch.ones(50, dtype=torch.float64), 40)
+    >>> round(ends.largest, 9), round(ends.smallest, 9)
     (4.0, -1.0)
     """
     iterations = max(2, min(iterations, start.numel(), _BASIS // start.numel()))

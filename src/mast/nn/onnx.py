@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib
 import inspect
 import logging
 import math
@@ -85,18 +86,18 @@ def runner(path: Path, inputs: tuple[Tensor, ...]) -> Callable[[], Any]:
 
 def parameters_of(path: Path) -> int:
     """How many numbers of floating point an ONNX file holds as weights."""
+    onnx = _library("onnx")
+    floating = [getattr(onnx.TensorProto, name) for name in ("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16")]
+    tensors = onnx.load(path).graph.initializer
+    return sum(math.prod(t.dims) for t in tensors if t.data_type in floating)
+
+
+def _library(name: str) -> Any:
+    """One of the packages of the extra, imported."""
     try:
-        import onnx
+        return importlib.import_module(name)
     except ImportError as error:
         raise MissingExtraError('ONNX files need more packages: pip install "mast-train[onnx]"') from error
-    tensors = onnx.load(path).graph.initializer
-    floating = (
-        onnx.TensorProto.FLOAT,
-        onnx.TensorProto.DOUBLE,
-        onnx.TensorProto.FLOAT16,
-        onnx.TensorProto.BFLOAT16,
-    )
-    return sum(math.prod(t.dims) for t in tensors if t.data_type in floating)
 
 
 def _inputs(example: Any) -> tuple[Tensor, ...]:
@@ -128,11 +129,7 @@ def _expected(model: nn.Module, inputs: tuple[Tensor, ...], dynamic: bool) -> li
 
 
 def _exported(model: nn.Module, inputs: tuple[Tensor, ...], dynamic: bool) -> Any:
-    try:
-        import onnx
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError('ONNX files need more packages: pip install "mast-train[onnx]"') from error
+    onnx, _ = _library("onnx"), _library("onnxscript")  # the second for torch's exporter
     shapes = None
     if dynamic:
         # A batch of one would be taken for a constant.
@@ -164,9 +161,7 @@ def _without_chatter() -> Iterator[None]:
     """Without what torch's exporter says of itself, not of the model."""
     logs = {log: log.level for log in map(logging.getLogger, _CHATTER)}
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", FutureWarning
-        )  # that torch's exporter uses parts which torch will change
+        warnings.simplefilter("ignore", FutureWarning)  # parts of torch that its exporter uses will change
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.filterwarnings("ignore", ".*_flat_weights", UserWarning)  # how recurrent layers are made
         warnings.filterwarnings("ignore", ".*axis name: batch will not be used")  # but once: it has one name
@@ -191,22 +186,22 @@ def _check(content: bytes, tries: list[tuple[tuple[Tensor, ...], list[Any]]], to
     """An error unless onnxruntime's outputs are those of torch."""
     session = _session(content)
     for inputs, outputs in tries:
-        found = _run(session, inputs)
+        computed = _run(session, inputs)
         # Sizes and other numbers among the outputs may be constants, which are no outputs of a file.
-        expected = outputs if len(found) == len(outputs) else [t for t in outputs if isinstance(t, Tensor)]
-        if len(found) != len(expected):
-            raise MastError(f"the ONNX file has {len(found)} outputs, the model {len(expected)}")
-        for number, (a, b) in enumerate(zip(expected, found, strict=True)):
+        expected = outputs if len(computed) == len(outputs) else [t for t in outputs if isinstance(t, Tensor)]
+        if len(computed) != len(expected):
+            raise MastError(f"the ONNX file has {len(computed)} outputs, the model {len(expected)}")
+        for number, (a, b) in enumerate(zip(expected, computed, strict=True)):
             _same(number, len(inputs[0]), torch.as_tensor(a).cpu(), b, tolerance)
 
 
-def _same(number: int, batch: int, expected: Tensor, found: Tensor, tolerance: float) -> None:
+def _same(number: int, batch: int, expected: Tensor, computed: Tensor, tolerance: float) -> None:
     where = f"output {number} for a batch of {batch}"
-    if expected.shape != found.shape:
+    if expected.shape != computed.shape:
         raise MastError(
-            f"onnxruntime gives another shape in {where}: {tuple(found.shape)}, not {tuple(expected.shape)}"
+            f"onnxruntime gives the shape {tuple(computed.shape)} in {where}, not {tuple(expected.shape)}"
         )
-    a, b = expected.double(), found.double()
+    a, b = expected.double(), computed.double()
     largest = max(1.0, float(a[a.isfinite()].abs().max())) if a.isfinite().any() else 1.0
     if not torch.allclose(a, b, rtol=0, atol=tolerance * largest, equal_nan=True):
         gap = float((a - b).abs().nan_to_num(nan=float("inf")).max())
@@ -217,10 +212,7 @@ def _same(number: int, batch: int, expected: Tensor, found: Tensor, tolerance: f
 
 
 def _session(content: bytes) -> Any:
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingExtraError('ONNX files need more packages: pip install "mast-train[onnx]"') from error
+    onnxruntime = _library("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

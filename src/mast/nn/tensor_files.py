@@ -32,8 +32,8 @@ def write(
     from safetensors.torch import save
 
     path = Path(path)
-    said = {"sha256": "0" * _SUM, "kind": kind, "format": version, "mast_version": __version__}
-    text = json.dumps(said | dict(description), separators=(",", ":"), allow_nan=False)
+    head = {"sha256": "0" * _SUM, "kind": kind, "format": version, "mast_version": __version__}
+    text = json.dumps(head | dict(description), separators=(",", ":"), allow_nan=False)
     content = save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, {"mast": text})
     assert content[8:].startswith(_MARK)  # safetensors puts metadata first
     total = hashlib.sha256(content).hexdigest().encode()
@@ -56,18 +56,18 @@ def read(path: str | Path, kind: str, version: int) -> tuple[dict[str, Any], dic
         raise DataError(f"{path} is damaged: its checksum does not fit its content")
     try:
         header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
-        said = json.loads(header["__metadata__"]["mast"])
+        stored = json.loads(header["__metadata__"]["mast"])
         tensors = load(raw)
     except (ValueError, KeyError, RecursionError, SafetensorError) as error:
         raise DataError(f"{path} is damaged: {error}") from error
-    if said.get("kind") != kind:
-        raise DataError(f"{path} holds a {said.get('kind')!s}, not a {kind}")
-    if said.get("format") != version:
+    if stored.get("kind") != kind:
+        raise DataError(f"{path} holds a {stored.get('kind')!s}, not a {kind}")
+    if stored.get("format") != version:
         raise DataError(
-            f"{path} has format {said.get('format')!s} of a {kind}, written by MAST "
-            f"{said.get('mast_version')!s}; this is MAST {__version__}, which reads format {version}"
+            f"{path} has format {stored.get('format')!s} of a {kind}, written by MAST "
+            f"{stored.get('mast_version')!s}; this is MAST {__version__}, which reads format {version}"
         )
-    return said, tensors
+    return stored, tensors
 
 
 def digest(tensor: Tensor) -> str:
