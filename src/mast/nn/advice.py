@@ -14,12 +14,10 @@ from mast import theory
 from mast.checks import whole
 from mast.errors import ArgumentError, BiasedSketchError, NoGuaranteeError
 from mast.nn.curvature import Curvature, Loss, curvature
-from mast.nn.shifts import Shift
 from mast.nn.sparsifier import Sparsifier, sparsify
 from mast.nn.structure.drawing import Units
 from mast.nn.submodels import put_draw
-from mast.nn.weights import Where
-from mast.nn.wrappers import unwrapped
+from mast.nn.weights import Shift, Where, unwrapped
 from mast.randomness import Key, Purpose
 from mast.sketches import Constants, Sketch
 

@@ -24,7 +24,7 @@ from mast.errors import ArgumentError, DataError, MastError
 from mast.nn import tensor_files
 from mast.nn.delta_parts import Part, coordinates, parts_of, rebuilt
 from mast.nn.tensor_files import digest
-from mast.nn.wrappers import unwrapped
+from mast.nn.weights import unwrapped
 from mast.randomness import LAYOUT, Key
 from mast.sketches.stored import describe
 

@@ -17,13 +17,11 @@ from mast.nn.calls import Calls, warn_of_checkpoints
 from mast.nn.drawing import Drawing, drawing_of
 from mast.nn.factors import Factor
 from mast.nn.sampling import sampled
-from mast.nn.shifts import Shift, shifts_of
 from mast.nn.structure import Structure, Structured, UnitDraw, structure_of
 from mast.nn.structure.choosing import choose_scaled
 from mast.nn.structure.drawing import Units
 from mast.nn.values import Values
-from mast.nn.weights import Where, choose
-from mast.nn.wrappers import unwrapped
+from mast.nn.weights import Shift, Where, choose, shifts_of, unwrapped
 from mast.randomness import Key
 from mast.sketches import Sketch
 

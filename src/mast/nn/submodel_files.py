@@ -21,7 +21,7 @@ from mast.nn import tensor_files
 from mast.nn.delta_parts import kept
 from mast.nn.structure import Kept, Layers, Neurons, Space, Structure, UnitDraw, structure_of
 from mast.nn.structure.branch_structures import BranchStructure
-from mast.nn.wrappers import unwrapped
+from mast.nn.weights import unwrapped
 from mast.randomness import Key
 from mast.sketches import Identity
 

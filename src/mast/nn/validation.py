@@ -15,7 +15,7 @@ from mast.nn.calls import Call, reads_itself, uses_checkpoints
 from mast.nn.optimizers import decay_is_understood, decay_to_shift, decays_to_zero
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.torch_private import BatchNorm
-from mast.nn.wrappers import unwrapped
+from mast.nn.weights import unwrapped
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which parameters of a model are sketched, and every place where the model looks them up."""
+"""Which parameters of a model are sketched, every place where it looks them up, and their shift v."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ _DEEP = 3  # how many dicts and lists may lie around a parameter
 
 #: what `where` may be: a pattern, patterns, or a function of a parameter's name and the parameter
 Where = str | Sequence[str] | Callable[[str, nn.Parameter], bool]
+#: what a shift may be: nothing, "init", or tensors by name
+Shift = None | str | Mapping[str, Tensor]
 
 
 @dataclass
@@ -28,18 +30,18 @@ class Place:
     number: int  # of the weight
 
     def get(self) -> Any:
-        """What is there now."""
-        found: Any = self.attributes
-        for key in self.path:
-            found = found[key]
-        return found
+        """What stands there now."""
+        return self._container()[self.path[-1]]
 
     def put(self, value: Any) -> None:
         """Replace it."""
+        self._container()[self.path[-1]] = value
+
+    def _container(self) -> Any:
         container: Any = self.attributes
         for key in self.path[:-1]:
             container = container[key]
-        container[self.path[-1]] = value
+        return container
 
 
 @dataclass
@@ -91,6 +93,29 @@ def name_index(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "little")
 
 
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside of DistributedDataParallel; an error for what cannot be sparsified."""
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"the first argument must be an nn.Module, got {type(model).__name__}")
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        return unwrapped(model.module)
+    if isinstance(model, nn.DataParallel):
+        raise ArgumentError(
+            "nn.DataParallel copies the model in every forward pass: use DistributedDataParallel"
+        )
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ArgumentError("a TorchScript module cannot be sparsified: pass the original nn.Module")
+    for module in model.modules():
+        if type(module).__name__ == "FullyShardedDataParallel":
+            raise ArgumentError(
+                "FSDP shards parameters, so no process holds a whole weight to sketch: use "
+                "DistributedDataParallel"
+            )
+        if type(module).__name__ == "OptimizedModule":
+            raise ArgumentError("the model is compiled: sparsify the original; training then runs uncompiled")
+    return model
+
+
 def choose(model: nn.Module, where: Where | None, keep: Mapping[str, float]) -> Selection:
     """The weights to sketch: those that `where` names, else trainable ones of at least two dimensions."""
     wanted = predicate(model, where)
@@ -101,13 +126,13 @@ def choose(model: nn.Module, where: Where | None, keep: Mapping[str, float]) -> 
         reason = _unfit(name, p, explicit=where is not None and wanted(name, p)) or (
             "" if wanted(name, p) else _why_not(p, where)
         )
-        own = _own_keep(name, keep)
-        if not reason and own == 1:
+        probability = _keep_probability(name, keep)
+        if not reason and probability == 1:
             reason = "keep = 1"
         if reason:
             selection.others[name] = (p.shape, reason)
             continue
-        weight = Weight(name, p.shape, places[id(p)], offset, own)
+        weight = Weight(name, p.shape, places[id(p)], offset, probability)
         weight.place.number = len(selection.weights)
         selection.weights.append(weight)
         offset += weight.count
@@ -122,7 +147,7 @@ def find(model: nn.Module, weights: Sequence[Weight]) -> dict[nn.Module, list[Pl
     models; a tuple cannot be replaced, and is refused.
     """
     number = {id(w.parameter): i for i, w in enumerate(weights)}
-    found: dict[nn.Module, list[Place]] = {}
+    places: dict[nn.Module, list[Place]] = {}
     for owner_name, owner in model.named_modules():
         for name, value in vars(owner).items():
             if name in ("_modules", "_buffers", "_compiled_call_impl"):
@@ -136,8 +161,8 @@ def find(model: nn.Module, weights: Sequence[Weight]) -> dict[nn.Module, list[Pl
                         f"{weights[number[id(p)]].name!r} in its attribute {name!r}, in a tuple, where it "
                         "cannot be replaced: make that a list or an nn.ParameterList"
                     )
-                found.setdefault(owner, []).append(Place(vars(owner), path, number[id(p)]))
-    return found
+                places.setdefault(owner, []).append(Place(vars(owner), path, number[id(p)]))
+    return places
 
 
 def _inside(
@@ -212,13 +237,10 @@ def _why_not(p: nn.Parameter, where: Where | None) -> str:
     return "frozen" if not p.requires_grad and p.ndim >= 2 else "fewer than two dimensions"
 
 
-def _own_keep(name: str, keep: Mapping[str, float]) -> float | None:
-    """The keep probability of the last pattern that matches: general patterns first, exceptions after."""
-    own = None
-    for pattern, share in keep.items():
-        if fnmatch.fnmatchcase(name, pattern):
-            own = float(share)
-    return own
+def _keep_probability(name: str, keep: Mapping[str, float]) -> float | None:
+    """That of the last pattern that matches the name: general patterns come first, exceptions after."""
+    matching = [float(share) for pattern, share in keep.items() if fnmatch.fnmatchcase(name, pattern)]
+    return matching[-1] if matching else None
 
 
 def _check(selection: Selection, keep: Mapping[str, float], names: list[str]) -> None:
@@ -249,3 +271,26 @@ def _check(selection: Selection, keep: Mapping[str, float], names: list[str]) ->
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:6]) + (f", ... ({len(names)} in all)" if len(names) > 6 else "")
+
+
+def shifts_of(weights: Sequence[Weight], shift: Shift) -> dict[str, Tensor] | None:
+    """v by name, checked, in copies that are where the weights are."""
+    if shift is None:
+        return None
+    if isinstance(shift, str):
+        if shift != "init":
+            raise ArgumentError(f'shift is None, "init", or a mapping from names to tensors, got {shift!r}')
+        return {w.name: w.parameter.detach().clone() for w in weights}
+    shifts = {}
+    for w in weights:
+        v = shift.get(w.name)
+        if v is None:
+            raise ArgumentError(f"the shift has no tensor for the sketched parameter {w.name!r}")
+        if v.shape != w.shape:
+            raise ArgumentError(
+                f"the shift of {w.name!r} has shape {tuple(v.shape)}, the parameter {tuple(w.shape)}"
+            )
+        if not torch.isfinite(v).all():
+            raise ArgumentError(f"the shift of {w.name!r} holds NaN or infinity")
+        shifts[w.name] = v.detach().to(w.parameter, copy=True)
+    return shifts
