@@ -45,7 +45,7 @@ def rows() -> Iterator[Row]:
                 }
                 full = whole.stat().st_size
             yield versus(
-                f"file of a 10 % delta of a {name}, {sketch._label().split(':')[0]}",
+                f"file of a 10 % delta of a {name}, {sketch.label().split(':')[0]}",
                 sizes["key"],
                 "torch.save of its state_dict",
                 full,

@@ -12,43 +12,28 @@ import numpy as np
 import mast
 from mast import randomness
 from mast.randomness import Key, Purpose
-from mast.sketches import Constants, DiagonalDraw
+from mast.sketches import DiagonalDraw
 
 
 class Window(mast.Sketch):
     """Keep k neighbours of the d coordinates (after the last comes the first) and scale them by d/k."""
 
     def __init__(self, k: int) -> None:
-        self.k = k
+        self.k = k  # an attribute with the name of the argument: files and checkpoints know the sketch by it
 
     def sample(self, d: int, key: Key) -> DiagonalDraw:  # a function of the key, and of nothing else
         return self._window(d, randomness.below(key, Purpose.CHOICE, d))
+
+    def outcomes(self, d: int) -> Iterator[tuple[float, DiagonalDraw]]:  # not needed; makes all numbers exact
+        return ((1 / d, self._window(d, first)) for first in range(d))
 
     def _window(self, d: int, first: int) -> DiagonalDraw:
         indices = np.sort((first + np.arange(self.k)) % d)
         return DiagonalDraw(d, indices, np.full(self.k, d / self.k))
 
-    def _constants(self, d: int) -> Constants:  # L_D, mu_D and L_max of S'S
-        return Constants(d / self.k, d / self.k, (d / self.k) ** 2)
-
-    def expected_square(self, d: int) -> np.ndarray:  # the diagonal of E[S'S]
-        return np.full(d, d / self.k)
-
-    def second_moment(self, d: int) -> np.ndarray:  # E[c c'] of the diagonal c of S
-        return sum(np.outer(draw.diagonal(), draw.diagonal()) / d for _, draw in self._support(d))
-
-    def support_size(self, d: int) -> int:
-        return d
-
-    def _support(self, d: int) -> Iterator[tuple[float, DiagonalDraw]]:
-        for first in range(d):
-            yield 1 / d, self._window(d, first)
-
-    def _label(self) -> str:
-        return f"Window({self.k}): keeps {self.k} neighbours"
-
 
 if __name__ == "__main__":
+    print(Window(2).constants(4), "keeps", Window(2).share(4))
     f = mast.Quadratic(np.diag([4.0, 3.0, 2.0, 1.0]) + 0.1, np.ones(4))
     problem = mast.Problem(f, Window(2))
     result = mast.minimize(problem, "l_svrdsg", steps=3000)  # the step size is the theory's

@@ -86,7 +86,7 @@ def advise(
     gap = gap_of(problem, "quick").value
     sentence = _sentence(problem, constants)
     return Advice(
-        sketch._label(),
+        sketch.label(),
         constants,
         objective.smoothness,
         objective.strong_convexity,

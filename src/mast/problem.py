@@ -125,7 +125,7 @@ class Problem(AbstractProblem):
         self.objective = objective
         self.sketch = sketch
         self.dim = objective.dim
-        sketch._check(self.dim)
+        sketch.check(self.dim)
         self.shift: Array = frozen(
             np.zeros(self.dim) if shift is None else vector("shift", shift, self.dim).copy()
         )

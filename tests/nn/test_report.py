@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
 from torch import nn  # noqa: E402
 
 from mast.nn.costs import flops, latencies, measure, sizes  # noqa: E402
-from mast.nn.submodels import at_density  # noqa: E402
 from mast.randomness import Key, Purpose  # noqa: E402
 
 
@@ -36,7 +35,7 @@ def test_scores_and_costs_of_single_weights(models, shift):
     for p in model.parameters():
         p.data.add_(0.25)
     report = sk.report(total, densities=[1.0, 0.25], draws=5, plain=plain)
-    at = mast.nn.sparsify(copy.deepcopy(model), at_density(sk.sketch, 0.25), shift=sk.shift)
+    at = mast.nn.sparsify(copy.deepcopy(model), sk.sketch.at(0.25), shift=sk.shift)
     scores = pd.Series([total(at.submodel(key)) for key in keys(sk, 5)])
     whole, quarter = report.to_dict("records")
     for name, value in {
@@ -46,7 +45,7 @@ def test_scores_and_costs_of_single_weights(models, shift):
         assert quarter[name] == pytest.approx(value, rel=1e-12)
     assert whole["mean"] == total(model)
     assert whole["plain_mean"] == total(plain)
-    theirs = mast.nn.sparsify(plain, at_density(sk.sketch, 0.25), shift=sk.shift)
+    theirs = mast.nn.sparsify(plain, sk.sketch.at(0.25), shift=sk.shift)
     expected = pd.Series([total(theirs.submodel(key)) for key in keys(sk, 5)])
     assert quarter["plain_mean"] == pytest.approx(expected.mean(), rel=1e-12)
     others = sum(p.numel() for p in model.parameters()) - sk.dim

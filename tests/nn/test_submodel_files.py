@@ -109,7 +109,7 @@ def test_the_submodel_of_a_draw(make, tmp_path, name, sketch):
         assert about["density"] == sum(len(k.units) for k in kept) / sum(k.of for k in kept)
         assert about["parameters"] < about["parameters_of_the_whole"]
     assert about["key"] == {"seed": 7, "step": 0, "node": 0}
-    assert (about["note"], about["sketch"]) == ("x", sk.sketch._label())
+    assert (about["note"], about["sketch"]) == ("x", sk.sketch.label())
     assert about["parameters_of_the_whole"] == sum(p.numel() for p in model.parameters())
     assert about["mast_version"] == mast.__version__
 

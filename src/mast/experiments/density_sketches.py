@@ -8,10 +8,9 @@ from functools import lru_cache
 import numpy as np
 
 from mast import randomness
-from mast.arrays import Array, Indices
-from mast.errors import BiasedSketchError
+from mast.arrays import Indices
 from mast.randomness import Key, Purpose
-from mast.sketches import Bernoulli, Constants, DiagonalDraw, Draw, Mixture, RandK, Sketch, UnscaledBernoulli
+from mast.sketches import Bernoulli, DiagonalDraw, Draw, Mixture, RandK, Sketch, UnscaledBernoulli
 
 
 class Nested(Sketch):
@@ -43,35 +42,12 @@ class Nested(Sketch):
         indices = np.flatnonzero(_ranks(d, self.order, part) < kept)
         return DiagonalDraw(d, indices, np.full(kept, d / kept))
 
-    def mean(self, d: int) -> Array:
-        """E[c] for a model in one part."""
-        return np.asarray(sum(p * draw.diagonal() for p, draw in self._draws(d)))
+    def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
+        """One draw for each density, of a model in one part."""
+        return ((1 / len(self.densities), self._front(d, density, 0)) for density in self.densities)
 
-    def expected_square(self, d: int) -> Array:
-        """E[c²] for a model in one part."""
-        return np.asarray(sum(p * draw.diagonal() ** 2 for p, draw in self._draws(d)))
-
-    def second_moment(self, d: int) -> Array:
-        """E[c c'] for a model in one part."""
-        return np.asarray(sum(p * np.outer(draw.diagonal(), draw.diagonal()) for p, draw in self._draws(d)))
-
-    def support_size(self, d: int) -> int:
-        """One draw a density."""
-        return len(self.densities)
-
-    def _draws(self, d: int) -> Iterator[tuple[float, DiagonalDraw]]:
-        for density in self.densities:
-            draw = self._front(d, density, 0)
-            assert isinstance(draw, DiagonalDraw)
-            yield 1 / len(self.densities), draw
-
-    def _support(self, d: int) -> Iterator[tuple[float, Draw]]:
-        yield from self._draws(d)
-
-    def _constants(self, d: int) -> Constants:
-        raise BiasedSketchError("nested subsets keep some coordinates more often than others")
-
-    def _label(self) -> str:
+    def label(self) -> str:
+        """The densities."""
         return f"Nested({', '.join(f'{100 * p:g} %' for p in self.densities)})"
 
 

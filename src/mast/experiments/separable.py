@@ -17,7 +17,7 @@ from mast.arrays import Array, Indices
 from mast.errors import ArgumentError
 from mast.objectives import Logistic
 from mast.sketches import RandK
-from mast.sketches.units import Units
+from mast.sketches.laws import UnitArrays
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Coordinates:
         return self.values(z)
 
 
-def units(d: int) -> Units:
+def units(d: int) -> UnitArrays:
     """Rand-1 in d dimensions as arrays for the compiled loop."""
     found = RandK(1).units(d)
     if found is None:

@@ -79,7 +79,7 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
         """Fit one model a target, and set what they share."""
         d = X.shape[1]
         sketch = self._sketch()
-        sketch._check(d)
+        sketch.check(d)
         if not sketch.diagonal and d > 2000:
             raise ArgumentError(f"{sketch!r} is made of matrices, which in {d} dimensions are too large")
         seed = seed_from(self.random_state)

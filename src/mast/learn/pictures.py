@@ -32,7 +32,7 @@ def plot_sparsified(
         raise ArgumentError("there are no densities to draw")
     plain, said = _plain(model, X, y, baseline)
     curves = {
-        f"{type(model).__name__}, {model.sketch_._label().split(':')[0]}": curve(model, X, y, shares, draws),
+        f"{type(model).__name__}, {model.sketch_.label().split(':')[0]}": curve(model, X, y, shares, draws),
         said: curve(plain, X, y, shares, draws),
     }
     if ax is None:

@@ -129,7 +129,7 @@ def _rebuilt(kind: Any, description: dict[str, Any], arrays: dict[str, NDArray[A
     model.shift_ = _floats(arrays["shift"]).reshape(rows, d)
     model.shift = model._shaped(model.shift_.copy()) if description["shifted"] else None
     model.sketch_ = rebuild(description["sketch_used"], arrays)
-    model.sketch_._check(d)
+    model.sketch_.check(d)
     model.alpha_, model.method_ = float(fitted["alpha"]), str(fitted["method"])
     model.seed_, model.n_features_in_ = int(fitted["seed"]), d
     model.guarantee_ = _guarantee(fitted["guarantee"])

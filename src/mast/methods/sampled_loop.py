@@ -13,7 +13,7 @@ from mast.objectives import LinearModel
 from mast.objectives.losses import HalfSquare, LogLoss
 from mast.objectives.penalties import Ridge, Saturating
 from mast.problem import Problem
-from mast.sketches.units import Kind, Units
+from mast.sketches.laws import Kind, UnitArrays
 
 
 @dataclass
@@ -21,7 +21,7 @@ class SampledLoop:
     """Steps of `dsgd_sampled` on a linear model, for sketches that have `units`."""
 
     f: LinearModel
-    units: Units
+    units: UnitArrays
     shift: Array
     base: Array  # A v
     code: tuple[int, float, float]  # of the loss, the l2 and the other penalty's weight
@@ -72,6 +72,6 @@ def _code(f: LinearModel) -> tuple[int, float, float] | None:
     return None
 
 
-def _one_of(units: Units) -> bool:
+def _one_of(units: UnitArrays) -> bool:
     """Whether exactly one unit survives, so that all sketches can be averaged in one go."""
     return units.kind in (Kind.ALL, Kind.BLOCK) or (units.kind is Kind.SUBSET and units.k == 1)

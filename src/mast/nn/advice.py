@@ -81,7 +81,7 @@ class Advice:
             rows.append((r.method, size, ratio, r.basis))
         return "\n".join(
             [
-                f"{self.sketch._label()}: {known}",
+                f"{self.sketch.label()}: {known}",
                 f"curvature of the loss: {self.smoothness:.4g} ± {self.smoothness_error:.2g}, measured at "
                 f"x and at {len(self.at_draws)} sparsified points. The theory's L_f bounds it everywhere, "
                 "so it is at least this.",
@@ -183,7 +183,7 @@ def constants_of(sk: Sparsifier) -> Constants | None:
         parts = _constants(sk) + [Constants(1.0, 1.0, 1.0)] * rest
     except BiasedSketchError:
         return None
-    return Constants(max(c.L_D for c in parts), min(c.mu_D for c in parts), max(c.L_max for c in parts))
+    return Constants.of_parts(parts)
 
 
 def _constants(sk: Sparsifier) -> list[Constants]:

@@ -97,7 +97,7 @@ def save_delta(
     description = {
         "layout": LAYOUT,
         "key": {"seed": key.seed, "step": key.step, "node": key.node},
-        "label": sk.sketch._label(),
+        "label": sk.sketch.label(),
         "sketch": spelled,
         "scale": bool(scale),
         "shift": sk.shift is not None,

@@ -7,7 +7,6 @@ in the order of `named_parameters`, and have one draw with the key ``(seed, step
 
 from __future__ import annotations
 
-import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -131,8 +130,7 @@ class Whole(Drawing):
         self.sketch = sketch
         self.borders = np.cumsum([0] + [w.count for w in weights])
         self.dim = int(self.borders[-1])
-        self.sketch._check(self.dim)
-        self._share = _kept_share(sketch, self.dim)  # refuses what cannot be drawn in this dimension
+        self.sketch.check(self.dim)
         self._last: tuple[Key, DiagonalDraw, np.ndarray[tuple[int], np.dtype[np.int64]]] | None = None
 
     def factor(self, number: int, key: Key, like: Tensor) -> Factor:
@@ -168,7 +166,7 @@ class Whole(Drawing):
 
     def share(self, number: int) -> float:
         """The same for every weight, on average over the vector."""
-        return self._share
+        return self.sketch.share(self.dim)
 
     def sketch_of(self, number: int) -> Sketch:
         """The one sketch."""
@@ -206,28 +204,6 @@ def _bernoulli(sketch: Bernoulli) -> tuple[int, float]:
     assert isinstance(sketch.thresholds, int)
     scale = 1.0 if isinstance(sketch, UnscaledBernoulli) else 2**32 / sketch.thresholds
     return sketch.thresholds, scale
-
-
-def _kept_share(sketch: Sketch, d: int) -> float:
-    from mast.sketches import Grouped, Matrices, Mixture, PermK, RandK
-
-    if isinstance(sketch, RandK):
-        return sketch.count(d) / d
-    if isinstance(sketch, PermK):
-        return 1 / sketch.k
-    if isinstance(sketch, Bernoulli):
-        return float(np.mean(sketch.keep))
-    if isinstance(sketch, Mixture):
-        return float(sum(w * _kept_share(s, d) for w, s in zip(sketch.weights, sketch.sketches, strict=True)))
-    if isinstance(sketch, Grouped):
-        return _kept_share(sketch.sketch, sketch.groups)
-    if isinstance(sketch, Identity | Gaussian):
-        return 1.0
-    if isinstance(sketch, Matrices):
-        return float(
-            sum(w * np.mean(np.diag(m) != 0) for w, m in zip(sketch.weights, sketch.matrices, strict=True))
-        )
-    return math.nan
 
 
 def _in_parts(work: Callable[[int, int], None], count: int) -> None:

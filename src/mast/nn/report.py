@@ -15,7 +15,7 @@ from mast.nn.costs import Cost, flops, latencies, measure
 from mast.nn.delta_parts import kept
 from mast.nn.drawing import Drawing
 from mast.nn.structure.drawing import Units
-from mast.nn.submodels import at_density, plain_copy, recalibrate, smaller
+from mast.nn.submodels import plain_copy, recalibrate, smaller
 from mast.plots import COLOURS, pyplot
 from mast.progress import Progress
 from mast.randomness import Key, Purpose
@@ -104,7 +104,7 @@ def report(
     sources = {"": plain_copy(sk).eval()}
     if plain is not None:
         sources["plain_"] = _alike(sk, plain)
-    grid = [(d, None if d == 1 else sk.drawing_for(at_density(sk.sketch, d))) for d in densities]
+    grid = [(d, None if d == 1 else sk.drawing_for(sk.sketch.at(d))) for d in densities]
     total = sum(1 if drawing is None else draws for _, drawing in grid) * len(sources)
     rows: list[dict[str, Any]] = []
     shown: list[nn.Module] = []  # one submodel a density
@@ -290,7 +290,7 @@ def overview(sk: Sparsifier) -> str:
     total = sum(p.numel() for p in sk.model.parameters())
     shift = "no shift" if sk.shift is None else "a shift"
     first = (
-        f"{type(sk.model).__name__} sparsified with {sk.sketch._label()}; {shift}; seed {sk.seed}, node "
+        f"{type(sk.model).__name__} sparsified with {sk.sketch.label()}; {shift}; seed {sk.seed}, node "
         f"{sk.node}, step {sk.step}"
     )
     last = f"{sk.dim:,} of {total:,} weights are sketched, {percent(sk.density)} of them kept on average"

@@ -318,7 +318,7 @@ class Sparsifier:
 
     def __repr__(self) -> str:
         return (
-            f"<Sparsifier of {type(self.model).__name__}: {self.sketch._label()}; {len(self.weights)} "
+            f"<Sparsifier of {type(self.model).__name__}: {self.sketch.label()}; {len(self.weights)} "
             f"parameters with {self.dim:,} weights; seed {self.seed}, step {self.step}>"
         )
 

@@ -76,7 +76,7 @@ def save_draw(
         density = sum(kept(f, sk.weights[i].shape).numel() for i, f in enumerate(sk.factors(key).values()))
         density /= sk.dim
     remembered = {
-        "sketch": sk.sketch._label(),
+        "sketch": sk.sketch.label(),
         "key": {"seed": key.seed, "step": key.step, "node": key.node},
         "density": density,
         "parameters_of_the_whole": sum(p.numel() for p in sk.model.parameters()),

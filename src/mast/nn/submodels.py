@@ -11,12 +11,11 @@ from torch import Tensor, nn
 
 from mast.errors import ArgumentError, MastError
 from mast.nn.drawing import Drawing
-from mast.nn.structure import Structured, UnitDraw
+from mast.nn.structure import UnitDraw
 from mast.nn.structure.cuts import Part
 from mast.nn.structure.slicing import Slice
 from mast.nn.torch_private import BatchNorm
 from mast.randomness import Key
-from mast.sketches import Bernoulli, Gaussian, Grouped, Identity, PermK, RandK, Sketch
 
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
@@ -135,29 +134,3 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
         for module, mode in modes.items():
             module.training = mode
     return model
-
-
-def at_density(sketch: Sketch, density: float) -> Sketch:
-    """A sketch of the same kind that keeps another share; Rand-K where the kind has no such member.
-
-    >>> import mast
-    >>> at_density(mast.Bernoulli(0.7), 0.5), at_density(mast.PermK(4), 0.1)
-    (<Bernoulli(0.5): keeps 50 %>, <PermK(10, seed=0): keeps 10 %, one of 10 blocks>)
-    """
-    if not 0 < density <= 1:
-        raise ArgumentError(f"a density is a share in (0, 1], got {density!r}")
-    if isinstance(sketch, Structured):
-        return type(sketch)(at_density(sketch.sketch, density))
-    if density == 1:
-        return Identity()
-    if isinstance(sketch, Gaussian):
-        raise ArgumentError(f"{sketch!r} drops nothing, so it has no densities")
-    if isinstance(sketch, Bernoulli):
-        return type(sketch)(density)
-    if isinstance(sketch, Identity):
-        return Bernoulli(density)
-    if isinstance(sketch, Grouped):
-        return Grouped(at_density(sketch.sketch, density), sketch.labels)
-    if isinstance(sketch, PermK) and sketch.blocks is None and abs(1 / density - round(1 / density)) < 1e-9:
-        return PermK(round(1 / density), 0 if sketch.redraw else sketch.seed, redraw=sketch.redraw)
-    return RandK(float(density))

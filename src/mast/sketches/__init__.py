@@ -1,17 +1,19 @@
 """Sketches: the distributions of the random matrix S. One file each; this list is all of them."""
 
-from mast.sketches.base import SUPPORT_LIMIT, Constants, DiagonalDraw, Draw, MatrixDraw, Sketch
+from mast.sketches.base import Sketch
 from mast.sketches.bernoulli import Bernoulli, UnscaledBernoulli
+from mast.sketches.draws import Constants, DiagonalDraw, Draw, MatrixDraw
 from mast.sketches.excepting import Except
 from mast.sketches.gaussian import Gaussian
 from mast.sketches.grouped import Grouped
 from mast.sketches.identity import Identity
 from mast.sketches.matrices import Matrices
 from mast.sketches.mixture import Mixture
+from mast.sketches.moments import SUPPORT_LIMIT
+from mast.sketches.parsing import parse
 from mast.sketches.perm_k import PermK
 from mast.sketches.rand_k import RandK
 from mast.sketches.sampled import Sampled
-from mast.sketches.spelling import parse
 
 __all__ = [
     "SUPPORT_LIMIT",

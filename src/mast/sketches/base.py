@@ -1,138 +1,33 @@
-"""What a sketch is: a distribution of random matrices S with E[S] = I, and one draw of it."""
+"""What a sketch is: a distribution of random matrices S with E[S] = I."""
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from mast.arrays import Array, Indices, numbers
-from mast.checks import whole
-from mast.errors import ArgumentError, BiasedSketchError, NotDiagonalError, SupportTooLargeError
+from mast.arrays import Array, Indices
+from mast.checks import probability, whole
+from mast.errors import BiasedSketchError, NotDiagonalError, SupportTooLargeError
 from mast.randomness import Key
-from mast.sketches import laws
-from mast.sketches.laws import Atoms, LocalLaw, MomentForm
-from mast.sketches.units import Units
-
-SUPPORT_LIMIT = 1 << 16  #: a support with more draws than this is not listed
-
-
-@dataclass(frozen=True)
-class Constants:
-    """The numbers of a sketch that theory needs.
-
-    `L_D` and `mu_D` are the largest and smallest eigenvalue of E[S'S]; `L_max` is the
-    largest eigenvalue that S'S ever has, and may be infinite.
-    """
-
-    L_D: float
-    mu_D: float
-    L_max: float
-
-    @property
-    def kappa_D(self) -> float:
-        """The condition number of E[S'S]."""
-        return self.L_D / self.mu_D
-
-
-class Draw(ABC):
-    """One S. `apply(u)` is S u and `adjoint(r)` is S'r."""
-
-    dim: int
-
-    @abstractmethod
-    def apply(self, u: ArrayLike) -> Array:
-        """S u."""
-
-    @abstractmethod
-    def adjoint(self, r: ArrayLike) -> Array:
-        """S'r."""
-
-    @abstractmethod
-    def matrix(self) -> Array:
-        """S as a dense matrix."""
-
-
-class DiagonalDraw(Draw):
-    """A diagonal S: `scales` on the coordinates `indices` (ascending), 0 elsewhere."""
-
-    __slots__ = ("dim", "indices", "scales")
-
-    def __init__(self, dim: int, indices: Indices, scales: Array) -> None:
-        self.dim = dim
-        self.indices = indices
-        self.scales = scales
-
-    def apply(self, u: ArrayLike) -> Array:
-        """S u; u may be float32 or float64, a vector or a matrix of columns."""
-        u = _columns("u", u, self.dim)
-        out = np.zeros_like(u)
-        scales = self.scales.astype(u.dtype, copy=False)
-        out[self.indices] = (u[self.indices].T * scales).T
-        return out
-
-    def adjoint(self, r: ArrayLike) -> Array:
-        """S'r, which is S r."""
-        return self.apply(r)
-
-    def matrix(self) -> Array:
-        """S as a dense matrix."""
-        return np.diag(self.diagonal())
-
-    def diagonal(self) -> Array:
-        """The diagonal c of S as a dense vector."""
-        c = np.zeros(self.dim)
-        c[self.indices] = self.scales
-        return c
-
-    def __repr__(self) -> str:
-        return f"<draw: keeps {self.indices.size} of {self.dim} coordinates>"
-
-
-class MatrixDraw(Draw):
-    """An S that is any matrix."""
-
-    __slots__ = ("_matrix", "dim")
-
-    def __init__(self, matrix: Array) -> None:
-        self.dim = matrix.shape[0]
-        self._matrix = matrix
-
-    def apply(self, u: ArrayLike) -> Array:
-        """S u."""
-        return self._matrix @ _columns("u", u, self.dim)
-
-    def adjoint(self, r: ArrayLike) -> Array:
-        """S'r."""
-        return self._matrix.T @ _columns("r", r, self.dim)
-
-    def matrix(self) -> Array:
-        """S itself."""
-        return self._matrix
-
-    @property
-    def indices(self) -> Indices:
-        """Only a diagonal S has them."""
-        raise NotDiagonalError("this S is a general matrix: it has no kept indices; use matrix()")
-
-    scales = indices
-
-    def __repr__(self) -> str:
-        return f"<draw: a {self.dim} x {self.dim} matrix>"
-
+from mast.sketches import moments
+from mast.sketches.draws import Constants, DiagonalDraw, Draw
+from mast.sketches.laws import Atoms, Law, LocalLaw, MomentForm, UnitArrays
+from mast.sketches.moments import SUPPORT_LIMIT
 
 Support = list[tuple[float, Draw]]
 
 
 class Sketch(ABC):
-    """A distribution of S. Subclasses say how to draw and what their constants are.
+    """A distribution of S. A new one is a subclass that defines `sample`; all else follows.
 
-    A new sketch is one file with a subclass that defines `sample`, `_constants`,
-    `expected_square`, `second_moment`, `support_size`, `_support` and `_label`.
+    Where it is known, the subclass says what S can be: `outcomes` lists its support, or `law` says how its
+    coordinates live or die. Then all numbers below are exact; without either they are estimated from
+    seeded draws, and ``constants(d).estimated`` is True. A method that knows better may be overridden.
     """
 
     #: E[S] = I
@@ -140,80 +35,167 @@ class Sketch(ABC):
     #: every S is diagonal
     diagonal: bool = True
 
-    # ---- what users call -------------------------------------------------------------
+    # ---- what a sketch defines ---------------------------------------------------------
 
-    def constants(self, d: int) -> Constants:
-        """L_D, mu_D, L_max and kappa_D in dimension d."""
-        self._check(d)
-        if not self.unbiased:
-            raise BiasedSketchError(
-                f"{self!r} is biased (E[S] is not I), so no constants and no statement of the theory apply; "
-                "divide by the keep probability to make it unbiased"
-            )
-        return self._constants(d)
+    @abstractmethod
+    def sample(self, d: int, key: Key) -> Draw:
+        """The draw that `key` names: a function of d and the key, and of nothing else."""
+
+    def outcomes(self, d: int) -> Iterable[tuple[float, Draw]] | None:
+        """All (probability, draw) pairs, one after the other; None if they are infinitely many or unknown."""
+        return None
+
+    def law(self, d: int) -> Law | None:
+        """How coordinates live or die, where that has a form which `Law` knows."""
+        return None
+
+    def check(self, d: int) -> int:
+        """The dimension d, or an error if the sketch cannot be drawn in it."""
+        return whole("the dimension d", d, 1)
+
+    def label(self) -> str:
+        """What the repr shows, such as ``Bernoulli(0.7): keeps 70 %``."""
+        values = {name: value for name, value in self.arguments().items() if np.ndim(value) == 0}
+        named = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        return f"{type(self).__name__}({named}): keeps share(d) of d coordinates"
+
+    # ---- what users call -------------------------------------------------------------
 
     def draw(self, d: int, seed: int = 0, step: int = 0, node: int = 0, index: int = 0) -> Draw:
         """The S that belongs to these numbers: a pure function of them."""
-        return self.sample(self._check(d), Key(seed, step, node, index))
+        return self.sample(self.check(d), Key(seed, step, node, index))
 
     def support(self, d: int, limit: int = SUPPORT_LIMIT) -> Support | None:
         """All (probability, draw) pairs; None if there are infinitely many."""
-        size = self.support_size(self._check(d))
-        if size is None:
+        size, outcomes = self.support_size(self.check(d)), self.outcomes(d)
+        if size is None or outcomes is None:
             return None
         if size > limit:
             raise SupportTooLargeError(
                 f"the support of {self!r} in dimension {d} has {_magnitude(size)} draws, more than {limit}; "
                 "sample from it with draw()"
             )
-        return list(self._support(d))
+        return list(outcomes)
+
+    def support_size(self, d: int) -> int | None:
+        """How many different S there are; None if infinitely many. Beyond `SUPPORT_LIMIT` nobody counts."""
+        outcomes = self.outcomes(self.check(d))
+        return None if outcomes is None else sum(1 for _ in islice(outcomes, SUPPORT_LIMIT + 1))
+
+    def constants(self, d: int) -> Constants:
+        """L_D, mu_D, L_max and kappa_D in dimension d; `estimated` where neither law nor support is known."""
+        self.check(d)
+        if not self.unbiased:
+            raise BiasedSketchError(
+                f"{self!r} is biased (E[S] is not I), so no constants and no statement of the theory apply; "
+                "divide by the keep probability to make it unbiased"
+            )
+        parts = self.components()
+        law = self.law(d) if parts is None else None
+        if law is not None:
+            return law.constants()
+        square = self.expected_square(d)
+        eigenvalues = square if square.ndim == 1 else np.linalg.eigvalsh(square)
+        most, least = float(eigenvalues.max()), float(eigenvalues.min())
+        if parts is not None:
+            inner = Constants.of_parts([sketch.constants(d) for _, sketch in parts])
+            return Constants(most, least, inner.L_max, inner.estimated)
+        listed = moments.moments_of(self, d)
+        listed.check_unbiased(self)
+        if not listed.draws:
+            return Constants(most, least, listed.largest)
+        return Constants(max(most, 1.0), max(least, 1.0), max(listed.largest, 1.0), estimated=True)
+
+    def share(self, d: int) -> float:
+        """The expected share of the coordinates that are kept.
+
+        >>> import mast
+        >>> mast.RandK(3).share(12), mast.Mixture([mast.Bernoulli(0.5), mast.Identity()]).share(12)
+        (0.25, 0.75)
+        """
+        self.check(d)
+        if not self.diagonal:
+            raise NotDiagonalError(f"{self!r} is not diagonal: it mixes coordinates, it keeps no share")
+        parts = self.components()
+        if parts is not None:
+            return float(sum(weight * sketch.share(d) for weight, sketch in parts))
+        law = self.law(d)
+        return moments.moments_of(self, d).share if law is None else law.share()
+
+    def at(self, density: float) -> Sketch:
+        """A sketch of the same kind that keeps another share; Rand-K where the kind has no such member.
+
+        >>> import mast
+        >>> mast.Bernoulli(0.7).at(0.5), mast.PermK(4).at(0.1)
+        (<Bernoulli(0.5): keeps 50 %>, <PermK(10, seed=0): keeps 10 %, one of 10 blocks>)
+        """
+        from mast.sketches.identity import Identity
+
+        density = probability("density", density)
+        return Identity() if density == 1 else self._at(density)
+
+    def _at(self, density: float) -> Sketch:
+        from mast.sketches.rand_k import RandK
+
+        return RandK(density)
+
+    # ---- moments -------------------------------------------------------------------------
 
     def mean(self, d: int) -> Array:
         """The diagonal of E[S]: ones, unless the sketch is biased."""
-        return np.ones(self._check(d))
+        self.check(d)
+        parts = self.components()
+        if parts is not None:
+            return np.asarray(sum(weight * sketch.mean(d) for weight, sketch in parts))
+        if self.unbiased:
+            return np.ones(d)
+        law = self.law(d)
+        return moments.moments_of(self, d).mean if law is None else law.mean()
 
-    # ---- what a sketch defines ---------------------------------------------------------
-
-    @abstractmethod
-    def sample(self, d: int, key: Key) -> Draw:
-        """The draw that `key` names."""
-
-    @abstractmethod
-    def _constants(self, d: int) -> Constants: ...
-
-    @abstractmethod
     def expected_square(self, d: int) -> Array:
         """E[S'S]: its diagonal if all S are diagonal, else the matrix."""
+        self.check(d)
+        parts = self.components()
+        if parts is not None:
+            squares = [(weight, sketch.expected_square(d)) for weight, sketch in parts]
+            if not self.diagonal:
+                squares = [(w, np.diag(square) if square.ndim == 1 else square) for w, square in squares]
+            return np.asarray(sum(w * square for w, square in squares))
+        law = self.law(d)
+        return moments.moments_of(self, d).square if law is None else law.expected_square()
 
-    @abstractmethod
     def second_moment(self, d: int) -> Array:
         """E[c c'], the matrix of second moments of a diagonal sketch's diagonal c."""
-
-    @abstractmethod
-    def support_size(self, d: int) -> int | None:
-        """How many different S there are; None if infinitely many."""
-
-    @abstractmethod
-    def _support(self, d: int) -> Iterator[tuple[float, Draw]]: ...
-
-    @abstractmethod
-    def _label(self) -> str:
-        """What the repr shows, such as ``Bernoulli(0.7): keeps 70 %``."""
-
-    # ---- what follows from that --------------------------------------------------------
+        self.check(d)
+        if not self.diagonal:
+            raise NotDiagonalError(
+                f"E[c c'] exists for diagonal sketches, {self!r} is not one: use sandwich(H)"
+            )
+        parts = self.components()
+        if parts is not None:
+            return np.asarray(sum(weight * sketch.second_moment(d) for weight, sketch in parts))
+        law = self.law(d)
+        return moments.second_moment_of(self, d) if law is None else law.second_moment()
 
     def sandwich(self, H: Array) -> Array:
         """E[S'HS]: the Hessian of f_D when H is that of a quadratic f."""
-        return H * self.second_moment(H.shape[0])
+        d = self.check(H.shape[0])
+        parts = self.components()
+        if parts is not None:
+            return np.asarray(sum(weight * sketch.sandwich(H) for weight, sketch in parts))
+        if self.diagonal:
+            return H * self.second_moment(d)
+        return moments.mean_over(self, d, lambda S: S.T @ H @ S)
 
-    def separable(self, d: int) -> tuple[Indices, int] | None:
-        """The labels of a fixed partition, and K, if S keeps one of K blocks, uniformly, times K.
+    # ---- composed sketches, and sketches across nodes --------------------------------------
 
-        The label -1 marks a coordinate that always survives, with scale 1.
-
-        Then f_D splits into independent problems, one a block.
-        """
+    def components(self) -> list[tuple[float, Sketch]] | None:
+        """The (weight, sketch) pairs that this one chooses from, if it is a mixture; else None."""
         return None
+
+    def choose(self, key: Key) -> tuple[Sketch, Key]:
+        """What all parts of a model have in common in this draw: a mixture chooses one component for them."""
+        return self, key
 
     @property
     def stride(self) -> int:
@@ -224,44 +206,71 @@ class Sketch(ABC):
         """Whether nodes with this sketch and nodes with the other keep disjoint parts within a stride."""
         return False
 
-    def units(self, d: int) -> Units | None:
-        """The sketch as arrays for compiled loops; None if it has no such form."""
-        return None
+    # ---- what exact forms of f_D and compiled loops read off the law -----------------------
 
-    def structure(self, d: int) -> Units | None:
-        """The same arrays for statements about laws: also in dimensions too large for compiled loops."""
-        return self.units(d)
+    def separable(self, d: int) -> tuple[Indices, int] | None:
+        """The labels of a fixed partition, and K, if S keeps one of K blocks, uniformly, times K.
+
+        The label -1 marks a coordinate that always survives, with scale 1.
+
+        Then f_D splits into independent problems, one per block.
+        """
+        law = self.law(self.check(d))
+        return None if law is None else law.separable()
+
+    def units(self, d: int) -> UnitArrays | None:
+        """The sketch as arrays for compiled loops; None if they cannot draw it."""
+        law = self.law(self.check(d))
+        return None if law is None else law.arrays()
 
     def local_law(self, d: int) -> LocalLaw | None:
         """The law of S on any few coordinates, in a form that can be enumerated; None if there is none."""
-        units = self.structure(d)
-        return None if units is None else laws.local_law(units)
-
-    def marginals(self, d: int) -> Atoms | None:
-        """The law of each single entry of a diagonal S; None if it takes infinitely, or very, many values."""
-        units = self.structure(d)
-        if units is not None:
-            return laws.marginals(units)
-        size = self.support_size(d)
-        if not self.diagonal or size is None or size > SUPPORT_LIMIT or size * d > 1 << 24:
-            return None
-        draws = ((p, draw) for p, draw in self._support(d) if isinstance(draw, DiagonalDraw))
-        return [(np.full(d, p), draw.diagonal()) for p, draw in draws]
+        law = self.law(self.check(d))
+        return None if law is None else law.local_law()
 
     def moment_form(self, d: int) -> MomentForm | None:
         """E[c c'] of a diagonal sketch in a form that needs no d x d matrix; None if there is none."""
-        units = self.structure(d)
-        return None if units is None else laws.moment_form(units)
+        law = self.law(self.check(d))
+        return None if law is None else law.moment_form()
 
-    def components(self) -> list[tuple[float, Sketch]] | None:
-        """The (weight, sketch) pairs that this one chooses from, if it is a mixture; else None."""
-        return None
+    def marginals(self, d: int) -> Atoms | None:
+        """The law of each single entry of a diagonal S; None if it takes infinitely, or very, many values."""
+        self.check(d)
+        parts = self.components()
+        if parts is not None:
+            inner = [(weight, sketch.marginals(d)) for weight, sketch in parts]
+            if any(atoms is None for _, atoms in inner):
+                return None
+            return [(weight * p, c) for weight, atoms in inner for p, c in atoms or []]
+        law = self.law(d)
+        if law is not None:
+            return law.marginals()
+        size = self.support_size(d)
+        if not self.diagonal or size is None or size > SUPPORT_LIMIT or size * d > 1 << 24:
+            return None
+        draws = ((p, draw) for p, draw in self.outcomes(d) or () if isinstance(draw, DiagonalDraw))
+        return [(np.full(d, p), draw.diagonal()) for p, draw in draws]
 
-    def _check(self, d: int) -> int:
-        return whole("the dimension d", d, 1)
+    # ---- what two equal sketches have in common --------------------------------------------
+
+    def arguments(self) -> dict[str, Any]:
+        """The constructor's arguments, as attributes of these names hold them: equal ones, equal draws.
+
+        Where an argument is kept under another name, all public attributes are taken. Private ones may
+        hold what they like.
+        """
+        names = list(inspect.signature(type(self)).parameters)
+        held = {n: getattr(self, n, getattr(self, f"_{n}", _ABSENT)) for n in names}
+        if any(value is _ABSENT for value in held.values()):
+            public = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+            held = {name: value for name, value in held.items() if value is not _ABSENT} | public
+        return held
 
     def __repr__(self) -> str:
-        return f"<{self._label()}>"
+        return f"<{self.label()}>"
+
+
+_ABSENT = object()
 
 
 def everything(d: int) -> Indices:
@@ -272,16 +281,6 @@ def everything(d: int) -> Indices:
 def percent(share: float) -> str:
     """A share as people write it: 0.7 is ``70 %``."""
     return f"{100 * share:.4g} %"
-
-
-def _columns(name: str, value: ArrayLike, d: int) -> Array:
-    array: Any = np.asarray(value)
-    if array.dtype != np.float32:
-        array = numbers(name, array, array.ndim, finite=False)
-    if array.ndim not in (1, 2) or array.shape[0] != d:
-        raise ArgumentError(f"{name} must have {d} entries, as the draw has, got shape {array.shape}")
-    result: Array = array
-    return result
 
 
 def _magnitude(size: int) -> str:

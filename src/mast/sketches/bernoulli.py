@@ -8,16 +8,18 @@ that scales the survivors and that enters all constants: E[S] = I holds exactly.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mast import randomness
 from mast.arrays import Array, frozen, vector
-from mast.errors import ArgumentError, BiasedSketchError
+from mast.errors import ArgumentError
 from mast.randomness import Key
-from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch, everything, percent
-from mast.sketches.units import Kind, Units, units_of
+from mast.sketches.base import Sketch, percent
+from mast.sketches.draws import DiagonalDraw, Draw
+from mast.sketches.laws import Kind, Law
 
 
 class Bernoulli(Sketch):
@@ -47,7 +49,7 @@ class Bernoulli(Sketch):
 
     def sample(self, d: int, key: Key) -> Draw:
         """The mask of `key`, and the scales of the survivors."""
-        self._check(d)
+        self.check(d)
         indices = np.flatnonzero(randomness.bernoulli(key, self.thresholds, 0, d))
         return DiagonalDraw(d, indices, self._scales(d)[indices])
 
@@ -56,29 +58,14 @@ class Bernoulli(Sketch):
         return np.broadcast_to(1 / np.asarray(self.keep), (d,))
 
     def _keep(self, d: int) -> Array:
-        return np.broadcast_to(np.asarray(self.keep), (self._check(d),))
-
-    def _constants(self, d: int) -> Constants:
-        least, most = float(np.min(self.keep)), float(np.max(self.keep))
-        return Constants(1 / least, 1 / most, 1 / least**2)
-
-    def expected_square(self, d: int) -> Array:
-        """E[c_i²]: keep times the squared scale."""
-        keep = self._keep(d)
-        return keep * self._scales(d) ** 2
-
-    def second_moment(self, d: int) -> Array:
-        """Coordinates are independent: a product of means, but for the diagonal."""
-        mean = self.mean(d)
-        moment = np.outer(mean, mean)
-        np.fill_diagonal(moment, self.expected_square(d))
-        return moment
+        return np.broadcast_to(np.asarray(self.keep), (self.check(d),))
 
     def support_size(self, d: int) -> int:
         """Two for each coordinate that may be dropped."""
         return 1 << int((self._keep(d) < 1).sum())
 
-    def _support(self, d: int) -> Iterator[tuple[float, Draw]]:
+    def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
+        """All masks of the coordinates that may be dropped."""
         keep, scales = self._keep(d), self._scales(d)
         free = np.flatnonzero(keep < 1)
         mask = np.ones(d, dtype=bool)
@@ -87,18 +74,22 @@ class Bernoulli(Sketch):
             indices = np.flatnonzero(mask)
             yield float(np.where(mask, keep, 1 - keep).prod()), DiagonalDraw(d, indices, scales[indices])
 
-    def units(self, d: int) -> Units:
-        """The coordinates, each with its threshold."""
-        thresholds = np.broadcast_to(np.asarray(self.thresholds, dtype=np.uint64), (self._check(d),))
-        return units_of(Kind.MASK, everything(d), d, self._scales(d), 0, thresholds)
+    def law(self, d: int) -> Law:
+        """Each coordinate by itself."""
+        return Law(self.check(d), d, self.keep, 1 / np.asarray(self.keep), kind=Kind.MASK)
 
-    def _check(self, d: int) -> int:
-        d = super()._check(d)
+    def _at(self, density: float) -> Sketch:
+        return type(self)(density)
+
+    def check(self, d: int) -> int:
+        """The dimension d, or an error if there are more or fewer probabilities."""
+        d = super().check(d)
         if isinstance(self.keep, np.ndarray) and self.keep.size != d:
             raise ArgumentError(f"keep has {self.keep.size} entries, but the dimension is {d}")
         return d
 
-    def _label(self) -> str:
+    def label(self) -> str:
+        """The keep probability."""
         if isinstance(self.keep, np.ndarray):
             average = percent(float(self.keep.mean()))
             return f"{type(self).__name__}(one keep per coordinate): keeps {average} on average"
@@ -117,15 +108,12 @@ class UnscaledBernoulli(Bernoulli):
 
     unbiased = False
 
-    def mean(self, d: int) -> Array:
-        """E[c]: the keep probabilities."""
-        return self._keep(d).copy()
-
     def _scales(self, d: int) -> Array:
         return np.broadcast_to(1.0, (d,))
 
-    def _constants(self, d: int) -> Constants:
-        raise BiasedSketchError("the original dropout has no constants")
+    def law(self, d: int) -> Law:
+        """Each coordinate by itself, times 1."""
+        return replace(super().law(d), scales=1.0, unbiased=False)
 
 
 def _thresholds(shares: Array) -> NDArray[np.uint64]:

@@ -5,17 +5,13 @@ S'S is unbounded, so L_max is infinite and no stochastic step size is guaranteed
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-
-import numpy as np
-
 from mast import randomness
-from mast.arrays import Array
 from mast.checks import positive
+from mast.errors import ArgumentError
 from mast.randomness import Key
-from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch, everything
-from mast.sketches.laws import MomentForm
+from mast.sketches.base import Sketch, everything
+from mast.sketches.draws import DiagonalDraw, Draw
+from mast.sketches.laws import Law
 
 
 class Gaussian(Sketch):
@@ -33,28 +29,13 @@ class Gaussian(Sketch):
         """The scales of `key`."""
         return DiagonalDraw(d, everything(d), 1 + self.sigma * randomness.normal(key, 0, d))
 
-    def _constants(self, d: int) -> Constants:
-        square = 1 + self.sigma**2
-        return Constants(square, square, math.inf)
+    def law(self, d: int) -> Law:
+        """Independent coordinates that all survive, with noise."""
+        return Law(d, d, keep=1.0, scales=1.0, noise=self.sigma**2)
 
-    def expected_square(self, d: int) -> Array:
-        """1 + sigma² everywhere."""
-        return np.full(self._check(d), 1 + self.sigma**2)
+    def _at(self, density: float) -> Sketch:
+        raise ArgumentError(f"{self!r} drops nothing, so it has no densities")
 
-    def second_moment(self, d: int) -> Array:
-        """Independent coordinates of mean 1."""
-        return np.ones((self._check(d), d)) + self.sigma**2 * np.eye(d)
-
-    def moment_form(self, d: int) -> MomentForm:
-        """Ones, and sigma² more on the diagonal."""
-        return MomentForm(1.0, np.ones(self._check(d)), everything(d), np.full(d, self.sigma**2))
-
-    def support_size(self, d: int) -> None:
-        """Infinite."""
-        return
-
-    def _support(self, d: int) -> Iterator[tuple[float, Draw]]:
-        return iter(())
-
-    def _label(self) -> str:
+    def label(self) -> str:
+        """What it multiplies with."""
         return f"Gaussian({self.sigma:.6g}): keeps 100 %, scales by N(1, {self.sigma**2:.6g})"

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mast.arrays import Array, Indices
 from mast.randomness import Key
-from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch, everything
-from mast.sketches.units import Kind, Units, units_of
+from mast.sketches.base import Sketch, everything
+from mast.sketches.draws import DiagonalDraw, Draw
+from mast.sketches.laws import Kind, Law
 
 
 class Identity(Sketch):
@@ -24,31 +24,19 @@ class Identity(Sketch):
         """I."""
         return DiagonalDraw(d, everything(d), np.ones(d))
 
-    def _constants(self, d: int) -> Constants:
-        return Constants(1.0, 1.0, 1.0)
-
-    def expected_square(self, d: int) -> Array:
-        """Ones."""
-        return np.ones(self._check(d))
-
-    def second_moment(self, d: int) -> Array:
-        """All ones."""
-        return np.ones((self._check(d), d))
-
-    def support_size(self, d: int) -> int:
-        """One."""
-        return 1
-
-    def _support(self, d: int) -> Iterator[tuple[float, Draw]]:
+    def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
+        """I alone."""
         yield 1.0, self.sample(d, Key())
 
-    def separable(self, d: int) -> tuple[Indices, int]:
-        """One block that holds everything."""
-        return np.zeros(d, dtype=np.int64), 1
-
-    def units(self, d: int) -> Units:
+    def law(self, d: int) -> Law:
         """One unit that holds everything."""
-        return units_of(Kind.ALL, np.zeros(d, dtype=np.int64), 1, np.ones(1), 1)
+        return Law.subsets(d, 1, {1: 1}, labels=lambda: np.zeros(d, dtype=np.int64), kind=Kind.ALL)
 
-    def _label(self) -> str:
+    def _at(self, density: float) -> Sketch:
+        from mast.sketches.bernoulli import Bernoulli
+
+        return Bernoulli(density)
+
+    def label(self) -> str:
+        """That it keeps everything."""
         return "Identity(): keeps 100 %"

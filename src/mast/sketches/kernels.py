@@ -9,7 +9,7 @@ from numba import njit, uint32, uint64
 
 from mast.randomness import Purpose
 from mast.randomness.kernels import below, block, philox, shuffled_in
-from mast.sketches.units import Kind
+from mast.sketches.laws import Kind
 
 _ALL, _BLOCK, _SUBSET, _REDRAWN, _MASK = (int(kind) for kind in Kind)
 _MASK_PURPOSE = int(Purpose.MASK)

@@ -1,79 +1,64 @@
-"""What a sketch does to a few coordinates: exact laws, for expectations that need no sampling.
+"""What a sketch does to its coordinates, as numbers: exact laws, for expectations that need no sampling.
 
-The mean of a function of one row of data needs the law of S on that row's non-zeros only,
-however many coordinates there are. `LocalLaw` is that law for every row at once.
+A unit is a coordinate, a group of them, or a block of a fixed partition: its coordinates live or die
+together. A `Law` says how many units there are and how the survivors are chosen; moments, constants, exact
+forms of f_D and the arrays of the compiled loops follow from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mast.arrays import Array, Indices
-from mast.sketches.units import Kind, Units
+from mast.sketches.draws import Constants
 
 #: for each value that an entry takes, its probability and the value itself, by coordinate
 Atoms = list[tuple[Array, Array]]
 
 
-class LocalLaw(NamedTuple):
-    """Units of coordinates that live or die together, and the law of the survivors among any few of them.
+class Kind(IntEnum):
+    """How `mast.sketches.kernels` draws the surviving units."""
 
-    Either the units are independent (`keep` is given), or every set of units of one size is alike
-    (`patterns` is given): ``patterns(m)[r]`` is the probability that of m units exactly a given set of
-    r survives.
+    ALL = 0  # everything survives
+    BLOCK = 1  # one of k units: Perm-K with a fixed partition
+    SUBSET = 2  # k units, uniformly: Rand-K
+    REDRAWN = 3  # a block of a partition of the units that is new each time
+    MASK = 4  # each unit by itself: Bernoulli
+
+
+class UnitArrays(NamedTuple):
+    """A law as plain arrays, for compiled loops."""
+
+    kind: Kind
+    k: int
+    unit_of: Indices  # of each coordinate
+    members: Indices  # the coordinates of unit u are members[start[u] : start[u + 1]]
+    start: Indices
+    scales: Array  # of each unit, if it survives
+    thresholds: NDArray[np.uint64]  # of each unit, for masks
+
+
+class LocalLaw(NamedTuple):
+    """The law of the survivors among any few units, in a form that can be enumerated.
+
+    The mean of a function of one row of data needs the law of S on that row's non-zeros only,
+    however many coordinates there are. Either the units are independent (`keep` is given), or every set of
+    units of one size is alike (`patterns` is given): ``patterns(m)[r]`` is the probability that of m units
+    exactly a given set of r survives.
     """
 
     labels: Indices  #: the unit of each coordinate; -1 for one that always survives, times 1
     scales: Array  #: what a unit is multiplied with if it survives
     keep: Array | None = None
     patterns: Callable[[int], Array] | None = None
-
-
-def local_law(units: Units) -> LocalLaw | None:
-    """The law of a sketch that is given as arrays; None where one of K units survives (see `separable`)."""
-    count = units.scales.size
-    if units.kind is Kind.MASK:
-        keep = units.thresholds / 2.0**32
-        always = (keep == 1) & (units.scales == 1)
-        return LocalLaw(np.where(always[units.unit_of], -1, units.unit_of), units.scales, keep=keep)
-    if units.kind is Kind.SUBSET:
-        sizes = {units.k: 1.0}
-    elif units.kind is Kind.REDRAWN:
-        sizes = _redrawn_sizes(count, units.k)
-    else:
-        return None
-    return LocalLaw(units.unit_of, units.scales, patterns=lambda m: _patterns(count, sizes, m))
-
-
-def marginals(units: Units) -> Atoms:
-    """The two values that each entry of the diagonal takes, with their probabilities."""
-    if units.kind is Kind.MASK:
-        keep = units.thresholds / 2.0**32
-    else:
-        share = {Kind.ALL: 1.0, Kind.SUBSET: units.k / units.scales.size}.get(units.kind, 1.0 / units.k)
-        keep = np.full(units.scales.size, share)
-    kept, scales = keep[units.unit_of], units.scales[units.unit_of]
-    atoms = [(kept, scales)]
-    if (kept < 1).any():
-        atoms.append((1 - kept, np.zeros(kept.size)))
-    return atoms
-
-
-def _patterns(count: int, sizes: dict[int, float], m: int) -> Array:
-    """P(of m units exactly a given r survive), where a uniform subset survives whose size has this law."""
-    out = np.zeros(m + 1)
-    for size, weight in sizes.items():
-        for r in range(m + 1):
-            p = weight
-            for a in range(r):
-                p *= max(size - a, 0) / (count - a)
-            for b in range(m - r):
-                p *= max(count - size - b, 0) / (count - r - b)
-            out[r] += p
-    return out
 
 
 class MomentForm(NamedTuple):
@@ -85,25 +70,198 @@ class MomentForm(NamedTuple):
     extra: Array
 
 
-def moment_form(units: Units) -> MomentForm:
-    """The second moments of a sketch that is given as arrays."""
-    labels, scales, count = units.unit_of, units.scales, units.scales.size
-    ones = np.ones(labels.size)
-    if units.kind is Kind.MASK:
-        keep = units.thresholds / 2.0**32
-        return MomentForm(1.0, (keep * scales)[labels], labels, keep * (1 - keep) * scales**2)
-    if units.kind is Kind.ALL:
-        return MomentForm(1.0, scales[labels], labels, np.zeros(count))
-    if units.kind is Kind.BLOCK or count == 1:
-        return MomentForm(0.0, ones, labels, scales**2 / units.k)
-    sizes = {units.k: 1.0} if units.kind is Kind.SUBSET else _redrawn_sizes(count, units.k)
-    together = sum(w * q * (q - 1) for q, w in sizes.items()) / (count * (count - 1))
-    alone = sum(w * q for q, w in sizes.items()) / count
-    share = float(scales[0]) ** 2 * together
-    return MomentForm(share, ones, labels, scales**2 * alone - share)
+@dataclass(frozen=True, eq=False)
+class Law:
+    """Units of coordinates that live or die together, and how the survivors are chosen.
 
+    Either the units are independent, each with its probability `keep`, or a uniform subset of the units
+    survives, whose size has the law `sizes` (then `keep` and `scales` are one number each: see `subsets`).
+    """
 
-def _redrawn_sizes(count: int, k: int) -> dict[int, float]:
-    """The law of the size of a uniform block, `count` units being cut into k blocks."""
-    small, larger = divmod(count, k)
-    return {small: (k - larger) / k, small + 1: larger / k}
+    dim: int
+    units: int
+    keep: float | Array  #: the probability that a unit survives, one for all or one per unit
+    scales: float | Array  #: what it is multiplied with then
+    noise: float = 0.0  #: the variance of a normal error of these scales
+    unbiased: bool = True
+    sizes: Mapping[int, int] | None = None  #: of equally likely subset sizes, how often each occurs
+    labels: Callable[[], Indices] | None = None  #: makes `unit_of`; None: coordinate i is unit i
+    alone: bool = False  #: whether some coordinates are in no unit (label -1): they survive always, times 1
+    kind: Kind | None = None  #: how the compiled loops draw it as `sample` does; None: they cannot
+
+    @classmethod
+    def subsets(cls, dim: int, units: int, sizes: Mapping[int, int], **options: Any) -> Law:
+        """The unbiased law under which a uniform subset of the units survives; its size is one of `sizes`."""
+        times, total = sum(sizes.values()), sum(q * n for q, n in sizes.items())
+        return cls(dim, units, total / (times * units), times * units / total, sizes=sizes, **options)
+
+    def over(self, dim: int, labels: Callable[[], Indices], alone: bool) -> Law:
+        """The law of `dim` coordinates that have the entries of this one's, or are left alone."""
+        if self.labels is None:
+            return replace(self, dim=dim, labels=labels, alone=alone)
+        return replace(
+            self,
+            dim=dim,
+            labels=lambda: np.append(self.unit_of, -1)[labels()],
+            alone=self.alone or alone,
+        )
+
+    @cached_property
+    def unit_of(self) -> Indices:
+        """The unit of each coordinate; -1 for one that always survives, times 1."""
+        return np.arange(self.dim, dtype=np.int64) if self.labels is None else self.labels()
+
+    def spread(self, values: float | Array, alone: float = 1.0) -> Array:
+        """Values of units as values of coordinates."""
+        per_unit = self._per_unit(values)
+        if self.labels is None:
+            return per_unit
+        return (np.append(per_unit, alone) if self.alone else per_unit)[self.unit_of]
+
+    def _per_unit(self, values: float | Array) -> Array:
+        return np.full(self.units, values, dtype=np.float64)
+
+    # ---- moments ---------------------------------------------------------------------------
+
+    def share(self) -> float:
+        """The expected share of the coordinates that survive."""
+        if self.alone or (self.labels is not None and np.ndim(self.keep)):
+            return float(self.spread(self.keep).mean())
+        return float(np.mean(self.keep))
+
+    def mean(self) -> Array:
+        """E[c]."""
+        return np.ones(self.dim) if self.unbiased else self.spread(self.keep * self.scales)
+
+    def expected_square(self) -> Array:
+        """E[c²]; an unbiased unit that has one scale has E[c²] = scale."""
+        if self.sizes is not None:
+            return self.spread(self.scales)
+        return self.spread(self.keep * (np.square(self.scales) + self.noise))
+
+    def second_moment(self) -> Array:
+        """E[c c']."""
+        mean, square = self.mean(), self.expected_square()
+        moment = np.outer(mean, mean) if self.sizes is None else np.full((self.dim, self.dim), self._together)
+        if self.labels is None:
+            np.fill_diagonal(moment, square)
+            return moment
+        if self.alone:
+            moment[self.unit_of < 0] = mean
+            moment[:, self.unit_of < 0] = mean[:, None]
+        return np.where(self.unit_of[:, None] == self.unit_of, square[:, None], moment)
+
+    @property
+    def _together(self) -> float:
+        """E[c_u c_v] of two units of a subset law: an exact fraction, rounded once."""
+        assert self.sizes is not None
+        n, times = self.units, sum(self.sizes.values())
+        total = sum(q * number for q, number in self.sizes.items())
+        pairs = sum(q * (q - 1) * number for q, number in self.sizes.items())
+        return n * times * pairs / (total**2 * (n - 1)) if n > 1 else 1.0
+
+    def constants(self) -> Constants:
+        """Those of an unbiased law."""
+        if self.sizes is None:
+            square = 1 / np.asarray(self.keep) + np.asarray(self.keep) * self.noise
+            L_max = math.inf if self.noise else 1 / float(np.min(self.keep)) ** 2
+            own = Constants(float(square.max()), float(square.min()), L_max)
+        else:
+            scale = float(self.scales)
+            own = Constants(scale, scale, scale**2)
+        return Constants.of_parts([own, Constants(1.0, 1.0, 1.0)]) if self.alone else own
+
+    def moment_form(self) -> MomentForm | None:
+        """E[c c'] without a matrix; None where coordinates are left alone that do not fit in."""
+        if self.sizes is None:
+            share, m = 1.0, self.keep * self.scales
+            extra = self.keep * (1 - self.keep) * np.square(self.scales) + self.keep * self.noise
+        else:
+            times, n, scale = sum(self.sizes.values()), self.units, float(self.scales)
+            weights = {q: number / times for q, number in self.sizes.items()}
+            pairs = sum(w * q * (q - 1) for q, w in weights.items())
+            alone = sum(w * q for q, w in weights.items()) / n
+            share, m = (scale**2 * (pairs / (n * (n - 1))) if pairs else 0.0), 1.0
+            extra = np.square(scale) * alone - share
+        per_unit = self._per_unit(extra)
+        if not self.alone:
+            return MomentForm(share, self.spread(m), self.unit_of, per_unit)
+        # One more unit holds what is left alone: `share m beside` has to be the mean of each other unit.
+        ratio = np.atleast_1d(np.asarray(m, dtype=np.float64) if self.unbiased else np.ones(1))
+        if share == 0.0 or np.ptp(ratio) > 1e-12 * abs(ratio[0]):
+            return None
+        beside = 1 / (share * float(ratio[0]))
+        labels = np.where(self.unit_of < 0, self.units, self.unit_of)
+        return MomentForm(share, self.spread(m, beside), labels, np.append(per_unit, 1 - share * beside**2))
+
+    # ---- exact forms of f_D, and compiled loops ----------------------------------------------
+
+    def separable(self) -> tuple[Indices, int] | None:
+        """The unit of each coordinate, and how many units there are, if exactly one unit survives."""
+        return (self.unit_of, self.units) if self.sizes is not None and set(self.sizes) == {1} else None
+
+    def local_law(self) -> LocalLaw | None:
+        """The law of any few coordinates; None where one unit survives (see `separable`)."""
+        if self.noise or (self.sizes is not None and set(self.sizes) == {1}):
+            return None
+        scales = self._per_unit(self.scales)
+        if self.sizes is None:
+            keep = self._per_unit(self.keep)
+            always = np.append((keep == 1) & (scales == 1), True)
+            return LocalLaw(np.where(always[self.unit_of], -1, self.unit_of), scales, keep=keep)
+        return LocalLaw(self.unit_of, scales, patterns=self._patterns)
+
+    def _patterns(self, m: int) -> Array:
+        """P(of m units exactly a given r survive)."""
+        assert self.sizes is not None
+        out = np.zeros(m + 1)
+        for size, number in self.sizes.items():
+            for r in range(m + 1):
+                p = number / sum(self.sizes.values())
+                for a in range(r):
+                    p *= max(size - a, 0) / (self.units - a)
+                for b in range(m - r):
+                    p *= max(self.units - size - b, 0) / (self.units - r - b)
+                out[r] += p
+        return out
+
+    def marginals(self) -> Atoms | None:
+        """The two values that each entry of the diagonal takes; None if it takes infinitely many."""
+        if self.noise:
+            return None
+        kept = self.spread(self.keep)
+        atoms = [(kept, self.spread(self.scales))]
+        if (kept < 1).any():
+            atoms.append((1 - kept, np.zeros(self.dim)))
+        return atoms
+
+    def arrays(self) -> UnitArrays | None:
+        """The law for compiled loops; None if they cannot draw it."""
+        if self.kind is None:
+            return None
+        count, unit_of = self.units, self.unit_of
+        scales, keep = self._per_unit(self.scales), self._per_unit(self.keep)
+        if self.alone and self.kind is Kind.ALL:
+            unit_of = np.zeros(self.dim, dtype=np.int64)
+        elif self.alone and self.kind is Kind.MASK:  # one more unit, that no mask drops
+            unit_of = np.where(unit_of < 0, count, unit_of)
+            count, scales, keep = count + 1, np.append(scales, 1.0), np.append(keep, 1.0)
+        elif self.alone:
+            return None
+        masks = self.kind is Kind.MASK
+        return UnitArrays(
+            self.kind,
+            self._kernel_k(),
+            np.ascontiguousarray(unit_of, dtype=np.int64),
+            np.argsort(unit_of, kind="stable").astype(np.int64),
+            np.concatenate([[0], np.cumsum(np.bincount(unit_of, minlength=count))]).astype(np.int64),
+            scales,
+            (keep * 2.0**32).astype(np.uint64) if masks else np.empty(0, np.uint64),
+        )
+
+    def _kernel_k(self) -> int:
+        if self.sizes is None:
+            return 0
+        return {Kind.SUBSET: max(self.sizes), Kind.REDRAWN: sum(self.sizes.values())}.get(
+            self.kind or Kind.ALL, self.units
+        )

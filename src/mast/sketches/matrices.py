@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,9 +11,10 @@ from numpy.typing import ArrayLike
 from mast import randomness
 from mast.arrays import Array, frozen, numbers, vector
 from mast.checks import listed
-from mast.errors import ArgumentError, NotDiagonalError
+from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
-from mast.sketches.base import Constants, DiagonalDraw, Draw, MatrixDraw, Sketch
+from mast.sketches.base import Sketch
+from mast.sketches.draws import DiagonalDraw, Draw, MatrixDraw
 
 
 class Matrices(Sketch):
@@ -45,7 +47,7 @@ class Matrices(Sketch):
 
     def sample(self, d: int, key: Key) -> Draw:
         """One of the matrices."""
-        self._check(d)
+        self.check(d)
         if self._uniform:
             return self._one(randomness.below(key, Purpose.CHOICE, len(self.matrices)))
         return self._one(randomness.choice(key, Purpose.CHOICE, np.cumsum(self.weights)))
@@ -57,54 +59,42 @@ class Matrices(Sketch):
         indices = np.flatnonzero(c)
         return DiagonalDraw(self.dim, indices, c[indices])
 
-    def _constants(self, d: int) -> Constants:
-        square = self.expected_square(d)
-        eigenvalues = square if self.diagonal else np.linalg.eigvalsh(square)
-        L_max = max(
-            np.linalg.norm(m, 2) ** 2 for m, w in zip(self.matrices, self.weights, strict=True) if w > 0
-        )
-        return Constants(float(eigenvalues.max()), float(eigenvalues.min()), float(L_max))
-
     def expected_square(self, d: int) -> Array:
         """The mean of S'S."""
-        self._check(d)
+        self.check(d)
         square = np.einsum("n,nki,nkj->ij", self.weights, self.matrices, self.matrices, optimize=True)
         result: Array = np.diag(square).copy() if self.diagonal else square
         return result
 
-    def second_moment(self, d: int) -> Array:
-        """Only if all matrices are diagonal."""
-        self._check(d)
-        if not self.diagonal:
-            raise NotDiagonalError(
-                "E[c c'] exists for diagonal sketches; these matrices are not: use sandwich(H)"
-            )
-        c = np.diagonal(self.matrices, axis1=1, axis2=2)
-        moment: Array = (c.T * self.weights) @ c
-        return moment
-
     def sandwich(self, H: Array) -> Array:
         """The mean of S'HS."""
-        self._check(H.shape[0])
+        self.check(H.shape[0])
         S = self.matrices
         result: Array = np.einsum("n,nki,kl,nlj->ij", self.weights, S, H, S, optimize=True)
         return result
 
     def support_size(self, d: int) -> int:
         """As many as there are matrices."""
-        self._check(d)
+        self.check(d)
         return len(self.matrices)
 
-    def _support(self, d: int) -> Iterator[tuple[float, Draw]]:
+    def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
+        """The matrices."""
         for i, weight in enumerate(self.weights):
             yield float(weight), self._one(i)
 
-    def _check(self, d: int) -> int:
-        if super()._check(d) != self.dim:
+    def arguments(self) -> dict[str, Any]:
+        """The matrices, and their weights if there are any: without them the choice is made otherwise."""
+        return {"matrices": self.matrices} | ({} if self._uniform else {"weights": self.weights})
+
+    def check(self, d: int) -> int:
+        """The dimension d, or an error if the matrices have another."""
+        if super().check(d) != self.dim:
             raise ArgumentError(f"the matrices are {self.dim} x {self.dim}, but the dimension is {d}")
         return d
 
-    def _label(self) -> str:
+    def label(self) -> str:
+        """How many matrices of which size."""
         kept = (
             ""
             if not self.diagonal

@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mast import randomness
-from mast.arrays import Array
 from mast.checks import listed
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
-from mast.sketches.base import Constants, Draw, Sketch
-from mast.sketches.laws import Atoms
+from mast.sketches.base import Sketch
+from mast.sketches.draws import Draw
 from mast.sketches.matrices import probabilities
 
 
@@ -34,91 +33,49 @@ class Mixture(Sketch):
         if not self.sketches or not all(isinstance(s, Sketch) for s in self.sketches):
             raise ArgumentError("Mixture takes a list of at least one sketch")
         self.weights = probabilities("weights", weights, len(self.sketches))
-        self.diagonal = all(s.diagonal for _, s in self._components())
-
-    def _components(self) -> list[tuple[float, Sketch]]:
-        return [(w, s) for w, s in zip(self.weights.tolist(), self.sketches, strict=True) if w > 0]
-
-    @property
-    def unbiased(self) -> bool:  # type: ignore[override]
-        """If all components are."""
-        return all(s.unbiased for _, s in self._components())
-
-    def sample(self, d: int, key: Key) -> Draw:
-        """The draw of the component that `key` chooses."""
-        self._check(d)
-        i = randomness.choice(key, Purpose.CHOICE, np.cumsum(self.weights))
-        return self.sketches[i].sample(d, key.child(i))
-
-    def mean(self, d: int) -> Array:
-        """The weighted mean of the components' means."""
-        return np.asarray(sum(w * s.mean(d) for w, s in self._components()))
-
-    def _constants(self, d: int) -> Constants:
-        square = self.expected_square(d)
-        eigenvalues = square if self.diagonal else np.linalg.eigvalsh(square)
-        L_max = max(s._constants(d).L_max for _, s in self._components())
-        return Constants(float(eigenvalues.max()), float(eigenvalues.min()), L_max)
-
-    def expected_square(self, d: int) -> Array:
-        """The weighted mean of the components' E[S'S]."""
-        self._check(d)
-        squares = [(w, s.expected_square(d)) for w, s in self._components()]
-        if not self.diagonal:
-            squares = [(w, np.diag(square) if square.ndim == 1 else square) for w, square in squares]
-        return np.asarray(sum(w * square for w, square in squares))
-
-    def second_moment(self, d: int) -> Array:
-        """The weighted mean of the components'."""
-        self._check(d)
-        return np.asarray(sum(w * s.second_moment(d) for w, s in self._components()))
-
-    def sandwich(self, H: Array) -> Array:
-        """The weighted mean of the components'."""
-        self._check(H.shape[0])
-        return np.asarray(sum(w * s.sandwich(H) for w, s in self._components()))
-
-    def support_size(self, d: int) -> int | None:
-        """The sum of the components' sizes."""
-        total = 0
-        for _, s in self._components():
-            size = s.support_size(d)
-            if size is None:
-                return None
-            total += size
-        return total
-
-    def _support(self, d: int) -> Iterator[tuple[float, Draw]]:
-        for w, s in self._components():
-            for probability, draw in s._support(d):
-                yield w * probability, draw
+        self.diagonal = all(sketch.diagonal for _, sketch in self.components())
+        self.unbiased = all(sketch.unbiased for _, sketch in self.components())
 
     def components(self) -> list[tuple[float, Sketch]]:
         """The components that have a positive weight."""
-        return self._components()
+        return [(w, s) for w, s in zip(self.weights.tolist(), self.sketches, strict=True) if w > 0]
 
-    def marginals(self, d: int) -> Atoms | None:
-        """All values of all components."""
-        self._check(d)
-        atoms: Atoms = []
-        for w, s in self._components():
-            inner = s.marginals(d)
-            if inner is None:
-                return None
-            atoms += [(w * p, c) for p, c in inner]
-        return atoms
+    def choose(self, key: Key) -> tuple[Sketch, Key]:
+        """The component that `key` chooses, and the key that it draws with."""
+        i = randomness.choice(key, Purpose.CHOICE, np.cumsum(self.weights))
+        return self.sketches[i].choose(key.child(i))
+
+    def sample(self, d: int, key: Key) -> Draw:
+        """The draw of the component that `key` chooses."""
+        self.check(d)
+        sketch, child = self.choose(key)
+        return sketch.sample(d, child)
+
+    def support_size(self, d: int) -> int | None:
+        """The sum of the components' sizes."""
+        sizes = [sketch.support_size(d) for _, sketch in self.components()]
+        return None if None in sizes else sum(size or 0 for size in sizes)
+
+    def outcomes(self, d: int) -> Iterator[tuple[float, Draw]] | None:
+        """Those of all components."""
+        parts = [(weight, sketch.outcomes(d)) for weight, sketch in self.components()]
+        if any(outcomes is None for _, outcomes in parts):
+            return None
+        return ((weight * p, draw) for weight, outcomes in parts for p, draw in outcomes or ())
 
     @property
     def stride(self) -> int:
         """A common multiple of the components'."""
-        return math.lcm(*(s.stride for s in self.sketches))
+        return math.lcm(*(sketch.stride for sketch in self.sketches))
 
-    def _check(self, d: int) -> int:
-        d = super()._check(d)
-        for s in self.sketches:
-            s._check(d)
+    def check(self, d: int) -> int:
+        """The dimension d, or an error if a component cannot be drawn in it."""
+        d = super().check(d)
+        for sketch in self.sketches:
+            sketch.check(d)
         return d
 
-    def _label(self) -> str:
-        parts = ", ".join(f"{w:.4g} x {s._label()}" for w, s in self._components())
+    def label(self) -> str:
+        """The components with their weights."""
+        parts = ", ".join(f"{w:.4g} x {sketch.label()}" for w, sketch in self.components())
         return f"Mixture({parts})"

@@ -10,17 +10,19 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from mast import randomness
-from mast.arrays import Array, Indices, frozen
+from mast.arrays import Indices, frozen
 from mast.checks import listed, whole
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
-from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch, everything, percent
-from mast.sketches.units import Kind, Units, units_of
+from mast.sketches.base import Sketch, percent
+from mast.sketches.draws import DiagonalDraw, Draw
+from mast.sketches.laws import Kind, Law
 
 
 class PermK(Sketch):
@@ -59,7 +61,7 @@ class PermK(Sketch):
             raise ArgumentError("PermK with given blocks has one fixed partition: no seed, no redraw")
         self.redraw = bool(redraw)
         self.seed = Key(seed).seed
-        self.blocks = None if blocks is None else _checked_blocks(blocks)
+        self.blocks = None if blocks is None else checked_blocks(blocks)
         self.k = whole("PermK's k", k) if k is not None else len(self.blocks or [])
         if self.k < 1:
             raise ArgumentError(f"PermK has at least one block, got k = {self.k}")
@@ -67,7 +69,7 @@ class PermK(Sketch):
 
     def sample(self, d: int, key: Key) -> Draw:
         """Node n gets block ``bijection(seed, step, n // K)[n % K]`` of the partition."""
-        self._check(d)
+        self.check(d)
         group, position = divmod(key.node, self.k)
         key = Key(key.seed, key.step, group, key.index)
         number = randomness.permuted(key, Purpose.BLOCK, self.k, position)
@@ -76,7 +78,7 @@ class PermK(Sketch):
 
     def partition(self, d: int) -> list[Indices]:
         """The K blocks of the fixed partition."""
-        self._check(d)
+        self.check(d)
         if self.redraw:
             raise ArgumentError("this PermK draws a new partition each time: it has no fixed one")
         if self.blocks is None and self.k > 1:
@@ -101,31 +103,13 @@ class PermK(Sketch):
         stop = start + small + (number < larger)
         return np.sort(randomness.permutation(key, Purpose.PARTITION, d, start, stop))
 
-    def _constants(self, d: int) -> Constants:
-        k = float(self.k)
-        return Constants(k, k, k**2)
-
-    def expected_square(self, d: int) -> Array:
-        """K everywhere."""
-        return np.full(self._check(d), float(self.k))
-
-    def second_moment(self, d: int) -> Array:
-        """K where two coordinates share a block, 0 elsewhere; the mean of that over partitions if redrawn."""
-        self._check(d)
-        if not self.redraw:
-            labels = self._labels(d)
-            return np.where(labels[:, None] == labels, float(self.k), 0.0)
-        together = sum(q * (q - 1) * times for q, times in self._sizes(d).items())
-        moment = np.full((d, d), self.k * together / (d * (d - 1)) if d > 1 else 1.0)
-        np.fill_diagonal(moment, self.k)
-        return moment
-
     def support_size(self, d: int) -> int:
         """K blocks, or all subsets of a block's size."""
-        self._check(d)
+        self.check(d)
         return sum(math.comb(d, q) for q in self._sizes(d)) if self.redraw else self.k
 
-    def _support(self, d: int) -> Iterator[tuple[float, Draw]]:
+    def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
+        """The K blocks, or all subsets of a block's size."""
         if not self.redraw:
             for block in self.partition(d):
                 yield 1 / self.k, DiagonalDraw(d, block, np.full(block.size, float(self.k)))
@@ -134,10 +118,6 @@ class PermK(Sketch):
             probability = times / (self.k * math.comb(d, q))
             for kept in combinations(range(d), q):
                 yield probability, DiagonalDraw(d, np.array(kept, dtype=np.int64), np.full(q, float(self.k)))
-
-    def separable(self, d: int) -> tuple[Indices, int] | None:
-        """The fixed partition."""
-        return None if self.redraw else (self._labels(d), self.k)
 
     @property
     def stride(self) -> int:
@@ -155,17 +135,26 @@ class PermK(Sketch):
             return all(np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True))
         return self.redraw or self.seed == other.seed
 
-    def units(self, d: int) -> Units | None:
-        """The blocks; or, redrawn, the coordinates."""
-        if self.k > randomness.EXACT_SHUFFLE or (self.redraw and d > randomness.EXACT_SHUFFLE):
-            return None
-        return self.structure(d)
-
-    def structure(self, d: int) -> Units:
-        """The blocks; or, redrawn, the coordinates."""
+    def law(self, d: int) -> Law:
+        """One of K blocks; or, redrawn, a subset of a block's size."""
+        drawn = self.k <= randomness.EXACT_SHUFFLE
         if self.redraw:
-            return units_of(Kind.REDRAWN, everything(d), d, np.full(d, float(self.k)), self.k)
-        return units_of(Kind.BLOCK, self._labels(d), self.k, np.full(self.k, float(self.k)), self.k)
+            kind = Kind.REDRAWN if drawn and d <= randomness.EXACT_SHUFFLE else None
+            return Law.subsets(d, d, self._sizes(d), kind=kind)
+        kind = Kind.BLOCK if drawn else None
+        return Law.subsets(self.check(d), self.k, {1: 1}, labels=lambda: self._labels(d), kind=kind)
+
+    def _at(self, density: float) -> Sketch:
+        k = round(1 / density)
+        if self.blocks is not None or abs(1 / density - k) > 1e-9:
+            return super()._at(density)
+        return PermK(k, 0 if self.redraw else self.seed, redraw=self.redraw)
+
+    def arguments(self) -> dict[str, Any]:
+        """The blocks, or what they are made from."""
+        if self.blocks is not None:
+            return {"blocks": self.blocks}
+        return {"k": self.k, "seed": self.seed, "redraw": self.redraw}
 
     def _labels(self, d: int) -> Indices:
         labels = np.empty(d, dtype=np.int64)
@@ -178,20 +167,22 @@ class PermK(Sketch):
         small, larger = divmod(d, self.k)
         return Counter({small: self.k - larger, small + 1: larger} if larger else {small: self.k})
 
-    def _check(self, d: int) -> int:
-        d = super()._check(d)
+    def check(self, d: int) -> int:
+        """The dimension d, or an error if the blocks cover another."""
+        d = super().check(d)
         if self.blocks is not None and sum(map(len, self.blocks)) != d:
             raise ArgumentError(
                 f"the blocks cover {sum(map(len, self.blocks))} coordinates, the dimension is {d}"
             )
         return d
 
-    def _label(self) -> str:
+    def label(self) -> str:
+        """How many blocks, and where they come from."""
         how = "given blocks" if self.blocks is not None else "redrawn" if self.redraw else f"seed={self.seed}"
         return f"PermK({self.k}, {how}): keeps {percent(1 / self.k)}, one of {self.k} blocks"
 
 
-def _checked_blocks(blocks: Sequence[ArrayLike]) -> list[Indices]:
+def checked_blocks(blocks: Sequence[ArrayLike]) -> list[Indices]:
     """The blocks as sorted index arrays, if they cover 0 .. d-1 exactly once."""
     checked = []
     for number, block in enumerate(listed("blocks", blocks)):

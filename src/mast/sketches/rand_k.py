@@ -9,12 +9,12 @@ from itertools import combinations
 import numpy as np
 
 from mast import randomness
-from mast.arrays import Array, Indices
 from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
-from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch, everything, percent
-from mast.sketches.units import Kind, Units, units_of
+from mast.sketches.base import Sketch, percent
+from mast.sketches.draws import DiagonalDraw, Draw
+from mast.sketches.laws import Kind, Law
 
 
 class RandK(Sketch):
@@ -38,13 +38,11 @@ class RandK(Sketch):
                 raise ArgumentError(f"RandK with a float k keeps that share of d, in (0, 1]; got {k!r}")
             self.k: int | float = float(k)
         else:
-            self.k = whole("RandK's k", k)
-            if self.k < 1:
-                raise ArgumentError(f"RandK keeps at least one coordinate, got k = {k}")
+            self.k = whole("RandK's k", k, 1)
 
     def count(self, d: int) -> int:
         """How many coordinates survive in dimension d; a share is rounded, to at least one."""
-        d = self._check(d)
+        d = self.check(d)
         return max(1, math.floor(self.k * d + 0.5)) if isinstance(self.k, float) else self.k
 
     def sample(self, d: int, key: Key) -> Draw:
@@ -53,51 +51,31 @@ class RandK(Sketch):
         indices = np.sort(randomness.permutation(key, Purpose.SUBSET, d, 0, k))
         return DiagonalDraw(d, indices, np.full(k, d / k))
 
-    def _constants(self, d: int) -> Constants:
-        scale = d / self.count(d)
-        return Constants(scale, scale, scale**2)
-
-    def expected_square(self, d: int) -> Array:
-        """d/K everywhere."""
-        return np.full(d, d / self.count(d))
-
-    def second_moment(self, d: int) -> Array:
-        """Two different coordinates survive together with probability K(K-1)/(d(d-1))."""
-        k = self.count(d)
-        moment = np.full((d, d), d * (k - 1) / (k * (d - 1)) if d > 1 else 1.0)
-        np.fill_diagonal(moment, d / k)
-        return moment
-
     def support_size(self, d: int) -> int:
         """All K-subsets."""
         return math.comb(d, self.count(d))
 
-    def _support(self, d: int) -> Iterator[tuple[float, Draw]]:
+    def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
+        """All K-subsets."""
         k = self.count(d)
         probability = 1 / math.comb(d, k)
         for kept in combinations(range(d), k):
             yield probability, DiagonalDraw(d, np.array(kept, dtype=np.int64), np.full(k, d / k))
 
-    def separable(self, d: int) -> tuple[Indices, int] | None:
-        """Rand-1 keeps one of d blocks of one coordinate."""
-        return (everything(d), d) if self.count(d) == 1 else None
+    def law(self, d: int) -> Law:
+        """A subset of K coordinates."""
+        kind = None if d > randomness.EXACT_SHUFFLE else Kind.SUBSET
+        return Law.subsets(d, d, {self.count(d): 1}, kind=kind)
 
-    def units(self, d: int) -> Units | None:
-        """The coordinates."""
-        return None if d > randomness.EXACT_SHUFFLE else self.structure(d)
-
-    def structure(self, d: int) -> Units:
-        """The coordinates."""
-        k = self.count(d)
-        return units_of(Kind.SUBSET, everything(d), d, np.full(d, d / k), k)
-
-    def _check(self, d: int) -> int:
-        d = super()._check(d)
+    def check(self, d: int) -> int:
+        """The dimension d, or an error if it is smaller than K."""
+        d = super().check(d)
         if not isinstance(self.k, float) and self.k > d:
             raise ArgumentError(f"RandK({self.k}) cannot keep {self.k} of d = {d} coordinates")
         return d
 
-    def _label(self) -> str:
+    def label(self) -> str:
+        """How many coordinates, or which share of them."""
         if isinstance(self.k, float):
             return f"RandK({self.k!r}): keeps {percent(self.k)}"
         return f"RandK({self.k}): keeps {self.k} coordinate{'s' * (self.k > 1)}"

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from mast import randomness
-from mast.arrays import Array
 from mast.checks import whole
-from mast.errors import ArgumentError, NotDiagonalError
+from mast.errors import NotDiagonalError
 from mast.randomness import Key, Purpose
-from mast.sketches.base import Constants, DiagonalDraw, Draw, Sketch
+from mast.sketches.base import Sketch
+from mast.sketches.draws import Constants, DiagonalDraw, Draw
+from mast.sketches.moments import moments_of
 
 
 class Sampled(Sketch):
@@ -27,17 +26,15 @@ class Sampled(Sketch):
     (True, 200)
     """
 
+    unbiased = False
+
     def __init__(self, sketch: Sketch, N: int, seed: int = 0) -> None:
         if not sketch.diagonal:
             raise NotDiagonalError(f"a sample is taken of diagonal sketches, {sketch!r} is not one")
         self.sketch = sketch
-        self.N = whole("N", N)
-        if self.N < 1:
-            raise ArgumentError(f"a sample has at least one draw, got N = {N}")
+        self.N = whole("N", N, 1)
         self.seed = Key(seed).seed
         self._made: tuple[int, list[DiagonalDraw]] = (0, [])
-
-    unbiased = False
 
     def draws(self, d: int) -> list[DiagonalDraw]:
         """The N draws."""
@@ -48,47 +45,25 @@ class Sampled(Sketch):
 
     def sample(self, d: int, key: Key) -> Draw:
         """One of the N draws."""
-        return self.draws(self._check(d))[randomness.below(key, Purpose.CHOICE, self.N)]
+        return self.draws(self.check(d))[randomness.below(key, Purpose.CHOICE, self.N)]
 
-    def constants(self, d: int) -> Constants:
-        """Those of the sample: the statements about finite supports use these."""
-        return self._constants(self._check(d))
-
-    def _constants(self, d: int) -> Constants:
-        square = self.expected_square(d)
-        L_max = max(float(np.max(draw.scales**2, initial=0.0)) for draw in self.draws(d))
-        return Constants(float(square.max()), float(square.min()), L_max)
-
-    def mean(self, d: int) -> Array:
-        """The mean of the N diagonals."""
-        return self._mean_of(d, lambda scales: scales)
-
-    def expected_square(self, d: int) -> Array:
-        """The mean of the N squared diagonals."""
-        return self._mean_of(d, np.square)
-
-    def _mean_of(self, d: int, of: object) -> Array:
-        total = np.zeros(self._check(d))
-        for draw in self.draws(d):
-            total[draw.indices] += of(draw.scales)  # type: ignore[operator]
-        return total / self.N
-
-    def second_moment(self, d: int) -> Array:
-        """The mean of c c' over the sample."""
-        C = np.stack([draw.diagonal() for draw in self.draws(self._check(d))])
-        moment: Array = C.T @ C / self.N
-        return moment
+    def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
+        """The N draws, alike."""
+        return ((1 / self.N, draw) for draw in self.draws(d))
 
     def support_size(self, d: int) -> int:
         """N."""
         return self.N
 
-    def _support(self, d: int) -> Iterator[tuple[float, Draw]]:
-        for draw in self.draws(d):
-            yield 1 / self.N, draw
+    def constants(self, d: int) -> Constants:
+        """Those of the sample: the statements about finite supports use these."""
+        square, largest = self.expected_square(d), moments_of(self, d).largest
+        return Constants(float(square.max()), float(square.min()), largest)
 
-    def _check(self, d: int) -> int:
-        return self.sketch._check(d)
+    def check(self, d: int) -> int:
+        """The dimension d, or an error if the sketch cannot be drawn in it."""
+        return self.sketch.check(d)
 
-    def _label(self) -> str:
-        return f"Sampled({self.N} draws) of {self.sketch._label()}"
+    def label(self) -> str:
+        """How many draws of what."""
+        return f"Sampled({self.N} draws) of {self.sketch.label()}"

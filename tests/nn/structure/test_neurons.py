@@ -267,12 +267,8 @@ def test_checkpoints_continue(zoo):
 
 
 def test_densities(zoo):
-    from mast.nn.submodels import at_density
-
-    assert repr(at_density(mast.nn.Neurons(mast.Bernoulli(0.7)), 0.5)) == repr(
-        mast.nn.Neurons(mast.Bernoulli(0.5))
-    )
-    assert repr(at_density(mast.nn.Layers(mast.RandK(3)), 1)) == repr(mast.nn.Layers(mast.Identity()))
+    assert repr(mast.nn.Neurons(mast.Bernoulli(0.7)).at(0.5)) == repr(mast.nn.Neurons(mast.Bernoulli(0.5)))
+    assert repr(mast.nn.Layers(mast.RandK(3)).at(1)) == repr(mast.nn.Layers(mast.Identity()))
 
 
 def test_spelling():

@@ -174,7 +174,7 @@ class Coordinates(Capacity):
 
     def __init__(self, sketch: Sketch, dim: int) -> None:
         self.sketch = sketch
-        self.dim = sketch._check(dim)
+        self.dim = sketch.check(dim)
         self.stride = sketch.stride
         self.label = repr(sketch).strip("<>")
 

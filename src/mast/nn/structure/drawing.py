@@ -10,15 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mast import randomness
 from mast.arrays import Array, Indices
 from mast.errors import ArgumentError, MastError
-from mast.nn.drawing import Drawing, _kept_share
+from mast.nn.drawing import Drawing
 from mast.nn.factors import Factor, _times
 from mast.nn.structure.spaces import Space
 from mast.nn.weights import name_index
-from mast.randomness import Key, Purpose
-from mast.sketches import Bernoulli, Constants, DiagonalDraw, Mixture, Sketch
+from mast.randomness import Key
+from mast.sketches import Bernoulli, Constants, DiagonalDraw, Sketch
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ class Units(Drawing):
         """The draw of a key: space by space, with the key's index that of the space's name."""
         if self._last is None or self._last.key != key:
             kept = {}
-            chosen, own = _component(self.sketch, key)
+            chosen, own = self.sketch.choose(Key(key.seed, key.step, key.node))  # one for the whole model
             for space, sketch, index in zip(self.spaces, self.sketches, self._indices, strict=True):
                 law = sketch if chosen is self.sketch else chosen
                 drawn = law.sample(space.units, Key(own.seed, own.step, own.node, index))
@@ -144,7 +143,7 @@ class Units(Drawing):
     def share(self, number: int) -> float:
         """The expected share of the units that are kept."""
         space = self.scaled[number].space
-        return _kept_share(self.sketches[space], self.spaces[space].units)
+        return self.sketches[space].share(self.spaces[space].units)
 
     def sketch_of(self, number: int) -> Sketch:
         """That of the units whose outgoing weight this is."""
@@ -153,16 +152,7 @@ class Units(Drawing):
     def constants(self) -> Constants:
         """Of S over the outgoing weights: the largest L_D and L_max and the smallest mu_D of the spaces."""
         found = [s.constants(space.units) for s, space in zip(self.sketches, self.spaces, strict=True)]
-        return Constants(max(c.L_D for c in found), min(c.mu_D for c in found), max(c.L_max for c in found))
-
-
-def _component(sketch: Sketch, key: Key) -> tuple[Sketch, Key]:
-    """A mixture chooses one component for the whole model, by one coin of the key."""
-    key = Key(key.seed, key.step, key.node)
-    while isinstance(sketch, Mixture):
-        i = randomness.choice(key, Purpose.CHOICE, np.cumsum(sketch.weights))
-        sketch, key = sketch.sketches[i], key.child(i)
-    return sketch, key
+        return Constants.of_parts(found)
 
 
 def _of_space(sketch: Sketch, space: Space) -> Sketch:
@@ -175,8 +165,7 @@ def _of_space(sketch: Sketch, space: Space) -> Sketch:
                     f"sketches can have, not {sketch!r}; keep = 1 leaves units out"
                 )
             return type(sketch)(space.keep)
-        sketch._check(space.units)
-        _kept_share(sketch, space.units)
+        sketch.check(space.units)
     except MastError as error:
         raise ArgumentError(f"the {space.units} units of {space.name!r}: {error}") from None
     return sketch

@@ -2,73 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from mast import sketches
-from mast.arrays import Array
-from mast.errors import ArgumentError, NotDiagonalError
-from mast.randomness import Key
-from mast.sketches import Constants, Draw, RandK, Sketch
+from mast.errors import ArgumentError
+from mast.sketches import RandK, Sketch
+from mast.sketches.over import Over
 
 
-class Structured(Sketch):
+class Structured(Over):
     """A sketch whose coordinates are units of a network. As a sketch, it is the one over the units."""
 
     def __init__(self, sketch: Sketch) -> None:
-        own = type(self).__name__
-        if not isinstance(sketch, Sketch):
-            raise ArgumentError(f"{own} takes a sketch such as mast.Bernoulli(0.5), got {sketch!r}")
         if isinstance(sketch, Structured):
-            raise ArgumentError(f"{own} takes a sketch over units, and {sketch!r} is one over a network")
-        if not sketch.diagonal:
-            raise NotDiagonalError(f"{own} needs a diagonal sketch, {sketch!r} is not one")
-        self.sketch = sketch
-
-    @property
-    def unbiased(self) -> bool:  # type: ignore[override]
-        """As the sketch over the units."""
-        return self.sketch.unbiased
-
-    def sample(self, d: int, key: Key) -> Draw:
-        """The draw over d units."""
-        return self.sketch.sample(d, key)
-
-    def mean(self, d: int) -> Array:
-        """As the sketch over the units."""
-        return self.sketch.mean(d)
-
-    def _constants(self, d: int) -> Constants:
-        return self.sketch._constants(d)
-
-    def expected_square(self, d: int) -> Array:
-        """As the sketch over the units."""
-        return self.sketch.expected_square(d)
-
-    def second_moment(self, d: int) -> Array:
-        """As the sketch over the units."""
-        return self.sketch.second_moment(d)
-
-    def support_size(self, d: int) -> int | None:
-        """As the sketch over the units."""
-        return self.sketch.support_size(d)
-
-    def _support(self, d: int) -> Iterator[tuple[float, Draw]]:
-        return self.sketch._support(d)
-
-    @property
-    def stride(self) -> int:
-        """As the sketch over the units."""
-        return self.sketch.stride
-
-    def same_partition(self, other: Sketch) -> bool:
-        """As the sketches over the units, if both are of one kind."""
-        return isinstance(other, type(self)) and self.sketch.same_partition(other.sketch)
-
-    def _check(self, d: int) -> int:
-        return self.sketch._check(d)
-
-    def _label(self) -> str:
-        return f"{type(self).__name__}({self.sketch._label()})"
+            kind = type(self).__name__
+            raise ArgumentError(f"{kind} takes a sketch over units, and {sketch!r} is one over a network")
+        super().__init__(sketch)
 
 
 class Neurons(Structured):

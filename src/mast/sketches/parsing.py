@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mast.errors import ArgumentError
 from mast.sketches.base import Sketch
 from mast.sketches.bernoulli import Bernoulli, UnscaledBernoulli
@@ -23,35 +25,32 @@ def parse(text: str) -> Sketch:
     if not isinstance(text, str):
         raise ArgumentError(f"a sketch is spelled as text, got {text!r}; examples are {EXAMPLES}")
     name, *values = text.strip().lower().split(":")
+    make = _FORMS.get((name, len(values)))
+    if make is None:
+        raise ArgumentError(f"unknown sketch {text!r}; examples are {EXAMPLES}")
     try:
-        if name == "identity" and not values:
-            return Identity()
-        if name == "permk" and len(values) == 2 and values[1] == "redraw":
-            return PermK(int(values[0]), redraw=True)
-        if name == "permk" and len(values) == 2:
-            return PermK(int(values[0]), seed=int(values[1]))
-        if len(values) == 1:
-            return _of_one_number(name, values[0])
-    except ValueError as error:
-        if isinstance(error, ArgumentError):
-            raise
+        return make(*values)
+    except ArgumentError:
+        raise
+    except ValueError:
         raise ArgumentError(f"the sketch {text!r} has a bad number; examples are {EXAMPLES}") from None
-    raise ArgumentError(f"unknown sketch {text!r}; examples are {EXAMPLES}")
-
-
-def _of_one_number(name: str, value: str) -> Sketch:
-    if name == "bernoulli":
-        return Bernoulli(_share(value))
-    if name == "unscaled":
-        return UnscaledBernoulli(_share(value))
-    if name == "randk":
-        return RandK(int(value)) if value.isdigit() else RandK(_share(value))
-    if name == "permk":
-        return PermK(int(value))
-    if name == "gaussian":
-        return Gaussian(float(value))
-    raise ArgumentError(f"unknown sketch {name!r}; examples are {EXAMPLES}")
 
 
 def _share(value: str) -> float:
     return float(value[:-1]) / 100 if value.endswith("%") else float(value)
+
+
+def _permk(k: str, how: str) -> Sketch:
+    return PermK(int(k), redraw=True) if how == "redraw" else PermK(int(k), seed=int(how))
+
+
+#: what is made of a name with so many values behind it
+_FORMS: dict[tuple[str, int], Callable[..., Sketch]] = {
+    ("identity", 0): Identity,
+    ("bernoulli", 1): lambda keep: Bernoulli(_share(keep)),
+    ("unscaled", 1): lambda keep: UnscaledBernoulli(_share(keep)),
+    ("randk", 1): lambda k: RandK(int(k) if k.isdigit() else _share(k)),
+    ("permk", 1): lambda k: PermK(int(k)),
+    ("permk", 2): _permk,
+    ("gaussian", 1): lambda sigma: Gaussian(float(sigma)),
+}

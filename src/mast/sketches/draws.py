@@ -1,0 +1,144 @@
+"""One draw of a sketch, and the numbers of a sketch that theory needs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mast.arrays import Array, Indices, numbers
+from mast.errors import ArgumentError, NotDiagonalError
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The numbers of a sketch that theory needs.
+
+    `L_D` and `mu_D` are the largest and smallest eigenvalue of E[S'S]; `L_max` is the
+    largest eigenvalue that S'S ever has, and may be infinite. If they are `estimated`, from draws,
+    `L_max` is the largest that was seen.
+    """
+
+    L_D: float
+    mu_D: float
+    L_max: float
+    estimated: bool = False
+
+    @property
+    def kappa_D(self) -> float:
+        """The condition number of E[S'S]."""
+        return self.L_D / self.mu_D
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[Constants]) -> Constants:
+        """Those of an S that is made of independent or fixed blocks, each with its own constants."""
+        return cls(
+            max(part.L_D for part in parts),
+            min(part.mu_D for part in parts),
+            max(part.L_max for part in parts),
+            any(part.estimated for part in parts),
+        )
+
+    def __repr__(self) -> str:
+        how = ", estimated=True" if self.estimated else ""
+        return f"Constants(L_D={self.L_D!r}, mu_D={self.mu_D!r}, L_max={self.L_max!r}{how})"
+
+
+class Draw(ABC):
+    """One S. `apply(u)` is S u and `adjoint(r)` is S'r."""
+
+    dim: int
+
+    @abstractmethod
+    def apply(self, u: ArrayLike) -> Array:
+        """S u."""
+
+    @abstractmethod
+    def adjoint(self, r: ArrayLike) -> Array:
+        """S'r."""
+
+    @abstractmethod
+    def matrix(self) -> Array:
+        """S as a dense matrix."""
+
+
+class DiagonalDraw(Draw):
+    """A diagonal S: `scales` on the coordinates `indices` (ascending), 0 elsewhere."""
+
+    __slots__ = ("dim", "indices", "scales")
+
+    def __init__(self, dim: int, indices: Indices, scales: Array) -> None:
+        self.dim = dim
+        self.indices = indices
+        self.scales = scales
+
+    def apply(self, u: ArrayLike) -> Array:
+        """S u; u may be float32 or float64, a vector or a matrix of columns."""
+        u = _columns("u", u, self.dim)
+        out = np.zeros_like(u)
+        scales = self.scales.astype(u.dtype, copy=False)
+        out[self.indices] = (u[self.indices].T * scales).T
+        return out
+
+    def adjoint(self, r: ArrayLike) -> Array:
+        """S'r, which is S r."""
+        return self.apply(r)
+
+    def matrix(self) -> Array:
+        """S as a dense matrix."""
+        return np.diag(self.diagonal())
+
+    def diagonal(self) -> Array:
+        """The diagonal c of S as a dense vector."""
+        c = np.zeros(self.dim)
+        c[self.indices] = self.scales
+        return c
+
+    def __repr__(self) -> str:
+        return f"<draw: keeps {self.indices.size} of {self.dim} coordinates>"
+
+
+class MatrixDraw(Draw):
+    """An S that is any matrix."""
+
+    __slots__ = ("_matrix", "dim")
+
+    def __init__(self, matrix: Array) -> None:
+        self.dim = matrix.shape[0]
+        self._matrix = matrix
+
+    def apply(self, u: ArrayLike) -> Array:
+        """S u."""
+        return self._matrix @ _columns("u", u, self.dim)
+
+    def adjoint(self, r: ArrayLike) -> Array:
+        """S'r."""
+        return self._matrix.T @ _columns("r", r, self.dim)
+
+    def matrix(self) -> Array:
+        """S itself."""
+        return self._matrix
+
+    @property
+    def indices(self) -> Indices:
+        """Only a diagonal S has them."""
+        raise NotDiagonalError("this S is a general matrix: it has no kept indices; use matrix()")
+
+    scales = indices
+
+    def __repr__(self) -> str:
+        return f"<draw: a {self.dim} x {self.dim} matrix>"
+
+
+def _columns(name: str, value: ArrayLike, d: int) -> Array:
+    array: Any = np.asarray(value)
+    if array.dtype != np.float32:
+        array = numbers(name, array, array.ndim, finite=False)
+    if array.ndim not in (1, 2) or array.shape[0] != d:
+        raise ArgumentError(f"{name} must have {d} entries, as the draw has, got shape {array.shape}")
+    result: Array = array
+    return result
