@@ -54,7 +54,7 @@ def _rank() -> None:
     import torch
     import torch.distributed as dist
 
-    from mast.cluster.engine import Hub, Nodes
+    from mast.cluster.engine import NodesRank, ServerRank
     from mast.cluster.wire import Wire
     from mast.methods.distributed import Roster, Server, Worker
     from mast.nn.nodes import capacity_of
@@ -81,9 +81,9 @@ def _rank() -> None:
         workers = {wire.rank: Echo(capacity)}
         if wire.rank == 0:
             server = Server(np.zeros(dim, np.float32), [capacity] * RANKS, roster, step_size=1e-3)
-            engines[name] = (Hub(wire, server, workers, True), capacity)
+            engines[name] = (ServerRank(wire, server, workers, True), capacity)
         else:
-            engines[name] = (Nodes(wire, roster, workers, 4), capacity)
+            engines[name] = (NodesRank(wire, roster, workers, 4), capacity)
     done = 0
     for turn in range(TURNS):
         for name, (engine, capacity) in engines.items():

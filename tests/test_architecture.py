@@ -24,7 +24,7 @@ ALLOWED = {
     "objectives": {"errors", "checks", "arrays", "randomness", "sketches", "files"},
     "problem": {"errors", "checks", "arrays", "randomness", "sketches", "objectives"},
     "data": {"errors", "checks", "arrays", "randomness", "files"},
-    "methods": CORE | {"files"},
+    "methods": CORE | {"files", "checkpoint"},
     "files": {"errors"},
     "locks": {"errors"},
     "progress": set(),

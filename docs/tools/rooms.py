@@ -23,7 +23,6 @@ BANDS: dict[str, dict[str, str]] = {
         "step_sizes": "from theory or you",
         "trace": "what is measured",
         "cells": "kept results",
-        "checkpoint": "stop and go on",
         "resume": "a run, continued",
         "progress": "a bar",
         "plots": "curve and bound",
@@ -40,6 +39,7 @@ BANDS: dict[str, dict[str, str]] = {
     "ground": {
         "data": "LIBSVM and friends",
         "randomness": "keyed draws",
+        "checkpoint": "stop and go on",
         "files": "written whole or not",
         "locks": "one process at a time",
         "arrays": "arrays, checked",

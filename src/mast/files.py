@@ -11,6 +11,7 @@ import glob
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import secrets
@@ -53,6 +54,19 @@ def write_once(path: Path, content: bytes) -> bool:
                 return False
             os.replace(beside, path)
         return True
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file; null stands for NaN and infinity, which JSON does not have."""
+    write(path, (json.dumps(_finite(content), indent=2, allow_nan=False) + "\n").encode())
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def save(path: Path, description: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:

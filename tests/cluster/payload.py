@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 import mast
-from mast.cluster.engine import Hub, Nodes
+from mast.cluster.engine import NodesRank, ServerRank
 from mast.cluster.wire import Wire
 from mast.methods.distributed import Coordinates, Roster, Server, Worker
 
@@ -31,9 +31,9 @@ def main():
     before = written()
     if wire.rank == 0:
         server = Server(np.zeros(DIM, np.float32), [capacity], roster, step_size=1.0)
-        Hub(wire, server, {}, on_server=False).serve(ROUNDS, lambda row: None)
+        ServerRank(wire, server, {}, on_server=False).serve(ROUNDS, lambda row: None)
     else:
-        Nodes(wire, roster, {0: Echo(capacity)}, 4).serve(0, ROUNDS)
+        NodesRank(wire, roster, {0: Echo(capacity)}, 4).serve(0, ROUNDS)
     ways = wire.collect({"rank": wire.rank, "written": written() - before, "values": 4 * sum(counts)})
     if wire.rank == 0:
         print(json.dumps(ways), flush=True)

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from mast.cluster import Result, run
+from mast.cluster import ClusterResult, run
 
 FOLDER = Path(__file__).parents[2] / "examples" / "cluster"
 FILES = sorted(path.name for path in FOLDER.glob("*.toml"))
@@ -42,7 +42,7 @@ def test_two_processes_and_one_agree_on_a_network(tmp_path):
     """From Python, without torchrun: float32, the same draws and batches."""
     content = shortened("network.toml", tmp_path / "two", 6)
     two = run(copy.deepcopy(content), ranks=2, folder=FOLDER)
-    assert isinstance(two, Result)
+    assert isinstance(two, ClusterResult)
     content["run"]["out"] = str(tmp_path / "one")
     one = run(content, folder=FOLDER)
     # Six rounds with numbers of order one, each with float32 sums of about a hundred terms in another order.

@@ -227,12 +227,12 @@ def test_labels_that_are_all_alike_have_a_score(tmp_path):
 
 
 def test_scores_that_json_does_not_have(tmp_path):
-    from mast.cluster import Result
+    from mast.cluster import ClusterResult
 
     row = {"node": 0, "mean": float("-inf"), "lowest": float("-inf"), "highest": 1.0, "whole": float("nan")}
     said = {"status": "finished", "rounds": 1, "step_size": 0.1, "note": "", "metric": "score"}
-    Result(np.zeros(2), **said, score=float("inf"), scores=[row], folder=tmp_path).save()
-    again = Result.load(tmp_path)
+    ClusterResult(np.zeros(2), **said, score=float("inf"), scores=[row], folder=tmp_path).save()
+    again = ClusterResult.load(tmp_path)
     assert again.score != again.score
     assert again.scores[0]["highest"] == 1
 
@@ -291,9 +291,9 @@ def test_a_run_that_diverges_stops(tmp_path):
     assert result.status == "diverged"
     assert result.rounds < 50
     assert len(result.trace) == result.rounds
-    from mast.cluster import Result
+    from mast.cluster import ClusterResult
 
-    again = Result.load(result.folder)
+    again = ClusterResult.load(result.folder)
     assert again.score != again.score  # NaN, as nothing was scored
     assert again.status == "diverged"
 
@@ -347,3 +347,31 @@ def test_arguments_of_run(tmp_path):
         run(changed(GOOD, "run", round=1), ranks=2, folder=tmp_path)
     with pytest.raises(ArgumentError, match="a task cannot be sent to new processes"):
         run(GOOD, ranks=2, folder=tmp_path, task=lambda *a: None)
+
+
+def test_a_run_leaves_the_threads_as_they_were(tmp_path):
+    import torch
+    from threadpoolctl import threadpool_info, threadpool_limits
+
+    def threads():
+        pools = {pool["filepath"]: pool["num_threads"] for pool in threadpool_info()}
+        return {"torch": torch.get_num_threads()} | pools
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with threadpool_limits(2):
+            expected = threads()
+            run(changed(GOOD, "run", threads=1), folder=tmp_path)
+            assert threads() | expected == threads()  # a library may have been loaded in between
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_file_that_failed_can_be_mended(tmp_path):
+    """Half of a module must not stay behind, as if it had been imported."""
+    (tmp_path / "net.py").write_text(PROGRAM + "\nraise ImportError('not yet')\n")
+    with pytest.raises(DataError, match="not yet"):
+        run(NETWORK, folder=tmp_path)
+    (tmp_path / "net.py").write_text(PROGRAM)
+    assert run(NETWORK, folder=tmp_path).status == "finished"

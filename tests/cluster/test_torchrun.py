@@ -15,7 +15,7 @@ if sys.platform != "linux":
 
 import mast
 from cluster.launching import Torchrun, rows_of, until
-from mast.cluster import Result
+from mast.cluster import ClusterResult
 from mast.randomness import Key, normal
 
 CAPACITIES = ["bernoulli:.9", "randk:30", "permk:4", "identity", "permk:4"]
@@ -79,7 +79,7 @@ def undisturbed(rounds):
 
 def checked(folder, rounds):
     """The result of a run, if its trace has every round once and its bits are the undisturbed ones."""
-    result = Result.load(folder / "out")
+    result = ClusterResult.load(folder / "out")
     assert result.status == "finished"
     assert (result.x == undisturbed(rounds)).all()
     trace = result.trace
@@ -94,7 +94,7 @@ def test_bits_bytes_and_trace(tmp_path):
     result = checked(tmp_path, 40)
     assert "permk:4" in printed
     assert "accuracy" in printed
-    assert "round 40 of 40" in printed  # the progress line
+    assert "40 of 40 rounds" in printed  # the progress line
     trace = result.trace
     parts = trace[["broadcast", "compute", "gather", "update"]].sum(axis=1)
     assert (parts >= 0.999 * trace["seconds"]).all()
@@ -206,7 +206,7 @@ def test_a_killed_network_ends_with_the_same_bits(tmp_path):
                 assert run.signal(rank, signal.SIGKILL)
             code, printed = run.wait()
         assert code == 0, printed
-        ends.append(Result.load(path / "out-network").x)
+        ends.append(ClusterResult.load(path / "out-network").x)
     assert (ends[0] == ends[1]).all()
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import mast
 from faults.artifacts import PROBLEM, Artifact
-from mast.cluster.results import SUMMARY, Result
+from mast.cluster.results import SUMMARY, ClusterResult
 from mast.errors import DataError
 from mast.methods.distributed import Coordinates, ProblemWorker, Roster, Server, run_in_process
 from mast.nn import state
@@ -77,7 +77,7 @@ def _continued(path: Path) -> Any:
 
 def _ended(folder: Path) -> Path:
     row = {"node": 0, "mean": 0.5, "lowest": 0.25, "highest": 0.75, "whole": None}
-    Result(np.ones(3), "finished", 5, 0.1, "a note", "accuracy", 0.5, [row], folder).save()
+    ClusterResult(np.ones(3), "finished", 5, 0.1, "a note", "accuracy", 0.5, [row], folder).save()
     return folder / SUMMARY
 
 
@@ -86,5 +86,5 @@ ARTIFACTS = {
     "delta of a network": Artifact(_delta, lambda p: _output(mast.nn.apply_delta(_model(0.25), p))),
     "submodel of a network": Artifact(_submodel, lambda p: _output(mast.nn.load_submodel(p, _model(0.25)))),
     "checkpoint of a server": Artifact(_served, _continued),
-    "result of a cluster": Artifact(_ended, lambda p: Result.load(p.parent).rounds, summed=False),
+    "result of a cluster": Artifact(_ended, lambda p: ClusterResult.load(p.parent).rounds, summed=False),
 }

@@ -12,7 +12,7 @@ answers first, so the number of ranks does not matter either.
 
 ==========================  ===========================================================================
 `mast.cluster.settings`     what `train.toml` may say
-`run`, `Result`             a run, and what it ends with
+`run`, `ClusterResult`            a run, and what it ends with
 `Task`                      what is trained: write one for models of another kind
 `LostRankError`             another rank died, hangs, or is too slow
 ==========================  ===========================================================================
@@ -25,10 +25,10 @@ try:
 except ImportError as error:
     raise ImportError('mast.cluster needs PyTorch: pip install "mast-train[cluster]"') from error
 
-from mast.cluster.results import Result
+from mast.cluster.results import ClusterResult
 from mast.cluster.running import run
 from mast.cluster.settings import Settings
 from mast.cluster.tasks import Task
 from mast.cluster.wire import LostRankError, Wire
 
-__all__ = ["LostRankError", "Result", "Settings", "Task", "Wire", "run"]
+__all__ = ["ClusterResult", "LostRankError", "Settings", "Task", "Wire", "run"]

@@ -10,9 +10,8 @@ from typing import Any
 
 USAGE = "usage: torchrun --standalone --nproc-per-node N --max-restarts 3 -m mast.cluster train.toml"
 
-AFTER_RANK_0 = (
-    3.0  # seconds: torchrun stops all ranks when the first one ends, and rank 0 has something to say
-)
+# Seconds: torchrun stops all ranks when the first one ends, and rank 0 has something to say.
+AFTER_RANK_0 = 3.0
 
 
 def main(arguments: list[str]) -> int:
@@ -50,8 +49,8 @@ def _source(name: str) -> tuple[Any, str]:
         return name, "."
     import json
 
-    said = json.loads(Path(name).read_text(encoding="utf-8"))
-    return said["content"], said["folder"]
+    stored = json.loads(Path(name).read_text(encoding="utf-8"))
+    return stored["content"], stored["folder"]
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from mast.cluster.faults import blamed
-from mast.cluster.tracing import Row
-from mast.cluster.wire import Pool, Wire, rank_of
+from mast.cluster.results import RoundRow
+from mast.cluster.wire import Buffers, Wire, rank_of
 from mast.errors import DataError
 from mast.methods.distributed import SIZE, Message, Part, Roster, Server, Worker
 
@@ -34,23 +34,23 @@ class Pending:
     arriving: Any
 
 
-class Nodes:
+class NodesRank:
     """The nodes of a rank other than the server's."""
 
     def __init__(self, wire: Wire, roster: Roster, workers: Mapping[int, Worker], itemsize: int) -> None:
         self.wire, self.roster, self.workers, self.itemsize = wire, roster, workers, itemsize
-        self.pool = Pool()
+        self.buffers = Buffers()
 
     def serve(self, t: int, rounds: int) -> None:
         """Answer the server's messages from round t on, until it says that there are no more."""
         pending = self._prepare(t) if t < rounds else []
         while True:
             with self.wire.watched(f"before round {t}"):
-                said = self.wire.go(t)
-            if said == END:
+                servers = self.wire.go(t)
+            if servers == END:
                 return
-            if said != t:
-                raise DataError(f"the server is in round {said}, rank {self.wire.rank} in round {t}")
+            if servers != t:
+                raise DataError(f"the server is in round {servers}, rank {self.wire.rank} in round {t}")
             with self.wire.watched(f"in round {t}"):
                 sending = [self._answer(message) for message in pending]
                 t += 1
@@ -64,7 +64,7 @@ class Nodes:
         for node, _ in self.roster.taking_part(t):
             if node in self.workers:
                 part = self.workers[node].capacity.part(self.roster.key(t, node))
-                buffer = self.pool.take((node, "in", t % 2), SIZE + part.count * self.itemsize)
+                buffer = self.buffers.take((node, "in", t % 2), SIZE + part.count * self.itemsize)
                 found.append(Pending(node, part, buffer, self.wire.receive(buffer, 0, node)))
         return found
 
@@ -74,25 +74,25 @@ class Nodes:
         if message.header.node != pending.node:
             raise DataError(f"node {pending.node} got a message for node {message.header.node}")
         reply = message.header.answered()
-        into = Message(reply, self.pool.take((pending.node, "out"), reply.size))
+        into = Message(reply, self.buffers.take((pending.node, "out"), reply.size))
         with blamed(pending.node, f"in round {message.header.round}"):
             answer = self.workers[pending.node].answer(message, pending.part, into)
         pending.part.release()
         return self.wire.send(answer.buffer, 0, pending.node)
 
 
-class Hub:
+class ServerRank:
     """The server's rank: it sends, lets its own nodes work, and sums up in the order of the nodes."""
 
     def __init__(self, wire: Wire, server: Server, workers: Mapping[int, Worker], on_server: bool) -> None:
         self.wire, self.server, self.workers = wire, server, workers
-        self.pool, self.rounds = Pool(), 0
+        self.buffers, self.rounds = Buffers(), 0
         self._helper: ThreadPoolExecutor
         self._ahead: Future[None] | None = None
         nodes = server.roster.nodes
         self.ranks = [rank_of(i, nodes, wire.ranks, on_server) for i in range(nodes)]
 
-    def serve(self, rounds: int, after: Callable[[Row], None]) -> None:
+    def serve(self, rounds: int, after: Callable[[RoundRow], None]) -> None:
         """Rounds server.t .. rounds-1, with a row of the trace after each; stops when x diverges."""
         self.rounds = rounds
         with ThreadPoolExecutor(1, thread_name_prefix="mast-draws") as self._helper:
@@ -111,9 +111,9 @@ class Hub:
             self._ahead = None
 
     def _message(self, node: int) -> Message:
-        return self.server.message(node, lambda size: self.pool.take((node, "out"), size))
+        return self.server.message(node, lambda size: self.buffers.take((node, "out"), size))
 
-    def _round(self) -> Row:
+    def _round(self) -> RoundRow:
         server, wire, clock = self.server, self.wire, time.perf_counter
         begun = clock()
         t = server.t
@@ -125,7 +125,7 @@ class Hub:
         arriving, sending, answers = {}, [], {}
         for node in away:
             header = server.expected(node)
-            buffer = self.pool.take((node, "in"), header.size)
+            buffer = self.buffers.take((node, "in"), header.size)
             arriving[node] = (buffer, wire.receive(buffer, self.ranks[node], node))
             sending.append(wire.send(self._message(node).buffer, self.ranks[node], node))
         own = [self._message(node) for node in nodes if self.ranks[node] == 0]
@@ -135,7 +135,7 @@ class Hub:
             self._ahead = self._helper.submit(server.prepare, t + 1)
         for message in own:
             node, reply = message.header.node, message.header.answered()
-            into = Message(reply, self.pool.take((node, "in"), reply.size))
+            into = Message(reply, self.buffers.take((node, "in"), reply.size))
             with blamed(node, f"in round {t}"):
                 answers[node] = self.workers[node].answer(message, server.part(node), into)
         computed, updated = clock() - sent, 0.0
@@ -156,7 +156,7 @@ class Hub:
         updated += clock() - start
         took, compute = clock() - begun, max(slowest, computed)
         broadcast = sent - begun
-        return Row(
+        return RoundRow(
             round=t,
             nodes=len(nodes),
             seconds=took,

@@ -29,19 +29,19 @@ def blamed(node: int, when: str) -> Iterator[None]:
     except MastError:
         raise
     except Exception as error:
-        raise NodeError(f"node {node} failed {when}: {told(error)}") from error
+        raise NodeError(f"node {node} failed {when}: {in_one_line(error)}") from error
 
 
-def told(error: BaseException) -> str:
+def in_one_line(error: BaseException) -> str:
     """An exception as one line: its kind, the first line it says, and where in the user's own code.
 
-    >>> told(ValueError("too small"))
+    >>> in_one_line(ValueError("too small"))
     'ValueError: too small'
     """
     if isinstance(error, MastError):
         return str(error)
-    said = str(error).strip().splitlines()
-    text = f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

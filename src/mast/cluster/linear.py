@@ -10,17 +10,26 @@ import scipy.sparse
 
 import mast
 from mast import files
-from mast.arrays import Array, vector
+from mast.arrays import Array
 from mast.cluster.settings import Settings
-from mast.cluster.tasks import Task, sketches_of, submodel_seed
+from mast.cluster.tasks import Task, shift_of, sketches_of
 from mast.cluster.wire import Wire
-from mast.errors import ArgumentError, DataError, MastError
-from mast.methods.distributed import Capacity, Coordinates, Facts, ProblemWorker, Roster, Worker, guarantee_of
+from mast.errors import DataError
+from mast.methods.distributed import (
+    Capacity,
+    Coordinates,
+    Facts,
+    ProblemWorker,
+    Roster,
+    Worker,
+    guarantee_of,
+    submodel_key,
+)
 from mast.methods.distributed.messages import Values
 from mast.objectives import LeastSquares, Logistic, NonconvexLogistic
 from mast.objectives.linear import LinearModel
 from mast.problem import Problem
-from mast.randomness import LAYOUT, Key
+from mast.randomness import LAYOUT
 from mast.theory import Guarantee
 
 
@@ -30,32 +39,25 @@ class LinearTask(Task):
     def __init__(self, settings: Settings, wire: Wire, mine: Sequence[int]) -> None:
         """Read the rows of this rank's nodes; all ranks must call this together."""
         self.settings = settings
-        error, rows, test = None, {}, None
-        meant: dict[str, tuple[float, float]] = {}  # by file, the labels that became -1 and +1
-        try:
-            rows = {i: _rows(settings, i, meant) for i in mine}
-            test = None if settings.data.test is None else _load(settings, settings.data.test, meant)
-        except MastError as failure:
-            error = str(failure)
-        wire.agree(error)
-        _check_labels(wire.collect(meant))
+        rows, test = {}, None
+        classes: dict[str, tuple[float, float]] = {}  # by file, the labels that became -1 and +1
+        with wire.together():
+            rows = {i: _rows(settings, i, classes) for i in mine}
+            test = None if settings.data.test is None else _load(settings, settings.data.test, classes)
+        _check_labels(wire.collect(classes))
         width = max((A.shape[1] for A, _ in [*rows.values(), *([test] if test else [])]), default=0)
         self.dim = settings.data.n_features or max(wire.collect(width))
         self.sketches = sketches_of(settings)
         self.metric = "R²" if settings.model.kind == "least_squares" else "accuracy"
-        self.problems: dict[int, Problem] = {}
-        try:
-            shift = _shift(settings, self.dim)
+        with wire.together():
+            shift = shift_of(settings, self.dim)
             self.shift = np.zeros(self.dim) if shift is None else shift
             self._capacities = {id(sketch): Coordinates(sketch, self.dim) for sketch in self.sketches}
             self.test = None if test is None else _widened(*test, self.dim)
-            for i, (A, b) in rows.items():
-                self.problems[i] = Problem(
-                    _objective(settings, *_widened(A, b, self.dim)), self.sketches[i], self.shift
-                )
-        except MastError as failure:
-            error = str(failure)
-        wire.agree(error)
+            self.problems = {
+                i: Problem(_objective(settings, *_widened(A, b, self.dim)), self.sketches[i], self.shift)
+                for i, (A, b) in rows.items()
+            }
 
     def capacity(self, node: int) -> Capacity:
         """The node's sketch."""
@@ -91,22 +93,18 @@ class LinearTask(Task):
 
     def guarantee(self, facts: Sequence[Any], roster: Roster, settings: Settings) -> Guarantee:
         """Theorem 15, 16 or 5, as ``mast.minimize(..., "distributed")`` has it."""
-        told = [Facts(**fact) for fact in facts]
-        steps = settings.nodes.local_steps
-        return guarantee_of(self.sketches, self.dim, told, roster, steps, settings.server.regime)
+        steps, regime = settings.nodes.local_steps, settings.server.regime
+        known = [Facts(**fact) for fact in facts]
+        return guarantee_of(self.sketches, self.dim, known, roster, steps, regime)
 
     # ---- scores ----------------------------------------------------------------------------
 
     def scores(self, node: int, values: Values, draws: int, seed: int) -> list[float]:
         """Of v + S(x - v), on the test rows, or on the node's own if there are none."""
-        problem, root = self.problems[node], submodel_seed(seed)
-        x = values.astype(np.float64)
-        return [
-            self._score(
-                problem.sparsified(x, problem.sketch.sample(self.dim, Key(root, step, node))), problem
-            )
-            for step in range(draws)
-        ]
+        problem, x = self.problems[node], values.astype(np.float64)
+        keys = [submodel_key(seed, draw, node) for draw in range(draws)]
+        submodels = [problem.sparsified(x, problem.sketch.sample(self.dim, key)) for key in keys]
+        return [self._score(y, problem) for y in submodels]
 
     def full_score(self, node: int, values: Values) -> float:
         """Of x itself."""
@@ -128,12 +126,12 @@ class LinearTask(Task):
         return 1 - missed / spread
 
 
-def _rows(settings: Settings, node: int, meant: dict[str, tuple[float, float]]) -> tuple[Any, Array]:
+def _rows(settings: Settings, node: int, classes: dict[str, tuple[float, float]]) -> tuple[Any, Array]:
     data, count = settings.data, settings.nodes.count or 1
     if data.files is not None:
-        return _load(settings, data.files[node], meant)
+        return _load(settings, data.files[node], classes)
     assert data.file is not None
-    A, b = _load(settings, data.file, meant)
+    A, b = _load(settings, data.file, classes)
     if len(b) < count:
         raise DataError(f"{data.file} has {len(b)} rows, too few for {count} nodes")
     rows = split(len(b), node, count, data.split)
@@ -151,7 +149,7 @@ def split(n: int, node: int, count: int, how: str) -> Any:
     return np.array_split(np.arange(n), count)[node]
 
 
-def _load(settings: Settings, name: str, meant: dict[str, tuple[float, float]]) -> tuple[Any, Array]:
+def _load(settings: Settings, name: str, classes: dict[str, tuple[float, float]]) -> tuple[Any, Array]:
     data = settings.data
     default = "raw" if settings.model.kind == "least_squares" else "binary"
     labels: Any = data.labels if data.labels is not None else default
@@ -159,14 +157,14 @@ def _load(settings: Settings, name: str, meant: dict[str, tuple[float, float]]) 
     path = settings.path(name)
     loaded = mast.data.load(path if path.is_file() else name, data.n_features, labels=labels)
     if loaded.labels is not None:
-        meant[name] = loaded.labels
+        classes[name] = loaded.labels
     A, b = loaded
     return A, b
 
 
-def _check_labels(told: Sequence[dict[str, tuple[float, float]]]) -> None:
+def _check_labels(by_rank: Sequence[dict[str, tuple[float, float]]]) -> None:
     """No label may mean one class in one file and the other class in another."""
-    pairs = [(name, *pair) for part in told for name, pair in part.items()]
+    pairs = [(name, *pair) for part in by_rank for name, pair in part.items()]
     for one, negative, _ in pairs:
         for other, _, positive in pairs:
             if negative == positive:
@@ -183,20 +181,6 @@ def _widened(A: Any, b: Array, d: int) -> tuple[Any, Array]:
     if A.shape[1] == d:
         return A, b
     return scipy.sparse.csr_matrix((A.data, A.indices, A.indptr), shape=(A.shape[0], d)), b
-
-
-def _shift(settings: Settings, d: int) -> Array | None:
-    if settings.model.shift is None:
-        return None
-    path = settings.path(settings.model.shift)
-    try:
-        loaded = files.load_array(path)
-    except DataError as error:
-        raise DataError(f"shift in [model]: {error}") from None
-    try:
-        return vector("shift", loaded, d)
-    except MastError as error:
-        raise ArgumentError(f"shift in [model], {path}: {error}") from None
 
 
 def _objective(settings: Settings, A: Any, b: Array) -> LinearModel:

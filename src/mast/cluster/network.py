@@ -8,21 +8,19 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeGuard
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 import mast
 from mast import files
-from mast.arrays import vector
-from mast.cluster.faults import told
 from mast.cluster.settings import Settings
-from mast.cluster.tasks import Task, sketches_of, submodel_seed
+from mast.cluster.tasks import Task, shift_of, sketches_of
 from mast.cluster.wire import Wire
-from mast.errors import ArgumentError, DataError, MastError, NoGuaranteeError
-from mast.methods.distributed import Capacity, Roster, Worker
+from mast.errors import ArgumentError, DataError, NoGuaranteeError
+from mast.methods.distributed import Capacity, Roster, Worker, submodel_key
 from mast.methods.distributed.messages import Values
 from mast.nn import recalibrate
 from mast.nn.nodes import Layout, NetworkWorker, Rows, UnitsPart, WeightsPart, capacity_of, torch_seeded
@@ -41,8 +39,7 @@ class NetworkTask(Task):
     def __init__(self, settings: Settings, wire: Wire, mine: Sequence[int]) -> None:
         """Make the model and read the data of this rank's nodes; all ranks must call this together."""
         self.settings = settings
-        error = None
-        try:
+        with wire.together(f"the functions of {settings.folder}"):
             self.sketches = sketches_of(settings)
             light = wire.rank > 0 and all(isinstance(self.sketches[node], Structured) for node in mine)
             self.model = _model(settings, light and settings.model.shift is None)
@@ -54,12 +51,7 @@ class NetworkTask(Task):
             self.loss: Loss = _loss(settings)
             self.batches: dict[int, Batches] = {node: _batches(settings, node) for node in mine}
             self.test = _test(settings)
-            self.own_score = _named(settings, settings.model.score)
-        except MastError as failure:
-            error = str(failure)
-        except Exception as failure:  # of the user's functions: say which, and where
-            error = f"the functions of {settings.folder}: {told(failure)}"
-        wire.agree(error)
+            self.score = _named(settings, settings.model.score)
         accuracy = settings.model.loss == "cross_entropy" and settings.model.score is None
         self.metric = "accuracy" if accuracy else "score" if settings.model.score else "-loss"
 
@@ -71,17 +63,10 @@ class NetworkTask(Task):
         return self._capacities[id(sketch)]
 
     def _shift(self) -> Values | None:
-        name = self.settings.model.shift
-        if name is None:
-            return None
-        if name == "start":
+        if self.settings.model.shift == "start":
             return self.layout.read(self.model)
-        path = self.settings.path(name)
-        try:
-            loaded = files.load_array(path)
-        except DataError as error:
-            raise DataError(f"shift in [model]: {error}") from None
-        return vector("shift", loaded, self.layout.dim).astype(self.layout.dtype)
+        shift = shift_of(self.settings, self.layout.dim)
+        return None if shift is None else shift.astype(self.layout.dtype)
 
     def start(self) -> Values:
         """The shift, or the model as its function made it."""
@@ -130,8 +115,8 @@ class NetworkTask(Task):
 
     def scores(self, node: int, values: Values, draws: int, seed: int) -> list[float]:
         """Of the submodels of the node's capacity, on the test rows or on the node's own."""
-        root = submodel_seed(seed)
-        return [self._score(self._submodel(node, values, Key(root, i, node)), node) for i in range(draws)]
+        keys = [submodel_key(seed, draw, node) for draw in range(draws)]
+        return [self._score(self._submodel(node, values, key), node) for key in keys]
 
     def full_score(self, node: int, values: Values) -> float:
         """Of the whole model; on a rank that has its skeleton only, it is made for this once."""
@@ -149,8 +134,7 @@ class NetworkTask(Task):
 
     def _submodel(self, node: int, values: Values, key: Key) -> nn.Module:
         part = self.capacity(node).part(key)
-        kept = np.empty(part.count, dtype=values.dtype)
-        part.gather(values, kept)
+        kept = part.gather(values)
         if isinstance(part, UnitsPart):
             frozen = {n: p.detach() for n, p in self.model.named_parameters() if n not in self.layout.slices}
             return self._calibrated(part.module(kept, frozen), node)
@@ -173,8 +157,8 @@ class NetworkTask(Task):
         return recalibrate(model, torch.split(rows.inputs, _SCORED_AT_ONCE))
 
     def _score(self, model: nn.Module, node: int) -> float:
-        if self.own_score is not None:
-            return float(self.own_score(model))
+        if self.score is not None:
+            return float(self.score(model))
         batch: Any = self.test
         if batch is None:
             rows = self.batches[node]
@@ -204,23 +188,30 @@ def function(name: str, folder: Path) -> Callable[..., Any]:
     try:
         if where.endswith(".py"):
             path = (folder / where).resolve()
-            own = f"mast_cluster_{files.digest(str(path))}"
-            if own not in sys.modules:
-                spec = importlib.util.spec_from_file_location(own, path)
-                assert spec is not None
-                assert spec.loader is not None
-                module = importlib.util.module_from_spec(spec)
-                sys.modules[own] = module
-                spec.loader.exec_module(module)
-            found = getattr(sys.modules[own], attribute, None)
+            module = _module(f"mast_cluster_{files.digest(str(path))}", path)
         else:
-            found = getattr(importlib.import_module(where), attribute, None)
+            module = importlib.import_module(where)
     except ImportError as error:
         raise ArgumentError(f"{name!r} cannot be imported: {error}") from error
-    if not callable(found):
+    named: Callable[..., Any] | None = getattr(module, attribute, None)
+    if not callable(named):
         raise ArgumentError(f"{where} has no function {attribute!r}")
-    made: Callable[..., Any] = found
-    return made
+    return named
+
+
+def _module(name: str, path: Path) -> ModuleType:
+    """The module that a file makes, made once; one that fails is forgotten, so that it can be mended."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
 
 
 def _named(settings: Settings, name: str | None) -> Callable[..., Any] | None:

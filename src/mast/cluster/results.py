@@ -1,19 +1,18 @@
-"""What a run ends with, and the files that hold it."""
+"""What a run ends with, and the files that hold it: x.npy, result.json, trace.jsonl."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
-from dataclasses import dataclass, field
+import os
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from mast import files
-from mast.cluster import tracing
-from mast.cluster.progress import size_of
 from mast.errors import DataError
 from mast.methods.distributed.messages import Values
 
@@ -24,8 +23,8 @@ CHECKPOINT, TRACE, SUMMARY, VECTOR = "checkpoint.mast", "trace.jsonl", "result.j
 
 
 @dataclass
-class Result:
-    """What a run ended with.
+class ClusterResult:
+    """What a run on a cluster ended with.
 
     Attributes
     ----------
@@ -36,8 +35,8 @@ class Result:
     note : the statement that gives the step size its guarantee, or why there is none.
     metric : what the scores are.
     score : of the whole model, on the test rows or else the mean over the nodes' own.
-    scores : one dict a node: its capacity, the share it keeps, the mean, lowest and highest score of its
-        submodels, the whole model's on the same rows, and its bytes a round each way.
+    scores : one dict per node: its capacity, the share it keeps, the mean, lowest and highest score of its
+        submodels, the whole model's on the same rows, and its bytes per round each way.
     folder : where the files are.
     """
 
@@ -53,30 +52,29 @@ class Result:
 
     @property
     def trace(self) -> pandas.DataFrame:
-        """One row a round, with the columns of `mast.cluster.tracing.Row`."""
+        """One row per round, with the columns of `RoundRow`."""
         import pandas
 
-        return pandas.DataFrame(tracing.read(self.folder / TRACE))
+        return pandas.DataFrame(read_trace(self.folder / TRACE))
 
     def save(self) -> None:
         """Write x.npy and result.json; each is whole or not there."""
         vector = io.BytesIO()
         np.save(vector, self.x, allow_pickle=False)
         files.write(self.folder / VECTOR, vector.getvalue())
-        said = {name: value for name, value in vars(self).items() if name not in ("x", "folder")}
-        text = json.dumps(_finite(said), indent=2, allow_nan=False)
-        files.write(self.folder / SUMMARY, (text + "\n").encode())
+        summary = {name: value for name, value in vars(self).items() if name not in ("x", "folder")}
+        files.write_json(self.folder / SUMMARY, summary)
 
     @classmethod
-    def load(cls, folder: Path) -> Result:
+    def load(cls, folder: Path) -> ClusterResult:
         """What a finished run left in its folder."""
         try:
-            said = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+            summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
             x = files.load_array(folder / VECTOR)
-            said["score"] = _number(said["score"])
-            for row in said["scores"]:
+            summary["score"] = _number(summary["score"])
+            for row in summary["scores"]:
                 row |= {name: _number(row[name]) for name in ("mean", "lowest", "highest", "whole")}
-            return cls(x=x, folder=folder, **said)
+            return cls(x=x, folder=folder, **summary)
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(f"{folder} does not hold a finished run: {error}") from error
 
@@ -98,14 +96,80 @@ class Result:
         return "\n".join(lines)
 
 
-def _finite(value: Any) -> Any:
-    """The same with null for NaN and infinity, which JSON does not have."""
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def size_of(count: float) -> str:
+    """A number of bytes as people read it.
+
+    >>> size_of(999), size_of(12_345), size_of(2.5e9)
+    ('999 B', '12.3 kB', '2.5 GB')
+    """
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.3g} B"
 
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
+
+
+# ---- the trace -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RoundRow:
+    """One round: seconds of its four parts, and the bytes of all messages each way.
+
+    `broadcast` is making and handing over the server's messages, `compute` the work of the slowest node,
+    `update` what the server does with the answers, and `gather` the rest: the wire, and waiting.
+    """
+
+    round: int
+    nodes: int
+    seconds: float
+    broadcast: float
+    compute: float
+    gather: float
+    update: float
+    down: int
+    up: int
+
+
+class TraceFile:
+    """One line of JSON per round, appended; what a continued run does again is taken out first."""
+
+    def __init__(self, path: Path, round: int) -> None:
+        """Continue the trace of a run that is at `round`."""
+        kept = [row for row in read_trace(path) if row["round"] < round]
+        files.write(path, "".join(json.dumps(row) + "\n" for row in kept).encode())
+        self.file: IO[str] = path.open("a", encoding="utf-8")
+
+    def add(self, row: RoundRow) -> None:
+        """One more round."""
+        self.file.write(json.dumps(asdict(row)) + "\n")
+
+    def flush(self) -> None:
+        """All rows so far reach the disk; before a checkpoint counts on them."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.file.close()
+
+
+def read_trace(path: Path) -> list[dict[str, Any]]:
+    """The rows of a trace, up to the first that a kill cut short."""
+    rows: list[dict[str, Any]] = []
+    if not path.exists():
+        return rows
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            row = json.loads(line)
+            if row["round"] != len(rows):
+                break
+        except (ValueError, KeyError, TypeError):
+            break
+        rows.append(row)
+    return rows

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mast.cluster import settings as reading
-from mast.cluster.agreement import step_size_of, token_of
-from mast.cluster.faults import end_with_parent, told
-from mast.cluster.results import Result
-from mast.cluster.settings import Settings
+from mast.checks import whole
+from mast.cluster.faults import end_with_parent, in_one_line
+from mast.cluster.results import ClusterResult
+from mast.cluster.settings import Settings, read, settings_of
 from mast.cluster.tasks import Task
-from mast.cluster.training import Rank
-from mast.cluster.wire import LostRankError, Wire, my_nodes, under_torchrun
+from mast.cluster.training import MakeTask, Rank
+from mast.cluster.wire import LostRankError, Wire, under_torchrun
 from mast.errors import ArgumentError, DataError, MastError
-from mast.methods.distributed import Roster, stride_of
 
-MakeTask = Callable[[Settings, Wire, Sequence[int]], Task]
+Source = str | Path | Mapping[str, Any]
 
 
 def run(
-    source: str | Path | Mapping[str, Any],
+    source: Source,
     ranks: int | None = None,
     *,
     max_restarts: int = 3,
     task: MakeTask | None = None,
     folder: str | Path = ".",
-) -> Result:
+) -> ClusterResult:
     """Train on several processes, each of which has nodes with data, sketches and capacities of their own.
 
     Parameters
@@ -51,7 +51,7 @@ def run(
 
     Returns
     -------
-    Result
+    ClusterResult
         On rank 0, and for `ranks`; on the other ranks one without scores, whose x is empty.
 
     >>> result = run(
@@ -71,27 +71,27 @@ def run(
         end_with_parent()
     wire = Wire()
     try:
-        settings = _first(source, Path(folder), wire)
-        _threads(settings)
-        wire.start(settings.run.timeout)
-        return _rank(settings, wire, task or _task)
+        settings = _settings(source, Path(folder), wire)
+        with _threads(settings.run.threads):
+            wire.start(settings.run.timeout)
+            return Rank(settings, wire, task or _task).train()
     except LostRankError:
         raise
     except Exception as error:
-        wire.confess(told(error))
+        wire.confess(in_one_line(error))
         raise
     finally:
         wire.close()
 
 
-def _first(source: str | Path | Mapping[str, Any], folder: Path, wire: Wire) -> Settings:
+def _settings(source: Source, folder: Path, wire: Wire) -> Settings:
     """The settings, read and checked on rank 0 before anything starts; all ranks hear the outcome."""
     word: dict[str, Any] = {}
     failure: MastError | None = None
     if wire.rank == 0:
         try:
             content, folder = _content(source, folder)
-            reading.settings_of(content, folder, wire.ranks)
+            settings_of(content, folder, wire.ranks)
             word = {"content": content, "folder": str(folder.resolve())}
         except MastError as error:
             failure = error
@@ -101,21 +101,28 @@ def _first(source: str | Path | Mapping[str, Any], folder: Path, wire: Wire) -> 
         raise failure
     if "error" in word:
         raise DataError(word["error"])
-    return reading.settings_of(word["content"], Path(word["folder"]), wire.ranks)
+    return settings_of(word["content"], Path(word["folder"]), wire.ranks)
 
 
-def _content(source: str | Path | Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], Path]:
+def _content(source: Source, folder: Path) -> tuple[dict[str, Any], Path]:
     if isinstance(source, Mapping):
         return dict(source), folder
-    return reading.read(source), Path(source).parent
+    return read(source), Path(source).parent
 
 
-def _threads(settings: Settings) -> None:
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """So many threads for torch and BLAS; afterwards as many as before."""
     import torch
     from threadpoolctl import threadpool_limits
 
-    torch.set_num_threads(settings.run.threads)
-    threadpool_limits(settings.run.threads)
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        with threadpool_limits(count):
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _task(settings: Settings, wire: Wire, mine: Sequence[int]) -> Task:
@@ -128,56 +135,23 @@ def _task(settings: Settings, wire: Wire, mine: Sequence[int]) -> Task:
     return LinearTask(settings, wire, mine)
 
 
-def _rank(settings: Settings, wire: Wire, make: MakeTask) -> Result:
-    """One rank, once the wire is there."""
-    nodes = settings.nodes
-    assert nodes.count is not None
-    mine = my_nodes(wire.rank, nodes.count, wire.ranks, nodes.on_server)
-    task = make(settings, wire, mine)
-    roster = Roster(
-        settings.run.seed,
-        nodes.count,
-        stride_of(task.sketches),
-        nodes.coupling,
-        nodes.participation,
-        nodes.participants,
-    )
-    token, about = token_of(wire, task, roster, mine)
-    workers, error = {}, None
-    try:
-        workers = {node: task.worker(node, token) for node in mine}
-    except MastError as failure:
-        error = str(failure)
-    wire.agree(error)
-    size, note = step_size_of(settings, wire, task, roster, mine)
-    return Rank(settings, wire, task, roster, workers, token, about, size, note).train()
-
-
 # ---- from Python, without torchrun ------------------------------------------------------------------
 
 
-def _started(source: str | Path | Mapping[str, Any], folder: Path, ranks: int, max_restarts: int) -> Result:
+def _started(source: Source, folder: Path, ranks: int, max_restarts: int) -> ClusterResult:
     """Start torchrun with so many processes, and read what they wrote."""
     if under_torchrun():
         raise ArgumentError("this process was started by torchrun already: call run() without ranks")
-    if ranks < 1:
-        raise ArgumentError(f"ranks must be at least 1, got {ranks}")
+    whole("ranks", ranks, 1)
     content, folder = _content(source, folder)
-    settings = reading.settings_of(content, folder, ranks)  # refuse before anything starts
+    settings = settings_of(content, folder, ranks)  # refuse before anything starts
     with tempfile.TemporaryDirectory() as temporary:
-        path = Path(source) if not isinstance(source, Mapping) else Path(temporary) / "train.json"
-        if isinstance(source, Mapping):
-            import json
-
-            path.write_text(json.dumps({"content": content, "folder": str(folder.resolve())}))
+        path = Path(temporary) / "train.json"
+        path.write_text(json.dumps({"content": content, "folder": str(folder.resolve())}))
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command += [f"--nproc-per-node={ranks}", f"--max-restarts={max_restarts}", "-m", "mast.cluster"]
-        done = subprocess.run([*command, str(path)], env=_environment(), check=False)
+        environment = {"OMP_NUM_THREADS": "1", **os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        done = subprocess.run([*command, str(path)], env=environment, check=False)
     if done.returncode:
         raise DataError(f"the processes ended with code {done.returncode}: see what they printed")
-    return Result.load(settings.out)
-
-
-def _environment() -> dict[str, str]:
-    """What the processes see; each has one thread for OpenMP, unless told otherwise."""
-    return {"OMP_NUM_THREADS": "1", **os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    return ClusterResult.load(settings.out)

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mast import files
+from mast.arrays import vector
 from mast.cluster.settings import Settings
+from mast.errors import ArgumentError, MastError, NoGuaranteeError
 from mast.methods.distributed import Capacity, Roster, Worker
 from mast.methods.distributed.messages import Values
 from mast.nn.structure.sketches import parse
@@ -22,7 +25,7 @@ class Task(ABC):
     `start` and `save` on rank 0, and `capacity` of a node on both.
     """
 
-    #: what each node can hold, as the settings spell it
+    #: what each node can hold
     sketches: Sequence[Sketch]
     #: what a score is, for the table: "accuracy", "R²", ...
     metric: str = "score"
@@ -53,8 +56,6 @@ class Task(ABC):
 
     def guarantee(self, facts: Sequence[Any], roster: Roster, settings: Settings) -> Guarantee:
         """The statement that applies, from the facts of all nodes; `NoGuaranteeError` if there is none."""
-        from mast.errors import NoGuaranteeError
-
         raise NoGuaranteeError("no guarantee: nothing is known of the smoothness of this model")
 
     @abstractmethod
@@ -70,16 +71,17 @@ class Task(ABC):
 
 
 def sketches_of(settings: Settings) -> list[Sketch]:
-    """One a node; nodes with the same spelling share one, and what it remembers."""
-    made: dict[str, Sketch] = {}
-    for text in settings.nodes.capacities or []:
-        if text not in made:
-            made[text] = parse(text)
-    return [made[text] for text in settings.nodes.capacities or []]
+    """One per node; nodes with the same text share one, and what it remembers."""
+    made = {text: parse(text) for text in dict.fromkeys(settings.capacities)}
+    return [made[text] for text in settings.capacities]
 
 
-def submodel_seed(seed: int) -> int:
-    """The seed of the submodels that are scored: draws that training has not seen."""
-    from mast.randomness import Key, Purpose
-
-    return Key(seed).child(0, Purpose.ESTIMATE).seed
+def shift_of(settings: Settings, dim: int) -> Values | None:
+    """The shift v of the file that [model] names."""
+    if settings.model.shift is None:
+        return None
+    path = settings.path(settings.model.shift)
+    try:
+        return vector("shift", files.load_array(path), dim)
+    except MastError as error:
+        raise ArgumentError(f"shift in [model], {path}: {error}") from None

@@ -1,73 +1,122 @@
-"""A rank that trains: it leads or serves the rounds, then scores the submodels of its nodes."""
+"""A rank that trains: it agrees with the others, leads or serves the rounds, then scores submodels."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from mast import files, locks
-from mast.cluster.engine import Hub, Nodes
-from mast.cluster.faults import told
-from mast.cluster.progress import ProgressLine
-from mast.cluster.results import CHECKPOINT, TRACE, Result
-from mast.cluster.settings import Settings
+from mast import checkpoint, files, locks
+from mast.cluster.engine import NodesRank, ServerRank
+from mast.cluster.results import CHECKPOINT, TRACE, ClusterResult, RoundRow, TraceFile, size_of
+from mast.cluster.settings import Settings, roster_of
 from mast.cluster.tasks import Task
-from mast.cluster.tracing import Row, Trace
-from mast.cluster.wire import Wire, under_torchrun
+from mast.cluster.wire import Wire, my_nodes, under_torchrun
 from mast.errors import ArgumentError, CheckpointError, DataError, MastError
-from mast.methods.distributed import Roster, Server, Worker
+from mast.methods.distributed import Server, digest_of_run, fingerprints_of, stride_of
+from mast.progress import Progress
 
 MOMENT = 5.0  # seconds in which another run may yet leave the folder
+MakeTask = Callable[[Settings, Wire, Sequence[int]], Task]
 
 
 class Rank:
-    """A rank that trains."""
+    """One process of the run, with its nodes. All ranks make theirs together, and train together."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        wire: Wire,
-        task: Task,
-        roster: Roster,
-        workers: Mapping[int, Worker],
-        token: int,
-        about: Mapping[str, str],
-        step_size: float,
-        note: str,
-    ) -> None:
-        self.settings, self.wire, self.task, self.roster = settings, wire, task, roster
-        self.workers, self.token, self.about = workers, token, about
-        self.step_size, self.note = step_size, note
+    def __init__(self, settings: Settings, wire: Wire, make: MakeTask) -> None:
+        nodes = settings.nodes
+        assert nodes.count is not None
+        self.settings, self.wire = settings, wire
+        self.mine = my_nodes(wire.rank, nodes.count, wire.ranks, nodes.on_server)
+        self.task = make(settings, wire, self.mine)
+        self.roster = roster_of(settings.run.seed, nodes, stride_of(self.task.sketches))
+        self.run, self.about = self._agree()
+        with wire.together():
+            self.workers = {node: self.task.worker(node, self.run) for node in self.mine}
+        self.step_size, self.note = self._step_size()
 
-    def train(self) -> Result:
+    # ---- what the ranks settle before the first round --------------------------------------
+
+    def _agree(self) -> tuple[int, dict[str, str]]:
+        """The digest that every message of the run bears, and what its checkpoint must agree in.
+
+        All ranks must speak of the same model first.
+        """
+        wire, task, nodes = self.wire, self.task, range(self.roster.nodes)
+        identity = task.identity()
+        _compare(wire.collect(identity))
+        prints = fingerprints_of({node: task.capacity(node) for node in self.mine})
+        by_rank = wire.collect([[node, text, task.data(node)] for node, text in prints.items()])
+        about = {name: value for name, value in identity.items() if not name.startswith("version")}
+        data, digest = ["" for _ in nodes], 0
+        with wire.together():
+            if wire.rank == 0:
+                expected = fingerprints_of({node: task.capacity(node) for node in nodes})
+                for rank, rows in enumerate(by_rank):
+                    for node, text, digest_of_data in rows:
+                        data[node] = digest_of_data
+                        if expected[node] != text:
+                            raise DataError(f"rank {rank} has another sketch for node {node} than rank 0")
+                digest = digest_of_run(*sorted(about.items()), *expected.values(), self.roster)
+        return int(wire.tell(str(digest))), about | {"data": files.digest(*data)}
+
+    def _step_size(self) -> tuple[float, str]:
+        """The step size, and the statement behind it, or why there is none."""
+        settings, given = self.settings, self.settings.server.step_size
+        known, error = {}, None
+        try:
+            known = {str(node): self.task.facts(node) for node in self.mine}
+        except MastError as failure:
+            error = str(failure)
+        if given == "theory":
+            self.wire.agree(error)
+        merged = {node: fact for part in self.wire.collect(known) for node, fact in part.items()}
+        facts = [merged.get(str(node)) for node in range(self.roster.nodes)]
+        limit, note = math.nan, error or ""
+        try:
+            facts = [] if any(fact is None for fact in facts) else facts
+            guarantee = self.task.guarantee(facts, self.roster, settings)
+            limit = float(guarantee.max_step_size(T=max(settings.run.rounds, 1)))
+            note = guarantee.statement
+        except MastError as failure:
+            if given == "theory":
+                raise
+            note = str(failure)
+        if given == "theory":
+            return limit, note
+        size = float(given)
+        if size > limit * (1 + 1e-9):
+            times = f"{size / limit:.3g} times the limit {limit:.4g}"
+            note = f"no guarantee: step size {size:.4g} is {times} of {note}"
+            if self.wire.rank == 0:
+                print(note, file=sys.stderr, flush=True)
+        return size, note
+
+    # ---- the rounds ------------------------------------------------------------------------
+
+    def train(self) -> ClusterResult:
         """All rounds, then the scores; meanwhile no other run may write to the same folder."""
         with contextlib.ExitStack() as held:
-            return self._train(held)
+            server, start = None, {}
+            with self.wire.together():
+                if self.wire.rank == 0:
+                    self._hold_folder(held)
+                    server = self._server()
+                    start = {"t": server.t, "itemsize": server.wire.itemsize}
+            start = self.wire.tell(start)
+            if server is None:
+                nodes = NodesRank(self.wire, self.roster, self.workers, start["itemsize"])
+                nodes.serve(start["t"], self.settings.run.rounds)
+            else:
+                self._lead(server)
+            return self._end(server)
 
-    def _train(self, held: contextlib.ExitStack) -> Result:
-        server, error, start = None, None, {}
-        if self.wire.rank == 0:
-            try:
-                self._hold(held)
-                server = self._server()
-                start = {"t": server.t, "itemsize": server.wire.itemsize}
-            except MastError as failure:
-                error = str(failure)
-        self.wire.agree(error)
-        start = self.wire.tell(start)
-        if server is None:
-            nodes = Nodes(self.wire, self.roster, self.workers, start["itemsize"])
-            nodes.serve(start["t"], self.settings.run.rounds)
-            return self._end(None)
-        self._lead(server)
-        return self._end(server)
-
-    def _hold(self, held: contextlib.ExitStack) -> None:
+    def _hold_folder(self, held: contextlib.ExitStack) -> None:
         """Make the folder and lock it; ranks of a torchrun that was killed may need a moment to end."""
         out, end = self.settings.out, time.monotonic() + (MOMENT if under_torchrun() else 0.0)
         try:
@@ -87,13 +136,13 @@ class Rank:
         """The server, where the last checkpoint left it."""
         settings, server = self.settings, self.settings.server
         files.clear_leftovers(settings.out)
-        checkpoint = settings.out / CHECKPOINT
-        if server.step_size == "theory" and checkpoint.exists():
-            # a longer run continues with the step size that it began with
-            try:
-                self.step_size = float(files.load(checkpoint)[0]["extra"]["step_size"])
+        path = settings.out / CHECKPOINT
+        stored = checkpoint.load(path, "server")
+        if server.step_size == "theory" and stored is not None:
+            try:  # a longer run continues with the step size that it began with
+                self.step_size = float(stored[1]["extra"]["step_size"])
             except (KeyError, TypeError, ValueError):
-                raise CheckpointError(f"{checkpoint} is not the checkpoint of a cluster") from None
+                raise CheckpointError(f"{path} is not the checkpoint of a cluster") from None
         made = Server(
             self.task.start(),
             [self.task.capacity(node) for node in range(self.roster.nodes)],
@@ -103,59 +152,58 @@ class Rank:
             local_steps=settings.nodes.local_steps,
             local_step_size=server.local_step_size,
             wire=server.wire,
-            run=self.token,
+            run=self.run,
             about=self.about,
         )
-        made.load(checkpoint)
+        made.load(path)
         if made.t > settings.run.rounds:
             raise ArgumentError(
-                f"{checkpoint} is at round {made.t} already, beyond rounds = {settings.run.rounds}: ask more"
+                f"{path} is at round {made.t} already, beyond rounds = {settings.run.rounds}: ask for more"
             )
-        made.save(checkpoint, {"step_size": made.step_size})
+        made.save(path, {"step_size": made.step_size})
         return made
 
     def _lead(self, server: Server) -> None:
-        settings = self.settings
-        checkpoint, every = settings.out / CHECKPOINT, settings.run.checkpoint_seconds
-        line = ProgressLine(settings.run.rounds, server.t, settings.run.progress)
+        """All rounds, with a row of the trace after each, and a checkpoint now and then."""
+        run, out = self.settings.run, self.settings.out
         saved = time.monotonic()
-        with Trace(settings.out / TRACE, server.t) as trace:
+        with (
+            TraceFile(out / TRACE, server.t) as trace,
+            Progress(run.rounds, "training", run.progress, unit="rounds", first=server.t) as progress,
+        ):
 
             def save() -> None:
                 nonlocal saved
                 trace.flush()
-                server.save(checkpoint, {"step_size": server.step_size})
+                server.save(out / CHECKPOINT, {"step_size": server.step_size})
                 saved = time.monotonic()
 
-            def after(row: Row) -> None:
+            def after(row: RoundRow) -> None:
                 trace.add(row)
-                line.advance(row)
-                if time.monotonic() - saved >= every:
+                progress.advance(row.round + 1, note=f"{size_of(row.down + row.up)} per round")
+                if time.monotonic() - saved >= run.checkpoint_seconds:
                     save()
 
-            Hub(self.wire, server, self.workers, settings.nodes.on_server).serve(settings.run.rounds, after)
+            rank = ServerRank(self.wire, server, self.workers, self.settings.nodes.on_server)
+            rank.serve(run.rounds, after)
             save()
-        line.end()
 
     # ---- the end ---------------------------------------------------------------------------
 
-    def _end(self, server: Server | None) -> Result:
+    def _end(self, server: Server | None) -> ClusterResult:
         """Every rank scores the submodels of its nodes; rank 0 gathers."""
-        wire, draws = self.wire, self.settings.run.draws
-        ended = wire.tell(None if server is None else {"diverged": server.diverged, "rounds": server.t})
+        wire = self.wire
+        end = wire.tell(None if server is None else {"diverged": server.diverged, "rounds": server.t})
         x = self._point(server)
-        rows, error = [], None
-        try:
-            if not ended["diverged"]:
-                rows = [self._row(node, x, draws) for node in sorted(self.workers)]
-        except Exception as failure:  # the user's model or score may fail on a submodel
-            error = f"the scores: {told(failure)}"
-        wire.agree(error)
-        gathered = [row for part in wire.collect(rows) for row in part]
-        result = Result(
+        rows: list[dict[str, Any]] = []
+        with wire.together("the scores"):  # the user's model or score may fail on a submodel
+            if not end["diverged"]:
+                rows = [self._scores(node, x) for node in self.mine]
+        rows = [row for part in wire.collect(rows) for row in part]
+        result = ClusterResult(
             x=np.empty(0) if server is None else server.x.copy(),
-            status="diverged" if ended["diverged"] else "finished",
-            rounds=ended["rounds"],
+            status="diverged" if end["diverged"] else "finished",
+            rounds=end["rounds"],
             step_size=self.step_size,
             note=self.note,
             metric=self.task.metric,
@@ -164,26 +212,23 @@ class Rank:
             folder=self.settings.out,
         )
         if server is not None:
-            count = max(server.t, 1)
-            result.scores = [
-                row
-                | {"down": float(server.received[row["node"]]) / count}
-                | {"up": float(server.sent[row["node"]]) / count}
-                for row in sorted(gathered, key=lambda row: row["node"])
-            ]
-            if result.scores:
+            for row in sorted(rows, key=lambda row: row["node"]):
+                node, count = row["node"], max(server.t, 1)
+                down, up = float(server.received[node]) / count, float(server.sent[node]) / count
+                result.scores.append(row | {"down": down, "up": up})
+            if rows:
                 result.score = float(np.mean([row["whole"] for row in result.scores]))
             self.task.save(server.x, self.settings.out)
             result.save()
         return result
 
-    def _row(self, node: int, x: Any, draws: int) -> dict[str, Any]:
-        capacity = self.task.capacity(node)
+    def _scores(self, node: int, x: Any) -> dict[str, Any]:
+        capacity, draws = self.task.capacity(node), self.settings.run.draws
         scores = self.task.scores(node, x, draws, self.settings.run.seed)
         kept = [capacity.part(self.roster.key(t, node)).count for t in range(max(draws, 1))]
         return {
             "node": node,
-            "capacity": (self.settings.nodes.capacities or [""])[node],
+            "capacity": self.settings.capacities[node],
             "keeps": float(np.mean(kept)) / capacity.dim,
             "draws": draws,
             "mean": float(np.mean(scores)) if scores else math.nan,
@@ -194,7 +239,19 @@ class Rank:
 
     def _point(self, server: Server | None) -> Any:
         """The last point, on every rank, for the scores."""
-        said = self.wire.tell(None if server is None else [server.x.dtype.str, server.x.size])
-        x = np.empty(said[1], dtype=said[0]) if server is None else server.x
+        dtype, size = self.wire.tell(None if server is None else [server.x.dtype.str, server.x.size])
+        x = np.empty(size, dtype=dtype) if server is None else server.x
         self.wire.spread(x.view(np.uint8))
         return x
+
+
+def _compare(identities: Sequence[dict[str, str]]) -> None:
+    """All ranks must speak of the same model."""
+    first = identities[0]
+    for rank, identity in enumerate(identities):
+        for name, value in identity.items():
+            if value != first.get(name):
+                raise DataError(
+                    f"rank {rank} differs from rank 0 in its {name} ({value}, not {first.get(name)}): "
+                    "all nodes must share it"
+                )

@@ -1,7 +1,8 @@
 """torch.distributed as a wire for buffers of bytes: point to point, sizes known to both sides, timeouts.
 
-Gloo corrupts tensors that are not contiguous without a word, so every buffer is checked. Nothing is
-pickled: what is not a message travels as JSON.
+Messages are made and read in main memory, so gloo carries them, also where the nodes compute on GPUs. Gloo
+corrupts tensors that are not contiguous without a word, so every buffer is checked. Nothing is pickled:
+what is not a message travels as JSON.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import datetime
 import json
 import os
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import rendezvous
 
+from mast.cluster.faults import in_one_line
 from mast.errors import ArgumentError, DataError, MastError
 
 Bytes = NDArray[np.uint8]
@@ -66,10 +67,9 @@ class Wire:
         self.timeout = timeout
         if self.ranks == 1:
             return
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
         with self.watched("while the ranks were connected"):
             dist.init_process_group(
-                backend, store=self._store, rank=self.rank, world_size=self.ranks, timeout=_seconds(timeout)
+                "gloo", store=self._store, rank=self.rank, world_size=self.ranks, timeout=_seconds(timeout)
             )
 
     @contextlib.contextmanager
@@ -83,10 +83,10 @@ class Wire:
             fault = self._fault()
             if fault is not None:
                 raise DataError(fault) from error
-            said = re.sub(r"^\[[^]]*\] *", "", str(error).splitlines()[0])  # without gloo's own source file
+            reason = re.sub(r"^\[[^]]*\] *", "", str(error).splitlines()[0])  # without gloo's source file
             raise LostRankError(
                 f"rank {self.rank} lost another rank {when}: it died, hangs, or is slower than the timeout "
-                f"of {self.timeout:g} s ({said.split('. ')[0]})"
+                f"of {self.timeout:g} s ({reason.split('. ')[0]})"
             ) from error
 
     def confess(self, fault: str) -> None:
@@ -119,10 +119,10 @@ class Wire:
 
     def go(self, t: int) -> int:
         """Rank 0 says to all which round begins, -1 for the end; also the sign that it lives."""
-        said = torch.tensor([t], dtype=torch.int64)
+        number = torch.tensor([t], dtype=torch.int64)
         if self.ranks > 1:
-            dist.broadcast(said, 0)
-        return int(said.item())
+            dist.broadcast(number, 0)
+        return int(number.item())
 
     # ---- facts -----------------------------------------------------------------------------
 
@@ -164,14 +164,31 @@ class Wire:
 
     def agree(self, error: str | None) -> None:
         """Go on if no rank has an error; else all ranks stop with the first one, and none is left waiting."""
-        errors = self.collect(error)
-        found = next(((rank, text) for rank, text in enumerate(errors) if text is not None), None)
-        if found is not None:
-            rank, text = found
-            raise DataError(text if self.ranks == 1 or rank == 0 else f"rank {rank}: {text}")
+        for rank, text in enumerate(self.collect(error)):
+            if text is not None:
+                raise DataError(text if rank == 0 else f"rank {rank}: {text}")
+
+    @contextlib.contextmanager
+    def together(self, functions: str = "") -> Iterator[None]:
+        """Work that each rank does for itself: if one rank fails, all ranks stop with its error.
+
+        `functions` names the user's functions that are called, if any: whatever they raise counts.
+        """
+        error = None
+        try:
+            yield
+        except LostRankError:
+            raise
+        except MastError as failure:
+            error = str(failure)
+        except Exception as failure:
+            if not functions:
+                raise
+            error = f"{functions}: {in_one_line(failure)}"
+        self.agree(error)
 
 
-class Pool:
+class Buffers:
     """Buffers that are used again, one for each name: fresh memory costs as much as filling it."""
 
     def __init__(self) -> None:
@@ -185,17 +202,10 @@ class Pool:
         return buffer[:size]
 
 
-def check_contiguous(buffer: Bytes) -> None:
-    """Refuse what gloo would corrupt."""
+def _tensor(buffer: Bytes) -> torch.Tensor:
     if buffer.dtype != np.uint8 or buffer.ndim != 1 or not buffer.flags.c_contiguous:
         raise ArgumentError("only contiguous buffers of bytes travel: gloo corrupts others silently")
-
-
-def _tensor(buffer: Bytes) -> torch.Tensor:
-    check_contiguous(buffer)
-    tensor = torch.from_numpy(buffer)
-    assert tensor.is_contiguous()
-    return tensor
+    return torch.from_numpy(buffer)
 
 
 def _seconds(timeout: float) -> datetime.timedelta:
@@ -209,11 +219,6 @@ def _encoded(fact: Any) -> Bytes:
 def under_torchrun() -> bool:
     """Whether this process is one of several that torchrun started."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
-
-
-def say(text: str) -> None:
-    """A line for people, on the error stream."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def rank_of(node: int, nodes: int, ranks: int, on_server: bool) -> int:

@@ -41,7 +41,7 @@ from mast.methods.distributed.nodes import (
     parse_sketch,
 )
 from mast.methods.distributed.optimizers import SGD, Adam, Momentum, Optimizer, parse_optimizer
-from mast.methods.distributed.roster import Roster, stride_of
+from mast.methods.distributed.roster import Roster, stride_of, submodel_key
 from mast.methods.distributed.server import Server, digest_of_run, fingerprints_of, run_in_process
 
 __all__ = [
@@ -71,4 +71,5 @@ __all__ = [
     "parse_sketch",
     "run_in_process",
     "stride_of",
+    "submodel_key",
 ]

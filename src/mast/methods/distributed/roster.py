@@ -76,6 +76,11 @@ class Roster:
         return Key(self.seed, t, i if self.coupling == "disjoint" else i * self.stride)
 
 
+def submodel_key(seed: int, draw: int, node: int) -> Key:
+    """The key of a node's submodel that is scored: a draw with another seed, which training never uses."""
+    return Key(Key(seed).child(0, Purpose.ESTIMATE).seed, draw, node)
+
+
 def stride_of(sketches: Sequence[Any]) -> int:
     """The stride of a roster for these sketches or capacities: nodes this far apart draw independently."""
     return math.lcm(*(sketch.stride for sketch in sketches))

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mast import files
+from mast.checkpoint import Checkpoint, fill
 from mast.checks import positive, whole
 from mast.errors import ArgumentError, CheckpointError, DataError
 from mast.methods.distributed.messages import VERSION, Header, Kind, Message, Values, checked_dtype
@@ -32,7 +33,6 @@ from mast.methods.distributed.optimizers import Optimizer, parse_optimizer
 from mast.methods.distributed.roster import Roster
 from mast.randomness import LAYOUT
 
-FORMAT = 1
 LARGE = 1 << 20  # values: looking at so many takes a tenth of the round, ...
 SELDOM = 8  # ... so it is done in one of these rounds: what is not finite does not go away
 TOO_LARGE = 1e100  # a coordinate beyond this is a divergence, as in `mast.minimize`
@@ -242,21 +242,32 @@ class Server:
 
     # ---- checkpoints -----------------------------------------------------------------------
 
-    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """All that the rest of the run depends on, as JSON and arrays; between rounds."""
+    def save(self, path: Path, extra: Mapping[str, Any] | None = None) -> None:
+        """Write a checkpoint: the old one stays until the new one is whole. `extra` (JSON) comes back."""
         if self._last >= 0:
             raise CheckpointError(f"round {self.t} is under way: a checkpoint is made between rounds")
         if not finite(self.x):
             self.diverged = True
-        arrays: dict[str, NDArray[Any]] = {"x": self.x, "received": self.received, "sent": self.sent}
-        arrays |= {f"optimizer_{name}": array for name, array in self.optimizer.arrays.items()}
-        return {
-            "kind": "exchange",
-            "format": FORMAT,
-            "round": self.t,
-            "diverged": self.diverged,
-            "identity": self.identity(),
-        }, arrays
+        numbers = {"round": self.t, "diverged": self.diverged, "extra": dict(extra or {})}
+        Checkpoint(path, "server", self.identity()).write(numbers, self._arrays())
+
+    def load(self, path: Path) -> dict[str, Any] | None:
+        """Continue from a file if there is one; returns its `extra`, or None."""
+        stored = Checkpoint(path, "server", self.identity()).read() if path.exists() else None
+        if stored is None:
+            return None
+        numbers, arrays = stored
+        fill(self._arrays(), arrays)
+        self.t, self.diverged = int(numbers["round"]), bool(numbers["diverged"])
+        self._last, self._h = -1, None
+        self._parts.clear()
+        extra: dict[str, Any] = numbers.get("extra", {})
+        return extra
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        """All that the rest of the run depends on, beside a few numbers."""
+        memory = {f"optimizer_{name}": array for name, array in self.optimizer.arrays.items()}
+        return {"x": self.x, "received": self.received, "sent": self.sent} | memory
 
     @cached_property
     def sketches(self) -> str:
@@ -280,45 +291,6 @@ class Server:
             "sketches": self.sketches,
             "run": f"{self.run:016x}",
         }
-
-    def restore(self, description: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from what `state` gave; another run's is refused by the name of what differs."""
-        if description.get("kind") != "exchange" or description.get("format") != FORMAT:
-            raise CheckpointError("this is not a checkpoint of a server of this version")
-        for name, value in self.identity().items():
-            stored = description["identity"].get(name)
-            if stored != value:
-                raise CheckpointError(
-                    f"the checkpoint belongs to another run: its {name} is {stored}, here it is {value}; use "
-                    "another file, or delete it"
-                )
-        targets = {"x": self.x, "received": self.received, "sent": self.sent}
-        targets |= {f"optimizer_{name}": array for name, array in self.optimizer.arrays.items()}
-        for name, target in targets.items():
-            source = arrays.get(name)
-            if source is None or source.shape != target.shape or source.dtype != target.dtype:
-                raise CheckpointError(f"the checkpoint's {name!r} is absent, or of another shape")
-            target[...] = source
-        self.t, self.diverged = int(description["round"]), bool(description["diverged"])
-        self._last, self._h = -1, None
-        self._parts.clear()
-
-    def save(self, path: Path, extra: Mapping[str, Any] | None = None) -> None:
-        """Write a checkpoint: the old one stays until the new one is whole. `extra` (JSON) comes back."""
-        description, arrays = self.state()
-        files.save(path, description | {"extra": dict(extra or {})}, arrays)
-
-    def load(self, path: Path) -> dict[str, Any] | None:
-        """Continue from a file if there is one; returns its `extra`, or None."""
-        if not path.exists():
-            return None
-        description, arrays = files.load(path)
-        try:
-            self.restore(description, arrays)
-        except CheckpointError as error:
-            raise CheckpointError(f"{path}: {error}") from None
-        extra: dict[str, Any] = description.get("extra", {})
-        return extra
 
 
 def finite(values: Values) -> bool:
