@@ -94,7 +94,7 @@ def test_csv(file, content):
     path = file(content)
     if not refused(lambda: read_table(path)):
         table = read_table(path)
-        assert {len(row) for row in table.rows} == {len(table.names)}
+        assert all(isinstance(cell, str) for name in table.names for cell in table.column(name))
 
 
 @settings(many, max_examples=times(25, 1000))
@@ -128,4 +128,5 @@ def test_a_number_in_a_wide_table_is_a_number_in_a_narrow_one(file):
     for width in (3, 1100):
         names = ",".join(f"c{i}" for i in range(width))
         path = file(f"{names}\n" + "\n".join(",".join(["1_0"] * width) for _ in range(3)) + "\n")
-        assert read_table(path).numbers() is None
+        table = read_table(path)
+        assert table.numbers(table.names) is None

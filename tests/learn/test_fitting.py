@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 import mast
 from mast.errors import ArgumentError, MastError
-from mast.learn.fitting import Plan
+from mast.learn.fitting import SINGLE, Plan
 
 
 @pytest.fixture(scope="module")
@@ -215,18 +215,19 @@ class TestMethods:
         np.testing.assert_allclose(model.coef_, exact.coef_, atol=1e-4 * np.abs(exact.coef_).max())
         assert model.method_ == method
 
-    @pytest.mark.parametrize("method", ["dsgd", "dsgd_sampled", "s_page"])
-    def test_with_an_intercept_too(self, method):
+    @pytest.mark.parametrize("method", SINGLE)
+    def test_every_method_on_offer_runs_with_an_intercept_too(self, method):
         X, y = small()
         with pytest.warns(ConvergenceWarning):
             model = mast.MastClassifier(method=method, max_iter=50, random_state=0).fit(X, y)
-        assert model.guarantee_ is not None
+        assert (model.guarantee_ is None) == (method in ("gd", "agd"))
         assert model.n_iter_ == 50
 
     def test_an_unknown_method_is_refused_with_the_known(self):
         X, y = small()
-        with pytest.raises(ArgumentError, match="dsgd"):
-            mast.MastClassifier(method="adam").fit(X, y)
+        for unknown in ("adam", "gdci", "distributed"):
+            with pytest.raises(ArgumentError, match=r"auto, exact, sampled, gd, .*, s_page$"):
+                mast.MastClassifier(method=unknown).fit(X, y)
 
     def test_few_iterations_are_warned_about(self):
         X, y = small()

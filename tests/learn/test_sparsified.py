@@ -92,7 +92,7 @@ def test_refuses_a_bad_density(data, bad):
 def test_refuses_what_does_not_fit(data):
     X, y = data
     model = mast.MastClassifier().fit(X, y)
-    with pytest.raises(ArgumentError, match="at least one draw"):
+    with pytest.raises(ArgumentError, match="draws must be at least 1"):
         model.score_sparsified(X, y, draws=0)
     with pytest.raises(ArgumentError, match="300 rows"):
         model.score_sparsified(X, y[:5])

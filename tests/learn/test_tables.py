@@ -27,16 +27,16 @@ class TestReading:
     def test_quotes_commas_and_line_numbers(self, table):
         t = table('a,"b, c"\n1,"x\ny"\n\n2,"z ""q"""\n')
         assert t.names == ["a", "b, c"]
-        assert t.rows == [["1", "x\ny"], ["2", 'z "q"']]
-        assert t.lines == [3, 5]
+        assert t.cells.values.tolist() == [["1", "x\ny"], ["2", 'z "q"']]
+        assert t.cells.index.tolist() == [3, 5]
 
     @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
     def test_delimiters(self, table, delimiter):
-        assert table(f"a{delimiter}b\n1{delimiter}2\n").rows == [["1", "2"]]
+        assert table(f"a{delimiter}b\n1{delimiter}2\n").cells.values.tolist() == [["1", "2"]]
 
     def test_packed_with_a_byte_order_mark_and_windows_lines(self, table):
         t = table(gzip.compress(b"\xef\xbb\xbfa,b\r\n1,2\r\n"))
-        assert (t.names, t.rows) == (["a", "b"], [["1", "2"]])
+        assert (t.names, t.cells.values.tolist()) == (["a", "b"], [["1", "2"]])
 
     @pytest.mark.parametrize(
         ("text", "message"),

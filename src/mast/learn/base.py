@@ -14,6 +14,7 @@ import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from mast.arrays import Array, numbers
@@ -21,8 +22,7 @@ from mast.checks import number, whole
 from mast.errors import ArgumentError
 from mast.learn import sparsified
 from mast.learn.fitting import Fit, Plan, fit_target
-from mast.learn.parameters import seed_from, sketch_from
-from mast.sketches import Sketch
+from mast.sketches import PermK, Sketch, parse
 from mast.theory import Guarantee
 
 if TYPE_CHECKING:
@@ -76,13 +76,13 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
     # ---- fitting -----------------------------------------------------------------------
 
     def _fit_targets(self, X: Any, targets: list[Array], weights: Array | None, squares: bool) -> list[Fit]:
-        """Fit one model a target, and set what they share."""
+        """Fit one model per target, and set what they share."""
         d = X.shape[1]
         sketch = self._sketch()
         sketch.check(d)
         if not sketch.diagonal and d > 2000:
             raise ArgumentError(f"{sketch!r} is made of matrices, which in {d} dimensions are too large")
-        seed = seed_from(self.random_state)
+        seed = self._seed()
         shift, shift_intercept = self._shift(len(targets), d)
         plan = Plan(
             X,
@@ -118,7 +118,23 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
         return fits
 
     def _sketch(self) -> Sketch:
-        return sketch_from(self.sketch)
+        """The sketch of the parameter, which may also be a text or None."""
+        if self.sketch is None:
+            return PermK(4)
+        if isinstance(self.sketch, str):
+            return parse(self.sketch)
+        if not isinstance(self.sketch, Sketch):
+            raise ArgumentError(
+                f'sketch must be a sketch, a text such as "bernoulli:0.7", or None; got {self.sketch!r}'
+            )
+        return self.sketch
+
+    def _seed(self) -> int:
+        """The seed: an int itself; a generator, or None for NumPy's global one, gives the next."""
+        generator = check_random_state(self.random_state)  # refuses what scikit-learn would
+        if isinstance(self.random_state, int | np.integer) and not isinstance(self.random_state, bool):
+            return int(self.random_state)
+        return int(generator.randint(2**31 - 1))
 
     def _strength(self) -> tuple[float | None, float | None]:
         """(kappa, alpha), one of them None: alpha takes the place of kappa where it is given."""
@@ -137,7 +153,7 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
         v = np.atleast_2d(numbers("shift", given, np.ndim(given)))
         if v.shape != (count, d):
             wanted = f"({d},)" if count == 1 else f"({count}, {d})"
-            raise ArgumentError(f"shift must have the shape {wanted}, one weight a feature; got {v.shape}")
+            raise ArgumentError(f"shift must have the shape {wanted}, one weight per feature; got {v.shape}")
         self._check_shift(self.shift)
         b = np.atleast_1d(np.asarray(getattr(self.shift, "intercept_", zeros), dtype=float))
         return v.copy(), b if b.shape == (count,) else zeros
@@ -209,8 +225,6 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
         return np.array(scores)
 
     def _targets(self, y: ArrayLike, n: int) -> NDArray[Any]:
-        from sklearn.utils import column_or_1d
-
         labels = np.asarray(column_or_1d(y))
         if labels.size != n:
             raise ArgumentError(f"y must have one entry for each of the {n} rows of X, got {labels.size}")
@@ -272,7 +286,7 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
         densities
             The shares of features that are kept.
         draws
-            Sparsified models a density.
+            How many sparsified models per density.
         ax
             Where to draw; a new figure if None.
         """

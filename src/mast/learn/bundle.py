@@ -107,10 +107,10 @@ def labels_of(table: Table, target: str, numeric: bool | None = None) -> NDArray
         named = ", ".join(map(repr, table.names[:PREVIEW])) + (", ..." if len(table.names) > PREVIEW else "")
         raise DataError(f"{table.path}: there is no column {target!r} to predict; the columns are {named}")
     cells = table.column(target)
-    for line, absent in zip(table.lines, missing(cells), strict=True):
-        if absent:
-            raise DataError(f"{table.path}, line {line}: the target {target!r} is missing")
-    numbers = as_numbers(table, target, cells) if numeric is not False else None
+    absent = missing(cells)
+    if any(absent):
+        raise DataError(f"{table.place(absent.index(True))}: the target {target!r} is missing")
+    numbers = as_numbers(table, target) if numeric is not False else None
     if numbers is not None:
         whole = numbers == np.round(numbers)
         small = np.abs(numbers).max() < 2**53

@@ -45,7 +45,7 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
         "auto" minimises f_D exactly where it has an affordable exact form, and otherwise its average over
         sampled draws, each row with draws of its own; both by Newton's method. "exact" and "sampled"
         insist on one of them. A method of `mast.minimize` ("gd", "agd", "dsgd", "dsgd_sampled", "l_svrdsg",
-        "s_page", "gdci") runs `max_iter` steps with the step size of its theorem.
+        "s_page") runs `max_iter` steps with the step size of its theorem.
     max_iter
         Newton steps, or steps of the method.
     tol
@@ -116,7 +116,7 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
         Parameters
         ----------
         X
-            Features, one row an observation; an array or any SciPy sparse matrix.
+            Features, one row per observation; an array or any SciPy sparse matrix.
         y
             Labels of at least two classes.
         sample_weight

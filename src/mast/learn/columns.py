@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas
 import scipy.sparse
 
 from mast.arrays import Array, Indices
@@ -64,31 +65,22 @@ class Columns:
 
     def apply(self, table: Table) -> Any:
         """The features of a table's rows: an array, or a sparse matrix if there are categories."""
-        there = set(table.names)
-        absent = [part.name for part in self.parts if part.name not in there]
+        absent = [part.name for part in self.parts if part.name not in table.cells]
         if absent:
             more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
             named = ", ".join(map(repr, absent[:3]))
             raise DataError(f"{table.path}: the model needs the column {named}{more}, which is not there")
-        if len(self.parts) > WIDE:
-            block = self._block(table)
+        numbers = [part for part in self.parts if isinstance(part, Number)]
+        dense = len(numbers) == len(self.parts)
+        if dense and len(numbers) > WIDE:
+            block = table.numbers([part.name for part in numbers])
             if block is not None:
-                return block
+                means, scales = zip(*((part.mean, part.scale) for part in numbers), strict=True)
+                return (block - means) / scales
         features = [_feature(table, part) for part in self.parts]
-        if all(isinstance(part, Number) for part in self.parts):
+        if dense:
             return np.column_stack(features)
         return scipy.sparse.hstack([scipy.sparse.csr_array(f) for f in features], format="csr")
-
-    def _block(self, table: Table) -> Array | None:
-        """All features at once, where all cells are numbers."""
-        numbers = [part for part in self.parts if isinstance(part, Number)]
-        matrix = table.numbers() if len(numbers) == len(self.parts) else None
-        if matrix is None:
-            return None
-        place = {name: j for j, name in enumerate(table.names)}
-        chosen = matrix[:, [place[part.name] for part in numbers]]
-        means, scales = (np.array([getattr(part, key) for part in numbers]) for key in ("mean", "scale"))
-        return np.asarray((chosen - means) / scales)
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -101,26 +93,25 @@ class Columns:
         return {"parts": parts, "dropped": self.dropped}
 
     @staticmethod
-    def from_json(said: dict[str, Any]) -> Columns:
+    def from_json(content: dict[str, Any]) -> Columns:
         """What `as_json` wrote."""
         parts: list[Number | Category] = [
             Category(str(p["name"]), [str(v) for v in p["values"]])
             if "values" in p
             else Number(str(p["name"]), float(p["mean"]), float(p["scale"]))
-            for p in said["parts"]
+            for p in content["parts"]
         ]
-        return Columns(parts, {str(k): str(v) for k, v in said["dropped"].items()})
+        return Columns(parts, {str(k): str(v) for k, v in content["dropped"].items()})
 
 
 def learn_columns(table: Table, leave_out: set[str]) -> Columns:
-    """Decide what becomes of each column but those left out, with scikit-learn's transformers."""
+    """Decide what becomes of each column but those left out, numbers by scikit-learn's transformers."""
     names = [name for name in table.names if name not in leave_out]
     dropped: dict[str, str] = {}
     parts: list[Number | Category] = []
-    wide = table.numbers() if len(names) > WIDE else None
-    if wide is not None:
-        place = {name: j for j, name in enumerate(table.names)}
-        parts += _standard(names, wide[:, [place[name] for name in names]], dropped)
+    block = table.numbers(names) if len(names) > WIDE else None
+    if block is not None:
+        parts += _standard(names, block, dropped)
     else:
         parts += _one_by_one(table, names, dropped)
     if not parts:
@@ -131,20 +122,19 @@ def learn_columns(table: Table, leave_out: set[str]) -> Columns:
 
 def _one_by_one(table: Table, names: list[str], dropped: dict[str, str]) -> list[Number | Category]:
     numeric: dict[str, Array] = {}
-    found: dict[str, Number | Category] = {}
+    parts: dict[str, Number | Category] = {}
     for name in names:
-        cells = table.column(name)
-        numbers = as_numbers(table, name, cells)
+        numbers = as_numbers(table, name)
         if numbers is None:
-            found |= {part.name: part for part in _categories(table, name, cells, dropped)}
+            parts |= {part.name: part for part in _categories(table, name, dropped)}
         elif np.isnan(numbers).all():
             dropped[name] = "empty"
         else:
             numeric[name] = numbers
     if numeric:
         block = np.column_stack(list(numeric.values()))
-        found |= {part.name: part for part in _standard(list(numeric), block, dropped)}
-    return [found[name] for name in names if name in found]
+        parts |= {part.name: part for part in _standard(list(numeric), block, dropped)}
+    return [parts[name] for name in names if name in parts]
 
 
 def _standard(names: list[str], block: Array, dropped: dict[str, str]) -> list[Number]:
@@ -164,12 +154,10 @@ def _standard(names: list[str], block: Array, dropped: dict[str, str]) -> list[N
     return parts
 
 
-def _categories(table: Table, name: str, cells: list[str], dropped: dict[str, str]) -> list[Category]:
-    from sklearn.preprocessing import OneHotEncoder
-
-    texts = [c.strip() for c, absent in zip(cells, missing(cells), strict=True) if not absent]
-    encoder = OneHotEncoder().fit(np.array(texts, dtype=object)[:, None])
-    values = [str(value) for value in encoder.categories_[0]]
+def _categories(table: Table, name: str, dropped: dict[str, str]) -> list[Category]:
+    cells = table.column(name)
+    texts = [cell.strip() for cell, absent in zip(cells, missing(cells), strict=True) if not absent]
+    values = sorted(set(texts))
     if len(values) > MANY or (len(cells) > FEW_ROWS and len(values) > len(texts) / 2):
         raise DataError(
             f"{table.path}: column {name!r} has {len(values):,} different texts in {len(cells):,} rows, "
@@ -182,16 +170,13 @@ def _categories(table: Table, name: str, cells: list[str], dropped: dict[str, st
 
 
 def _feature(table: Table, part: Number | Category) -> Any:
-    cells = table.column(part.name)
     if isinstance(part, Category):
-        place = {value: j for j, value in enumerate(part.values)}
-        found = [place.get(cell.strip(), -1) for cell in cells]
-        rows = [i for i, j in enumerate(found) if j >= 0]
-        known = [j for j in found if j >= 0]
-        return scipy.sparse.csr_array(
-            (np.ones(len(rows)), (rows, known)), shape=(len(cells), len(part.values))
-        )
-    numbers = as_numbers(table, part.name, cells)
+        texts = [cell.strip() for cell in table.column(part.name)]
+        codes = pandas.Index(part.values, dtype=object).get_indexer(texts)
+        rows = np.flatnonzero(codes >= 0)  # -1 is none of them
+        shape = (len(codes), len(part.values))
+        return scipy.sparse.csr_array((np.ones(rows.size), (rows, codes[rows])), shape=shape)
+    numbers = as_numbers(table, part.name)
     if numbers is None:
         raise DataError(f"{table.path}: column {part.name!r} held numbers in training, here it holds text")
     standard = (numbers - part.mean) / part.scale

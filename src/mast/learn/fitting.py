@@ -14,7 +14,7 @@ from mast.errors import ArgumentError, MastError, NotExactError
 from mast.learn.models import InterceptLeastSquares, InterceptLogistic, with_ones
 from mast.learn.sampling import SampledAverage, sketched_copies
 from mast.learn.solver import Solution, newton_to
-from mast.methods import METHODS, make
+from mast.methods import make
 from mast.objectives import LeastSquares, LinearModel, Logistic, Mean
 from mast.objectives.design import Design
 from mast.problem import Problem
@@ -22,7 +22,7 @@ from mast.run import minimize
 from mast.sketches import Except, Sketch
 from mast.theory import Guarantee
 
-SINGLE = [name for name in METHODS if name not in ("distributed", "dcgd", "ist_naive")]
+SINGLE = ("gd", "agd", "dsgd", "dsgd_sampled", "l_svrdsg", "s_page")  #: methods with a step size of their own
 LISTED = 50_000_000  #: a listed support is averaged if it takes at most so many products a sweep
 GRAM = 500  #: up to this size a Gram matrix has its eigenvalues computed densely
 FIRST = 2  #: sketched copies of the data that give the start for all of them

@@ -62,7 +62,7 @@ class MastRegressor(RegressorMixin, SparsifiedLinear):  # type: ignore[misc]
         Parameters
         ----------
         X
-            Features, one row an observation; an array or any SciPy sparse matrix.
+            Features, one row per observation; an array or any SciPy sparse matrix.
         y
             Numbers.
         sample_weight

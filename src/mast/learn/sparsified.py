@@ -32,9 +32,7 @@ def at_density(sketch: Sketch, density: Any) -> Sketch:
 
 def versions(coef: Array, shift: Array, sketch: Sketch, seed: int, draws: int) -> Iterator[Array]:
     """The weights of sparsified models 0, 1, ..., in batches: arrays (models, classes, features)."""
-    draws = whole("draws", draws)
-    if draws < 1:
-        raise ArgumentError(f"there must be at least one draw, got {draws}")
+    draws = whole("draws", draws, 1)
     classes, d = coef.shape
     moved = (coef - shift).T
     step = max(1, ENTRIES // (classes * d))
@@ -44,7 +42,7 @@ def versions(coef: Array, shift: Array, sketch: Sketch, seed: int, draws: int) -
 
 
 def outputs(X: Any, coef: Array, intercept: Array) -> Iterator[Array]:
-    """X w + b for a batch of models: one array (rows, classes) a model."""
+    """X w + b for a batch of models: one array (rows, classes) per model."""
     models, classes, d = coef.shape
     step = max(1, ENTRIES // max(X.shape[0] * classes, 1))
     for begin in range(0, models, step):

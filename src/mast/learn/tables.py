@@ -1,14 +1,17 @@
-"""CSV files as columns of text, checked: every row as long as the header, every line number known."""
+"""CSV files as pandas tables of text: every row as long as the header, and the line of every row known.
+
+pandas would fill short rows up without a word and forget the lines, so the csv module reads the rows.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import pandas
 
 from mast.arrays import Array
 from mast.data.unpack import read, unpack
@@ -19,32 +22,33 @@ MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-"})
 MOSTLY = 0.9  #: a column with this share of numbers, but not all, is taken for numbers with a mistake
 
 
-@dataclass(frozen=True)
-class Table:
-    """A CSV file: its column names, its cells, and the line each row stands in."""
+class Table(NamedTuple):
+    """A CSV file: its cells as texts under their columns' names; the index holds the line of each row."""
 
     path: str
-    names: list[str]
-    rows: list[list[str]]
-    lines: list[int]
+    cells: pandas.DataFrame
+
+    @property
+    def names(self) -> list[str]:
+        """The columns' names."""
+        return list(self.cells)
 
     def column(self, name: str) -> list[str]:
-        """The cells of a column."""
-        j = self._places[name]
-        return [row[j] for row in self.rows]
+        """The texts of a column."""
+        return list(self.cells[name])
 
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        return {name: j for j, name in enumerate(self.names)}
+    def place(self, row: int) -> str:
+        """Where a row stands, for messages."""
+        return f"{self.path}, line {self.cells.index[row]}"
 
-    def numbers(self) -> Array | None:
-        """All cells as numbers, at once, if all of them are finite numbers."""
+    def numbers(self, names: list[str]) -> Array | None:
+        """These columns as numbers, at once, if all their cells are finite numbers."""
+        chosen = self.cells[names].to_numpy()
         try:
-            values = _floats([cell for row in self.rows for cell in row])
+            values = _floats(chosen.ravel().tolist()).reshape(chosen.shape)
         except ValueError:
             return None
-        matrix = values.reshape(len(self.rows), len(self.names))
-        return matrix if np.isfinite(matrix).all() else None
+        return values if np.isfinite(values).all() else None
 
 
 def read_table(path: str | Path) -> Table:
@@ -55,8 +59,8 @@ def read_table(path: str | Path) -> Table:
     ...     file = Path(folder) / "small.csv"
     ...     _ = file.write_text("age,job\n31,cook\n,nurse\n")
     ...     table = read_table(file)
-    >>> table.names, table.column("age"), table.lines
-    (['age', 'job'], ['31', ''], [2, 3])
+    >>> table.names, table.column("age"), table.place(1).endswith("small.csv, line 3")
+    (['age', 'job'], ['31', ''], True)
     """
     raw = unpack(read(Path(path)), str(path))
     try:
@@ -86,7 +90,7 @@ def read_table(path: str | Path) -> Table:
     _check_header(header, str(path))
     if not rows:
         raise DataError(f"{path}: there is a line of column names, but no rows")
-    return Table(str(path), header, rows, lines)
+    return Table(str(path), pandas.DataFrame(rows, index=lines, columns=header, dtype=object))
 
 
 def _delimiter(text: str) -> str:
@@ -113,26 +117,25 @@ def missing(cells: list[str]) -> list[bool]:
     return [cell.strip().lower() in MISSING for cell in cells]
 
 
-def as_numbers(table: Table, name: str, cells: list[str]) -> Array | None:
-    """The cells as numbers, NaN where missing; None if this is text; an error if it is nearly all numbers."""
+def as_numbers(table: Table, name: str) -> Array | None:
+    """A column as numbers, NaN where missing; None if it is text; an error if it is nearly all numbers."""
+    cells = table.column(name)
     absent = missing(cells)
-    filled = ["nan" if a else cell for a, cell in zip(absent, cells, strict=True)]
     try:
-        values = _floats(filled)
+        values = _floats(["nan" if a else cell for a, cell in zip(absent, cells, strict=True)])
     except ValueError:
-        given = [(i, cell) for i, (a, cell) in enumerate(zip(absent, cells, strict=True)) if not a]
-        odd = [(i, cell) for i, cell in given if not is_number(cell)]
+        given = [row for row, a in enumerate(absent) if not a]
+        odd = [row for row in given if not is_number(cells[row])]
         if len(given) - len(odd) >= MOSTLY * len(given) and len(odd) < len(given):
-            line = table.lines[odd[0][0]]
             raise DataError(
-                f"{table.path}, line {line}: column {name!r} holds numbers, but here {_short(odd[0][1])}"
+                f"{table.place(odd[0])}: column {name!r} holds numbers, but here {_short(cells[odd[0]])}"
             ) from None
         return None
     infinite = np.flatnonzero(np.isinf(values))
     if infinite.size:
-        i = int(infinite[0])
+        row = int(infinite[0])
         raise DataError(
-            f"{table.path}, line {table.lines[i]}: column {name!r} holds {_short(cells[i])}; "
+            f"{table.place(row)}: column {name!r} holds {_short(cells[row])}; "
             "infinity and numbers beyond double precision are refused"
         )
     return values
