@@ -72,9 +72,9 @@ class Calls:
                     f"{what} is compiled or already sparsified: call remove() on its sparsifier first; "
                     "sparsified training does not support torch.compile"
                 )
-        found = find(self.model, self.weights)
+        all_places = find(self.model, self.weights)
         for module in self.model.modules():
-            places = [place for below in module.modules() for place in found.get(below, ())]
+            places = [place for below in module.modules() for place in all_places.get(below, ())]
             if places:
                 self.watched.append((module, Call(module, places, self)))
         for module, call in self.watched:

@@ -17,9 +17,9 @@ from mast.sketches import Sketch
 class MastCallback(Callback):
     """Sparsifies the module when fitting starts; checkpoints carry the state of the draws.
 
-    Takes the arguments of `mast.nn.sparsify` but for the model; `per_rank` gives each process sketches of
-    its own.
-    After fitting, `sk` is the handle, for submodels and reports. Validation uses x, as always in eval mode.
+    It takes the arguments of `mast.nn.sparsify` except the model; `per_rank=True` gives each process its own
+    draws. After fitting, `sk` is the handle, for submodels and reports. Validation uses x, as always in eval
+    mode.
     """
 
     def __init__(self, sketch: Sketch, *, per_rank: bool = False, **options: Any) -> None:

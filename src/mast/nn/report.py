@@ -33,7 +33,7 @@ _COSTS = {"parameters": (_BLUE, "-", "parameters"), "flops": (_GREEN, "--", "ope
 
 
 class Report(pd.DataFrame):  # type: ignore[misc]
-    """A DataFrame with one row a density. `print` shows it readably, `plot` draws it.
+    """A DataFrame with one row per density. `print` shows it readably, `plot` draws it.
 
     =======================  =======================================================================
     ``density``, ``draws``   the share that is kept, and how many draws were scored
@@ -107,7 +107,7 @@ def report(
     grid = [(d, None if d == 1 else sk.drawing_for(sk.sketch.at(d))) for d in densities]
     total = sum(1 if drawing is None else draws for _, drawing in grid) * len(sources)
     rows: list[dict[str, Any]] = []
-    shown: list[nn.Module] = []  # one submodel a density
+    shown: list[nn.Module] = []  # one submodel per density
     with Progress(total, "submodels") as progress:
         scoring = _Scoring(sk, evaluate, None if calibrate is None else list(calibrate), progress)
         for density, drawing in grid:
@@ -125,7 +125,7 @@ def report(
     result = Report(_ordered(pd.DataFrame(rows), plain is not None, shown, example))
     result.metric = getattr(evaluate, "__name__", "score").replace("<lambda>", "score")
     result.title = (
-        f"{type(sk.model).__name__} sparsified with {type(sk.sketch).__name__}, {draws} draws a density"
+        f"{type(sk.model).__name__} sparsified with {type(sk.sketch).__name__}, {draws} draws per density"
     )
     if example is not None and (sk.structure is None or sk.shift is not None):
         result.title += "; operations and times are those of the whole model, only files are smaller"
@@ -186,13 +186,13 @@ class _Scoring:
 
 def _alike(sk: Sparsifier, plain: nn.Module) -> nn.Module:
     """The plainly trained network, if it is the same one."""
-    own = {name: tuple(t.shape) for name, t in sk.model.state_dict().items()}
-    for name, shape in own.items():
+    for name, t in sk.model.state_dict().items():
         other = plain.state_dict().get(name)
-        if other is None or tuple(other.shape) != shape:
+        if other is None or other.shape != t.shape:
             raise ArgumentError(
                 f"plain is not the same network, trained plainly: its {name!r} is "
-                f"{'absent' if other is None else tuple(other.shape)}, that of the sparsified one {shape}"
+                f"{'absent' if other is None else tuple(other.shape)}, that of the sparsified one "
+                f"{tuple(t.shape)}"
             )
     copied = plain_copy(sk)
     copied.load_state_dict(plain.state_dict())
@@ -208,8 +208,8 @@ def _typical(models: Sequence[tuple[int, nn.Module]]) -> nn.Module:
 def _statistics(prefix: str, scores: Sequence[float]) -> dict[str, float]:
     s = pd.Series(scores)
     low, middle, high = s.quantile([0.25, 0.5, 0.75])
-    found = [s.mean(), low, middle, high, s.min(), s.max()]
-    return dict(zip([prefix + name for name in STATISTICS], found, strict=True))
+    statistics = [s.mean(), low, middle, high, s.min(), s.max()]
+    return dict(zip([prefix + name for name in STATISTICS], statistics, strict=True))
 
 
 def _ordered(table: pd.DataFrame, plain: bool, shown: Sequence[nn.Module], example: Any) -> pd.DataFrame:

@@ -42,7 +42,7 @@ def restore(sk: Sparsifier, state: Mapping[str, Any]) -> None:
     shift: Mapping[str, Tensor] | None = state["shift"]
     if (shift is None) != (sk.shift is None):
         saved, now = ("none", "one") if shift is None else ("one", "none")
-        raise ArgumentError(f"the state was saved with another shift: it had {saved}, there is {now} here")
+        raise ArgumentError(f"the state was saved with another shift: it had {saved}, now there is {now}")
     sk._values.shift = None if shift is None else sk._shifts(shift)
     sk._values.forget_all()
     sk._move(key)

@@ -19,9 +19,9 @@ from mast.sketches import Sketch
 class MastCallback(TrainerCallback):
     """Sparsifies the model when training starts; checkpoints carry the draws' state in mast.safetensors.
 
-    Takes the arguments of `mast.nn.sparsify` but for the model; `per_rank` gives each process sketches of
-    its own.
-    After training, `sk` is the handle, for submodels and reports. Evaluation uses x, as always in eval mode.
+    It takes the arguments of `mast.nn.sparsify` except the model; `per_rank=True` gives each process its own
+    draws. After training, `sk` is the handle, for submodels and reports. Evaluation uses x, as always in eval
+    mode.
 
     Parameters
     ----------

@@ -94,16 +94,16 @@ def _modules(model: nn.Module, sk: Sparsifier | None) -> Iterator[Finding]:
                 "never renormed",
                 f"set max_norm=None, or leave it out with keep={{'{name}.weight': 1}}",
             )
-        own = module._compiled_call_impl
-        if own is not None and not isinstance(own, Call):
+        intercepted = module._compiled_call_impl
+        if intercepted is not None and not isinstance(intercepted, Call):
             yield _COMPILED
         if uses_checkpoints(module):
             direct = reads_itself(module, sketched)
             yield Finding(
                 where,
                 "it uses activation checkpointing. Modules that are called inside a checkpoint are "
-                "recomputed with the "
-                "right draw" + ("; parameters it reads there itself (self.weight) are not" if direct else ""),
+                "recomputed with the right draw"
+                + ("; parameters that it reads there itself (self.weight) are not" if direct else ""),
                 "let the checkpointed function call modules, or train in the explicit form, with "
                 "sk.sample(step)"
                 if direct
