@@ -14,6 +14,8 @@ from mast.randomness import Key
 torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
 from torch import nn  # noqa: E402
 
+from mast.nn.scaling import multiply  # noqa: E402
+
 SKETCHES = {
     "bernoulli": mast.Bernoulli(0.3),
     "unscaled": mast.UnscaledBernoulli(0.3),
@@ -82,9 +84,9 @@ def test_keep_probabilities_and_keys_of_their_own(models, tmp_path):
     key = Key(seed=5, step=11, node=2)
     path = mast.nn.save_delta(sk, tmp_path / "a.delta", key=key)
     sub = mast.nn.apply_delta(base, path)
-    for name, factor in sk.factors(key).items():
+    for name, kept in sk.kept(key).items():
         x, v = sk.model.get_parameter(name).detach(), base.get_parameter(name).detach()
-        assert torch.equal(sub.get_parameter(name), v + factor.multiply(x - v))
+        assert torch.equal(sub.get_parameter(name), v + multiply(kept, x - v))
     assert torch.equal(sub[4].weight, sk.model[4].weight)  # not sketched: whole
     assert mast.nn.read_delta(path).about["key"] == {"seed": 5, "step": 11, "node": 2}
 
@@ -243,7 +245,7 @@ def test_rounded_numbers(models, tmp_path):
     path = sk.save_delta(tmp_path / "a.delta", dtype=torch.bfloat16)
     for name, found in mast.nn.read_delta(path).differences().items():
         x, v = sk.model.get_parameter(name).detach(), base.get_parameter(name).detach()
-        expected = sk.factors(Key(0))[name].multiply((x - v).bfloat16().float())
+        expected = multiply(sk.kept(Key(0))[name], (x - v).bfloat16().float())
         assert torch.equal(found, expected)
     with pytest.raises(mast.MastError, match="dtype must be one of"):
         sk.save_delta(path, dtype=torch.int8)
@@ -281,15 +283,12 @@ def test_deltas_of_units(models, tmp_path, name, shift):
     base, sk = trained(models, name, mast.nn.Neurons(mast.RandK(0.5)), shift)
     path = sk.save_delta(tmp_path / "a.delta", seed=7)
     sub = mast.nn.apply_delta(base, path)
-    factors, state = sk.factors(Key(7)), sk.model.state_dict()
+    every, state = sk.kept(Key(7)), sk.model.state_dict()
     for key, y in sub.state_dict().items():
         x, v = state[key], 0 if shift is None else base.state_dict()[key]
-        assert torch.equal(y, v + factors[key].multiply(x - v) if key in factors else x)
+        assert torch.equal(y, v + multiply(every[key], x - v) if key in every else x)
     found = mast.nn.read_delta(path)
-    kept = sum(
-        int(f.multiply(torch.ones(sk.model.get_parameter(n).shape)).count_nonzero())
-        for n, f in factors.items()
-    )
+    kept = sum(int(multiply(k, torch.ones(k.shape)).count_nonzero()) for k in every.values())
     assert found.about["kept"] == kept
     numbers = kept + sum(t.numel() for t in found.whole.values())
     assert path.stat().st_size < 4 * numbers + 6000  # no index beside each number

@@ -73,9 +73,7 @@ def test_no_numbers_return_to_the_cpu(models, loss_on, monkeypatch):
     model, inputs = models.mlp()
     sk = mast.nn.sparsify(model, mast.Bernoulli(0.6))
     sk.drawing.torch_only = True
-    from mast.nn import factors
-
-    monkeypatch.setattr(factors, "compiled", lambda *tensors: False)
+    monkeypatch.setattr("mast.nn.scaling.compiled", lambda *tensors: False)
     monkeypatch.setattr("mast.nn.drawing.compiled", lambda *tensors: False)
 
     def forbidden(*args, **kwargs):

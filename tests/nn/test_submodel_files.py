@@ -105,8 +105,8 @@ def test_the_submodel_of_a_draw(make, tmp_path, name, sketch):
     if sk.structure is None:
         assert about["density"] == SINGLE.count(sk.dim) / sk.dim
     else:
-        kept = sk.draw(7).kept.values()
-        assert about["density"] == sum(len(k.units) for k in kept) / sum(k.of for k in kept)
+        kept = sk.draw(7).values()
+        assert about["density"] == sum(k.count for k in kept) / sum(k.dim for k in kept)
         assert about["parameters"] < about["parameters_of_the_whole"]
     assert about["key"] == {"seed": 7, "step": 0, "node": 0}
     assert (about["note"], about["sketch"]) == ("x", sk.sketch.label())

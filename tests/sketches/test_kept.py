@@ -7,6 +7,7 @@ import mast
 from mast import randomness
 from mast.randomness import Key
 from mast.sketches import kept
+from mast.sketches.kept import Entries, Everything, Grid, KeptTensors, Mask
 
 D = 60_000
 
@@ -22,21 +23,21 @@ def test_bits(way, keep):
     draw = mast.Bernoulli(keep).sample(D, Key(3))
     indices, scales = draw.indices, draw.scales
     x, shift = randomness.normal(Key(1), 0, D), randomness.normal(Key(2), 0, D)
-    assert (kept.gather(x, indices) == x[indices]).all()
+    assert (draw.gather(x) == x[indices]).all()
     narrow = np.empty(indices.size, dtype=np.float32)
-    assert kept.gather(x, indices, narrow) is narrow
+    assert draw.gather(x, narrow) is narrow
     assert (narrow == x[indices].astype(np.float32)).all()
-    assert (kept.scaled(x, indices, scales) == scales * x[indices]).all()
+    assert (draw.gather_scaled(x) == scales * x[indices]).all()
     y = shift + draw.apply(x - shift)
-    assert (kept.sparsified(x, indices, scales, shift) == y).all()
+    assert (draw.sparsified(x, shift) == y).all()
     z, expected = x.copy(), x.copy()
     expected[indices] += 0.3 * shift[indices]
-    kept.add(z, indices, shift[indices], 0.3)
+    draw.add(z, shift[indices], 0.3)
     assert (z == expected).all()
-    kept.place(z, indices, shift[indices])
+    draw.place(z, shift[indices])
     expected[indices] = shift[indices]
     assert (z == expected).all()
-    kept.copy(z, indices, x)
+    draw.copy(z, x)
     assert (z == x).all()
 
 
@@ -44,19 +45,86 @@ def test_bits(way, keep):
 def test_precision_is_that_of_the_vector(way, kind):
     """Answers may travel in another precision than x has."""
     indices = np.arange(0, D, 3)
+    entries = Entries([D], indices, 1.0)
     x = randomness.normal(Key(1), 0, D).astype(kind)
     for other in (np.float32, np.float64):
         values = randomness.normal(Key(2), 0, indices.size).astype(other)
         ours, expected = x.copy(), x.copy()
-        kept.add(ours, indices, values, 0.1)
+        entries.add(ours, values, 0.1)
         expected[indices] += kind(0.1) * values.astype(kind)
         assert ours.dtype == kind
         assert (ours == expected).all()
 
 
 def test_empty_draws(way):
-    nothing = np.empty(0, dtype=np.int64)
+    nothing = Entries([3], np.empty(0, dtype=np.int64), np.empty(0))
     x = np.arange(3.0)
-    assert kept.gather(x, nothing).size == 0
-    kept.add(x, nothing, np.empty(0), 2.0)
+    assert nothing.gather(x).size == 0
+    nothing.add(x, np.empty(0), 2.0)
     assert x.tolist() == [0, 1, 2]
+
+
+SHAPE = (6, 5, 3)
+ROWS, COLUMNS, INNER = np.array([0, 2, 5]), np.array([1, 4]), np.array([0, 2])
+FORMS = {
+    "everything": Everything(SHAPE, 2.0),
+    "scales": Everything(SHAPE, 1 + np.arange(90) / 64),
+    "mask": Mask(SHAPE, np.arange(90) % 3 == 0, 3.0),
+    "entries": Entries(SHAPE, np.array([0, 7, 31, 89]), np.array([2.0, 3.0, 4.0, 5.0])),
+    "rows": Grid(SHAPE, {0: ROWS}, {0: np.array([2.0, 3.0, 4.0])}),
+    "columns": Grid(SHAPE, {1: COLUMNS}, {1: np.array([2.0, 3.0])}),
+    "both": Grid(SHAPE, {0: ROWS, 1: COLUMNS}, {1: np.array([2.0, 3.0])}),
+    "inner": Grid(SHAPE, {0: ROWS, 2: INNER}, {2: np.array([2.0, 3.0])}),
+    "nothing_cut": Grid(SHAPE, {}),
+}
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch", "strided", "half"])
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_indexing_and_scaling(way, form, library):
+    """All forms and operations against a dense diagonal, for arrays and tensors of any kind."""
+    kept = FORMS[form]
+    x = randomness.normal(Key(1), 0, 90).reshape(SHAPE)
+    if library == "half":
+        x = np.round(x * 8) / 8  # exact in half precision
+    c = kept.diagonal()
+    keeps = c != 0
+    assert kept.count == keeps.sum()
+    assert (kept.positions == np.flatnonzero(keeps)).all()
+    point = x.copy()
+    if library != "numpy":
+        torch = pytest.importorskip("torch")
+        point = torch.from_numpy(x.copy())
+        point = point.permute(2, 0, 1).contiguous().permute(1, 2, 0) if library == "strided" else point
+        point = point.half() if library == "half" else point
+    values = kept.gather(point)
+    assert (np.asarray(values).reshape(-1) == x[keeps]).all()
+    scaled = (c * x)[keeps].astype(np.asarray(values).dtype)
+    product = kept.gather(point)
+    kept.scale(product)
+    assert (np.asarray(product).reshape(-1) == scaled).all()
+    expected = np.where(keeps, x + 0.5 * x, x)
+    version = getattr(point, "_version", 0)
+    kept.add(point, values, 0.5)
+    assert (np.asarray(point) == expected.astype(np.asarray(point).dtype)).all()
+    if library != "numpy":
+        assert point._version > version
+    kept.place(point, values)
+    assert (np.asarray(point) == x).all()
+    zeros = point * 0
+    kept.copy(zeros, point)
+    assert (np.asarray(zeros) == np.where(keeps, x, 0)).all()
+
+
+def test_the_values_of_a_model_lie_one_after_the_other():
+    draw = KeptTensors({name: FORMS[name] for name in ("both", "entries", "everything")})
+    tensors = {name: randomness.normal(Key(i), 0, 90).reshape(SHAPE) for i, name in enumerate(draw)}
+    values = draw.gather(tensors, np.empty(draw.count))
+    assert draw.count == 3 * 2 * 3 + 4 + 90
+    assert (draw.of(values, "both") == tensors["both"][np.ix_(ROWS, COLUMNS)]).all()
+    before = {name: t.copy() for name, t in tensors.items()}
+    draw.add(tensors, values, 2.0)
+    draw.place(tensors, values)
+    assert all((tensors[name] == before[name]).all() for name in draw)
+    with pytest.raises(mast.errors.ArgumentError, match="keeps 112 values"):
+        draw.check(values[:-1])

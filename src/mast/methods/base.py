@@ -19,7 +19,7 @@ from mast.arrays import Array
 from mast.errors import ArgumentError, NoGuaranteeError
 from mast.problem import AbstractProblem, Nodes, Problem
 from mast.randomness import Key
-from mast.sketches import DiagonalDraw, Draw, kept
+from mast.sketches import Draw
 from mast.theory import Guarantee
 
 
@@ -122,18 +122,8 @@ class SingleMethod(Method):
         return self.problem.sketch.sample(self.problem.dim, self.key(t, index=index))
 
 
-def descend(x: Array, draw: Draw, values: Array, factor: float) -> None:
-    """Subtract factor times a sketched gradient: on the kept coordinates only, if the sketch is diagonal."""
-    if isinstance(draw, DiagonalDraw):
-        kept.add(x, draw.indices, values, -factor)
-    else:
-        x -= factor * values
-
-
 def spread(d: int, draw: Draw, values: Array) -> Array:
     """A sketched gradient, given on the kept coordinates, as a vector of all coordinates."""
-    if not isinstance(draw, DiagonalDraw):
-        return values
     full = np.zeros(d)
-    full[draw.indices] = values
+    draw.kept.place(full, values)
     return full

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mast import theory
-from mast.methods.base import SingleMethod, State, descend
+from mast.methods.base import SingleMethod, State
 from mast.methods.constants import constants_of, gap_of, regime_of
 
 
@@ -20,7 +20,7 @@ class DSGD(SingleMethod):
         """One sketch."""
         S = self.draw(t)
         h = self.problem.objective.sketched_gradient(state.x, S, self.problem.shift)
-        descend(state.x, S, h, step_size)
+        S.kept.add(state.x, h, -step_size)
         state.gradients += self.terms
 
     def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:

@@ -13,7 +13,7 @@ from mast import randomness, theory
 from mast.arrays import Array, Indices
 from mast.checks import choice, whole
 from mast.errors import ArgumentError, MastError
-from mast.methods.base import SingleMethod, State, descend, spread
+from mast.methods.base import SingleMethod, State, spread
 from mast.methods.constants import constants_of, gap_of, regime_of
 from mast.methods.sampled_loop import SampledLoop
 from mast.objectives import LinearModel
@@ -61,7 +61,7 @@ class DSGDSampled(SingleMethod):
         rows = self.rows(t) if f.terms > 1 else None
         if self.sketches == "one":
             S = self.draw(t)
-            descend(state.x, S, f.sketched_gradient(state.x, S, v, rows), step_size)
+            S.kept.add(state.x, f.sketched_gradient(state.x, S, v, rows), -step_size)
         else:
             h = np.zeros(self.problem.dim)
             for probability, S in self.support:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from mast.errors import NotDiagonalError
-from mast.methods.base import Method, State, descend
+from mast.methods.base import Method, State
 from mast.sketches import DiagonalDraw, Draw
 
 
@@ -27,7 +27,7 @@ class ISTNaive(Method):
         for i, problem in enumerate(self.problem.problems):
             P = unscaled(problem.sketch.sample(problem.dim, self.key(t, node=i)))
             h = problem.objective.sketched_gradient(x, P, problem.shift)
-            descend(state.x, P, h, step_size / M)
+            P.kept.add(state.x, h, -step_size / M)
             state.gradients += problem.objective.terms
 
 

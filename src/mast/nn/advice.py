@@ -15,7 +15,7 @@ from mast.checks import whole
 from mast.errors import ArgumentError, BiasedSketchError, NoGuaranteeError
 from mast.nn.curvature import Curvature, Loss, curvature
 from mast.nn.sparsifier import Sparsifier, sparsify
-from mast.nn.structure.drawing import Units
+from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.submodels import put_draw
 from mast.nn.weights import Shift, Where, unwrapped
 from mast.randomness import Key, Purpose
@@ -188,7 +188,7 @@ def constants_of(sk: Sparsifier) -> Constants | None:
 
 def _constants(sk: Sparsifier) -> list[Constants]:
     """The constants of S over the sketched weights, part by part; over units, if those are sketched."""
-    if isinstance(sk.drawing, Units):
+    if isinstance(sk.drawing, UnitDrawing):
         return [sk.drawing.constants()]
     parts = {
         id(sk.drawing.sketch_of(i)): (sk.drawing.sketch_of(i), w.count) for i, w in enumerate(sk.weights)

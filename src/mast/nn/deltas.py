@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from mast.errors import ArgumentError, DataError, MastError
 from mast.nn import tensor_files
-from mast.nn.delta_parts import Part, coordinates, parts_of, rebuilt
+from mast.nn.delta_parts import WeightChange, changes_of, coordinates, rebuilt
 from mast.nn.tensor_files import digest
 from mast.nn.weights import unwrapped
 from mast.randomness import LAYOUT, Key
@@ -80,7 +80,7 @@ def save_delta(
     key = Key(0 if seed is None else seed) if key is None else key
     if sk._calls.inside:
         raise MastError("save_delta() cannot be called inside a forward pass or sk.sample()")
-    parts = parts_of(sk, key)
+    parts = changes_of(sk, key)
     replaced, digests, aliases = _others(sk, base)
     arrays: dict[str, Any] = {}
     spelled = None if indices else _spelled(sk, arrays, parts)
@@ -133,7 +133,7 @@ class Delta:
 
     path: Path
     about: dict[str, Any]  # the header: key, sketch, scale, what was kept
-    parts: list[Part]
+    parts: list[WeightChange]
     whole: dict[str, Tensor]  # what is not sparse, by name
 
     def differences(self) -> dict[str, Tensor]:
@@ -156,7 +156,7 @@ class Delta:
 
     def _check(self, state: Mapping[str, Tensor]) -> None:
         """Refuse a model that is not the base, and say in what it differs."""
-        expected = {part.name: (part.shape, part.dtype) for part in self.parts}
+        expected = {part.name: (torch.Size(part.kept.shape), part.dtype) for part in self.parts}
         expected |= {name: (t.shape, t.dtype) for name, t in self.whole.items()}
         digests, aliases = self.about["base"], self.about["aliases"]
         known = {**expected, **digests, **aliases}
@@ -233,7 +233,7 @@ def _base_digest(name: str, v: Tensor, reference: Mapping[str, Tensor]) -> str:
     return said
 
 
-def _spelled(sk: Sparsifier, arrays: dict[str, Any], parts: list[Part]) -> dict[str, Any] | None:
+def _spelled(sk: Sparsifier, arrays: dict[str, Any], parts: list[WeightChange]) -> dict[str, Any] | None:
     """The sketch as JSON, if it has such a form over plain coordinates and it is the smaller one."""
     if coordinates(sk.drawing) != "plain":
         return None

@@ -21,31 +21,32 @@ from torch import Tensor
 from mast import randomness
 from mast.errors import ArgumentError, NotDiagonalError
 from mast.nn import philox
-from mast.nn.factors import Factor, Kept, Mask, Memory, Scales, compiled, numbers
+from mast.nn.scaling import Memory, compiled, numbers, sparsify_into
 from mast.nn.weights import Weight
 from mast.randomness import Key, Purpose
 from mast.sketches import Bernoulli, DiagonalDraw, Gaussian, Identity, Sketch, UnscaledBernoulli
+from mast.sketches.kept import Entries, Everything, Kept, Mask
 
 _WORTH_A_THREAD = 1 << 19  # coordinates
 
 
 class Drawing(ABC):
-    """A source of factors, one a weight. `number` says which weight."""
+    """Says what a key keeps of each weight. `number` says which weight."""
 
     #: on the CPU too, make random words with torch instead of the compiled kernel
     torch_only = False
 
     @abstractmethod
-    def factor(self, number: int, key: Key, like: Tensor) -> Factor:
-        """The factor of a weight, on the device of `like`."""
+    def kept(self, number: int, key: Key, like: Tensor) -> Kept:
+        """What is kept of a weight that is on the device, and of the type, of `like`."""
 
     def write(
-        self, number: int, key: Key, x: Tensor, v: Tensor | None, y: Tensor, before: Factor | None
-    ) -> Factor:
-        """Put v + S(x - v) into y, which holds the result of the factor `before`; None: it holds anything."""
-        factor = self.factor(number, key, x)
-        y.copy_(factor.sparsify(x, v))
-        return factor
+        self, number: int, key: Key, x: Tensor, v: Tensor | None, y: Tensor, before: Kept | None
+    ) -> Kept:
+        """Put v + S(x - v) into y, which holds that of the draw `before`; None: it holds anything."""
+        kept = self.kept(number, key, x)
+        sparsify_into(kept, x, v, y)
+        return kept
 
     @abstractmethod
     def share(self, number: int) -> float:
@@ -61,6 +62,7 @@ class PerWeight(Drawing):
 
     def __init__(self, weights: Sequence[Weight], sketches: Sequence[Bernoulli | Gaussian]) -> None:
         self.indices = [w.index for w in weights]
+        self.shapes = [w.shape for w in weights]
         self.counts = [w.count for w in weights]
         self.sketches = list(sketches)
         self._masks = [Memory() for _ in weights]
@@ -68,25 +70,27 @@ class PerWeight(Drawing):
             None  # the words of the last key
         )
 
-    def factor(self, number: int, key: Key, like: Tensor) -> Factor:
+    def kept(self, number: int, key: Key, like: Tensor) -> Kept:
         """A mask, or normal scales."""
         own, sketch, count = self._key(number, key), self.sketches[number], self.counts[number]
+        shape = self.shapes[number]
         on_cpu = like.device.type == "cpu" and not self.torch_only
         if isinstance(sketch, Bernoulli):
             threshold, scale = _bernoulli(sketch)
             if on_cpu:
-                return Mask(torch.from_numpy(randomness.bernoulli(own, threshold, 0, count)), scale)
-            return Mask(philox.mask(own, threshold, count, like.device), scale)
+                return Mask(shape, torch.from_numpy(randomness.bernoulli(own, threshold, 0, count)), scale)
+            return Mask(shape, philox.mask(own, threshold, count, like.device), scale)
         noise = (
             torch.from_numpy(randomness.normal(own, 0, count))
             if on_cpu
             else philox.normal(own, count, like.device)
         )
-        return Scales((1 + sketch.sigma * noise).to(torch.promote_types(like.dtype, torch.float32)))
+        scales = (1 + sketch.sigma * noise).to(torch.promote_types(like.dtype, torch.float32))
+        return Everything(shape, scales)
 
     def write(
-        self, number: int, key: Key, x: Tensor, v: Tensor | None, y: Tensor, before: Factor | None
-    ) -> Factor:
+        self, number: int, key: Key, x: Tensor, v: Tensor | None, y: Tensor, before: Kept | None
+    ) -> Kept:
         """Bernoulli on the CPU: words, mask and product in one pass."""
         sketch = self.sketches[number]
         if self.torch_only or not isinstance(sketch, Bernoulli) or not compiled(x, v, y):
@@ -94,12 +98,12 @@ class PerWeight(Drawing):
         from mast.nn import kernels
 
         threshold, scale = _bernoulli(sketch)
-        kept = self._masks[number].like(x, torch.bool)
+        mask = self._masks[number].like(x, torch.bool)
         if self._last is None or self._last[0] is not key:
             self._last = (key, key.words(Purpose.MASK))
         words = self._last[1].copy()
         words[5] = self.indices[number]  # as in _key
-        old, new, own = numbers(x), numbers(y), numbers(kept)
+        old, new, own = numbers(x), numbers(y), numbers(mask)
         t, c = np.uint64(threshold), old.dtype.type(scale)
         if v is None and old.size < 2 * _WORTH_A_THREAD:
             kernels.draw(words, t, c, old, new, own, 0, old.size)
@@ -108,7 +112,7 @@ class PerWeight(Drawing):
         else:
             base = numbers(v)
             _in_parts(lambda a, b: kernels.draw_shifted(words, t, c, old, base, new, own, a, b), old.size)
-        return Mask(kept, scale)
+        return Mask(x.shape, mask, scale)
 
     def share(self, number: int) -> float:
         """The keep probability."""
@@ -128,12 +132,13 @@ class Whole(Drawing):
 
     def __init__(self, weights: Sequence[Weight], sketch: Sketch) -> None:
         self.sketch = sketch
+        self.shapes = [w.shape for w in weights]
         self.borders = np.cumsum([0] + [w.count for w in weights])
         self.dim = int(self.borders[-1])
         self.sketch.check(self.dim)
         self._last: tuple[Key, DiagonalDraw, np.ndarray[tuple[int], np.dtype[np.int64]]] | None = None
 
-    def factor(self, number: int, key: Key, like: Tensor) -> Factor:
+    def kept(self, number: int, key: Key, like: Tensor) -> Entries:
         """The part of the draw that falls on this weight."""
         if self._last is None or self._last[0] != key:
             draw = self.sketch.sample(self.dim, key)
@@ -141,28 +146,26 @@ class Whole(Drawing):
             self._last = (key, draw, np.searchsorted(draw.indices, self.borders))
         _, draw, cuts = self._last
         own = slice(cuts[number], cuts[number + 1])
-        indices = torch.from_numpy(draw.indices[own] - self.borders[number])
-        scales = torch.from_numpy(draw.scales[own].copy()).to(torch.promote_types(like.dtype, torch.float32))
-        return Kept(indices.to(like.device, non_blocking=True), scales.to(like.device, non_blocking=True))
+        scales = draw.scales[own].astype(np.float64 if like.dtype == torch.float64 else np.float32)
+        return Entries(self.shapes[number], draw.indices[own] - self.borders[number], scales)
 
     def write(
-        self, number: int, key: Key, x: Tensor, v: Tensor | None, y: Tensor, before: Factor | None
-    ) -> Factor:
+        self, number: int, key: Key, x: Tensor, v: Tensor | None, y: Tensor, before: Kept | None
+    ) -> Kept:
         """Undo the last draw where it had kept something, then write what this one keeps."""
-        if self.torch_only or not isinstance(before, Kept) or not compiled(x, v, y):
+        if self.torch_only or not isinstance(before, Entries) or not compiled(x, v, y):
             return super().write(number, key, x, v, y, before)
-        from mast.nn import kernels
+        from mast.sketches import kept_kernels
 
-        factor = self.factor(number, key, x)
-        assert isinstance(factor, Kept)
+        kept = self.kept(number, key, x)
         old, new = numbers(x), numbers(y)
         if v is None:
-            kernels.clear(numbers(before.indices), new)
-            kernels.place(numbers(factor.indices), numbers(factor.scales), old, new)
+            kept_kernels.clear(new, before.indices)
+            kept_kernels.multiply(new, kept.indices, kept.scales, old)
         else:
-            kernels.clear_shifted(numbers(before.indices), numbers(v), new)
-            kernels.place_shifted(numbers(factor.indices), numbers(factor.scales), old, numbers(v), new)
-        return factor
+            kept_kernels.copy(new, before.indices, numbers(v))
+            kept_kernels.sparsify(new, kept.indices, kept.scales, old, numbers(v))
+        return kept
 
     def share(self, number: int) -> float:
         """The same for every weight, on average over the vector."""

@@ -1,7 +1,7 @@
 """Drawing a mask and applying it, compiled: one pass over the weights, in pieces that stay in the cache.
 
 Random words are addressed by coordinate, as in `mast.randomness`; these kernels only add what is
-done with them. Each has a readable twin in `mast.nn.factors`, and a test compares them bit for bit.
+done with them. Each has a readable twin in `mast.nn.scaling`, and a test compares them bit for bit.
 """
 
 from __future__ import annotations
@@ -88,43 +88,3 @@ def _mask(stream: Any, threshold: Any, first: Any, own: Any) -> None:
         own[4 * j + 3] = uint64(w3) < threshold
     for i in range(4 * blocks, own.size):
         own[i] = uint64(word(stream, first + i)) < threshold
-
-
-@njit(cache=True, nogil=True)
-def select(kept: Any, scale: Any, g: Any, out: Any) -> None:
-    """S'g for a mask."""
-    zero = g.dtype.type(0)
-    for i in range(g.size):
-        out[i] = g[i] * scale if kept[i] else zero
-
-
-@njit(cache=True, nogil=True)
-def place(indices: Any, scales: Any, x: Any, out: Any) -> None:
-    """The kept coordinates of S x, written over those of `out`."""
-    for i in range(indices.size):
-        j = uint64(indices[i])
-        out[j] = x[j] * scales[i]
-
-
-@njit(cache=True, nogil=True)
-def place_shifted(indices: Any, scales: Any, x: Any, v: Any, out: Any) -> None:
-    """The kept coordinates of v + S(x - v)."""
-    for i in range(indices.size):
-        j = uint64(indices[i])
-        out[j] = v[j] + (x[j] - v[j]) * scales[i]
-
-
-@njit(cache=True, nogil=True)
-def clear(indices: Any, out: Any) -> None:
-    """Zero at these coordinates."""
-    zero = out.dtype.type(0)
-    for i in range(indices.size):
-        out[uint64(indices[i])] = zero
-
-
-@njit(cache=True, nogil=True)
-def clear_shifted(indices: Any, v: Any, out: Any) -> None:
-    """Back to v at these coordinates."""
-    for i in range(indices.size):
-        j = uint64(indices[i])
-        out[j] = v[j]

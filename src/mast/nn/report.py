@@ -12,9 +12,9 @@ from torch import nn
 from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.nn.costs import Cost, flops, latencies, measure
-from mast.nn.delta_parts import kept
 from mast.nn.drawing import Drawing
-from mast.nn.structure.drawing import Units
+from mast.nn.scaling import sparsify
+from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.submodels import plain_copy, recalibrate, smaller
 from mast.plots import COLOURS, pyplot
 from mast.progress import Progress
@@ -164,14 +164,14 @@ class _Scoring:
     def _submodel(self, drawing: Drawing | None, key: Key, source: nn.Module) -> nn.Module:
         """A smaller model where there is one; else the weights of the draw in the scratch model."""
         sk = self.sk
-        if isinstance(drawing, Units) and sk.shift is None:
+        if isinstance(drawing, UnitDrawing) and sk.shift is None:
             return smaller(sk, drawing.draw(key), source).eval()
         self.scratch.load_state_dict(source.state_dict())
         if drawing is not None:
             parameters = dict(self.scratch.named_parameters())
             for i, w in enumerate(sk.weights):
                 x = parameters[w.name].detach()
-                x.copy_(drawing.factor(i, key, x).sparsify(x, sk._values.v(i, x)))
+                x.copy_(sparsify(drawing.kept(i, key, x), x, sk._values.v(i, x)))
         return self.scratch
 
     def _without_dropped(self, drawing: Drawing, key: Key, cost: Cost) -> Cost:
@@ -179,7 +179,7 @@ class _Scoring:
         count, size = cost.parameters, cost.bytes
         for i, w in enumerate(self.sk.weights):
             x = w.parameter.detach()
-            dropped = w.count - kept(drawing.factor(i, key, x), w.shape).numel()
+            dropped = w.count - drawing.kept(i, key, x).count
             count, size = count - dropped, size - dropped * x.element_size()
         return Cost(count, size)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -25,11 +25,13 @@ from torch.optim import SGD, Adadelta, Adam, Adamax, AdamW, NAdam, Optimizer, RA
 
 from mast.errors import ArgumentError, MastError
 from mast.nn.sparsifier import Sparsifier
-from mast.nn.structure.cuts import Part
 from mast.nn.structure.drawing import UnitDraw
-from mast.nn.structure.pouring import Pool
-from mast.nn.structure.routes import Aim
+from mast.nn.structure.pool import Pool
 from mast.randomness import Key
+from mast.sketches.kept import Kept
+
+if TYPE_CHECKING:
+    from mast.nn.structure.transfer import UnitsOfDraw
 
 FORMAT = 1  #: version of the state
 _AHEAD = 16  # steps that are drawn at once ...
@@ -85,7 +87,7 @@ class RowOptimizer:
         self.optimizer = optimizer(parameters, **options)
         #: whole-size optimizer state by parameter name
         self.state: dict[str, dict[str, Any]] = {}
-        self._ahead: list[tuple[UnitDraw, Aim | None]] = []  # of the steps to come, the next one last
+        self._ahead: list[tuple[UnitDraw, UnitsOfDraw | None]] = []  # of the steps to come, the next one last
         self._ready = False
 
     @property
@@ -132,7 +134,7 @@ class RowOptimizer:
         if sum(space.units for space in self.sk.structure.spaces) > _MANY:
             steps = 1
         keys = [Key(key.seed, key.step + i, key.node) for i in reversed(range(steps))]
-        self._ahead = [(draw, self._pool.aim(draw)) for draw in map(self.sk.draw, keys)]
+        self._ahead = [(draw, self._pool.units_of(draw)) for draw in map(self.sk.draw, keys)]
 
     # ---- the two ways of updating ------------------------------------------------------------
 
@@ -147,31 +149,34 @@ class RowOptimizer:
         x, parameters = self._pool.x(), self._pool.parameters
         self._pool.scale_gradients()
         self._pool.back_to_x()
-        present = [part for part in self._pool.cut.parts if parameters[part.name].grad is not None]
+        cut = self._pool.cut.parameters
+        present = {name: kept for name, kept in cut.items() if parameters[name].grad is not None}
         self.param_groups[0]["params"] = [p for p in parameters.values() if p.requires_grad]
         self.optimizer.state.clear()
-        for part in present:
-            self._lend(part)
+        for name, kept in present.items():
+            self._lend_state(name, kept)
         self.optimizer.step()
-        for part in present:
-            part.slice.put(x[part.name], parameters[part.name].detach())
-            self._take_back(part, x[part.name])
+        for name, kept in present.items():
+            kept.place(x[name], parameters[name].detach())
+            self._take_state_back(name, kept)
 
-    def _lend(self, part: Part) -> None:
-        p, whole = self._pool.parameters[part.name], self.state.get(part.name)
+    def _lend_state(self, name: str, kept: Kept) -> None:
+        """The small parameter gets the kept rows of its state; what has no rows is lent whole."""
+        p, whole = self._pool.parameters[name], self.state.get(name)
         if whole is not None:
             self.optimizer.state[p] = {
-                key: part.slice.take(t) if _spans(t, part) else t for key, t in whole.items()
+                key: kept.gather(t) if _has_shape(t, kept.shape) else t for key, t in whole.items()
             }
 
-    def _take_back(self, part: Part, x: Tensor) -> None:
-        own = self.optimizer.state.pop(self._pool.parameters[part.name], {})
-        whole = self.state.setdefault(part.name, {})
-        for key, t in own.items():
-            if isinstance(t, Tensor) and t.shape == part.slice.shape and t.dim() == x.dim() and t.dim() > 0:
+    def _take_state_back(self, name: str, kept: Kept) -> None:
+        """The kept rows of the whole state are replaced by what the step made of them."""
+        small = self.optimizer.state.pop(self._pool.parameters[name], {})
+        whole = self.state.setdefault(name, {})
+        for key, t in small.items():
+            if _has_shape(t, kept.kept_shape):
                 if key not in whole:
-                    whole[key] = torch.zeros(x.shape, dtype=t.dtype, device=t.device)
-                part.slice.put(whole[key], t)
+                    whole[key] = torch.zeros(kept.shape, dtype=t.dtype, device=t.device)
+                kept.place(whole[key], t)
             else:
                 whole[key] = t
 
@@ -233,8 +238,8 @@ class _Submodel(AbstractContextManager[nn.Module]):
             self._rows._ready = False
 
 
-def _spans(t: Any, part: Part) -> bool:
-    return isinstance(t, Tensor) and t.dim() > 0 and tuple(t.shape) == part.slice.full
+def _has_shape(t: Any, shape: tuple[int, ...]) -> bool:
+    return isinstance(t, Tensor) and t.dim() > 0 and tuple(t.shape) == shape
 
 
 def _copied(t: Any) -> Any:

@@ -20,10 +20,11 @@ from torch.autograd.graph import increment_version
 from torch.utils.hooks import RemovableHandle
 
 from mast.errors import MastError
-from mast.nn.factors import Factor
+from mast.nn.scaling import adjoint
 from mast.nn.torch_private import tree_leaves
 from mast.nn.values import Made
 from mast.nn.weights import Weight
+from mast.sketches.kept import Kept
 
 
 @contextmanager
@@ -38,7 +39,7 @@ def sampled(model: nn.Module, weights: list[Weight], made: list[Made]) -> Iterat
             p.data = m.numbers
             increment_version(p)  # autograd then refuses graphs of x inside the context
             if p.requires_grad:
-                handles.append(p.register_hook(_adjoint(m.factor)))  # type: ignore[no-untyped-call]
+                handles.append(p.register_hook(_adjoint(m.kept)))  # type: ignore[no-untyped-call]
         to_x, to_y = _Exchange(parameters, originals), _Exchange(parameters, [m.numbers for m in made])
         for module in model.modules():
             handles.append(module.register_state_dict_pre_hook(to_x))  # type: ignore[no-untyped-call]
@@ -63,8 +64,8 @@ def sampled(model: nn.Module, weights: list[Weight], made: list[Made]) -> Iterat
         torch.clear_autocast_cache()
 
 
-def _adjoint(factor: Factor) -> Any:
-    return lambda g: factor.adjoint(g)
+def _adjoint(kept: Kept) -> Any:
+    return lambda g: adjoint(kept, g)
 
 
 class _Uncopyable:

@@ -15,15 +15,15 @@ from mast.errors import ArgumentError, MastError
 from mast.nn import optimizers
 from mast.nn.calls import Calls, warn_of_checkpoints
 from mast.nn.drawing import Drawing, drawing_of
-from mast.nn.factors import Factor
 from mast.nn.sampling import sampled
 from mast.nn.structure import Structure, Structured, UnitDraw, structure_of
 from mast.nn.structure.choosing import choose_scaled
-from mast.nn.structure.drawing import Units
+from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.values import Values
 from mast.nn.weights import Shift, Where, choose, shifts_of, unwrapped
 from mast.randomness import Key
 from mast.sketches import Sketch
+from mast.sketches.kept import KeptTensors
 
 if TYPE_CHECKING:
     from mast.nn.report import Report
@@ -199,10 +199,12 @@ class Sparsifier:
         finally:
             self._move(before)
 
-    def factors(self, key: Key | None = None) -> dict[str, Factor]:
+    def kept(self, key: Key | None = None) -> KeptTensors:
         """The diagonal of S by parameter name, for the current or any other key."""
         key = self._key if key is None else key
-        return {w.name: self.drawing.factor(i, key, w.parameter) for i, w in enumerate(self.weights)}
+        return KeptTensors(
+            {w.name: self.drawing.kept(i, key, w.parameter) for i, w in enumerate(self.weights)}
+        )
 
     def draw(self, which: int | Key | None = None) -> UnitDraw:
         """The kept units and their scales, by space, of a seed, a key, or the current key: structured only.
@@ -212,11 +214,11 @@ class Sparsifier:
         >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
         >>> sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(2)))
         >>> sk.draw(7)["0.weight"]
-        Kept(units=array([0, 7]), scales=array([4., 4.]), of=8)
+        <draw: keeps 2 of 8 coordinates>
         """
-        if not isinstance(self.drawing, Units):
+        if not isinstance(self.drawing, UnitDrawing):
             raise ArgumentError(
-                f"{self.sketch!r} acts on single weights, not on units: sk.factors(key) gives its diagonal"
+                f"{self.sketch!r} acts on single weights, not on units: sk.kept(key) says what it keeps"
             )
         key = self._key if which is None else which if isinstance(which, Key) else Key(which)
         return self.drawing.draw(key)

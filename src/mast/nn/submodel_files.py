@@ -18,12 +18,11 @@ from torch import Tensor, nn
 
 from mast.errors import ArgumentError, DataError
 from mast.nn import tensor_files
-from mast.nn.delta_parts import kept
-from mast.nn.structure import Kept, Layers, Neurons, Space, Structure, UnitDraw, structure_of
+from mast.nn.structure import Layers, Neurons, Space, Structure, UnitDraw, structure_of
 from mast.nn.structure.branch_structures import BranchStructure
 from mast.nn.weights import unwrapped
 from mast.randomness import Key
-from mast.sketches import Identity
+from mast.sketches import DiagonalDraw, Identity
 
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
@@ -71,10 +70,9 @@ def save_draw(
     if sk.structure is not None:
         draw = which if isinstance(which, UnitDraw) else sk.draw(key)
         units |= _units(sk.structure, draw)
-        density = sum(k.units.size for k in draw.kept.values()) / sum(k.of for k in draw.kept.values())
+        density = sum(units.count for units in draw.values()) / sum(units.dim for units in draw.values())
     else:
-        density = sum(kept(f, sk.weights[i].shape).numel() for i, f in enumerate(sk.factors(key).values()))
-        density /= sk.dim
+        density = sk.kept(key).count / sk.dim
     remembered = {
         "sketch": sk.sketch.label(),
         "key": {"seed": key.seed, "step": key.step, "node": key.node},
@@ -142,9 +140,9 @@ def _state(model: nn.Module) -> dict[str, Tensor]:
 def _units(structure: Structure, draw: UnitDraw) -> dict[str, Any]:
     """What a draw leaves of a model, by names that do not depend on `where` and `keep`."""
     if isinstance(structure, BranchStructure):
-        present = set(draw[structure.spaces[0].name].units.tolist())
+        present = set(draw[structure.spaces[0].name].indices.tolist())
         return {"dropped_branches": [b.name for i, b in enumerate(structure.branches) if i not in present]}
-    return {"kept_units": {name: k.units.tolist() for name, k in draw.kept.items()}}
+    return {"kept_units": {name: units.indices.tolist() for name, units in draw.items()}}
 
 
 def _smaller(
@@ -165,13 +163,14 @@ def _smaller(
     if unknown:
         raise ArgumentError(f"it has no units {min(unknown)!r}")
     draw = {
-        space.name: _kept(space, kept_units.get(space.name, range(space.units))) for space in structure.spaces
+        space.name: _units_of(space, kept_units.get(space.name, range(space.units)))
+        for space in structure.spaces
     }
     cut = structure.cut(UnitDraw(Key(0), draw))
     return cut.pour(cut.gather(model), cut.gather_buffers(model))
 
 
-def _kept(space: Space, numbers: Any) -> Kept:
+def _units_of(space: Space, numbers: Any) -> DiagonalDraw:
     """The units of a space that a file names."""
     units = np.array(numbers)
     whole = units.ndim == 1 and (units.size == 0 or units.dtype.kind == "i")
@@ -179,7 +178,7 @@ def _kept(space: Space, numbers: Any) -> Kept:
         units.size and (units[0] < 0 or units[-1] >= space.units or (np.diff(units) <= 0).any())
     ):
         raise ArgumentError(f"it has {space.units} units {space.name!r}, and the file names others")
-    return Kept(units.astype(np.int64), np.ones(units.size), space.units)
+    return DiagonalDraw(space.units, units.astype(np.int64), np.ones(units.size))
 
 
 def _fill(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:

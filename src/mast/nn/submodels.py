@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from mast.errors import ArgumentError, MastError
 from mast.nn.drawing import Drawing
+from mast.nn.scaling import sparsify
 from mast.nn.structure import UnitDraw
-from mast.nn.structure.cuts import Part
-from mast.nn.structure.slicing import Slice
 from mast.nn.torch_private import BatchNorm
 from mast.randomness import Key
+from mast.sketches.kept import Grid, KeptTensors
 
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
@@ -51,30 +51,32 @@ def smaller(sk: Sparsifier, draw: UnitDraw, source: nn.Module | None = None) -> 
     if sk.shift is None:
         y = cut.scaled(y)
     else:
-        parts = {part.name: part for part in cut.parts}
         for name, v in sk.shift.items():
-            _shifted(name, parts.get(name), v.to(y), y)
+            _shift(name, cut.parameters, v.to(y), y)
     return cut.pour(y, cut.gather_buffers(source))
 
 
-def _shifted(name: str, part: Part | None, v: Tensor, y: Tensor) -> None:
+def _shift(name: str, parameters: KeptTensors, v: Tensor, y: Tensor) -> None:
     """v + S(x - v) on the kept entries; an error if v is not 0 on dropped ones, which are gone."""
-    if part is None:
+    kept = parameters.get(name)
+    if kept is None:
         lost = bool(torch.count_nonzero(v))
     else:
-        kept = part.slice.take(v)
-        rows = {dim: i for dim, i in part.slice.kept.items() if dim != part.along}
-        lost = bool(torch.count_nonzero(Slice(v.shape, rows).take(v)) != torch.count_nonzero(kept))
+        base = kept.gather(v)
+        lost = False
+        if isinstance(kept, Grid):  # only what the sketch itself drops has to be 0, not the rows of producers
+            rows = Grid(v.shape, {dim: i for dim, i in kept.indices.items() if dim not in kept.scales})
+            lost = bool(torch.count_nonzero(rows.gather(v)) != torch.count_nonzero(base))
     if lost:
         raise ArgumentError(
             f"the shift of {name!r} is not 0 on what this draw drops, so the sparsified model is not a "
-            f"smaller "
-            "one: with a shift a submodel is the base v plus a delta; write it with save_delta()"
+            "smaller one: with a shift a submodel is the base v plus a delta; write it with save_delta()"
         )
-    if part is None:
-        return
-    scales = 1.0 if part.scales is None else part.scales.to(y)
-    part.of(y).sub_(kept).mul_(scales).add_(kept)
+    if kept is not None:
+        small = parameters.of(y, name)
+        small.sub_(base)
+        kept.scale(small)
+        small.add_(base)
 
 
 def plain_copy(sk: Sparsifier) -> nn.Module:
@@ -91,7 +93,7 @@ def put_draw(sk: Sparsifier, drawing: Drawing, key: Key, model: nn.Module) -> No
     with torch.no_grad():
         for i, w in enumerate(sk.weights):
             x = w.parameter.detach()
-            y = drawing.factor(i, key, x).sparsify(x, sk._values.v(i, x))
+            y = sparsify(drawing.kept(i, key, x), x, sk._values.v(i, x))
             parameters[w.name].copy_(y)
 
 

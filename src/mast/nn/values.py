@@ -12,30 +12,31 @@ from torch.autograd.graph import increment_version
 
 from mast.errors import MastError
 from mast.nn.drawing import Drawing
-from mast.nn.factors import Factor, Memory
+from mast.nn.scaling import Memory, adjoint, sparsify
 from mast.nn.torch_private import in_backward
 from mast.nn.weights import Weight, refuse_sharded
 from mast.randomness import Key
+from mast.sketches.kept import Kept
 
 
 class Sketched(torch.autograd.Function):
     """y as a function of x in autograd's graph: forward gives y, which is known already; backward is S'g.
 
-    The factor is an attribute, not a saved tensor, so that several backward passes may go through
+    What is kept is an attribute, not a saved tensor, so that several backward passes may go through
     one node, as they do when gradients are accumulated over batches.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, known: Callable[[], Tensor], factor: Factor, memory: Memory) -> Tensor:
+    def forward(ctx: Any, x: Tensor, known: Callable[[], Tensor], kept: Kept, memory: Memory) -> Tensor:
         """The known values. They share their memory's version counter, so that overwriting it is noticed."""
-        ctx.factor = factor
+        ctx.kept = kept
         ctx.memory = memory
         return known().detach()
 
     @staticmethod
     def backward(ctx: Any, *g: Tensor) -> tuple[Tensor, None, None, None]:
         """S'g."""
-        return ctx.factor.adjoint(g[0], ctx.memory), None, None, None
+        return adjoint(ctx.kept, g[0], ctx.memory), None, None, None
 
 
 @dataclass
@@ -44,7 +45,7 @@ class Made:
 
     stamp: tuple[Any, ...]
     numbers: Tensor
-    factor: Factor
+    kept: Kept
     node: Tensor | None = None
 
 
@@ -56,8 +57,8 @@ class Values:
         self.drawing = drawing
         self.shift = shift
         self._made: list[Made | None] = [None] * len(weights)
-        # Memory is reused from draw to draw; beside it, the factor whose result it holds.
-        self._memory: list[tuple[Tensor, Factor | None] | None] = [None] * len(weights)
+        # Memory is reused from draw to draw; beside it, what is kept by the draw whose result it holds.
+        self._memory: list[tuple[Tensor, Kept | None] | None] = [None] * len(weights)
         self._for_gradients = [Memory() for _ in weights]
 
     def forget(self) -> None:
@@ -91,7 +92,7 @@ class Values:
         if made.node is None:
             numbers = made.numbers
             made.node = Sketched.apply(  # type: ignore[no-untyped-call]
-                p, lambda: numbers, made.factor, self._for_gradients[number]
+                p, lambda: numbers, made.kept, self._for_gradients[number]
             )
         node: Tensor = made.node
         return node
@@ -111,7 +112,7 @@ class Values:
             made = self._made[number] = Made(stamp, *self._make(number, p, key))
         return made
 
-    def _make(self, number: int, p: Tensor, key: Key) -> tuple[Tensor, Factor]:
+    def _make(self, number: int, p: Tensor, key: Key) -> tuple[Tensor, Kept]:
         refuse_sharded(self.weights[number].name, p)
         with torch.inference_mode(False), torch.no_grad():  # also where inference mode is on: y outlives it
             x = p.detach()
@@ -121,9 +122,9 @@ class Values:
             else:
                 increment_version(y)  # a graph that still needs the last draw's y must fail loudly
             self._memory[number] = (y, None)  # not known while it is being written
-            factor = self.drawing.write(number, key, x, self.v(number, x), y, before)
-            self._memory[number] = (y, factor)
-        return y, factor
+            kept = self.drawing.write(number, key, x, self.v(number, x), y, before)
+            self._memory[number] = (y, kept)
+        return y, kept
 
     def _stand_in(self, number: int, tensor: Tensor, key: Key) -> Tensor:
         weight = self.weights[number]
@@ -132,5 +133,4 @@ class Values:
                 f"the parameter {weight.name!r} has shape {tuple(tensor.shape)} now, and had "
                 f"{tuple(weight.shape)} when sparsify() was called: remove() and sparsify again"
             )
-        factor = self.drawing.factor(number, key, tensor)
-        return factor.sparsify(tensor, self.v(number, tensor))
+        return sparsify(self.drawing.kept(number, key, tensor), tensor, self.v(number, tensor))

@@ -12,6 +12,7 @@ from mast import randomness
 from mast.checks import probability, whole
 from mast.errors import ArgumentError
 from mast.nn.estimators import Closure, Estimator, Tensors
+from mast.nn.scaling import multiply
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.structure import Structured
 from mast.randomness import Key, Purpose
@@ -53,7 +54,7 @@ class OverSupport(Estimator):
         worst = 0.0
         for i, w in enumerate(self.sk.weights):
             one = torch.ones(w.shape, dtype=torch.float64, device=w.parameter.device)
-            total = sum(self.sk.drawing.factor(i, self.key(j), one).multiply(one) for j in range(self.N))
+            total = sum(multiply(self.sk.drawing.kept(i, self.key(j), one), one) for j in range(self.N))
             assert isinstance(total, Tensor)
             worst = max(worst, float((total / self.N - 1).abs().max()))
         return worst

@@ -14,7 +14,7 @@ from mast import randomness
 from mast.arrays import Array, Indices, vector
 from mast.errors import ArgumentError, ConvergenceError
 from mast.randomness import Key
-from mast.sketches import DiagonalDraw, Draw, kept
+from mast.sketches import Draw
 
 
 class Objective(ABC):
@@ -128,8 +128,8 @@ class Objective(ABC):
         For a diagonal draw these are its values on ``draw.indices``, all others being 0; for a
         general matrix the whole vector. With `rows`, f is the mean of those terms.
         """
-        y = _sparsified(x, draw, shift)
-        return _kept(draw, self.gradient(y) if rows is None else self.term_gradient(y, rows))
+        y = draw.sparsified(x, shift)
+        return draw.gather_scaled(self.gradient(y) if rows is None else self.term_gradient(y, rows))
 
     def sketched_difference(
         self, x: Array, w: Array, draw: Draw, shift: Array, rows: Indices | None = None
@@ -156,17 +156,3 @@ class Objective(ABC):
 
     def _point(self, x: ArrayLike) -> Array:
         return vector("x", x, self.dim, finite=False)
-
-
-def _sparsified(x: Array, draw: Draw, shift: Array) -> Array:
-    """v + S(x - v); of a diagonal S only the kept coordinates are computed."""
-    if isinstance(draw, DiagonalDraw):
-        return kept.sparsified(x, draw.indices, draw.scales, shift)
-    return shift + draw.apply(x - shift)
-
-
-def _kept(draw: Draw, gradient: Array) -> Array:
-    """S' applied to a gradient: on the kept coordinates, if the draw has them."""
-    if isinstance(draw, DiagonalDraw):
-        return kept.scaled(gradient, draw.indices, draw.scales)
-    return draw.adjoint(gradient)

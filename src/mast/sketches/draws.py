@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from mast.arrays import Array, Indices, numbers
 from mast.errors import ArgumentError, NotDiagonalError
+from mast.sketches.kept import Entries, Everything, Kept
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class Draw(ABC):
     """One S. `apply(u)` is S u and `adjoint(r)` is S'r."""
 
     dim: int
+    #: the coordinates that are read and written: all, unless S is diagonal
+    kept: Kept
 
     @abstractmethod
     def apply(self, u: ArrayLike) -> Array:
@@ -65,16 +68,26 @@ class Draw(ABC):
     def matrix(self) -> Array:
         """S as a dense matrix."""
 
+    def sparsified(self, x: Array, shift: Array) -> Array:
+        """The point v + S(x - v)."""
+        return shift + self.apply(x - shift)
 
-class DiagonalDraw(Draw):
+    def gather_scaled(self, gradient: Array) -> Array:
+        """S' times a gradient, at the kept coordinates."""
+        return self.adjoint(gradient)
+
+
+class DiagonalDraw(Entries, Draw):
     """A diagonal S: `scales` on the coordinates `indices` (ascending), 0 elsewhere."""
 
-    __slots__ = ("dim", "indices", "scales")
-
     def __init__(self, dim: int, indices: Indices, scales: Array) -> None:
+        super().__init__((dim,), indices, scales)
         self.dim = dim
-        self.indices = indices
-        self.scales = scales
+
+    @property
+    def kept(self) -> Kept:  # type: ignore[override]
+        """The draw itself says what is kept."""
+        return self
 
     def apply(self, u: ArrayLike) -> Array:
         """S u; u may be float32 or float64, a vector or a matrix of columns."""
@@ -92,23 +105,16 @@ class DiagonalDraw(Draw):
         """S as a dense matrix."""
         return np.diag(self.diagonal())
 
-    def diagonal(self) -> Array:
-        """The diagonal c of S as a dense vector."""
-        c = np.zeros(self.dim)
-        c[self.indices] = self.scales
-        return c
-
     def __repr__(self) -> str:
-        return f"<draw: keeps {self.indices.size} of {self.dim} coordinates>"
+        return f"<draw: keeps {self.count} of {self.dim} coordinates>"
 
 
 class MatrixDraw(Draw):
     """An S that is any matrix."""
 
-    __slots__ = ("_matrix", "dim")
-
     def __init__(self, matrix: Array) -> None:
         self.dim = matrix.shape[0]
+        self.kept = Everything((self.dim,))
         self._matrix = matrix
 
     def apply(self, u: ArrayLike) -> Array:

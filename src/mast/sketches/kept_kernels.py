@@ -1,50 +1,289 @@
-"""The passes of `mast.sketches.kept`, compiled: loops that NumPy would need temporary vectors for."""
+"""The passes of `mast.sketches.kept`, compiled: loops that would otherwise need temporary arrays.
+
+Three families: lists of positions (`Entries`), rows and columns (`Grid`), and all tensors of a model in one
+call (`gather_units`, `scatter_units`), because at each step of training the way through Python would take
+longer than the moving. The readable twin of each is indexing, in `kept.py`, and tests compare the two.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from numba import njit
+from numba import carray, njit, types, uint64  # type: ignore[attr-defined]
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_LONG = 32  # runs from this length on are worth the slices that let the compiler use wide instructions
+
+# ---- lists of positions ------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True)
 def gather(x: Any, positions: Any, out: Any) -> None:
     """out = x[positions]."""
     for k in range(positions.size):
-        out[k] = x[positions[k]]
+        out[k] = x[uint64(positions[k])]
+
+
+@njit(cache=True, nogil=True)
+def gather_scaled(x: Any, positions: Any, scales: Any, out: Any) -> None:
+    """out = scales * x[positions]."""
+    for k in range(positions.size):
+        out[k] = scales[k] * x[uint64(positions[k])]
 
 
 @njit(cache=True, nogil=True)
 def add(x: Any, positions: Any, values: Any, factor: Any) -> None:
     """x[positions] += factor * values; no position occurs twice."""
     for k in range(positions.size):
-        x[positions[k]] += factor * values[k]
+        x[uint64(positions[k])] += factor * values[k]
 
 
 @njit(cache=True, nogil=True)
 def place(x: Any, positions: Any, values: Any) -> None:
     """x[positions] = values."""
     for k in range(positions.size):
-        x[positions[k]] = values[k]
+        x[uint64(positions[k])] = values[k]
 
 
 @njit(cache=True, nogil=True)
 def copy(x: Any, positions: Any, source: Any) -> None:
     """x[positions] = source[positions]."""
     for k in range(positions.size):
-        x[positions[k]] = source[positions[k]]
+        i = uint64(positions[k])
+        x[i] = source[i]
 
 
 @njit(cache=True, nogil=True)
-def scaled(x: Any, positions: Any, scales: Any, out: Any) -> None:
-    """out = scales * x[positions]."""
+def clear(x: Any, positions: Any) -> None:
+    """x[positions] = 0."""
+    zero = x.dtype.type(0)
     for k in range(positions.size):
-        out[k] = scales[k] * x[positions[k]]
+        x[uint64(positions[k])] = zero
 
 
 @njit(cache=True, nogil=True)
-def sparsify(y: Any, positions: Any, scales: Any, x: Any) -> None:
-    """y[positions] += scales * (x - y)[positions]."""
+def multiply(y: Any, positions: Any, scales: Any, x: Any) -> None:
+    """y[positions] = scales * x[positions]."""
     for k in range(positions.size):
-        i = positions[k]
-        y[i] = y[i] + scales[k] * (x[i] - y[i])
+        i = uint64(positions[k])
+        y[i] = scales[k] * x[i]
+
+
+@njit(cache=True, nogil=True)
+def sparsify(y: Any, positions: Any, scales: Any, x: Any, v: Any) -> None:
+    """y = v + scales * (x - v) at the positions; y and v may be the same."""
+    for k in range(positions.size):
+        i = uint64(positions[k])
+        y[i] = v[i] + scales[k] * (x[i] - v[i])
+
+
+# ---- masks -------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def select(mask: Any, scale: Any, x: Any, out: Any) -> None:
+    """out = scale * x where the mask is true, 0 elsewhere."""
+    zero = x.dtype.type(0)
+    for i in range(x.size):
+        out[i] = x[i] * scale if mask[i] else zero
+
+
+# ---- rows and columns --------------------------------------------------------------------------
+
+
+class Runs(NamedTuple):
+    """Kept rows of `width` entries, and in each the kept columns, which are runs of `inner` entries."""
+
+    rows: Any
+    columns: Any
+    inner: int
+    width: int
+
+
+@njit(cache=True, nogil=True)
+def grid_gather(x: Any, runs: Any, out: Any) -> None:
+    """The kept entries of x, one after the other."""
+    rows, columns, inner, width = runs
+    n = 0
+    for i in range(rows.size):
+        row = rows[i] * width
+        if inner == 1:
+            for j in range(columns.size):
+                out[n + j] = x[row + columns[j]]
+            n += columns.size
+        else:
+            for j in range(columns.size):
+                first = row + columns[j] * inner
+                if inner >= _LONG:
+                    own, new = x[first : first + inner], out[n : n + inner]
+                    for k in range(inner):
+                        new[k] = own[k]
+                else:
+                    for k in range(inner):
+                        out[n + k] = x[first + k]
+                n += inner
+
+
+@njit(cache=True, nogil=True)
+def grid_place(x: Any, runs: Any, values: Any) -> None:
+    """The kept entries of x are replaced."""
+    rows, columns, inner, width = runs
+    n = 0
+    for i in range(rows.size):
+        row = rows[i] * width
+        if inner == 1:
+            for j in range(columns.size):
+                x[row + columns[j]] = values[n + j]
+            n += columns.size
+        else:
+            for j in range(columns.size):
+                first = row + columns[j] * inner
+                if inner >= _LONG:
+                    own, new = x[first : first + inner], values[n : n + inner]
+                    for k in range(inner):
+                        own[k] = new[k]
+                else:
+                    for k in range(inner):
+                        x[first + k] = values[n + k]
+                n += inner
+
+
+@njit(cache=True, nogil=True)
+def grid_add(x: Any, runs: Any, values: Any, factor: Any) -> None:
+    """The kept entries of x grow by factor times the values."""
+    rows, columns, inner, width = runs
+    n = 0
+    for i in range(rows.size):
+        row = rows[i] * width
+        if inner == 1:
+            for j in range(columns.size):
+                x[row + columns[j]] += factor * values[n + j]
+            n += columns.size
+        else:
+            for j in range(columns.size):
+                first = row + columns[j] * inner
+                if inner >= _LONG:
+                    own, new = x[first : first + inner], values[n : n + inner]
+                    for k in range(inner):
+                        own[k] += factor * new[k]
+                else:
+                    for k in range(inner):
+                        x[first + k] += factor * values[n + k]
+                n += inner
+
+
+# ---- all tensors of a model --------------------------------------------------------------------
+
+
+class Layout(NamedTuple):
+    """Where the units of a model lie: what does not depend on the draw.
+
+    A row of `parts` is one tensor: its list of rows, its list of columns, the width of a row and the length
+    of a run. A row of `pieces` is one stretch of a list: the list, the space (-1: no draw cuts here), the
+    entries per unit, the offset, and whether the entries carry the units' scales.
+    """
+
+    parts: Any
+    pieces: Any
+
+
+class KeptUnits(NamedTuple):
+    """The units that a draw keeps, space after space, their scales, and where each space starts."""
+
+    units: Any
+    scales: Any
+    bounds: Any
+
+
+class Lists(NamedTuple):
+    """Room for the lists of kept rows and columns of a draw, their scales, and where each list ends."""
+
+    indices: Any
+    factors: Any
+    ends: Any
+
+
+def _from_number(typing_context: Any, address: Any) -> Any:
+    """The pointer to an address that came as a number."""
+
+    def convert(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), convert
+
+
+_pointer: Any = intrinsic(_from_number)
+
+
+@njit(cache=True, nogil=True)
+def gather_units(layout: Any, kept: Any, lists: Any, sources: Any, starts: Any, out: Any) -> None:
+    """The kept entries of all tensors, times their scales, each tensor's from its start in `out`.
+
+    `sources` are addresses. The lists are filled, and stay as they are for `scatter_units`.
+    """
+    _fill_lists(layout, kept, lists)
+    indices, factors, ends = lists
+    for p in range(layout.parts.shape[0]):
+        rows, columns, width, inner = layout.parts[p]
+        x = carray(_pointer(sources[p]), (1 << 60,), out.dtype)
+        n = starts[p]
+        for i in range(ends[rows], ends[rows + 1]):
+            row = indices[i] * width
+            if inner == 1:
+                for j in range(ends[columns], ends[columns + 1]):
+                    out[n] = factors[i] * factors[j] * x[row + indices[j]]
+                    n += 1
+            else:
+                for j in range(ends[columns], ends[columns + 1]):
+                    first, factor = row + indices[j] * inner, factors[i] * factors[j]
+                    own, new = x[first : first + inner], out[n : n + inner]
+                    for k in range(inner):
+                        new[k] = factor * own[k]
+                    n += inner
+
+
+@njit(cache=True, nogil=True)
+def scatter_units(layout: Any, lists: Any, targets: Any, sources: Any, factor: Any) -> None:
+    """The kept entries of all tensors grow by factor times their scales times the values; 0 is no source."""
+    indices, factors, ends = lists
+    for p in range(layout.parts.shape[0]):
+        if sources[p] == 0:
+            continue
+        rows, columns, width, inner = layout.parts[p]
+        x = carray(_pointer(targets[p]), (1 << 60,), factors.dtype)
+        values = carray(_pointer(sources[p]), (1 << 60,), factors.dtype)
+        n = 0
+        for i in range(ends[rows], ends[rows + 1]):
+            row = indices[i] * width
+            if inner == 1:
+                for j in range(ends[columns], ends[columns + 1]):
+                    x[row + indices[j]] += factor * (factors[i] * factors[j] * values[n])
+                    n += 1
+            else:
+                for j in range(ends[columns], ends[columns + 1]):
+                    first, scale = row + indices[j] * inner, factors[i] * factors[j]
+                    own, new = x[first : first + inner], values[n : n + inner]
+                    for k in range(inner):
+                        own[k] += factor * (scale * new[k])
+                    n += inner
+
+
+@njit(cache=True, nogil=True)
+def _fill_lists(layout: Any, kept: Any, lists: Any) -> None:
+    """The entries of each list, one list after the other: pieces come in the order of their lists."""
+    indices, factors, ends = lists
+    n = 0
+    for p in range(layout.pieces.shape[0]):
+        number, space, run, offset, scaled = layout.pieces[p]
+        if space < 0:  # all of that many
+            for k in range(run):
+                indices[n], factors[n] = k, 1.0
+                n += 1
+        else:
+            for u in range(kept.bounds[space], kept.bounds[space + 1]):
+                for k in range(run):
+                    indices[n] = kept.units[u] * run + offset + k
+                    factors[n] = kept.scales[u] if scaled else 1.0
+                    n += 1
+        ends[number + 1] = n

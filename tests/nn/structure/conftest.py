@@ -236,10 +236,10 @@ def masked(sk, key):
         model._forward_pre_hooks.pop(sk._calls.guard.id, None)
     parameters = dict(model.named_parameters())
     with torch.no_grad():
-        for name, factor in sk.factors(key).items():
+        for name, kept in sk.kept(key).items():
             p = parameters[name]
             v = torch.zeros_like(p) if sk.shift is None else sk.shift[name]
-            p.copy_(v + factor.scales.expand(p.shape) * (p - v))
+            p.copy_(v + torch.from_numpy(kept.diagonal()).to(p) * (p - v))
     return model.eval()
 
 

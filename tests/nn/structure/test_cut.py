@@ -12,8 +12,8 @@ import mast
 torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
 from torch import nn  # noqa: E402
 
-from mast.nn.structure.slicing import Slice  # noqa: E402
 from mast.randomness import Key  # noqa: E402
+from mast.sketches.kept import Grid  # noqa: E402
 
 KINDS = [mast.nn.Neurons(mast.Bernoulli(0.6)), mast.nn.Layers(mast.Bernoulli(0.5))]
 NAMES = ["resnet", "vit pre batch first", "mixer"]
@@ -25,7 +25,7 @@ def kept_by_hand(structure, draw, name, shape):
     for space in structure.spaces:
         for axis in space.axes:
             if axis.tensor == name:
-                units = draw[space.name].units if draw[space.name].units.size else np.array([0])
+                units = draw[space.name].indices if draw[space.name].indices.size else np.array([0])
                 own = [axis.offset + u * axis.run + j for u in units for j in range(axis.run)]
                 before = index[axis.dim] if len(index[axis.dim]) < shape[axis.dim] else np.empty(0, int)
                 index[axis.dim] = np.sort(np.concatenate([before, own]).astype(int))
@@ -86,7 +86,7 @@ def test_values_come_home(zoo, unit_model):
     cut = structure.cut(structure.draw(KINDS[0], Key(1)))
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
     ones = {n: torch.zeros_like(p) for n, p in before.items()}
-    cut.put(ones, torch.ones(cut.count, dtype=torch.float64))
+    cut.place(ones, torch.ones(cut.count, dtype=torch.float64))
     assert sum(int(t.sum()) for t in ones.values()) == cut.count
     values = torch.randn(cut.count, dtype=torch.float64)
     cut.add(model, values, 2.0)
@@ -108,7 +108,7 @@ def test_buffers(zoo):
     small = cut.module(values, cut.gather_buffers(model))
     assert len(small.norm.running_mean) == fresh.norm.num_features
     small(inputs)
-    cut.put_buffers(model, cut.buffers_of(small))
+    cut.place_buffers(model, cut.buffers_of(small))
     assert torch.equal(cut.gather_buffers(model), cut.buffers_of(small))
 
     class Positions(nn.Module):
@@ -132,7 +132,7 @@ def test_wrong_values_are_refused(zoo):
     structure = mast.nn.structure_of(model, KINDS[0])
     cut = structure.cut(structure.draw(KINDS[0], Key(2)))
     for wrong in (torch.zeros(cut.count + 1), torch.zeros(cut.count, 1), torch.zeros(2 * cut.count)[::2]):
-        for use in (cut.module, lambda v: cut.add(model, v), lambda v: cut.put(model, v)):
+        for use in (cut.module, lambda v: cut.add(model, v), lambda v: cut.place(model, v)):
             with pytest.raises(mast.MastError, match=f"{cut.count} values"):
                 use(wrong)
     with pytest.raises(mast.MastError, match=r"0\.weight"):
@@ -154,27 +154,26 @@ def test_wrong_values_are_refused(zoo):
         ((), {}),
     ],
 )
-def test_slices_equal_indexing_by_a_grid(full, kept, dtype):
-    """The fast paths against the readable one, bit for bit."""
-    part = Slice(full, {dim: np.array(index) for dim, index in kept.items()})
+def test_grids_equal_indexing(full, kept, dtype):
+    """The fast paths against indexing entry by entry, bit for bit."""
+    grid = Grid(full, {dim: np.array(index) for dim, index in kept.items()})
     x = torch.arange(1, 1 + int(np.prod(full)), dtype=torch.float64).view(full).sqrt().to(dtype)
-    grid = part.grid(torch.device("cpu"))
-    expected = x[grid]
-    assert torch.equal(part.take(x), expected)
-    values = torch.full(part.shape, 0.25, dtype=dtype)
-    for name in ("put", "add"):
+    index = np.ix_(*(kept.get(d, range(n)) for d, n in enumerate(full))) if full else ()
+    assert torch.equal(grid.gather(x), x[index])
+    values = torch.full(grid.kept_shape, 0.25, dtype=dtype)
+    for name in ("place", "add"):
         fast, slow = x.clone(), x.clone()
-        if name == "put":
-            part.put(fast, values)
-            slow[grid] = values
+        if name == "place":
+            grid.place(fast, values)
+            slow[index] = values
         else:
-            part.add(fast, values, 0.5)
-            slow[grid] += 0.5 * values
+            grid.add(fast, values, 0.5)
+            slow[index] += 0.5 * values
         assert torch.equal(fast, slow)
     view = torch.zeros((*full, 2), dtype=dtype)[..., 0] if full else torch.zeros((), dtype=dtype)
     view.copy_(x)
-    part.put(view, values)  # not contiguous
-    assert torch.equal(part.take(view), values)
+    grid.place(view, values)  # not contiguous
+    assert torch.equal(grid.gather(view), values)
 
 
 def test_half_precision_keeps_its_type(zoo):
@@ -184,5 +183,5 @@ def test_half_precision_keeps_its_type(zoo):
     small = sk.submodel(0)
     assert all(p.dtype == torch.bfloat16 for p in small.parameters())
     kept = sk.draw(0)["2.weight"]
-    expected = (model[5].weight.float()[:, kept.units] * torch.from_numpy(kept.scales).float()).bfloat16()
+    expected = (model[5].weight.float()[:, kept.indices] * torch.from_numpy(kept.scales).float()).bfloat16()
     assert torch.equal(small[5].weight, expected)

@@ -174,7 +174,7 @@ def test_a_shift_needs_zeros_where_units_are_dropped(zoo):
     shift = {}
     for name, space in zip(names, ["0.weight", "2.weight"], strict=True):
         v = torch.zeros_like(model.get_parameter(name))
-        v[:, draw[space].units] = torch.randn(len(v), draw[space].units.size, dtype=torch.float64)
+        v[:, draw[space].indices] = torch.randn(len(v), draw[space].indices.size, dtype=torch.float64)
         shift[name] = v
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), shift=shift)
     agree(sk, zoo, inputs, 4)

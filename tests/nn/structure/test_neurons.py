@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
+from mast.nn.scaling import multiply  # noqa: E402
 from mast.nn.structure.finding import find_spaces  # noqa: E402
 from mast.nn.weights import name_index  # noqa: E402
 from mast.randomness import Key  # noqa: E402
@@ -70,22 +71,22 @@ def test_each_space_has_a_draw_of_its_own(zoo):
     draw = sk.draw(Key(11, 3, 2))
     for space, units in (("0.weight", 9), ("2.weight", 7)):
         expected = sketch.draw(units, 11, 3, 2, index=name_index(space))
-        assert np.array_equal(draw[space].units, expected.indices)
+        assert np.array_equal(draw[space].indices, expected.indices)
         assert np.array_equal(draw[space].diagonal(), expected.diagonal())
-    factors = sk.factors(Key(11, 3, 2))
-    assert set(factors) == {"2.weight", "5.weight"}  # the outgoing weights
-    wide = factors["5.weight"].multiply(torch.ones(3, 7))
+    kept = sk.kept(Key(11, 3, 2))
+    assert set(kept) == {"2.weight", "5.weight"}  # the outgoing weights
+    wide = multiply(kept["5.weight"], torch.ones(3, 7))
     assert torch.equal(wide, torch.from_numpy(draw["2.weight"].diagonal()).float().expand(3, 7))
 
 
 def test_rand_k_keeps_its_share_of_each_layer_and_perm_k_splits_each():
     model = nn.Sequential(nn.Linear(4, 12), nn.ReLU(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 2))
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.25)))
-    assert {name: k.units.size for name, k in sk.draw(5).kept.items()} == {"0.weight": 3, "2.weight": 2}
+    assert {name: units.count for name, units in sk.draw(5).items()} == {"0.weight": 3, "2.weight": 2}
     sk.remove()
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.PermK(4)))
     for space, units in (("0.weight", 12), ("2.weight", 8)):
-        blocks = [sk.draw(Key(1, 7, node))[space].units for node in range(4)]
+        blocks = [sk.draw(Key(1, 7, node))[space].indices for node in range(4)]
         assert sorted(np.concatenate(blocks).tolist()) == list(range(units))
 
 
@@ -99,7 +100,7 @@ def test_a_mixture_chooses_once_for_the_whole_model():
         assert len(shares) == 1
         seen.append(shares.pop())
     assert set(seen) == {0.1, 0.5, 0.9}
-    same = [np.array_equal(sk.draw(s)["0.weight"].units, sk.draw(s)["2.weight"].units) for s in range(60)]
+    same = [np.array_equal(sk.draw(s)["0.weight"].indices, sk.draw(s)["2.weight"].indices) for s in range(60)]
     assert not any(same)  # one choice, but draws of their own
 
 
@@ -162,10 +163,11 @@ def test_equals_dropout2d_on_channels():
 
 def _give(sk, space, mask):
     """Let the current draw be a mask that is known."""
-    from mast.nn.structure import Kept, UnitDraw
+    from mast.nn.structure import UnitDraw
+    from mast.sketches import DiagonalDraw
 
     kept = np.flatnonzero(mask.numpy())
-    sk.drawing._last = UnitDraw(sk.key, {space: Kept(kept, mask.numpy()[kept], mask.numel())})
+    sk.drawing._last = UnitDraw(sk.key, {space: DiagonalDraw(mask.numel(), kept, mask.numpy()[kept])})
 
 
 def test_constants_are_those_over_units(zoo):
@@ -178,19 +180,19 @@ def test_constants_are_those_over_units(zoo):
         assert found.mu_D == min(c.mu_D for c in by_space)
         assert found.L_max == max(c.L_max for c in by_space)
         # S over all outgoing weights, the long way: E[S'S] by Monte Carlo over 4000 draws.
-        squares = sum((sk.factors(Key(s))["2.weight"].scales ** 2).double() for s in range(4000)) / 4000
+        squares = sum(sk.kept(Key(s))["2.weight"].spread() ** 2 for s in range(4000)) / 4000
         c = sketch.constants(9)
         spread = 5 * np.sqrt(c.L_max * c.L_D / 4000)
-        assert float((squares - c.L_D).abs().max()) < spread
+        assert abs(squares - c.L_D).max() < spread
         sk.remove()
 
 
 def test_the_mean_of_s_is_the_identity(zoo):
     model, _ = zoo.make("vit pre batch first")
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.PermK(2)))
-    for name in sk.factors():
-        mean = sum(sk.factors(Key(0, 5, node))[name].scales for node in range(2)) / 2
-        assert torch.equal(mean, torch.ones_like(mean))  # two nodes share all units
+    for name in sk.kept():
+        mean = sum(sk.kept(Key(0, 5, node))[name].spread() for node in range(2)) / 2
+        assert (mean == 1).all()  # two nodes share all units
 
 
 def test_advice_and_validation():

@@ -12,7 +12,7 @@ from processor import skip_without_bfloat16
 torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
 from torch import nn  # noqa: E402
 
-from mast.nn.structure.pouring import Pool  # noqa: E402
+from mast.nn.structure.pool import Pool  # noqa: E402
 from mast.randomness import Key  # noqa: E402
 
 SKETCHES = {
@@ -97,7 +97,7 @@ class Lazy:
     def step(self, loss):
         cut = self.sk.structure.cut(self.sk.draw())
         inside = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in self.parameters.items()}
-        cut.put(inside, torch.ones(cut.count, dtype=torch.float64))
+        cut.place(inside, torch.ones(cut.count, dtype=torch.float64))
         x = {n: p.detach().clone() for n, p in self.parameters.items()}
         state = copy.deepcopy({n: self.optimizer.state[p] for n, p in self.parameters.items()})
         self.optimizer.zero_grad()
@@ -148,7 +148,7 @@ def test_state_of_dropped_units_rests(zoo):
     rows = mast.nn.RowOptimizer(sk, torch.optim.AdamW, lr=0.1, weight_decay=0.5)
     for t in range(6):
         before = copy.deepcopy((dict(model.named_parameters()), rows.state))
-        kept = sk.draw()["0.weight"].units
+        kept = sk.draw()["0.weight"].indices
         with rows.submodel() as small:
             loss_of(small(inputs), t).backward()
         rows.step()
@@ -167,7 +167,7 @@ def test_running_statistics_of_kept_channels_move(zoo):
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)))
     rows = mast.nn.RowOptimizer(sk, torch.optim.SGD, lr=0.01)
     before = model.norm.running_mean.clone()
-    kept = sk.draw()["stem.weight"].units
+    kept = sk.draw()["stem.weight"].indices
     expected = 0.9 * before[kept] + 0.1 * model.stem(inputs).mean((0, 2, 3))[kept]
     with rows.submodel() as small:
         loss_of(small(inputs), 0).backward()
@@ -283,8 +283,8 @@ def test_the_quick_way_equals_the_cut(zoo, unit_model, dtype):
     pool = Pool(structure, model)
     for seed in range(3):
         draw = structure.draw(sketch, Key(seed))
-        small = pool.model(draw, pool.aim(draw))
-        assert pool._routed
+        small = pool.model(draw, pool.units_of(draw))
+        assert pool._transferred
         cut = structure.cut(draw)
         y = cut.scaled(cut.gather(model))
         assert torch.equal(cut.values_of(small), y)
@@ -325,7 +325,7 @@ def test_other_tensors_go_one_by_one(how):
         if how == "gradient":
             g = small[0].weight.grad
             small[0].weight.grad = g.t().contiguous().t()
-        assert rows._pool._routed == (how == "gradient")
+        assert rows._pool._transferred == (how == "gradient")
         rows.step()
     # Three steps with numbers of order one: an eps each in bfloat16, where weights and updates are rounded;
     # in double precision the sums of up to 16 products, in any order, of forward, backward and update.
@@ -341,7 +341,7 @@ def test_draws_made_ahead_are_those_of_their_steps():
     rows = mast.nn.RowOptimizer(sk, torch.optim.SGD, lr=0.0)
 
     def check():
-        kept = sk.draw(Key(sk.seed, sk.step, sk.node))["0.weight"].units
+        kept = sk.draw(Key(sk.seed, sk.step, sk.node))["0.weight"].indices
         for _ in range(2):  # entering again is the same step
             with rows.submodel() as small:
                 assert torch.equal(small[0].weight, model[0].weight[kept])

@@ -172,7 +172,7 @@ def agree(sk, model, inputs, step):
     small.train()(inputs).square().sum().backward()
     cut = sk.structure.cut(sk.draw(key))
     found = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
-    cut.put(found, cut.gradient(small))
+    cut.place(found, cut.gradient(small))
     for name, p in model.named_parameters():
         mine = torch.zeros_like(p) if p.grad is None else p.grad
         torch.testing.assert_close(found[name], mine, rtol=1e-10, atol=1e-10)

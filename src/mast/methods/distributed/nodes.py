@@ -15,11 +15,10 @@ import numpy as np
 
 from mast import files, sketches
 from mast.errors import ArgumentError
-from mast.methods.base import descend
 from mast.methods.distributed.messages import Header, Kind, Message, Values
 from mast.problem import Problem
 from mast.randomness import Key
-from mast.sketches import DiagonalDraw, Draw, Sketch, kept
+from mast.sketches import Draw, Sketch
 
 _PROBES = (Key(0), Key(1, 2, 3), Key(3, 1, 2))  # keys whose draws stand for a capacity in its digest
 STRUCTURED = ("neurons", "layers")  # sketches of whole units of a network
@@ -132,34 +131,24 @@ class CoordinatesPart(Part):
 
     def __init__(self, draw: Draw) -> None:
         self.draw = draw
-        self.count = draw.indices.size if isinstance(draw, DiagonalDraw) else draw.dim
+        self.count = draw.kept.count
 
     def gather(self, x: Values, out: Values | None = None) -> Values:
         """The kept values of x."""
-        if isinstance(self.draw, DiagonalDraw):
-            return kept.gather(x, self.draw.indices, out)
-        if out is None:
-            return x.copy()
-        out[...] = x
-        return out
+        values: Values = self.draw.kept.gather(x, out)
+        return values
 
     def add(self, x: Values, values: Values, factor: float) -> None:
         """x += factor * values, in the precision of x."""
-        descend(x, self.draw, values.astype(x.dtype, copy=False), -factor)
+        self.draw.kept.add(x, values, factor)
 
     def place(self, x: Values, values: Values) -> None:
         """Put the values where they belong in x."""
-        if isinstance(self.draw, DiagonalDraw):
-            kept.place(x, self.draw.indices, values)
-        else:
-            x[...] = values
+        self.draw.kept.place(x, values)
 
     def reset(self, x: Values, source: Values) -> None:
         """Give x the values of `source` on the kept coordinates."""
-        if isinstance(self.draw, DiagonalDraw):
-            kept.copy(x, self.draw.indices, source)
-        else:
-            x[...] = source
+        self.draw.kept.copy(x, source)
 
 
 class Coordinates(Capacity):

@@ -15,14 +15,15 @@ from torch import Tensor, nn
 from mast.methods.distributed.messages import Values
 from mast.methods.distributed.nodes import Capacity, Part
 from mast.nn.drawing import PerWeight, _bernoulli, drawing_of
-from mast.nn.factors import Kept, compiled, numbers
 from mast.nn.nodes.layout import Layout
+from mast.nn.scaling import compiled, numbers
 from mast.nn.structure.cuts import Cut
 from mast.nn.structure.sketches import Structured
 from mast.nn.structure.structures import structure_of
 from mast.nn.weights import Where, choose
 from mast.randomness import Key, Purpose
 from mast.sketches import Bernoulli, Sketch
+from mast.sketches.kept import Entries, KeptTensors
 
 _WORTH_KEEPING = 1 << 14  # positions
 _ON_CPU = torch.empty(0, dtype=torch.float64)
@@ -181,14 +182,13 @@ class Weights(Capacity):
             return None, 1.0
         if isinstance(self.drawing, PerWeight) and isinstance(self.drawing.sketches[number], Bernoulli):
             return self._masked(self.drawing, number, key)
-        factor = self.drawing.factor(number, key, _ON_CPU)
-        if isinstance(factor, Kept):
-            return factor.indices.numpy(), factor.scales.numpy()
-        scales: Any = factor
-        return None, scales.scales.numpy()
+        kept = self.drawing.kept(number, key, _ON_CPU)
+        if isinstance(kept, Entries):
+            return kept.indices, kept.scales
+        return None, kept.each_scale()
 
     def _masked(self, drawing: PerWeight, number: int, key: Key) -> tuple[NDArray[Any], float]:
-        """The positions that a mask keeps, without the mask; `drawing.factor` is the readable form."""
+        """The positions that a mask keeps, without the mask; `drawing.kept` is the readable form."""
         sketch = drawing.sketches[number]
         assert isinstance(sketch, Bernoulli)
         threshold, scale = _bernoulli(sketch)
@@ -215,29 +215,20 @@ class UnitsPart(Part):
     def __init__(self, capacity: Units, cut: Cut) -> None:
         self.capacity, self.cut = capacity, cut
         slices = capacity.layout.slices
-        self.pieces = [piece for piece in cut.parts if piece.name in slices]
-        self.whole = len(self.pieces) == len(cut.parts)  # no parameter is frozen
-        self.count = sum(piece.slice.count for piece in self.pieces)
+        self.kept = KeptTensors({name: kept for name, kept in cut.parameters.items() if name in slices})
+        self.whole = len(self.kept) == len(cut.parameters)  # no parameter is frozen
+        self.count = self.kept.count
 
     def gather(self, x: Values, out: Values | None = None) -> Values:
         """Rows and columns, copied one after the other."""
         out = np.empty(self.count, dtype=x.dtype) if out is None else out
-        tensors = self.capacity.tensors(x)
-        target, at = torch.from_numpy(out), 0
-        for piece in self.pieces:
-            own = target[at : at + piece.slice.count].view(piece.slice.shape)
-            piece.slice.take(tensors[piece.name], own)
-            at += piece.slice.count
+        self.kept.gather(self.capacity.tensors(x), torch.from_numpy(out))
         return out
 
     def add(self, x: Values, values: Values, factor: float) -> None:
         """x += factor * values on the kept rows and columns."""
-        tensors = self.capacity.tensors(x)
-        source, at = torch.from_numpy(values if values.flags.writeable else values.copy()), 0
-        for piece in self.pieces:
-            own = source[at : at + piece.slice.count].view(piece.slice.shape)
-            piece.slice.add(tensors[piece.name], own, factor)
-            at += piece.slice.count
+        source = torch.from_numpy(values if values.flags.writeable else values.copy())
+        self.kept.add(self.capacity.tensors(x), source, factor)
 
     # ---- the node's side -------------------------------------------------------------------
 
@@ -246,14 +237,13 @@ class UnitsPart(Part):
         sent = torch.from_numpy(values)
         if self.whole:
             return self.cut.module(sent)
-        full, at = sent.new_empty(self.cut.count), 0
-        for piece in self.cut.parts:
-            own = piece.of(full)
-            if piece.name in frozen:
-                piece.slice.take(frozen[piece.name].to(full), own)
+        full = sent.new_empty(self.cut.count)
+        for name, kept in self.cut.parameters.items():
+            small = self.cut.parameters.of(full, name)
+            if name in self.kept:
+                small.copy_(self.kept.of(sent, name))
             else:
-                own.copy_(sent[at : at + piece.slice.count].view(piece.slice.shape))
-                at += piece.slice.count
+                kept.gather(frozen[name].to(full), small)
         return self.cut.module(full)
 
     def collect(self, module: nn.Module, out: Values) -> None:
@@ -262,8 +252,8 @@ class UnitsPart(Part):
         if self.whole:
             torch.from_numpy(out).copy_(gradient)
             return
-        kept = [gradient[piece.start : piece.stop] for piece in self.pieces]
-        torch.from_numpy(out).copy_(torch.cat(kept))
+        trained = [gradient[self.cut.parameters.slices[name]] for name in self.kept]
+        torch.from_numpy(out).copy_(torch.cat(trained))
 
 
 class Units(Capacity):

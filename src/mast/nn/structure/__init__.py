@@ -10,7 +10,7 @@
 
 from mast.nn.structure.attention import HeadsAttention
 from mast.nn.structure.cuts import Cut
-from mast.nn.structure.drawing import Kept, UnitDraw
+from mast.nn.structure.drawing import UnitDraw
 from mast.nn.structure.sketches import Layers, Neurons, Structured, parse
 from mast.nn.structure.spaces import Axis, Space
 from mast.nn.structure.structures import Structure, structure_of
@@ -19,7 +19,6 @@ __all__ = [
     "Axis",
     "Cut",
     "HeadsAttention",
-    "Kept",
     "Layers",
     "Neurons",
     "Space",

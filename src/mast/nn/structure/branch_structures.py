@@ -7,24 +7,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
 from mast.errors import ArgumentError
 from mast.nn.structure import functions, modules
 from mast.nn.structure.branches import Branch, ancestors, find_branches
 from mast.nn.structure.choosing import chosen
 from mast.nn.structure.cuts import Cut
-from mast.nn.structure.drawing import Scaled, UnitDraw, Units
+from mast.nn.structure.drawing import Scaled, UnitDraw, UnitDrawing
 from mast.nn.structure.dropped import NoAttention, Zeros
 from mast.nn.structure.memory import in_place, same_memory
 from mast.nn.structure.resizing import put
 from mast.nn.structure.sketches import Structured
-from mast.nn.structure.slicing import Slice
 from mast.nn.structure.spaces import Space
-from mast.nn.structure.structures import Structure, parts_of
+from mast.nn.structure.structures import Structure
 from mast.nn.weights import Where
 from mast.sketches import Bernoulli, Sketch
+from mast.sketches.kept import Everything, KeptTensors
 
 _HARMLESS = functions.ENTRYWISE | {k for k, rule in functions.RULES.items() if rule is functions.same}
 
@@ -63,7 +62,7 @@ class BranchStructure(Structure):
         self.scaled.sort(key=lambda s: order[s.tensor])
         self._unit = {s.tensor: s.unit for s in self.scaled}
 
-    def drawing(self, sketch: Sketch) -> Units:
+    def drawing(self, sketch: Sketch) -> UnitDrawing:
         """Draws over branches; those with a keep probability of their own have it."""
         inner = sketch.sketch if isinstance(sketch, Structured) else sketch
         if any(branch.keep is not None for branch in self.branches):
@@ -79,25 +78,24 @@ class BranchStructure(Structure):
                 for branch, k in zip(self.branches, each, strict=True)
             ]
             inner = type(inner)(np.array(own, dtype=float))
-        return Units(inner, self.spaces, self.scaled)
+        return UnitDrawing(inner, self.spaces, self.scaled)
 
     def cut(self, draw: UnitDraw) -> Cut:
         """All tensors but those of dropped branches."""
         self._check(draw)
         c = draw[self.spaces[0].name].diagonal()
         gone = self._gone(self._removal(draw))
-        shapes = [(name, p.shape) for name, p in [*self.bare.named_parameters(), *self.bare.named_buffers()]]
-        slices = {name: Slice(shape, {}) for name, shape in shapes if name not in gone}
-
-        def scales(name: str) -> Tensor | None:
-            if name not in self._unit:
-                return None
-            rank = len(slices[name].full)
-            return torch.full((1,) * rank, float(c[self._unit[name]]), dtype=torch.float64)
-
-        names = [name for name, _ in self.bare.named_parameters() if name in slices]
-        floats = [n for n, b in self.bare.named_buffers() if b.is_floating_point() and n in slices]
-        return Cut(self, draw, parts_of(names, slices, scales), parts_of(floats, slices, lambda name: None))
+        parameters = {
+            name: Everything(p.shape, float(c[self._unit[name]]) if name in self._unit else 1.0)
+            for name, p in self.bare.named_parameters()
+            if name not in gone
+        }
+        buffers = {
+            name: Everything(b.shape)
+            for name, b in self.bare.named_buffers()
+            if b.is_floating_point() and name not in gone
+        }
+        return Cut(self, draw, KeptTensors(parameters), KeptTensors(buffers))
 
     def fit(self, model: nn.Module, draw: UnitDraw) -> None:
         """Nothing has changed its size."""
@@ -118,7 +116,7 @@ class BranchStructure(Structure):
     # ---- what goes with a branch -------------------------------------------------------------
 
     def _removal(self, draw: UnitDraw) -> Removal:
-        kept = set(draw[self.spaces[0].name].units.tolist())
+        kept = set(draw[self.spaces[0].name].indices.tolist())
         dropped = [branch for i, branch in enumerate(self.branches) if i not in kept]
         removal = Removal()
         for branch in dropped:

@@ -1,9 +1,9 @@
-"""A cut: which slices of which tensors a draw leaves, and the small dense model they make.
+"""A cut: what a draw leaves of a model's tensors, and the small dense model that it makes.
 
 All that a machine needs to train its part of a model is the skeleton, the key of the draw, and the values of
 the cut: `cut.gather(x)` sends them, `cut.module(values)` is the small model with the weights y = S x,
-`cut.gradient`
-gives S'grad in the same order, `cut.add` brings a change home. Time, memory and bytes follow what is kept.
+`cut.gradient` gives S'grad in the same order, `cut.add` brings a change home. Time, memory and bytes follow
+what is kept.
 
 The order of the values: parameters as `named_parameters` gives them, each the kept entries in row-major
 order.
@@ -11,19 +11,16 @@ order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mast.arrays import Indices
 from mast.errors import ArgumentError
 from mast.nn.structure.drawing import UnitDraw
-from mast.nn.structure.slicing import Slice
 from mast.nn.torch_private import NormBase
+from mast.sketches.kept import KeptTensors
 
 if TYPE_CHECKING:
     from mast.nn.structure.structures import Structure
@@ -31,72 +28,51 @@ if TYPE_CHECKING:
 Tensors = Mapping[str, Tensor] | nn.Module
 
 
-@dataclass(frozen=True)
-class Part:
-    """What a cut takes of one tensor, and where that lies among the values."""
-
-    name: str
-    slice: Slice
-    start: int
-    scales: Tensor | None  # of the kept entries, shaped to be multiplied with them; None: 1
-    along: int | None = None  # the dimension that the scales lie along, if they do
-
-    @property
-    def stop(self) -> int:
-        """Where the next part starts."""
-        return self.start + self.slice.count
-
-    def of(self, values: Tensor) -> Tensor:
-        """This part of the values, in its shape."""
-        return values[self.start : self.stop].view(self.slice.shape)
-
-
 class Cut:
-    """The slices of one draw. Made by `structure.cut(draw)`."""
+    """What one draw keeps of the parameters and of the buffers. Made by `structure.cut(draw)`."""
 
     def __init__(
-        self, structure: Structure, draw: UnitDraw, parts: Sequence[Part], buffers: Sequence[Part]
+        self, structure: Structure, draw: UnitDraw, parameters: KeptTensors, buffers: KeptTensors
     ) -> None:
         self.structure = structure
         self.draw = draw
-        self.parts = tuple(parts)
-        self.buffers = tuple(buffers)
-        self.count = parts[-1].stop if parts else 0  #: how many values
-        self.buffer_count = buffers[-1].stop if buffers else 0
+        self.parameters = parameters
+        self.buffers = buffers  # statistics of norms, and others of floating point
+        self.count = parameters.count  #: how many values
 
     # ---- values ----------------------------------------------------------------------------
 
     def gather(self, tensors: Tensors, out: Tensor | None = None) -> Tensor:
         """The kept values of x, one after the other, in one contiguous tensor of one dimension."""
-        return _gather(self.parts, tensors_of(tensors), self.count, out)
+        return _gather(self.parameters, tensors, out)
 
     def gather_buffers(self, tensors: Tensors) -> Tensor:
-        """The kept values of the buffers (statistics of norms, and others of floating point)."""
-        return _gather(self.buffers, tensors_of(tensors), self.buffer_count, None)
+        """The kept values of the buffers."""
+        return _gather(self.buffers, tensors, None)
 
     def add(self, tensors: Tensors, values: Tensor, factor: float = 1.0) -> None:
         """x[kept] += factor * values, in place; nothing else of x is touched."""
-        found = tensors_of(tensors)
-        _check(values, self.count)
+        self.parameters.check(values)
         with torch.no_grad():
-            for part in self.parts:
-                part.slice.add(found[part.name].detach(), part.of(values), factor)
+            self.parameters.add(tensors_of(tensors), values, factor)
 
-    def put(self, tensors: Tensors, values: Tensor) -> None:
+    def place(self, tensors: Tensors, values: Tensor) -> None:
         """x[kept] = values, in place."""
-        _put(self.parts, tensors_of(tensors), values, self.count)
+        self.parameters.check(values)
+        with torch.no_grad():
+            self.parameters.place(tensors_of(tensors), values)
 
-    def put_buffers(self, tensors: Tensors, values: Tensor) -> None:
+    def place_buffers(self, tensors: Tensors, values: Tensor) -> None:
         """The same for buffers."""
-        _put(self.buffers, tensors_of(tensors), values, self.buffer_count)
+        self.buffers.check(values)
+        with torch.no_grad():
+            self.buffers.place(tensors_of(tensors), values)
 
     def scaled(self, values: Tensor) -> Tensor:
         """S times values of x or of a gradient, in their order: the scale is on outgoing weights only."""
-        _check(values, self.count)
+        self.parameters.check(values)
         out = values.clone()
-        for part in self.parts:
-            if part.scales is not None:
-                part.of(out).mul_(part.scales.to(out))
+        self.parameters.scale(out)
         return out
 
     # ---- the small model --------------------------------------------------------------------
@@ -111,12 +87,12 @@ class Cut:
 
     def pour(self, y: Tensor, buffers: Tensor | None = None) -> nn.Module:
         """The small model with these weights y, as they are."""
-        _check(y, self.count)
+        self.parameters.check(y)
         model = self.structure.blank(self.draw)
-        named = dict(model.named_parameters())
-        for part in self.parts:
-            p = named[part.name]
-            p.data = part.of(y).to(p.dtype)
+        for name, p in model.named_parameters():
+            p.data = self.parameters.of(y, name).to(p.dtype)
+        if buffers is not None:
+            self.buffers.check(buffers)
         self._fill_buffers(model, buffers, y.device)
         self.structure.fit(model, self.draw)
         return model.train()
@@ -124,121 +100,80 @@ class Cut:
     def gradient(self, module: nn.Module) -> Tensor:
         """S'grad of the small model's loss, in the order of the values; 0 where there is no gradient."""
         named = dict(module.named_parameters())
-        flat = torch.empty(self.count, dtype=_dtype(named.values()), device=next(iter(named.values())).device)
-        for part in self.parts:
-            g, own = named[part.name].grad, part.of(flat)
-            if g is None:
-                own.zero_()
-            elif part.scales is None:
-                own.copy_(g)
-            else:
-                torch.mul(g, part.scales.to(g), out=own) if g.dtype == own.dtype else own.copy_(
-                    g * part.scales.to(g)
-                )
+        flat = torch.zeros(self.count, dtype=_dtype(named.values()), device=_device(named.values()))
+        for name in self.parameters:
+            g = named[name].grad
+            if g is not None:
+                self.parameters.of(flat, name).copy_(g)
+        self.parameters.scale(flat)
         return flat
 
     def values_of(self, module: nn.Module) -> Tensor:
         """The weights y of the small model, in the order of the values."""
         named = dict(module.named_parameters())
-        return torch.cat([named[part.name].detach().reshape(-1) for part in self.parts])
+        return torch.cat([named[name].detach().reshape(-1) for name in self.parameters])
 
     def buffers_of(self, module: nn.Module) -> Tensor:
         """The small model's buffers, in the order of `gather_buffers`."""
         named = dict(module.named_buffers())
-        flat = [named[part.name].detach().reshape(-1) for part in self.buffers]
+        flat = [named[name].detach().reshape(-1) for name in self.buffers]
         return torch.cat(flat) if flat else torch.empty(0)
 
     def _fill_buffers(self, model: nn.Module, values: Tensor | None, device: torch.device) -> None:
-        if values is not None:
-            _check(values, self.buffer_count)
-        named = dict(model.named_buffers())
-        for part in self.buffers:
-            b = named[part.name]
-            fresh = torch.empty(part.slice.shape, dtype=b.dtype, device=device)
-            b.data = fresh if values is None else fresh.copy_(part.of(values))
-        self._remaining(model, device, values is None)
-
-    def _remaining(self, model: nn.Module, device: torch.device, all_of_them: bool) -> None:
-        """Buffers that no values were given for: whole numbers; all if there were none."""
-        given = set() if all_of_them else {part.name for part in self.buffers}
-        slices = {part.name: part.slice for part in self.buffers}
-        for module_name, module in model.named_modules():
-            norm = isinstance(module, NormBase)
-            if norm and all_of_them:
-                module.num_batches_tracked = _zero(module.num_batches_tracked)
-                module.reset_running_stats()
-            for own, b in module._buffers.items():
-                name = f"{module_name}.{own}" if module_name else own
-                if b is None or name in given or (norm and all_of_them):
+        """The given values; statistics of a new layer, or the model's own buffers, where none are given."""
+        for prefix, module in model.named_modules():
+            fresh_norm = values is None and isinstance(module, NormBase)
+            for key, b in module._buffers.items():
+                name = f"{prefix}.{key}" if prefix else key
+                kept, whole = self.buffers.get(name), self.structure.buffer(name)
+                if b is None:
                     continue
-                whole = self.structure.buffer(name)
-                if whole is not None:
-                    b.data = (slices[name].take(whole) if name in slices else whole.detach().clone()).to(
-                        device
-                    )
-                elif own == "num_batches_tracked":
+                if kept is not None and (values is not None or fresh_norm):
+                    b.data = torch.empty(kept.kept_shape, dtype=b.dtype, device=device)
+                    if values is not None:
+                        b.data.copy_(self.buffers.of(values, name))
+                elif whole is not None and not fresh_norm:
+                    b.data = (whole.detach().clone() if kept is None else kept.gather(whole)).to(device)
+                elif key == "num_batches_tracked":
                     b.data = torch.zeros((), dtype=b.dtype, device=device)
                 else:
                     raise ArgumentError(
-                        f"the buffer {name!r} is needed, and only its shape is known: pass buffers= if it "
-                        f"is of "
-                        "floating point, or use a model with values"
+                        f"the buffer {name!r} is needed, and only its shape is known: pass buffers= if it is "
+                        "of floating point, or use a model with values"
                     )
+            if fresh_norm:
+                module.reset_running_stats()
 
     def __repr__(self) -> str:
         return f"<cut: {self.count:,} of {self.structure.count:,} values; {self.draw!r}>"
 
 
 def tensors_of(tensors: Tensors) -> Mapping[str, Tensor]:
-    """Parameters and buffers by name."""
+    """Parameters and buffers by name, detached."""
     if isinstance(tensors, nn.Module):
-        return dict(tensors.named_parameters()) | dict(tensors.named_buffers())
-    return tensors
+        tensors = dict(tensors.named_parameters()) | dict(tensors.named_buffers())
+    return {name: t.detach() for name, t in tensors.items()}
 
 
-def _gather(parts: Sequence[Part], found: Mapping[str, Tensor], count: int, out: Tensor | None) -> Tensor:
-    missing = [part.name for part in parts if part.name not in found]
+def _gather(kept: KeptTensors, tensors: Tensors, out: Tensor | None) -> Tensor:
+    found = tensors_of(tensors)
+    missing = [name for name in kept if name not in found]
     if missing:
         raise ArgumentError(f"there is no tensor {missing[0]!r} among those given")
-    tensors = [found[part.name].detach() for part in parts]
     if out is None:
-        device = tensors[0].device if tensors else torch.device("cpu")
-        out = torch.empty(count, dtype=_dtype(tensors), device=device)
-    else:
-        _check(out, count)
-    for part, tensor in zip(parts, tensors, strict=True):
-        part.slice.take(tensor, part.of(out))
-    return out
+        sources = [found[name] for name in kept]
+        out = torch.empty(kept.count, dtype=_dtype(sources), device=_device(sources))
+    kept.check(out)
+    gathered: Tensor = kept.gather(found, out)
+    return gathered
 
 
-def _put(parts: Sequence[Part], found: Mapping[str, Tensor], values: Tensor, count: int) -> None:
-    _check(values, count)
-    with torch.no_grad():
-        for part in parts:
-            part.slice.put(found[part.name].detach(), part.of(values))
-
-
-def _dtype(tensors: Any) -> torch.dtype:
-    found = None
+def _dtype(tensors: Iterable[Tensor]) -> torch.dtype:
+    dtype = None
     for t in tensors:
-        found = t.dtype if found is None else torch.promote_types(found, t.dtype)
-    return found or torch.get_default_dtype()
+        dtype = t.dtype if dtype is None else torch.promote_types(dtype, t.dtype)
+    return dtype or torch.get_default_dtype()
 
 
-def _check(values: Tensor, count: int) -> None:
-    if values.dim() != 1 or len(values) != count or not values.is_contiguous():
-        raise ArgumentError(
-            f"this cut has {count} values in one contiguous dimension, got a tensor of shape "
-            f"{tuple(values.shape)}"
-        )
-
-
-def _zero(counter: Tensor | None) -> Tensor | None:
-    return None if counter is None else torch.zeros((), dtype=counter.dtype, device=counter.device)
-
-
-def entries(units: Indices, run: int, offset: int) -> Indices:
-    """The entries along a dimension that belong to these units."""
-    if run == 1:
-        return units + offset
-    return (units[:, None] * run + np.arange(offset, offset + run)).reshape(-1)
+def _device(tensors: Iterable[Tensor]) -> torch.device:
+    return next((t.device for t in tensors), torch.device("cpu"))

@@ -2,74 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from mast.arrays import Array, Indices
+from mast.arrays import Indices
 from mast.errors import ArgumentError, MastError
 from mast.nn.drawing import Drawing
-from mast.nn.factors import Factor, _times
 from mast.nn.structure.spaces import Space
 from mast.nn.weights import name_index
 from mast.randomness import Key
 from mast.sketches import Bernoulli, Constants, DiagonalDraw, Sketch
+from mast.sketches.kept import Entries, Everything, Grid, Kept
 
 
-@dataclass(frozen=True)
-class Kept:
-    """The units of one space that a draw keeps (ascending), and their scales."""
-
-    units: Indices
-    scales: Array
-    of: int
-
-    def diagonal(self) -> Array:
-        """The scales of all units, 0 where they are dropped."""
-        c = np.zeros(self.of)
-        c[self.units] = self.scales
-        return c
-
-
-class UnitDraw:
+class UnitDraw(Mapping[str, DiagonalDraw]):
     """One draw over a model's units: what is kept of each space, by the space's name."""
 
-    def __init__(self, key: Key, kept: Mapping[str, Kept]) -> None:
+    def __init__(self, key: Key, kept: Mapping[str, DiagonalDraw]) -> None:
         self.key = key
-        self.kept = dict(kept)
+        self._kept = dict(kept)
 
-    def __getitem__(self, space: str) -> Kept:
-        return self.kept[space]
+    def __getitem__(self, space: str) -> DiagonalDraw:
+        return self._kept[space]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
 
     @property
     def shares(self) -> dict[str, float]:
         """The share of units kept, by space."""
-        return {name: k.units.size / k.of for name, k in self.kept.items()}
+        return {name: kept.count / kept.dim for name, kept in self.items()}
 
     def __repr__(self) -> str:
-        parts = ", ".join(f"{name}: {k.units.size} of {k.of}" for name, k in self.kept.items())
+        parts = ", ".join(f"{name}: {kept.count} of {kept.dim}" for name, kept in self.items())
         return f"<draw of units: {parts}>"
-
-
-class Spread(Factor):
-    """Scales that are the same along all dimensions but one: they are broadcast, never written out."""
-
-    def __init__(self, scales: Tensor) -> None:
-        self.scales = scales  # with as many dimensions as the parameter
-
-    def multiply(self, u: Tensor) -> Tensor:
-        """Each slice times its unit's scale."""
-        return _times(u, self.scales)
-
-    def _compiled(self, g: Tensor, out: Tensor) -> None:
-        torch.mul(g, self.scales.to(g.dtype), out=out)
-
-    def _at_rows(self, rows: Tensor, shape: torch.Size) -> Tensor:
-        return self.scales.expand(shape)[rows]
 
 
 @dataclass(frozen=True)
@@ -83,8 +55,13 @@ class Scaled:
     run: int = 1
     unit: int = 0  # if dim is None
 
+    def of_one_unit(self, units: DiagonalDraw) -> Kept:
+        """The whole parameter times the scale of its unit, or nothing of it."""
+        scale = float(units.diagonal()[self.unit])
+        return Everything(self.shape, scale) if scale else Entries(self.shape, units.indices[:0], scale)
 
-class Units(Drawing):
+
+class UnitDrawing(Drawing):
     """Draws over the units of each space; a parameter that is no consumer carries no scale."""
 
     def __init__(self, sketch: Sketch, spaces: Sequence[Space], scaled: Sequence[Scaled]) -> None:
@@ -94,7 +71,6 @@ class Units(Drawing):
         self.sketches = [_of_space(sketch, space) for space in spaces]
         self._indices = [name_index(space.name) for space in spaces]
         self._last: UnitDraw | None = None
-        self._vectors: dict[tuple[Any, ...], Tensor] = {}
 
     def draw(self, key: Key) -> UnitDraw:
         """The draw of a key: space by space, with the key's index that of the space's name."""
@@ -105,40 +81,18 @@ class Units(Drawing):
                 law = sketch if chosen is self.sketch else chosen
                 drawn = law.sample(space.units, Key(own.seed, own.step, own.node, index))
                 assert isinstance(drawn, DiagonalDraw)
-                kept[space.name] = Kept(drawn.indices, drawn.scales, space.units)
-            self._last, self._vectors = UnitDraw(key, kept), {}
+                kept[space.name] = drawn
+            self._last = UnitDraw(key, kept)
         return self._last
 
-    def factor(self, number: int, key: Key, like: Tensor) -> Factor:
-        """The scales of a consumer's columns."""
-        draw, scaled = self.draw(key), self.scaled[number]
-        dtype = torch.promote_types(like.dtype, torch.float32)
-        place = (scaled.space, scaled.dim, scaled.run, scaled.unit, len(scaled.shape), dtype, like.device)
-        vector = self._vectors.get(place)
-        if vector is None:
-            vector = self._vectors[place] = self._vector(draw, scaled).to(like.device, dtype)
-        return Spread(vector)
-
-    def write(
-        self, number: int, key: Key, x: Tensor, v: Tensor | None, y: Tensor, before: Factor | None
-    ) -> Factor:
-        """One product, without a mask of the parameter's size."""
-        factor = self.factor(number, key, x)
-        assert isinstance(factor, Spread)
-        if v is None and x.dtype == factor.scales.dtype:
-            torch.mul(x, factor.scales, out=y)
-        else:
-            y.copy_(factor.sparsify(x, v))
-        return factor
-
-    def _vector(self, draw: UnitDraw, scaled: Scaled) -> Tensor:
-        c = draw[self.spaces[scaled.space].name].diagonal()
-        rank = len(scaled.shape)
+    def kept(self, number: int, key: Key, like: Tensor) -> Kept:
+        """The kept columns of a consumer, with the scales of their units."""
+        scaled = self.scaled[number]
+        units = self.draw(key)[self.spaces[scaled.space].name]
         if scaled.dim is None:
-            return torch.full((1,) * rank, float(c[scaled.unit]), dtype=torch.float64)
-        shape = [1] * rank
-        shape[scaled.dim] = -1
-        return torch.from_numpy(np.repeat(c, scaled.run)).view(shape)
+            return scaled.of_one_unit(units)
+        entries = entries_of(units.indices, scaled.run, 0)
+        return Grid(scaled.shape, {scaled.dim: entries}, {scaled.dim: np.repeat(units.scales, scaled.run)})
 
     def share(self, number: int) -> float:
         """The expected share of the units that are kept."""
@@ -169,3 +123,10 @@ def _of_space(sketch: Sketch, space: Space) -> Sketch:
     except MastError as error:
         raise ArgumentError(f"the {space.units} units of {space.name!r}: {error}") from None
     return sketch
+
+
+def entries_of(units: Indices, run: int, offset: int) -> Indices:
+    """The entries along a dimension that belong to these units."""
+    if run == 1:
+        return units + offset
+    return (units[:, None] * run + np.arange(offset, offset + run)).reshape(-1)

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
-from mast.arrays import Indices
+from mast.arrays import Array, Indices
 from mast.errors import ArgumentError
 from mast.nn.structure.attention import HeadsAttention
 from mast.nn.structure.choosing import chosen
-from mast.nn.structure.cuts import Cut, Part, entries
-from mast.nn.structure.drawing import Kept, Scaled, UnitDraw, Units
+from mast.nn.structure.cuts import Cut
+from mast.nn.structure.drawing import Scaled, UnitDraw, UnitDrawing, entries_of
 from mast.nn.structure.finding import find_spaces
 from mast.nn.structure.resizing import fit, replace_attention, template
-from mast.nn.structure.routes import Route
 from mast.nn.structure.sketches import Layers, Neurons, Structured
-from mast.nn.structure.slicing import Slice
 from mast.nn.structure.spaces import Space
 from mast.nn.structure.tracing import skeleton
 from mast.nn.weights import Where
 from mast.randomness import Key
-from mast.sketches import Sketch
+from mast.sketches import DiagonalDraw, Sketch
+from mast.sketches.kept import Grid, KeptTensors
+
+if TYPE_CHECKING:
+    from mast.nn.structure.transfer import Transfer
 
 
 class Structure(ABC):
@@ -41,9 +43,11 @@ class Structure(ABC):
         self.template = template(model)  # the model without values, into which submodels are poured
         self.count = sum(p.numel() for p in self.bare.parameters())  #: of all parameters' values
 
-    def drawing(self, sketch: Sketch) -> Units:
+    def drawing(self, sketch: Sketch) -> UnitDrawing:
         """Draws of a sketch over these units."""
-        return Units(sketch.sketch if isinstance(sketch, Structured) else sketch, self.spaces, self.scaled)
+        return UnitDrawing(
+            sketch.sketch if isinstance(sketch, Structured) else sketch, self.spaces, self.scaled
+        )
 
     def draw(self, sketch: Sketch, key: Key) -> UnitDraw:
         """The kept units, and their scales, of one key."""
@@ -76,8 +80,8 @@ class Structure(ABC):
 
     def _check(self, draw: UnitDraw) -> None:
         for space in self.spaces:
-            kept = draw.kept.get(space.name)
-            if kept is None or kept.of != space.units:
+            kept = draw.get(space.name)
+            if kept is None or kept.dim != space.units:
                 raise ArgumentError(
                     f"this draw is of another model: it does not fit the units of {space.name!r}"
                 )
@@ -104,7 +108,6 @@ class UnitStructure(Structure):
         ]
         order = {name: i for i, name in enumerate(parameters)}
         self.scaled.sort(key=lambda s: order[s.tensor])
-        self._scaled = {s.tensor: s for s in self.scaled}
         #: attention modules whose heads are units, and the names of those spaces
         self.heads = {
             space.name.removesuffix(".in_proj_weight"): space.name
@@ -120,59 +123,47 @@ class UnitStructure(Structure):
         self._buffers = [(n, b.shape) for n, b in self.bare.named_buffers() if b.is_floating_point()]
 
     def cut(self, draw: UnitDraw) -> Cut:
-        """Rows of producers and columns of consumers."""
+        """Rows of producers and columns of consumers; the scales are on the columns."""
         self._check(draw)
-        kept: dict[str, dict[int, list[Indices]]] = {}
+        indices: dict[str, dict[int, list[Indices]]] = {}
+        scales: dict[str, dict[int, Array]] = {}
         for space in self.spaces:
-            units = at_least_one(draw[space.name]).units
+            units = at_least_one(draw[space.name])
             for a in space.axes:
-                kept.setdefault(a.tensor, {}).setdefault(a.dim, []).append(entries(units, a.run, a.offset))
-        slices = {
-            name: Slice(shape, {dim: _joined(pieces) for dim, pieces in kept.get(name, {}).items()})
-            for name, shape in [*self._parameters, *self._buffers]
-        }
-        return Cut(
-            self,
-            draw,
-            parts_of(
-                [name for name, _ in self._parameters],
-                slices,
-                lambda name: self._scales(name, draw),
-                lambda name: self._scaled[name].dim if name in self._scaled else None,
-            ),
-            parts_of([name for name, _ in self._buffers], slices, lambda name: None),
-        )
+                pieces = indices.setdefault(a.tensor, {}).setdefault(a.dim, [])
+                pieces.append(entries_of(units.indices, a.run, a.offset))
+            for a in space.consumers:
+                scales.setdefault(a.tensor, {})[a.dim] = np.repeat(units.scales, a.run)
+
+        def kept(name: str, shape: Sequence[int]) -> Grid:
+            rows_and_columns = {dim: _joined(pieces) for dim, pieces in indices.get(name, {}).items()}
+            return Grid(shape, rows_and_columns, scales.get(name))
+
+        parameters = KeptTensors({name: kept(name, shape) for name, shape in self._parameters})
+        return Cut(self, draw, parameters, KeptTensors({n: kept(n, shape) for n, shape in self._buffers}))
 
     def blank(self, draw: UnitDraw) -> nn.Module:
         """The model without values."""
         return copy.deepcopy(self.template)
 
-    def route(self) -> Route | None:
+    def transfer(self) -> Transfer | None:
         """The quick way of weights into small models and back, where there is one."""
-        return Route.of(self._parameters, self.spaces)
+        from mast.nn.structure.transfer import Transfer  # with its compiled half, which takes a while to load
+
+        return Transfer.of(self._parameters, self.spaces)
 
     def fit(self, model: nn.Module, draw: UnitDraw) -> None:
         """Modules whose tensors have shrunk say so; attention is for the heads that are left."""
         channels = {
-            name: run * at_least_one(draw[space.name]).units.size
+            name: run * at_least_one(draw[space.name]).count
             for space in self.spaces
             for name, run in space.modules
         }
         for name, before in self._resized.items():
             module = model.get_submodule(name)
             if isinstance(module, HeadsAttention) and name in self.heads:
-                module.kept = at_least_one(draw[self.heads[name]]).units.tolist()
+                module.kept = at_least_one(draw[self.heads[name]]).indices.tolist()
             fit(module, before, channels.get(name))
-
-    def _scales(self, name: str, draw: UnitDraw) -> Tensor | None:
-        scaled = self._scaled.get(name)
-        if scaled is None:
-            return None
-        assert scaled.dim is not None
-        kept = at_least_one(draw[self.spaces[scaled.space].name])
-        shape = [1] * len(scaled.shape)
-        shape[scaled.dim] = -1
-        return torch.from_numpy(np.repeat(kept.scales, scaled.run)).view(shape)
 
     def _owner(self, parameter: str) -> nn.Module:
         return self.bare.get_submodule(parameter.rpartition(".")[0])
@@ -198,26 +189,10 @@ def structure_of(
     raise ArgumentError(f"structured sketches are Neurons and Layers, got {sketch!r}")
 
 
-def at_least_one(kept: Kept) -> Kept:
+def at_least_one(units: DiagonalDraw) -> DiagonalDraw:
     """No layer can have no units: if a draw keeps none, the first stays, with scale 0."""
-    if kept.units.size:
-        return kept
-    return Kept(np.zeros(1, np.int64), np.zeros(1), kept.of)
+    return units if units.count else DiagonalDraw(units.dim, np.zeros(1, np.int64), np.zeros(1))
 
 
 def _joined(pieces: list[Indices]) -> Indices:
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-
-
-def parts_of(
-    names: Sequence[str],
-    slices: Mapping[str, Slice],
-    scales: Callable[[str], Tensor | None],
-    along: Callable[[str], int | None] = lambda name: None,
-) -> list[Part]:
-    """The parts of a cut, one after the other."""
-    parts, start = [], 0
-    for name in names:
-        parts.append(Part(name, slices[name], start, scales(name), along(name)))
-        start = parts[-1].stop
-    return parts

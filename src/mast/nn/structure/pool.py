@@ -8,16 +8,18 @@ hooks on them end with the step.
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from mast.nn.structure.cuts import Cut
 from mast.nn.structure.drawing import UnitDraw
-from mast.nn.structure.routes import Aim
 from mast.nn.structure.structures import Structure, UnitStructure, at_least_one
 from mast.nn.torch_private import make_parameter
+
+if TYPE_CHECKING:
+    from mast.nn.structure.transfer import UnitsOfDraw
 
 Home = tuple[str, dict[str, Any], str]  # a tensor's name, and the dictionary and key it is found by
 
@@ -40,9 +42,9 @@ class Pool:
         self._whole = _homes(whole, "_parameters", self._names)
         self._whole_buffers = _homes(whole, "_buffers", [name for name, _ in whole.named_buffers()])
         self._units = structure if isinstance(structure, UnitStructure) else None
-        self._route = None if self._units is None else self._units.route()
+        self._transfer = None if self._units is None else self._units.transfer()
         self._has_heads = self._units is not None and bool(self._units.heads)
-        self._routed = False  # whether the present small model came that way
+        self._transferred = False  # whether the present small model came that way
         self._views: list[Tensor] | None = None
         self._memory: dict[torch.dtype, Tensor] = {}
         self._draw: UnitDraw | None = None
@@ -62,21 +64,23 @@ class Pool:
 
     # ---- into the small model ----------------------------------------------------------------
 
-    def aim(self, draw: UnitDraw) -> Aim | None:
+    def units_of(self, draw: UnitDraw) -> UnitsOfDraw | None:
         """What the quick way has to know of a draw, where there is such a way."""
-        if self._units is None or self._route is None:
+        if self._units is None or self._transfer is None:
             return None
-        return Aim.at([at_least_one(draw[space.name]) for space in self._units.spaces])
+        from mast.nn.structure.transfer import UnitsOfDraw
 
-    def model(self, draw: UnitDraw, aim: Aim | None) -> nn.Module:
+        return UnitsOfDraw.of([at_least_one(draw[space.name]) for space in self._units.spaces])
+
+    def model(self, draw: UnitDraw, units: UnitsOfDraw | None) -> nn.Module:
         """The small model with the weights y = S x and the kept entries of the buffers."""
         self._draw, self._cut = draw, None
         if self._units is None:
             self._model = self.structure.blank(draw)
             self._homes = self._find_homes()
         x = [home[key] for _, home, key in self._whole]
-        views = self._route.gather(aim, x) if self._route is not None and aim is not None else None
-        self._routed = views is not None
+        views = self._transfer.gather(units, x) if self._transfer is not None and units is not None else None
+        self._transferred = views is not None
         if views is None:
             self.parameters = self._taken_one_by_one()
         else:
@@ -98,14 +102,14 @@ class Pool:
         x = {name: home[key] for name, home, key in self._whole}
         parameters, room = {}, None
         with torch.no_grad():
-            for part in self.cut.parts:
-                source = x[part.name]
+            for name, kept in self.cut.parameters.items():
+                source = x[name]
                 if room is None or room.dtype != source.dtype or room.device != source.device:
                     room = self._room(self.cut.count, source)
-                own = part.slice.take(source.detach(), part.of(room))
-                if part.scales is not None:
-                    own.mul_(part.scales.to(own))
-                parameters[part.name] = nn.Parameter(own, source.requires_grad)
+                small = self.cut.parameters.of(room, name)
+                kept.gather(source.detach(), small)
+                kept.scale(small)
+                parameters[name] = nn.Parameter(small, source.requires_grad)
         return parameters
 
     def _room(self, count: int, like: Tensor) -> Tensor:
@@ -119,54 +123,54 @@ class Pool:
 
     def add(self, factor: float) -> None:
         """x[kept] += factor * S'g, where there are gradients g."""
-        if self._routed:
-            assert self._route is not None
+        if self._transferred:
+            assert self._transfer is not None
             x = [home[key] for _, home, key in self._whole]
-            if self._route.scatter(x, [p.grad for p in self.parameters.values()], factor):
+            if self._transfer.scatter(x, [p.grad for p in self.parameters.values()], factor):
                 return
         self.scale_gradients()
         found = self.x()
         with torch.no_grad():
-            for part in self.cut.parts:
-                g = self.parameters[part.name].grad
+            for name, kept in self.cut.parameters.items():
+                g = self.parameters[name].grad
                 if g is not None:
-                    part.slice.add(found[part.name], g, factor)
+                    kept.add(found[name], g, factor)
 
     def scale_gradients(self) -> None:
         """The gradients become S'g."""
-        for part in self.cut.parts:
-            g = self.parameters[part.name].grad
-            if g is not None and part.scales is not None:
-                g.mul_(part.scales.to(g))
+        for name, kept in self.cut.parameters.items():
+            g = self.parameters[name].grad
+            if g is not None:
+                kept.scale(g)
 
     def back_to_x(self) -> None:
         """The parameters hold the kept weights of x instead of S x."""
         x = self.x()
-        for part in self.cut.parts:
-            if part.scales is not None:
-                part.slice.take(x[part.name], self.parameters[part.name].data)
+        for name, kept in self.cut.parameters.items():
+            if not kept.unscaled:
+                kept.gather(x[name], self.parameters[name].data)
 
     # ---- buffers -----------------------------------------------------------------------------
 
     def _fill_buffers(self) -> None:
         buffers = {name: home[key] for name, home, key in self._whole_buffers}
-        slices = {part.name: part.slice for part in self.cut.buffers}
         with torch.no_grad():
             for name, b in self._model.named_buffers():
-                b.data = slices[name].take(buffers[name]) if name in slices else buffers[name].clone()
+                kept = self.cut.buffers.get(name)
+                b.data = buffers[name].clone() if kept is None else kept.gather(buffers[name])
 
     def return_buffers(self) -> None:
         """What the small model has made of its buffers goes back to where they came from."""
         if not self._whole_buffers:
             return
         buffers = {name: home[key] for name, home, key in self._whole_buffers}
-        slices = {part.name: part.slice for part in self.cut.buffers}
         with torch.no_grad():
             for name, b in self._model.named_buffers():
-                if name in slices:
-                    slices[name].put(buffers[name], b)
-                else:
+                kept = self.cut.buffers.get(name)
+                if kept is None:
                     buffers[name].copy_(b)
+                else:
+                    kept.place(buffers[name], b)
 
     def _find_homes(self) -> list[Home]:
         """Where the small model keeps its parameters, and the first name of each."""

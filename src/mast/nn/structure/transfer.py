@@ -9,44 +9,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mast.arrays import Array, Indices
-from mast.nn.structure.drawing import Kept
+from mast.arrays import Indices
 from mast.nn.structure.spaces import Role, Space
+from mast.sketches import DiagonalDraw
+from mast.sketches.kept_kernels import KeptUnits, Layout, Lists, gather_units, scatter_units
 
 _ALL = -1  # in the place of a space: no draw cuts here
 _ALIGNED = 16  # each tensor starts at a multiple of this many entries, like one that torch has made
 _TYPES = (torch.float32, torch.float64)
 
 
-@dataclass(frozen=True, slots=True)
-class Aim:
-    """What a draw keeps, space after space."""
+class UnitsOfDraw(NamedTuple):
+    """What a draw keeps, space after space, as the kernels take it."""
 
-    units: Indices
-    scales: Array
-    bounds: Indices  # where each space starts in them
-    sizes: tuple[int, ...]
+    kept: KeptUnits
+    sizes: tuple[int, ...]  # how many units of each space
 
     @classmethod
-    def at(cls, kept: Sequence[Kept]) -> Aim:
+    def of(cls, draws: Sequence[DiagonalDraw]) -> UnitsOfDraw:
         """The kept units of each space, one after the other."""
-        sizes = tuple(k.units.size for k in kept)
+        sizes = tuple(draw.count for draw in draws)
         bounds = np.cumsum([0, *sizes], dtype=np.int64)
-        return cls(
-            np.concatenate([k.units for k in kept]), np.concatenate([k.scales for k in kept]), bounds, sizes
-        )
+        indices, scales = [draw.indices for draw in draws], [draw.scales for draw in draws]
+        return cls(KeptUnits(np.concatenate(indices), np.concatenate(scales), bounds), sizes)
 
 
-class Route:
-    """Rows and columns, of some tensors, that belong to units."""
+class Transfer:
+    """Moves the kept rows and columns of all tensors in one compiled call each way."""
 
     def __init__(self, shapes: Sequence[tuple[str, Sequence[int]]], spaces: Sequence[Space]) -> None:
         self._lists: dict[tuple[tuple[int, ...], ...], int] = {}
@@ -65,28 +60,27 @@ class Route:
             parts.append((first, self._list(columns or [(_ALL, 1, 0, 0)]), width, inner))
             self._full.append((full, bool(rows), bool(columns)))
         pieces = [(number, *piece) for own, number in self._lists.items() for piece in own]
-        self._pieces = np.array(pieces, dtype=np.int64).reshape(-1, 5)
-        self._parts = np.array(parts, dtype=np.int64).reshape(-1, 4)
+        self._layout = Layout(
+            np.array(parts, dtype=np.int64).reshape(-1, 4), np.array(pieces, dtype=np.int64).reshape(-1, 5)
+        )
         self._shapes = [full for full, _, _ in self._full]
         length = sum(run * (1 if s == _ALL else spaces[s].units) for _, s, run, _, _ in pieces)
-        self._indices = np.zeros(length, dtype=np.int64)
-        self._factors: Array = np.ones(length)
-        self._ends = np.zeros(len(self._lists) + 1, dtype=np.int64)
+        ends = np.zeros(len(self._lists) + 1, dtype=np.int64)
+        self._kept_lists = Lists(np.zeros(length, dtype=np.int64), np.ones(length), ends)
         self._starts = np.zeros(len(parts), dtype=np.int64)
         self._sizes: tuple[int, ...] | None = None
         self._views: list[Tensor] = []
         self._memory = torch.empty(0)
         self._room: Any = None  # the same memory, for the kernels
-        self._compiled: ModuleType | None = None
 
     @classmethod
-    def of(cls, shapes: Sequence[tuple[str, Sequence[int]]], spaces: Sequence[Space]) -> Route | None:
-        """The route of a model, if its units own rows and columns only."""
+    def of(cls, shapes: Sequence[tuple[str, Sequence[int]]], spaces: Sequence[Space]) -> Transfer | None:
+        """The transfer of a model, if its units own rows and columns only."""
         if not shapes or any(a.dim > 1 for space in spaces for a in space.axes):
             return None
         return cls(shapes, spaces)
 
-    def gather(self, aim: Aim, tensors: Sequence[Tensor]) -> list[Tensor] | None:
+    def gather(self, units: UnitsOfDraw, tensors: Sequence[Tensor]) -> list[Tensor] | None:
         """S x of the kept units, in memory that is used again at each call; None if the tensors do not suit.
 
         As long as shapes and types stay the same, it is the same list of tensors.
@@ -94,12 +88,11 @@ class Route:
         dtype = tensors[0].dtype
         if not _suit(tensors, dtype, self._shapes):
             return None
-        if aim.sizes != self._sizes or self._memory.dtype != dtype:
-            self._make_room(aim.sizes, dtype)
-        self._kernels().gather(
-            self._parts, self._pieces, aim.units, aim.scales, aim.bounds, self._indices, self._factors,
-            self._ends, _addresses(tensors), self._starts, self._room,
-        )  # fmt: skip
+        if units.sizes != self._sizes or self._memory.dtype != dtype:
+            self._make_room(units.sizes, dtype)
+        gather_units(
+            self._layout, units.kept, self._kept_lists, _addresses(tensors), self._starts, self._room
+        )
         return self._views
 
     def scatter(self, tensors: Sequence[Tensor], values: Sequence[Tensor | None], factor: float) -> bool:
@@ -107,10 +100,8 @@ class Route:
         dtype = self._memory.dtype
         if not (_suit(tensors, dtype, self._shapes) and _suit(values, dtype, [v.shape for v in self._views])):
             return False
-        self._kernels().scatter(
-            self._parts, self._indices, self._factors, self._ends,
-            _addresses(tensors), _addresses(values), self._factors.dtype.type(factor),
-        )  # fmt: skip
+        number = self._kept_lists.factors.dtype.type(factor)
+        scatter_units(self._layout, self._kept_lists, _addresses(tensors), _addresses(values), number)
         changed = [x for x, v in zip(tensors, values, strict=True) if v is not None]
         torch.autograd.graph.increment_version(changed)
         return True
@@ -121,11 +112,11 @@ class Route:
     def _make_room(self, units: tuple[int, ...], dtype: torch.dtype) -> None:
         """Tensors of the shapes of what is kept, side by side in one piece of memory."""
         sizes = [0] * len(self._lists)
-        for number, space, run, _, _ in self._pieces.tolist():
+        for number, space, run, _, _ in self._layout.pieces.tolist():
             sizes[number] += run * (1 if space == _ALL else units[space])
         shapes, starts, n = [], [], 0
         for (full, rows, columns), (first, second, _, _) in zip(
-            self._full, self._parts.tolist(), strict=True
+            self._full, self._layout.parts.tolist(), strict=True
         ):
             shape = (*(sizes[first],) * rows, *full[rows:])
             shape = (*shape[:1], sizes[second], *shape[2:]) if columns else shape
@@ -136,20 +127,13 @@ class Route:
         if self._memory.dtype != dtype or len(self._memory) < n:
             self._memory = torch.empty(n, dtype=dtype)
             self._room = self._memory.numpy()
-            self._factors = np.ones(self._indices.size, dtype=self._room.dtype)
+            factors = np.ones(self._kept_lists.indices.size, dtype=self._room.dtype)
+            self._kept_lists = self._kept_lists._replace(factors=factors)
         self._views = [
             self._memory[start : start + math.prod(shape)].view(shape)
             for start, shape in zip(starts, shapes, strict=True)
         ]
         self._sizes = units
-
-    def _kernels(self) -> Any:
-        """The compiled half, imported when first needed: Numba takes a while to load."""
-        if self._compiled is None:
-            from mast.nn.structure import kernels
-
-            self._compiled = kernels
-        return self._compiled
 
 
 def _suit(tensors: Sequence[Tensor | None], dtype: torch.dtype, shapes: Sequence[tuple[int, ...]]) -> bool:
