@@ -2,29 +2,34 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+OLDEST := .venv-oldest
+PIP    := python -m pip install --quiet --disable-pip-version-check --constraint
 FILES  := pyproject.toml constraints.txt
-PYTEST := $(BIN)/python -m pytest -n 2
+PYTEST := python -m pytest -n 2 --dist worksteal
 
 # Tests run in two processes and benchmarks compare single threads: more threads would only get in the way.
-test test-all faults bench: export OPENBLAS_NUM_THREADS = 1
-test test-all faults bench: export OMP_NUM_THREADS = 1
+test test-all test-oldest faults bench: export OPENBLAS_NUM_THREADS = 1
+test test-all test-oldest faults bench: export OMP_NUM_THREADS = 1
 
-.PHONY: demo test test-all faults check bench docs wheel release audit clean
+.PHONY: demo test test-all test-oldest faults check bench docs wheel release audit clean
 
 demo: $(VENV)/.demo
 	$(BIN)/mast reproduce accuracy --fast
 
 test: $(VENV)/.test
-	$(PYTEST) -m "not slow"
+	$(BIN)/$(PYTEST) -m "not slow"
 
 test-all: $(VENV)/.test
-	$(PYTEST)
+	$(BIN)/$(PYTEST)
+
+# The lowest versions that pyproject.toml promises, in an environment of their own.
+test-oldest: $(OLDEST)/.test
+	$(OLDEST)/bin/$(PYTEST) -m "not slow"
 
 # Kills, damage, full disks and strange files, a thousand of each; `make test` runs a small form.
 faults: export MAST_FAULTS = full
 faults: $(VENV)/.test
-	$(PYTEST) tests/faults tests/cluster
+	$(BIN)/$(PYTEST) tests/faults tests/cluster
 
 check: $(VENV)/.check
 	$(BIN)/ruff check .
@@ -53,28 +58,33 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: $(VENV)/bin/python $(FILES)
-	$(PIP) --editable ".[plots]"
+	$(BIN)/$(PIP) constraints.txt --editable ".[plots]"
 	touch $@
 
 $(VENV)/.test: $(VENV)/bin/python $(FILES)
-	$(PIP) --editable ".[test]"
+	$(BIN)/$(PIP) constraints.txt --editable ".[test]"
 	touch $@
 
 $(VENV)/.check: $(VENV)/bin/python $(FILES)
-	$(PIP) --editable ".[test,check]"
+	$(BIN)/$(PIP) constraints.txt --editable ".[test,check]"
 	touch $@ $(VENV)/.test
 
 $(VENV)/.bench: $(VENV)/bin/python $(FILES)
-	$(PIP) --editable ".[bench]"
+	$(BIN)/$(PIP) constraints.txt --editable ".[bench]"
 	touch $@ $(VENV)/.test
 
 $(VENV)/.docs: $(VENV)/bin/python $(FILES)
-	$(PIP) --editable ".[docs]"
+	$(BIN)/$(PIP) constraints.txt --editable ".[docs]"
 	touch $@
 
 $(VENV)/.release: $(VENV)/bin/python $(FILES)
-	$(PIP) --editable ".[release]"
+	$(BIN)/$(PIP) constraints.txt --editable ".[release]"
+	touch $@
+
+$(OLDEST)/.test: pyproject.toml oldest.txt
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/$(PIP) oldest.txt --editable ".[test]"
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(OLDEST) build dist site .mypy_cache .ruff_cache .pytest_cache

@@ -4,6 +4,8 @@ import importlib.util
 
 from documentation.blocks import PAGES, ROOT, only_sessions
 
+pytest_plugins = ["first_failure"]
+
 NEEDS = {
     "src/mast/nn/*": "torch",
     "src/mast/nn/lightning.py": "lightning",

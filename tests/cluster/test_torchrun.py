@@ -88,7 +88,7 @@ def checked(folder, rounds):
 
 
 def test_bits_bytes_and_trace(tmp_path):
-    with Torchrun("-m", "mast.cluster", settings(tmp_path, 40)) as run:
+    with Torchrun("-m", "mast.cluster", settings(tmp_path, 40), ranks=2) as run:
         code, printed = run.wait()
     assert code == 0, printed
     result = checked(tmp_path, 40)
@@ -143,10 +143,12 @@ def values_kept(rounds):
     return [[count for _, count in pairs] for pairs in values_by_round(rounds).values()]
 
 
-def kill_twice(folder, moments, rounds):
+def kill_twice(folder, moments, rounds, ranks=4):
     """One run, disturbed by SIGKILL of some rank as soon as the trace has so many rounds."""
     trace = folder / "out" / "trace.jsonl"
-    with Torchrun("-m", "mast.cluster", settings(folder, rounds), restarts=len(moments) + 1) as run:
+    with Torchrun(
+        "-m", "mast.cluster", settings(folder, rounds), ranks=ranks, restarts=len(moments) + 1
+    ) as run:
         for rank, moment in moments:
             until(lambda moment=moment: rows_of(trace) >= moment or run.process.poll() is not None)
             assert run.process.poll() is None, run.wait()
@@ -158,7 +160,7 @@ def kill_twice(folder, moments, rounds):
 
 def test_two_kills_and_the_same_bits(tmp_path):
     """A node's rank dies in the middle, then the server's own."""
-    kill_twice(tmp_path, [(2, 17), (0, 160)], rounds=400)
+    kill_twice(tmp_path, [(2, 17), (0, 160)], rounds=400, ranks=3)
 
 
 @pytest.mark.slow
