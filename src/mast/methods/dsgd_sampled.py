@@ -1,13 +1,15 @@
-"""DSGD (Algorithm 1, II): a sketch and a minibatch of terms a step. Theorems 4, 12 and 13."""
+"""DSGD (Algorithm 1, II): a sketch and a minibatch of terms per step. Theorems 4, 12 and 13."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mast import randomness, theory
 from mast.arrays import Array, Indices
@@ -15,10 +17,13 @@ from mast.checks import choice, whole
 from mast.errors import ArgumentError, MastError
 from mast.methods.base import SingleMethod, State, spread
 from mast.methods.constants import constants_of, gap_of, regime_of
-from mast.methods.sampled_loop import SampledLoop
 from mast.objectives import LinearModel
+from mast.objectives.losses import HalfSquare, LogLoss
+from mast.objectives.penalties import Ridge, Saturating
+from mast.problem import Problem
 from mast.randomness import Purpose
 from mast.sketches import Draw
+from mast.sketches.laws import Kind, UnitArrays
 
 
 @dataclass
@@ -37,9 +42,7 @@ class DSGDSampled(SingleMethod):
         choice("sketches", self.sketches, ("one", "all"))
         f = self.problem.objective
         self.batch_size = whole("batch_size", self.batch_size, 1, f.terms)
-        self.loop = None
-        if isinstance(f, LinearModel):
-            self.loop = SampledLoop.of(self.problem, f, self.batch_size, self.sketches == "all")
+        self.loop = CompiledLoop.of(self.problem, self.batch_size, self.sketches == "all")
         if self.sketches == "all" and self.loop is None:
             _ = self.support  # refuse here, not at the first step
 
@@ -96,3 +99,74 @@ class DSGDSampled(SingleMethod):
             terms_gap=terms_gap,
         )
         return gap.mark(theory.dsgd_inexact(regime_of(self.problem, regime), **sampling._asdict(), **numbers))
+
+
+# ---- the compiled loop, for linear models and sketches that have `units` ---------------------------
+
+
+class Terms(NamedTuple):
+    """A linear model as arrays; row i has the numbers data[indptr[i] : indptr[i + 1]]."""
+
+    indptr: NDArray[Any]
+    indices: NDArray[Any]
+    data: Array
+    labels: Array
+    rates: Array  # the weight of each term
+    loss: int  # by its number in the kernels
+    l2: float
+    weight: float  # of the penalty that is not convex
+    shift: Array
+    base: Array  # A v
+
+
+class Steps(NamedTuple):
+    """Which steps to take."""
+
+    seed: NDArray[np.uint32]  # two words
+    first: int
+    sizes: Array
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class CompiledLoop:
+    """Steps of `dsgd_sampled` by the kernels, with what they need made ready once."""
+
+    terms: Terms
+    units: UnitArrays
+    batch_size: int
+    kernel: str
+
+    @staticmethod
+    def of(problem: Problem, batch_size: int, averaged: bool) -> CompiledLoop | None:
+        """The loop for this problem; None where only the slow steps can run."""
+        f, units = problem.objective, problem.sketch.units(problem.dim)
+        if not isinstance(f, LinearModel) or units is None or type(f.loss) not in _LOSSES:
+            return None
+        if not isinstance(f.penalty, Ridge | Saturating) or (averaged and not _one_of(units)):
+            return None
+        l2, weight = (f.penalty.l2, 0.0) if isinstance(f.penalty, Ridge) else (0.0, f.penalty.weight)
+        rows = (f.indptr, f.indices, f.data, f.labels, f.rates)
+        base = f.design.times(problem.shift)
+        terms = Terms(*rows, _LOSSES[type(f.loss)], l2, weight, problem.shift, base)
+        masked = units.kind is Kind.MASK and np.array_equal(units.unit_of, np.arange(f.dim))
+        kernel = "averaged_steps" if averaged else "masked_steps" if masked else "sampled_steps"
+        loop = CompiledLoop(terms, units._replace(kind=int(units.kind)), batch_size, kernel)  # type: ignore[arg-type]
+        loop.run(np.zeros(f.dim), 0, 0, np.empty(0))  # compile now, so that no clock sees it
+        return loop
+
+    def run(self, x: Array, seed: int, t: int, step_sizes: Array) -> None:
+        """Steps t, t+1, ..., in place."""
+        kernels = importlib.import_module("mast.methods.kernels")  # Numba takes a while to load
+        words = np.array([seed & 0xFFFFFFFF, seed >> 32], dtype=np.uint32)
+        steps = Steps(words, t, step_sizes, self.batch_size)
+        # as plain tuples: Numba's cache on disk would look for the classes where they were once defined
+        getattr(kernels, self.kernel)(tuple(self.terms), tuple(self.units), tuple(steps), x)
+
+
+_LOSSES = {LogLoss: 0, HalfSquare: 1}
+
+
+def _one_of(units: UnitArrays) -> bool:
+    """Whether exactly one unit survives, so that all sketches can be averaged in one go."""
+    return units.kind in (Kind.ALL, Kind.BLOCK) or (units.kind is Kind.SUBSET and units.k == 1)

@@ -1,4 +1,8 @@
-"""The steps of `dsgd_sampled`, compiled: a few dozen nanoseconds each, proportional to what is kept."""
+"""The steps of `dsgd_sampled`, compiled: a few dozen nanoseconds each, proportional to what is kept.
+
+The loops take the fields of `Terms` and `Steps` of `mast.methods.dsgd_sampled` and of `UnitArrays` of
+`mast.sketches.laws`, and change x in place.
+"""
 
 from __future__ import annotations
 
@@ -60,36 +64,16 @@ def sides(n: Any) -> Any:
 
 
 @njit(cache=True)
-def sampled_steps(
-    indptr: Any,
-    indices: Any,
-    data: Any,
-    labels: Any,
-    rates: Any,
-    loss: int,
-    l2: float,
-    weight: float,
-    shift: Any,
-    base: Any,
-    kind: int,
-    k: int,
-    unit_of: Any,
-    members: Any,
-    start: Any,
-    scales: Any,
-    thresholds: Any,
-    seed: Any,
-    t0: int,
-    step_sizes: Any,
-    batch_size: int,
-    x: Any,
-) -> None:
-    """One sketch and a minibatch of rows a step."""
-    n, units = labels.size, scales.size
+def sampled_steps(terms: Any, units: Any, steps: Any, x: Any) -> None:
+    """One sketch and a minibatch of rows per step."""
+    indptr, indices, data, labels, rates, loss, l2, weight, shift, base = terms
+    kind, k, unit_of, members, start, scales, thresholds = units
+    seed, t0, step_sizes, batch_size = steps
+    n = labels.size
     a, b = sides(n)
-    order = np.arange(units)
-    kept = np.empty(units, dtype=np.int64)
-    c = np.zeros(units)  # the diagonal of S, by unit; zero again after each step
+    order = np.arange(scales.size)
+    kept = np.empty(scales.size, dtype=np.int64)
+    c = np.zeros(scales.size)  # the diagonal of S, by unit; zero again after each step
     rows = np.empty(batch_size, dtype=np.int64)
     factors = np.empty(batch_size)
     for s in range(step_sizes.size):
@@ -127,26 +111,11 @@ def sampled_steps(
 
 
 @njit(cache=True)
-def masked_steps(
-    indptr: Any,
-    indices: Any,
-    data: Any,
-    labels: Any,
-    rates: Any,
-    loss: int,
-    l2: float,
-    weight: float,
-    shift: Any,
-    base: Any,
-    scales: Any,
-    thresholds: Any,
-    seed: Any,
-    t0: int,
-    step_sizes: Any,
-    batch_size: int,
-    x: Any,
-) -> None:
+def masked_steps(terms: Any, units: Any, steps: Any, x: Any) -> None:
     """The same where every coordinate has a mask of its own: loops over whole vectors are fastest."""
+    indptr, indices, data, labels, rates, loss, l2, weight, shift, base = terms
+    _, _, _, _, _, scales, thresholds = units
+    seed, t0, step_sizes, batch_size = steps
     n, d = labels.size, x.size
     a, b = sides(n)
     rows = np.empty(batch_size, dtype=np.int64)
@@ -186,35 +155,19 @@ def masked_steps(
 
 
 @njit(cache=True)
-def averaged_steps(
-    indptr: Any,
-    indices: Any,
-    data: Any,
-    labels: Any,
-    rates: Any,
-    loss: int,
-    l2: float,
-    weight: float,
-    shift: Any,
-    base: Any,
-    unit_of: Any,
-    units: int,
-    K: float,
-    seed: Any,
-    t0: int,
-    step_sizes: Any,
-    batch_size: int,
-    x: Any,
-) -> None:
-    """A minibatch of rows a step, averaged over the K sketches that keep one unit each, times K.
+def averaged_steps(terms: Any, units: Any, steps: Any, x: Any) -> None:
+    """A minibatch of rows per step, averaged over the K sketches that keep one unit each, times K.
 
     Row i sees a margin of its own for each unit it has a non-zero in; the factor K of S cancels
     against the probability 1/K.
     """
+    indptr, indices, data, labels, rates, loss, l2, weight, shift, base = terms
+    _, _, unit_of, _, _, scales, _ = units
+    seed, t0, step_sizes, batch_size = steps
     n = labels.size
     a, b = sides(n)
     rows = np.empty(batch_size, dtype=np.int64)
-    margins = np.zeros(units)
+    margins, K = np.zeros(scales.size), scales[0]
     longest = 0
     for i in range(n):
         longest = max(longest, indptr[i + 1] - indptr[i])
