@@ -1,0 +1,5 @@
+"""``python -m mast.cli`` is the `mast` command."""
+
+from mast.cli import main
+
+main()

@@ -1,0 +1,70 @@
+"""`mast data`: the sets known by name, and where they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mast.cli import DataDir, app, help_if_alone, print_json
+
+data_app = typer.Typer(help="Data sets: what is known by name, and where it is.")
+app.add_typer(data_app, name="data", invoke_without_command=True)
+
+
+@data_app.callback()
+def data_command(context: typer.Context) -> None:
+    """Show the help where no command follows."""
+    help_if_alone(context)
+
+
+@data_app.command("list")
+def data_list(
+    data_dir: DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON list instead of a table.")] = False,
+) -> None:
+    """List the data sets known by name, and where each is now."""
+    from mast import data
+
+    where = data.available(data_dir)
+    if as_json:
+        keys = ("name", "rows", "features", "address", "sha256")
+        print_json(
+            [
+                {key: getattr(known, key) for key in keys} | {"where": where[name]}
+                for name, known in data.SETS.items()
+            ]
+        )
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold")
+    table.add_column("name")
+    table.add_column("rows", justify="right")
+    table.add_column("features", justify="right")
+    table.add_column("where")
+    for known in data.SETS.values():
+        place = where[known.name]
+        table.add_row(
+            known.name,
+            f"{known.rows:,}",
+            f"{known.features:,}",
+            place,
+            style="dim" if place == "absent" else None,
+        )
+    Console().print(table)
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str, typer.Argument(help="A name that `mast data list` shows.")],
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="The folder to put it into, instead of the cache.")
+    ] = None,
+) -> None:
+    """Bring a data set to this machine, verify it, and print the path of its file."""
+    from mast import data
+
+    print(data.fetch(name, data_dir))

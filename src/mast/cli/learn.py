@@ -1,0 +1,199 @@
+"""`mast train`, `mast predict` and `mast evaluate`: linear models from files, and what is said of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mast.cli import DataDir, app, print_json, working
+
+
+@app.command()
+def train(
+    file: Annotated[str, typer.Argument(help="A CSV file, a LIBSVM file, or the name of a data set.")],
+    target: Annotated[str | None, typer.Option(help="The column to predict, in a CSV file.")] = None,
+    sketch: Annotated[
+        str,
+        typer.Option(
+            help="permk:4, bernoulli:0.7, randk:10%, or groups:FILE with one group of columns per line."
+        ),
+    ] = "permk:4",
+    out: Annotated[Path, typer.Option(help="The folder for the model.")] = Path("model"),
+    task: Annotated[str, typer.Option(help="classify or regress; auto looks at the target.")] = "auto",
+    kappa: Annotated[float, typer.Option(help="The condition number; larger penalises less.")] = 100.0,
+    alpha: Annotated[float | None, typer.Option(help="The l2 penalty, instead of --kappa.")] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="A column to leave out; may be repeated.")] = None,
+    intercept: Annotated[bool, typer.Option(help="Whether there is an intercept.")] = True,
+    seed: Annotated[int, typer.Option(help="Decides everything random.")] = 0,
+    data_dir: DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a summary.")] = False,
+) -> None:
+    """Train a linear model that keeps working when weights are pruned or features are missing.
+
+    Numbers of a CSV file are standardised and its texts become categories; the features of one category
+    live or die together. Missing values are allowed, but not in the target.
+
+    For example:
+
+    \b
+      mast train a1a --out model
+      mast train a1a --sketch bernoulli:0.5 --kappa 1000 --out model
+      mast evaluate model a1a
+      mast predict model a1a
+    """  # noqa: D301
+    from mast.learn.commands import train
+
+    with working(f"training on {file}"):
+        result = train(
+            file,
+            out,
+            target=target,
+            sketch=sketch,
+            task=task,
+            kappa=kappa,
+            alpha=alpha,
+            drop=drop,
+            seed=seed,
+            intercept=intercept,
+            data_dir=data_dir,
+        )
+    if as_json:
+        print_json(result)
+    else:
+        show_training(result)
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="The folder that `mast train` wrote.")],
+    file: Annotated[str, typer.Argument(help="A file of the kind the model was trained on.")],
+    proba: Annotated[bool, typer.Option("--proba", help="Also the probability of each class.")] = False,
+    out: Annotated[Path | None, typer.Option(help="A CSV file to write to, instead of printing.")] = None,
+    data_dir: DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of lines.")] = False,
+) -> None:
+    """Predict, one line for each row of a file.
+
+    For example:
+
+    \b
+      mast train a1a --out model
+      mast predict model a1a --proba
+    """  # noqa: D301
+    from mast.learn.commands import predict
+
+    with working(f"predicting {file}"):
+        names, rows = predict(model, file, proba=proba, data_dir=data_dir)
+    if as_json:
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    import csv
+    import io
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if proba or out is not None:
+        writer.writerow(names)
+    writer.writerows(rows)
+    if out is None:
+        print(text.getvalue(), end="")
+    else:
+        from mast import files
+
+        files.write(out, text.getvalue().encode())
+        print(f"predictions: {out}")
+
+
+@app.command()
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="The folder that `mast train` wrote.")],
+    file: Annotated[str, typer.Argument(help="A file with the target's column, or a LIBSVM file.")],
+    draws: Annotated[int, typer.Option(help="Sparsified models per density.")] = 100,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="The picture to write; by default evaluation.png in the model's folder."),
+    ] = None,
+    no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no picture.")] = False,
+    data_dir: DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """Score a model and its sparsified versions on a file, beside a plain model; write a picture of it.
+
+    For example:
+
+    \b
+      mast train a1a --out model
+      mast evaluate model a1a --draws 20
+    """  # noqa: D301
+    from mast.learn.commands import evaluate
+
+    picture = plot or (model if model.is_dir() else model.parent) / "evaluation.png"
+    with working(f"evaluating on {file}"):
+        result = evaluate(
+            model,
+            file,
+            draws=draws,
+            plot=None if no_plot else picture,
+            insist=plot is not None,
+            data_dir=data_dir,
+        )
+    if as_json:
+        print_json(result)
+        return
+    for remark in result["remarks"]:
+        print("mast:", remark, file=sys.stderr)
+    print(f"{result['rows']:,} rows; {result['sketch']}")
+    show_scores(result, f"of {draws} sparsified models")
+    if "plot" in result:
+        print(f"plot: {result['plot']}")
+
+
+def show_training(result: dict[str, Any]) -> None:
+    """What was trained, on what, how well it does, and where it is."""
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    features = "" if result["features"] == result["columns"] else f" as {result['features']:,} features"
+    console.print(
+        f"[bold]{result['task']}[/] of {result['rows']:,} rows, {result['columns']:,} columns{features}",
+    )
+    if result["classes"]:
+        shown = list(result["classes"].items())
+        parts = ", ".join(f"{label} ({count:,})" for label, count in shown[:8])
+        console.print(f"  classes     {parts}{', ...' if len(shown) > 8 else ''}", markup=False)
+    for name, why in list(result["dropped"].items())[:8]:
+        console.print(f"  left out    {name}, which is {why}", markup=False)
+    if len(result["dropped"]) > 8:
+        console.print(f"  left out    and {len(result['dropped']) - 8} more columns")
+    console.print(f"  sketch      {result['sketch']}", markup=False)
+    steps = f"{result['iterations']} iterations" + ("" if result["converged"] else ", not converged")
+    console.print(f"  method      {result['method']}, {steps}, alpha {result['alpha']:.4g}")
+    if result["guarantee"]:
+        console.print(f"  theory      {result['guarantee']}", markup=False)
+    show_scores(result["training"], "on the training rows")
+    console.print(f"model: {result['model']}", markup=False)
+
+
+def show_scores(scores: dict[str, Any], where: str) -> None:
+    """A table of scores: rows are what is kept, columns the two models."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", title=f"{scores['score']} {where}", title_justify="left")
+    table.add_column("kept")
+    for name in ("MAST: mean", "worst", "plain: mean", "worst"):
+        table.add_column(name, justify="right")
+    if "1" not in scores["densities"]:
+        table.add_row("everything", *_cells({k: {"mean": v, "worst": v} for k, v in scores["whole"].items()}))
+    for density, both in scores["densities"].items():
+        label = "everything" if density == "1" else f"{100 * float(density):.3g} % of the features"
+        table.add_row(label, *_cells(both))
+    table.add_row("as the sketch keeps", *_cells(scores["sketched"]))
+    Console(highlight=False).print(table)
+
+
+def _cells(both: dict[str, dict[str, float]]) -> list[str]:
+    return [f"{both[name][part]:.4f}" for name in ("mast", "plain") for part in ("mean", "worst")]

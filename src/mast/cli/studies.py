@@ -1,0 +1,92 @@
+"""`mast reproduce`, `mast advise` and `mast bench`: experiments, theory before training, and speed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mast.cli import DataDir, app, print_json
+from mast.errors import ArgumentError
+
+
+@app.command()
+def reproduce(
+    experiment: Annotated[
+        str,
+        typer.Argument(
+            help="accuracy, trajectory, rand1, shift; convex is all of them and more. neural, "
+            "dropout, density: networks. all: everything."
+        ),
+    ] = "convex",
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Small data, few seeds, short runs: a minute or two.")
+    ] = False,
+    full: Annotated[bool, typer.Option("--full", help="More seeds, rows or steps than by default.")] = False,
+    dataset: Annotated[
+        str | None, typer.Option(help="A data set by name, or a LIBSVM file, instead of the paper's.")
+    ] = None,
+    data_dir: DataDir = None,
+    out: Annotated[Path, typer.Option(help="The folder for the report and all numbers.")] = Path(
+        "runs/paper"
+    ),
+    jobs: Annotated[int | None, typer.Option(help="Processes at once; by default one per core.")] = None,
+) -> None:
+    """Repeat the paper's experiments and decide its claims; the last line names the report."""
+    if fast and full:
+        raise typer.BadParameter("give --fast or --full, not both")
+    from mast.experiments.reproduce import reproduce
+
+    effort = "fast" if fast else "full" if full else "normal"
+    report = reproduce(experiment, out, effort, dataset, data_dir, jobs)
+    print(f"report: {report}")
+
+
+@app.command()
+def advise(
+    file: Annotated[str, typer.Argument(help="A LIBSVM file, or the name of a data set.")],
+    sketch: Annotated[str, typer.Option(help="Such as bernoulli:0.7, randk:10%, permk:4.")] = "permk:4",
+    kappa: Annotated[
+        float | None, typer.Option(help="The condition number; 100 if no --l2 is given.")
+    ] = None,
+    l2: Annotated[float | None, typer.Option(help="The l2 regularisation, instead of --kappa.")] = None,
+    delta: Annotated[float, typer.Option(help="The accuracy to plan for, as a share of the start's.")] = 0.01,
+    data_dir: DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """Say which step sizes a sketch allows on a data set, and what it costs, before training."""
+    from mast import advice, data, objectives, sketches
+
+    parsed = sketches.parse(sketch)
+    A, b = data.load(file, data_dir=data_dir)
+    f = objectives.Logistic(A, b, l2=l2, kappa=100.0 if kappa is None and l2 is None else kappa)
+    result = advice.advise(f, parsed, delta=delta)
+    if as_json:
+        print_json(result.as_dict())
+    else:
+        from mast.advice_table import show
+
+        show(result)
+
+
+@app.command()
+def bench(
+    only: Annotated[str, typer.Argument(help="Run only the benchmark files with this in their name.")] = "",
+    folder: Annotated[Path, typer.Option(help="The folder with the benchmark files.")] = Path("benchmarks"),
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+    markdown: Annotated[
+        Path | None, typer.Option(help="A file to write the table to as well, such as docs/benchmarks.md.")
+    ] = None,
+) -> None:
+    """Measure speed beside peers, in one run, as ratios; from a checkout of the source."""
+    if not (folder / "_bench.py").is_file():
+        raise ArgumentError(
+            f"no benchmarks in the folder {str(folder)!r}: they are part of the source repository, not of "
+            "the installed package; run this from a checkout, or pass --folder"
+        )
+    import importlib
+
+    sys.path.insert(0, str(folder.resolve()))
+    importlib.import_module("_bench").run(folder, only, as_json, markdown)
