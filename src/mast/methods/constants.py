@@ -20,6 +20,7 @@ BOUND = "the gap is not known: Theorem 1's upper bound of it is used"
 LOWER = "f^inf is replaced by a lower bound of f, so the gap is an upper bound"
 SKIPPED = "the gap was not computed, so there is a step size but no bound"
 ABSENT = "the gap could not be bounded, so there is a step size but no bound"
+ESTIMATED = "the sketch's constants are estimated from draws, L_max is the largest that was seen"
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,12 @@ class Gap:
 
     value: float | None
     source: str
+    estimated: bool = False  # whether the constants of a sketch are
 
     def mark(self, guarantee: Guarantee) -> Guarantee:
-        """The guarantee with a word on where its gap comes from."""
-        if self.source == EXACT:
-            return guarantee
-        return replace(guarantee, assumptions=(*guarantee.assumptions, self.source))
+        """The guarantee with a word on where its gap, and estimated constants, come from."""
+        notes = [self.source] * (self.source != EXACT) + [ESTIMATED] * self.estimated
+        return replace(guarantee, assumptions=(*guarantee.assumptions, *notes))
 
 
 def constants_of(problem: Problem, gap: Gap) -> dict[str, Any]:
@@ -66,6 +67,12 @@ def gap_of(problem: AbstractProblem, effort: str = "exact", sharp: bool = False)
     With `sharp` (DSGD with exact sketched gradients only), E f_S^inf takes the place of f^inf where
     it can be had: it is f_D^inf itself if f_D splits into blocks.
     """
+    gap = _gap(problem, effort, sharp)
+    parts = [p for p in problem.problems if p.sketch.unbiased]
+    return replace(gap, estimated=any(p.sketch.constants(p.dim).estimated for p in parts))
+
+
+def _gap(problem: AbstractProblem, effort: str, sharp: bool) -> Gap:
     if effort == "none":
         return Gap(None, SKIPPED)
     if sharp and isinstance(problem, Problem) and problem.objective.convex:

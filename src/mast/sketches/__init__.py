@@ -7,15 +7,17 @@ from mast.sketches.excepting import Except
 from mast.sketches.gaussian import Gaussian
 from mast.sketches.grouped import Grouped
 from mast.sketches.identity import Identity
+from mast.sketches.laws import Law
 from mast.sketches.matrices import Matrices
 from mast.sketches.mixture import Mixture
-from mast.sketches.moments import SUPPORT_LIMIT
+from mast.sketches.moments import ESTIMATE_DRAWS, SUPPORT_LIMIT
 from mast.sketches.parsing import parse
 from mast.sketches.perm_k import PermK
 from mast.sketches.rand_k import RandK
 from mast.sketches.sampled import Sampled
 
 __all__ = [
+    "ESTIMATE_DRAWS",
     "SUPPORT_LIMIT",
     "Bernoulli",
     "Constants",
@@ -25,6 +27,7 @@ __all__ = [
     "Gaussian",
     "Grouped",
     "Identity",
+    "Law",
     "Matrices",
     "MatrixDraw",
     "Mixture",
