@@ -98,7 +98,7 @@ def run(blocks: list[Block], page: Path) -> None:
 def _run_python(block: Block, namespace: dict[str, Any], page: Path) -> str:
     printed = io.StringIO()
     # Lines count as in the page, so that a traceback points into it.
-    code = compile("\n" * block.line + block.text, str(page), "exec")
+    code = compile("\n" * block.line + block.text, str(page), "exec", dont_inherit=True)
     with redirect_stdout(printed):
         exec(code, namespace)
     return printed.getvalue()
