@@ -9,7 +9,7 @@ pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 
 from federated.engines import expected, federation, rounds_done, wait_for_round
 from mast import files
-from mast.federated.accounts import Accounts
+from mast.federated.report import Accounts
 
 TWO = {"nodes": 2, "capacities": "bernoulli:0.5 permk:4"}
 STEP = 0.05
@@ -18,7 +18,7 @@ WORDS = f'capacities="{TWO["capacities"]}" step-size={STEP} draws=0 gathering=30
 
 
 def accounts(checkpoint) -> Accounts:
-    return Accounts.from_json(files.load(checkpoint)[0]["extra"]["accounts"])
+    return Accounts.from_json(files.load(checkpoint)[0]["numbers"]["extra"]["accounts"])
 
 
 def test_a_supernode_killed_in_a_round(tmp_path):

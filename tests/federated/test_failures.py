@@ -11,8 +11,8 @@ import mast
 from federated.samples import NODES, RUN, maker, problems, server
 from mast.errors import ArgumentError, DataError
 from mast.federated import LocalGrid, MastStrategy, client
-from mast.federated.carrying import send
 from mast.federated.clients import partition_of
+from mast.federated.delivery import send
 from mast.federated.records import unpack
 from mast.locks import InUseError
 from mast.methods.distributed import ProblemWorker
@@ -109,9 +109,9 @@ def test_a_round_waits_no_longer_than_its_timeout():
 def test_times_are_finite(timeout):
     nodes = problems()
     grid = LocalGrid(client(maker(nodes)), NODES)
-    with pytest.raises(ArgumentError, match="finite number of seconds"):
+    with pytest.raises(ArgumentError, match=r"must be a positive number|is missing"):
         MastStrategy(server(nodes)).start(grid, num_rounds=1, timeout=timeout)
-    with pytest.raises(ArgumentError, match="finite number of seconds"):
+    with pytest.raises(ArgumentError, match=r"must be a positive number|is missing"):
         MastStrategy(server(nodes), gathering=timeout)
 
 

@@ -113,8 +113,8 @@ def score(model):
 
 def test_statistics_of_batchnorm_are_taken_anew_for_each_submodel():
     strategy, _, _ = run(epochs_of_adam, evaluate=score, calibrate=[INPUTS])
-    assert all(row["mean"] > 0.1 for rows in strategy.scores.of.values() for row in rows)
-    assert [rows[0]["units"] for rows in strategy.scores.of.values()] == [8, 16, 16, 16]
+    assert all(row["mean"] > 0.1 for rows in strategy.scores.values() for row in rows)
+    assert [rows[0]["units"] for rows in strategy.scores.values()] == [8, 16, 16, 16]
 
 
 def test_stale_statistics_are_said(monkeypatch):

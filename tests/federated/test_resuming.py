@@ -74,7 +74,8 @@ def test_another_runs_checkpoint_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match="`answering` is unknown"):
         MastStrategy(server(nodes), answering=0.5, checkpoint=path)
     description, arrays = files.load(path)
-    files.save(path, description | {"extra": {"answering": "unknown"}}, arrays)
+    description["numbers"]["extra"] = {"answering": "unknown"}
+    files.save(path, description, arrays)
     with pytest.raises(CheckpointError, match="accounts"):
         MastStrategy(server(nodes), checkpoint=path)
     path.write_bytes(path.read_bytes()[:-9])
@@ -96,7 +97,8 @@ def test_a_server_killed_at_any_moment_ends_with_the_same_bits(tmp_path):
         "print('ready', flush=True)\n"
         "strategy.start(LocalGrid(client(maker(nodes)), NODES), num_rounds=200)\n"
     )
-    environment = os.environ | {"PYTHONPATH": str(tests)}
+    paths = os.pathsep.join([str(tests), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": paths}
     for delay in (0.02, 0.11, 0.23):
         process = subprocess.Popen(
             [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

@@ -147,11 +147,11 @@ def test_clients_score_their_submodels():
     app = client(lambda context: Client(made[context.node_config["partition-id"]], evaluate))
     result = strategy.start(LocalGrid(app, len(made)), num_rounds=1)
     assert not any(modes)
-    scores = {node: [row["units"] for row in rows] for node, rows in strategy.scores.of.items()}
+    scores = {node: [row["units"] for row in rows] for node, rows in strategy.scores.items()}
     assert [len(rows) for rows in scores.values()] == [6] * 4
     assert scores[1] == scores[2] == scores[3] == [16.0] * 6
     assert scores[0] == [4.0] * 6
-    assert len({row["first"] for row in strategy.scores.of[0]}) > 1  # draws that differ
+    assert len({row["first"] for row in strategy.scores[0]}) > 1  # draws that differ
     assert result.evaluate_metrics_clientapp[1]["units"] == np.mean(
         [v for rows in scores.values() for v in rows]
     )

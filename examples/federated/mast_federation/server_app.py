@@ -9,8 +9,8 @@ from flwr.app import ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from mast.federated import MastStrategy
-from mast.federated.arrays import record_of
-from mast.federated.carrying import send
+from mast.federated.delivery import send
+from mast.federated.records import record_of
 from mast.federated.theory import guarantee
 from mast.methods.distributed import Roster, Server, stride_of
 from mast_federation.fedavg import CountedFedAvg

@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 from mast.federated.clients import Client, client
 from mast.federated.dropouts import Dropouts
-from mast.federated.here import LocalGrid
+from mast.federated.factory import server_for
+from mast.federated.in_process import LocalGrid
 from mast.federated.report import Report
-from mast.federated.setting_up import server_for
 from mast.federated.strategy import MastStrategy
 from mast.methods.distributed import ProblemWorker
 

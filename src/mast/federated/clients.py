@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from mast.errors import ArgumentError, NoGuaranteeError
 from mast.federated.records import CONFIG, METRICS, PARTITION, metric_record, pack, unpack
-from mast.methods.distributed import CoordinatesPart, Part, ProblemWorker, Worker
+from mast.methods.distributed import Part, ProblemWorker, Worker
 from mast.methods.distributed.messages import Values
-from mast.sketches import DiagonalDraw
 
 Evaluate = Callable[[Any], Mapping[str, float]]  #: of a submodel: a vector, or a module
 Make = Callable[[Context], "Worker | Client"]  #: how the client of a context is made
@@ -79,10 +79,10 @@ _clients: OrderedDict[tuple[int, int], tuple[Any, Client]] = OrderedDict()
 
 def introduced(message: Message, context: Context) -> Message:
     """Which partition the client has; of how many, if it was told."""
-    said = {PARTITION: partition_of(context)}
+    config = {PARTITION: partition_of(context)}
     if "num-partitions" in context.node_config:
-        said["num-partitions"] = int(context.node_config["num-partitions"])
-    return Message(RecordDict({CONFIG: ConfigRecord(dict(said))}), reply_to=message)
+        config["num-partitions"] = int(context.node_config["num-partitions"])
+    return Message(RecordDict({CONFIG: ConfigRecord(dict(config))}), reply_to=message)
 
 
 def known_facts(make: Make, message: Message, context: Context) -> Message:
@@ -91,8 +91,8 @@ def known_facts(make: Make, message: Message, context: Context) -> Message:
     if not isinstance(worker, ProblemWorker):
         raise NoGuaranteeError("nothing is known of the smoothness of this client's model")
     f = worker.problem.objective
-    told = {"L_f": f.smoothness, "mu_f": f.strong_convexity, "convex": int(bool(f.convex))}
-    return Message(RecordDict({METRICS: metric_record(told)}), reply_to=message)
+    facts = {"L_f": f.smoothness, "mu_f": f.strong_convexity, "convex": int(bool(f.convex))}
+    return Message(RecordDict({METRICS: metric_record(facts)}), reply_to=message)
 
 
 def trained(make: Make, message: Message, context: Context) -> Message:
@@ -110,34 +110,25 @@ def trained(make: Make, message: Message, context: Context) -> Message:
 
 def scored(make: Make, message: Message, context: Context) -> Message:
     """The scores of the submodels that a message holds."""
-    own = client_of(make, context)
+    client = client_of(make, context)
     records: dict[str, Any] = {}
     for i, asked in enumerate(unpack(message.content)):
         _check_node(asked.header.node, context)
-        asked.expect(replace(asked.header, run=own.worker.run))
-        part = own.worker.capacity.part(asked.header.key)
-        if part.count != asked.header.count:
-            raise ArgumentError(
-                f"node {asked.header.node} got {asked.header.count} values to score, but its sketch "
-                f"({own.worker.capacity.label}) keeps {part.count}: server and client have different sketches"
-            )
-        result = {} if own.evaluate is None else evaluated(own, part, asked.values)
-        records[f"{METRICS}-{i}"] = metric_record(result)
+        part = client.worker.part_of(asked)
+        scores = {} if client.evaluate is None else evaluated(client, part, asked.values)
+        records[f"{METRICS}-{i}"] = metric_record(scores)
     return Message(RecordDict(records), reply_to=message)
 
 
-def evaluated(own: Client, part: Part, values: Values) -> Mapping[str, float]:
+def evaluated(client: Client, part: Part, values: Values) -> Mapping[str, float]:
     """The client's score of a submodel."""
-    assert own.evaluate is not None
-    if isinstance(own.worker, ProblemWorker):
-        assert isinstance(part, CoordinatesPart)
-        problem = own.worker.problem
-        x = problem.shift.copy()
-        x[part.draw.indices if isinstance(part.draw, DiagonalDraw) else slice(None)] = values
-        return own.evaluate(problem.sparsified(x, part.draw))
+    assert client.evaluate is not None
+    submodel = client.worker.submodel(part, values)
+    if isinstance(submodel, np.ndarray):
+        return client.evaluate(submodel)
     from mast.federated.training import evaluate_network
 
-    return evaluate_network(own.worker, own.evaluate, own.calibrate, part, values)
+    return evaluate_network(submodel, client.evaluate, client.calibrate)
 
 
 def client_of(make: Make, context: Context) -> Client:

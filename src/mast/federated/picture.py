@@ -40,9 +40,8 @@ def _scores(axes: Any, report: Report) -> None:
         axes.text(0.5, 0.5, "nothing was scored", ha="center", transform=axes.transAxes)
         return
     name = named[0]
-    groups = list(dict.fromkeys(report.capacities))
-    for at, capacity in enumerate(groups):
-        nodes = [i for i, own in enumerate(report.capacities) if own == capacity]
+    groups = report.groups()
+    for at, nodes in enumerate(groups.values()):
         values = [row[name] for i in nodes for row in report.scores.get(i, []) if name in row]
         if values:
             axes.plot([at] * len(values), values, "o", color=FIRST, alpha=0.35, markersize=5)

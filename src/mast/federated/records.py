@@ -1,19 +1,21 @@
-"""MAST's messages as records of Flower's, and what they weigh.
+"""MAST's messages and vectors as records of Flower's, and what they weigh.
 
 A message is one array of bytes, header and values, in an `ArrayRecord`: nothing else travels with it
-but the few words that a strategy's user adds.
+but the few words that a strategy's user adds. The point x is a record of named arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from mast.errors import DataError
-from mast.methods.distributed import Message
+from mast.errors import ArgumentError, DataError
+from mast.methods.distributed import Message, Server
+from mast.methods.distributed.messages import Values
 
 NAME = "mast"  #: of the record, and of the array in it
 CONFIG = "config"  #: of the record with the user's words
@@ -21,6 +23,7 @@ METRICS = "metrics"  #: of the record with the client's numbers
 HELLO = "query.mast"  #: the kind of message that asks a client for its partition
 FACTS = "query.facts"  #: the kind that asks for what theory needs to know
 PARTITION = "partition-id"
+Shapes = Mapping[str, tuple[int, ...]]  #: of the pieces of x, in their order
 
 
 def pack(*messages: Message, **others: ConfigRecord | MetricRecord) -> RecordDict:
@@ -83,3 +86,52 @@ def numbers(record: Mapping[str, Any]) -> dict[str, float]:
         for name, value in record.items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
+
+
+# ---- vectors -------------------------------------------------------------------------------------------
+
+
+def checked_shapes(shapes: Mapping[str, Sequence[int]] | None, server: Server) -> Shapes:
+    """The shapes, if they make up x; by default those of the network's parameters, or one array, "x"."""
+    size = server.x.size
+    if shapes is None:
+        layout = getattr(server.capacities[0], "layout", None)
+        shapes = {"x": (size,)} if layout is None else layout.shapes
+    tuples = {name: tuple(int(n) for n in shape) for name, shape in shapes.items()}
+    total = sum(math.prod(shape) for shape in tuples.values())
+    if total != size:
+        raise ArgumentError(f"the shapes hold {total} numbers, x has {size}")
+    return tuples
+
+
+def record_of(x: Values, shapes: Shapes) -> ArrayRecord:
+    """The pieces of x.
+
+    >>> record = record_of(np.arange(6.0), {"weight": (2, 2), "bias": (2,)})
+    >>> record["bias"].numpy()
+    array([4., 5.])
+    """
+    return ArrayRecord({name: Array(x[at].reshape(shapes[name])) for name, at in _places(shapes)})
+
+
+def vector_of(record: ArrayRecord, shapes: Shapes, dtype: np.dtype[np.generic]) -> Values:
+    """The vector that a record holds; other names or shapes are refused."""
+    x = np.empty(sum(math.prod(shape) for shape in shapes.values()), dtype=dtype)
+    if list(record) != list(shapes):
+        raise ArgumentError(f"the arrays should be {list(shapes)}, in this order; got {list(record)}")
+    for name, at in _places(shapes):
+        array = record[name].numpy()
+        if array.shape != shapes[name]:
+            raise ArgumentError(f"the array {name!r} has shape {array.shape}, expected {shapes[name]}")
+        if not np.isfinite(array).all():
+            raise ArgumentError(f"the array {name!r} holds NaN or infinity")
+        x[at] = array.reshape(-1)
+    return x
+
+
+def _places(shapes: Shapes) -> Iterator[tuple[str, slice]]:
+    start = 0
+    for name, shape in shapes.items():
+        stop = start + math.prod(shape)
+        yield name, slice(start, stop)
+        start = stop

@@ -1,15 +1,114 @@
-"""What came out of a federation: bytes and scores by client and capacity, as tables and as a plot."""
+"""What a federation cost and what came out of it: bytes, seconds and scores, as tables and as a plot."""
 
 from __future__ import annotations
 
-import json
-import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mast import files
-from mast.federated.accounts import Accounts, mean, means_of
+
+Numbers = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class FederatedRound:
+    """What one round cost."""
+
+    round: int  # from 1
+    seconds: float  # from making the messages to the server's step, not counting waits for clients to come
+    busy: float  # seconds that the slowest client worked
+    invited: int
+    answered: int
+    down: int  # bytes of the records to all clients
+    up: int  # and from them
+    metrics: Numbers = field(default_factory=dict)  # means of the clients' numbers
+
+    def text(self) -> str:
+        """For the log."""
+        numbers = "".join(f", {name} {value:.4g}" for name, value in self.metrics.items())
+        return (
+            f"{self.answered} of {self.invited} answered in {self.seconds:.2f} s (work {self.busy:.2f} s), "
+            f"{self.down} bytes down, {self.up} up{numbers}"
+        )
+
+    def record(self) -> dict[str, Any]:
+        """As Flower's results hold it."""
+        return {
+            "seconds": self.seconds, "invited": self.invited, "answered": self.answered,
+            "bytes-down": self.down, "bytes-up": self.up, **self.metrics,
+        }  # fmt: skip
+
+
+CLIENTS = ("down", "up", "values", "messages", "replies", "answers")  # one number for each client
+
+
+@dataclass
+class Accounts:
+    """Sums over the whole run, also over restarts.
+
+    >>> accounts = Accounts.empty(2)
+    >>> accounts.sent_to(0, 100, 80)
+    >>> accounts.came_from(0, 90, {"loss": 0.5})
+    >>> accounts.close(1, 2.0, invited=2, answered=[0], busy=1.0)
+    >>> accounts.rows[-1].text()
+    '1 of 2 answered in 2.00 s (work 1.00 s), 100 bytes down, 90 up, loss 0.5'
+    >>> Accounts.from_json(accounts.to_json()) == accounts
+    True
+    """
+
+    down: list[int]  # bytes of the records to each client
+    up: list[int]
+    values: list[int]  # bytes of the values of the model to each client
+    messages: list[int]  # how many each client got
+    replies: list[int]  # how many of its answers came
+    answers: list[int]  # and how many of these counted
+    rows: list[FederatedRound] = field(default_factory=list)
+    _before: tuple[int, int] = field(default=(0, 0), init=False, compare=False)  # sums at the last close
+    _metrics: list[Numbers] = field(default_factory=list, init=False)
+
+    @classmethod
+    def empty(cls, nodes: int) -> Accounts:
+        """Nothing yet."""
+        return cls(**{name: [0] * nodes for name in CLIENTS}, rows=[])
+
+    def sent_to(self, node: int, size: int, values: int) -> None:
+        """A message of this size, with so many bytes of values, went to a client."""
+        self.down[node] += size
+        self.values[node] += values
+        self.messages[node] += 1
+
+    def came_from(self, node: int, size: int, metrics: Numbers) -> None:
+        """An answer came."""
+        self.up[node] += size
+        self.replies[node] += 1
+        if metrics:
+            self._metrics.append(metrics)
+
+    def close(self, t: int, seconds: float, *, invited: int, answered: Sequence[int], busy: float) -> None:
+        """The round ends."""
+        for node in answered:
+            self.answers[node] += 1
+        down, up = sum(self.down), sum(self.up)
+        sizes = down - self._before[0], up - self._before[1]
+        self.rows.append(
+            FederatedRound(t, seconds, busy, invited, len(answered), *sizes, means_of(self._metrics))
+        )
+        self._before, self._metrics = (down, up), []
+
+    def to_json(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        clients = {name: getattr(self, name) for name in CLIENTS}
+        return clients | {"rows": [asdict(row) for row in self.rows]}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Accounts:
+        """From a checkpoint."""
+        rows = [FederatedRound(**row) for row in stored["rows"]]
+        accounts = cls(**{name: stored[name] for name in CLIENTS}, rows=rows)
+        accounts._before = sum(accounts.down), sum(accounts.up)
+        return accounts
 
 
 @dataclass
@@ -23,18 +122,18 @@ class Report:
     >>> accounts.close(1, 2.0, invited=2, answered=[0, 1], busy=1.0)
     >>> report = Report(["a", "b"], 400, accounts, {0: [{"accuracy": 0.5}, {"accuracy": 0.7}], 1: []})
     >>> print(report.text())
-    client  capacity  answers  bytes down a round  bytes up a round  share of the model  accuracy
-    0       a               1                 100                90                 0.2       0.6
-    1       b               1                 101                90                 0.2
+     client capacity  answers  bytes down a round  bytes up a round  share of the model accuracy
+          0        a        1                 100                90                 0.2      0.6
+          1        b        1                 101                90                 0.2
     """
 
     capacities: list[str]
     full: int  # bytes of the whole model
     accounts: Accounts
-    scores: dict[int, list[dict[str, float]]]
+    scores: Mapping[int, Sequence[Numbers]]  # for each client one row of numbers per draw
 
     def clients(self) -> list[dict[str, Any]]:
-        """One row a client."""
+        """One row per client."""
         a, rows = self.accounts, []
         for node, capacity in enumerate(self.capacities):
             row: dict[str, Any] = {
@@ -49,23 +148,33 @@ class Report:
         return rows
 
     def by_capacity(self) -> list[dict[str, Any]]:
-        """One row a capacity: the means of its clients' scores and bytes, and how many draws were scored."""
+        """One row per capacity: the means of its clients' scores and bytes, and how many draws there were."""
         clients, rows = self.clients(), []
-        for capacity in dict.fromkeys(self.capacities):
-            nodes = [i for i, own in enumerate(self.capacities) if own == capacity]
+        for capacity, nodes in self.groups().items():
             scored = [score for i in nodes for score in self.scores.get(i, [])]
-            bytes_down = round(mean([clients[i]["bytes down a round"] for i in nodes]))
+            bytes_down = round(sum(clients[i]["bytes down a round"] for i in nodes) / len(nodes))
             row = {"capacity": capacity, "clients": len(nodes), "bytes down a round": bytes_down}
             rows.append(row | {"draws": len(scored)} | means_of(scored))
         return rows
 
+    def groups(self) -> dict[str, list[int]]:
+        """The clients of each capacity."""
+        return {
+            capacity: [i for i, other in enumerate(self.capacities) if other == capacity]
+            for capacity in dict.fromkeys(self.capacities)
+        }
+
     def rounds(self) -> list[dict[str, Any]]:
-        """One row a round."""
+        """One row per round."""
         return [asdict(row) for row in self.accounts.rows]
 
     def text(self) -> str:
         """The clients' table, for a terminal."""
-        return table(self.clients())
+        import pandas
+
+        table = pandas.DataFrame(self.clients()).astype(object)
+        text: str = table.where(table.notna(), "").to_string(index=False, float_format="{:.4g}".format)
+        return text
 
     def save(self, folder: str | Path) -> Path:
         """Write ``report.json`` and, if matplotlib is there, ``report.png``; returns the first."""
@@ -78,7 +187,7 @@ class Report:
             "rounds": self.rounds(),
         }
         path = folder / "report.json"
-        files.write(path, json.dumps(_plain(content), indent=1, allow_nan=False).encode())
+        files.write_json(path, content)
         try:
             from mast.federated.picture import draw
         except ImportError:  # the extra `plots` is not installed
@@ -87,32 +196,10 @@ class Report:
         return path
 
 
-def _plain(content: Any) -> Any:
-    """The same without NaN and infinity, which JSON does not know: null stands for them."""
-    if isinstance(content, dict):
-        return {name: _plain(value) for name, value in content.items()}
-    if isinstance(content, list):
-        return [_plain(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """Rows under their names; numbers to the right."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [[_cell(row.get(name)) for name in names] for row in rows]
-    right = [all(not isinstance(row.get(name), str) for row in rows) and name != "client" for name in names]
-    width = [max(len(name), *(len(line[i]) for line in cells)) for i, name in enumerate(names)]
-    lines = [
-        "  ".join(
-            text.rjust(w) if r and line is not names else text.ljust(w)
-            for text, w, r in zip(line, width, right, strict=True)
-        ).rstrip()
-        for line in [names, *cells]
-    ]
-    return "\n".join(lines)
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def means_of(rows: Sequence[Numbers]) -> dict[str, float]:
+    """The mean of each name over the rows that have it."""
+    means = {}
+    for name in sorted({name for row in rows for name in row}):
+        values = [row[name] for row in rows if name in row]
+        means[name] = sum(values) / len(values)
+    return means

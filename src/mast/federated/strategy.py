@@ -19,17 +19,22 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
 from mast import files, locks
-from mast.checks import whole
+from mast.checks import positive, whole
 from mast.errors import CheckpointError
-from mast.federated.accounts import Accounts
-from mast.federated.answers import longest, valid_answers
-from mast.federated.arrays import checked_shapes, record_of, shapes_of, vector_of
-from mast.federated.carrying import checked_seconds, send
+from mast.federated.delivery import longest, send, valid_answers
 from mast.federated.dropouts import Dropouts
-from mast.federated.records import pack, payload
-from mast.federated.report import Report
-from mast.federated.roll import NoClientsError, RollCall
-from mast.federated.scoring import Scores, submodel
+from mast.federated.presence import NoClientsError, RollCall
+from mast.federated.records import (
+    METRICS,
+    checked_shapes,
+    metric_record,
+    numbers,
+    pack,
+    payload,
+    record_of,
+    vector_of,
+)
+from mast.federated.report import Accounts, Report, means_of
 from mast.methods.distributed import Server
 
 
@@ -77,14 +82,14 @@ class MastStrategy(Strategy):
     ) -> None:
         self.server = server
         self.dropouts = Dropouts(answering, server.roster.nodes)
-        self.shapes = checked_shapes(shapes_of(server) if shapes is None else shapes, server.x.size)
+        self.shapes = checked_shapes(shapes, server)
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.checkpoint_every = max(1, whole("checkpoint_every", checkpoint_every))
         self.evaluate_every = whole("evaluate_every", evaluate_every)
         self.evaluate_draws = whole("evaluate_draws", evaluate_draws)
-        self.roll = RollCall(server.roster.nodes, checked_seconds("gathering", gathering), least)
+        self.presence = RollCall(server.roster.nodes, positive("gathering", gathering), least)
         self.accounts = Accounts.empty(server.roster.nodes)
-        self.scores = Scores()
+        self.scores: dict[int, list[dict[str, float]]] = {}  #: by client, one row of numbers per draw
         self.timeout = 600.0
         self._invited: list[tuple[int, float]] = []
         self._where: dict[int, int] = {}  # partition -> node id, in this round
@@ -109,7 +114,7 @@ class MastStrategy(Strategy):
         Flower knows to be gone, are not waited for. `initial_arrays` replaces the server's
         starting point, if the run is not continued. Rounds in the result count from 1 over the whole run.
         """
-        self.timeout = checked_seconds("timeout", timeout)
+        self.timeout = positive("timeout", timeout)
         rounds = whole("num_rounds", num_rounds)
         train_config = ConfigRecord() if train_config is None else train_config
         evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
@@ -180,7 +185,7 @@ class MastStrategy(Strategy):
         The round is the server's own (`server.t`), because Flower counts from 1 again after a restart.
         """
         server = self.server
-        self._where = self.roll.call(grid)
+        self._where = self.presence.call(grid)
         self._begun = time.perf_counter()
         self._invited = server.roster.taking_part(server.t)
         messages = []
@@ -225,8 +230,9 @@ class MastStrategy(Strategy):
         )
         if server.t % self.checkpoint_every == 0:
             self.save()
-        log(INFO, "[round %d] %s", server.t, self.accounts.rows[-1].text())
-        return self.accounts.metrics()
+        row = self.accounts.rows[-1]
+        log(INFO, "[round %d] %s", server.t, row.text())
+        return MetricRecord(row.record())
 
     # ---- scores ----------------------------------------------------------------------------
 
@@ -241,17 +247,27 @@ class MastStrategy(Strategy):
         """One message for each client that is there, with `evaluate_draws` submodels."""
         if not self.evaluate_draws:
             return []
-        self._where = self.roll.call(grid)
+        self._where = self.presence.call(grid)
         messages = []
         for node in sorted(self._where):
-            draws = [submodel(self.server, node, draw) for draw in range(self.evaluate_draws)]
+            draws = [self.server.submodel(node, draw) for draw in range(self.evaluate_draws)]
             messages.append(self._addressed(pack(*draws, config=config), node, MessageType.EVALUATE))
         return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The mean of the clients' numbers; each client's own are in `scores`."""
-        self.scores = Scores.heard(replies, {node_id: node for node, node_id in self._where.items()})
-        return self.scores.mean()
+        nodes, scores = {node_id: node for node, node_id in self._where.items()}, {}
+        for reply in replies:
+            if reply.has_error():
+                log(WARNING, "A client could not score its submodels: %s", reply.error.reason)
+                continue
+            names = sorted(name for name in reply.content if name.startswith(METRICS))
+            rows = [row for row in (numbers(reply.content[name]) for name in names) if row]
+            if rows and reply.metadata.src_node_id in nodes:
+                scores[nodes[reply.metadata.src_node_id]] = rows
+        self.scores = dict(sorted(scores.items()))
+        means = means_of([row for rows in self.scores.values() for row in rows])
+        return metric_record(means) if means else None
 
     def _evaluate(self, grid: Grid, config: ConfigRecord) -> MetricRecord | None:
         replies = send(grid, self._submodels(config, grid), self.timeout)
@@ -261,7 +277,7 @@ class MastStrategy(Strategy):
         """What each client got, sent and scored, and what the rounds took."""
         labels = [capacity.label for capacity in self.server.capacities]
         full = self.server.x.size * self.server.wire.itemsize
-        return Report(labels, full, self.accounts, self.scores.of)
+        return Report(labels, full, self.accounts, self.scores)
 
     # ---- checkpoints and arrays ------------------------------------------------------------
 

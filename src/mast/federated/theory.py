@@ -8,9 +8,9 @@ from flwr.app import Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from mast.errors import ArgumentError, NoGuaranteeError
-from mast.federated.carrying import send
+from mast.federated.delivery import send
+from mast.federated.presence import NoClientsError, RollCall
 from mast.federated.records import FACTS, METRICS
-from mast.federated.roll import NoClientsError, RollCall
 from mast.methods.distributed import Capacity, Coordinates, Facts, Roster, guarantee_of
 from mast.theory import Guarantee
 

@@ -20,7 +20,7 @@ from flwr.supercore import log
 from torch import Tensor, nn
 
 from mast.errors import ArgumentError
-from mast.methods.distributed import Capacity, Header, Part, Worker
+from mast.methods.distributed import Capacity, Header, Part
 from mast.methods.distributed.messages import Values
 from mast.nn.nodes import NetworkWorker, WeightsPart, torch_seeded
 from mast.nn.submodels import recalibrate
@@ -138,16 +138,9 @@ def only_kept(part: Part, module: nn.Module) -> Iterator[None]:
 
 
 def evaluate_network(
-    worker: Worker,
-    evaluate: Callable[[Any], Mapping[str, float]],
-    calibrate: Iterable[Any] | None,
-    part: Part,
-    values: Values,
+    module: nn.Module, evaluate: Callable[[Any], Mapping[str, float]], calibrate: Iterable[Any] | None
 ) -> Mapping[str, float]:
     """A client's score of a submodel, in evaluation mode."""
-    if not isinstance(worker, NetworkWorker):
-        raise ArgumentError(f"{type(worker).__name__} has no submodels that could be scored")
-    module = worker.held.module(part, values.copy())
     if calibrate is not None:
         recalibrate(module, calibrate)
     elif any(isinstance(m, BatchNorm) and m.track_running_stats for m in module.modules()):

@@ -89,6 +89,10 @@ class Worker(ABC):
         reply.worked(time.perf_counter() - begun)
         return reply
 
+    def submodel(self, part: Any, values: Values) -> Any:
+        """The model v + S(x - v) of the kept values, for a score: a vector, or a module."""
+        raise ArgumentError(f"{type(self).__name__} has no submodels that could be scored")
+
     def part_of(self, message: Message, part: Part | None = None) -> Part:
         """What the message's draw keeps; a message of another run or for another sketch is refused."""
         h = message.header
@@ -205,6 +209,12 @@ class ProblemWorker(Worker):
         total: Values = local_sum(wide, gradient, header.step_size, header.local_steps)
         part.reset(x, shift)
         return total
+
+    def submodel(self, part: Any, values: Values) -> Values:
+        """The vector v + S(x - v)."""
+        x = self.problem.shift.copy()
+        part.place(x, values)
+        return self.problem.sparsified(x, part.draw)
 
 
 def parse_sketch(text: str) -> Sketch:

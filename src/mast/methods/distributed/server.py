@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from mast.errors import ArgumentError, CheckpointError, DataError
 from mast.methods.distributed.messages import VERSION, Header, Kind, Message, Values, checked_dtype
 from mast.methods.distributed.nodes import Capacity, Part, Worker
 from mast.methods.distributed.optimizers import Optimizer, parse_optimizer
-from mast.methods.distributed.roster import Roster
+from mast.methods.distributed.roster import Roster, submodel_key
 from mast.randomness import LAYOUT
 
 LARGE = 1 << 20  # values: looking at so many takes a tenth of the round, ...
@@ -216,6 +217,14 @@ class Server:
                 self._parts.pop((t, node)).release()
         self.t += 1
         self._last = -1
+
+    def submodel(self, node: int, draw: int) -> Message:
+        """A node's submodel of the present x to score, of a draw that training never uses."""
+        part = self.capacities[node].part(submodel_key(self.roster.seed, draw, node))
+        header = replace(self.header(node, part.count), key=submodel_key(self.roster.seed, draw, node))
+        message = Message(header)
+        part.gather(self.x, message.values)
+        return message
 
     def expected(self, node: int) -> Header:
         """The header of the answer that a node will send in the present round."""

@@ -116,6 +116,10 @@ class NetworkWorker(Worker):
         total: Values = local_sum(values, gradient, header.step_size, header.local_steps)
         return total
 
+    def submodel(self, part: Any, values: Values) -> nn.Module:
+        """The model that the node would train, in training mode."""
+        return self.held.module(part, values.copy())
+
 
 class Held(ABC):
     """How a node holds the part of the model that it was sent."""

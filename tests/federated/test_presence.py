@@ -11,7 +11,7 @@ from federated.samples import NODES, maker, problems, server
 from mast.errors import ArgumentError
 from mast.federated import LocalGrid, MastStrategy, client
 from mast.federated.clients import partition_of
-from mast.federated.roll import NoClientsError, RollCall
+from mast.federated.presence import NoClientsError, RollCall
 
 
 def test_clients_that_never_come_are_not_waited_for():
