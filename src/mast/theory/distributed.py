@@ -38,23 +38,23 @@ from mast.errors import ArgumentError, NoGuaranteeError
 from mast.theory.arguments import (
     NO_STATEMENT,
     combined,
-    consistent,
     per_node,
     regime_of,
     strong_convexity,
     unbiased,
     whole,
 )
-from mast.theory.forms import UNBIASED, Average, Contraction, Stationarity, known, noise_of
+from mast.theory.forms import UNBIASED, Words, descent, known, noise_of
 from mast.theory.guarantee import Guarantee
 
 _SMOOTH = "each f_i is L_fi-smooth and bounded below"
+_STRONG = "each f_i is mu_fi-convex, the mean of mu_fi mu_Di positive"
 _COUPLING = {
     "any": "the nodes' sketches may depend on each other in any way",
     "independent": "the nodes' sketches are independent",
     "disjoint": "no coordinate is kept by two nodes at one step",
 }
-_SHARPER = {"any": "", "independent": ", independent nodes", "disjoint": ", disjoint nodes"}
+_SCALE = {"any": "Lhat", "independent": "(Lbar + Lhat/M)", "disjoint": "(Lhat/M)"}
 
 
 def distributed(
@@ -112,13 +112,27 @@ def distributed(
     if nodes == "independent" or regime == "nonconvex":
         with np.errstate(over="ignore"):
             Lbar = combined("mean_i L_fi L_Di", float((smooth * per_node("L_D", L_D, M, unbiased)).mean()))
+    mu = _mean_mu(mu_f, mu_D, M) if regime == "strongly_convex" else None
     gap = optional("gap", gap)
-    numbers = known(M=M, participants=participants, Lhat=Lhat, Lbar=Lbar, gap=gap)
-    if regime == "nonconvex":
-        assert Lbar is not None
-        return _nonconvex(nodes, Lbar, noisy, gap, numbers)
-    steepest = noisy + (Lbar or 0.0) if nodes == "independent" else noisy
-    return _convex(regime, nodes, steepest, noisy, gap, numbers, _mean_mu(regime, mu_f, mu_D, M))
+    steepest, noise, cap, first = noisy, noise_of(2 * noisy, gap), math.inf, 3.0
+    if nodes == "independent" and Lbar is not None:
+        if regime == "nonconvex":
+            noise, cap, first = noise and 2 * noise, 1 / Lbar, 6.0
+        else:
+            steepest = noisy + Lbar
+    return descent(
+        regime,
+        "distributed DSGD",
+        _words(regime, nodes),
+        known(M=M, participants=participants, Lhat=Lhat, Lbar=Lbar, gap=gap, mu=mu),
+        steepest=steepest,
+        steepest_words=_SCALE[nodes],
+        noise=noise,
+        mu=mu,
+        smoothness=Lbar,
+        cap=cap,
+        first=first,
+    )
 
 
 def averaged_draws(
@@ -153,84 +167,47 @@ def _count(M: int | None, **arrays: Any) -> int:
     longest = max(sizes.values())
     count = longest if M is None else whole("M", M, 1)
     if any(size not in (1, count) for size in sizes.values()):
-        found = ", ".join(f"{name} has {size}" for name, size in sizes.items())
+        lengths = ", ".join(f"{name} has {size}" for name, size in sizes.items())
         raise ArgumentError(
-            f"per-node arguments must have one value or one per node ({count} nodes): {found}"
+            f"per-node arguments must have one value or one per node ({count} nodes): {lengths}"
         )
     return count
 
 
-def _mean_mu(regime: str, mu_f: Any, mu_D: Any, M: int) -> float | None:
+def _mean_mu(mu_f: Any, mu_D: Any, M: int) -> float:
     """The mean of mu_fi mu_Di; a node may have mu_fi = 0, not all of them."""
-    if regime != "strongly_convex":
-        return None
     mu = float((per_node("mu_f", mu_f, M, nonnegative) * per_node("mu_D", mu_D, M, unbiased)).mean())
     return strong_convexity("mean_i mu_fi mu_Di", mu)
 
 
-def _convex(
-    regime: str,
-    nodes: str,
-    steepest: float,
-    noisy: float,
-    gap: float | None,
-    numbers: dict[str, float],
-    mu: float | None,
-) -> Guarantee:
-    scale = {"any": "Lhat", "independent": "(Lbar + Lhat/M)", "disjoint": "(Lhat/M)"}[nodes]
+def _words(regime: str, nodes: str) -> Words:
+    """The row of the table above."""
+    sharper = "" if nodes == "any" else f", {nodes} nodes"
     term = "2 g Lhat gap" if nodes == "any" else "2 g (Lhat/M) gap"
-    if mu is not None:
-        consistent(mu, 1 / steepest, scale)
-        return Contraction(
-            algorithm="distributed DSGD",
-            regime=regime,
-            statement=f"Theorem 15, Corollary 9, corrected: distributed, strongly convex{_SHARPER[nodes]}",
-            assumptions=(
+    product = "D'" if nodes == "any" else "(D'/M)"
+    if regime == "strongly_convex":
+        return Words(
+            f"Theorem 15, Corollary 9, corrected: distributed, strongly convex{sharper}",
+            (
                 _SMOOTH,
                 "each f_i is mu_fi-convex, the mean of mu_fi mu_Di positive",
                 UNBIASED,
                 _COUPLING[nodes],
             ),
-            limit_formula=f"g <= 1/{scale}",
-            bound_formula=f"(1 - g mu)^T r0sq + {term}/mu",
-            constants={**numbers, "mu": mu},
-            mu=mu,
-            limit=1 / steepest,
-            noise=noise_of(2 * noisy, gap),
+            f"g <= 1/{_SCALE[nodes]}",
+            f"(1 - g mu)^T r0sq + {term}/mu",
         )
-    return Average(
-        algorithm="distributed DSGD",
-        regime=regime,
-        statement=f"Theorem 16, Corollary 10, corrected: distributed, convex{_SHARPER[nodes]}",
-        assumptions=(_SMOOTH, "each f_i is convex and f_D has a minimiser", UNBIASED, _COUPLING[nodes]),
-        limit_formula=f"g <= 1/(2 {scale})",
-        bound_formula=f"r0sq/(g T) + {term}",
-        constants=numbers,
-        limit=1 / (2 * steepest),
-        noise=noise_of(2 * noisy, gap),
-    )
-
-
-def _nonconvex(
-    nodes: str, Lbar: float, noisy: float, gap: float | None, numbers: dict[str, float]
-) -> Guarantee:
-    growth = combined("D' = Lbar Lhat", Lbar * noisy)
+    if regime == "convex":
+        return Words(
+            f"Theorem 16, Corollary 10, corrected: distributed, convex{sharper}",
+            (_SMOOTH, "each f_i is convex and f_D has a minimiser", UNBIASED, _COUPLING[nodes]),
+            f"g <= 1/(2 {_SCALE[nodes]})",
+            f"r0sq/(g T) + {term}",
+        )
     independent = nodes == "independent"
-    product = "D'" if nodes == "any" else "(D'/M)"
-    return Stationarity(
-        algorithm="distributed DSGD",
-        regime="nonconvex",
-        statement=f"Theorem 5, Corollary 8, corrected: distributed, non-convex{_SHARPER[nodes]}",
-        assumptions=(_SMOOTH, UNBIASED, _COUPLING[nodes]),
-        limit_formula=f"g <= min{{1/Lbar, 1/sqrt({product} T)}}"
-        if independent
-        else f"g <= 1/sqrt({product} T)",
-        bound_formula=(
-            f"6 delta0/(g T) + 2 g {product} gap" if independent else f"3 delta0/(g T) + g {product} gap"
-        ),
-        constants=numbers,
-        growth=growth,
-        cap=1 / Lbar if independent else math.inf,
-        first=6.0 if independent else 3.0,
-        noise=noise_of(2 * growth if independent else growth, gap),
+    return Words(
+        f"Theorem 5, Corollary 8, corrected: distributed, non-convex{sharper}",
+        (_SMOOTH, UNBIASED, _COUPLING[nodes]),
+        f"g <= min{{1/Lbar, 1/sqrt({product} T)}}" if independent else f"g <= 1/sqrt({product} T)",
+        f"6 delta0/(g T) + 2 g {product} gap" if independent else f"3 delta0/(g T) + g {product} gap",
     )

@@ -16,11 +16,31 @@ with mu = mu_D mu_f and D = L_f sqrt(L_D L_max). For any g the last bound holds 
 from __future__ import annotations
 
 from mast.checks import optional, positive
-from mast.theory.arguments import combined, consistent, regime_of, strong_convexity, unbiased
-from mast.theory.forms import SMOOTH, UNBIASED, Average, Contraction, StationarityAnyStep, known, noise_of
+from mast.theory.arguments import combined, regime_of, strong_convexity, unbiased
+from mast.theory.forms import SMOOTH, UNBIASED, Words, descent, known, noise_of
 from mast.theory.guarantee import Guarantee
 
 _BOUNDED = "L_max finite"
+_WORDS = {
+    "strongly_convex": Words(
+        "Theorem 2, Corollary 3: DSGD with exact sketched gradients, strongly convex f",
+        (SMOOTH, "f is mu_f-strongly convex", UNBIASED, _BOUNDED),
+        "g <= 1/(L_f L_max)",
+        "(1 - g mu_D mu_f)^T r0sq + 2 g L_f L_max gap/(mu_D mu_f)",
+    ),
+    "convex": Words(
+        "Theorem 10, Corollary 4: DSGD with exact sketched gradients, convex f",
+        (SMOOTH, "f is convex and f_D has a minimiser", UNBIASED, _BOUNDED),
+        "g <= 1/(2 L_f L_max)",
+        "r0sq/(g T) + 2 g L_f L_max gap",
+    ),
+    "nonconvex": Words(
+        "Theorem 3, Corollary 2: DSGD with exact sketched gradients, non-convex f",
+        (SMOOTH, UNBIASED, _BOUNDED),
+        "g <= 1/(L_f sqrt(L_D L_max T))",
+        "3 delta0/(g T) + g L_f² L_D L_max gap",
+    ),
+}
 
 
 def dsgd(
@@ -63,43 +83,17 @@ def dsgd(
     regime_of(regime, "DSGD")
     L_f, L_max, gap = positive("L_f", L_f), unbiased("L_max", L_max), optional("gap", gap)
     steepest = combined("L_f L_max", L_f * L_max)
-    if regime == "strongly_convex":
-        mu = strong_convexity("mu_f", mu_f) * unbiased("mu_D", mu_D)
-        consistent(mu, 1 / steepest, "L_f L_max")
-        return Contraction(
-            algorithm="DSGD",
-            regime=regime,
-            statement="Theorem 2, Corollary 3: DSGD with exact sketched gradients, strongly convex f",
-            assumptions=(SMOOTH, "f is mu_f-strongly convex", UNBIASED, _BOUNDED),
-            limit_formula="g <= 1/(L_f L_max)",
-            bound_formula="(1 - g mu_D mu_f)^T r0sq + 2 g L_f L_max gap/(mu_D mu_f)",
-            constants=known(L_f=L_f, L_max=L_max, mu=mu, gap=gap),
-            mu=mu,
-            limit=1 / steepest,
-            noise=noise_of(2 * steepest, gap),
-        )
-    if regime == "convex":
-        return Average(
-            algorithm="DSGD",
-            regime=regime,
-            statement="Theorem 10, Corollary 4: DSGD with exact sketched gradients, convex f",
-            assumptions=(SMOOTH, "f is convex and f_D has a minimiser", UNBIASED, _BOUNDED),
-            limit_formula="g <= 1/(2 L_f L_max)",
-            bound_formula="r0sq/(g T) + 2 g L_f L_max gap",
-            constants=known(L_f=L_f, L_max=L_max, gap=gap),
-            limit=1 / (2 * steepest),
-            noise=noise_of(2 * steepest, gap),
-        )
-    L_D = unbiased("L_D", L_D)
-    D_squared = combined("L_f² L_D L_max", L_f * L_D * steepest)
-    return StationarityAnyStep(
-        algorithm="DSGD",
-        regime=regime,
-        statement="Theorem 3, Corollary 2: DSGD with exact sketched gradients, non-convex f",
-        assumptions=(SMOOTH, UNBIASED, _BOUNDED),
-        limit_formula="g <= 1/(L_f sqrt(L_D L_max T))",
-        bound_formula="3 delta0/(g T) + g L_f² L_D L_max gap",
-        constants=known(L_f=L_f, L_D=L_D, L_max=L_max, gap=gap),
-        growth=D_squared,
-        noise=noise_of(D_squared, gap),
+    mu = strong_convexity("mu_f", mu_f) * unbiased("mu_D", mu_D) if regime == "strongly_convex" else None
+    L_D = unbiased("L_D", L_D) if regime == "nonconvex" else None
+    return descent(
+        regime,
+        "DSGD",
+        _WORDS[regime],
+        known(L_f=L_f, L_D=L_D, L_max=L_max, mu=mu, gap=gap),
+        steepest=steepest,
+        steepest_words="L_f L_max",
+        noise=noise_of(2 * steepest, gap),
+        mu=mu,
+        smoothness=None if L_D is None else L_f * L_D,
+        any_step=True,
     )

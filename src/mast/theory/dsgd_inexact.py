@@ -25,20 +25,31 @@ import numpy as np
 
 from mast.checks import choice, nonnegative, optional, positive
 from mast.errors import ArgumentError
-from mast.theory.arguments import (
-    combined,
-    consistent,
-    per_node,
-    regime_of,
-    strong_convexity,
-    unbiased,
-    whole,
-)
-from mast.theory.forms import SMOOTH, UNBIASED, Average, Contraction, Stationarity, known, noise_of
+from mast.theory.arguments import combined, per_node, regime_of, strong_convexity, unbiased, whole
+from mast.theory.forms import SMOOTH, UNBIASED, Words, descent, known, noise_of, zeta
 from mast.theory.guarantee import Guarantee
-from mast.theory.sampling import zeta
 
 _ESTIMATOR = "the estimator is unbiased, with E|g_S|² <= 2A (f_S - f^inf) + B |grad f_S|² + C"
+_WORDS = {
+    "strongly_convex": Words(
+        "Theorem 12, Corollary 6: DSGD with stochastic sketched gradients, strongly convex f",
+        (SMOOTH, "f is mu_f-strongly convex", UNBIASED, _ESTIMATOR),
+        "g <= 1/D_AB",
+        "(1 - g mu_D mu_f)^T r0sq + g (2 gap D_AB + C)/(mu_D mu_f)",
+    ),
+    "convex": Words(
+        "Theorem 13, Corollary 7, corrected: DSGD with stochastic sketched gradients, convex f",
+        (SMOOTH, "f is convex and f_D has a minimiser", UNBIASED, _ESTIMATOR),
+        "g <= 1/(2 D_AB)",
+        "r0sq/(g T) + g (2 gap D_AB + C)",
+    ),
+    "nonconvex": Words(
+        "Theorem 4, Corollary 5: DSGD with stochastic sketched gradients, non-convex f",
+        (SMOOTH, UNBIASED, _ESTIMATOR),
+        "g <= 1/sqrt(L_f L_D D_AB T)",
+        "3 delta0/(g T) + g L_f L_D (2 gap D_AB + C)/2",
+    ),
+}
 
 
 def dsgd_inexact(
@@ -77,51 +88,21 @@ def dsgd_inexact(
     """
     regime_of(regime, "DSGD (II)")
     A, B, C, gap = nonnegative("A", A), nonnegative("B", B), optional("C", C), optional("gap", gap)
-    constant = combined("A + B L_f L_max", A + (B and B * positive("L_f", L_f) * unbiased("L_max", L_max)))
-    missing = "gap" if gap is None else "C"
-    noise = None if gap is None or C is None else noise_of(1.0, 2 * gap * constant + C)
-    numbers = known(A=A, B=B, C=C, D_AB=constant, gap=gap)
-    if regime == "strongly_convex":
-        mu = strong_convexity("mu_f", mu_f) * unbiased("mu_D", mu_D)
-        consistent(mu, 1 / constant, "A + B L_f L_max")
-        return Contraction(
-            algorithm="DSGD (II)",
-            regime=regime,
-            statement="Theorem 12, Corollary 6: DSGD with stochastic sketched gradients, strongly convex f",
-            assumptions=(SMOOTH, "f is mu_f-strongly convex", UNBIASED, _ESTIMATOR),
-            limit_formula="g <= 1/D_AB",
-            bound_formula="(1 - g mu_D mu_f)^T r0sq + g (2 gap D_AB + C)/(mu_D mu_f)",
-            constants={**numbers, "mu": mu},
-            mu=mu,
-            limit=1 / constant,
-            noise=noise,
-            noise_needs=missing,
-        )
-    if regime == "convex":
-        return Average(
-            algorithm="DSGD (II)",
-            regime=regime,
-            statement="Theorem 13, Corollary 7, corrected: DSGD with stochastic sketched gradients, convex f",
-            assumptions=(SMOOTH, "f is convex and f_D has a minimiser", UNBIASED, _ESTIMATOR),
-            limit_formula="g <= 1/(2 D_AB)",
-            bound_formula="r0sq/(g T) + g (2 gap D_AB + C)",
-            constants=numbers,
-            limit=1 / (2 * constant),
-            noise=noise,
-            noise_needs=missing,
-        )
-    smoothness = positive("L_f", L_f) * unbiased("L_D", L_D)
-    return Stationarity(
-        algorithm="DSGD (II)",
-        regime=regime,
-        statement="Theorem 4, Corollary 5: DSGD with stochastic sketched gradients, non-convex f",
-        assumptions=(SMOOTH, UNBIASED, _ESTIMATOR),
-        limit_formula="g <= 1/sqrt(L_f L_D D_AB T)",
-        bound_formula="3 delta0/(g T) + g L_f L_D (2 gap D_AB + C)/2",
-        constants={**numbers, "L_f L_D": smoothness},
-        growth=combined("L_f L_D D_AB", smoothness * constant),
-        noise=None if noise is None else noise_of(smoothness / 2, noise),
-        noise_needs=missing,
+    D_AB = combined("A + B L_f L_max", A + (B and B * positive("L_f", L_f) * unbiased("L_max", L_max)))
+    mu = strong_convexity("mu_f", mu_f) * unbiased("mu_D", mu_D) if regime == "strongly_convex" else None
+    smoothness = positive("L_f", L_f) * unbiased("L_D", L_D) if regime == "nonconvex" else None
+    numbers = known(A=A, B=B, C=C, D_AB=D_AB, gap=gap, mu=mu)
+    return descent(
+        regime,
+        "DSGD (II)",
+        _WORDS[regime],
+        numbers if smoothness is None else numbers | {"L_f L_D": smoothness},
+        steepest=D_AB,
+        steepest_words="A + B L_f L_max",
+        noise=None if gap is None or C is None else noise_of(1.0, 2 * gap * D_AB + C),
+        noise_needs="gap" if gap is None else "C",
+        mu=mu,
+        smoothness=smoothness,
     )
 
 
@@ -146,7 +127,7 @@ def sampling_constants(
 ) -> SamplingConstants:
     """A, B, C for a minibatch of `batch_size` of the n terms f_i, drawn uniformly without replacement.
 
-    `sketches="one"`, one draw of S a step, with z = zeta(n, batch_size), which is 1 for a single term:
+    `sketches="one"`, one draw of S per step, with z = zeta(n, batch_size), which is 1 for a single term:
 
         A = z L_max max_i L_fi,  B = 1 - z,  C = 2 A terms_gap,  terms_gap = f^inf - mean_i f_i^inf.
 

@@ -1,21 +1,78 @@
 """The three forms a bound takes: a distance that contracts, an average that falls, a gradient that vanishes.
 
-DSGD, its inexact variant and its distributed variant differ in constants only; each fills in one of these.
+DSGD, its inexact variant and its distributed variant differ in constants and words only: each has a table of
+words, one row per regime, and `descent` fills in the form of the regime.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mast.errors import ArgumentError
-from mast.theory.arguments import Array
-from mast.theory.guarantee import Guarantee, Plan, Start, decay
+from mast.theory.arguments import Array, combined, consistent, whole
+from mast.theory.guarantee import FixedLimit, Guarantee, Plan, Start, decay
 
 UNBIASED = "E[S] = I, E[S'S] finite"
 SMOOTH = "f is L_f-smooth and bounded below"
+
+
+class Words(NamedTuple):
+    """A row of a table of statements: where it stands, what it assumes, its step size and its bound."""
+
+    statement: str
+    assumptions: tuple[str, ...]
+    limit: str
+    bound: str
+
+
+def descent(
+    regime: str,
+    algorithm: str,
+    words: Words,
+    constants: Mapping[str, float],
+    *,
+    steepest: float,
+    steepest_words: str,
+    noise: float | None,
+    noise_needs: str = "gap",
+    mu: float | None = None,
+    smoothness: float | None = None,
+    any_step: bool = False,
+    cap: float = math.inf,
+    first: float = 3.0,
+) -> Guarantee:
+    """The statement of a regime: what it says in words, and the numbers of its form.
+
+    1/steepest is the largest step size (for non-convex f the smoothness and the length of the run come in),
+    `noise` multiplies it in the last term of the bound, `mu` and `smoothness` are those of f_D. The rest is
+    for `Stationarity`.
+    """
+    common: dict[str, Any] = {
+        "algorithm": algorithm,
+        "regime": regime,
+        "statement": words.statement,
+        "assumptions": words.assumptions,
+        "limit_formula": words.limit,
+        "bound_formula": words.bound,
+        "constants": constants,
+        "noise_needs": noise_needs,
+    }
+    if regime == "strongly_convex":
+        assert mu is not None
+        consistent(mu, 1 / steepest, steepest_words)
+        return Contraction(**common, mu=mu, limit=1 / steepest, noise=noise)
+    if regime == "convex":
+        return Average(**common, limit=1 / (2 * steepest), noise=noise)
+    assert smoothness is not None
+    growth = combined(f"the smoothness of f_D times {steepest_words}", smoothness * steepest)
+    noise = noise_of(smoothness / 2, noise)
+    form = StationarityAnyStep if any_step else Stationarity
+    return form(**common, growth=growth, noise=noise, cap=cap, first=first)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -37,7 +94,7 @@ class _Noisy(Guarantee):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Contraction(_Noisy):
+class Contraction(_Noisy, FixedLimit):
     """Strongly convex: E|x^T - x_D*|² <= (1 - g mu)^T r0sq + g noise/mu for g <= limit.
 
     For 2 delta r0sq: g = min{limit, mu delta r0sq/noise}, T >= (1/mu) max{1/limit, noise/(mu delta r0sq)}
@@ -45,47 +102,33 @@ class Contraction(_Noisy):
     """
 
     mu: float
-    limit: float
     quantity: str = "E|x^T - x_D*|²"
-
-    def _limit(self, T: Array | None) -> Array:
-        return np.asarray(self.limit)
 
     def _value(self, step: Array, T: Array, start: Start) -> Array:
         return decay(step * self.mu, T) * start.need("r0sq") + step * (self._noise / self.mu)
 
     def _plan(self, aim: float, start: Start) -> Plan:
-        r0sq, noise = _positive_start("r0sq", start), self._noise
-        step, longest = self.limit, 1 / self.limit
-        if noise > 0:
-            step = min(step, self.mu * aim * r0sq / noise)
-            longest = max(longest, _divide(noise, self.mu * aim * r0sq))
+        r0sq = start.need_positive("r0sq")
+        step, longest = _balanced(self.limit, self._noise, self.mu * aim * r0sq)
         return self._settle(lambda T: step, longest / self.mu * math.log(1 / aim), 2 * aim * r0sq, start)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Average(_Noisy):
+class Average(_Noisy, FixedLimit):
     """Convex: E f_D(xbar) - f_D^inf <= r0sq/(g T) + g noise for g <= limit.
 
     xbar is one of the T iterates, chosen uniformly.
     For 2 delta r0sq: g = min{limit, delta r0sq/noise}, T >= (1/delta) max{1/limit, noise/(delta r0sq)}.
     """
 
-    limit: float
     quantity: str = "E f_D(xbar) - f_D^inf"
-
-    def _limit(self, T: Array | None) -> Array:
-        return np.asarray(self.limit)
 
     def _value(self, step: Array, T: Array, start: Start) -> Array:
         return start.need("r0sq") / (step * T) + step * self._noise
 
     def _plan(self, aim: float, start: Start) -> Plan:
-        r0sq, noise = _positive_start("r0sq", start), self._noise
-        step, longest = self.limit, 1 / self.limit
-        if noise > 0:
-            step = min(step, aim * r0sq / noise)
-            longest = max(longest, _divide(noise, aim * r0sq))
+        r0sq = start.need_positive("r0sq")
+        step, longest = _balanced(self.limit, self._noise, aim * r0sq)
         return self._settle(lambda T: step, longest / aim, 2 * aim * r0sq, start)
 
 
@@ -140,17 +183,12 @@ class StationarityAnyStep(Stationarity):
         return factor * (start.need("delta0") / (step * T)) + step * self._noise
 
 
-def _positive_start(name: str, start: Start) -> float:
-    value = start.need_one(name)
-    if value <= 0:
-        raise ArgumentError(
-            f"{name} must be positive to plan for a share of it: at {name} = 0 the run has arrived"
-        )
-    return value
-
-
-def _divide(numerator: float, denominator: float) -> float:
-    return numerator / denominator if denominator > 0 else math.inf
+def _balanced(limit: float, noise: float, allowed: float) -> tuple[float, float]:
+    """The step size at which the noise term is at most `allowed`, and what the number of steps grows with."""
+    if noise == 0:
+        return limit, 1 / limit
+    inverse = noise / allowed if allowed > 0 else math.inf
+    return min(limit, allowed / noise), max(1 / limit, inverse)
 
 
 def noise_of(constant: float, gap: float | None) -> float | None:
@@ -165,3 +203,16 @@ def noise_of(constant: float, gap: float | None) -> float | None:
 def known(**numbers: float | None) -> dict[str, float]:
     """The constants that were given, for a guarantee to show."""
     return {name: value for name, value in numbers.items() if value is not None}
+
+
+def zeta(N: int, b: int) -> float:
+    """zeta(N, b) = (N - b)/(max(1, N - 1) b): the variance of a mean of b out of N, over that of one.
+
+    Batches of terms and of sketches share it. 1 for a single draw, 0 for all of them.
+
+    >>> zeta(10, 1), zeta(10, 10), zeta(1, 1), zeta(5, 2)
+    (1.0, 0.0, 0.0, 0.375)
+    """
+    N = whole("N", N, 1)
+    b = whole("b", b, 1, N)
+    return (N - b) / (max(1, N - 1) * b)

@@ -54,6 +54,15 @@ class Start:
             raise ArgumentError(f"a plan needs one finite {name}, not {value}")
         return float(value.reshape(()))
 
+    def need_positive(self, name: str) -> float:
+        """The named value as one number above 0, for a plan that aims at a share of it."""
+        value = self.need_one(name)
+        if value <= 0:
+            raise ArgumentError(
+                f"{name} must be positive to plan for a share of it: at {name} = 0 the run has arrived"
+            )
+        return value
+
 
 MEANING = {
     "r0sq": "the squared distance from x0 to x_D*",
@@ -227,6 +236,16 @@ class Guarantee(ABC):
                 *(f"  assumes     {words}" for words in self.assumptions),
             ]
         )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class FixedLimit(Guarantee):
+    """A statement whose largest step size is the same for runs of any length."""
+
+    limit: float
+
+    def _limit(self, T: Array | None) -> Array:
+        return np.asarray(self.limit)
 
 
 def _plain(result: Any) -> Any:

@@ -40,9 +40,8 @@ from mast.theory.arguments import (
     strong_convexity,
     whole,
 )
-from mast.theory.forms import SMOOTH, known
-from mast.theory.guarantee import Guarantee, Plan, Start, decay
-from mast.theory.sampling import zeta
+from mast.theory.forms import SMOOTH, known, zeta
+from mast.theory.guarantee import FixedLimit, Guarantee, Plan, Start, decay
 
 _SUPPORT = "S is uniform on a finite support of N sketches"
 _WITHOUT = {
@@ -179,16 +178,12 @@ def _kept(
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class FreshBatch(Guarantee):
+class FreshBatch(FixedLimit):
     """Both regimes with a fresh batch; mu is None where f is convex and no more."""
 
     mu: float | None
     p: float
-    limit: float
     noise: float | None
-
-    def _limit(self, T: Array | None) -> Array:
-        return np.asarray(self.limit)
 
     def _value(self, step: Array, T: Array, start: Start) -> Array:
         if self.noise is None:
@@ -211,20 +206,16 @@ class FreshBatch(Guarantee):
         known_start = Start.of(
             r0sq=None, delta0=None, D0=None, sigma_sq=None, Psi0=self._start(np.asarray(self.limit), start)
         )
-        return self._search(2 * aim * _positive("Psi0", known_start), known_start)
+        return self._search(2 * aim * known_start.need_positive("Psi0"), known_start)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class KeptBatch(Guarantee):
+class KeptBatch(FixedLimit):
     """Both regimes with the batch kept until the next refresh; mu is None where f is convex and no more."""
 
     mu: float | None
     p: float
     z: float
-    limit: float
-
-    def _limit(self, T: Array | None) -> Array:
-        return np.asarray(self.limit)
 
     def _value(self, step: Array, T: Array, start: Start) -> Array:
         r0sq, D0, sigma_sq = start.need("r0sq"), start.need("D0"), start.need("sigma_sq")
@@ -244,13 +235,4 @@ class KeptBatch(Guarantee):
     def _plan(self, aim: float, start: Start) -> Plan:
         for name in ("D0", "sigma_sq"):
             start.need_one(name)
-        return self._search(2 * aim * _positive("r0sq", start), start)
-
-
-def _positive(name: str, start: Start) -> float:
-    value = start.need_one(name)
-    if value <= 0:
-        raise ArgumentError(
-            f"{name} must be positive to plan for a share of it: at {name} = 0 the run has arrived"
-        )
-    return value
+        return self._search(2 * aim * start.need_positive("r0sq"), start)

@@ -21,9 +21,8 @@ import numpy as np
 from mast.checks import optional, positive, probability
 from mast.errors import ArgumentError, NoGuaranteeError
 from mast.theory.arguments import Array, bounded_sketch, combined, regime_of, whole
-from mast.theory.forms import known
-from mast.theory.guarantee import Guarantee, Plan, Start
-from mast.theory.sampling import zeta
+from mast.theory.forms import known, zeta
+from mast.theory.guarantee import FixedLimit, Guarantee, Plan, Start
 
 _ONLY = "its one theorem is for 'nonconvex', and holds for convex f too. l_svrdsg has convex statements."
 
@@ -92,15 +91,11 @@ def s_page(
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class SPage(Guarantee):
+class SPage(FixedLimit):
     """A first term that falls like 1/T, above a floor that only a larger batch lowers."""
 
-    limit: float
     p: float
     floor: float | None
-
-    def _limit(self, T: Array | None) -> Array:
-        return np.asarray(self.limit)
 
     @property
     def _floor(self) -> float:
