@@ -298,14 +298,14 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one checksummed file: JSON and arrays, no pickle."""
-        from mast.learn.storage import save
+        from mast.learn.storage import KIND, pack, write
 
         check_is_fitted(self)
-        save(self, Path(path))
+        write(Path(path), KIND, *pack(self))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read what `save` wrote: the same predictions, bit for bit. Damaged or foreign files are refused."""
-        from mast.learn.storage import load
+        from mast.learn.storage import KIND, read, unpack
 
-        return load(Path(path), cls)
+        return unpack(*read(Path(path), KIND), Path(path), cls)

@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mast import data, files
+from mast import data
 from mast.errors import DataError
 from mast.learn.base import SparsifiedLinear
 from mast.learn.columns import Columns
 from mast.learn.pictures import as_ours
-from mast.learn.storage import check_kind, pack, unpack
+from mast.learn.storage import damage_refused, pack, read, unpack, write
 from mast.learn.tables import Table, as_numbers, missing, read_table
 
-FORMAT = 1
 KIND = "trained model"
 FILE = "model.mast"
 PREVIEW = 8  #: labels that a message shows
@@ -47,14 +46,12 @@ class Bundle:
             raise DataError(f"{folder}: the folder cannot be made: {error.strerror}") from error
         model, arrays = pack(self.model)
         description = {
-            "kind": KIND,
-            "format": FORMAT,
             "model": model,
             "columns": None if self.columns is None else self.columns.as_json(),
             "target": self.target,
         }
         more = {"plain_coef": self.plain_coef, "plain_intercept": self.plain_intercept}
-        files.save(folder / FILE, description, arrays | more)
+        write(folder / FILE, KIND, description, arrays | more)
         return folder / FILE
 
     @staticmethod
@@ -63,20 +60,15 @@ class Bundle:
         path = folder / FILE if folder.is_dir() or not folder.exists() else folder
         if not path.exists():
             raise DataError(f"{folder}: there is no model; `mast train` makes one")
-        description, arrays = files.load(path)
-        check_kind(path, description, KIND, FORMAT)
-        try:
-            model: Any = unpack(description["model"], arrays, str(path), SparsifiedLinear)
-            said = description["columns"]
-            columns = None if said is None else Columns.from_json(said)
+        description, arrays = read(path, KIND)
+        with damage_refused(path):
+            model: Any = unpack(description["model"], arrays, path, SparsifiedLinear)
+            content = description["columns"]
+            columns = None if content is None else Columns.from_json(content)
             bundle = Bundle(
                 model, arrays["plain_coef"], arrays["plain_intercept"], columns, description["target"]
             )
             _ = bundle.plain
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            if isinstance(error, DataError):
-                raise
-            raise DataError(f"{path} is damaged: its parts do not fit together ({error})") from error
         if columns is not None and len(columns.feature_names) != model.n_features_in_:
             raise DataError(f"{path} is damaged: its columns do not fit the model")
         return bundle
@@ -86,13 +78,11 @@ class Bundle:
     def features(self, file: str, data_dir: Path | None) -> tuple[Any, Any]:
         """The features of a file, and its labels or None where it has none."""
         if self.columns is None:
-            X, found = data.load(file, self.model.n_features_in_, data_dir, labels="raw")
-            return X, found
+            X, y = data.load(file, self.model.n_features_in_, data_dir, labels="raw")
+            return X, y
         table = read_table(file)
-        y: NDArray[Any] | None = None
-        if self.target in table.names:
-            y = labels_of(table, str(self.target), self._numeric)
-        return self.columns.apply(table), y
+        known = self.target in table.cells
+        return self.columns.apply(table), labels_of(table, str(self.target), self._numeric) if known else None
 
     @property
     def _numeric(self) -> bool:

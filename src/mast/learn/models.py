@@ -45,12 +45,10 @@ class FeatureRidge(Ridge):
 class _WithIntercept(LinearModel):
     """What follows from an intercept without a penalty."""
 
-    l2: float
-    _feature_smoothness: float
-
-    def _release_intercept(self, feature_smoothness: float) -> None:
-        self._feature_smoothness = feature_smoothness
-        self.penalty: Ridge = FeatureRidge(self.l2)
+    def __init__(self, A: Any, b: ArrayLike, l2: float, weights: Array | None, L0: float) -> None:
+        super().__init__(A, b, l2, sample_weight=weights)  # type: ignore[misc]
+        self._feature_smoothness = L0
+        self.penalty: Ridge = FeatureRidge(l2)
 
     @cached_property
     def _loss_smoothness(self) -> float:
@@ -87,17 +85,9 @@ class _WithIntercept(LinearModel):
 class InterceptLogistic(_WithIntercept, Logistic):
     """The mean log-loss plus l2/2 |w|², where x = (w, intercept)."""
 
-    def __init__(self, A: Any, b: ArrayLike, l2: float, weights: Array | None, L0: float) -> None:
-        super().__init__(A, b, l2, sample_weight=weights)
-        self._release_intercept(L0)
-
 
 class InterceptLeastSquares(_WithIntercept, LeastSquares):
     """Half the mean squared residual plus l2/2 |w|², where x = (w, intercept)."""
-
-    def __init__(self, A: Any, b: ArrayLike, l2: float, weights: Array | None, L0: float) -> None:
-        super().__init__(A, b, l2, sample_weight=weights)
-        self._release_intercept(L0)
 
     @cached_property
     def quadratic(self) -> Quadratic:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +20,7 @@ from mast.theory import Guarantee
 if TYPE_CHECKING:
     from mast.learn.base import SparsifiedLinear
 
+Arrays = dict[str, NDArray[Any]]
 Model = TypeVar("Model", bound="SparsifiedLinear")
 
 FORMAT = 1
@@ -26,34 +29,40 @@ KIND = "linear model"
 PLAIN = ("kappa", "alpha", "fit_intercept", "method", "max_iter", "tol", "warm_start")
 
 
-def save(model: SparsifiedLinear, path: Path) -> None:
-    """Write a fitted model."""
-    description, arrays = pack(model)
-    files.save(path, {"kind": KIND, "format": FORMAT, **description}, arrays)
+def write(path: Path, kind: str, description: dict[str, Any], arrays: Arrays) -> None:
+    """Write a file of this kind."""
+    files.save(path, {"kind": kind, "format": FORMAT, **description}, arrays)
 
 
-def load(path: Path, wanted: type[Model]) -> Model:
-    """Read a fitted model of the wanted class."""
+def read(path: Path, kind: str) -> tuple[dict[str, Any], Arrays]:
+    """Read a file of this kind; files of MAST's that hold something else, or another format, are refused."""
     description, arrays = files.load(path)
-    check_kind(path, description, KIND, FORMAT)
-    return unpack(description, arrays, str(path), wanted)
-
-
-def check_kind(path: Path, description: Any, kind: str, format: int) -> None:
-    """Refuse files of MAST's that hold something else, or come from another version."""
-    if not isinstance(description, dict) or description.get("kind") != kind:
-        found = description.get("kind") if isinstance(description, dict) else None
-        raise DataError(f"{path} holds {found or 'something else'!r}, not a {kind} of MAST's")
-    if description.get("format") != format:
+    if description.get("kind") != kind:
         raise DataError(
-            f"{path} has the format {description.get('format')!r}, this version of MAST reads {format}"
+            f"{path} holds {description.get('kind') or 'something else'!r}, not a {kind} of MAST's"
         )
+    if description.get("format") != FORMAT:
+        raise DataError(
+            f"{path} has the format {description.get('format')!r}, this version of MAST reads {FORMAT}"
+        )
+    return description, arrays
 
 
-def pack(model: SparsifiedLinear) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+@contextmanager
+def damage_refused(path: str | Path) -> Iterator[None]:
+    """Errors of parts that do not fit together, as one that names the file."""
+    try:
+        yield
+    except DataError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        raise DataError(f"{path} is damaged: its parts do not fit together ({error})") from error
+
+
+def pack(model: SparsifiedLinear) -> tuple[dict[str, Any], Arrays]:
     """A fitted model as a JSON description and arrays."""
-    coef = model.coef_
-    arrays: dict[str, NDArray[Any]] = {
+    coef, state = model.coef_, model.random_state
+    arrays: Arrays = {
         "coef": coef.toarray() if scipy.sparse.issparse(coef) else np.asarray(coef),
         "intercept": np.asarray(model.intercept_, dtype=np.float64),
         "n_iter": np.asarray(model.n_iter_),
@@ -65,7 +74,8 @@ def pack(model: SparsifiedLinear) -> tuple[dict[str, Any], dict[str, NDArray[Any
         "shifted": model.shift is not None,
         "sketch": None if model.sketch is None else describe(model._sketch(), arrays),
         "sketch_used": describe(model.sketch_, arrays),
-        "random_state": _state(model.random_state),
+        # an int stays; a generator is not stored, as its state moves on
+        "random_state": int(state) if isinstance(state, int | np.integer) else None,
         "fitted": {
             "alpha": model.alpha_,
             "method": model.method_,
@@ -73,38 +83,32 @@ def pack(model: SparsifiedLinear) -> tuple[dict[str, Any], dict[str, NDArray[Any
             "n_features": model.n_features_in_,
             "guarantee": _statement(model.guarantee_),
         },
-        "feature_names": None,
+        "feature_names": [str(name) for name in getattr(model, "feature_names_in_", [])] or None,
     }
-    names = getattr(model, "feature_names_in_", None)
-    if names is not None:
-        description["feature_names"] = [str(name) for name in names]
-    classes = getattr(model, "classes_", None)
-    if classes is not None:
-        description["classes"] = _classes(classes)
+    if hasattr(model, "classes_"):
+        description["classes"] = _classes(model.classes_)
         description["class_weight"] = _class_weight(getattr(model, "class_weight", None))
     return description, arrays
 
 
-def unpack(
-    description: dict[str, Any], arrays: dict[str, NDArray[Any]], where: str, wanted: type[Model]
-) -> Model:
+def unpack(description: dict[str, Any], arrays: Arrays, path: Path, wanted: type[Model]) -> Model:
     """The model of a description and arrays; whatever does not fit together is refused."""
     from mast.learn import MastClassifier, MastRegressor
 
-    kinds = {"MastClassifier": MastClassifier, "MastRegressor": MastRegressor}
-    found = kinds.get(str(description.get("estimator")))
-    if found is None:
-        raise DataError(f"{where}: no estimator is called {description.get('estimator')!r}")
-    if not issubclass(found, wanted) and not issubclass(wanted, found):
-        raise DataError(f"{where} holds a {found.__name__}, not a {wanted.__name__}")
-    kind: Any = wanted if issubclass(wanted, found) else found
-    try:
-        return _rebuilt(kind, description, arrays)  # type: ignore[no-any-return]
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
-        raise DataError(f"{where} is damaged: its parts do not fit together ({error})") from error
+    stored = {kind.__name__: kind for kind in (MastClassifier, MastRegressor)}.get(
+        str(description.get("estimator"))
+    )
+    if stored is None:
+        raise DataError(f"{path}: no estimator is called {description.get('estimator')!r}")
+    if not issubclass(stored, wanted) and not issubclass(wanted, stored):
+        raise DataError(f"{path} holds a {stored.__name__}, not a {wanted.__name__}")
+    kind: Any = wanted if issubclass(wanted, stored) else stored
+    with damage_refused(path):
+        model: Model = _rebuilt(kind, description, arrays)
+    return model
 
 
-def _rebuilt(kind: Any, description: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Any:
+def _rebuilt(kind: Any, description: dict[str, Any], arrays: Arrays) -> Any:
     fitted, parameters = description["fitted"], {name: description["parameters"][name] for name in PLAIN}
     model = kind(**parameters)
     model.sketch = None if description["sketch"] is None else rebuild(description["sketch"], arrays)
@@ -112,7 +116,8 @@ def _rebuilt(kind: Any, description: dict[str, Any], arrays: dict[str, NDArray[A
     d = int(fitted["n_features"])
     rows = 1
     if "classes" in description:
-        model.class_weight = None if description["class_weight"] is None else _pairs(description)
+        weight = description["class_weight"]
+        model.class_weight = dict(weight) if isinstance(weight, list) else weight
         model.classes_ = np.array(description["classes"]["values"], dtype=description["classes"]["dtype"])
         if model.classes_.ndim != 1 or np.unique(model.classes_).size != model.classes_.size:
             raise ValueError("the classes are not a list of different labels")
@@ -153,11 +158,6 @@ def _plain(name: str, value: Any) -> Any:
     return value
 
 
-def _state(state: Any) -> int | None:
-    """An int stays; a generator is not stored, as its state moves on."""
-    return int(state) if isinstance(state, (int, np.integer)) else None
-
-
 def _floats(array: NDArray[Any]) -> NDArray[np.float64]:
     if array.dtype != np.float64 or not np.isfinite(array).all():
         raise ValueError("weights must be finite numbers in double precision")
@@ -180,11 +180,6 @@ def _class_weight(weight: Any) -> Any:
     return [[_plain("class_weight", label), float(value)] for label, value in dict(weight).items()]
 
 
-def _pairs(description: dict[str, Any]) -> Any:
-    weight = description["class_weight"]
-    return weight if isinstance(weight, str) else dict(weight)
-
-
 def _statement(guarantee: Guarantee | None) -> dict[str, Any] | None:
     if guarantee is None:
         return None
@@ -192,14 +187,14 @@ def _statement(guarantee: Guarantee | None) -> dict[str, Any] | None:
     return {"algorithm": guarantee.algorithm, "regime": guarantee.regime, "constants": constants}
 
 
-def _guarantee(said: dict[str, Any] | None) -> Guarantee | None:
+def _guarantee(statement: dict[str, Any] | None) -> Guarantee | None:
     """The statement made again from its constants; None for one that needs more than those."""
-    if said is None or said["algorithm"] != "DSGD":
+    if statement is None or statement["algorithm"] != "DSGD":
         return None
-    constants = dict(said["constants"])
+    constants = dict(statement["constants"])
     if "mu" in constants:  # mu_D mu_f, which only counts as a product
         constants |= {"mu_f": constants.pop("mu"), "mu_D": 1.0}
     try:
-        return theory.dsgd(said["regime"], **constants)
+        return theory.dsgd(statement["regime"], **constants)
     except (MastError, TypeError):
         return None
