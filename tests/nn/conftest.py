@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import mast
@@ -132,7 +133,7 @@ def diagonals(sk, step, seed=None, node=None):
         ]
     else:
         whole = sk.sketch.draw(sk.dim, seed, step, node).diagonal()
-        flat = [whole[w.offset : w.offset + w.count] for w in sk.weights]
+        flat = np.split(whole, np.cumsum([w.count for w in sk.weights])[:-1])
     return {
         w.name: torch.from_numpy(c).to(w.parameter.dtype).view(w.shape)
         for w, c in zip(sk.weights, flat, strict=True)

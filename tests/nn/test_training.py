@@ -90,9 +90,11 @@ def test_other_number_types(models, sketch, dtype):
 def _wide_diagonals(sk):
     from mast.nn.weights import name_index
 
+    start = 0
     for w in sk.weights:
         if isinstance(sk.sketch, mast.PermK):
-            c = sk.sketch.draw(sk.dim, sk.seed).diagonal()[w.offset : w.offset + w.count]
+            c = sk.sketch.draw(sk.dim, sk.seed).diagonal()[start : start + w.count]
+            start += w.count
         else:
             c = sk.sketch.draw(w.count, sk.seed, index=name_index(w.name)).diagonal()
         yield torch.from_numpy(c).view(w.shape)

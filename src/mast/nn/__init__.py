@@ -36,13 +36,13 @@ except ImportError as error:
 
 from mast.nn.advice import Advice, advise
 from mast.nn.costs import Cost, measure, sizes
-from mast.nn.deltas import Delta, apply_delta, read_delta, save_delta
 from mast.nn.estimators import Average
-from mast.nn.onnx import export_onnx
+from mast.nn.files.deltas import Delta, apply_delta, read_delta, save_delta
+from mast.nn.files.onnx import export_onnx
+from mast.nn.files.submodels import load_submodel, save_submodel
 from mast.nn.row_optimizer import RowOptimizer
 from mast.nn.sparsifier import Sparsifier, sparsify
 from mast.nn.structure import Cut, Layers, Neurons, UnitDraw, parse, structure_of
-from mast.nn.submodel_files import load_submodel, save_submodel
 from mast.nn.submodels import recalibrate
 from mast.nn.validation import Finding, validate
 from mast.nn.variance_reduction import LSVRDSG, SPAGE

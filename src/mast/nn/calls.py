@@ -1,4 +1,4 @@
-"""Where the sparsified weights enter: calls of modules.
+"""Where the sparsified weights enter: calls of modules; inside sk.sample(), the parameters themselves.
 
 While a module of the model is being called in training mode, the places where it and its
 children look up their weights hold y = v + S(x - v) instead of the parameter; after the call, however
@@ -14,7 +14,7 @@ checkpointing repeats during backward(): they find the same y as the first time.
 The calls are intercepted in the slot that `nn.Module.compile` uses, which `__call__` consults and which is
 left out when a module is copied or pickled: copies of the model are plain models. `torch.compile` around
 the model would bypass the slot, or trace the draw into a constant, and is refused; in the explicit form
-(`mast.nn.sampling`), where parameters themselves hold y, it works.
+(`sk.sample`), where parameters themselves hold y, it works.
 """
 
 from __future__ import annotations
@@ -23,17 +23,20 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 from torch.utils.hooks import RemovableHandle
 
 from mast.errors import ArgumentError, MastError
-from mast.nn.torch_private import compiler_is_waiting
-from mast.nn.values import Values
+from mast.nn.scaling import adjoint
+from mast.nn.torch_private import compiler_is_waiting, tree_leaves
+from mast.nn.values import Made, Values
 from mast.nn.weights import Place, Weight, find
 from mast.randomness import Key
+from mast.sketches.kept import Kept
 
 _COMPILED = (
     "torch.compile around a model in the plain sparsified loop is refused: the compiled graph would miss the "
@@ -79,7 +82,7 @@ class Calls:
                 self.watched.append((module, Call(module, places, self)))
         for module, call in self.watched:
             module._compiled_call_impl = call
-        self.guard = self.model.register_forward_pre_hook(_Guard(self))
+        self.guard = self.model.register_forward_pre_hook(_BypassGuard(self))
 
     def unwatch(self) -> None:
         """Stop, and leave no trace."""
@@ -144,7 +147,7 @@ class Call:
         return type(None), ()
 
 
-class _Guard:
+class _BypassGuard:
     """A hook that refuses training calls which come around `Call`; in a copy of the model it is inert."""
 
     def __init__(self, calls: Calls) -> None:
@@ -160,6 +163,99 @@ class _Guard:
 
     def __reduce__(self) -> Any:
         return getattr, (nullcontext(), "__exit__")
+
+
+# ---- the explicit form -------------------------------------------------------------------------
+#
+# Inside ``with sk.sample(step)`` the parameters themselves hold y. Their memory is exchanged for that of y
+# (x is never overwritten), and hooks turn each gradient that arrives into S'g. The context has to cover
+# backward(); what would go wrong silently is refused:
+#
+# - `state_dict()` inside gives x, `copy.deepcopy` and pickling inside raise;
+# - backward() outside of the context, of a forward pass inside, raises;
+# - `optimizer.step()` inside, or any other change in place, raises: it would be lost.
+
+
+@contextmanager
+def sampled(model: nn.Module, weights: list[Weight], made: list[Made]) -> Iterator[None]:
+    """With the parameters holding y, and their gradients multiplied by S'."""
+    parameters = [w.parameter for w in weights]
+    originals = [p.data for p in parameters]
+    handles: list[RemovableHandle] = []
+    open_context = [True]
+    try:
+        for p, m in zip(parameters, made, strict=True):
+            p.data = m.numbers
+            increment_version(p)  # autograd then refuses graphs of x inside the context
+            if p.requires_grad:
+                handles.append(p.register_hook(_adjoint(m.kept)))  # type: ignore[no-untyped-call]
+        to_x, to_y = _Exchange(parameters, originals), _Exchange(parameters, [m.numbers for m in made])
+        for module in model.modules():
+            handles.append(module.register_state_dict_pre_hook(to_x))  # type: ignore[no-untyped-call]
+            handles.append(module.register_state_dict_post_hook(to_y))  # type: ignore[no-untyped-call]
+        handles.append(model.register_forward_hook(_OutputGuard(open_context)))
+        torch.clear_autocast_cache()
+        versions = [p._version for p in parameters]
+        yield
+        for w, p, version in zip(weights, parameters, versions, strict=True):
+            if p._version != version:
+                raise MastError(
+                    f"the parameter {w.name!r} was changed inside sk.sample(): it holds sparsified weights "
+                    "there, and the change is lost. Change parameters (optimizer.step()) after the context"
+                )
+    finally:
+        open_context[0] = False
+        for handle in handles:
+            handle.remove()
+        for p, x in zip(parameters, originals, strict=True):
+            p.data = x
+            increment_version(p)  # and graphs of y outside of it
+        torch.clear_autocast_cache()
+
+
+def _adjoint(kept: Kept) -> Any:
+    return lambda g: adjoint(kept, g)
+
+
+class _Uncopyable:
+    """Part of a model inside sk.sample(), whose copy would hold sparsified weights as if they were x."""
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        raise MastError(
+            "the model cannot be copied or pickled inside sk.sample(), where it holds sparsified weights: "
+            "do it outside, or use sk.submodel()"
+        )
+
+    def __reduce__(self) -> NoReturn:
+        self.__deepcopy__(None)
+
+
+class _Exchange(_Uncopyable):
+    """A hook around `state_dict()` that gives the parameters other memory: x while it is made, then y."""
+
+    def __init__(self, parameters: list[Tensor], memory: list[Tensor]) -> None:
+        self.parameters, self.memory = parameters, memory
+
+    def __call__(self, *_: Any) -> None:
+        for p, tensor in zip(self.parameters, self.memory, strict=True):
+            p.data = tensor
+
+
+class _OutputGuard(_Uncopyable):
+    """Marks what the model returns, so that a backward pass after the context is noticed."""
+
+    def __init__(self, open_context: list[bool]) -> None:
+        self.open_context = open_context
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        for leaf in tree_leaves(output):
+            if isinstance(leaf, Tensor) and leaf.requires_grad:
+                leaf.register_hook(self.check)  # type: ignore[no-untyped-call]
+
+    def check(self, g: Tensor) -> None:
+        """Called when a gradient arrives."""
+        if not self.open_context[0]:
+            raise MastError("backward() of a forward pass inside sk.sample() must be called inside it too")
 
 
 # ---- activation checkpointing ----------------------------------------------------------------

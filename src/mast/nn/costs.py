@@ -109,7 +109,7 @@ def sizes(things: Mapping[str, nn.Module | str | Path], example: Any = None) -> 
 
 def _size(thing: nn.Module | str | Path) -> dict[str, Any]:
     """Kind, parameters and bytes of a model or file."""
-    from mast.nn import deltas, onnx, submodel_files
+    from mast.nn.files import deltas, onnx, submodels
 
     if isinstance(thing, nn.Module):
         cost = measure(thing)
@@ -122,7 +122,7 @@ def _size(thing: nn.Module | str | Path) -> dict[str, Any]:
     if path.suffix == ".onnx":
         return {"kind": "ONNX", "parameters": onnx.parameters_of(path), "bytes": size}
     try:
-        return {"kind": "submodel", "parameters": submodel_files.parameters_of(path), "bytes": size}
+        return {"kind": "submodel", "parameters": submodels.parameters_of(path), "bytes": size}
     except DataError:
         delta = deltas.read_delta(path)
         count = delta.about["kept"] + sum(t.numel() for t in delta.whole.values())
@@ -131,7 +131,7 @@ def _size(thing: nn.Module | str | Path) -> dict[str, Any]:
 
 def _call(thing: nn.Module | str | Path, example: Any) -> Callable[[], Any] | None:
     """A call of a model or ONNX file; other files need a class to be run."""
-    from mast.nn.onnx import runner
+    from mast.nn.files.onnx import runner
 
     if isinstance(thing, nn.Module):
         return partial(thing, *_inputs(example))

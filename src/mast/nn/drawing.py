@@ -7,6 +7,7 @@ in the order of `named_parameters`, and have one draw with the key ``(seed, step
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -20,14 +21,18 @@ from torch import Tensor
 
 from mast import randomness
 from mast.errors import ArgumentError, NotDiagonalError
-from mast.nn import philox
 from mast.nn.scaling import Memory, compiled, numbers, sparsify_into
 from mast.nn.weights import Weight
 from mast.randomness import Key, Purpose
+from mast.randomness.kernels import stream_words
 from mast.sketches import Bernoulli, DiagonalDraw, Gaussian, Identity, Sketch, UnscaledBernoulli
 from mast.sketches.kept import Entries, Everything, Kept, Mask
 
 _WORTH_A_THREAD = 1 << 19  # coordinates
+_LOW = 0xFFFFFFFF
+_M0, _M1 = 0xD2511F53, 0xCD9E8D57
+_W0, _W1 = 0x9E3779B9, 0xBB67AE85
+_SLICE = 1 << 22  # blocks at a time: the int64 intermediates of more would dwarf the weights
 
 
 class Drawing(ABC):
@@ -79,11 +84,11 @@ class PerWeight(Drawing):
             threshold, scale = _bernoulli(sketch)
             if on_cpu:
                 return Mask(shape, torch.from_numpy(randomness.bernoulli(own, threshold, 0, count)), scale)
-            return Mask(shape, philox.mask(own, threshold, count, like.device), scale)
+            return Mask(shape, torch_mask(own, threshold, count, like.device), scale)
         noise = (
             torch.from_numpy(randomness.normal(own, 0, count))
             if on_cpu
-            else philox.normal(own, count, like.device)
+            else torch_normal(own, count, like.device)
         )
         scales = (1 + sketch.sigma * noise).to(torch.promote_types(like.dtype, torch.float32))
         return Everything(shape, scales)
@@ -120,7 +125,7 @@ class PerWeight(Drawing):
         return float(sketch.keep) if isinstance(sketch, Bernoulli) else 1.0
 
     def sketch_of(self, number: int) -> Sketch:
-        """Its own."""
+        """The sketch of this weight alone."""
         return self.sketches[number]
 
     def _key(self, number: int, key: Key) -> Key:
@@ -225,3 +230,62 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
+
+
+# ---- random words in plain torch, for parameters that are not on the CPU ---------------------------
+#
+# Philox4x32-10 of `mast.randomness` in int64 arithmetic: products wrap modulo 2^64, as they should, and a
+# mask of 32 bits after each shift makes the sign irrelevant. Nothing is copied to the CPU; only the six words
+# of a key travel, as Python numbers.
+
+
+def blocks(stream: tuple[int, int, int, int], first: int, last: int, device: torch.device) -> Tensor:
+    """Blocks first .. last-1 of a stream, one per row, as int64.
+
+    >>> blocks((0, 0, 0, 0), 0, 1, torch.device("cpu"))[0].tolist() == [
+    ...     0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    True
+    """
+    j = torch.arange(first, last, dtype=torch.int64, device=device)
+    c0, c1 = j & _LOW, j >> 32
+    c2, c3 = torch.full_like(j, stream[2]), torch.full_like(j, stream[3])
+    k0, k1 = stream[0], stream[1]
+    for _ in range(10):
+        p0, p1 = c0 * _M0, c2 * _M1
+        c0, c2 = ((p1 >> 32) & _LOW) ^ c1 ^ k0, ((p0 >> 32) & _LOW) ^ c3 ^ k1
+        c1, c3 = p1 & _LOW, p0 & _LOW
+        k0, k1 = (k0 + _W0) & _LOW, (k1 + _W1) & _LOW
+    return torch.stack((c0, c1, c2, c3), dim=1)
+
+
+def torch_mask(key: Key, threshold: int, count: int, device: torch.device) -> Tensor:
+    """Coordinates 0 .. count-1 of a Bernoulli mask, as bool.
+
+    >>> torch_mask(Key(seed=7, step=3), 2**31, 4, torch.device("cpu"))
+    tensor([ True,  True, False, False])
+    """
+    stream = _stream(key, Purpose.MASK)
+    last = -(-count // 4)
+    parts = [
+        blocks(stream, first, min(first + _SLICE, last), device).flatten() < threshold
+        for first in range(0, last, _SLICE)
+    ]
+    return torch.cat(parts)[:count]
+
+
+def torch_normal(key: Key, count: int, device: torch.device) -> Tensor:
+    """Standard normal numbers 0 .. count-1 in float64: the CPU's up to the rounding of log and cos."""
+    stream = _stream(key, Purpose.NORMAL)
+    last = -(-count // 2)
+    parts = []
+    for first in range(0, last, _SLICE):
+        w = blocks(stream, first, min(first + _SLICE, last), device)
+        radius = (-2 * (((w[:, 0] << 21 ^ w[:, 1] >> 11) + 1).double() * 2.0**-53).log()).sqrt()
+        angle = 2 * math.pi * ((w[:, 2] << 21 ^ w[:, 3] >> 11).double() * 2.0**-53)
+        parts.append(torch.stack((radius * angle.cos(), radius * angle.sin()), dim=1).flatten())
+    return torch.cat(parts)[:count]
+
+
+def _stream(key: Key, purpose: Purpose) -> tuple[int, int, int, int]:
+    s0, s1, s2, s3 = stream_words(key.words(purpose)).tolist()
+    return s0, s1, s2, s3

@@ -13,9 +13,8 @@ from torch.optim import Optimizer
 
 from mast.errors import ArgumentError, MastError
 from mast.nn import optimizers
-from mast.nn.calls import Calls, warn_of_checkpoints
+from mast.nn.calls import Calls, sampled, warn_of_checkpoints
 from mast.nn.drawing import Drawing, drawing_of
-from mast.nn.sampling import sampled
 from mast.nn.structure import Structure, Structured, UnitDraw, structure_of
 from mast.nn.structure.choosing import choose_scaled
 from mast.nn.structure.drawing import UnitDrawing
@@ -284,7 +283,7 @@ class Sparsifier:
 
     def save_delta(self, path: str | Path, **options: Any) -> Path:
         """Write one submodel as a sparse delta to the shift, with the options of `mast.nn.save_delta`."""
-        from mast.nn.deltas import save_delta
+        from mast.nn.files.deltas import save_delta
 
         return save_delta(self, path, **options)
 
@@ -294,7 +293,7 @@ class Sparsifier:
         The options are `calibrate` of `submodel`, `about` of `mast.nn.save_submodel`, and `model`: what
         `submodel` returned for this draw, if it has been trained since.
         """
-        from mast.nn.submodel_files import save_draw
+        from mast.nn.files.submodels import save_draw
 
         return save_draw(self, path, seed, **options)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mast.checkpoint import describe
 from mast.errors import ArgumentError
-from mast.nn import tensor_files
+from mast.nn.files import tensor_files
 from mast.randomness import LAYOUT, Key
 
 if TYPE_CHECKING:

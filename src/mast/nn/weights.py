@@ -51,7 +51,6 @@ class Weight:
     name: str
     shape: torch.Size
     place: Place  # where its owner keeps it
-    offset: int  # of its first coordinate in the vector of all sketched weights
     keep: float | None = None  # its own keep probability, if it has one
 
     @property
@@ -121,7 +120,6 @@ def choose(model: nn.Module, where: Where | None, keep: Mapping[str, float]) -> 
     wanted = predicate(model, where)
     places = {id(p): place for place, p in registered(model)}
     selection = Selection([])
-    offset = 0
     for name, p in model.named_parameters():
         reason = _unfit(name, p, explicit=where is not None and wanted(name, p)) or (
             "" if wanted(name, p) else _why_not(p, where)
@@ -132,10 +130,9 @@ def choose(model: nn.Module, where: Where | None, keep: Mapping[str, float]) -> 
         if reason:
             selection.others[name] = (p.shape, reason)
             continue
-        weight = Weight(name, p.shape, places[id(p)], offset, probability)
+        weight = Weight(name, p.shape, places[id(p)], probability)
         weight.place.number = len(selection.weights)
         selection.weights.append(weight)
-        offset += weight.count
     _check(selection, keep, [name for name, _ in model.named_parameters()])
     return selection
 

@@ -67,7 +67,6 @@ def choose_scaled(model: nn.Module, structure: Structure) -> Selection:
     places = {id(p): place for place, p in registered(model)}
     scaled = {s.tensor: s for s in structure.scaled}
     selection = Selection([])
-    offset = 0
     for name, p in model.named_parameters():
         if name not in scaled:
             selection.others[name] = (p.shape, structure.others.get(name, "no outgoing weight of units"))
@@ -76,10 +75,9 @@ def choose_scaled(model: nn.Module, structure: Structure) -> Selection:
             raise ArgumentError(f"the parameter {name!r} is on the meta device: materialise the model first")
         refuse_sharded(name, p)
         keep = structure.spaces[scaled[name].space].keep
-        weight = Weight(name, p.shape, places[id(p)], offset, keep)
+        weight = Weight(name, p.shape, places[id(p)], keep)
         weight.place.number = len(selection.weights)
         selection.weights.append(weight)
-        offset += weight.count
     return selection
 
 

@@ -16,7 +16,7 @@ import mast
 torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
 from torch import nn  # noqa: E402
 
-from mast.nn import tensor_files  # noqa: E402
+from mast.nn.files import tensor_files  # noqa: E402
 
 
 class Residual(nn.Module):

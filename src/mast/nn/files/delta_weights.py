@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mast.errors import ArgumentError, DataError
-from mast.nn.drawing import Drawing, PerWeight, Whole, drawing_of
+from mast.nn.drawing import drawing_of
 from mast.nn.scaling import multiply
 from mast.nn.weights import Place, Weight
 from mast.randomness import Key
@@ -104,14 +104,11 @@ def changes_of(sk: Sparsifier, key: Key) -> list[WeightChange]:
 
 
 def rebuilt(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[WeightChange]:
-    """The parts of a file, checked."""
-    said = about["weights"]
-    shapes = [torch.Size(w["shape"]) for w in said]
-    places = [Place({}, (), i) for i in range(len(said))]
-    offsets = np.cumsum([0] + [shape.numel() for shape in shapes])
+    """The changes that a file holds, checked."""
+    nowhere = Place({}, (), -1)  # a file has no model
     weights = [
-        Weight(w["name"], shape, place, int(offset), w.get("keep"))
-        for w, shape, place, offset in zip(said, shapes, places, offsets[:-1], strict=True)
+        Weight(entry["name"], torch.Size(entry["shape"]), nowhere, entry.get("keep"))
+        for entry in about["weights"]
     ]
     drawing = None
     if about["sketch"] is not None:
@@ -119,7 +116,7 @@ def rebuilt(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[Wei
         drawing = drawing_of(rebuild(about["sketch"], arrays), weights)
     key = Key(**about["key"])
     changes = []
-    for i, (w, entry) in enumerate(zip(weights, said, strict=True)):
+    for i, (w, entry) in enumerate(zip(weights, about["weights"], strict=True)):
         dtype = _DTYPES[entry["dtype"]]
         like = torch.empty(0, dtype=dtype)
         kept = _listed(w, entry, tensors) if drawing is None else drawing.kept(i, key, like)
@@ -156,11 +153,6 @@ def _grid(w: Weight, units: Tensor) -> Grid:
     scales = units.reshape(-1).numpy()
     kept = np.flatnonzero(scales)
     return Grid(w.shape, {along[0]: kept}, {along[0]: scales[kept]})
-
-
-def coordinates(drawing: Drawing) -> str:
-    """Whether a draw is one over plain coordinates, which key and sketch alone decide."""
-    return "plain" if type(drawing) in (PerWeight, Whole) else "structured"
 
 
 def one_scale(kept: Kept) -> float | None:

@@ -11,7 +11,7 @@ pytest.importorskip("onnxruntime", reason="ONNX files need the extra onnx")
 pytest.importorskip("onnxscript", reason="ONNX files need the extra onnx")
 from torch import nn  # noqa: E402
 
-from mast.nn.onnx import run_onnx  # noqa: E402
+from mast.nn.files.onnx import run_onnx  # noqa: E402
 
 
 class Pair(nn.Module):

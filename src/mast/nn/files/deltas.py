@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from mast.errors import ArgumentError, DataError, MastError
-from mast.nn import tensor_files
-from mast.nn.delta_parts import WeightChange, changes_of, coordinates, rebuilt
-from mast.nn.tensor_files import digest
+from mast.nn.files import tensor_files
+from mast.nn.files.delta_weights import WeightChange, changes_of, rebuilt
+from mast.nn.files.tensor_files import digest
 from mast.nn.weights import unwrapped
 from mast.randomness import LAYOUT, Key
 from mast.sketches.stored import describe
@@ -31,7 +31,7 @@ from mast.sketches.stored import describe
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
 
-KIND, FORMAT = "delta", 1
+KIND, FORMAT = "delta", 2
 
 
 def save_delta(
@@ -81,29 +81,26 @@ def save_delta(
     if sk._calls.inside:
         raise MastError("save_delta() cannot be called inside a forward pass or sk.sample()")
     parts = changes_of(sk, key)
-    replaced, digests, aliases = _others(sk, base)
-    arrays: dict[str, Any] = {}
-    spelled = None if indices else _spelled(sk, arrays, parts)
-    if spelled is None:
-        if indices is False:
-            raise ArgumentError(
-                f"what {sk.sketch!r} keeps here does not follow from the key in less room: leave indices=None"
-            )
-        arrays = {}
+    whole, digests, aliases = _others(sk, base)
+    sketch, arrays = (None, {}) if indices else _stored_sketch(sk, parts)
+    if sketch is None and indices is False:
+        raise ArgumentError(
+            f"what {sk.sketch!r} keeps here does not follow from the key in less room: leave indices=None"
+        )
     tensors = {f"sketch/{name}": torch.tensor(array) for name, array in arrays.items()}
-    tensors |= {f"whole/{name}": t for name, t in replaced.items()}
+    tensors |= {f"whole/{name}": t for name, t in whole.items()}
     for part in parts:
-        tensors |= part.tensors(with_indices=spelled is None, dtype=dtype)
+        tensors |= part.tensors(with_indices=sketch is None, dtype=dtype)
     description = {
         "layout": LAYOUT,
         "key": {"seed": key.seed, "step": key.step, "node": key.node},
         "label": sk.sketch.label(),
-        "sketch": spelled,
+        "sketch": sketch,
         "scale": bool(scale),
         "shift": sk.shift is not None,
         "kept": sum(part.values.numel() for part in parts),
         "dim": sk.dim,
-        "weights": [part.description(with_scale=spelled is None) for part in parts],
+        "weights": [part.description(with_scale=sketch is None) for part in parts],
         "base": digests,
         "aliases": aliases,
     }
@@ -170,7 +167,7 @@ class Delta:
                     f"the model is not the base of {self.path}: its {name!r} is {_form(t.shape, t.dtype)}, "
                     f"that of the base {_form(shape, dtype)}"
                 )
-        wrong = [name for name, said in digests.items() if digest(state[name]) != said]
+        wrong = [name for name, expected_digest in digests.items() if digest(state[name]) != expected_digest]
         if wrong:
             more = f" and {len(wrong) - 1} more of {len(digests)}" if len(wrong) > 1 else ""
             raise ArgumentError(
@@ -209,7 +206,7 @@ def _others(
     """What is not sketched and has to be written; digests of the base; second names of tensors."""
     sketched = {w.name for w in sk.weights}
     reference = base.state_dict() if isinstance(base, nn.Module) else dict(base or {})
-    replaced, digests, aliases = {}, {}, {}
+    whole, digests, aliases = {}, {}, {}
     first: dict[int, str] = {id(w.parameter): w.name for w in sk.weights}
     for name, t in sk.model.state_dict(keep_vars=True).items():
         if not isinstance(t, Tensor):
@@ -222,27 +219,28 @@ def _others(
         elif name in reference and digest(reference[name]) == digest(t):
             digests[name] = digest(t)
         else:
-            replaced[name] = t
-    return replaced, digests, aliases
+            whole[name] = t
+    return whole, digests, aliases
 
 
 def _base_digest(name: str, v: Tensor, reference: Mapping[str, Tensor]) -> str:
-    said = digest(v)
-    if name in reference and digest(reference[name]) != said:
+    of_shift = digest(v)
+    if name in reference and digest(reference[name]) != of_shift:
         raise ArgumentError(f"base has other values in {name!r} than the shift that sparsify() was given")
-    return said
+    return of_shift
 
 
-def _spelled(sk: Sparsifier, arrays: dict[str, Any], parts: list[WeightChange]) -> dict[str, Any] | None:
-    """The sketch as JSON, if it has such a form over plain coordinates and it is the smaller one."""
-    if coordinates(sk.drawing) != "plain":
-        return None
+def _stored_sketch(sk: Sparsifier, parts: list[WeightChange]) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """The sketch as JSON and arrays, if it has such a form over plain coordinates that is the smaller one."""
+    arrays: dict[str, Any] = {}
+    if sk.structure is not None:
+        return None, {}
     try:
-        spelled = describe(sk.sketch, arrays)
+        sketch = describe(sk.sketch, arrays)
     except ArgumentError:  # a sketch of the user's own
-        return None
-    there = sum(array.nbytes for array in arrays.values())
-    return spelled if there <= sum(part.index_bytes for part in parts) else None
+        return None, {}
+    smaller = sum(array.nbytes for array in arrays.values()) <= sum(part.index_bytes for part in parts)
+    return (sketch, arrays) if smaller else (None, {})
 
 
 def _form(shape: torch.Size, dtype: torch.dtype) -> str:

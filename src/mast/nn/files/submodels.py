@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from mast.errors import ArgumentError, DataError
-from mast.nn import tensor_files
+from mast.nn.files import tensor_files
 from mast.nn.structure import Layers, Neurons, Space, Structure, UnitDraw, structure_of
 from mast.nn.structure.branch_structures import BranchStructure
 from mast.nn.weights import unwrapped
