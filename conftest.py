@@ -2,21 +2,20 @@
 
 import importlib.util
 
-from documentation.blocks import PAGES, ROOT, only_sessions
+from documentation.blocks import PAGES, ROOT, lacks, only_sessions
 
 pytest_plugins = ["first_failure"]
 
-NEEDS = {
-    "src/mast/nn/*": "torch",
-    "src/mast/nn/lightning.py": "lightning",
-    "src/mast/nn/transformers.py": "transformers",
-    "src/mast/exchange/*": "torch",
-    "src/mast/cluster/*": "torch",
-    "tests/cluster/payload.py": "torch",
-    "src/mast/federated/*": "flwr",
-    "docs/tools/docstrings.py": "griffe",
-}
+OPTIONAL = ("torch", "flwr", "lightning", "transformers", "onnx")
 
-collect_ignore_glob = [files for files, package in NEEDS.items() if importlib.util.find_spec(package) is None]
 # tests/documentation runs the pages that hold more than Python sessions.
-collect_ignore = [page.relative_to(ROOT).as_posix() for page in PAGES if not only_sessions(page)]
+elsewhere = [page for page in PAGES if not only_sessions(page) or lacks(page)]
+collect_ignore = [page.relative_to(ROOT).as_posix() for page in elsewhere]
+if importlib.util.find_spec("griffe") is None:
+    collect_ignore.append("docs/tools/docstrings.py")
+
+
+def pytest_configure(config):
+    """Skip the doctests of modules whose optional package is not installed."""
+    if any(importlib.util.find_spec(package) is None for package in OPTIONAL):
+        config.option.doctest_ignore_import_errors = True

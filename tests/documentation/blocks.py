@@ -8,6 +8,7 @@ A `text` block right after a block that ran is what that block prints.
 from __future__ import annotations
 
 import doctest
+import importlib.util
 import io
 import os
 import re
@@ -23,6 +24,11 @@ PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONT
 
 RUN = ("python", "pycon", "console", "bash")  # what is run
 SHOWN = ("text", "toml", "yaml", "json", "csv")  # what is only read
+OPTIONAL = {  # packages, and words that show a need for them
+    "torch": ("torch", "mast.nn", "mast.cluster", "mast.federated"),
+    "flwr": ("flwr", "mast.federated"),
+    "matplotlib": (".plot(", "--plot", "mast reproduce"),
+}
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 FENCE = re.compile(
     r"(?P<before>[^\n]*)\n\s*?(?P<indent>^[ ]*)```(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=indent)```[ ]*$",
@@ -76,6 +82,15 @@ def blocks_of(page: Path) -> list[Block]:
 def only_sessions(page: Path) -> bool:
     """Whether the page has nothing but Python sessions, which pytest collects by itself."""
     return all(block.is_doctest and not block.mark for block in blocks_of(page) if block.language in RUN)
+
+
+def lacks(page: Path) -> str | None:
+    """The optional package that the code of a page needs and that is not installed here, if there is one."""
+    code = "\n".join(block.text for block in blocks_of(page) if block.runs)
+    for package, words in OPTIONAL.items():
+        if any(word in code for word in words) and importlib.util.find_spec(package) is None:
+            return package
+    return None
 
 
 def run(blocks: list[Block], page: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from documentation.blocks import PAGES, ROOT, RUN, SHOWN, Block, blocks_of, only_sessions, run
+from documentation.blocks import PAGES, ROOT, RUN, SHOWN, Block, blocks_of, lacks, only_sessions, run
 
 FENCES = re.compile(r"\s*(```|~~~)|.*<pre")
 HERE = [page for page in PAGES if not only_sessions(page)]
@@ -25,6 +25,8 @@ def name(page: Path) -> str:
 
 @pytest.mark.parametrize("page", HERE, ids=name)
 def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch):
+    if package := lacks(page):
+        pytest.skip(f"the page needs {package}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
     run([block for block in blocks_of(page) if block.runs and block.mark != "slow"], page)
