@@ -46,8 +46,8 @@ def rows() -> Iterator[Row]:
 
 def _gradient(model: mast.MastClassifier, A: object, b: np.ndarray) -> float:
     """How exact the fit is, in the terms of the peer's tolerance."""
-    from mast.learn.fitting import Plan
+    from mast.learn.fitting import FitPlan
 
-    plan = Plan(A, None, model.sketch_, False, None, model.alpha_, True, "auto", 1, 1.0, 0)
+    plan = FitPlan(A, None, model.sketch_, False, None, model.alpha_, True, "auto", 1, 1.0, 0)
     problem = plan.problem(np.where(b == model.classes_[1], 1.0, -1.0), model.shift_[0])
     return float(np.abs(problem.gradient(np.append(model.coef_[0], model.intercept_[0]))).max())

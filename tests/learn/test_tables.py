@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mast.errors import DataError
-from mast.learn.columns import Category, Columns, Number, learn_columns
+from mast.learn.columns import CategoryColumn, FeatureColumns, NumberColumn, learn_columns
 from mast.learn.grouping import sketch_of
 from mast.learn.tables import read_table
 
@@ -72,12 +72,15 @@ class TestColumns:
         t = table("a,b\n1,x\n3,y\n,x\nNA,y\n")
         columns = learn_columns(t, set())
         X = columns.apply(t).toarray()
-        assert columns.parts == [Number("a", 2.0, pytest.approx(np.sqrt(0.5))), Category("b", ["x", "y"])]
+        assert columns.parts == [
+            NumberColumn("a", 2.0, pytest.approx(np.sqrt(0.5))),
+            CategoryColumn("b", ["x", "y"]),
+        ]
         np.testing.assert_allclose(X[:, 0], [-np.sqrt(2), np.sqrt(2), 0, 0])
         np.testing.assert_array_equal(X[:, 1:], [[1, 0], [0, 1], [1, 0], [0, 1]])
         assert columns.owners.tolist() == [0, 1, 1]
         assert columns.feature_names == ["a", "b=x", "b=y"]
-        again = Columns.from_json(columns.as_json())
+        again = FeatureColumns.from_json(columns.as_json())
         assert np.array_equal(again.apply(t).toarray(), X)
 
     def test_unknown_and_missing_categories_are_none_of_them(self, table):

@@ -17,7 +17,7 @@ from mast.errors import DataError
 
 TIMEOUT = 10.0  # seconds for one answer of the server
 PATIENCE = 30.0  # seconds after which the average speed counts
-SLOWEST = 5_000.0  # bytes a second
+SLOWEST = 5_000.0  # bytes per second
 LARGEST = 4 << 30  # bytes
 _CHUNK = 1 << 16
 

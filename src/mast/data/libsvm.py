@@ -37,14 +37,14 @@ _ORDINARY = b"0123456789+-.eE: \t\r\n"
 _UNUSUAL = [re.compile(rb"[ \t\r][+-][0-9]*:"), re.compile(rb"[0-9]{21}:"), re.compile(rb"[^ \t\r\n]{1001}")]
 
 
-class Rows(NamedTuple):
+class LabelledRows(NamedTuple):
     """The rows of a file: a CSR matrix with int32 indices, as wide as the largest index, and the labels."""
 
     A: Any
     labels: NDArray[np.float64]
 
 
-def parse(text: bytes, n_features: int | None = None, zero_based: bool = False) -> Rows:
+def parse(text: bytes, n_features: int | None = None, zero_based: bool = False) -> LabelledRows:
     r"""Read all rows, or raise a `DataError` that says what is wrong with the first bad line.
 
     >>> rows = parse(b"+1 2:.5 3:25e-2\n-1 1:2\n")
@@ -59,7 +59,7 @@ def parse(text: bytes, n_features: int | None = None, zero_based: bool = False) 
     return read_slowly(text, n_features, zero_based) if rows is None else rows
 
 
-def read_quickly(text: bytes, n_features: int | None = None, zero_based: bool = False) -> Rows | None:
+def read_quickly(text: bytes, n_features: int | None = None, zero_based: bool = False) -> LabelledRows | None:
     """The rows by scikit-learn's reader; None where it fails, or might accept what the grammar does not."""
     from sklearn.datasets import load_svmlight_file
 
@@ -75,7 +75,7 @@ def read_quickly(text: bytes, n_features: int | None = None, zero_based: bool = 
     return _rows(A.indptr, A.indices, A.data, labels, A.shape[1])
 
 
-def read_slowly(text: bytes, n_features: int | None = None, zero_based: bool = False) -> Rows:
+def read_slowly(text: bytes, n_features: int | None = None, zero_based: bool = False) -> LabelledRows:
     """The same one token after the other: the definition, and the one that says what is wrong."""
     first = 0 if zero_based else 1
     indptr: list[int] = [0]
@@ -185,10 +185,10 @@ def _suspicion(text: bytes) -> str:
     return ""
 
 
-def _rows(indptr: Any, indices: Any, data: Any, labels: Any, width: int) -> Rows:
+def _rows(indptr: Any, indices: Any, data: Any, labels: Any, width: int) -> LabelledRows:
     """As arrays; SciPy wants one integer type for both kinds of index, and liblinear wants int32."""
     import scipy.sparse
 
     integer = np.int32 if len(data) <= MAX_INDEX else np.int64
     parts = (np.asarray(data, float), np.asarray(indices, integer), np.asarray(indptr, integer))
-    return Rows(scipy.sparse.csr_matrix(parts, shape=(len(labels), width)), np.asarray(labels, float))
+    return LabelledRows(scipy.sparse.csr_matrix(parts, shape=(len(labels), width)), np.asarray(labels, float))

@@ -21,7 +21,7 @@ from mast.arrays import Array, numbers
 from mast.checks import number, whole
 from mast.errors import ArgumentError
 from mast.learn import sparsified
-from mast.learn.fitting import Fit, Plan, fit_target
+from mast.learn.fitting import Fit, FitPlan, fit_target
 from mast.sketches import PermK, Sketch, parse
 from mast.theory import Guarantee
 
@@ -84,7 +84,7 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
             raise ArgumentError(f"{sketch!r} is made of matrices, which in {d} dimensions are too large")
         seed = self._seed()
         shift, shift_intercept = self._shift(len(targets), d)
-        plan = Plan(
+        plan = FitPlan(
             X,
             weights,
             sketch,

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from mast import data
 from mast.errors import DataError
 from mast.learn.base import SparsifiedLinear
-from mast.learn.columns import Columns
+from mast.learn.columns import FeatureColumns
 from mast.learn.pictures import as_ours
 from mast.learn.storage import damage_refused, pack, read, unpack, write
 from mast.learn.tables import Table, as_numbers, missing, read_table
 
 KIND = "trained model"
 FILE = "model.mast"
-PREVIEW = 8  #: labels that a message shows
+PREVIEW = 8  #: names of columns that a message shows
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Bundle:
     model: Any
     plain_coef: NDArray[np.float64]
     plain_intercept: NDArray[np.float64]
-    columns: Columns | None  # of a CSV file; None for LIBSVM
+    columns: FeatureColumns | None  # of a CSV file; None for LIBSVM
     target: str | None
 
     @property
@@ -64,7 +64,7 @@ class Bundle:
         with damage_refused(path):
             model: Any = unpack(description["model"], arrays, path, SparsifiedLinear)
             content = description["columns"]
-            columns = None if content is None else Columns.from_json(content)
+            columns = None if content is None else FeatureColumns.from_json(content)
             bundle = Bundle(
                 model, arrays["plain_coef"], arrays["plain_intercept"], columns, description["target"]
             )
@@ -93,18 +93,28 @@ class Bundle:
 
 def labels_of(table: Table, target: str, numeric: bool | None = None) -> NDArray[Any]:
     """The target's column, as numbers if they are that (or must be); missing ones are refused."""
-    if target not in table.names:
-        named = ", ".join(map(repr, table.names[:PREVIEW])) + (", ..." if len(table.names) > PREVIEW else "")
-        raise DataError(f"{table.path}: there is no column {target!r} to predict; the columns are {named}")
+    if target not in table.cells:
+        raise DataError(
+            f"{table.path}: there is no column {target!r} to predict; the columns are {preview(table)}"
+        )
     cells = table.column(target)
     absent = missing(cells)
     if any(absent):
         raise DataError(f"{table.place(absent.index(True))}: the target {target!r} is missing")
     numbers = as_numbers(table, target) if numeric is not False else None
     if numbers is not None:
-        whole = numbers == np.round(numbers)
-        small = np.abs(numbers).max() < 2**53
-        return numbers.astype(np.int64) if whole.all() and small else numbers
+        return as_integers(numbers)
     if numeric:
         raise DataError(f"{table.path}: the target {target!r} holds text, the model predicts numbers")
     return np.array([cell.strip() for cell in cells])
+
+
+def as_integers(numbers: NDArray[np.float64]) -> NDArray[Any]:
+    """Numbers as integers, if all of them are."""
+    exact = (numbers == np.round(numbers)).all() and np.abs(numbers).max() < 2**53
+    return numbers.astype(np.int64) if exact else numbers
+
+
+def preview(table: Table) -> str:
+    """The first columns' names, for messages."""
+    return ", ".join(map(repr, table.names[:PREVIEW])) + (", ..." if len(table.names) > PREVIEW else "")

@@ -23,7 +23,7 @@ WIDE = 1000  #: tables with more columns than this are first tried as one block 
 
 
 @dataclass(frozen=True)
-class Number:
+class NumberColumn:
     """A numeric column, standardised."""
 
     name: str
@@ -32,7 +32,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Category:
+class CategoryColumn:
     """A text column, one feature for each value."""
 
     name: str
@@ -40,10 +40,10 @@ class Category:
 
 
 @dataclass(frozen=True)
-class Columns:
+class FeatureColumns:
     """What becomes of each column, and which were left out, with the reason."""
 
-    parts: list[Number | Category]
+    parts: list[NumberColumn | CategoryColumn]
     dropped: dict[str, str]
 
     @property
@@ -53,14 +53,14 @@ class Columns:
             name
             for part in self.parts
             for name in (
-                [part.name] if isinstance(part, Number) else [f"{part.name}={v}" for v in part.values]
+                [part.name] if isinstance(part, NumberColumn) else [f"{part.name}={v}" for v in part.values]
             )
         ]
 
     @property
     def owners(self) -> Indices:
         """For each feature the number of the column it comes from."""
-        sizes = [1 if isinstance(part, Number) else len(part.values) for part in self.parts]
+        sizes = [1 if isinstance(part, NumberColumn) else len(part.values) for part in self.parts]
         return np.repeat(np.arange(len(sizes)), sizes)
 
     def apply(self, table: Table) -> Any:
@@ -70,7 +70,7 @@ class Columns:
             more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
             named = ", ".join(map(repr, absent[:3]))
             raise DataError(f"{table.path}: the model needs the column {named}{more}, which is not there")
-        numbers = [part for part in self.parts if isinstance(part, Number)]
+        numbers = [part for part in self.parts if isinstance(part, NumberColumn)]
         dense = len(numbers) == len(self.parts)
         if dense and len(numbers) > WIDE:
             block = table.numbers([part.name for part in numbers])
@@ -86,29 +86,29 @@ class Columns:
         """Plain JSON."""
         parts = [
             {"name": p.name, "mean": p.mean, "scale": p.scale}
-            if isinstance(p, Number)
+            if isinstance(p, NumberColumn)
             else {"name": p.name, "values": p.values}
             for p in self.parts
         ]
         return {"parts": parts, "dropped": self.dropped}
 
     @staticmethod
-    def from_json(content: dict[str, Any]) -> Columns:
+    def from_json(content: dict[str, Any]) -> FeatureColumns:
         """What `as_json` wrote."""
-        parts: list[Number | Category] = [
-            Category(str(p["name"]), [str(v) for v in p["values"]])
+        parts: list[NumberColumn | CategoryColumn] = [
+            CategoryColumn(str(p["name"]), [str(v) for v in p["values"]])
             if "values" in p
-            else Number(str(p["name"]), float(p["mean"]), float(p["scale"]))
+            else NumberColumn(str(p["name"]), float(p["mean"]), float(p["scale"]))
             for p in content["parts"]
         ]
-        return Columns(parts, {str(k): str(v) for k, v in content["dropped"].items()})
+        return FeatureColumns(parts, {str(k): str(v) for k, v in content["dropped"].items()})
 
 
-def learn_columns(table: Table, leave_out: set[str]) -> Columns:
+def learn_columns(table: Table, leave_out: set[str]) -> FeatureColumns:
     """Decide what becomes of each column but those left out, numbers by scikit-learn's transformers."""
     names = [name for name in table.names if name not in leave_out]
     dropped: dict[str, str] = {}
-    parts: list[Number | Category] = []
+    parts: list[NumberColumn | CategoryColumn] = []
     block = table.numbers(names) if len(names) > WIDE else None
     if block is not None:
         parts += _standard(names, block, dropped)
@@ -117,12 +117,14 @@ def learn_columns(table: Table, leave_out: set[str]) -> Columns:
     if not parts:
         why = f" ({'; '.join(f'{k!r} is {v}' for k, v in list(dropped.items())[:3])})" if dropped else ""
         raise DataError(f"{table.path}: no column is left to learn from{why}")
-    return Columns(parts, dropped)
+    return FeatureColumns(parts, dropped)
 
 
-def _one_by_one(table: Table, names: list[str], dropped: dict[str, str]) -> list[Number | Category]:
+def _one_by_one(
+    table: Table, names: list[str], dropped: dict[str, str]
+) -> list[NumberColumn | CategoryColumn]:
     numeric: dict[str, Array] = {}
-    parts: dict[str, Number | Category] = {}
+    parts: dict[str, NumberColumn | CategoryColumn] = {}
     for name in names:
         numbers = as_numbers(table, name)
         if numbers is None:
@@ -137,7 +139,7 @@ def _one_by_one(table: Table, names: list[str], dropped: dict[str, str]) -> list
     return [parts[name] for name in names if name in parts]
 
 
-def _standard(names: list[str], block: Array, dropped: dict[str, str]) -> list[Number]:
+def _standard(names: list[str], block: Array, dropped: dict[str, str]) -> list[NumberColumn]:
     from sklearn.impute import SimpleImputer
     from sklearn.preprocessing import StandardScaler
 
@@ -150,11 +152,11 @@ def _standard(names: list[str], block: Array, dropped: dict[str, str]) -> list[N
         elif not (np.isfinite(mean) and np.isfinite(scale)):
             raise DataError(f"column {name!r}: its numbers are too large to be standardised")
         else:
-            parts.append(Number(name, float(mean), float(scale)))
+            parts.append(NumberColumn(name, float(mean), float(scale)))
     return parts
 
 
-def _categories(table: Table, name: str, dropped: dict[str, str]) -> list[Category]:
+def _categories(table: Table, name: str, dropped: dict[str, str]) -> list[CategoryColumn]:
     cells = table.column(name)
     texts = [cell.strip() for cell, absent in zip(cells, missing(cells), strict=True) if not absent]
     values = sorted(set(texts))
@@ -166,11 +168,11 @@ def _categories(table: Table, name: str, dropped: dict[str, str]) -> list[Catego
     if len(values) == 1:
         dropped[name] = "constant"
         return []
-    return [Category(name, values)]
+    return [CategoryColumn(name, values)]
 
 
-def _feature(table: Table, part: Number | Category) -> Any:
-    if isinstance(part, Category):
+def _feature(table: Table, part: NumberColumn | CategoryColumn) -> Any:
+    if isinstance(part, CategoryColumn):
         texts = [cell.strip() for cell in table.column(part.name)]
         codes = pandas.Index(part.values, dtype=object).get_indexer(texts)
         rows = np.flatnonzero(codes >= 0)  # -1 is none of them

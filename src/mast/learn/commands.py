@@ -13,12 +13,12 @@ from sklearn.exceptions import ConvergenceWarning
 
 from mast import data
 from mast.errors import ArgumentError, DataError, MissingExtraError
-from mast.learn.bundle import Bundle, labels_of
+from mast.learn.bundle import Bundle, as_integers, labels_of, preview
 from mast.learn.classifier import MastClassifier
 from mast.learn.columns import learn_columns
 from mast.learn.grouping import sketch_of
 from mast.learn.regressor import MastRegressor
-from mast.learn.tables import Table, is_number, read_table
+from mast.learn.tables import is_number, read_table
 from mast.sketches import Identity
 
 CLASSES = 20  #: whole numbers with at most so many values are taken for classes
@@ -89,26 +89,19 @@ def _training_data(
         if drop:
             raise ArgumentError("--drop is for CSV files, whose columns have names")
         X, y = data.load(file, data_dir=data_dir, labels="raw")
-        return (
-            X,
-            y.astype(np.int64) if (y == np.round(y)).all() and np.abs(y).max() < 2**53 else y,
-            None,
-            None,
-        )
+        return X, as_integers(y), None, None
     table = read_table(file)
     if target is None:
-        named = ", ".join(map(repr, table.names[:8])) + (", ..." if len(table.names) > 8 else "")
-        raise DataError(f"{file}: which column is to be predicted? Give --target, one of {named}")
-    y = labels_of(table, target, False if task == "classify" and not _numbers(table, target) else None)
+        raise DataError(f"{file}: which column is to be predicted? Give --target, one of {preview(table)}")
+    text = task == "classify" and not (
+        target in table.cells and all(is_number(cell) for cell in table.column(target))
+    )
+    y = labels_of(table, target, False if text else None)
     for name in drop:
-        if name not in table.names:
+        if name not in table.cells:
             raise DataError(f"{file}: there is no column {name!r} to drop")
     columns = learn_columns(table, {target, *drop})
     return columns.apply(table), y, columns, target
-
-
-def _numbers(table: Table, target: str) -> bool:
-    return target in table.names and all(is_number(cell) for cell in table.column(target))
 
 
 def _is_csv(file: str) -> bool:

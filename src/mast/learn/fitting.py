@@ -23,7 +23,7 @@ from mast.sketches import Except, Sketch
 from mast.theory import Guarantee
 
 SINGLE = ("gd", "agd", "dsgd", "dsgd_sampled", "l_svrdsg", "s_page")  #: methods with a step size of their own
-LISTED = 50_000_000  #: a listed support is averaged if it takes at most so many products a sweep
+LISTED = 50_000_000  #: a listed support is averaged if it takes at most so many products per sweep
 GRAM = 500  #: up to this size a Gram matrix has its eigenvalues computed densely
 FIRST = 2  #: sketched copies of the data that give the start for all of them
 SAMPLED_TOL = 1e-4  #: an average over draws is not worth a smaller tolerance; the last step squares it
@@ -32,7 +32,7 @@ MEASUREMENTS = 20  #: how often a stochastic method looks whether it has converg
 
 
 @dataclass(frozen=True)
-class Plan:
+class FitPlan:
     """What all targets of one fit share."""
 
     X: Any
@@ -110,7 +110,7 @@ class Fit:
     guarantee: Guarantee | None
 
 
-def fit_target(plan: Plan, target: Array, shift: Array, start: Array, intercept: float) -> Fit:
+def fit_target(plan: FitPlan, target: Array, shift: Array, start: Array, intercept: float) -> Fit:
     """Minimise f_D for one target, from a start."""
     problem = plan.problem(target, shift)
     x0 = np.append(start, intercept) if plan.fit_intercept else start
@@ -125,7 +125,7 @@ def fit_target(plan: Plan, target: Array, shift: Array, start: Array, intercept:
     return Fit(coef.copy(), b, name, solution.iterations, solution.converged, guarantee)
 
 
-def _solve(problem: Problem, plan: Plan, x0: Array, scale: float) -> tuple[str, Solution]:
+def _solve(problem: Problem, plan: FitPlan, x0: Array, scale: float) -> tuple[str, Solution]:
     """Minimise f_D itself where it has an affordable exact form, else an average over sampled draws."""
     if plan.method == "exact" or (plan.method == "auto" and _affordable(problem)):
         return "exact", newton_to(problem.exact, x0, plan.tol, plan.max_iter, scale)
@@ -160,7 +160,7 @@ def _affordable(problem: Problem) -> bool:
     return f is not None
 
 
-def _scale(plan: Plan, target: Array) -> float:
+def _scale(plan: FitPlan, target: Array) -> float:
     """The loss of the model that is 0: what errors are compared with."""
     return float(plan.rates @ target**2) / 2 if plan.squares else math.log(2.0)
 
@@ -172,7 +172,7 @@ def _guarantee(problem: Problem, method: str) -> Guarantee | None:
         return None
 
 
-def _run(problem: Problem, plan: Plan, x0: Array) -> tuple[Solution, Guarantee | None]:
+def _run(problem: Problem, plan: FitPlan, x0: Array) -> tuple[Solution, Guarantee | None]:
     """A method by its name, with the step size that theory gives it."""
     if plan.method not in SINGLE:
         known = ", ".join(["auto", "exact", "sampled", *SINGLE])

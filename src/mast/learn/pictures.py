@@ -30,10 +30,10 @@ def plot_sparsified(
     shares = sorted(float(density) for density in densities)
     if not shares:
         raise ArgumentError("there are no densities to draw")
-    plain, said = _plain(model, X, y, baseline)
+    plain, plain_label = _plain(model, X, y, baseline)
     curves = {
         f"{type(model).__name__}, {model.sketch_.label().split(':')[0]}": curve(model, X, y, shares, draws),
-        said: curve(plain, X, y, shares, draws),
+        plain_label: curve(plain, X, y, shares, draws),
     }
     if ax is None:
         _, ax = pyplot().subplots(figsize=(6, 4), layout="constrained")
@@ -59,13 +59,13 @@ def curve(model: SparsifiedLinear, X: Any, y: Any, shares: Sequence[float], draw
 
 def _plain(model: SparsifiedLinear, X: Any, y: Any, baseline: Any) -> tuple[SparsifiedLinear, str]:
     """A plain model in the form of ours, so that both are sparsified alike, and what it is called."""
-    said = "" if baseline is not None else " (fitted to these data)"
+    origin = "" if baseline is not None else " (fitted to these data)"
     if baseline is None:
         baseline = _fitted(model, X, y)
     for name in ("coef_", "intercept_"):
         if not hasattr(baseline, name):
             raise ArgumentError(f"the baseline must be a fitted linear model: {baseline!r} has no {name}")
-    return as_ours(model, baseline.coef_, baseline.intercept_), type(baseline).__name__ + said
+    return as_ours(model, baseline.coef_, baseline.intercept_), type(baseline).__name__ + origin
 
 
 def _fitted(model: SparsifiedLinear, X: Any, y: Any) -> Any:

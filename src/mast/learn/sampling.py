@@ -73,12 +73,12 @@ class SampledAverage(Objective):
     def curvature(self, x: ArrayLike) -> tuple[Callable[[Array], Array], Array]:
         """Its Hessian as a product with vectors, and its diagonal."""
         x = self._point(x)
-        bends, own = self._bends(x), self.penalty.curvature(x)
+        bends, ridge = self._bends(x), self.penalty.curvature(x)
 
         def product(p: Array) -> Array:
-            return self.design.transpose_times(bends * self.design.times(p)) + own * p
+            return self.design.transpose_times(bends * self.design.times(p)) + ridge * p
 
-        return product, self.design.column_squares(bends) + own
+        return product, self.design.column_squares(bends) + ridge
 
     def _bends(self, x: Array) -> Array:
         return self.rates * self.model.loss.curvature(self._margins(x))
