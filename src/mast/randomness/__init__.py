@@ -130,7 +130,7 @@ def threshold(keep: float) -> int:
 def words(key: Key, purpose: Purpose, start: int, stop: int) -> NDArray[np.uint32]:
     """Words start .. stop-1 of the stream of `key` and `purpose`."""
     out = np.empty(stop - start, dtype=np.uint32)
-    _kernels().words(key.words(purpose), start, out)
+    _kernels().words(key.words(purpose), None, start, out)
     return out
 
 
@@ -141,7 +141,7 @@ def bernoulli(key: Key, thresholds: int | NDArray[np.uint64], start: int, stop: 
     if isinstance(thresholds, np.ndarray):
         _kernels().mask_each(stream, thresholds, start, out)
     else:
-        _kernels().mask(stream, np.uint64(thresholds), start, out)
+        _kernels().words(stream, np.uint64(thresholds), start, out)
     return out
 
 

@@ -76,63 +76,48 @@ def below(stream: Any, address: Any, salt: Any, n: Any) -> Any:
     return np.int64(result)
 
 
+@njit(inline="always")
+def _below(w: Any, threshold: Any) -> Any:
+    """Whether a word is below the threshold; the word itself where that is None."""
+    return w if threshold is None else uint64(w) < threshold
+
+
 @njit(cache=True)
-def words(key: Any, start: int, out: Any) -> None:
-    """Words start .. of the stream of `key`."""
+def words(key: Any, threshold: Any, start: int, out: Any) -> None:
+    """Words start .. of the stream of `key`; with a threshold, which of them are below it."""
     stream = derive(key)
     n = out.size
     first = min(n, -start & 3)  # up to the first whole block
     for i in range(first):
-        out[i] = word(stream, start + i)
+        out[i] = _below(word(stream, start + i), threshold)
     blocks = (n - first) >> 2
     j0 = (start + first) >> 2
     whole = out[first : first + 4 * blocks]
     for j in range(blocks):
         w0, w1, w2, w3 = block(stream, j0 + j)
-        whole[4 * j] = w0
-        whole[4 * j + 1] = w1
-        whole[4 * j + 2] = w2
-        whole[4 * j + 3] = w3
+        whole[4 * j] = _below(w0, threshold)
+        whole[4 * j + 1] = _below(w1, threshold)
+        whole[4 * j + 2] = _below(w2, threshold)
+        whole[4 * j + 3] = _below(w3, threshold)
     for i in range(first + 4 * blocks, n):
-        out[i] = word(stream, start + i)
-
-
-@njit(cache=True)
-def mask(key: Any, threshold: Any, start: int, out: Any) -> None:
-    """Which of the coordinates start .. have a word below the threshold."""
-    stream = derive(key)
-    n = out.size
-    first = min(n, -start & 3)
-    for i in range(first):
-        out[i] = uint64(word(stream, start + i)) < threshold
-    blocks = (n - first) >> 2
-    j0 = (start + first) >> 2
-    whole = out[first : first + 4 * blocks]
-    for j in range(blocks):
-        w0, w1, w2, w3 = block(stream, j0 + j)
-        whole[4 * j] = uint64(w0) < threshold
-        whole[4 * j + 1] = uint64(w1) < threshold
-        whole[4 * j + 2] = uint64(w2) < threshold
-        whole[4 * j + 3] = uint64(w3) < threshold
-    for i in range(first + 4 * blocks, n):
-        out[i] = uint64(word(stream, start + i)) < threshold
+        out[i] = _below(word(stream, start + i), threshold)
 
 
 @njit(cache=True)
 def mask_each(key: Any, thresholds: Any, start: int, out: Any) -> None:
-    """The same with one threshold per coordinate; in pieces that stay in the cache."""
+    """Which coordinates have a word below their own threshold; in pieces that stay in the cache."""
     drawn = np.empty(min(out.size, 4096), dtype=np.uint32)
     for first in range(0, out.size, 4096):
         piece = out[first : first + 4096]
-        own = thresholds[first : first + 4096]
-        words(key, start + first, drawn[: piece.size])
+        limits = thresholds[first : first + 4096]
+        words(key, None, start + first, drawn[: piece.size])
         for i in range(piece.size):
-            piece[i] = uint64(drawn[i]) < own[i]
+            piece[i] = uint64(drawn[i]) < limits[i]
 
 
 @njit(cache=True)
 def normals(key: Any, start: int, out: Any) -> None:
-    """Standard normals by Box-Muller, two a block."""
+    """Standard normals by Box-Muller, two per block."""
     stream = derive(key)
     for i in range(out.size):
         w0, w1, w2, w3 = block(stream, (start + i) >> 1)
