@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mast.errors import ArgumentError
+from mast.errors import ArgumentError, MastError
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -23,10 +23,16 @@ def numbers(name: str, value: ArrayLike, ndim: int, *, finite: bool = True) -> A
         raise ArgumentError(f"{name} must be an array of real numbers, got {type(value).__name__}") from None
     if array.ndim != ndim:
         raise ArgumentError(f"{name} must have {ndim} dimension(s), got shape {array.shape}")
-    if finite and not np.isfinite(array).all():
-        where = np.argwhere(~np.isfinite(array))[0].tolist()
-        raise ArgumentError(f"{name} holds NaN or infinity, first at position {where}")
+    if finite:
+        refuse_nonfinite(name, array, ArgumentError)
     return array
+
+
+def refuse_nonfinite(name: str, array: Array, error: type[MastError]) -> None:
+    """Raise `error` if the array holds NaN or infinity, and say where."""
+    if not np.isfinite(array).all():
+        where = np.argwhere(~np.isfinite(array))[0].tolist()
+        raise error(f"{name} holds NaN or infinity, first at position {where}")
 
 
 def vector(name: str, value: ArrayLike, d: int | None = None, *, finite: bool = True) -> Array:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 import mast
 from mast.errors import ArgumentError, NotExactError, UnboundedError
 from mast.objectives import Mean
-from mast.objectives.exact import sketched_linear
 from mast.objectives.moments import Moments
 from mast.objectives.rowwise import Rowwise
 from mast.objectives.separable import Separable
@@ -195,7 +194,7 @@ class TestForms:
     def test_mixture_takes_each_components_own_form(self):
         A, b = data()
         mixture = mast.Mixture([mast.PermK(2), mast.Bernoulli(0.5)])
-        exact = sketched_linear(mast.Logistic(A, b, l2=0.1), mixture, np.zeros(D))
+        exact = mast.Logistic(A, b, l2=0.1).sketched(mixture, np.zeros(D))
         assert [type(f) for f in exact.objectives] == [Separable, Rowwise]
 
 

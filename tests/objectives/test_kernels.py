@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 import mast
 from mast.errors import ArgumentError
 from mast.objectives import kernels, reference
-from mast.objectives.draws import AllRows, Submatrix, TouchedRows
 from mast.objectives.pairs import Blocks, DensePairs, SparsePairs
 from objectives.linear_samples import FORMATS, MODELS, D, N, data
 from sketches.samples import DIAGONAL, SKETCHES
@@ -29,13 +28,14 @@ class TestSubsets:
         t, keep, bases, rates = rng.normal(size=2 * m), rng.random(2 * m), rng.normal(size=2), rng.random(2)
         start, rows = np.array([0, m, 2 * m]), np.array([1, 0])
         sums, weights = np.empty(2 << m), np.empty(2 << m)
-        kernels.subset_sums(start, t, bases, rows, m, sums)
-        kernels.independent_weights(start, keep, rates, rows, m, weights)
+        chunk = (rows, m, start)
+        kernels.subset_sums(chunk, t, bases, sums)
+        kernels.independent_weights(chunk, keep, rates, weights)
         work = rng.normal(size=2 << m)
         units, totals = np.empty(2 * m), np.empty(2)
-        kernels.fold(start, rows, m, work.copy(), units, totals)
+        kernels.fold(chunk, work.copy(), units, totals)
         squares, square_start = np.zeros(2 * m * m), np.array([0, m * m, 2 * m * m])
-        kernels.fold_pairs(start, square_start, rows, m, work.copy(), squares, totals)
+        kernels.fold_pairs(chunk, square_start, work.copy(), squares, totals)
         for place, i in enumerate(rows):
             own, cases = slice(i * m, i * m + m), slice(place << m, (place + 1) << m)
             np.testing.assert_allclose(sums[cases], reference.subset_sums(bases[i], t[own]), atol=1e-13)
@@ -46,12 +46,6 @@ class TestSubsets:
             lower = squares[square_start[i] : square_start[i + 1]].reshape(m, m)
             np.testing.assert_allclose(lower, np.tril(both), atol=1e-11)
             assert totals[i] == pytest.approx(total, abs=1e-11)
-
-    def test_pattern_weights(self):
-        table = np.array([0.1, 0.2, 0.3, 0.4])
-        out = np.empty(8)
-        kernels.pattern_weights(table, np.array([2.0, 5.0, 3.0]), np.array([2, 0]), 2, out)
-        np.testing.assert_allclose(out, np.concatenate([3 * table, 2 * table]))
 
 
 class TestPairs:
@@ -109,7 +103,7 @@ class TestPairs:
         context = rng.integers(0, 2, size=n)
         S = scipy.sparse.csr_array(A)
         target, first = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
-        count = kernels.equal_rows(S.indptr, S.indices, S.data.view(np.uint64), context, target, first)
+        count = kernels.equal_rows((S.indptr, S.indices, S.data.view(np.uint64)), context, target, first)
         expected = reference.equal_rows([(c, *row) for c, row in zip(context, A, strict=True)])
         np.testing.assert_array_equal(target, expected)
         assert count == len(set(expected))
@@ -165,23 +159,21 @@ def test_gradient_of_one_draw_is_that_of_f_S(sketch):
 
 
 class TestDraws:
-    def test_each_way_is_used(self, monkeypatch):
-        used = []
-        for way in (Submatrix, AllRows, TouchedRows):
-            plain = way.forward
-            monkeypatch.setattr(
-                way, "forward", lambda self, t, way=way, plain=plain: used.append(way) or plain(self, t)
-            )
+    def test_each_way_is_used(self):
         A, b = data(n=200, d=D, share=0.3)
-        f = mast.Logistic(scipy.sparse.csr_matrix(A), b, l2=0.1)
-        for sketch in (mast.PermK(2), mast.Bernoulli(0.99), mast.RandK(1)):
-            f.sketched_gradient(np.ones(D), sketch.draw(D, seed=2), np.zeros(D))
-        assert used[:2] == [Submatrix, AllRows]
         A[:, 0] *= np.arange(200) < 3
-        g = mast.Logistic(scipy.sparse.csr_matrix(A), b, l2=0.1)
-        draw = mast.sketches.DiagonalDraw(D, np.array([0]), np.array([6.0]))
-        g.sketched_gradient(np.ones(D), draw, np.zeros(D))
-        assert used[-1] is TouchedRows
+        f = mast.Logistic(scipy.sparse.csr_matrix(A), b, l2=0.1)
+        f.sketched_gradient(np.ones(D), mast.PermK(2).draw(D), np.zeros(D))
+        assert len(f._draws._submatrices) == 1
+        for sketch, kept, rows in (
+            ("nearly all columns", np.arange(1, D), slice(None)),
+            ("a column with few entries", np.array([0]), np.flatnonzero(A[:, 0])),
+        ):
+            with f._draws._columns(kept, None) as columns:
+                np.testing.assert_array_equal(columns.rows, rows, err_msg=sketch)
+        assert len(f._draws._submatrices) == 1
+        with f._draws._columns(kept, np.array([5, 7])) as columns:
+            np.testing.assert_array_equal(columns.rows, [5, 7])
 
     def test_submatrices_are_remembered_within_bounds(self):
         A, b = data(n=50, share=0.8)

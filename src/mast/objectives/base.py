@@ -14,7 +14,7 @@ from mast import randomness
 from mast.arrays import Array, Indices, vector
 from mast.errors import ArgumentError, ConvergenceError
 from mast.randomness import Key
-from mast.sketches import Draw
+from mast.sketches import Draw, Sketch
 
 
 class Objective(ABC):
@@ -110,7 +110,7 @@ class Objective(ABC):
     #: whether two objectives with one fingerprint are surely the same function
     fingerprint_exact: bool = False
 
-    def sketched(self, sketch: object, shift: Array) -> Objective | None:
+    def sketched(self, sketch: Sketch, shift: Array) -> Objective | None:
         """f_D in closed form for this sketch and shift, as an objective of its own; None if there is none.
 
         `Problem` asks here first, and else enumerates the sketch's support.

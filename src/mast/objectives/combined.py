@@ -67,24 +67,25 @@ class Mean(Objective):
         self.weights = [float(w) for w in weights]
         self.dim = self.objectives[0].dim
         self.convex = True if all(f.convex for f in self.objectives) else None
+        self._weighted = list(zip(self.weights, self.objectives, strict=True))
 
     @property
     def smoothness(self) -> float:
         """The mean of the smoothness constants."""
-        return sum(w * f.smoothness for w, f in zip(self.weights, self.objectives, strict=True))
+        return sum(w * f.smoothness for w, f in self._weighted)
 
     @property
     def strong_convexity(self) -> float:
         """The mean of the constants, if all are convex; else 0."""
         if not self.convex:
             return 0.0
-        return sum(w * f.strong_convexity for w, f in zip(self.weights, self.objectives, strict=True))
+        return sum(w * f.strong_convexity for w, f in self._weighted)
 
     def infimum(self) -> float:
         """The minimum; where the mean is not convex, a lower bound: the mean of the infima."""
         if self.convex:
             return super().infimum()
-        return sum(w * f.infimum() for w, f in zip(self.weights, self.objectives, strict=True))
+        return sum(w * f.infimum() for w, f in self._weighted)
 
     @property
     def infimum_exact(self) -> bool:  # type: ignore[override]
@@ -94,13 +95,13 @@ class Mean(Objective):
     def value(self, x: ArrayLike) -> float:
         """The mean of the values."""
         x = self._point(x)
-        return sum(w * f.value(x) for w, f in zip(self.weights, self.objectives, strict=True))
+        return sum(w * f.value(x) for w, f in self._weighted)
 
     def value_and_gradient(self, x: ArrayLike) -> tuple[float, Array]:
         """The means of values and gradients."""
         x = self._point(x)
         value, gradient = 0.0, np.zeros(self.dim)
-        for w, f in zip(self.weights, self.objectives, strict=True):
+        for w, f in self._weighted:
             term, slope = f.value_and_gradient(x)
             value += w * term
             gradient += w * slope
@@ -108,15 +109,15 @@ class Mean(Objective):
 
     def curvature(self, x: ArrayLike) -> tuple[Callable[[Array], Array], Array]:
         """The mean of the Hessians as a product with vectors, and its diagonal."""
-        parts = [f.curvature(x) for f in self.objectives]
+        parts = [(w, *f.curvature(x)) for w, f in self._weighted]
 
         def product(p: Array) -> Array:
             out = np.zeros(self.dim)
-            for w, (apply, _) in zip(self.weights, parts, strict=True):
+            for w, apply, _ in parts:
                 out += w * apply(p)
             return out
 
-        return product, np.asarray(sum(w * q for w, (_, q) in zip(self.weights, parts, strict=True)))
+        return product, np.asarray(sum(w * diagonal for w, _, diagonal in parts))
 
     @property
     def work(self) -> int:
@@ -127,16 +128,16 @@ class Mean(Objective):
         """The mean of the Hessians."""
         x = self._point(x)
         H = np.zeros((self.dim, self.dim))
-        for w, f in zip(self.weights, self.objectives, strict=True):
+        for w, f in self._weighted:
             H += w * f.hessian(x)
         return H
 
 
 def mean(objectives: Sequence[Objective], weights: Sequence[float] | Array) -> Objective:
     """The weighted mean; of quadratics it is a quadratic."""
-    if all(isinstance(f, Quadratic) for f in objectives):
-        H = sum(w * f.H for w, f in zip(weights, objectives, strict=True))  # type: ignore[attr-defined]
-        b = sum(w * f.b for w, f in zip(weights, objectives, strict=True))  # type: ignore[attr-defined]
-        c = sum(w * f.c for w, f in zip(weights, objectives, strict=True))  # type: ignore[attr-defined]
-        return Quadratic(H, b, float(c))
-    return Mean(objectives, weights)
+    quadratics = [f for f in objectives if isinstance(f, Quadratic)]
+    if len(quadratics) < len(objectives):
+        return Mean(objectives, weights)
+    weighted = list(zip(weights, quadratics, strict=True))
+    H, b = sum(w * f.H for w, f in weighted), sum(w * f.b for w, f in weighted)
+    return Quadratic(H, b, float(sum(w * f.c for w, f in weighted)))

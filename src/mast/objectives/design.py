@@ -1,4 +1,4 @@
-"""The data matrix of a linear model: a row is an observation; dense or sparse, checked once, then read."""
+"""The data matrix of a linear model: one observation per row; dense or sparse, checked once, then read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array, frozen, numbers
+from mast.arrays import Array, Indices, frozen, numbers, refuse_nonfinite
 from mast.errors import ArgumentError, DataError
 
 SMALL = 64  #: up to this size of the Gram matrix its eigenvalues are computed densely
@@ -38,7 +38,9 @@ class Design:
     @cached_property
     def csr(self) -> Any:
         """The matrix as CSR, with rows sorted; the arrays that compiled kernels read."""
-        return self.matrix if self.sparse else _checked_csr(_sparse(self.matrix))
+        import scipy.sparse
+
+        return self.matrix if self.sparse else _checked_csr(scipy.sparse.csr_array(self.matrix))
 
     @cached_property
     def transposed(self) -> Any:
@@ -54,6 +56,11 @@ class Design:
         """A'r."""
         product: Array = self.transposed @ r if self.sparse else r @ self.matrix
         return product
+
+    def dense_columns(self, columns: Indices) -> Array:
+        """These columns as a dense matrix."""
+        part = self.matrix[:, columns]
+        return np.asarray(part.toarray() if self.sparse else part)
 
     @cached_property
     def row_squares(self) -> Array:
@@ -75,17 +82,16 @@ class Design:
     def gram(self, weights: Array) -> Array:
         """A' diag(weights) A as a dense d x d matrix."""
         if not self.sparse:
-            return _weighted_gram(self.matrix, weights)
+            return weighted_gram(self.matrix, weights)
         A = self.csr
+        total = np.zeros((self.d, self.d))
         if A.nnz > DENSE_SHARE * self.n * self.d:
-            total = np.zeros((self.d, self.d))
             step = max(1, (1 << 22) // self.d)
             for start in range(0, self.n, step):
                 part = slice(start, start + step)
-                total += _weighted_gram(A[part].toarray(), weights[part])
+                total += weighted_gram(A[part].toarray(), weights[part])
             return total
-        total = np.zeros((self.d, self.d))
-        _kernels().gram(A.indptr, A.indices, A.data, weights, total)
+        kernels().gram(csr_arrays(A), weights, total)
         return np.asarray(np.tril(total) + np.tril(total, -1).T)
 
     def largest_eigenvalue(self, weights: Array) -> float:
@@ -128,7 +134,8 @@ def _lanczos(product: Any, size: int) -> float:
     return float(value[0]) + min(residual, 1e-10 * float(value[0]))
 
 
-def _weighted_gram(A: Array, weights: Array) -> Array:
+def weighted_gram(A: Array, weights: Array) -> Array:
+    """A' diag(weights) A of a dense matrix."""
     if (weights >= 0).all():
         scaled = A * np.sqrt(weights)[:, None]
         product: Array = scaled.T @ scaled  # one operand: BLAS does half of the work
@@ -141,17 +148,10 @@ def _rows(A: Any) -> Any:
     return np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
 
 
-def _sparse(A: Array) -> Any:
-    import scipy.sparse
-
-    return scipy.sparse.csr_array(A)
-
-
 def _checked_dense(A: ArrayLike) -> Array:
-    try:
-        return numbers("A", A, 2)
-    except ArgumentError as error:
-        raise (DataError if "NaN" in str(error) else ArgumentError)(str(error)) from None
+    array = numbers("A", A, 2, finite=False)
+    refuse_nonfinite("A", array, DataError)
+    return array
 
 
 def _checked_csr(A: Any) -> Any:
@@ -162,14 +162,12 @@ def _checked_csr(A: Any) -> Any:
         raise ArgumentError(f"A must have 2 dimensions, got shape {A.shape}")
     if A.dtype.kind not in "fiub":
         raise ArgumentError(f"A must hold real numbers, got {A.dtype}")
-    given = A
     A = scipy.sparse.csr_array(A, dtype=np.float64, copy=True)
     if not np.isfinite(A.data).all():
         position = int(np.flatnonzero(~np.isfinite(A.data))[0])
         row = int(np.searchsorted(A.indptr, position, side="right")) - 1
         raise DataError(f"A holds NaN or infinity, first in row {row}, column {int(A.indices[position])}")
     if not A.has_canonical_format or not A.data.all():
-        A = A.copy() if _shares(A, given) else A
         A.sum_duplicates()
         A.eliminate_zeros()
     index = np.int32 if max(A.nnz, *A.shape) < 2**31 else np.int64
@@ -177,13 +175,13 @@ def _checked_csr(A: Any) -> Any:
     return scipy.sparse.csr_array(tuple(map(np.ascontiguousarray, parts)), shape=A.shape)
 
 
-def _shares(A: Any, given: Any) -> bool:
-    return (
-        bool(np.shares_memory(A.data, getattr(given, "data", np.empty(0)))) if given.format != "lil" else True
-    )
+def csr_arrays(A: Any) -> tuple[Any, Any, Any]:
+    """A sparse matrix as compiled kernels take it."""
+    return A.indptr, A.indices, A.data
 
 
-def _kernels() -> ModuleType:
+def kernels() -> ModuleType:
+    """The compiled kernels, imported when first needed: Numba takes a while to load."""
     from mast.objectives import kernels
 
     return kernels

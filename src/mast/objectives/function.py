@@ -75,7 +75,7 @@ class Function(Objective):
 
     @property
     def smoothness(self) -> float:
-        """As it was given."""
+        """The one that was given."""
         return super().smoothness if self._smoothness is None else self._smoothness
 
     @property

@@ -1,4 +1,8 @@
-"""Sweeps over the non-zeros of a sparse matrix, compiled. `reference` says the same readably."""
+"""Sweeps over the non-zeros of a sparse matrix, compiled. `reference` says the same readably.
+
+A sparse matrix is the tuple (indptr, indices, data) of its CSR arrays. It is unpacked by name in the
+first line, and not a named tuple: Numba takes ten times as long to recognise one of those at a call.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,9 @@ from numba import njit
 
 
 @njit(cache=True)
-def gram(indptr: Any, indices: Any, data: Any, weights: Any, out: Any) -> None:
+def gram(A: Any, weights: Any, out: Any) -> None:
     """Add the lower triangle of A' diag(weights) A to `out`; columns ascend within rows."""
+    indptr, indices, data = A
     for i in range(indptr.size - 1):
         w = weights[i]
         if w == 0.0:
@@ -23,11 +28,16 @@ def gram(indptr: Any, indices: Any, data: Any, weights: Any, out: Any) -> None:
 
 
 @njit(cache=True)
-def count_pairs(indptr: Any, indices: Any, labels: Any, blocks: int) -> Any:
-    """How many pairs and non-zeros each block holds, and how many blocks each row touches."""
+def pairs(A: Any, factors: Any, labels: Any, place: Any, blocks: int) -> Any:
+    """The pairs, block by block: row i of block k holds the non-zeros of row i there, times factors[i].
+
+    Columns have the block labels[j], none if that is negative, and become place[j]. Returns where the pairs
+    of each block begin, how many blocks each row touches, the row of each pair, and the matrix of pairs.
+    """
+    indptr, indices, data = A
     n = indptr.size - 1
-    pairs = np.zeros(blocks, dtype=np.int64)
-    entries = np.zeros(blocks, dtype=np.int64)
+    start = np.zeros(blocks + 1, dtype=np.int64)
+    entry_start = np.zeros(blocks + 1, dtype=np.int64)
     touched = np.zeros(n, dtype=np.int64)
     seen = np.full(blocks, -1, dtype=np.int64)
     for i in range(n):
@@ -35,25 +45,19 @@ def count_pairs(indptr: Any, indices: Any, labels: Any, blocks: int) -> Any:
             k = labels[indices[p]]
             if k < 0:
                 continue
-            entries[k] += 1
+            entry_start[k + 1] += 1
             if seen[k] != i:
                 seen[k] = i
-                pairs[k] += 1
+                start[k + 1] += 1
                 touched[i] += 1
-    return pairs, entries, touched
-
-
-@njit(cache=True)
-def fill_pairs(
-    indptr: Any, indices: Any, data: Any, factors: Any, labels: Any, place: Any,
-    next_pair: Any, next_entry: Any, out_indptr: Any, out_indices: Any, out_data: Any, out_rows: Any,
-) -> None:  # fmt: skip
-    """Write the pairs block by block: row i of block k holds the non-zeros of row i there, times factors[i].
-
-    `next_pair` and `next_entry` hold where each block begins; columns become their `place`.
-    """
-    seen = np.full(next_pair.size, -1, dtype=np.int64)
-    for i in range(indptr.size - 1):
+    start, entry_start = np.cumsum(start), np.cumsum(entry_start)
+    next_pair, next_entry = start.copy(), entry_start.copy()
+    rows = np.empty(start[-1], dtype=np.int64)
+    out_indptr = np.full(start[-1] + 1, entry_start[-1], dtype=indptr.dtype)
+    out_indices = np.empty(entry_start[-1], dtype=indices.dtype)
+    out_data = np.empty(entry_start[-1])
+    seen[:] = -1
+    for i in range(n):
         factor = factors[i]
         for p in range(indptr[i], indptr[i + 1]):
             k = labels[indices[p]]
@@ -62,13 +66,13 @@ def fill_pairs(
             entry = next_entry[k]
             if seen[k] != i:
                 seen[k] = i
-                out_rows[next_pair[k]] = i
+                rows[next_pair[k]] = i
                 out_indptr[next_pair[k]] = entry
                 next_pair[k] += 1
             out_indices[entry] = place[indices[p]]
             out_data[entry] = factor * data[p]
             next_entry[k] = entry + 1
-    out_indptr[out_indptr.size - 1] = out_indices.size
+    return start, touched, rows, (out_indptr, out_indices, out_data)
 
 
 @njit(inline="always")
@@ -81,11 +85,12 @@ def _mix(h: Any, word: Any) -> Any:
 
 
 @njit(cache=True)
-def equal_rows(indptr: Any, indices: Any, bits: Any, context: Any, target: Any, first: Any) -> int:
+def equal_rows(B: Any, context: Any, target: Any, first: Any) -> int:
     """Number equal rows alike: target[p] is the number of row p, first[number] where it first occurs.
 
-    Rows are equal if their context, columns and values (as `bits`) are. Returns how many there are.
+    Rows are equal if their context, columns and values are (given as bits). Returns how many there are.
     """
+    indptr, indices, bits = B
     size = 16
     while size < 2 * target.size:
         size *= 2
@@ -121,11 +126,13 @@ def equal_rows(indptr: Any, indices: Any, bits: Any, context: Any, target: Any, 
 
 
 @njit(cache=True)
-def block_grams(
-    indptr: Any, indices: Any, data: Any, weights: Any, pair_start: Any, column_start: Any,
-    matrix_start: Any, out: Any,
-) -> None:  # fmt: skip
-    """The matrices B_k' diag(weights) B_k of all blocks, each row by row in `out`, both triangles."""
+def block_grams(B: Any, weights: Any, starts: Any, out: Any) -> None:
+    """The matrices B_k' diag(weights) B_k of all blocks, each row by row in `out`, both triangles.
+
+    `starts` say where the pairs, the columns and the matrix of each block begin.
+    """
+    indptr, indices, data = B
+    pair_start, column_start, matrix_start = starts
     for k in range(pair_start.size - 1):
         left = column_start[k]
         size = column_start[k + 1] - left
@@ -165,16 +172,18 @@ def grouped_sums(values: Any, groups: Any, out: Any) -> None:
 
 
 # ---- all subsets of a row's units: bit j of a mask says whether unit j survives ---------------
+# `cases` are (rows, m, start): some rows with m units each, and where the units of every row begin
 
 
 @njit(cache=True)
-def subset_sums(row_start: Any, t: Any, bases: Any, rows: Any, m: int, out: Any) -> None:
-    """The margins of each of `rows` for all masks: its base plus the t of the units that survive."""
+def subset_sums(cases: Any, t: Any, bases: Any, out: Any) -> None:
+    """The margins of each row for all masks: its base plus the t of the units that survive."""
+    rows, m, start = cases
     width = 1 << m
     for r in range(rows.size):
         left = r * width
         out[left] = bases[rows[r]]
-        begin = row_start[rows[r]]
+        begin = start[rows[r]]
         for j in range(m):
             half = 1 << j
             step = t[begin + j]
@@ -183,13 +192,14 @@ def subset_sums(row_start: Any, t: Any, bases: Any, rows: Any, m: int, out: Any)
 
 
 @njit(cache=True)
-def independent_weights(row_start: Any, keep: Any, rates: Any, rows: Any, m: int, out: Any) -> None:
+def independent_weights(cases: Any, keep: Any, rates: Any, out: Any) -> None:
     """The rate of each row times the probability of each mask, units being independent."""
+    rows, m, start = cases
     width = 1 << m
     for r in range(rows.size):
         left = r * width
         out[left] = rates[rows[r]]
-        begin = row_start[rows[r]]
+        begin = start[rows[r]]
         for j in range(m):
             half = 1 << j
             p = keep[begin + j]
@@ -199,22 +209,13 @@ def independent_weights(row_start: Any, keep: Any, rates: Any, rows: Any, m: int
 
 
 @njit(cache=True)
-def pattern_weights(table: Any, rates: Any, rows: Any, m: int, out: Any) -> None:
-    """The rate of each row times the probability of each mask, which depends on how many survive."""
-    width = 1 << m
-    for r in range(rows.size):
-        left = r * width
-        for s in range(width):
-            out[left + s] = rates[rows[r]] * table[s]
-
-
-@njit(cache=True)
-def fold(row_start: Any, rows: Any, m: int, work: Any, units: Any, totals: Any) -> None:
+def fold(cases: Any, work: Any, units: Any, totals: Any) -> None:
     """Sum `work` over the masks that hold each unit, and over all; destroys `work`."""
+    rows, m, start = cases
     width = 1 << m
     for r in range(rows.size):
         left = r * width
-        begin = row_start[rows[r]]
+        begin = start[rows[r]]
         for j in range(m - 1, -1, -1):
             half = 1 << j
             total = 0.0
@@ -227,10 +228,9 @@ def fold(row_start: Any, rows: Any, m: int, work: Any, units: Any, totals: Any) 
 
 
 @njit(cache=True)
-def fold_pairs(
-    row_start: Any, square_start: Any, rows: Any, m: int, work: Any, squares: Any, totals: Any
-) -> None:
+def fold_pairs(cases: Any, square_start: Any, work: Any, squares: Any, totals: Any) -> None:
     """Sum `work` over the masks that hold each two units: m x m lower triangles; destroys `work`."""
+    rows, m, _ = cases
     width = 1 << m
     upper = np.empty(width)
     for r in range(rows.size):
@@ -255,10 +255,13 @@ def fold_pairs(
 
 
 @njit(cache=True)
-def row_hessian(
-    row_start: Any, square_start: Any, squares: Any, indptr: Any, indices: Any, data: Any, out: Any
-) -> None:
-    """Add sum_i B_i' G_i B_i to `out`, G_i the m x m matrices of the rows (lower triangles)."""
+def row_hessian(B: Any, starts: Any, squares: Any, out: Any) -> None:
+    """Add sum_i B_i' G_i B_i to `out`, G_i the m x m matrices of the rows (lower triangles).
+
+    `starts` say where the units and the matrix of each row begin.
+    """
+    indptr, indices, data = B
+    row_start, square_start = starts
     for i in range(row_start.size - 1):
         begin = row_start[i]
         m = row_start[i + 1] - begin
@@ -274,8 +277,9 @@ def row_hessian(
 
 
 @njit(cache=True)
-def row_products(row_start: Any, square_start: Any, squares: Any, q: Any, out: Any) -> None:
+def row_products(starts: Any, squares: Any, q: Any, out: Any) -> None:
     """G_i q_i for every row, G_i symmetric and given by its lower triangle."""
+    row_start, square_start = starts
     for i in range(row_start.size - 1):
         begin = row_start[i]
         m = row_start[i + 1] - begin
@@ -287,31 +291,43 @@ def row_products(row_start: Any, square_start: Any, squares: Any, q: Any, out: A
                 out[begin + l] += weight * q[begin + j]
 
 
-# ---- gradients of one draw, on the kept columns (rows of the transpose) -----------------------
+# ---- gradients of one draw: products with some lines of a matrix, its rows or (by its transpose) columns
+# `position` is the place of each index of a line in a short vector, -1 for none; if None, that is the index
 
 
 @njit(cache=True)
-def add_columns(indptr: Any, indices: Any, data: Any, columns: Any, t: Any, out: Any) -> None:
-    """out += sum over the kept columns of t times the column; the matrix is given by its transpose."""
-    for k in range(columns.size):
+def scatter_lines(A: Any, lines: Any, position: Any, t: Any, out: Any) -> None:
+    """out += the sum of the lines, each times its t."""
+    indptr, indices, data = A
+    for k in range(lines.size):
         step = t[k]
-        for p in range(indptr[columns[k]], indptr[columns[k] + 1]):
-            out[indices[p]] += step * data[p]
+        for p in range(indptr[lines[k]], indptr[lines[k] + 1]):
+            i = indices[p]
+            if position is None:
+                out[i] += step * data[p]
+            elif position[i] >= 0:
+                out[position[i]] += step * data[p]
 
 
 @njit(cache=True)
-def dot_columns(indptr: Any, indices: Any, data: Any, columns: Any, r: Any, out: Any) -> None:
-    """The inner product of each kept column with r."""
-    for k in range(columns.size):
+def gather_lines(A: Any, lines: Any, position: Any, r: Any, out: Any) -> None:
+    """The inner product of each line with r."""
+    indptr, indices, data = A
+    for k in range(lines.size):
         total = 0.0
-        for p in range(indptr[columns[k]], indptr[columns[k] + 1]):
-            total += data[p] * r[indices[p]]
+        for p in range(indptr[lines[k]], indptr[lines[k] + 1]):
+            i = indices[p]
+            if position is None:
+                total += data[p] * r[i]
+            elif position[i] >= 0:
+                total += data[p] * r[position[i]]
         out[k] = total
 
 
 @njit(cache=True)
-def touched_rows(indptr: Any, indices: Any, columns: Any, position: Any, rows: Any) -> int:
+def touched_rows(A: Any, columns: Any, position: Any, rows: Any) -> int:
     """List the rows with a non-zero in a kept column; position (all -1 before) says where each stands."""
+    indptr, indices, _ = A
     count = 0
     for k in range(columns.size):
         for p in range(indptr[columns[k]], indptr[columns[k] + 1]):
@@ -321,44 +337,3 @@ def touched_rows(indptr: Any, indices: Any, columns: Any, position: Any, rows: A
                 rows[count] = i
                 count += 1
     return count
-
-
-@njit(cache=True)
-def add_touched(indptr: Any, indices: Any, data: Any, columns: Any, position: Any, t: Any, out: Any) -> None:
-    """As `add_columns`, `out` having an entry for each touched row only."""
-    for k in range(columns.size):
-        step = t[k]
-        for p in range(indptr[columns[k]], indptr[columns[k] + 1]):
-            out[position[indices[p]]] += step * data[p]
-
-
-@njit(cache=True)
-def dot_touched(indptr: Any, indices: Any, data: Any, columns: Any, position: Any, r: Any, out: Any) -> None:
-    """As `dot_columns`, `r` having an entry for each touched row only."""
-    for k in range(columns.size):
-        total = 0.0
-        for p in range(indptr[columns[k]], indptr[columns[k] + 1]):
-            total += data[p] * r[position[indices[p]]]
-        out[k] = total
-
-
-@njit(cache=True)
-def add_rows(indptr: Any, indices: Any, data: Any, rows: Any, position: Any, t: Any, out: Any) -> None:
-    """The product of each of `rows` with the kept t; position is that of a kept column, -1 of the others."""
-    for r in range(rows.size):
-        total = 0.0
-        for p in range(indptr[rows[r]], indptr[rows[r] + 1]):
-            k = position[indices[p]]
-            if k >= 0:
-                total += data[p] * t[k]
-        out[r] += total
-
-
-@njit(cache=True)
-def dot_rows(indptr: Any, indices: Any, data: Any, rows: Any, position: Any, r: Any, out: Any) -> None:
-    """out += the kept part of the sum of `rows`, each times its r."""
-    for s in range(rows.size):
-        for p in range(indptr[rows[s]], indptr[rows[s] + 1]):
-            k = position[indices[p]]
-            if k >= 0:
-                out[k] += data[p] * r[s]

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from mast.arrays import Array
 from mast.objectives.base import Objective
-from mast.objectives.linear import LinearModel, ridge_from
+from mast.objectives.linear import RidgeModel
 from mast.objectives.losses import HalfSquare
 from mast.objectives.moments import Moments
 from mast.objectives.newton import LARGEST_DIMENSION
-from mast.objectives.penalties import Ridge
 from mast.objectives.quadratic import Quadratic
 
 if TYPE_CHECKING:
@@ -25,13 +23,13 @@ LARGEST_MATRIX = 2000  #: up to this dimension f_D is made a quadratic with a de
 DENSE_ENTRIES = 20_000_000  #: up to so many entries a dense factorisation of A is a reasonable tool
 
 
-class LeastSquares(LinearModel):
+class LeastSquares(RidgeModel):
     """|Ax - b|²/(2n) + l2/2 |x|², with weights: sum_i w_i (a_i'x - b_i)²/(2n), w_i of mean 1.
 
     Parameters
     ----------
     A, b
-        The data, one row an observation (an array or any SciPy sparse matrix), and the targets.
+        The data, one observation per row (an array or any SciPy sparse matrix), and the targets.
     l2
         The strength of the l2 term, 0 by default; the minimiser is then the shortest one.
     kappa
@@ -46,25 +44,6 @@ class LeastSquares(LinearModel):
     """
 
     loss = HalfSquare()
-    convex = True
-    penalty: Ridge
-
-    def __init__(
-        self,
-        A: Any,
-        b: ArrayLike,
-        l2: float | None = None,
-        kappa: float | None = None,
-        *,
-        sample_weight: ArrayLike | None = None,
-    ) -> None:
-        super().__init__(A, b, sample_weight)
-        self.l2 = ridge_from(l2, kappa, lambda: self._loss_smoothness)
-        self.penalty = Ridge(self.l2)
-
-    @property
-    def _penalty_smoothness(self) -> float:
-        return self.l2
 
     @cached_property
     def strong_convexity(self) -> float:
@@ -91,7 +70,7 @@ class LeastSquares(LinearModel):
         result.bounded = True
         return result
 
-    def sketched(self, sketch: Sketch, shift: Array) -> Objective | None:  # type: ignore[override]
+    def sketched(self, sketch: Sketch, shift: Array) -> Objective | None:
         """f_D, from the sketch's second moments alone: any sketch, rows of any length."""
         if self.dim <= LARGEST_MATRIX:
             return self.quadratic.sketched(sketch, shift)
@@ -113,7 +92,7 @@ class LeastSquares(LinearModel):
         return result
 
     def _from_rows(self) -> Array:
-        """The minimiser as a combination of the rows: a system with one unknown a row."""
+        """The minimiser as a combination of the rows: a system with one unknown per row."""
         import scipy.linalg
 
         root = np.sqrt(self.rates)

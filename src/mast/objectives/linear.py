@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array, Indices, frozen, vector
+from mast.arrays import Array, Indices, frozen, numbers, refuse_nonfinite, vector
 from mast.checks import number, optional
-from mast.errors import ArgumentError, DataError, MastError
+from mast.errors import ArgumentError, DataError
 from mast.objectives.base import Objective
 from mast.objectives.design import Design
 from mast.objectives.losses import Loss, weighted_sum
@@ -40,6 +40,7 @@ class LinearModel(Objective):
         self.terms, self.dim = self.design.n, self.design.d
         self.labels: Array = frozen(_labels(b, self.terms).copy())
         self.weights = None if sample_weight is None else _weights(sample_weight, self.terms)
+        self.loss.check_labels(self.labels)
         #: what each row's loss counts in f
         self.rates: Array = frozen(
             (np.ones(self.terms) if self.weights is None else self.weights) / self.terms
@@ -93,12 +94,23 @@ class LinearModel(Objective):
         """The Hessian at x as a product with vectors, and its diagonal: where a matrix would be too large."""
         x = self._point(x)
         w = self.rates * self.loss.curvature(self._margins(x))
-        own = self.penalty.curvature(x)
+        penalty = self.penalty.curvature(x)
 
         def product(p: Array) -> Array:
-            return self.design.transpose_times(w * self.design.times(p)) + own * p
+            return self.design.transpose_times(w * self.design.times(p)) + penalty * p
 
-        return product, self.design.column_squares(w) + own
+        return product, self.design.column_squares(w) + penalty
+
+    @cached_property
+    def signs(self) -> Array:
+        """The factor that turns each row's a'x into its margin, up to an offset."""
+        signs = self.loss.signs(self.labels)
+        return frozen(np.ones(self.terms)) if signs is None else signs
+
+    def offsets(self, shift: Array) -> Array:
+        """The margin of each row at the shift."""
+        offsets = self.loss.offsets(self.labels)
+        return offsets + self.signs * self.design.times(shift) if shift.any() else offsets
 
     def _margins(self, x: Array) -> Array:
         return self.loss.margins(self.design.times(x), self.labels)
@@ -162,20 +174,21 @@ class LinearModel(Objective):
         return self.loss.curvature_bound * self.design.largest_eigenvalue(self.rates)
 
     @property
-    @abstractmethod
-    def _penalty_smoothness(self) -> float: ...
-
-    @property
     def smoothness(self) -> float:
         """L_f."""
-        return self._loss_smoothness + self._penalty_smoothness
+        return self._loss_smoothness + self.penalty.smoothness
+
+    @property
+    def strong_convexity(self) -> float:
+        """That of the penalty, a lower bound of mu_f."""
+        return self.penalty.strong_convexity
 
     @cached_property
     def term_smoothness(self) -> Array:
         """L_fi of each term f_i = w_i loss(a_i'x; b_i) + penalty(x); their mean is f."""
         weights = 1.0 if self.weights is None else self.weights
         squares = self.loss.curvature_bound * weights * self.design.row_squares
-        return frozen(squares + self._penalty_smoothness)
+        return frozen(squares + self.penalty.smoothness)
 
     @abstractmethod
     def term_infima(self) -> Array:
@@ -183,7 +196,7 @@ class LinearModel(Objective):
 
     # ---- f_D -------------------------------------------------------------------------------
 
-    def sketched(self, sketch: Sketch, shift: Array) -> Objective | None:  # type: ignore[override]
+    def sketched(self, sketch: Sketch, shift: Array) -> Objective | None:
         """f_D in closed form: by blocks, or by enumerating what a sketch does to each row; else None."""
         from mast.objectives.exact import sketched_linear
 
@@ -193,30 +206,44 @@ class LinearModel(Objective):
         return f"<{type(self).__name__}: {self.terms} rows, {self.dim} features>"
 
 
-def ridge_from(l2: float | None, kappa: float | None, loss_smoothness: Callable[[], float]) -> float:
-    """The l2 that was given, or the one that makes the condition number kappa: L0/(kappa - 1)."""
-    if l2 is not None and kappa is not None:
-        raise ArgumentError("give l2 or the condition number kappa, not both")
-    if kappa is None:
-        return optional("l2", l2) or 0.0
-    kappa = number("the condition number kappa", kappa, above=1)
-    L0 = loss_smoothness()
-    if L0 == 0.0:
-        raise ArgumentError(
-            "all rows of A are zero, so no l2 gives the condition number kappa: give l2 itself"
-        )
-    return L0 / (kappa - 1)
+class RidgeModel(LinearModel):
+    """A linear model with the penalty l2/2 |x|², where l2 may come from the condition number kappa to reach.
+
+    That is l2 = L0/(kappa - 1), L0 the smoothness without l2.
+    """
+
+    convex = True
+    penalty: Ridge
+
+    def __init__(
+        self,
+        A: Any,
+        b: ArrayLike,
+        l2: float | None = None,
+        kappa: float | None = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+    ) -> None:
+        super().__init__(A, b, sample_weight)
+        if l2 is not None and kappa is not None:
+            raise ArgumentError("give l2 or the condition number kappa, not both")
+        self.l2 = optional("l2", l2) or 0.0
+        if kappa is not None:
+            kappa = number("the condition number kappa", kappa, above=1)
+            if self._loss_smoothness == 0.0:
+                raise ArgumentError(
+                    "all rows of A are zero, so no l2 gives the condition number kappa: give l2 itself"
+                )
+            self.l2 = self._loss_smoothness / (kappa - 1)
+        self.penalty = Ridge(self.l2)
 
 
 def _labels(b: ArrayLike, n: int) -> Array:
-    try:
-        return vector("b", b, n)
-    except MastError as error:
-        if "NaN" in str(error):
-            raise DataError(str(error)) from None
-        if "entries" in str(error):
-            raise ArgumentError(f"b must have one label for each of the {n} rows of A: {error}") from None
-        raise
+    labels = numbers("b", b, 1, finite=False)
+    if labels.size != n:
+        raise ArgumentError(f"b must have one label for each of the {n} rows of A, got {labels.size}")
+    refuse_nonfinite("b", labels, DataError)
+    return labels
 
 
 def _weights(sample_weight: ArrayLike, n: int) -> Array:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from mast.arrays import Array
-from mast.errors import ArgumentError, ConvergenceError, UnboundedError
+from mast.errors import ConvergenceError, UnboundedError
 from mast.objectives.design import Design
-from mast.objectives.linear import LinearModel, ridge_from
+from mast.objectives.linear import RidgeModel
 from mast.objectives.losses import LogLoss
 from mast.objectives.newton import LARGEST_DIMENSION
-from mast.objectives.penalties import Ridge
 
 SATURATED = 20.0  #: a margin above which a row hardly pulls any more
 SEPARABLE = (
@@ -23,13 +20,13 @@ SEPARABLE = (
 )
 
 
-class Logistic(LinearModel):
+class Logistic(RidgeModel):
     """mean_i w_i log(1 + exp(-b_i a_i'x)) + l2/2 |x|².
 
     Parameters
     ----------
     A
-        The data, one row an observation: an array or any SciPy sparse matrix.
+        The data, one observation per row: an array or any SciPy sparse matrix.
     b
         Labels, -1 or +1.
     l2
@@ -50,31 +47,7 @@ class Logistic(LinearModel):
     100.0
     """
 
-    loss = LogLoss()
-    convex = True
-
-    def __init__(
-        self,
-        A: Any,
-        b: ArrayLike,
-        l2: float | None = None,
-        kappa: float | None = None,
-        *,
-        sample_weight: ArrayLike | None = None,
-    ) -> None:
-        super().__init__(A, b, sample_weight)
-        check_signs(self.labels)
-        self.l2 = ridge_from(l2, kappa, lambda: self._loss_smoothness)
-        self.penalty = Ridge(self.l2)
-
-    @property
-    def _penalty_smoothness(self) -> float:
-        return self.l2
-
-    @property
-    def strong_convexity(self) -> float:
-        """l2."""
-        return self.l2
+    loss: LogLoss = LogLoss()
 
     @cached_property
     def _minimum(self) -> tuple[Array, float]:
@@ -126,17 +99,3 @@ def rank(gram: Array) -> int:
     """The rank of a Gram matrix, whatever the scales of its columns."""
     scale = np.sqrt(np.maximum(np.diag(gram), 1e-300))
     return int(np.linalg.matrix_rank(gram / np.outer(scale, scale), tol=1e-9, hermitian=True))
-
-
-def check_signs(labels: Array) -> None:
-    """Refuse labels other than -1 and +1, with what to do about it."""
-    wrong = labels[np.abs(labels) != 1]
-    if wrong.size:
-        found = np.unique(labels)
-        shown = ", ".join(f"{v:g}" for v in found[:4]) + (", ..." if found.size > 4 else "")
-        hint = (
-            f"; two labels {found[0]:g} and {found[1]:g} become signs by np.where(b == {found[1]:g}, 1, -1)"
-            if found.size == 2
-            else ""
-        )
-        raise ArgumentError(f"labels must be -1 or +1, got {shown}{hint}")

@@ -6,50 +6,73 @@ A row with features a, label b enters through its margin: ``b a'x`` for the log-
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import numpy as np
 
 from mast.arrays import Array
+from mast.errors import ArgumentError
 
 
-class Loss(Protocol):
+class Loss(ABC):
     """A convex function of the margin."""
 
     curvature_bound: float  #: the largest second derivative
 
+    def check_labels(self, labels: Array) -> None:
+        """Refuse labels that the loss has no meaning for."""
+        return
+
+    @abstractmethod
     def margins(self, products: Array, labels: Array) -> Array:
         """The margins of rows with these products a'x and labels."""
 
+    @abstractmethod
     def signs(self, labels: Array) -> Array | None:
         """The derivative of each row's margin in its product a'x; None if it is 1 throughout."""
 
+    @abstractmethod
     def offsets(self, labels: Array) -> Array:
         """The margin of each row where its product is 0."""
 
+    @abstractmethod
     def value(self, m: Array) -> Array:
         """The loss."""
 
+    @abstractmethod
     def slope(self, m: Array) -> Array:
         """Its derivative."""
 
+    @abstractmethod
     def curvature(self, m: Array) -> Array:
         """Its second derivative."""
 
+    @abstractmethod
     def bend(self, slope: Array) -> Array:
         """The second derivative where the derivative is `slope`; good enough for a Newton step."""
 
     def value_and_slope(self, m: Array) -> tuple[Array, Array]:
         """Both."""
-
-    def slope_and_curvature(self, m: Array) -> tuple[Array, Array]:
-        """Both."""
+        return self.value(m), self.slope(m)
 
 
-class LogLoss:
+class LogLoss(Loss):
     """log(1 + exp(-m)), without overflow or loss of digits for margins of any size."""
 
     curvature_bound = 0.25
+
+    def check_labels(self, labels: Array) -> None:
+        """Refuse labels other than -1 and +1, with what to do about it."""
+        if (np.abs(labels) == 1).all():
+            return
+        values = np.unique(labels)
+        message = f"labels must be -1 or +1, got {', '.join(f'{v:g}' for v in values[:4])}"
+        if values.size > 4:
+            message += ", ..."
+        if values.size == 2:
+            low, high = values
+            message += f"; two labels {low:g} and {high:g} become signs by np.where(b == {high:g}, 1, -1)"
+        raise ArgumentError(message)
 
     def margins(self, products: Array, labels: Array) -> Array:
         """b a'x."""
@@ -99,7 +122,7 @@ class LogLoss:
         return np.where(m >= 0, -e_over_w, -1 / w), e_over_w / w
 
 
-class HalfSquare:
+class HalfSquare(Loss):
     """m²/2 of the residual m = a'x - b."""
 
     curvature_bound = 1.0
@@ -131,14 +154,6 @@ class HalfSquare:
     def bend(self, slope: Array) -> Array:
         """1."""
         return np.ones(slope.shape)
-
-    def value_and_slope(self, m: Array) -> tuple[Array, Array]:
-        """Both."""
-        return m * m / 2, m
-
-    def slope_and_curvature(self, m: Array) -> tuple[Array, Array]:
-        """Both."""
-        return m, np.ones(m.shape)
 
 
 def weighted_sum(weights: Array, values: Array) -> float:

@@ -69,10 +69,10 @@ class Moments(SketchedLinear):
 
     def curvature(self, x: ArrayLike) -> tuple[Callable[[Array], Array], Array]:
         """The Hessian as a product with vectors, and its diagonal."""
-        own = self.penalty.bend
+        penalty = self.penalty.bend
         squares = self.model.design.column_squares(self.model.rates)
-        diagonal = own + self.share * self.m**2 * squares + self.diagonal
-        return lambda p: self._product(p) + own * p, diagonal
+        diagonal = penalty + self.share * self.m**2 * squares + self.diagonal
+        return lambda p: self._product(p) + penalty * p, diagonal
 
     def hessian(self, x: ArrayLike) -> Array:
         """The Hessian, dense: column by column."""

@@ -12,7 +12,6 @@ from mast.arrays import Array
 from mast.checks import optional
 from mast.errors import ArgumentError
 from mast.objectives.linear import LinearModel
-from mast.objectives.logistic import check_signs
 from mast.objectives.losses import LogLoss
 from mast.objectives.penalties import Saturating
 
@@ -23,7 +22,7 @@ class NonconvexLogistic(LinearModel):
     Parameters
     ----------
     A, b
-        The data, one row an observation (an array or any SciPy sparse matrix), and labels -1 or +1.
+        The data, one observation per row (an array or any SciPy sparse matrix), and labels -1 or +1.
     weight
         The strength of the penalty.
     sample_weight
@@ -45,14 +44,8 @@ class NonconvexLogistic(LinearModel):
         self, A: Any, b: ArrayLike, weight: float, *, sample_weight: ArrayLike | None = None
     ) -> None:
         super().__init__(A, b, sample_weight)
-        check_signs(self.labels)
         self.weight = optional("weight", weight) or 0.0
         self.penalty = Saturating(self.weight)
-
-    @property
-    def _penalty_smoothness(self) -> float:
-        """The penalty's second derivative lies between -weight/2 and 2 weight."""
-        return 2 * self.weight
 
     def term_infima(self) -> Array:
         """Zeros: lower bounds, as `infimum()` is."""

@@ -2,7 +2,7 @@
 
 If block k survives, the margin of row i is ``base_i + K a_ik'u_k``, where a_ik are the row's
 entries in the block and ``base_i`` is what the row has without any block. Only pairs that
-hold a non-zero need a margin of their own; all others of a row share its base. Pairs that
+hold a non-zero need a margin each; all others of a row share its base. Pairs that
 are equal in base and entries are merged, which on categorical data leaves few of them.
 """
 
@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mast.arrays import Array, Indices
-from mast.objectives.design import Design, _kernels, _weighted_gram
+from mast.objectives.design import Design, csr_arrays, kernels, weighted_gram
 
 #: makes weighted slopes of margins, given which pairs they belong to
 Pull = Callable[[Array, slice], Array]
@@ -45,38 +45,77 @@ class Blocks:
         self.count = int(names.size)
 
 
-class SparsePairs:
-    """B: a row for each pair, in block order; entries are times K and the row's sign."""
+class BlockRun(NamedTuple):
+    """The pairs and columns of successive blocks (in their order), with their part of B and its transpose."""
+
+    pairs: slice
+    columns: slice
+    B: Any
+    T: Any
+
+
+class Pairs:
+    """B: one row per pair and one column per coordinate, in the blocks' order, as an operator."""
+
+    blocks: Blocks
+    context: Indices  #: of each pair: the number of its row, or of the set of equal rows it belongs to
+    parts: list[BlockRun]
+
+    def sweep(self, u: Array, pull: Pull) -> Array:
+        """B' applied to what `pull` makes of B u, some blocks at a time: neither is ever whole."""
+        out = np.empty(self.blocks.order.size)
+        for pairs, columns, B, T in self.parts:
+            out[columns] = T @ pull(B @ u[columns], pairs)
+        return out
+
+    def forward(self, u: Array) -> Array:
+        """B u."""
+        out = np.empty(self.context.size)
+        for pairs, columns, B, _ in self.parts:
+            out[pairs] = B @ u[columns]
+        return out
+
+    def backward(self, r: Array) -> Array:
+        """B'r."""
+        out = np.empty(self.blocks.order.size)
+        for pairs, columns, _, T in self.parts:
+            out[columns] = T @ r[pairs]
+        return out
+
+    def column_squares(self, weights: Array) -> Array:
+        """The diagonal of B' diag(weights) B."""
+        out = np.empty(self.blocks.order.size)
+        for pairs, columns, _, T in self.parts:
+            kernels().segment_sums(T.data**2 * weights[pairs][T.indices], T.indptr, out[columns])
+        return out
+
+
+class SparsePairs(Pairs):
+    """The pairs that hold a non-zero, block by block; entries are times a factor of their row."""
 
     def __init__(self, A: Any, factors: Array, blocks: Blocks, context: Indices, shares: Array) -> None:
         import scipy.sparse
 
-        kernels = _kernels()
-        pairs, entries, self.touched = kernels.count_pairs(A.indptr, A.indices, blocks.labels, blocks.count)
         self.blocks = blocks
-        self.start = np.concatenate([[0], np.cumsum(pairs)])
-        total, nnz = int(self.start[-1]), int(entries.sum())
         place = np.zeros(A.shape[1], dtype=A.indices.dtype)
         place[blocks.order] = np.arange(blocks.order.size)
-        indptr = np.empty(total + 1, dtype=A.indptr.dtype)
-        indices, data = np.empty(nnz, dtype=A.indices.dtype), np.empty(nnz)
-        rows = np.empty(total, dtype=np.int64)
-        kernels.fill_pairs(
-            A.indptr, A.indices, A.data, factors, blocks.labels, place,
-            self.start[:-1].copy(), np.cumsum(entries) - entries, indptr, indices, data, rows,
-        )  # fmt: skip
+        #: where the pairs of each block begin, and how many blocks each row has entries in
+        self.start, self.touched, rows, (indptr, indices, data) = kernels().pairs(
+            csr_arrays(A), factors, blocks.labels, place, blocks.count
+        )
         self.context = context[rows]
         self.weights = shares[rows]
-        self.B: Any = scipy.sparse.csr_array((data, indices, indptr), shape=(total, blocks.order.size))
-        if total and context.size and int(context.max()) + 1 < context.size:
+        shape = (rows.size, blocks.order.size)
+        self.B: Any = scipy.sparse.csr_array((data, indices, indptr), shape=shape)
+        if rows.size and context.size and int(context.max()) + 1 < context.size:
             self._merge()
 
     def _merge(self) -> None:
         """Replace equal pairs by one with their joint weight, if there are many."""
         B = self.B
         target, first = np.empty(B.shape[0], dtype=np.int64), np.empty(B.shape[0], dtype=np.int64)
-        bits = B.data.view(np.uint64)
-        count = _kernels().equal_rows(B.indptr, B.indices, bits, self.context, target, first)
+        bits = B.indptr, B.indices, B.data.view(np.uint64)
+        count = kernels().equal_rows(bits, self.context, target, first)
         if count > MERGED_ENOUGH * B.shape[0]:
             return
         first = first[:count]
@@ -86,11 +125,11 @@ class SparsePairs:
         self.B = B[first]
 
     @cached_property
-    def _parts(self) -> list[tuple[slice, slice, Any, Any]]:
-        """Runs of whole blocks that fit the cache: their pairs, columns, part of B and its transpose.
+    def parts(self) -> list[BlockRun]:  # type: ignore[override]
+        """Both matrices share arrays, sorted by columns.
 
-        Both share arrays, sorted by columns: these are long, while the rows of B are so short that
-        a loop over rows spends its time on their ends.
+        Columns are long, while the rows of B are so short that a loop over rows spends its time on
+        their ends.
         """
         import scipy.sparse
 
@@ -100,104 +139,49 @@ class SparsePairs:
             pairs = slice(int(self.start[first]), int(self.start[last]))
             columns = slice(int(self.blocks.start[first]), int(self.blocks.start[last]))
             starts = T.indptr[columns.start : columns.stop + 1]
-            own = slice(int(starts[0]), int(starts[-1]))
-            arrays = T.data[own], T.indices[own] - pairs.start, starts - starts[0]
+            entries = slice(int(starts[0]), int(starts[-1]))
+            arrays = T.data[entries], T.indices[entries] - pairs.start, starts - starts[0]
             shape = (columns.stop - columns.start, pairs.stop - pairs.start)
             mirror = scipy.sparse.csr_array(arrays, shape=shape)
-            parts.append((pairs, columns, mirror.T, mirror))
+            parts.append(BlockRun(pairs, columns, mirror.T, mirror))
         return parts
-
-    def sweep(self, u: Array, pull: Pull) -> Array:
-        """B' applied to what `pull` makes of B u, some blocks at a time: neither is ever whole."""
-        out = np.empty(self.blocks.order.size)
-        for pairs, columns, B, T in self._parts:
-            out[columns] = T @ pull(B @ u[columns], pairs)
-        return out
-
-    def forward(self, u: Array) -> Array:
-        """B u."""
-        out = np.empty(self.B.shape[0])
-        for pairs, columns, B, _ in self._parts:
-            out[pairs] = B @ u[columns]
-        return out
-
-    def backward(self, r: Array) -> Array:
-        """B'r."""
-        out = np.empty(self.blocks.order.size)
-        for pairs, columns, _, T in self._parts:
-            out[columns] = T @ r[pairs]
-        return out
 
     def grams(self, weights: Array) -> Array:
         """All B_k' diag(weights) B_k, one after the other."""
         sizes = self.blocks.sizes
         starts = np.concatenate([[0], np.cumsum(sizes**2)])
         out = np.zeros(int(starts[-1]))
-        B = self.B
-        _kernels().block_grams(
-            B.indptr, B.indices, B.data, weights, self.start, self.blocks.start, starts, out
-        )
-        return out
-
-    def column_squares(self, weights: Array) -> Array:
-        """The diagonal of B' diag(weights) B."""
-        out = np.empty(self.blocks.order.size)
-        for pairs, columns, _, T in self._parts:
-            _kernels().segment_sums(T.data**2 * weights[pairs][T.indices], T.indptr, out[columns])
+        begin = self.start, self.blocks.start, starts
+        kernels().block_grams(csr_arrays(self.B), weights, begin, out)
         return out
 
 
-class DensePairs:
+class DensePairs(Pairs):
     """The same for dense data: every (row, block) is a pair, and products are BLAS."""
 
     def __init__(self, A: Array, factors: Array, blocks: Blocks, context: Indices, shares: Array) -> None:
         n = A.shape[0]
         self.blocks = blocks
-        self.A = np.asfortranarray(A[:, blocks.order] * factors[:, None])
         self.touched = np.full(n, blocks.count, dtype=np.int64)
         self.start = n * np.arange(blocks.count + 1)
         self.context = np.tile(context, blocks.count)
         self.weights = np.tile(shares, blocks.count)
-
-    def _parts(self) -> list[tuple[int, Array, slice]]:
-        starts = self.blocks.start.tolist()
-        spans = [slice(a, b) for a, b in pairwise(starts)]
-        return [(k, self.A[:, span], span) for k, span in enumerate(spans)]
-
-    def sweep(self, u: Array, pull: Pull) -> Array:
-        """B' applied to what `pull` makes of B u, block by block."""
-        out, n = np.empty(self.blocks.order.size), self.A.shape[0]
-        for k, A, span in self._parts():
-            np.dot(pull(A @ u[span], slice(k * n, k * n + n)), A, out=out[span])
-        return out
-
-    def forward(self, u: Array) -> Array:
-        """B u."""
-        out = np.empty((self.blocks.count, self.A.shape[0]))
-        for k, A, span in self._parts():
-            np.dot(A, u[span], out=out[k])
-        return out.ravel()
-
-    def backward(self, r: Array) -> Array:
-        """B'r."""
-        r = r.reshape(self.blocks.count, self.A.shape[0])
-        out = np.empty(self.blocks.order.size)
-        for k, A, span in self._parts():
-            np.dot(r[k], A, out=out[span])
-        return out
+        columns = np.asfortranarray(A[:, blocks.order] * factors[:, None])
+        self.parts = []
+        for k, (first, last) in enumerate(pairwise(blocks.start.tolist())):
+            B = columns[:, first:last]
+            self.parts.append(BlockRun(slice(k * n, k * n + n), slice(first, last), B, B.T))
 
     def grams(self, weights: Array) -> Array:
         """All B_k' diag(weights) B_k, one after the other."""
-        weights = weights.reshape(self.blocks.count, self.A.shape[0])
-        parts = [_weighted_gram(A, weights[k]).ravel() for k, A, _ in self._parts()]
-        return np.concatenate(parts) if parts else np.empty(0)
+        grams = [weighted_gram(B, weights[pairs]).ravel() for pairs, _, B, _ in self.parts]
+        return np.concatenate(grams) if grams else np.empty(0)
 
     def column_squares(self, weights: Array) -> Array:
         """The diagonal of B' diag(weights) B."""
-        weights = weights.reshape(self.blocks.count, self.A.shape[0])
         out = np.empty(self.blocks.order.size)
-        for k, A, span in self._parts():
-            out[span] = weights[k] @ (A * A)
+        for pairs, columns, B, _ in self.parts:
+            out[columns] = weights[pairs] @ (B * B)
         return out
 
 
@@ -214,7 +198,7 @@ def _runs(start: Indices) -> list[tuple[int, int]]:
 def sums_of(values: Array, groups: Indices, count: int) -> Array:
     """The sum of the values of each group."""
     out = np.zeros(count)
-    _kernels().grouped_sums(values, groups, out)
+    kernels().grouped_sums(values, groups, out)
     return out
 
 

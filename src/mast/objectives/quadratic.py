@@ -130,7 +130,7 @@ class Quadratic(Objective):
         except UnboundedError:
             return -np.inf
 
-    def sketched(self, sketch: Sketch, shift: Array) -> Quadratic:  # type: ignore[override]
+    def sketched(self, sketch: Sketch, shift: Array) -> Quadratic:
         """f(v) + grad f(v)'E[S]u + u'E[S'HS]u/2 with u = x - v, written out in x."""
         H = sketch.sandwich(self.H)
         slope = sketch.mean(self.dim) * self.gradient(shift)

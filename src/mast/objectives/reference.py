@@ -26,13 +26,13 @@ def gram(A: Array, weights: Array) -> Array:
 
 def pairs(A: Array, labels: Indices) -> dict[tuple[int, int], dict[int, float]]:
     """For each block and row with a non-zero there: the entries, by column. Blocks first, rows within."""
-    found: dict[tuple[int, int], dict[int, float]] = {}
+    entries_of: dict[tuple[int, int], dict[int, float]] = {}
     for k in range(int(labels.max()) + 1):
         for i, row in enumerate(A):
             entries = {j: float(row[j]) for j in np.flatnonzero(labels == k).tolist() if row[j] != 0}
             if entries:
-                found[k, i] = entries
-    return found
+                entries_of[k, i] = entries
+    return entries_of
 
 
 def equal_rows(rows: list[tuple[float, ...]]) -> list[int]:
@@ -83,8 +83,3 @@ def sketched_gradient(
         slope = model.loss.slope(model.loss.margins(np.array([A[i] @ y]), label))[0]
         total += weights[i] * slope * (1.0 if signs is None else signs[0]) * A[i]
     return np.asarray(c * (total / len(chosen) + model.penalty.gradient(y)))
-
-
-def expected(model: LinearModel, x: Array, support: list[tuple[float, Array]], shift: Array) -> float:
-    """f_D(x) by its definition, from (probability, diagonal) pairs."""
-    return float(sum(p * model.value(shift + c * (x - shift)) for p, c in support))

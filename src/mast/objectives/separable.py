@@ -1,13 +1,12 @@
 """Separable: f_D of a linear model where one of K blocks survives. One sweep forward, one back.
 
 This is Perm-K with a fixed partition, Rand-1, their grouped forms, and no sketch at all
-(K = 1). f_D then splits into one small problem a block. Coordinates that always survive
+(K = 1). f_D then splits into one small problem per block. Coordinates that always survive
 (label -1, such as an intercept) tie the blocks together: the Hessian is an arrow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from mast.arrays import Array, Indices
 from mast.errors import ConvergenceError, UnboundedError
-from mast.objectives.design import _kernels
-from mast.objectives.exact import SketchedLinear, signed
+from mast.objectives.design import kernels
+from mast.objectives.exact import Bend, PairForm
 from mast.objectives.losses import weighted_sum
 from mast.objectives.newton import LARGEST_DIMENSION, MAX_STEPS, BlockSum, NewtonStep, newton_steps, solve
-from mast.objectives.pairs import Blocks, Pull, make_pairs, sums_of
+from mast.objectives.pairs import Blocks, DensePairs, Pull, SparsePairs, make_pairs, sums_of
 from mast.objectives.penalties import Penalty
 
 if TYPE_CHECKING:
@@ -31,43 +30,31 @@ BATCHED = 24  #: systems up to this size are solved many at a time
 LARGEST_BORDER = 64  #: more coordinates that always survive are not eliminated by a bordered system
 
 
-class Separable(SketchedLinear):
+class Separable(PairForm):
     """sum_p w_p loss(base + B_p u) + sum_c w_c loss(base_c) + penalty, with u = x - v.
 
     p runs over the (row, block) pairs and c over the contexts: the rows, equal ones merged.
     """
+
+    pairs: SparsePairs | DensePairs
 
     def __init__(
         self, model: LinearModel, sketch: Sketch, shift: Array, penalty: Penalty, labels: Indices, K: int
     ) -> None:
         super().__init__(model, sketch, shift, penalty)
         self.blocks = Blocks(labels)
-        self.K = K
-        signs = signed(model)
-        free = self.blocks.free
-        offsets = model.loss.offsets(model.labels)
-        if shift.any():
-            offsets = offsets + signs * model.design.times(shift)
-        border = _columns(model, free) * signs[:, None]
+        offsets = model.offsets(shift)
+        border = model.design.dense_columns(self.blocks.free) * model.signs[:, None]
         context, first = _contexts(offsets, border)
         self.offsets, self.border = offsets[first], border[first]
-        self.pairs = make_pairs(model.design, K * signs, self.blocks, context, model.rates / K)
+        self.pairs = make_pairs(model.design, K * model.signs, self.blocks, context, model.rates / K)
         unused = model.rates * (1 - self.pairs.touched / K)  # the blocks that leave a row at its base
         self.shared = sums_of(unused, context, first.size)
-        self._plain = not free.size and not self.offsets.any()  # every base is 0
-
-    # ---- margins -----------------------------------------------------------------------------
-
-    def _bases(self, x: Array) -> Array:
-        """The margin of each context without any block."""
-        if not self.blocks.free.size:
-            return self.offsets
-        moved: Array = self.border @ (x - self.shift)[self.blocks.free]
-        return self.offsets + moved
+        self._plain = not self.blocks.free.size and not self.offsets.any()  # every base is 0
 
     def margins(self, x: Array, bases: Array) -> Array:
         """The margin of each pair."""
-        m = self.pairs.forward((x - self.shift)[self.blocks.order])
+        m = self._forward(x)
         if not self._plain:
             m += bases[self.pairs.context]
         return m
@@ -91,22 +78,17 @@ class Separable(SketchedLinear):
             slopes = slope(m, span)
             slopes *= pairs.weights[span]
             if tied:
-                _kernels().grouped_sums(slopes, pairs.context[span], pulled)
+                kernels().grouped_sums(slopes, pairs.context[span], pulled)
             return slopes
 
-        moved = pairs.sweep((x - self.shift)[self.blocks.order], pull)
-        gradient = self.penalty.gradient(x).copy()
-        gradient[self.blocks.order] += moved
-        if tied:
-            gradient[self.blocks.free] += pulled @ self.border
-        return gradient
+        return self._gathered(x, pairs.sweep((x - self.shift)[self.blocks.order], pull), pulled)
 
     def value(self, x: ArrayLike) -> float:
         """f_D(x)."""
         x = self._point(x)
         loss, bases = self.model.loss, self._bases(x)
-        own = weighted_sum(self.pairs.weights, loss.value(self.margins(x, bases)))
-        return own + weighted_sum(self.shared, loss.value(bases)) + self.penalty.value(x)
+        in_pairs = weighted_sum(self.pairs.weights, loss.value(self.margins(x, bases)))
+        return in_pairs + weighted_sum(self.shared, loss.value(bases)) + self.penalty.value(x)
 
     def value_and_gradient(self, x: ArrayLike) -> tuple[float, Array]:
         """Both."""
@@ -124,90 +106,55 @@ class Separable(SketchedLinear):
         values = np.empty(weights.size)
 
         def slope(m: Array, span: slice) -> Array:
-            own, slopes = loss.value_and_slope(m)
-            np.multiply(own, weights[span], out=values[span])
+            losses, slopes = loss.value_and_slope(m)
+            np.multiply(losses, weights[span], out=values[span])
             if bends is not None:
                 np.multiply(loss.bend(slopes), weights[span], out=bends[span])
             return slopes
 
         return values, self._sweep(x, bases, base_slopes, slope), weighted_sum(self.shared, base_values)
 
-    def bends(self, x: Array) -> tuple[Array, Array]:
-        """The weighted curvature of the loss of each pair and of each context."""
+    def _bend(self, x: Array, pair_bends: Array | None = None) -> Bend:
         loss, bases = self.model.loss, self._bases(x)
-        pair_bends = loss.curvature(self.margins(x, bases))
-        pair_bends *= self.pairs.weights
-        return pair_bends, self.shared * loss.curvature(bases)
+        if pair_bends is None:
+            pair_bends = loss.curvature(self.margins(x, bases))
+            pair_bends *= self.pairs.weights
+        return self._bend_from(pair_bends, self.shared * loss.curvature(bases))
 
-    def corner(self, pair_bends: Array, base_bends: Array) -> tuple[Array, Array]:
-        """The Hessian's part with free coordinates: rows of blocks by free columns, and free by free."""
-        border, context = self.border, self.pairs.context
-        cross = np.empty((self.blocks.order.size, border.shape[1]))
-        for j in range(border.shape[1]):
-            cross[:, j] = self.pairs.backward(pair_bends * border[context, j])
-        total = base_bends + sums_of(pair_bends, context, base_bends.size)
-        return cross, border.T @ (total[:, None] * border)
+    def _bend_from(self, pair_bends: Array, base_bends: Array) -> Bend:
+        """The curvature, from the weighted one of the loss of each pair and of each context at its base."""
+        context, tied = self.pairs.context, self.blocks.free.size > 0
 
-    def hessian(self, x: ArrayLike) -> Array:
-        """The Hessian of f_D at x, dense."""
-        x = self._point(x)
-        H = self.assemble(*self.bends(x))
-        H[np.diag_indices(self.dim)] += self.penalty.curvature(x)
-        return H
+        def product(in_pairs: Array, in_rows: Array) -> tuple[Array, Array]:
+            if tied:
+                in_pairs += in_rows[context]
+            in_pairs *= pair_bends
+            if tied:
+                in_rows = base_bends * in_rows + sums_of(in_pairs, context, in_rows.size)
+            return in_pairs, in_rows
 
-    def assemble(self, pair_bends: Array, base_bends: Array) -> Array:
-        """The loss part of the Hessian as one matrix."""
-        H = np.zeros((self.dim, self.dim))
-        flat, begin = self.pairs.grams(pair_bends), 0
-        for k, size in enumerate(self.blocks.sizes.tolist()):
-            columns = self.blocks.order[self.blocks.start[k] : self.blocks.start[k] + size]
-            H[np.ix_(columns, columns)] = flat[begin : begin + size * size].reshape(size, size)
-            begin += size * size
-        free = self.blocks.free
-        if free.size:
-            cross, H[np.ix_(free, free)] = self.corner(pair_bends, base_bends)
-            H[np.ix_(self.blocks.order, free)] = cross
-            H[np.ix_(free, self.blocks.order)] = cross.T
-        return H
+        def fill(H: Array) -> None:
+            flat, begin = self.pairs.grams(pair_bends), 0
+            for k, size in enumerate(self.blocks.sizes.tolist()):
+                columns = self.blocks.order[self.blocks.start[k] : self.blocks.start[k] + size]
+                H[np.ix_(columns, columns)] = flat[begin : begin + size * size].reshape(size, size)
+                begin += size * size
 
-    def curvature(self, x: ArrayLike) -> tuple[Callable[[Array], Array], Array]:
-        """The Hessian as a product with vectors, and its diagonal."""
-        x = self._point(x)
-        own = self.penalty.curvature(x)
-        pair_bends, base_bends = self.bends(x)
-        order, free, context = self.blocks.order, self.blocks.free, self.pairs.context
-        diagonal = own.copy()
-        diagonal[order] += self.pairs.column_squares(pair_bends)
-        total = base_bends + sums_of(pair_bends, context, base_bends.size)
-        diagonal[free] += total @ self.border**2
-
-        def product(p: Array) -> Array:
-            out = own * p
-            m = self.pairs.forward(p[order])
-            bases = self.border @ p[free]
-            if free.size:
-                m += bases[context]
-            m *= pair_bends
-            out[order] += self.pairs.backward(m)
-            if free.size:
-                pulled = base_bends * bases + sums_of(m, context, bases.size)
-                out[free] += pulled @ self.border
-            return out
-
-        return product, diagonal
+        totals = base_bends + sums_of(pair_bends, context, base_bends.size) if tied else base_bends
+        return Bend(pair_bends, totals, product, fill)
 
     def _solve(self) -> Array:
         largest = int(self.blocks.sizes.max(initial=0))
         if largest > LARGEST_DIMENSION or self.blocks.free.size > LARGEST_BORDER:
             return super()._solve()
-        parts = Parts(self)
+        parts = SeparableBlocks(self)
         last = np.zeros(parts.count)
         for reached in islice(newton_steps(parts, self.shift.copy(), patience=1), MAX_STEPS):
             last = np.where(reached.tried, np.sqrt(parts.dots(reached.step, reached.step)), last)
         self._certify(parts, reached, last)
         return reached.x
 
-    def _certify(self, parts: Parts, reached: NewtonStep, last: Array) -> None:
+    def _certify(self, parts: SeparableBlocks, reached: NewtonStep, last: Array) -> None:
         """Raise unless every part's gradient is as small as rounding explains and its steps came to rest."""
         x, sizes, largest = reached.x, reached.sizes, reached.largest
         reach = np.maximum(np.sqrt(parts.dots(x, x)), 1.0)
@@ -227,14 +174,13 @@ class Separable(SketchedLinear):
         if self.dim > LARGEST_DIMENSION or (held.all() and base_held.all()):
             return
         ones, base_ones = np.ones(held.size), (self.shared > 0).astype(float)
-        if rank(self.assemble(held.astype(float), base_held * base_ones)) < rank(
-            self.assemble(ones, base_ones)
-        ):
+        undecided = self._bend_from(held.astype(float), base_held * base_ones)
+        if rank(self._assemble(undecided)) < rank(self._assemble(self._bend_from(ones, base_ones))):
             raise UnboundedError(SEPARABLE)
 
 
-class Parts(BlockSum):
-    """The parts of f_D that choose their step lengths on their own, for Newton's method.
+class SeparableBlocks(BlockSum):
+    """The parts of f_D that choose their step lengths one by one, for Newton's method.
 
     Without free coordinates these are the blocks, and a step solves one small system per block. With
     them, a bordered system is solved by elimination and all coordinates move together. Five to eight
@@ -277,17 +223,15 @@ class Parts(BlockSum):
     def step(self, x: Array, gradient: Array, left: float) -> Array:
         """Block by block, with free coordinates eliminated last."""
         f, order, free = self.f, self.f.blocks.order, self.f.blocks.free
-        if np.array_equal(x, self._bent):  # left over from the last evaluation
-            pair_bends, base_bends = self._bends, f.shared * f.model.loss.curvature(f._bases(x))
-        else:
-            pair_bends, base_bends = f.bends(x)
+        # the curvatures of the pairs are left over from the last evaluation, if that was here
+        bend = f._bend(x, self._bends if np.array_equal(x, self._bent) else None)
         penalty = f.penalty.curvature(x)
-        flat = f.pairs.grams(pair_bends)
+        flat = f.pairs.grams(bend.pairs)
         step = np.empty(f.dim)
         if not free.size:
             step[order] = self._solve(flat, penalty[order], gradient[order][:, None])[:, 0]
             return step
-        cross, corner = f.corner(pair_bends, base_bends)
+        cross, corner = f._corner(bend)
         corner = corner + np.diag(penalty[free])
         solved = self._solve(flat, penalty[order], np.hstack([gradient[order][:, None], cross]))
         rest = solve(corner - cross.T @ solved[:, 1:], gradient[free] - cross.T @ solved[:, 0])
@@ -323,16 +267,8 @@ class Parts(BlockSum):
 
 def _sums(values: Array, starts: Indices) -> Array:
     out = np.empty(starts.size - 1)
-    _kernels().segment_sums(values, starts, out)
+    kernels().segment_sums(values, starts, out)
     return out
-
-
-def _columns(model: LinearModel, columns: Indices) -> Array:
-    """These columns of the data, dense."""
-    if not columns.size:
-        return np.empty((model.terms, 0))
-    part = model.design.matrix[:, columns]
-    return np.asarray(part.toarray() if model.design.sparse else part)
 
 
 def _contexts(offsets: Array, border: Array) -> tuple[Indices, Indices]:
