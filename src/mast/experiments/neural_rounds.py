@@ -18,7 +18,7 @@ import numpy as np
 from mast import randomness
 from mast.arrays import Array
 from mast.randomness import Key, Purpose
-from mast.sketches import Bernoulli, UnscaledBernoulli
+from mast.sketches import Bernoulli
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -83,9 +83,9 @@ class Masks:
 
         from mast.nn.weights import name_index
 
-        assert isinstance(sketch.thresholds, int)
-        self.threshold = sketch.thresholds
-        self.scale = 1.0 if isinstance(sketch, UnscaledBernoulli) else 2**32 / sketch.thresholds
+        entry = sketch.entry()
+        assert entry is not None
+        self.threshold, self.scale = entry.threshold, entry.scale
         self.nodes, self.seed = nodes, seed
         self.indices = [name_index(name) for name in NAMES]
         self.scales = [torch.empty(nodes, *size) for size in shape.parameters]

@@ -10,7 +10,7 @@ import numpy as np
 from mast.arrays import Array, numbers
 from mast.checks import whole
 from mast.errors import ArgumentError
-from mast.sketches import Grouped, RandK, Sketch
+from mast.sketches import RandK, Sketch
 
 ENTRIES = 8_000_000  #: weights, or outputs, that are held at a time
 
@@ -27,7 +27,7 @@ def at_density(sketch: Sketch, density: Any) -> Sketch:
     share = float(numbers("density", np.atleast_1d(density), 1)[0]) if np.ndim(density) == 0 else np.nan
     if not 0 < share <= 1:
         raise ArgumentError(f"density is the share of features that is kept, in (0, 1], got {density!r}")
-    return Grouped(RandK(share), sketch.labels) if isinstance(sketch, Grouped) else RandK(share)
+    return sketch.over(RandK(share))
 
 
 def versions(coef: Array, shift: Array, sketch: Sketch, seed: int, draws: int) -> Iterator[Array]:

@@ -25,7 +25,7 @@ from mast.nn.scaling import Memory, compiled, numbers, sparsify_into
 from mast.nn.weights import Weight
 from mast.randomness import Key, Purpose
 from mast.randomness.kernels import stream_words
-from mast.sketches import Bernoulli, DiagonalDraw, Gaussian, Identity, Sketch, UnscaledBernoulli
+from mast.sketches import DiagonalDraw, Sketch
 from mast.sketches.kept import Entries, Everything, Kept, Mask
 
 _WORTH_A_THREAD = 1 << 19  # coordinates
@@ -65,11 +65,12 @@ class Drawing(ABC):
 class PerWeight(Drawing):
     """Each weight has a sketch and a draw of its own."""
 
-    def __init__(self, weights: Sequence[Weight], sketches: Sequence[Bernoulli | Gaussian]) -> None:
+    def __init__(self, weights: Sequence[Weight], sketches: Sequence[Sketch]) -> None:
         self.indices = [w.index for w in weights]
         self.shapes = [w.shape for w in weights]
         self.counts = [w.count for w in weights]
         self.sketches = list(sketches)
+        self.entries = [entry for entry in (sketch.entry() for sketch in sketches) if entry is not None]
         self._masks = [Memory() for _ in weights]
         self._last: tuple[Key, np.ndarray[Any, np.dtype[np.uint32]]] | None = (
             None  # the words of the last key
@@ -77,39 +78,39 @@ class PerWeight(Drawing):
 
     def kept(self, number: int, key: Key, like: Tensor) -> Kept:
         """A mask, or normal scales."""
-        own, sketch, count = self._key(number, key), self.sketches[number], self.counts[number]
+        own, entry, count = self._key(number, key), self.entries[number], self.counts[number]
         shape = self.shapes[number]
         on_cpu = like.device.type == "cpu" and not self.torch_only
-        if isinstance(sketch, Bernoulli):
-            threshold, scale = _bernoulli(sketch)
+        if not entry.sigma:
             if on_cpu:
-                return Mask(shape, torch.from_numpy(randomness.bernoulli(own, threshold, 0, count)), scale)
-            return Mask(shape, torch_mask(own, threshold, count, like.device), scale)
+                mask = torch.from_numpy(randomness.bernoulli(own, entry.threshold, 0, count))
+            else:
+                mask = torch_mask(own, entry.threshold, count, like.device)
+            return Mask(shape, mask, entry.scale)
         noise = (
             torch.from_numpy(randomness.normal(own, 0, count))
             if on_cpu
             else torch_normal(own, count, like.device)
         )
-        scales = (1 + sketch.sigma * noise).to(torch.promote_types(like.dtype, torch.float32))
+        scales = (1 + entry.sigma * noise).to(torch.promote_types(like.dtype, torch.float32))
         return Everything(shape, scales)
 
     def write(
         self, number: int, key: Key, x: Tensor, v: Tensor | None, y: Tensor, before: Kept | None
     ) -> Kept:
-        """Bernoulli on the CPU: words, mask and product in one pass."""
-        sketch = self.sketches[number]
-        if self.torch_only or not isinstance(sketch, Bernoulli) or not compiled(x, v, y):
+        """A mask on the CPU: words, mask and product in one pass."""
+        entry = self.entries[number]
+        if self.torch_only or entry.sigma or not compiled(x, v, y):
             return super().write(number, key, x, v, y, before)
         from mast.nn import kernels
 
-        threshold, scale = _bernoulli(sketch)
         mask = self._masks[number].like(x, torch.bool)
         if self._last is None or self._last[0] is not key:
             self._last = (key, key.words(Purpose.MASK))
         words = self._last[1].copy()
         words[5] = self.indices[number]  # as in _key
         old, new, own = numbers(x), numbers(y), numbers(mask)
-        t, c = np.uint64(threshold), old.dtype.type(scale)
+        t, c = np.uint64(entry.threshold), old.dtype.type(entry.scale)
         if v is None and old.size < 2 * _WORTH_A_THREAD:
             kernels.draw(words, t, c, old, new, own, 0, old.size)
         elif v is None:
@@ -117,12 +118,11 @@ class PerWeight(Drawing):
         else:
             base = numbers(v)
             _in_parts(lambda a, b: kernels.draw_shifted(words, t, c, old, base, new, own, a, b), old.size)
-        return Mask(x.shape, mask, scale)
+        return Mask(x.shape, mask, entry.scale)
 
     def share(self, number: int) -> float:
         """The keep probability."""
-        sketch = self.sketches[number]
-        return float(sketch.keep) if isinstance(sketch, Bernoulli) else 1.0
+        return self.entries[number].keep
 
     def sketch_of(self, number: int) -> Sketch:
         """The sketch of this weight alone."""
@@ -193,25 +193,15 @@ def drawing_of(sketch: Sketch, weights: Sequence[Weight]) -> Drawing:
             "together in one place during a backward pass. Networks take diagonal sketches"
         )
     own = [w for w in weights if w.keep is not None]
-    if isinstance(sketch, Bernoulli) and not isinstance(sketch.keep, np.ndarray):
-        kind = type(sketch)
-        return PerWeight(weights, [sketch if w.keep is None else kind(w.keep) for w in weights])
-    if own:
+    each = [sketch if w.keep is None else sketch.with_keep(w.keep) for w in weights]
+    if own and (sketch.entry() is None or None in each):
         raise ArgumentError(
             f"keep gives {own[0].name!r} a keep probability of its own ({own[0].keep:g}), which only "
             f"Bernoulli sketches can have, not {sketch!r}; keep = 1 leaves a parameter out"
         )
-    if isinstance(sketch, Gaussian):
-        return PerWeight(weights, [sketch] * len(weights))
-    if isinstance(sketch, Identity):
-        return PerWeight(weights, [Bernoulli(1.0)] * len(weights))
-    return Whole(weights, sketch)
-
-
-def _bernoulli(sketch: Bernoulli) -> tuple[int, float]:
-    assert isinstance(sketch.thresholds, int)
-    scale = 1.0 if isinstance(sketch, UnscaledBernoulli) else 2**32 / sketch.thresholds
-    return sketch.thresholds, scale
+    if sketch.entry() is None:
+        return Whole(weights, sketch)
+    return PerWeight(weights, [part or sketch for part in each])
 
 
 def _in_parts(work: Callable[[int, int], None], count: int) -> None:

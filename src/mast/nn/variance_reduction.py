@@ -16,7 +16,6 @@ from mast.nn.scaling import multiply
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.structure import Structured
 from mast.randomness import Key, Purpose
-from mast.sketches import PermK
 
 
 class OverSupport(Estimator):
@@ -29,14 +28,12 @@ class OverSupport(Estimator):
     def __init__(self, sk: Sparsifier, N: int | None, p: float) -> None:
         super().__init__(sk)
         core = sk.sketch.sketch if isinstance(sk.sketch, Structured) else sk.sketch  # over units: each space
-        exact = isinstance(core, PermK) and not core.redraw
         if N is None:
-            if not exact:
+            if core.cycle is None:
                 raise ArgumentError(
                     f"{sk.sketch!r} has no small support of its own: pass N, how many draws to sample from it"
                 )
-            assert isinstance(core, PermK)
-            N = core.k
+            N = core.cycle
         self.N = whole("N", N, 1)
         self.p = probability("p, of a refresh,", p)
 

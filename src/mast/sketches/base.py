@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from mast.arrays import Array, Indices
 from mast.checks import probability, whole
@@ -16,7 +17,7 @@ from mast.errors import BiasedSketchError, NotDiagonalError, SupportTooLargeErro
 from mast.randomness import Key
 from mast.sketches import moments
 from mast.sketches.draws import Constants, DiagonalDraw, Draw
-from mast.sketches.laws import Atoms, Law, LocalLaw, MomentForm, UnitArrays
+from mast.sketches.laws import Atoms, Entry, Law, LocalLaw, MomentForm, UnitArrays
 from mast.sketches.moments import SUPPORT_LIMIT
 
 Support = list[tuple[float, Draw]]
@@ -47,6 +48,10 @@ class Sketch(ABC):
 
     def law(self, d: int) -> Law | None:
         """How coordinates live or die, where that has a form which `Law` knows."""
+        return None
+
+    def entry(self) -> Entry | None:
+        """One coordinate, if all are alike and drawn by themselves: then any piece of S is drawn alone."""
         return None
 
     def check(self, d: int) -> int:
@@ -139,6 +144,10 @@ class Sketch(ABC):
 
         return RandK(density)
 
+    def with_keep(self, keep: ArrayLike) -> Sketch | None:
+        """The same kind with these keep probabilities; None where coordinates cannot have their own."""
+        return None
+
     # ---- moments -------------------------------------------------------------------------
 
     def mean(self, d: int) -> Array:
@@ -196,6 +205,15 @@ class Sketch(ABC):
     def choose(self, key: Key) -> tuple[Sketch, Key]:
         """What all parts of a model have in common in this draw: a mixture chooses one component for them."""
         return self, key
+
+    def over(self, sketch: Sketch) -> Sketch:
+        """Another sketch in the place of the one that this is made of: over the same groups, for example."""
+        return sketch
+
+    @property
+    def cycle(self) -> int | None:
+        """K, if nodes 0 .. K-1 with one key draw each S of the support once, all alike; else None."""
+        return None
 
     @property
     def stride(self) -> int:

@@ -19,7 +19,7 @@ from mast.errors import ArgumentError
 from mast.randomness import Key
 from mast.sketches.base import Sketch, percent
 from mast.sketches.draws import DiagonalDraw, Draw
-from mast.sketches.laws import Kind, Law
+from mast.sketches.laws import Entry, Kind, Law
 
 
 class Bernoulli(Sketch):
@@ -77,6 +77,16 @@ class Bernoulli(Sketch):
     def law(self, d: int) -> Law:
         """Each coordinate by itself."""
         return Law(self.check(d), d, self.keep, 1 / np.asarray(self.keep), kind=Kind.MASK)
+
+    def entry(self) -> Entry | None:
+        """One coordinate, if all have the same probability."""
+        if isinstance(self.thresholds, np.ndarray):
+            return None
+        return Entry(self.thresholds, float(self._scales(1)[0]))
+
+    def with_keep(self, keep: ArrayLike) -> Sketch:
+        """The same kind with these keep probabilities."""
+        return type(self)(keep)
 
     def _at(self, density: float) -> Sketch:
         return type(self)(density)

@@ -11,7 +11,7 @@ from mast.errors import ArgumentError
 from mast.randomness import Key
 from mast.sketches.base import Sketch, everything
 from mast.sketches.draws import DiagonalDraw, Draw
-from mast.sketches.laws import Law
+from mast.sketches.laws import Entry, Law
 
 
 class Gaussian(Sketch):
@@ -32,6 +32,10 @@ class Gaussian(Sketch):
     def law(self, d: int) -> Law:
         """Independent coordinates that all survive, with noise."""
         return Law(d, d, keep=1.0, scales=1.0, noise=self.sigma**2)
+
+    def entry(self) -> Entry:
+        """One coordinate."""
+        return Entry(1 << 32, 1.0, self.sigma)
 
     def _at(self, density: float) -> Sketch:
         raise ArgumentError(f"{self!r} drops nothing, so it has no densities")

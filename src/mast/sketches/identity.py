@@ -9,7 +9,7 @@ import numpy as np
 from mast.randomness import Key
 from mast.sketches.base import Sketch, everything
 from mast.sketches.draws import DiagonalDraw, Draw
-from mast.sketches.laws import Kind, Law
+from mast.sketches.laws import Entry, Kind, Law
 
 
 class Identity(Sketch):
@@ -31,6 +31,10 @@ class Identity(Sketch):
     def law(self, d: int) -> Law:
         """One unit that holds everything."""
         return Law.subsets(d, 1, {1: 1}, labels=lambda: np.zeros(d, dtype=np.int64), kind=Kind.ALL)
+
+    def entry(self) -> Entry:
+        """One coordinate."""
+        return Entry(1 << 32, 1.0)
 
     def _at(self, density: float) -> Sketch:
         from mast.sketches.bernoulli import Bernoulli

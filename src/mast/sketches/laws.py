@@ -70,6 +70,19 @@ class MomentForm(NamedTuple):
     extra: Array
 
 
+class Entry(NamedTuple):
+    """One coordinate that is drawn by itself: coordinate i from word, or normal number, i of the key."""
+
+    threshold: int  #: it survives where its word of 32 bits is below this
+    scale: float  #: what it is multiplied with then
+    sigma: float = 0.0  #: of a normal error of the scale
+
+    @property
+    def keep(self) -> float:
+        """The probability that it survives."""
+        return self.threshold / 2**32
+
+
 @dataclass(frozen=True, eq=False)
 class Law:
     """Units of coordinates that live or die together, and how the survivors are chosen.

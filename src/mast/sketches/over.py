@@ -123,6 +123,11 @@ class Over(Sketch):
         return self.over(self.sketch.at(density))
 
     @property
+    def cycle(self) -> int | None:
+        """That of `sketch`."""
+        return self.sketch.cycle
+
+    @property
     def stride(self) -> int:
         """That of `sketch`."""
         return self.sketch.stride

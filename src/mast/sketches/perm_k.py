@@ -120,6 +120,11 @@ class PermK(Sketch):
                 yield probability, DiagonalDraw(d, np.array(kept, dtype=np.int64), np.full(q, float(self.k)))
 
     @property
+    def cycle(self) -> int | None:
+        """The K nodes of a group get all blocks of a fixed partition."""
+        return None if self.redraw else self.k
+
+    @property
     def stride(self) -> int:
         """The K nodes of a group share a partition."""
         return self.k

@@ -58,9 +58,9 @@ def test_parts_are_what_the_drawing_says():
         part = capacity.part(Key(seed))
         for number, name in enumerate(("0.weight", "1.weight")):
             piece = part.pieces[part.names.index(name)]
-            factor = drawing.factor(number, Key(seed), torch.empty(0))
-            assert piece.kept.tolist() == np.flatnonzero(factor.kept.numpy()).tolist()
-            assert piece.scale == factor.scale
+            drawn = drawing.kept(number, Key(seed), torch.empty(0))
+            assert piece.kept.tolist() == np.flatnonzero(drawn.mask.numpy()).tolist()
+            assert piece.scale == drawn.scales
         part.release()
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from mast.methods.distributed.messages import Values
 from mast.methods.distributed.nodes import Capacity, Part
-from mast.nn.drawing import PerWeight, _bernoulli, drawing_of
+from mast.nn.drawing import PerWeight, drawing_of
 from mast.nn.nodes.layout import Layout
 from mast.nn.scaling import compiled, numbers
 from mast.nn.structure.cuts import Cut
@@ -22,7 +22,7 @@ from mast.nn.structure.sketches import Structured
 from mast.nn.structure.structures import structure_of
 from mast.nn.weights import Where, choose
 from mast.randomness import Key, Purpose
-from mast.sketches import Bernoulli, Sketch
+from mast.sketches import Sketch
 from mast.sketches.kept import Entries, KeptTensors
 
 _WORTH_KEEPING = 1 << 14  # positions
@@ -180,7 +180,7 @@ class Weights(Capacity):
         number = self._number.get(name)
         if number is None:
             return None, 1.0
-        if isinstance(self.drawing, PerWeight) and isinstance(self.drawing.sketches[number], Bernoulli):
+        if isinstance(self.drawing, PerWeight) and not self.drawing.entries[number].sigma:
             return self._masked(self.drawing, number, key)
         kept = self.drawing.kept(number, key, _ON_CPU)
         if isinstance(kept, Entries):
@@ -189,14 +189,12 @@ class Weights(Capacity):
 
     def _masked(self, drawing: PerWeight, number: int, key: Key) -> tuple[NDArray[Any], float]:
         """The positions that a mask keeps, without the mask; `drawing.kept` is the readable form."""
-        sketch = drawing.sketches[number]
-        assert isinstance(sketch, Bernoulli)
-        threshold, scale = _bernoulli(sketch)
+        entry = drawing.entries[number]
         words = drawing._key(number, key).words(Purpose.MASK)
         kernels, n = _kernels(), drawing.counts[number]
         room = self._room(n + kernels.ROOM, np.uint32 if n < 1 << 32 else np.int64)
-        count = int(kernels.kept_positions(words, np.uint64(threshold), n, room))
-        return room[:count], scale
+        count = int(kernels.kept_positions(words, np.uint64(entry.threshold), n, room))
+        return room[:count], entry.scale
 
     def _room(self, size: int, kind: Any) -> NDArray[Any]:
         """Memory for positions: that of a part which is gone, or new, which comes as it is filled."""

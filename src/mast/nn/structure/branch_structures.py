@@ -22,7 +22,7 @@ from mast.nn.structure.sketches import Structured
 from mast.nn.structure.spaces import Space
 from mast.nn.structure.structures import Structure
 from mast.nn.weights import Where
-from mast.sketches import Bernoulli, Sketch
+from mast.sketches import Sketch
 from mast.sketches.kept import Everything, KeptTensors
 
 _HARMLESS = functions.ENTRYWISE | {k for k, rule in functions.RULES.items() if rule is functions.same}
@@ -66,18 +66,17 @@ class BranchStructure(Structure):
         """Draws over branches; those with a keep probability of their own have it."""
         inner = sketch.sketch if isinstance(sketch, Structured) else sketch
         if any(branch.keep is not None for branch in self.branches):
-            if not isinstance(inner, Bernoulli):
+            law = inner.law(len(self.branches))
+            kept = np.broadcast_to(1.0 if law is None else law.keep, len(self.branches))
+            each = [branch.keep or k for branch, k in zip(self.branches, kept.tolist(), strict=True)]
+            other = inner.with_keep(each)
+            if other is None:
                 raise ArgumentError(
                     f"keep gives branches a keep probability of their own, which only Bernoulli sketches "
                     f"can have, "
                     f"not {inner!r}; keep = 1 leaves a branch out"
                 )
-            each = np.broadcast_to(inner.keep, len(self.branches))
-            own = [
-                k if branch.keep is None else branch.keep
-                for branch, k in zip(self.branches, each, strict=True)
-            ]
-            inner = type(inner)(np.array(own, dtype=float))
+            inner = other
         return UnitDrawing(inner, self.spaces, self.scaled)
 
     def cut(self, draw: UnitDraw) -> Cut:

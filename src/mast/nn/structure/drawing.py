@@ -14,7 +14,7 @@ from mast.nn.drawing import Drawing
 from mast.nn.structure.spaces import Space
 from mast.nn.weights import name_index
 from mast.randomness import Key
-from mast.sketches import Bernoulli, Constants, DiagonalDraw, Sketch
+from mast.sketches import Constants, DiagonalDraw, Sketch
 from mast.sketches.kept import Entries, Everything, Grid, Kept
 
 
@@ -112,13 +112,14 @@ class UnitDrawing(Drawing):
 def _of_space(sketch: Sketch, space: Space) -> Sketch:
     try:
         if space.keep is not None:
-            if not isinstance(sketch, Bernoulli) or isinstance(sketch.keep, np.ndarray):
+            other = sketch.with_keep(space.keep)
+            if other is None or sketch.entry() is None:
                 raise ArgumentError(
                     f"keep gives the units a keep probability of their own ({space.keep:g}), which only "
                     f"Bernoulli "
                     f"sketches can have, not {sketch!r}; keep = 1 leaves units out"
                 )
-            return type(sketch)(space.keep)
+            return other
         sketch.check(space.units)
     except MastError as error:
         raise ArgumentError(f"the {space.units} units of {space.name!r}: {error}") from None
