@@ -23,21 +23,21 @@ METHODS = ("dsgd", "dsgd_sampled", "l_svrdsg", "s_page")
 
 
 @dataclass(frozen=True)
-class Line:
+class StatementAdvice:
     """What one statement says of one method."""
 
     method: str
     regime: str
     step_size: float | None
     against_plain: float | None  # how many times the sketch lowers the step size
-    rate: float | None  # by what the error is multiplied in a step
+    rate: float | None  # by what the error is multiplied per step
     neighbourhood: float | None  # what the bound tends to
     iterations: int | None  # for the target
     statement: str
 
 
 @dataclass(frozen=True)
-class Advice:
+class ProblemAdvice:
     """The constants of a problem, what every statement says, and one sentence."""
 
     sketch: str
@@ -47,7 +47,7 @@ class Advice:
     delta: float
     r0sq: float
     gap: float
-    lines: list[Line] = field(default_factory=list)
+    lines: list[StatementAdvice] = field(default_factory=list)
     sentence: str = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def advise(
     *,
     delta: float = 0.01,
     seed: int = 0,
-) -> Advice:
+) -> ProblemAdvice:
     """What theory says of training `objective` with `sketch`, from the shift (or 0).
 
     The target of `iterations` is a bound of 2 delta |x0 - x_D*|², on the squared distance (strongly
@@ -85,7 +85,7 @@ def advise(
         ]
     gap = gap_of(problem, "quick").value
     sentence = _sentence(problem, constants)
-    return Advice(
+    return ProblemAdvice(
         sketch.label(),
         constants,
         objective.smoothness,
@@ -120,7 +120,7 @@ def _start(problem: Problem) -> dict[str, float]:
     return known
 
 
-def _gradient_descent(problem: Problem, name: str, delta: float) -> Line:
+def _gradient_descent(problem: Problem, name: str, delta: float) -> StatementAdvice:
     """Exact gradients: of f itself for plain training, of f_D else."""
     f, c = problem.objective, problem.sketch.constants(problem.dim)
     size, mu = 1 / problem.smoothness, problem.strong_convexity
@@ -128,7 +128,7 @@ def _gradient_descent(problem: Problem, name: str, delta: float) -> Line:
     statement = "gradient descent on an L_D L_f smooth function"
     rate = 1 - size * mu if mu else None
     iterations = math.ceil(math.log(1 / (2 * delta)) / -math.log(rate)) if rate and delta < 0.5 else None
-    return Line(name, regime, size, c.L_D, rate, 0.0, iterations, statement)
+    return StatementAdvice(name, regime, size, c.L_D, rate, 0.0, iterations, statement)
 
 
 def _line(
@@ -139,7 +139,7 @@ def _line(
     delta: float,
     start: dict[str, float],
     seed: int,
-) -> Line | None:
+) -> StatementAdvice | None:
     """One row of the table, or None where the method, the regime and the problem do not go together."""
     f = problem.objective
     if method == "dsgd_sampled" and not isinstance(f, LinearModel):
@@ -151,8 +151,8 @@ def _line(
         guarantee = bound.guarantee(regime, effort="quick")
     except MastError:
         return None
-    plan = _plan(guarantee, delta, start)
-    steps = plan[1] if plan else 1000
+    iterations = _iterations(guarantee, delta, start)
+    steps = iterations or 1000
     size = float(guarantee.max_step_size(T=steps))
     plain_size = float(
         make(method, {}).bind(plain, seed).guarantee(regime, effort="none").max_step_size(T=steps)
@@ -160,35 +160,37 @@ def _line(
     mu = problem.strong_convexity
     rate = 1 - min(size * mu, getattr(bound, "p", 2.0) / 2) if regime == "strongly_convex" else None
     tends_to = _neighbourhood(guarantee, size, start)
-    iterations = plan[1] if plan else None
-    return Line(method, regime, size, plain_size / size, rate, tends_to, iterations, guarantee.statement)
+    return StatementAdvice(
+        method, regime, size, plain_size / size, rate, tends_to, iterations, guarantee.statement
+    )
 
 
-def _plan(guarantee: Guarantee, delta: float, start: dict[str, float]) -> tuple[float, int] | None:
-    known = {name: value for name, value in start.items() if name != "grad0sq"}
-    if guarantee.algorithm == "L-SVRDSG":
-        known.pop("Psi0", None)  # it follows from r0sq and D0
+def _iterations(guarantee: Guarantee, delta: float, start: dict[str, float]) -> int | None:
+    """How many steps the plan for the target takes; None where there is no plan."""
     try:
         if guarantee.regime == "nonconvex":
-            plan = guarantee.plan(eps=math.sqrt(delta * start["grad0sq"]), **known)
+            aim = {"eps": math.sqrt(delta * start["grad0sq"])}
         else:
-            plan = guarantee.plan(delta=delta, **known)
+            aim = {"delta": delta}
+        return guarantee.plan(**aim, **_known(guarantee, start)).iterations
     except (MastError, KeyError):
         return None
-    return plan.step_size, plan.iterations
 
 
 def _neighbourhood(guarantee: Guarantee, size: float, start: dict[str, float]) -> float | None:
     """The bound after very many steps at the largest step size; it depends on T itself if non-convex."""
     if guarantee.regime == "nonconvex":
         return None
-    known = {name: value for name, value in start.items() if name != "grad0sq"}
-    if guarantee.algorithm == "L-SVRDSG":
-        known.pop("Psi0", None)
     try:
-        return float(guarantee.bound(size, 1e15, **known))
+        return float(guarantee.bound(size, 1e15, **_known(guarantee, start)))
     except MastError:
         return None
+
+
+def _known(guarantee: Guarantee, start: dict[str, float]) -> dict[str, float]:
+    """What the statement may use of the start; Psi0 of L-SVRDSG follows from r0sq and D0."""
+    unused = {"grad0sq", "Psi0"} if guarantee.algorithm == "L-SVRDSG" else {"grad0sq"}
+    return {name: value for name, value in start.items() if name not in unused}
 
 
 def _sentence(problem: Problem, c: Constants) -> str:
@@ -197,8 +199,7 @@ def _sentence(problem: Problem, c: Constants) -> str:
             "this sketch is unbounded, so no step size is guaranteed for stochastic steps: use exact "
             f"gradient descent on f_D with 1/(L_f L_D) = {1 / problem.smoothness:.3g}, or a bounded sketch"
         )
-    atoms = problem.sketch.marginals(problem.dim) or [(np.ones(1), np.ones(1))]
-    kept = float(np.mean(sum(np.where(scales != 0, shares, 0.0) for shares, scales in atoms)))
+    kept = problem.sketch.share(problem.dim)
     smaller, slower = _cost(problem, c)
     lower = f"lower the step size {smaller:.1f} times" if smaller > 1.0001 else "the step size may stay"
     return (

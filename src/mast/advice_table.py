@@ -5,11 +5,11 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from mast.advice import Advice
+from mast.advice import ProblemAdvice
 
 
-def show(advice: Advice) -> None:
-    """Print the constants, one line a statement, and the sentence."""
+def show(advice: ProblemAdvice) -> None:
+    """Print the constants, one line per statement, and the sentence."""
     console = Console()
     c = advice.constants
     console.print(f"[bold]{advice.sketch}[/]")
@@ -24,7 +24,7 @@ def show(advice: Advice) -> None:
     for name in (
         "step size",
         "smaller than plain",
-        "rate a step",
+        "rate per step",
         "ends within",
         f"steps to {advice.delta:g}",
     ):

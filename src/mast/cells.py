@@ -118,8 +118,8 @@ def _known(cells: Mapping[str, Cell], folder: Path) -> dict[str, Done]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"{folder}: the folder cannot be made: {error.strerror or error}") from error
-    found = {key: stored(cell, folder) for key, cell in cells.items()}
-    return {key: done for key, done in found.items() if done is not None}
+    results = {key: stored(cell, folder) for key, cell in cells.items()}
+    return {key: done for key, done in results.items() if done is not None}
 
 
 def stored(cell: Cell, folder: Path) -> Done | None:

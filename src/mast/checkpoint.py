@@ -8,10 +8,8 @@ run to be continued. Another run's checkpoint is refused by the name of the fiel
 from __future__ import annotations
 
 import contextlib
-import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -111,14 +109,11 @@ def fill(targets: Mapping[str, NDArray[Any]], arrays: Mapping[str, NDArray[Any]]
 
 
 def describe(value: Any) -> str:
-    """A value as text that tells it from others; an object by its type and its public attributes.
-
-    Attributes whose names begin with an underscore do not count, unless a constructor argument has that
-    name, nor do cached properties: objects may remember what they computed.
+    """A value as text that tells it from others; a sketch by its arguments, whatever else it remembers.
 
     >>> import mast
     >>> describe(mast.RandK(3)), describe([0.5, None])
-    ('RandK(k=3)', '[0.5, None]')
+    ("RandK({'k': 3})", '[0.5, None]')
     """
     if isinstance(value, np.ndarray):
         return files.digest(value)
@@ -130,36 +125,12 @@ def describe(value: Any) -> str:
         return "{" + ", ".join(f"{key!r}: {describe(part)}" for key, part in value.items()) + "}"
     if hasattr(value, "__qualname__"):  # a function or a class
         return f"{value.__module__}.{value.__qualname__}"
-    attributes, kind = attributes_of(value), cast(Any, type(value))
-    if not attributes and kind.__repr__ is not object.__repr__:
-        return repr(value)
-    named = ", ".join(f"{name}={describe(part)}" for name, part in attributes.items())
-    return f"{kind.__name__}({named})"
-
-
-def attributes_of(thing: Any) -> dict[str, Any]:
-    """The public attributes of an object, and those that hold its constructor's arguments."""
-    remembered = {
-        name
-        for kind in type(thing).__mro__
-        for name, member in vars(kind).items()
-        if isinstance(member, cached_property)
-    }
-    arguments = {f"_{name}" for name in arguments_of(type(thing))}
-    return {
-        name: value
-        for name, value in sorted(getattr(thing, "__dict__", {}).items())
-        if name not in remembered and (not name.startswith("_") or name in arguments)
-    }
-
-
-def arguments_of(kind: type) -> list[str]:
-    """The names of the arguments of a constructor."""
-    try:
-        parameters = inspect.signature(kind).parameters.values()
-    except (TypeError, ValueError):  # a type of a compiled library
-        return []
-    return [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if hasattr(value, "arguments"):
+        return f"{type(value).__name__}({describe(value.arguments())})"
+    if cast(Any, type(value)).__repr__ is object.__repr__:  # which shows an address
+        public = {name: part for name, part in vars(value).items() if not name.startswith("_")}
+        return f"{type(value).__name__}({describe(public)})"
+    return repr(value)
 
 
 def joined(descriptions: Iterable[str]) -> str:

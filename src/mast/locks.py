@@ -103,8 +103,8 @@ def holder(file: IO[str]) -> str:
     """Who holds the lock, as its note says."""
     try:
         file.seek(0)
-        said = json.load(file)
-        minutes = max(0, round((time.time() - said["since"]) / 60))
-        return f"process {said['pid']} on {said['host']}, which began {minutes} min ago"
+        record = json.load(file)
+        minutes = max(0, round((time.time() - record["since"]) / 60))
+        return f"process {record['pid']} on {record['host']}, which began {minutes} min ago"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"

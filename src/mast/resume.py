@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 
 from mast import files
 from mast.arrays import Array
-from mast.checkpoint import Checkpoint, arguments_of, attributes_of, describe, joined, load
+from mast.checkpoint import Checkpoint, describe, joined, load
 from mast.errors import CheckpointError
 from mast.methods import Method
 from mast.methods.base import State
@@ -76,8 +77,7 @@ def problem_identity(problem: AbstractProblem) -> dict[str, str]:
 def _sketch_digest(problem: Problem) -> str:
     """A sum of what the sketch was made with; of a few draws too, where an argument is kept out of sight."""
     sketch = problem.sketch
-    attributes = {name.removeprefix("_") for name in attributes_of(sketch)}
-    hidden = not attributes.issuperset(arguments_of(type(sketch)))
+    hidden = inspect.signature(type(sketch)).parameters.keys() - sketch.arguments().keys()
     probe = np.arange(1.0, problem.dim + 1)
     draws = [sketch.sample(problem.dim, key).apply(probe) for key in _PROBES] if hidden else []
     return files.digest(describe(sketch), *draws)

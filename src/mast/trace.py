@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas
 
 COLUMNS = ("step", "passes", "seconds", "f", "f_D", "grad_sq", "dist_sq", "bytes")
-POINTS_A_DECADE = 16
+POINTS_PER_DECADE = 16
 SAMPLES = 100  #: draws that estimate f_D at a point where it has no cheap exact form
 SOLVABLE = 5000  #: up to this dimension a run may solve its problem, for the distance and the bound
 
@@ -36,7 +36,7 @@ def trace_steps(steps: int, trace: str | int | Iterable[int]) -> list[int]:
         if trace != "log":
             raise ArgumentError(f'trace must be "log", a number of steps, or a list of steps, got {trace!r}')
         decades = math.log10(max(steps, 1))
-        grid = {round(10 ** (i / POINTS_A_DECADE)) for i in range(int(decades * POINTS_A_DECADE) + 1)}
+        grid = {round(10 ** (i / POINTS_PER_DECADE)) for i in range(int(decades * POINTS_PER_DECADE) + 1)}
     elif isinstance(trace, Iterable):
         grid = {whole("trace", step) for step in trace}
         if any(not 0 <= step <= steps for step in grid):

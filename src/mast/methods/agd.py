@@ -14,7 +14,7 @@ from mast.methods.gd import GD
 
 
 @dataclass
-class Momentum(State):
+class AGDState(State):
     """The point, the one before it, and theta of the convex rule."""
 
     before: Array = None  # type: ignore[assignment]
@@ -37,11 +37,11 @@ class AGD(GD):
         with contextlib.suppress(BiasedSketchError):
             self.mu = self.problem.strong_convexity
 
-    def start(self, x0: Array) -> Momentum:
+    def start(self, x0: Array) -> AGDState:
         """No momentum yet."""
-        return Momentum(x0.copy(), before=x0.copy())
+        return AGDState(x0.copy(), before=x0.copy())
 
-    def step(self, state: Momentum, t: int, step_size: float) -> None:  # type: ignore[override]
+    def step(self, state: AGDState, t: int, step_size: float) -> None:  # type: ignore[override]
         """One exact gradient, at the extrapolated point."""
         if self.mu > 0:
             root = math.sqrt(min(step_size * self.mu, 1.0))

@@ -1,4 +1,4 @@
-"""DSGD (Algorithm 1, I): one sketch a step, the gradient of f_S exact. Theorems 2, 3 and 10."""
+"""DSGD (Algorithm 1, I): one sketch per step, the gradient of f_S exact. Theorems 2, 3 and 10."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from mast.methods.support import OverSupport
 
 
 @dataclass
-class Reference(State):
+class LSVRDSGState(State):
     """The point x, the reference point w, and the mean gradient hhat at w."""
 
     w: Array = None  # type: ignore[assignment]
@@ -32,7 +32,7 @@ class LSVRDSG(OverSupport):
     b
         Size of the batch whose mean gradient at w is hhat; all N by default.
     batch
-        With b < N: "fresh" draws a new batch at every step (b more gradients a step), "kept"
+        With b < N: "fresh" draws a new batch at every step (b more gradients per step), "kept"
         keeps the batch of the last refresh, as the paper prints it, and needs a smaller step size.
     """
 
@@ -50,13 +50,13 @@ class LSVRDSG(OverSupport):
         self.fresh = self.batch == "fresh" and self.b < self.N
         self.cost = self.terms if self.b == self.N else self.b * self.terms
 
-    def start(self, x0: Array) -> Reference:
+    def start(self, x0: Array) -> LSVRDSGState:
         """w = x0, and its mean gradient."""
         assert self.b is not None
         hhat = self.mean_gradient(x0, self.key(0, index=1), self.b)
-        return Reference(x0.copy(), gradients=self.cost, w=x0.copy(), hhat=hhat)
+        return LSVRDSGState(x0.copy(), gradients=self.cost, w=x0.copy(), hhat=hhat)
 
-    def step(self, state: Reference, t: int, step_size: float) -> None:
+    def step(self, state: LSVRDSGState, t: int, step_size: float) -> None:
         """One sketch at two points; a refresh now and then."""
         assert self.b is not None
         assert self.p is not None

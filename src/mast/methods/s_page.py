@@ -18,7 +18,7 @@ from mast.methods.support import OverSupport
 
 
 @dataclass
-class Estimator(State):
+class SPAGEState(State):
     """The point x and the running estimate h of the gradient there."""
 
     h: Array = None  # type: ignore[assignment]
@@ -58,13 +58,13 @@ class SPAGE(OverSupport):
         self.p = probability("p", self.b_small / (self.b + self.b_small) if self.p is None else self.p)
         self.cost = self.terms if self.b == self.N else self.b * self.terms
 
-    def start(self, x0: Array) -> Estimator:
+    def start(self, x0: Array) -> SPAGEState:
         """The mean over a large batch at x0."""
         assert self.b is not None
         h = self.mean_gradient(x0, self.key(0, index=1), self.b)
-        return Estimator(x0.copy(), gradients=self.cost, h=h)
+        return SPAGEState(x0.copy(), gradients=self.cost, h=h)
 
-    def step(self, state: Estimator, t: int, step_size: float) -> None:
+    def step(self, state: SPAGEState, t: int, step_size: float) -> None:
         """One step along h, then the next h."""
         assert self.b is not None
         assert self.b_small is not None

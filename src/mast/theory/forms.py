@@ -67,7 +67,7 @@ def descent(
         consistent(mu, 1 / steepest, steepest_words)
         return Contraction(**common, mu=mu, limit=1 / steepest, noise=noise)
     if regime == "convex":
-        return Average(**common, limit=1 / (2 * steepest), noise=noise)
+        return FallingAverage(**common, limit=1 / (2 * steepest), noise=noise)
     assert smoothness is not None
     growth = combined(f"the smoothness of f_D times {steepest_words}", smoothness * steepest)
     noise = noise_of(smoothness / 2, noise)
@@ -114,7 +114,7 @@ class Contraction(_Noisy, FixedLimit):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Average(_Noisy, FixedLimit):
+class FallingAverage(_Noisy, FixedLimit):
     """Convex: E f_D(xbar) - f_D^inf <= r0sq/(g T) + g noise for g <= limit.
 
     xbar is one of the T iterates, chosen uniformly.
