@@ -6,7 +6,7 @@ in both cases the feature contributes nothing, exactly as if the model had been 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,21 @@ class NumberColumn:
     mean: float
     scale: float
 
+    @property
+    def features(self) -> list[str]:
+        """The names of its features: one."""
+        return [self.name]
+
+    def apply(self, table: Table) -> Any:
+        """Its standardised numbers; 0, the mean, where one is missing."""
+        numbers = as_numbers(table, self.name)
+        if numbers is None:
+            raise DataError(
+                f"{table.path}: column {self.name!r} held numbers in training, here it holds text"
+            )
+        standard = (numbers - self.mean) / self.scale
+        return np.where(np.isnan(standard), 0.0, standard)[:, None]
+
 
 @dataclass(frozen=True)
 class CategoryColumn:
@@ -38,30 +53,39 @@ class CategoryColumn:
     name: str
     values: list[str]
 
+    @property
+    def features(self) -> list[str]:
+        """The names of its features, such as ``job=cook``."""
+        return [f"{self.name}={value}" for value in self.values]
+
+    def apply(self, table: Table) -> Any:
+        """A one in each row, below its value; none where the value is missing or unknown."""
+        texts = [cell.strip() for cell in table.column(self.name)]
+        codes = pandas.Index(self.values, dtype=object).get_indexer(texts)
+        rows = np.flatnonzero(codes >= 0)  # -1 is none of them
+        shape = (len(codes), len(self.values))
+        return scipy.sparse.csr_array((np.ones(rows.size), (rows, codes[rows])), shape=shape)
+
+
+Column = NumberColumn | CategoryColumn
+
 
 @dataclass(frozen=True)
 class FeatureColumns:
     """What becomes of each column, and which were left out, with the reason."""
 
-    parts: list[NumberColumn | CategoryColumn]
+    parts: list[Column]
     dropped: dict[str, str]
 
     @property
     def feature_names(self) -> list[str]:
         """The features, such as ``age`` or ``job=cook``."""
-        return [
-            name
-            for part in self.parts
-            for name in (
-                [part.name] if isinstance(part, NumberColumn) else [f"{part.name}={v}" for v in part.values]
-            )
-        ]
+        return [name for part in self.parts for name in part.features]
 
     @property
     def owners(self) -> Indices:
         """For each feature the number of the column it comes from."""
-        sizes = [1 if isinstance(part, NumberColumn) else len(part.values) for part in self.parts]
-        return np.repeat(np.arange(len(sizes)), sizes)
+        return np.repeat(np.arange(len(self.parts)), [len(part.features) for part in self.parts])
 
     def apply(self, table: Table) -> Any:
         """The features of a table's rows: an array, or a sparse matrix if there are categories."""
@@ -77,54 +101,44 @@ class FeatureColumns:
             if block is not None:
                 means, scales = zip(*((part.mean, part.scale) for part in numbers), strict=True)
                 return (block - means) / scales
-        features = [_feature(table, part) for part in self.parts]
+        features = [part.apply(table) for part in self.parts]
         if dense:
             return np.column_stack(features)
         return scipy.sparse.hstack([scipy.sparse.csr_array(f) for f in features], format="csr")
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON."""
-        parts = [
-            {"name": p.name, "mean": p.mean, "scale": p.scale}
-            if isinstance(p, NumberColumn)
-            else {"name": p.name, "values": p.values}
-            for p in self.parts
-        ]
-        return {"parts": parts, "dropped": self.dropped}
+        return asdict(self)
 
     @staticmethod
     def from_json(content: dict[str, Any]) -> FeatureColumns:
         """What `as_json` wrote."""
-        parts: list[NumberColumn | CategoryColumn] = [
-            CategoryColumn(str(p["name"]), [str(v) for v in p["values"]])
-            if "values" in p
-            else NumberColumn(str(p["name"]), float(p["mean"]), float(p["scale"]))
-            for p in content["parts"]
+        parts: list[Column] = [
+            CategoryColumn(str(part["name"]), [str(value) for value in part["values"]])
+            if "values" in part
+            else NumberColumn(str(part["name"]), float(part["mean"]), float(part["scale"]))
+            for part in content["parts"]
         ]
-        return FeatureColumns(parts, {str(k): str(v) for k, v in content["dropped"].items()})
+        return FeatureColumns(parts, {str(name): str(why) for name, why in content["dropped"].items()})
 
 
 def learn_columns(table: Table, leave_out: set[str]) -> FeatureColumns:
     """Decide what becomes of each column but those left out, numbers by scikit-learn's transformers."""
     names = [name for name in table.names if name not in leave_out]
     dropped: dict[str, str] = {}
-    parts: list[NumberColumn | CategoryColumn] = []
     block = table.numbers(names) if len(names) > WIDE else None
-    if block is not None:
-        parts += _standard(names, block, dropped)
-    else:
-        parts += _one_by_one(table, names, dropped)
+    parts: list[Column] = (
+        [*_standard(names, block, dropped)] if block is not None else _one_by_one(table, names, dropped)
+    )
     if not parts:
         why = f" ({'; '.join(f'{k!r} is {v}' for k, v in list(dropped.items())[:3])})" if dropped else ""
         raise DataError(f"{table.path}: no column is left to learn from{why}")
     return FeatureColumns(parts, dropped)
 
 
-def _one_by_one(
-    table: Table, names: list[str], dropped: dict[str, str]
-) -> list[NumberColumn | CategoryColumn]:
+def _one_by_one(table: Table, names: list[str], dropped: dict[str, str]) -> list[Column]:
     numeric: dict[str, Array] = {}
-    parts: dict[str, NumberColumn | CategoryColumn] = {}
+    parts: dict[str, Column] = {}
     for name in names:
         numbers = as_numbers(table, name)
         if numbers is None:
@@ -169,17 +183,3 @@ def _categories(table: Table, name: str, dropped: dict[str, str]) -> list[Catego
         dropped[name] = "constant"
         return []
     return [CategoryColumn(name, values)]
-
-
-def _feature(table: Table, part: NumberColumn | CategoryColumn) -> Any:
-    if isinstance(part, CategoryColumn):
-        texts = [cell.strip() for cell in table.column(part.name)]
-        codes = pandas.Index(part.values, dtype=object).get_indexer(texts)
-        rows = np.flatnonzero(codes >= 0)  # -1 is none of them
-        shape = (len(codes), len(part.values))
-        return scipy.sparse.csr_array((np.ones(rows.size), (rows, codes[rows])), shape=shape)
-    numbers = as_numbers(table, part.name)
-    if numbers is None:
-        raise DataError(f"{table.path}: column {part.name!r} held numbers in training, here it holds text")
-    standard = (numbers - part.mean) / part.scale
-    return np.where(np.isnan(standard), 0.0, standard)[:, None]
