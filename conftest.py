@@ -4,7 +4,7 @@ import importlib.util
 
 from documentation.blocks import PAGES, ROOT, lacks, only_sessions
 
-pytest_plugins = ["first_failure"]
+pytest_plugins = ["first_failure", "own_folders"]
 
 OPTIONAL = ("torch", "flwr", "lightning", "transformers", "onnx")
 

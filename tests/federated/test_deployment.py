@@ -21,6 +21,7 @@ def accounts(checkpoint) -> Accounts:
     return Accounts.from_json(files.load(checkpoint)[0]["numbers"]["extra"]["accounts"])
 
 
+@pytest.mark.slow
 def test_a_supernode_killed_in_a_round(tmp_path):
     """The federation goes on without it, in the same run; before that it gives the bits of one process.
 
