@@ -167,20 +167,20 @@ def minimize(
         bar = Progress(steps, bound.name, progress, unit="steps")
         run = _Run(bound, schedule, Measure(problem, samples), steps, tol, saved, bar, callback)
         status = run.go(start, trace_steps(steps, trace))
-    at = run.at
+    end = run.position
     return Result(
-        x=at.state.x.copy(),
+        x=end.state.x.copy(),
         status=status,
-        steps=at.t,
+        steps=end.t,
         step_size=chosen,
         guarantee=guarantee,
         note=note,
         method=bound.name,
-        diverged_at=at.diverged_at,
-        state=at.state,
+        diverged_at=end.diverged_at,
+        state=end.state,
         infimum=run.measure.infimum,
         estimated=not run.measure.exact,
-        rows=at.rows,
+        rows=end.rows,
     )
 
 
@@ -196,50 +196,50 @@ class _Run:
     saved: SavedRun | None
     progress: Progress
     callback: Callable[[int, Array], object] | None
-    at: Position = field(init=False)
+    position: Position = field(init=False)
 
     def go(self, x0: Array, stops: list[int]) -> str:
         """Take all steps, measuring at the stops; returns the status."""
         begun = time.perf_counter()
-        self.at = Position(self.method.start(x0))
-        self.at.seconds = time.perf_counter() - begun
+        self.position = Position(self.method.start(x0))
+        self.position.seconds = time.perf_counter() - begun
         if self.saved is not None:
-            self.saved.restore(self.at, self.steps, self.schedule)
-        self.progress.first = self.at.t
+            self.saved.restore(self.position, self.steps, self.schedule)
+        self.progress.first = self.position.t
         with self.progress:
             try:
-                if not self.at.rows:
+                if not self.position.rows:
                     self._record()
                     self._save()  # a place that cannot be written to is better known before the work
                 status = self._advance_to(stops)
             except KeyboardInterrupt:
                 status = "interrupted"
-                if not self.at.rows or self.at.rows[-1]["step"] != self.at.t:
+                if not self.position.rows or self.position.rows[-1]["step"] != self.position.t:
                     self._record()
         self._save()
         return status
 
     def _advance_to(self, stops: list[int]) -> str:
-        at = self.at
-        if at.diverged_at is not None:
+        position = self.position
+        if position.diverged_at is not None:
             return "diverged"
         if self._converged():
             return "converged"
         burst, last_saved = 1, time.monotonic()
         for stop in stops:
-            while at.t < stop:
-                count = min(burst, stop - at.t)
+            while position.t < stop:
+                count = min(burst, stop - position.t)
                 took = self._burst(count)
-                if at.diverged_at is not None:
+                if position.diverged_at is not None:
                     self._record()
                     return "diverged"
-                self.progress.advance(at.t)
+                self.progress.advance(position.t)
                 if count == burst and self.callback is None:
                     burst = max(1, min(int(burst * min(BURST / max(took, 1e-9), 8.0)), 1 << 20))
                 if self.saved is not None and time.monotonic() - last_saved > CHECKPOINT_EVERY:
                     self._save()
                     last_saved = time.monotonic()
-            if at.rows[-1]["step"] < at.t == stop:  # a continued run is beyond the first stops
+            if position.rows[-1]["step"] < position.t == stop:  # a continued run is beyond the first stops
                 self._record()
                 if self._converged():
                     return "converged"
@@ -247,47 +247,55 @@ class _Run:
 
     def _burst(self, count: int) -> float:
         """Take `count` steps on a copy of the state; returns the seconds they took."""
-        at, state = self.at, self.at.state.copy()
-        step_sizes = self.schedule(at.t, count)
+        position, state = self.position, self.position.state.copy()
+        step_sizes = self.schedule(position.t, count)
         begun = time.perf_counter()
         with np.errstate(over="ignore", invalid="ignore"):
-            self.method.advance(state, at.t, step_sizes)
+            self.method.advance(state, position.t, step_sizes)
         took = time.perf_counter() - begun
-        at.seconds += took
+        position.seconds += took
         if not _fine(state.x):
             self._locate(count)
             return took
-        at.state, at.t = state, at.t + count
+        position.state, position.t = state, position.t + count
         if self.callback is not None:
             x = state.x.view()
             x.setflags(write=False)
-            self.callback(at.t, x)
+            self.callback(position.t, x)
         return took
 
     def _locate(self, count: int) -> None:
         """The burst diverged: repeat it step by step up to the step at which that began."""
-        at = self.at
+        position = self.position
         with np.errstate(over="ignore", invalid="ignore"):
             for _ in range(count):
-                state = at.state.copy()
-                self.method.advance(state, at.t, self.schedule(at.t, 1))
-                at.state, at.t = state, at.t + 1
+                state = position.state.copy()
+                self.method.advance(state, position.t, self.schedule(position.t, 1))
+                position.state, position.t = state, position.t + 1
                 if not _fine(state.x):
-                    at.diverged_at = at.t - 1
+                    position.diverged_at = position.t - 1
                     return
 
     def _record(self) -> None:
-        at = self.at
-        row: dict[str, Any] = {"step": at.t, "passes": at.state.gradients / self.method.terms}
-        row |= {"seconds": at.seconds, "bytes": at.state.bytes, **self.measure.at(at.state.x)}
-        at.rows.append(row)
+        position = self.position
+        row: dict[str, Any] = {"step": position.t, "passes": position.state.gradients / self.method.terms}
+        row |= {
+            "seconds": position.seconds,
+            "bytes": position.state.bytes,
+            **self.measure.at(position.state.x),
+        }
+        position.rows.append(row)
 
     def _converged(self) -> bool:
-        return self.tol is not None and bool(self.at.rows) and self.at.rows[-1]["grad_sq"] <= self.tol
+        return (
+            self.tol is not None
+            and bool(self.position.rows)
+            and self.position.rows[-1]["grad_sq"] <= self.tol
+        )
 
     def _save(self) -> None:
         if self.saved is not None:
-            self.saved.save(self.at, self.schedule)
+            self.saved.save(self.position, self.schedule)
 
 
 def _fine(x: Array) -> bool:
