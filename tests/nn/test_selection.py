@@ -20,8 +20,8 @@ def test_by_default_trainable_weights_of_two_dimensions_or_more(models):
     model[3].weight.requires_grad_(False)
     sk = mast.nn.sparsify(model, mast.Bernoulli(0.5))
     assert names(sk) == ["0.weight", "7.weight"]
-    assert sk.selection.others["3.weight"][1] == "frozen"
-    assert sk.selection.others["1.weight"][1] == "fewer than two dimensions"
+    assert sk.selection.others["3.weight"] == "frozen"
+    assert sk.selection.others["1.weight"] == "fewer than two dimensions"
     assert sk.dim == model[0].weight.numel() + model[7].weight.numel()
 
 

@@ -78,8 +78,8 @@ def test_report(models):
     assert sk.report(kept, densities=[0.75], draws=3).equals(sk.report(kept, densities=[0.75], draws=3))
     assert sk.step == 0
     for wrong, message in (
-        ({"densities": [0.0]}, "share"),
-        ({"densities": [0.5], "draws": 0}, "at least one"),
+        ({"densities": [0.0]}, "density must lie in"),
+        ({"densities": [0.5], "draws": 0}, "draws must"),
     ):
         with pytest.raises(mast.MastError, match=message):
             sk.report(kept, **wrong)

@@ -21,7 +21,7 @@ from mast.sketches import Bernoulli
 
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
-    from mast.nn.variance_reduction import OverSupport
+    from mast.nn.variance_reduction import SupportEstimator
 
 KEEP, N, P = 0.7, 8, 1 / 8
 METHODS = ("DSGD", "L-SVRDSG", "S-PAGE")
@@ -30,15 +30,15 @@ POINTS = 40
 LAST = 0.1  # a level is over the last tenth of the gradients
 
 
-def estimator_of(method: str, sk: Sparsifier) -> OverSupport:
+def estimator_of(method: str, sk: Sparsifier) -> SupportEstimator:
     """The method over N draws; DSGD is the sketched gradient of one of them."""
     from torch import Tensor
 
     from mast.nn import LSVRDSG, SPAGE
     from mast.nn.estimators import Closure
-    from mast.nn.variance_reduction import OverSupport
+    from mast.nn.variance_reduction import SupportEstimator
 
-    class Sampled(OverSupport):
+    class Sampled(SupportEstimator):
         """grad f_S for one draw of the support."""
 
         def backward(self, closure: Closure) -> Tensor:
@@ -104,7 +104,7 @@ def grid(gradients: int) -> Array:
     return np.linspace(0, gradients, min(POINTS, gradients // 10) + 1)
 
 
-def measured(estimator: OverSupport, closure: Any) -> tuple[float, float, float]:
+def measured(estimator: SupportEstimator, closure: Any) -> tuple[float, float, float]:
     """f_D over the support, |grad f_D|², and f with S = I, at the present weights."""
     import torch
 

@@ -34,7 +34,7 @@ try:
 except ImportError as error:
     raise MissingExtraError('mast.nn needs PyTorch: pip install "mast-train[nn]"') from error
 
-from mast.nn.advice import Advice, advise
+from mast.nn.advice import NetworkAdvice, advise
 from mast.nn.costs import Cost, measure, sizes
 from mast.nn.estimators import Average
 from mast.nn.files.deltas import Delta, apply_delta, read_delta, save_delta
@@ -50,13 +50,13 @@ from mast.nn.variance_reduction import LSVRDSG, SPAGE
 __all__ = [
     "LSVRDSG",
     "SPAGE",
-    "Advice",
     "Average",
     "Cost",
     "Cut",
     "Delta",
     "Finding",
     "Layers",
+    "NetworkAdvice",
     "Neurons",
     "RowOptimizer",
     "Sparsifier",

@@ -35,7 +35,7 @@ class Allowed:
 
 
 @dataclass(frozen=True, repr=False)
-class Advice:
+class NetworkAdvice:
     """What `advise` found. Print it, or take `step_size`, `table`, `smoothness` and `constants`."""
 
     sketch: Sketch
@@ -91,7 +91,7 @@ class Advice:
         )
 
     def __repr__(self) -> str:
-        return f"<Advice for {self.sketch!r}: step size {self.step_size}, plain {self.plain:.4g}>"
+        return f"<NetworkAdvice for {self.sketch!r}: step size {self.step_size}, plain {self.plain:.4g}>"
 
 
 def advise(
@@ -107,7 +107,7 @@ def advise(
     keep: Mapping[str, float] | None = None,
     where: Where | None = None,
     seed: int = 0,
-) -> Advice:
+) -> NetworkAdvice:
     """The largest step size that each method allows with this sketch, and what plain training would allow.
 
     The smoothness L_f is estimated as the largest curvature at the present weights and at `draws`
@@ -161,7 +161,7 @@ def advise(
         sk.remove()
     if top.value <= 0:
         raise ArgumentError("the loss is flat at these weights: there is no curvature to advise on")
-    return Advice(
+    return NetworkAdvice(
         sketch=sketch,
         constants=constants,
         smoothness=top.value,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -49,7 +49,7 @@ def curvature(model: nn.Module, loss: Loss, batches: Sequence[Any], iterations: 
     quotients = torch.stack([v @ hessian(batch, v) for batch in batches])
     n = len(batches)
     stderr = float(quotients.std() / math.sqrt(n)) if n > 1 else math.nan
-    return Curvature(top.magnitude, top.residual, stderr)
+    return Curvature(*top.dominant, stderr)
 
 
 def evaluate(model: nn.Module, loss: Loss, batch: Any) -> Tensor:
@@ -131,8 +131,7 @@ def _finite_mean(tensors: list[Tensor]) -> Tensor:
     return mean
 
 
-@dataclass(frozen=True)
-class Extremes:
+class Extremes(NamedTuple):
     """Largest and smallest eigenvalue, each within its residual of a true one.
 
     `vector` belongs to the one that is largest in magnitude.
@@ -145,14 +144,10 @@ class Extremes:
     vector: Tensor
 
     @property
-    def magnitude(self) -> float:
-        """The largest absolute eigenvalue."""
-        return max(abs(self.largest), abs(self.smallest))
-
-    @property
-    def residual(self) -> float:
-        """The residual that belongs to it."""
-        return self.largest_residual if abs(self.largest) >= abs(self.smallest) else self.smallest_residual
+    def dominant(self) -> tuple[float, float]:
+        """The largest absolute eigenvalue, and its residual."""
+        ends = ((abs(self.largest), self.largest_residual), (abs(self.smallest), self.smallest_residual))
+        return max(ends, key=lambda end: end[0])
 
 
 def extremes(product: Callable[[Tensor], Tensor], start: Tensor, iterations: int = 20) -> Extremes:

@@ -18,7 +18,7 @@ Closure = Callable[[], Tensor]
 Tensors = dict[str, Tensor]
 
 
-class Estimator(ABC):
+class GradientEstimator(ABC):
     """Fills `.grad` with an estimate of grad f_D, for any torch optimizer.
 
     ``estimator.backward(closure)`` stands where ``loss.backward()`` stood; `closure` computes the loss with
@@ -92,7 +92,7 @@ class Estimator(ABC):
                     b.copy_(before)
 
 
-class Average(Estimator):
+class Average(GradientEstimator):
     """The mean of grad f_S over `draws` independent draws: less noise, for as many passes.
 
     The first draw is the one plain training would use, so ``draws=1`` is plain training.

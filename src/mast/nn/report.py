@@ -13,9 +13,8 @@ from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.nn.costs import Cost, flops, latencies, measure
 from mast.nn.drawing import Drawing
-from mast.nn.scaling import sparsify
 from mast.nn.structure.drawing import UnitDrawing
-from mast.nn.submodels import plain_copy, recalibrate, smaller
+from mast.nn.submodels import plain_copy, put_draw, recalibrate, smaller
 from mast.plots import COLOURS, pyplot
 from mast.progress import Progress
 from mast.randomness import Key, Purpose
@@ -32,7 +31,7 @@ _COSTS = {"parameters": (_BLUE, "-", "parameters"), "flops": (_GREEN, "--", "ope
           "seconds": (_PINK, ":", "time")}  # fmt: skip
 
 
-class Report(pd.DataFrame):  # type: ignore[misc]
+class DensityReport(pd.DataFrame):  # type: ignore[misc]
     """A DataFrame with one row per density. `print` shows it readably, `plot` draws it.
 
     =======================  =======================================================================
@@ -97,10 +96,9 @@ def report(
     calibrate: Iterable[Any] | None = None,
     plain: nn.Module | None = None,
     example: Any = None,
-) -> Report:
+) -> DensityReport:
     """Score the submodels of each density, and say what they cost."""
-    if whole("draws", draws) < 1:
-        raise ArgumentError(f"a report needs at least one draw, got {draws}")
+    whole("draws", draws, 1)
     sources = {"": plain_copy(sk).eval()}
     if plain is not None:
         sources["plain_"] = _alike(sk, plain)
@@ -122,7 +120,7 @@ def report(
             row["parameters"] = round(np.mean([c.parameters for c in costs]))
             row["bytes"] = round(np.mean([c.bytes for c in costs]))
             rows.append(row)
-    result = Report(_ordered(pd.DataFrame(rows), plain is not None, shown, example))
+    result = DensityReport(_ordered(pd.DataFrame(rows), plain is not None, shown, example))
     result.metric = getattr(evaluate, "__name__", "score").replace("<lambda>", "score")
     result.title = (
         f"{type(sk.model).__name__} sparsified with {type(sk.sketch).__name__}, {draws} draws per density"
@@ -168,10 +166,7 @@ class _Scoring:
             return smaller(sk, drawing.draw(key), source).eval()
         self.scratch.load_state_dict(source.state_dict())
         if drawing is not None:
-            parameters = dict(self.scratch.named_parameters())
-            for i, w in enumerate(sk.weights):
-                x = parameters[w.name].detach()
-                x.copy_(sparsify(drawing.kept(i, key, x), x, sk._values.v(i, x)))
+            put_draw(sk, drawing, key, self.scratch, source)
         return self.scratch
 
     def _without_dropped(self, drawing: Drawing, key: Key, cost: Cost) -> Cost:
@@ -229,7 +224,7 @@ def _ordered(table: pd.DataFrame, plain: bool, shown: Sequence[nn.Module], examp
 # ---- the picture -----------------------------------------------------------------------------
 
 
-def _plot(report: Report, ax: matplotlib.axes.Axes | None) -> matplotlib.axes.Axes:
+def _plot(report: DensityReport, ax: matplotlib.axes.Axes | None) -> matplotlib.axes.Axes:
     """Median, quartiles and range of the scores; into `ax`, or into a new figure with the costs beside it."""
     table = report.to_frame().sort_values("density")
     if ax is None:
@@ -285,7 +280,7 @@ def overview(sk: Sparsifier) -> str:
             share = sk.drawing.share(i)
             verdict = f"yes, keeps {percent(share)}" if share == share else "yes"
         else:
-            verdict = "no: " + sk.selection.others.get(name, (None, "new since sparsify()"))[1]
+            verdict = "no: " + sk.selection.others.get(name, "new since sparsify()")
         rows.append((name, " x ".join(map(str, p.shape)) or "scalar", verdict))
     total = sum(p.numel() for p in sk.model.parameters())
     shift = "no shift" if sk.shift is None else "a shift"

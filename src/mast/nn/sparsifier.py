@@ -25,7 +25,7 @@ from mast.sketches import Sketch
 from mast.sketches.kept import KeptTensors
 
 if TYPE_CHECKING:
-    from mast.nn.report import Report
+    from mast.nn.report import DensityReport
 
 
 def sparsify(
@@ -259,7 +259,7 @@ class Sparsifier:
         calibrate: Iterable[Any] | None = None,
         plain: nn.Module | None = None,
         example: Any = None,
-    ) -> Report:
+    ) -> DensityReport:
         """What `evaluate` says of submodels of each density, and what they cost: a DataFrame with a plot.
 
         Parameters

@@ -87,14 +87,16 @@ def plain_copy(sk: Sparsifier) -> nn.Module:
     return model
 
 
-def put_draw(sk: Sparsifier, drawing: Drawing, key: Key, model: nn.Module) -> None:
-    """Write the weights v + S(x - v) of one draw into a copy of the model."""
+def put_draw(
+    sk: Sparsifier, drawing: Drawing, key: Key, model: nn.Module, source: nn.Module | None = None
+) -> None:
+    """Write v + S(x - v) of one draw into a copy of the model; x is that of `source`, if it is given."""
     parameters = dict(model.named_parameters())
+    points = {} if source is None else dict(source.named_parameters())
     with torch.no_grad():
         for i, w in enumerate(sk.weights):
-            x = w.parameter.detach()
-            y = sparsify(drawing.kept(i, key, x), x, sk._values.v(i, x))
-            parameters[w.name].copy_(y)
+            x = points.get(w.name, w.parameter).detach()
+            parameters[w.name].copy_(sparsify(drawing.kept(i, key, x), x, sk._values.v(i, x)))
 
 
 def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:

@@ -19,7 +19,7 @@ from mast.randomness import Key
 from mast.sketches.kept import Kept
 
 
-class Sketched(torch.autograd.Function):
+class SketchedWeight(torch.autograd.Function):
     """y as a function of x in autograd's graph: forward gives y, which is known already; backward is S'g.
 
     What is kept is an attribute, not a saved tensor, so that several backward passes may go through
@@ -91,7 +91,7 @@ class Values:
             return made.numbers
         if made.node is None:
             numbers = made.numbers
-            made.node = Sketched.apply(  # type: ignore[no-untyped-call]
+            made.node = SketchedWeight.apply(  # type: ignore[no-untyped-call]
                 p, lambda: numbers, made.kept, self._for_gradients[number]
             )
         node: Tensor = made.node

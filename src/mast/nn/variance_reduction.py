@@ -11,14 +11,14 @@ from torch import Tensor
 from mast import randomness
 from mast.checks import probability, whole
 from mast.errors import ArgumentError
-from mast.nn.estimators import Closure, Estimator, Tensors
+from mast.nn.estimators import Closure, GradientEstimator, Tensors
 from mast.nn.scaling import multiply
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.structure import Structured
 from mast.randomness import Key, Purpose
 
 
-class OverSupport(Estimator):
+class SupportEstimator(GradientEstimator):
     """An estimator over a finite uniform support: N draws, fixed by the seed.
 
     With Perm-K's fixed partition, N = K (the default) or a multiple of it is the sketch's own support. Any
@@ -98,7 +98,7 @@ class OverSupport(Estimator):
             setattr(self, name, _copied(state[name]))
 
 
-class LSVRDSG(OverSupport):
+class LSVRDSG(SupportEstimator):
     """L-SVRDSG (Algorithm 3, Theorems 17 and 19): the noise vanishes as x and w tend to a minimiser.
 
     h = grad f_S(x) - grad f_S(w) + hhat, hhat the mean gradient at w over b of the N draws; after
@@ -162,7 +162,7 @@ class LSVRDSG(OverSupport):
         return self.hhat or self.mean_gradient(self._batch(self.b), full, self.w)[1]
 
 
-class SPAGE(OverSupport):
+class SPAGE(SupportEstimator):
     """S-PAGE (Algorithm 4, Theorem 20), for non-convex f: an estimate that follows x.
 
     With probability p, h is the mean gradient over b of the N draws, else h moves by the mean over

@@ -74,8 +74,13 @@ class Weight:
 class Selection:
     """The sketched weights, and for all others the reason why not."""
 
-    weights: list[Weight]
-    others: dict[str, tuple[torch.Size, str]] = field(default_factory=dict)
+    weights: list[Weight] = field(default_factory=list)
+    others: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, p: Tensor, place: Place, keep: float | None) -> None:
+        """One more weight to sketch."""
+        place.number = len(self.weights)
+        self.weights.append(Weight(name, p.shape, place, keep))
 
     @property
     def dim(self) -> int:
@@ -119,7 +124,7 @@ def choose(model: nn.Module, where: Where | None, keep: Mapping[str, float]) -> 
     """The weights to sketch: those that `where` names, else trainable ones of at least two dimensions."""
     wanted = predicate(model, where)
     places = {id(p): place for place, p in registered(model)}
-    selection = Selection([])
+    selection = Selection()
     for name, p in model.named_parameters():
         reason = _unfit(name, p, explicit=where is not None and wanted(name, p)) or (
             "" if wanted(name, p) else _why_not(p, where)
@@ -128,11 +133,9 @@ def choose(model: nn.Module, where: Where | None, keep: Mapping[str, float]) -> 
         if not reason and probability == 1:
             reason = "keep = 1"
         if reason:
-            selection.others[name] = (p.shape, reason)
-            continue
-        weight = Weight(name, p.shape, places[id(p)], probability)
-        weight.place.number = len(selection.weights)
-        selection.weights.append(weight)
+            selection.others[name] = reason
+        else:
+            selection.add(name, p, places[id(p)], probability)
     _check(selection, keep, [name for name, _ in model.named_parameters()])
     return selection
 
@@ -195,7 +198,7 @@ def predicate(model: nn.Module, where: Where | None) -> Callable[[str, nn.Parame
     names = [name for name, _ in model.named_parameters()]
     for pattern in patterns:
         if not isinstance(pattern, str) or not fnmatch.filter(names, pattern):
-            raise ArgumentError(f"where: {pattern!r} matches none of the parameters {_some(names)}")
+            raise ArgumentError(f"where: {pattern!r} matches none of the parameters {some(names)}")
     return lambda name, p: any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
@@ -241,32 +244,40 @@ def _keep_probability(name: str, keep: Mapping[str, float]) -> float | None:
 
 
 def _check(selection: Selection, keep: Mapping[str, float], names: list[str]) -> None:
+    check_keep(keep, names)
     for pattern, share in keep.items():
-        if not 0 < float(share) <= 1:
-            raise ArgumentError(f"keep[{pattern!r}] is a probability in (0, 1], got {share!r}")
         matched = fnmatch.filter(names, pattern)
-        if not matched:
-            raise ArgumentError(f"keep: {pattern!r} matches none of the parameters {_some(names)}")
         if share != 1 and not any(w.name in matched for w in selection.weights):
             raise ArgumentError(
-                f"keep: {pattern!r} matches only parameters that are not sketched ({_some(matched)}): name "
+                f"keep: {pattern!r} matches only parameters that are not sketched ({some(matched)}): name "
                 "them in where= as well"
             )
     if not selection.weights:
-        reasons = sorted({reason for _, reason in selection.others.values()})
-        raise ArgumentError(
-            f"the model has no parameter to sketch ({'; '.join(reasons) or 'it has none at all'})"
-        )
+        reasons = "; ".join(sorted(set(selection.others.values()))) or "it has none at all"
+        raise ArgumentError(f"the model has no parameter to sketch ({reasons})")
+    refuse_equal_codes([w.name for w in selection.weights])
+
+
+def check_keep(keep: Mapping[str, float], names: Sequence[str]) -> None:
+    """Refuse what is no probability, and patterns that match nothing."""
+    for pattern, share in keep.items():
+        if not 0 < float(share) <= 1:
+            raise ArgumentError(f"keep[{pattern!r}] is a probability in (0, 1], got {share!r}")
+        if not fnmatch.filter(names, pattern):
+            raise ArgumentError(f"keep: {pattern!r} matches none of the parameters {some(names)}")
+
+
+def refuse_equal_codes(names: Sequence[str]) -> None:
+    """Refuse names whose draws would be the same."""
     by_index: dict[int, str] = {}
-    for w in selection.weights:
-        other = by_index.setdefault(w.index, w.name)
-        if other != w.name:
-            raise ArgumentError(
-                f"the names {other!r} and {w.name!r} share one 32-bit code: rename one of them"
-            )
+    for name in names:
+        other = by_index.setdefault(name_index(name), name)
+        if other != name:
+            raise ArgumentError(f"the names {other!r} and {name!r} share one 32-bit code: rename one of them")
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
+    """The first few names, for a message."""
     return ", ".join(names[:6]) + (f", ... ({len(names)} in all)" if len(names) > 6 else "")
 
 
