@@ -33,7 +33,7 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(work, tmp_path):
     for seed in range(times(1, 4 if work == "reproduce" else 10)):
         folder = tmp_path / str(seed)
         folder.mkdir()
-        ended = lives(work, folder, times(6, 40), seed)
+        ended = lives(work, folder, times(3, 40), seed)
         assert ended["same"]
         killed += ended["killed"]
     assert killed >= times(1, 20)

@@ -33,6 +33,17 @@ MODELS = {
 }
 CONVEX = [name for name in MODELS if not name.startswith("non")]
 
+
+def halves(sketches, models):
+    """Every (sketch, model), in both formats, shifted in one of them by turns."""
+    return [
+        (sketch, model, form, shifted)
+        for i, sketch in enumerate(sketches)
+        for j, model in enumerate(models)
+        for form, shifted in (("dense", (i + j) % 2 == 0), ("csr", (i + j) % 2 == 1))
+    ]
+
+
 FORMATS = {
     "dense": lambda A: A,
     "csr": scipy.sparse.csr_matrix,

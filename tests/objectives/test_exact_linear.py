@@ -12,7 +12,7 @@ from mast.objectives import Mean
 from mast.objectives.moments import Moments
 from mast.objectives.rowwise import Rowwise
 from mast.objectives.separable import Separable
-from objectives.linear_samples import CONVEX, FORMATS, MODELS, D, data
+from objectives.linear_samples import CONVEX, FORMATS, MODELS, D, data, halves
 from sketches.samples import FINITE, SKETCHES
 
 TOLERANCE = 1e-12  # of closed forms: sums of some hundred terms of size 1, and scales up to 10
@@ -28,10 +28,7 @@ def shift_for(shifted, d=D):
     return np.random.default_rng(9).normal(size=d) if shifted else None
 
 
-@pytest.mark.parametrize("shifted", [False, True])
-@pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("sketch", FINITE)
+@pytest.mark.parametrize(("sketch", "model", "form", "shifted"), halves(FINITE, MODELS))
 def test_agrees_with_brute_force(sketch, model, form, shifted):
     A, b = data()
     f = MODELS[model](FORMATS[form](A), b)

@@ -12,7 +12,7 @@ import mast
 from mast.errors import ArgumentError
 from mast.objectives import kernels, reference
 from mast.objectives.pairs import Blocks, DensePairs, SparsePairs
-from objectives.linear_samples import FORMATS, MODELS, D, N, data
+from objectives.linear_samples import FORMATS, MODELS, D, N, data, halves
 from sketches.samples import DIAGONAL, SKETCHES
 
 seeds = st.integers(0, 10**6)
@@ -121,10 +121,7 @@ class TestPairs:
         np.testing.assert_allclose(out, reference.grouped_sums(values, np.arange(50) % 3, 3), rtol=1e-13)
 
 
-@pytest.mark.parametrize("shifted", [False, True])
-@pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("sketch", SKETCHES)
+@pytest.mark.parametrize(("sketch", "model", "form", "shifted"), halves(SKETCHES, MODELS))
 def test_gradient_of_one_draw(sketch, model, form, shifted):
     A, b = data(share=0.4)
     f = MODELS[model](FORMATS[form](A), b)
