@@ -29,6 +29,18 @@ class Words(NamedTuple):
     limit: str
     bound: str
 
+    def filled(self, algorithm: str, regime: str, constants: Mapping[str, float]) -> dict[str, Any]:
+        """The fields of a guarantee that are words and numbers to show."""
+        return {
+            "algorithm": algorithm,
+            "regime": regime,
+            "statement": self.statement,
+            "assumptions": self.assumptions,
+            "limit_formula": self.limit,
+            "bound_formula": self.bound,
+            "constants": constants,
+        }
+
 
 def descent(
     regime: str,
@@ -52,16 +64,7 @@ def descent(
     `noise` multiplies it in the last term of the bound, `mu` and `smoothness` are those of f_D. The rest is
     for `Stationarity`.
     """
-    common: dict[str, Any] = {
-        "algorithm": algorithm,
-        "regime": regime,
-        "statement": words.statement,
-        "assumptions": words.assumptions,
-        "limit_formula": words.limit,
-        "bound_formula": words.bound,
-        "constants": constants,
-        "noise_needs": noise_needs,
-    }
+    common = words.filled(algorithm, regime, constants) | {"noise_needs": noise_needs}
     if regime == "strongly_convex":
         assert mu is not None
         consistent(mu, 1 / steepest, steepest_words)

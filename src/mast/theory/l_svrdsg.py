@@ -40,12 +40,42 @@ from mast.theory.arguments import (
     strong_convexity,
     whole,
 )
-from mast.theory.forms import SMOOTH, known, zeta
+from mast.theory.forms import SMOOTH, Words, known, zeta
 from mast.theory.guarantee import FixedLimit, Guarantee, Plan, Start, decay
 
-_SUPPORT = "S is uniform on a finite support of N sketches"
+_STRONG = (SMOOTH, "f is mu_f-strongly convex", "S is uniform on a finite support of N sketches")
+_CONVEX = (SMOOTH, "f is convex", "S is uniform on a finite support of N sketches")
 _WITHOUT = {
     "nonconvex": "its theorems need convexity. s_page is the variance-reduced method for non-convex f."
+}
+_OR = "a fresh batch at every step (or b = N, or p = 1)"
+_FRESH = {
+    "strongly_convex": Words(
+        f"Theorem 17, corrected: L-SVRDSG, strongly convex f, {_OR}",
+        _STRONG,
+        "g <= 1/(20 L_f L_max)",
+        "(1 - rho)^T Psi0 + 8 g² L_f L_max zeta gap/rho",
+    ),
+    "convex": Words(
+        f"Theorem 19, corrected: L-SVRDSG, convex f, {_OR}",
+        _CONVEX,
+        "g <= 1/(40 L_f L_max)",
+        "Psi0/(g T) + 8 g L_f L_max zeta gap",
+    ),
+}
+_KEPT = {
+    "strongly_convex": Words(
+        "Theorem 17 in the form that holds when the batch is kept: L-SVRDSG, strongly convex f",
+        _STRONG,
+        "g <= 1/(L_f [6 L_max + (2 L_D + 32 zeta L_max)/p])",
+        "2 (1 - rho)^T (r0sq + (4 g²/p)(1 + 8 zeta/p) D0) + 48 g² zeta sigma²/(p rho)",
+    ),
+    "convex": Words(
+        "Theorem 19 in the form that holds when the batch is kept: L-SVRDSG, convex f",
+        _CONVEX,
+        "g <= 1/(L_f [2 L_D/p + 8 L_max + (12/p + 8) zeta L_max])",
+        "(r0sq + (g²/p)(6 zeta/p + 2 + 4 zeta) D0)/(g T) + (10/p + 2/(p² T)) g zeta sigma²",
+    ),
 }
 
 
@@ -98,78 +128,27 @@ def l_svrdsg(
         mu = combined("mu_D mu_f", strong_convexity("mu_f", mu_f) * positive("mu_D", mu_D))
     numbers = known(N=N, b=b, p=p, zeta=z, L_f=L_f, L_max=L_max, mu=mu, gap=gap)
     if batch == "fresh" or z == 0 or p == 1:
-        return _fresh(regime, combined("L_f L_max", L_f * L_max), mu, p, z, gap, numbers)
-    return _kept(regime, L_f, positive("L_D", L_D), L_max, mu, p, z, numbers)
-
-
-def _fresh(
-    regime: str,
-    steepest: float,
-    mu: float | None,
-    p: float,
-    z: float,
-    gap: float | None,
-    numbers: dict[str, float],
-) -> Guarantee:
-    strong = mu is not None
-    factor = 20 if strong else 40
-    if mu is not None:
-        consistent(mu, 1 / steepest, "L_f L_max")
-    return FreshBatch(
-        algorithm="L-SVRDSG",
-        regime=regime,
-        statement=f"Theorem {17 if strong else 19}, corrected: L-SVRDSG, {regime.replace('_', ' ')} f, "
-        "a fresh batch at every step (or b = N, or p = 1)",
-        assumptions=(SMOOTH, "f is mu_f-strongly convex" if strong else "f is convex", _SUPPORT),
-        quantity="E Psi^T" if strong else "E f_D(xbar) - f_D^inf",
-        limit_formula=f"g <= 1/({factor} L_f L_max)",
-        bound_formula=(
-            "(1 - rho)^T Psi0 + 8 g² L_f L_max zeta gap/rho"
-            if strong
-            else "Psi0/(g T) + 8 g L_f L_max zeta gap"
-        ),
-        constants=numbers,
-        mu=mu,
-        p=p,
-        limit=1 / (factor * steepest),
-        noise=0.0 if z == 0 else None if gap is None else 8 * steepest * z * gap,
-    )
-
-
-def _kept(
-    regime: str,
-    L_f: float,
-    L_D: float,
-    L_max: float,
-    mu: float | None,
-    p: float,
-    z: float,
-    numbers: dict[str, float],
-) -> Guarantee:
-    strong = mu is not None
-    if strong:
-        scale = L_f * (6 * L_max + (2 * L_D + 32 * z * L_max) / p)
-        words = "L_f [6 L_max + (2 L_D + 32 zeta L_max)/p]"
-    else:
+        steepest = combined("L_f L_max", L_f * L_max)
+        consistent(mu or 0.0, 1 / steepest, "L_f L_max")
+        return FreshBatch(
+            **_FRESH[regime].filled("L-SVRDSG", regime, numbers),
+            quantity="E f_D(xbar) - f_D^inf" if mu is None else "E Psi^T",
+            mu=mu,
+            p=p,
+            limit=1 / ((40 if mu is None else 20) * steepest),
+            noise=0.0 if z == 0 else None if gap is None else 8 * steepest * z * gap,
+        )
+    L_D, words = positive("L_D", L_D), _KEPT[regime]
+    if mu is None:
         scale = L_f * (2 * L_D / p + 8 * L_max + (12 / p + 8) * z * L_max)
-        words = "L_f [2 L_D/p + 8 L_max + (12/p + 8) zeta L_max]"
-    limit = 1 / combined(words, scale)
-    if mu is not None:
-        consistent(mu, limit, words)
+    else:
+        scale = L_f * (6 * L_max + (2 * L_D + 32 * z * L_max) / p)
+    formula = words.limit.removeprefix("g <= 1/(").removesuffix(")")
+    limit = 1 / combined(formula, scale)
+    consistent(mu or 0.0, limit, formula)
     return KeptBatch(
-        algorithm="L-SVRDSG",
-        regime=regime,
-        statement=f"Theorem {17 if strong else 19} in the form that holds when the batch is kept: L-SVRDSG, "
-        f"{regime.replace('_', ' ')} f",
-        assumptions=(SMOOTH, "f is mu_f-strongly convex" if strong else "f is convex", _SUPPORT),
-        quantity="E|x^T - x_D*|²" if strong else "mean_{t<T} E f_D(x^t) - f_D^inf",
-        limit_formula=f"g <= 1/({words})",
-        bound_formula=(
-            "2 (1 - rho)^T (r0sq + (4 g²/p)(1 + 8 zeta/p) D0) + 48 g² zeta sigma²/(p rho)"
-            if strong
-            else "(r0sq + (g²/p)(6 zeta/p + 2 + 4 zeta) D0)/(g T) + (10/p + 2/(p² T)) g zeta sigma²"
-        ),
-        constants={**numbers, "L_D": L_D},
+        **words.filled("L-SVRDSG", regime, {**numbers, "L_D": L_D}),
+        quantity="mean_{t<T} E f_D(x^t) - f_D^inf" if mu is None else "E|x^T - x_D*|²",
         mu=mu,
         p=p,
         z=z,

@@ -21,10 +21,20 @@ import numpy as np
 from mast.checks import optional, positive, probability
 from mast.errors import ArgumentError, NoGuaranteeError
 from mast.theory.arguments import Array, bounded_sketch, combined, regime_of, whole
-from mast.theory.forms import known, zeta
+from mast.theory.forms import Words, known, zeta
 from mast.theory.guarantee import FixedLimit, Guarantee, Plan, Start
 
 _ONLY = "its one theorem is for 'nonconvex', and holds for convex f too. l_svrdsg has convex statements."
+_WORDS = Words(
+    "Theorem 20, corrected: S-PAGE, non-convex f",
+    (
+        "the gradient of f is L_f-Lipschitz, and f is bounded below",
+        "S is uniform on a finite support of N sketches",
+        "E|grad f_S(x) - grad f_D(x)|² <= sigma_D² at every x, unless b = N",
+    ),
+    "g <= 1/(L_f (L_D + sqrt((1-p)/p zeta(N, b') L_max L_D)))",
+    "2 Psi0/(g T) + zeta(N, b) sigma_D²",
+)
 
 
 def s_page(
@@ -72,18 +82,12 @@ def s_page(
     large, small = zeta(N, b), zeta(N, whole("b_small", b_small, 1, N))
     scale = L_f * (L_D + math.sqrt((1 - p) / p * small * L_D) * math.sqrt(L_max))
     return SPage(
-        algorithm="S-PAGE",
-        regime="nonconvex",
-        statement="Theorem 20, corrected: S-PAGE, non-convex f",
-        assumptions=(
-            "the gradient of f is L_f-Lipschitz, and f is bounded below",
-            "S is uniform on a finite support of N sketches",
-            "E|grad f_S(x) - grad f_D(x)|² <= sigma_D² at every x, unless b = N",
+        **_WORDS.filled(
+            "S-PAGE",
+            "nonconvex",
+            known(N=N, b=b, b_small=b_small, p=p, L_f=L_f, L_D=L_D, L_max=L_max, sigma_sq=sigma_sq),
         ),
         quantity="mean_{t<T} E|grad f_D(x^t)|²",
-        limit_formula="g <= 1/(L_f (L_D + sqrt((1-p)/p zeta(N, b') L_max L_D)))",
-        bound_formula="2 Psi0/(g T) + zeta(N, b) sigma_D²",
-        constants=known(N=N, b=b, b_small=b_small, p=p, L_f=L_f, L_D=L_D, L_max=L_max, sigma_sq=sigma_sq),
         limit=1 / combined("L_f (L_D + sqrt((1-p)/p zeta L_max L_D))", scale),
         p=p,
         floor=0.0 if large == 0 else None if sigma_sq is None else large * sigma_sq,
