@@ -72,25 +72,23 @@ class PerWeight(Drawing):
         self.sketches = list(sketches)
         self.entries = [entry for entry in (sketch.entry() for sketch in sketches) if entry is not None]
         self._masks = [Memory() for _ in weights]
-        self._last: tuple[Key, np.ndarray[Any, np.dtype[np.uint32]]] | None = (
-            None  # the words of the last key
-        )
+        self._last: tuple[Key, np.ndarray[Any, np.dtype[np.uint32]]] | None = None  # a key and its words
 
     def kept(self, number: int, key: Key, like: Tensor) -> Kept:
         """A mask, or normal scales."""
-        own, entry, count = self._key(number, key), self.entries[number], self.counts[number]
-        shape = self.shapes[number]
+        key, entry = self._key(number, key), self.entries[number]
+        shape, count = self.shapes[number], self.counts[number]
         on_cpu = like.device.type == "cpu" and not self.torch_only
         if not entry.sigma:
             if on_cpu:
-                mask = torch.from_numpy(randomness.bernoulli(own, entry.threshold, 0, count))
+                mask = torch.from_numpy(randomness.bernoulli(key, entry.threshold, 0, count))
             else:
-                mask = torch_mask(own, entry.threshold, count, like.device)
+                mask = torch_mask(key, entry.threshold, count, like.device)
             return Mask(shape, mask, entry.scale)
         noise = (
-            torch.from_numpy(randomness.normal(own, 0, count))
+            torch.from_numpy(randomness.normal(key, 0, count))
             if on_cpu
-            else torch_normal(own, count, like.device)
+            else torch_normal(key, count, like.device)
         )
         scales = (1 + entry.sigma * noise).to(torch.promote_types(like.dtype, torch.float32))
         return Everything(shape, scales)
@@ -109,15 +107,15 @@ class PerWeight(Drawing):
             self._last = (key, key.words(Purpose.MASK))
         words = self._last[1].copy()
         words[5] = self.indices[number]  # as in _key
-        old, new, own = numbers(x), numbers(y), numbers(mask)
+        old, new, flags = numbers(x), numbers(y), numbers(mask)
         t, c = np.uint64(entry.threshold), old.dtype.type(entry.scale)
         if v is None and old.size < 2 * _WORTH_A_THREAD:
-            kernels.draw(words, t, c, old, new, own, 0, old.size)
+            kernels.draw(words, t, c, old, new, flags, 0, old.size)
         elif v is None:
-            _in_parts(lambda a, b: kernels.draw(words, t, c, old, new, own, a, b), old.size)
+            _in_parts(lambda a, b: kernels.draw(words, t, c, old, new, flags, a, b), old.size)
         else:
             base = numbers(v)
-            _in_parts(lambda a, b: kernels.draw_shifted(words, t, c, old, base, new, own, a, b), old.size)
+            _in_parts(lambda a, b: kernels.draw_shifted(words, t, c, old, base, new, flags, a, b), old.size)
         return Mask(x.shape, mask, entry.scale)
 
     def share(self, number: int) -> float:
@@ -150,9 +148,9 @@ class Whole(Drawing):
             assert isinstance(draw, DiagonalDraw)
             self._last = (key, draw, np.searchsorted(draw.indices, self.borders))
         _, draw, cuts = self._last
-        own = slice(cuts[number], cuts[number + 1])
-        scales = draw.scales[own].astype(np.float64 if like.dtype == torch.float64 else np.float32)
-        return Entries(self.shapes[number], draw.indices[own] - self.borders[number], scales)
+        span = slice(cuts[number], cuts[number + 1])
+        scales = draw.scales[span].astype(np.float64 if like.dtype == torch.float64 else np.float32)
+        return Entries(self.shapes[number], draw.indices[span] - self.borders[number], scales)
 
     def write(
         self, number: int, key: Key, x: Tensor, v: Tensor | None, y: Tensor, before: Kept | None
@@ -173,11 +171,11 @@ class Whole(Drawing):
         return kept
 
     def share(self, number: int) -> float:
-        """The same for every weight, on average over the vector."""
+        """The share of the whole vector that is kept."""
         return self.sketch.share(self.dim)
 
     def sketch_of(self, number: int) -> Sketch:
-        """The one sketch."""
+        """The sketch of all weights together."""
         return self.sketch
 
 
@@ -192,12 +190,12 @@ def drawing_of(sketch: Sketch, weights: Sequence[Weight]) -> Drawing:
             f"{sketch!r} is not diagonal: S'g would mix the gradients of all parameters, which are never "
             "together in one place during a backward pass. Networks take diagonal sketches"
         )
-    own = [w for w in weights if w.keep is not None]
+    excepted = [w for w in weights if w.keep is not None]
     each = [sketch if w.keep is None else sketch.with_keep(w.keep) for w in weights]
-    if own and (sketch.entry() is None or None in each):
+    if excepted and (sketch.entry() is None or None in each):
         raise ArgumentError(
-            f"keep gives {own[0].name!r} a keep probability of its own ({own[0].keep:g}), which only "
-            f"Bernoulli sketches can have, not {sketch!r}; keep = 1 leaves a parameter out"
+            f"keep gives {excepted[0].name!r} a keep probability of its own ({excepted[0].keep:g}), which "
+            f"only Bernoulli sketches can have, not {sketch!r}; keep = 1 leaves a parameter out"
         )
     if sketch.entry() is None:
         return Whole(weights, sketch)

@@ -41,8 +41,8 @@ _fetch: Any = _prefetch
 
 
 @njit(cache=True, nogil=True)
-def draw(key: Any, threshold: Any, scale: Any, x: Any, y: Any, kept: Any, start: int, stop: int) -> None:
-    """Coordinates start .. stop-1 (start a multiple of 4) of the mask `kept` and of y = S x."""
+def draw(key: Any, threshold: Any, scale: Any, x: Any, y: Any, mask: Any, start: int, stop: int) -> None:
+    """Coordinates start .. stop-1 (start a multiple of 4) of the mask and of y = S x."""
     stream = derive(key)
     zero = x.dtype.type(0)
     line = _LINE // x.itemsize
@@ -51,17 +51,17 @@ def draw(key: Any, threshold: Any, scale: Any, x: Any, y: Any, kept: Any, start:
         for i in range(first + _AHEAD, min(last + _AHEAD, stop), line):
             _fetch(x, i)
             _fetch(y, i)
-        own, old, new = kept[first:last], x[first:last], y[first:last]
-        _mask(stream, threshold, first, own)
-        for i in range(own.size):
-            new[i] = old[i] * scale if own[i] else zero
+        piece, old, new = mask[first:last], x[first:last], y[first:last]
+        _mask(stream, threshold, first, piece)
+        for i in range(piece.size):
+            new[i] = old[i] * scale if piece[i] else zero
 
 
 @njit(cache=True, nogil=True)
 def draw_shifted(
-    key: Any, threshold: Any, scale: Any, x: Any, v: Any, y: Any, kept: Any, start: int, stop: int
+    key: Any, threshold: Any, scale: Any, x: Any, v: Any, y: Any, mask: Any, start: int, stop: int
 ) -> None:
-    """The same with a shift: y = v + S(x - v)."""
+    """As `draw`, with a shift: y = v + S(x - v)."""
     stream = derive(key)
     line = _LINE // x.itemsize
     for first in range(start, stop, _PIECE):
@@ -70,21 +70,21 @@ def draw_shifted(
             _fetch(x, i)
             _fetch(v, i)
             _fetch(y, i)
-        own, old, base, new = kept[first:last], x[first:last], v[first:last], y[first:last]
-        _mask(stream, threshold, first, own)
-        for i in range(own.size):
-            new[i] = base[i] + (old[i] - base[i]) * scale if own[i] else base[i]
+        piece, old, base, new = mask[first:last], x[first:last], v[first:last], y[first:last]
+        _mask(stream, threshold, first, piece)
+        for i in range(piece.size):
+            new[i] = base[i] + (old[i] - base[i]) * scale if piece[i] else base[i]
 
 
 @njit(inline="always")
-def _mask(stream: Any, threshold: Any, first: Any, own: Any) -> None:
-    blocks = own.size >> 2
+def _mask(stream: Any, threshold: Any, first: Any, piece: Any) -> None:
+    blocks = piece.size >> 2
     j0 = first >> 2
     for j in range(blocks):
         w0, w1, w2, w3 = block(stream, j0 + j)
-        own[4 * j] = uint64(w0) < threshold
-        own[4 * j + 1] = uint64(w1) < threshold
-        own[4 * j + 2] = uint64(w2) < threshold
-        own[4 * j + 3] = uint64(w3) < threshold
-    for i in range(4 * blocks, own.size):
-        own[i] = uint64(word(stream, first + i)) < threshold
+        piece[4 * j] = uint64(w0) < threshold
+        piece[4 * j + 1] = uint64(w1) < threshold
+        piece[4 * j + 2] = uint64(w2) < threshold
+        piece[4 * j + 3] = uint64(w3) < threshold
+    for i in range(4 * blocks, piece.size):
+        piece[i] = uint64(word(stream, first + i)) < threshold

@@ -155,8 +155,8 @@ class Sparsifier:
 
     def concerns(self, optimizer: Optimizer) -> bool:
         """Whether the optimizer holds a sketched parameter."""
-        own = {id(w.parameter) for w in self.weights}
-        return any(id(p) in own for group in optimizer.param_groups for p in group["params"])
+        sketched = {id(w.parameter) for w in self.weights}
+        return any(id(p) in sketched for group in optimizer.param_groups for p in group["params"])
 
     # ---- draws ---------------------------------------------------------------------------
 
