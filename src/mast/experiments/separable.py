@@ -98,7 +98,7 @@ class Coordinates:
 
 def units(d: int) -> UnitArrays:
     """Rand-1 in d dimensions as arrays for the compiled loop."""
-    found = RandK(1).units(d)
+    found = RandK(1).law(d).arrays()
     if found is None:
         raise ArgumentError(f"Rand-1 runs are drawn for up to 65,536 features, this data set has {d:,}")
     return found

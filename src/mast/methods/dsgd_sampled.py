@@ -140,7 +140,8 @@ class CompiledLoop:
     @staticmethod
     def of(problem: Problem, batch_size: int, averaged: bool) -> CompiledLoop | None:
         """The loop for this problem; None where only the slow steps can run."""
-        f, units = problem.objective, problem.sketch.units(problem.dim)
+        f, law = problem.objective, problem.sketch.law(problem.dim)
+        units = None if law is None else law.arrays()
         if not isinstance(f, LinearModel) or units is None or type(f.loss) not in _LOSSES:
             return None
         if not isinstance(f.penalty, Ridge | Saturating) or (averaged and not _one_of(units)):

@@ -162,21 +162,21 @@ def sketched_linear(model: LinearModel, sketch: Sketch, shift: Array) -> Objecti
         return _mixed(model, parts, shift)
     if not sketch.diagonal:
         return None
-    penalty = model.penalty.sketched(sketch, shift)
-    if penalty is None:
+    penalty, law = model.penalty.sketched(sketch, shift), sketch.law(model.dim)
+    if penalty is None or law is None:
         return None
-    blocks = sketch.separable(model.dim)
+    blocks = law.separable()
     if blocks is not None:
         from mast.objectives.separable import Separable
 
         return Separable(model, sketch, shift, penalty, *blocks)
-    law = sketch.local_law(model.dim)
-    if law is not None:
+    local = law.local_law()
+    if local is not None:
         from mast.objectives.rowwise import RowPairs, Rowwise
 
-        pairs = RowPairs(model, law)
+        pairs = RowPairs(model, local)
         if pairs.small_enough:
-            return Rowwise(model, sketch, shift, penalty, law, pairs)
+            return Rowwise(model, sketch, shift, penalty, local, pairs)
     return None
 
 

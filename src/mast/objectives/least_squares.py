@@ -74,8 +74,9 @@ class LeastSquares(RidgeModel):
         """f_D, from the sketch's second moments alone: any sketch, rows of any length."""
         if self.dim <= LARGEST_MATRIX:
             return self.quadratic.sketched(sketch, shift)
-        if sketch.components() is None and sketch.separable(self.dim) is None:
-            form = sketch.moment_form(self.dim) if sketch.diagonal else None
+        law = sketch.law(self.dim)
+        if law is not None and law.separable() is None:
+            form = law.moment_form()
             if form is not None:
                 return Moments(self, sketch, shift, self.penalty.sketched(sketch, shift), form)
         return super().sketched(sketch, shift)

@@ -17,7 +17,7 @@ from mast.errors import BiasedSketchError, NotDiagonalError, SupportTooLargeErro
 from mast.randomness import Key
 from mast.sketches import moments
 from mast.sketches.draws import Constants, DiagonalDraw, Draw
-from mast.sketches.laws import Atoms, Entry, Law, LocalLaw, MomentForm, UnitArrays
+from mast.sketches.laws import Atoms, Entry, Law
 from mast.sketches.moments import SUPPORT_LIMIT
 
 Support = list[tuple[float, Draw]]
@@ -184,7 +184,7 @@ class Sketch(ABC):
         if parts is not None:
             return np.asarray(sum(weight * sketch.second_moment(d) for weight, sketch in parts))
         law = self.law(d)
-        return moments.second_moment_of(self, d) if law is None else law.second_moment()
+        return moments.mean_over(self, d, _outer) if law is None else law.second_moment()
 
     def sandwich(self, H: Array) -> Array:
         """E[S'HS]: the Hessian of f_D when H is that of a quadratic f."""
@@ -194,7 +194,25 @@ class Sketch(ABC):
             return np.asarray(sum(weight * sketch.sandwich(H) for weight, sketch in parts))
         if self.diagonal:
             return H * self.second_moment(d)
-        return moments.mean_over(self, d, lambda S: S.T @ H @ S)
+        return moments.mean_over(self, d, lambda draw: draw.adjoint(H @ draw.matrix()))
+
+    def marginals(self, d: int) -> Atoms | None:
+        """The law of each single entry of a diagonal S; None if it takes infinitely, or very, many values."""
+        self.check(d)
+        parts = self.components()
+        if parts is not None:
+            inner = [(weight, sketch.marginals(d)) for weight, sketch in parts]
+            if any(atoms is None for _, atoms in inner):
+                return None
+            return [(weight * p, c) for weight, atoms in inner for p, c in atoms or []]
+        law = self.law(d)
+        if law is not None:
+            return law.marginals()
+        size = self.support_size(d)
+        if not self.diagonal or size is None or size > SUPPORT_LIMIT or size * d > 1 << 24:
+            return None
+        draws = ((p, draw) for p, draw in self.outcomes(d) or () if isinstance(draw, DiagonalDraw))
+        return [(np.full(d, p), draw.diagonal()) for p, draw in draws]
 
     # ---- composed sketches, and sketches across nodes --------------------------------------
 
@@ -223,51 +241,6 @@ class Sketch(ABC):
     def same_partition(self, other: Sketch) -> bool:
         """Whether nodes with this sketch and nodes with the other keep disjoint parts within a stride."""
         return False
-
-    # ---- what exact forms of f_D and compiled loops read off the law -----------------------
-
-    def separable(self, d: int) -> tuple[Indices, int] | None:
-        """The labels of a fixed partition, and K, if S keeps one of K blocks, uniformly, times K.
-
-        The label -1 marks a coordinate that always survives, with scale 1.
-
-        Then f_D splits into independent problems, one per block.
-        """
-        law = self.law(self.check(d))
-        return None if law is None else law.separable()
-
-    def units(self, d: int) -> UnitArrays | None:
-        """The sketch as arrays for compiled loops; None if they cannot draw it."""
-        law = self.law(self.check(d))
-        return None if law is None else law.arrays()
-
-    def local_law(self, d: int) -> LocalLaw | None:
-        """The law of S on any few coordinates, in a form that can be enumerated; None if there is none."""
-        law = self.law(self.check(d))
-        return None if law is None else law.local_law()
-
-    def moment_form(self, d: int) -> MomentForm | None:
-        """E[c c'] of a diagonal sketch in a form that needs no d x d matrix; None if there is none."""
-        law = self.law(self.check(d))
-        return None if law is None else law.moment_form()
-
-    def marginals(self, d: int) -> Atoms | None:
-        """The law of each single entry of a diagonal S; None if it takes infinitely, or very, many values."""
-        self.check(d)
-        parts = self.components()
-        if parts is not None:
-            inner = [(weight, sketch.marginals(d)) for weight, sketch in parts]
-            if any(atoms is None for _, atoms in inner):
-                return None
-            return [(weight * p, c) for weight, atoms in inner for p, c in atoms or []]
-        law = self.law(d)
-        if law is not None:
-            return law.marginals()
-        size = self.support_size(d)
-        if not self.diagonal or size is None or size > SUPPORT_LIMIT or size * d > 1 << 24:
-            return None
-        draws = ((p, draw) for p, draw in self.outcomes(d) or () if isinstance(draw, DiagonalDraw))
-        return [(np.full(d, p), draw.diagonal()) for p, draw in draws]
 
     # ---- what two equal sketches have in common --------------------------------------------
 
@@ -299,6 +272,11 @@ def everything(d: int) -> Indices:
 def percent(share: float) -> str:
     """A share as people write it: 0.7 is ``70 %``."""
     return f"{100 * share:.4g} %"
+
+
+def _outer(draw: Draw) -> Array:
+    c = draw.diagonal() if isinstance(draw, DiagonalDraw) else np.diag(draw.matrix())
+    return np.outer(c, c)
 
 
 def _magnitude(size: int) -> str:

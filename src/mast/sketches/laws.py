@@ -210,7 +210,10 @@ class Law:
     # ---- exact forms of f_D, and compiled loops ----------------------------------------------
 
     def separable(self) -> tuple[Indices, int] | None:
-        """The unit of each coordinate, and how many units there are, if exactly one unit survives."""
+        """The unit of each coordinate and K, if exactly one of K units survives, times K.
+
+        Then f_D splits into independent problems, one per unit.
+        """
         return (self.unit_of, self.units) if self.sizes is not None and set(self.sizes) == {1} else None
 
     def local_law(self) -> LocalLaw | None:

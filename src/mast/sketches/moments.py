@@ -76,32 +76,12 @@ def _moments(sketch: Sketch, d: int) -> Moments:
     return Moments(mean / total, square / total, largest, share / total, estimate_size(sketch, d))
 
 
-def second_moment_of(sketch: Sketch, d: int) -> Array:
-    """E[c c'] of a diagonal sketch, over its support or estimated."""
-    moment, total = np.zeros((d, d)), 0.0
-    rows, weights = [], []
-    for weight, draw in listed(sketch, d):
-        rows.append(np.diag(draw.matrix()) if not isinstance(draw, DiagonalDraw) else draw.diagonal())
-        weights.append(weight)
-        if len(rows) * d >= _ENTRIES // 8:
-            moment, total = moment + _weighted(rows, weights), total + sum(weights)
-            rows, weights = [], []
-    if rows:
-        moment, total = moment + _weighted(rows, weights), total + sum(weights)
-    return moment / total
-
-
-def _weighted(rows: list[Array], weights: list[float]) -> Array:
-    C = np.stack(rows)
-    moment: Array = (C.T * np.array(weights)) @ C
-    return moment
-
-
-def mean_over(sketch: Sketch, d: int, of: Callable[[Array], Array]) -> Array:
-    """The mean of a function of S, over the support or estimated."""
+def mean_over(sketch: Sketch, d: int, of: Callable[[Draw], Array]) -> Array:
+    """The mean of a matrix that is made of each draw, over the support or estimated."""
     parts, total = np.zeros((d, d)), 0.0
     for weight, draw in listed(sketch, d):
-        parts, total = parts + weight * of(draw.matrix()), total + weight
+        parts += weight * of(draw)
+        total += weight
     return parts / total
 
 
