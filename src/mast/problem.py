@@ -75,7 +75,7 @@ class AbstractProblem(ABC):
         return self.exact.gradient(self._point(x))
 
     def value_and_gradient(self, x: ArrayLike) -> tuple[float, Array]:
-        """Both."""
+        """f_D(x) and its gradient, exactly."""
         return self.exact.value_and_gradient(self._point(x))
 
     def minimizer(self) -> Array:
@@ -152,7 +152,7 @@ class Problem(AbstractProblem):
 
     @property
     def problems(self) -> list[Problem]:
-        """Itself."""
+        """A list of this problem alone."""
         return [self]
 
     # ---- bounds (Lemmas 1 and 3) -------------------------------------------------------

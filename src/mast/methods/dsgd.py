@@ -17,7 +17,7 @@ class DSGD(SingleMethod):
     name: ClassVar[str] = "dsgd"
 
     def step(self, state: State, t: int, step_size: float) -> None:
-        """One sketch."""
+        """One sketch, and the gradient of f_S."""
         S = self.draw(t)
         h = self.problem.objective.sketched_gradient(state.x, S, self.problem.shift)
         S.kept.add(state.x, h, -step_size)
