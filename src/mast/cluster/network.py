@@ -23,7 +23,7 @@ from mast.errors import ArgumentError, DataError, NoGuaranteeError
 from mast.methods.distributed import Capacity, Roster, Worker, submodel_key
 from mast.methods.distributed.messages import Values
 from mast.nn import recalibrate
-from mast.nn.nodes import Layout, NetworkWorker, Rows, UnitsPart, WeightsPart, capacity_of, torch_seeded
+from mast.nn.nodes import Layout, NetworkWorker, Rows, capacity_of, torch_seeded
 from mast.nn.nodes.worker import LOSSES, Batches, Loss
 from mast.nn.structure.sketches import Structured
 from mast.nn.torch_private import NormBase
@@ -133,15 +133,8 @@ class NetworkTask(Task):
         files.write(folder / "model.safetensors", save(state))
 
     def _submodel(self, node: int, values: Values, key: Key) -> nn.Module:
-        part = self.capacity(node).part(key)
-        kept = part.gather(values)
-        if isinstance(part, UnitsPart):
-            frozen = {n: p.detach() for n, p in self.model.named_parameters() if n not in self.layout.slices}
-            return self._calibrated(part.module(kept, frozen), node)
-        assert isinstance(part, WeightsPart)
-        model = self._copy()
-        part.fill(dict(model.named_parameters()), kept, self.shift)
-        return self._calibrated(model, node)
+        worker, part = self.worker(node, run=0), self.capacity(node).part(key)
+        return self._calibrated(worker.submodel(part, part.gather(values)), node)
 
     def _whole(self, values: Values, node: int | None) -> nn.Module:
         model = self._copy()

@@ -22,11 +22,13 @@ from torch import Tensor, nn
 from mast.errors import ArgumentError
 from mast.methods.distributed import Capacity, Header, Part
 from mast.methods.distributed.messages import Values
-from mast.nn.nodes import NetworkWorker, WeightsPart, torch_seeded
+from mast.nn.nodes import NetworkWorker, torch_seeded
+from mast.nn.nodes.worker import devices_of
 from mast.nn.submodels import recalibrate
 from mast.nn.torch_private import BatchNorm
 from mast.randomness import Key
 from mast.sketches import Sketch
+from mast.sketches.kept import Everything
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ class TrainingWorker(NetworkWorker):
         trained = [p for p in module.parameters() if p.requires_grad]
         before = [p.detach().clone() for p in trained]
         try:
-            with torch_seeded(task.key(0)), only_kept(part, module):
+            with torch_seeded(task.key(0), devices_of(module)), only_kept(part, module):
                 self.metrics = dict(self.train(module, task) or {})
         finally:  # the function may have frozen layers; the next round's may not want that
             for p in trained:
@@ -113,22 +115,19 @@ class TrainingWorker(NetworkWorker):
         with torch.no_grad():
             for p, old in zip(trained, before, strict=True):
                 p.grad = (old - p) / header.step_size
-        out = np.empty_like(values)
-        self.held.collect(part, module, out)
-        return out
+        return self.held.gradient(part, module, values.dtype)
 
 
 @contextmanager
 def only_kept(part: Part, module: nn.Module) -> Iterator[None]:
-    """Inside, weights that the draw does not keep get no gradient, so that training leaves them alone."""
+    """Inside, single weights that the draw does not keep get no gradient, so that training leaves them."""
     hooks = []
-    if isinstance(part, WeightsPart):
+    if part.draw is part.kept:  # else the module has nothing but kept units
         parameters = dict(module.named_parameters())
-        for name, piece in zip(part.names, part.pieces, strict=True):
-            if piece.kept is not None:
-                mask = torch.zeros(piece.size, dtype=parameters[name].dtype)
-                mask[torch.from_numpy(piece.kept.astype(np.int64))] = 1
-                mask = mask.view_as(parameters[name]).to(parameters[name].device)
+        for name, kept in part.kept.items():
+            if not isinstance(kept, Everything):
+                mask = torch.zeros_like(parameters[name])
+                kept.place(mask, np.ones(kept.count))
                 hooks.append(parameters[name].register_hook(mask.mul))  # type: ignore[no-untyped-call]
     try:
         yield

@@ -139,10 +139,7 @@ class Everything(Kept):
 
     def add(self, x: Any, values: Any, factor: float = 1.0) -> None:
         """Tensors add without a temporary one."""
-        if isinstance(x, np.ndarray):
-            super().add(x, values, factor)
-        else:
-            x.add_(_as(values.reshape(self.shape), x), alpha=factor)
+        _add_all(x, values, factor)
 
 
 class Mask(Kept):
@@ -366,7 +363,9 @@ class Grid(Kept):
     def add(self, x: Any, values: Any, factor: float = 1.0) -> None:
         """One pass over the kept rows and columns."""
         flat, source = self._passes(x, values)
-        if flat is None:
+        if not self.indices:
+            _add_all(x, values, factor)
+        elif flat is None:
             super().add(x, values, factor)
         else:
             _kernels().grid_add(flat, self.runs, source, flat.dtype.type(factor))
@@ -468,6 +467,14 @@ def memory(x: Any) -> NDArray[Any] | None:
         except (TypeError, RuntimeError):  # half precision, sparse layouts, tensors without values
             return None
     return x.reshape(-1) if x.dtype in _FLOATS and x.flags.c_contiguous else None
+
+
+def _add_all(x: Any, values: Any, factor: float) -> None:
+    """``x += factor * values``; tensors round once, where the processor can."""
+    if isinstance(x, np.ndarray):
+        x += factor * _as(values.reshape(x.shape), x)
+    else:
+        x.add_(_as(values.reshape(x.shape), x), alpha=factor)
 
 
 def _written(x: Any) -> None:

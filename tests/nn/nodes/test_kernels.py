@@ -1,4 +1,4 @@
-"""The compiled passes beside what NumPy says."""
+"""The positions of kept weights beside what NumPy says, and the memory that holds them."""
 
 import numpy as np
 import pytest
@@ -27,29 +27,6 @@ def test_positions(n, keep, kind):
         assert out[:count].tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_gather_and_add(dtype):
-    x = randomness.normal(Key(1), 0, 1000).astype(dtype)
-    positions = np.flatnonzero(randomness.bernoulli(Key(2), 1 << 30, 0, 1000)).astype(np.uint32)
-    values = randomness.normal(Key(3), 0, positions.size).astype(dtype)
-    out = np.empty_like(values)
-    kernels.gather(x, positions, out)
-    assert (out == x[positions]).all()
-    kernels.gather_scaled(x, positions, dtype(0.3), out)
-    assert (out == dtype(0.3) * x[positions]).all()
-    y = x.copy()
-    kernels.place_scaled(y, positions, dtype(0.3), values)
-    expected = x.copy()
-    expected[positions] = dtype(0.3) * values
-    assert (y == expected).all()
-    kernels.add(x, positions, values, dtype(0.7))
-    expected = y.copy()
-    y = expected.copy()
-    y[positions] += dtype(0.7) * values
-    kernels.add(expected, positions, values, dtype(0.7))
-    np.testing.assert_allclose(expected, y, rtol=4 * np.finfo(dtype).eps)
-
-
 def test_parts_are_what_the_drawing_says():
     model = nn.Sequential(nn.Linear(300, 70), nn.Linear(70, 3))
     capacity = capacity_of(model, "bernoulli:.3")
@@ -57,10 +34,9 @@ def test_parts_are_what_the_drawing_says():
     for seed in range(6):  # memory is lent again and again
         part = capacity.part(Key(seed))
         for number, name in enumerate(("0.weight", "1.weight")):
-            piece = part.pieces[part.names.index(name)]
-            drawn = drawing.kept(number, Key(seed), torch.empty(0))
-            assert piece.kept.tolist() == np.flatnonzero(drawn.mask.numpy()).tolist()
-            assert piece.scale == drawn.scales
+            expected = drawing.kept(number, Key(seed), torch.empty(0))
+            assert part.kept[name].positions.tolist() == expected.positions.tolist()
+            assert part.kept[name].scales == expected.scales
         part.release()
 
 
@@ -68,8 +44,9 @@ def test_released_memory_is_not_that_of_a_living_part():
     model = nn.Sequential(nn.Linear(400, 200), nn.Linear(200, 3))
     capacity = capacity_of(model, "bernoulli:.4")
     first, second = capacity.part(Key(0)), capacity.part(Key(1))
-    before = second.pieces[0].kept.tolist()
+    living = second.kept["0.weight"].indices
+    before = living.tolist()
     first.release()
     third = capacity.part(Key(2))
-    assert second.pieces[0].kept.tolist() == before
-    assert not np.shares_memory(second.pieces[0].kept, third.pieces[0].kept)
+    assert living.tolist() == before
+    assert not np.shares_memory(living, third.kept["0.weight"].indices)

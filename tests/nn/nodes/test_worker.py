@@ -1,5 +1,6 @@
 """Networks as one vector: parts, workers, and the mean of the aggregated gradient."""
 
+import contextlib
 import copy
 import itertools
 
@@ -114,7 +115,7 @@ def test_whole_units_are_the_masked_model(text):
         diagonals = {}
         for consumer, space in (("2.weight", "0.weight"), ("4.weight", "2.weight")):
             c = torch.zeros(dict(model.named_parameters())[consumer].shape[1], dtype=torch.float64)
-            c[torch.tensor(draw[space].units)] = torch.tensor(draw[space].scales)
+            c[torch.tensor(draw[space].indices)] = torch.tensor(draw[space].scales)
             diagonals[consumer] = c
         full = {n: p * diagonals[n] if n in diagonals else p for n, p in masked.named_parameters()}
         outputs = torch.func.functional_call(masked, full, INPUTS[::2])
@@ -130,17 +131,21 @@ def test_local_steps():
     x = Layout(model).read(model)
     key = Key(5)
     part = capacity.part(key)
-    kept = np.empty(part.count)
-    part.gather(x, kept)
+    kept = part.gather(x)
     worker = workers_of(model, [capacity], batch_size=2)[0]
     total = np.zeros(part.count)
     at = kept.copy()
     for step in range(3):
         filled = small()
-        part.fill(dict(filled.named_parameters()), at, None)
+        with torch.no_grad():
+            for name, p in filled.named_parameters():
+                p.zero_()
+                values = part.kept.of(at, name).copy()
+                part.kept[name].scale(values)
+                p[part.kept[name].entries] = torch.from_numpy(values)
         cross_entropy(filled, worker.batches(Key(5, 0, 0, step))).backward()
-        gradient = np.empty(part.count)
-        part.collect(dict(filled.named_parameters()), gradient)
+        gradient = part.gather(np.concatenate([p.grad.numpy().reshape(-1) for p in filled.parameters()]))
+        part.kept.scale(gradient)
         total += gradient
         at -= 0.3 * gradient
     server = Server(x, [capacity], Roster(5, 1), step_size=1.0, local_steps=3, local_step_size=0.3)
@@ -203,6 +208,32 @@ def test_dropout_inside_the_model_is_keyed():
     with torch_seeded(Key(1)):
         assert (torch.randn(2) == first).all()
     assert (torch.get_rng_state() == before).all()
+
+
+def test_the_generators_of_the_model_s_devices_are_keyed(monkeypatch):
+    """A device of another kind, as far as a machine without one can show it."""
+
+    class Generators:
+        def __init__(self):
+            self.seed = "before"
+
+        def get_rng_state(self, device):
+            return self.seed
+
+        def set_rng_state(self, state, device):
+            self.seed = state
+
+        def device(self, device):
+            return contextlib.nullcontext()
+
+        def manual_seed(self, seed):
+            self.seed = seed
+
+    elsewhere = Generators()
+    monkeypatch.setattr(torch, "get_device_module", lambda device: elsewhere)
+    with torch_seeded(Key(3), [torch.device("cpu"), torch.device("cuda", 1)]):
+        assert elsewhere.seed == torch.initial_seed()
+    assert elsewhere.seed == "before"
 
 
 def test_frozen_parameters_stay_on_the_node():

@@ -34,7 +34,6 @@ from mast.methods.distributed.method import Distributed, Facts, guarantee_of
 from mast.methods.distributed.nodes import (
     Capacity,
     Coordinates,
-    CoordinatesPart,
     Part,
     ProblemWorker,
     Worker,
@@ -51,7 +50,6 @@ __all__ = [
     "Adam",
     "Capacity",
     "Coordinates",
-    "CoordinatesPart",
     "Distributed",
     "Facts",
     "Header",

@@ -18,27 +18,59 @@ from mast.errors import ArgumentError
 from mast.methods.distributed.messages import Header, Kind, Message, Values
 from mast.problem import Problem
 from mast.randomness import Key
-from mast.sketches import Draw, Sketch
+from mast.sketches import Sketch
+from mast.sketches.kept import Kept, KeptTensors
 
 _PROBES = (Key(0), Key(1, 2, 3), Key(3, 1, 2))  # keys whose draws stand for a capacity in its digest
 STRUCTURED = ("neurons", "layers")  # sketches of whole units of a network
 
 
-class Part(ABC):
-    """The part of x that one draw keeps: `count` values, in an order that both sides know."""
+class Part:
+    """The part of x that one draw keeps: `count` values, in an order that both sides know.
 
-    count: int
+    Parameters
+    ----------
+    kept
+        What is kept of x; or of each piece of x by its name, and then `pieces` gives the pieces.
+    draw
+        What the node's worker needs of the draw.
+    pieces
+        The views of a vector that `kept` takes; the vector itself by default.
+    release
+        Called when the part is not needed any more, so that its memory may be used for another one.
+    """
 
-    @abstractmethod
+    def __init__(
+        self,
+        kept: Kept | KeptTensors,
+        draw: Any,
+        pieces: Callable[[Values], Any] | None = None,
+        release: Callable[[Part], None] | None = None,
+    ) -> None:
+        self.kept: Any = kept
+        self.draw = draw
+        self.count = kept.count
+        self._pieces, self._release = pieces, release
+
+    def _of(self, x: Values) -> Any:
+        return x if self._pieces is None else self._pieces(x)
+
     def gather(self, x: Values, out: Values | None = None) -> Values:
         """The kept values of x, in `out` if it is given, which may have another dtype."""
+        out = np.empty(self.count, dtype=x.dtype) if out is None else out
+        self.kept.gather(self._of(x), out)
+        return out
 
-    @abstractmethod
     def add(self, x: Values, values: Values, factor: float) -> None:
         """x += factor * values, on the kept coordinates."""
+        if self._pieces is not None and not values.flags.writeable:
+            values = values.copy()  # pieces may be tensors, and torch takes no memory that is read-only
+        self.kept.add(self._of(x), values, factor)
 
-    def release(self) -> None:  # noqa: B027
-        """The part is not needed any more: its memory may be used for another one."""
+    def release(self) -> None:
+        """The part is not needed any more."""
+        if self._release is not None:
+            self._release(self)
 
 
 class Capacity(ABC):
@@ -76,7 +108,7 @@ class Worker(ABC):
         self.run = run  #: digest of what all must have in common; other runs' messages are refused
 
     @abstractmethod
-    def gradients(self, part: Any, values: Values, header: Header) -> Values:
+    def gradients(self, part: Part, values: Values, header: Header) -> Values:
         """Take the header's local steps on f_S from `values`; return the sum of their gradients."""
 
     def answer(self, message: Message, part: Part | None = None, into: Message | None = None) -> Message:
@@ -89,7 +121,7 @@ class Worker(ABC):
         reply.worked(time.perf_counter() - begun)
         return reply
 
-    def submodel(self, part: Any, values: Values) -> Any:
+    def submodel(self, part: Part, values: Values) -> Any:
         """The model v + S(x - v) of the kept values, for a score: a vector, or a module."""
         raise ArgumentError(f"{type(self).__name__} has no submodels that could be scored")
 
@@ -130,31 +162,6 @@ def local_sum(values: Any, gradient: Callable[[Any, int], Any], step_size: float
 # ---- vectors: linear models, and everything else whose sketch acts on single coordinates ---------------
 
 
-class CoordinatesPart(Part):
-    """The coordinates that a draw keeps, ascending; all of them if S is a general matrix."""
-
-    def __init__(self, draw: Draw) -> None:
-        self.draw = draw
-        self.count = draw.kept.count
-
-    def gather(self, x: Values, out: Values | None = None) -> Values:
-        """The kept values of x."""
-        values: Values = self.draw.kept.gather(x, out)
-        return values
-
-    def add(self, x: Values, values: Values, factor: float) -> None:
-        """x += factor * values, in the precision of x."""
-        self.draw.kept.add(x, values, factor)
-
-    def place(self, x: Values, values: Values) -> None:
-        """Put the values where they belong in x."""
-        self.draw.kept.place(x, values)
-
-    def reset(self, x: Values, source: Values) -> None:
-        """Give x the values of `source` on the kept coordinates."""
-        self.draw.kept.copy(x, source)
-
-
 class Coordinates(Capacity):
     """A sketch of a vector: the capacity of a linear model's node.
 
@@ -171,9 +178,10 @@ class Coordinates(Capacity):
         self.stride = sketch.stride
         self.label = repr(sketch).strip("<>")
 
-    def part(self, key: Key) -> CoordinatesPart:
-        """The coordinates of the draw."""
-        return CoordinatesPart(self.sketch.sample(self.dim, key))
+    def part(self, key: Key) -> Part:
+        """The coordinates that the draw keeps, ascending; all of them if S is a general matrix."""
+        draw = self.sketch.sample(self.dim, key)
+        return Part(draw.kept, draw)
 
 
 class ProblemWorker(Worker):
@@ -197,23 +205,23 @@ class ProblemWorker(Worker):
         self.problem = problem
         self.room = problem.shift.copy() if room is None else room
 
-    def gradients(self, part: Any, values: Values, header: Header) -> Values:
+    def gradients(self, part: Part, values: Values, header: Header) -> Values:
         """Gradient steps on f_S from the values that the node got; the sum of the gradients."""
         f, shift, x = self.problem.objective, self.problem.shift, self.room
 
         def gradient(held: Values, step: int) -> Values:
-            part.place(x, held)
+            part.kept.place(x, held)
             return f.sketched_gradient(x, part.draw, shift)
 
         wide = values.astype(np.float64, copy=False)
         total: Values = local_sum(wide, gradient, header.step_size, header.local_steps)
-        part.reset(x, shift)
+        part.kept.copy(x, shift)
         return total
 
-    def submodel(self, part: Any, values: Values) -> Values:
+    def submodel(self, part: Part, values: Values) -> Values:
         """The vector v + S(x - v)."""
         x = self.problem.shift.copy()
-        part.place(x, values)
+        part.kept.place(x, values)
         return self.problem.sparsified(x, part.draw)
 
 

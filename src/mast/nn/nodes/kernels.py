@@ -1,8 +1,4 @@
-"""Positions of kept weights, gathering and placing at them, compiled.
-
-One pass each, without masks, wide indices or temporary vectors.
-Each has a readable twin in NumPy, and a test compares them.
-"""
+"""The positions that a Bernoulli draw keeps, compiled: without the mask and without branches."""
 
 from __future__ import annotations
 
@@ -12,9 +8,6 @@ import numpy as np
 from numba import njit, uint64
 
 from mast.randomness.kernels import block, derive
-from mast.sketches.kept_kernels import add, gather
-
-__all__ = ["ROOM", "add", "gather", "gather_scaled", "kept_positions", "place_scaled"]
 
 _PIECE = 1024  # coordinates whose mask is made at once, a multiple of 8
 ROOM = 8  #: entries that `kept_positions` needs beyond the last position
@@ -56,17 +49,3 @@ def kept_positions(key: Any, threshold: Any, n: int, out: Any) -> Any:
                     out[count + uint64(r)] = base + _PLACES[row + uint64(r)]
             count += _COUNT[byte]
     return count
-
-
-@njit(cache=True, nogil=True)
-def gather_scaled(x: Any, positions: Any, scale: Any, out: Any) -> None:
-    """out = scale * x[positions]."""
-    for k in range(positions.size):
-        out[k] = scale * x[positions[k]]
-
-
-@njit(cache=True, nogil=True)
-def place_scaled(y: Any, positions: Any, scale: Any, values: Any) -> None:
-    """y[positions] = scale * values."""
-    for k in range(positions.size):
-        y[positions[k]] = scale * values[k]

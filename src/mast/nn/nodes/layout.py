@@ -55,26 +55,30 @@ class Layout:
         """The same into memory that is there."""
         tensors = self.tensors(x)
         with torch.no_grad():
-            for name, p in self._own(model).items():
+            for name, p in self.parameters(model).items():
                 tensors[name].copy_(p)
 
     def write(self, x: Values, model: nn.Module) -> None:
         """Give the model the parameters of the vector x."""
         tensors = self.tensors(x)
         with torch.no_grad():
-            for name, p in self._own(model).items():
+            for name, p in self.parameters(model).items():
                 p.copy_(tensors[name])
 
-    def tensors(self, x: Values) -> dict[str, Tensor]:
-        """The pieces of x as tensors that share its memory."""
+    def arrays(self, x: Values) -> dict[str, Values]:
+        """The pieces of x in their shapes; they share its memory."""
         if x.shape != (self.dim,) or not x.flags.c_contiguous:
             raise ArgumentError(f"x is a contiguous vector of {self.dim} numbers, got shape {x.shape}")
-        flat = torch.from_numpy(x)
-        return {name: flat[part].view(self.shapes[name]) for name, part in self.slices.items()}
+        return {name: x[part].reshape(self.shapes[name]) for name, part in self.slices.items()}
 
-    def _own(self, model: nn.Module) -> Mapping[str, nn.Parameter]:
-        found = {name: p for name, p in model.named_parameters() if name in self.slices}
+    def tensors(self, x: Values) -> dict[str, Tensor]:
+        """The same as tensors."""
+        return {name: torch.from_numpy(array) for name, array in self.arrays(x).items()}
+
+    def parameters(self, model: nn.Module) -> Mapping[str, nn.Parameter]:
+        """The parameters of a model that are pieces of x; a model of other shapes is refused."""
+        named = {name: p for name, p in model.named_parameters() if name in self.slices}
         for name, shape in self.shapes.items():
-            if name not in found or found[name].shape != shape:
+            if name not in named or named[name].shape != shape:
                 raise ArgumentError(f"the model has no parameter {name!r} of shape {tuple(shape)}")
-        return found
+        return named

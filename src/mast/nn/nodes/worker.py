@@ -6,8 +6,7 @@ step), and so is torch's own generator during it, which layers such as Dropout u
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,13 +18,14 @@ from torch.nn import functional
 from mast import randomness
 from mast.errors import ArgumentError
 from mast.methods.distributed.messages import Header, Values
-from mast.methods.distributed.nodes import Capacity, Worker, local_sum
-from mast.nn.nodes.capacities import Units, UnitsPart, Weights, WeightsPart
+from mast.methods.distributed.nodes import Capacity, Part, Worker, local_sum
+from mast.nn.nodes.capacities import Units, Weights, capacity_of
 from mast.nn.nodes.layout import Layout
-from mast.nn.structure.sketches import Structured, parse
 from mast.randomness import Key, Purpose
 from mast.sketches import Sketch
+from mast.sketches.kept import Kept
 
+_KINDS = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 Loss = Callable[[nn.Module, Any], Tensor]  #: of a model and a batch
 Batches = Callable[[Key], Any]  #: the batch that a key names
 
@@ -88,7 +88,7 @@ class NetworkWorker(Worker):
             capacity = capacity_of(model, capacity)
         super().__init__(capacity, run)
         self.model, self.loss, self.batches = model, loss, batches
-        self.held: Held
+        self.held: WholeModel | SmallModel
         if isinstance(capacity, Weights):
             self.held = WholeModel(model, capacity.layout, shift)
         elif isinstance(capacity, Units):
@@ -103,15 +103,13 @@ class NetworkWorker(Worker):
 
     def gradients(self, part: Any, values: Values, header: Header) -> Values:
         """Local steps of x <- x - g S'grad f(v + S(x - v)) on the kept values; their sum."""
-        memory = np.empty_like(values)
 
         def gradient(held: Values, step: int) -> Values:
             key = Key(header.key.seed, header.round, header.node, step)
             module = self.held.module(part, held)
-            with torch_seeded(key):
+            with torch_seeded(key, devices_of(module)):
                 self.loss(module, self.batches(key)).backward()  # type: ignore[no-untyped-call]
-            self.held.collect(part, module, memory)
-            return memory
+            return self.held.gradient(part, module, values.dtype)
 
         total: Values = local_sum(values, gradient, header.step_size, header.local_steps)
         return total
@@ -121,65 +119,76 @@ class NetworkWorker(Worker):
         return self.held.module(part, values.copy())
 
 
-class Held(ABC):
-    """How a node holds the part of the model that it was sent."""
-
-    @abstractmethod
-    def module(self, part: Any, values: Values) -> nn.Module:
-        """A model in training mode with the weights v + S(x - v), its gradients cleared."""
-
-    @abstractmethod
-    def collect(self, part: Any, module: nn.Module, out: Values) -> None:
-        """S' times the module's gradients."""
-
-
-class WholeModel(Held):
-    """All of the model, with zeros (or the shift) where the draw keeps nothing."""
+class WholeModel:
+    """How a node holds single weights: all of the model, with zeros (or the shift) where nothing is kept."""
 
     def __init__(self, model: nn.Module, layout: Layout, shift: Values | None) -> None:
-        self.model, self.shift = model, shift
-        self.parameters: Mapping[str, nn.Parameter] = layout._own(model)
+        self.model = model
+        self.shift = None if shift is None else layout.arrays(np.ascontiguousarray(shift))
+        self.parameters = layout.parameters(model)
         model.train()
 
-    def module(self, part: WeightsPart, values: Values) -> nn.Module:
-        """The node's model, filled."""
-        part.fill(self.parameters, values, self.shift)
+    def module(self, part: Part, values: Values) -> nn.Module:
+        """The node's model in training mode with the weights v + S(x - v), its gradients cleared."""
+        kept: Kept
+        for name, kept in part.draw.items():
+            parameter, sent = self.parameters[name].detach(), part.draw.of(values, name)
+            if self.shift is None:
+                numbers = sent.astype(_KINDS.get(parameter.dtype, sent.dtype))
+                kept.scale(numbers)
+                parameter.zero_()
+            else:
+                v = self.shift[name].astype(sent.dtype)
+                around = kept.gather(v)
+                numbers = sent - around
+                kept.scale(numbers)
+                numbers += around
+                parameter.copy_(torch.from_numpy(v))
+            kept.place(parameter, numbers)
         self.model.zero_grad(set_to_none=True)
         return self.model.train()  # whatever was done with it between two messages
 
-    def collect(self, part: WeightsPart, module: nn.Module, out: Values) -> None:
-        """From the parameters' gradients."""
-        part.collect(self.parameters, out)
+    def gradient(self, part: Part, module: nn.Module, dtype: np.dtype[Any]) -> Values:
+        """S' times the parameters' gradients, on what is kept."""
+        out = np.zeros(part.count, dtype)
+        for name, kept in part.draw.items():
+            gradient, target = self.parameters[name].grad, out[part.draw.slices[name]]
+            if gradient is not None:  # else the loss does not depend on it
+                wide = gradient.detach() if gradient.dtype in _KINDS else gradient.detach().float()
+                kept.gather(wide.cpu().numpy(), target)
+                kept.scale(target)
+        return out
 
 
-class SmallModel(Held):
-    """A model with the kept units only: memory and time are those of what is kept."""
+class SmallModel:
+    """How a node holds whole units: a model of its own for each draw, as large as what is kept."""
 
     def __init__(self, model: nn.Module, layout: Layout) -> None:
         self.frozen = {name: p.detach() for name, p in model.named_parameters() if name not in layout.slices}
 
-    def module(self, part: UnitsPart, values: Values) -> nn.Module:
-        """Made anew for the draw."""
-        return part.module(values, self.frozen)
+    def module(self, part: Part, values: Values) -> nn.Module:
+        """The small model in training mode, with the weights S x; frozen parameters are the node's own."""
+        cut, sent = part.draw, torch.from_numpy(values)
+        if self.frozen:
+            full = sent.new_empty(cut.count)
+            for name, kept in cut.parameters.items():
+                small = cut.parameters.of(full, name)
+                if name in part.kept:
+                    small.copy_(part.kept.of(sent, name))
+                else:
+                    kept.gather(self.frozen[name].to(full), small)
+            sent = full
+        module: nn.Module = cut.module(sent)
+        return module
 
-    def collect(self, part: UnitsPart, module: nn.Module, out: Values) -> None:
-        """From the small model's gradients."""
-        part.collect(module, out)
-
-
-def capacity_of(model: nn.Module, text: Any, **options: Any) -> Capacity:
-    """The capacity that a text or a sketch names, for a model: ``bernoulli:0.9``, ``neurons:0.25``.
-
-    Options are those of `mast.nn.sparsify`: `where` and `keep`.
-
-    >>> model = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 2))
-    >>> [capacity_of(model, text).part(Key(0)).count for text in ("neurons:.25", "identity")]
-    [28, 106]
-    """
-    sketch = parse(text) if isinstance(text, str) else text
-    if isinstance(sketch, Structured):
-        return Units(model, sketch, **options)
-    return Weights(model, sketch, **options)
+    def gradient(self, part: Part, module: nn.Module, dtype: np.dtype[Any]) -> Values:
+        """S' times the small model's gradients, without those of frozen parameters."""
+        gradient, slices = part.draw.gradient(module), part.draw.parameters.slices
+        if self.frozen:
+            gradient = torch.cat([gradient[slices[name]] for name in part.kept])
+        out = np.empty(part.count, dtype)
+        torch.from_numpy(out).copy_(gradient)
+        return out
 
 
 def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
@@ -197,13 +206,31 @@ def mean_squares(model: nn.Module, batch: Any) -> Tensor:
 LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "mean_squares": mean_squares}
 
 
+def devices_of(module: nn.Module) -> set[torch.device]:
+    """Where a model's parameters are."""
+    return {p.device for p in module.parameters()}
+
+
 @contextmanager
-def torch_seeded(key: Key) -> Iterator[None]:
-    """Inside, torch's own generator is a function of the key; outside it is as it was."""
+def torch_seeded(key: Key, devices: Iterable[torch.device] | None = None) -> Iterator[None]:
+    """Inside, torch's generators on the CPU and on these devices (None: on all GPUs) follow from the key.
+
+    Outside they are as they were.
+    """
+    if devices is None:
+        devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
+    modules = {d: torch.get_device_module(d) for d in devices if d.type not in ("cpu", "meta")}
     low, high = randomness.words(key, Purpose.COIN, 0, 2).tolist()
-    before = torch.get_rng_state()
-    torch.default_generator.manual_seed(low | high << 32)
+    seed = low | high << 32
+    on_cpu = torch.get_rng_state()
+    elsewhere = {device: module.get_rng_state(device) for device, module in modules.items()}
+    torch.default_generator.manual_seed(seed)
+    for device, module in modules.items():
+        with module.device(device):
+            module.manual_seed(seed)
     try:
         yield
     finally:
-        torch.set_rng_state(before)
+        torch.set_rng_state(on_cpu)
+        for device, module in modules.items():
+            module.set_rng_state(elsewhere[device], device)
