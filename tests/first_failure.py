@@ -14,7 +14,7 @@ class FirstFailure:
         if not report.failed:
             return
         terminal = self.config.pluginmanager.get_plugin("terminalreporter")
-        terminal.ensure_newline()
+        terminal.write_line("")  # ends the line of dots
         if self.shown:
             terminal.write_line(f"FAILED {report.nodeid}", red=True)
             return
