@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mast.arrays import Array, Indices
-from mast.objectives import LeastSquares, LinearModel, Logistic, Objective, Quadratic
+from mast.objectives import LeastSquares, Logistic, Objective, Quadratic
+from mast.objectives.linear import RidgeModel
 from mast.objectives.penalties import Ridge, SketchedRidge
 from mast.sketches import Draw, Sketch
 
@@ -38,17 +39,16 @@ class FeatureRidge(Ridge):
     def sketched(self, sketch: Sketch, shift: Array) -> SketchedRidge:
         """Its expectation under a diagonal sketch."""
         d = shift.size
-        strengths: Any = self.curvature(shift)  # one for each coordinate
-        return SketchedRidge(strengths, sketch.mean(d), sketch.expected_square(d), shift)
+        return SketchedRidge(self.curvature(shift), sketch.mean(d), sketch.expected_square(d), shift)
 
 
-class _WithIntercept(LinearModel):
+class _WithIntercept(RidgeModel):
     """What follows from an intercept without a penalty."""
 
     def __init__(self, A: Any, b: ArrayLike, l2: float, weights: Array | None, L0: float) -> None:
-        super().__init__(A, b, l2, sample_weight=weights)  # type: ignore[misc]
+        super().__init__(A, b, l2, sample_weight=weights)
         self._feature_smoothness = L0
-        self.penalty: Ridge = FeatureRidge(l2)
+        self.penalty = FeatureRidge(l2)
 
     @cached_property
     def _loss_smoothness(self) -> float:
@@ -76,10 +76,8 @@ class _WithIntercept(LinearModel):
         """The gradient of f_S at x minus that at w."""
         return Objective.sketched_difference(self, x, w, draw, shift, rows)
 
-    @cached_property
-    def _minimum(self) -> tuple[Array, float]:
-        result: tuple[Array, float] = Objective._minimum.func(self)  # type: ignore[attr-defined]
-        return result
+    def _solve(self) -> Array:
+        return Objective._solve(self)
 
 
 class InterceptLogistic(_WithIntercept, Logistic):

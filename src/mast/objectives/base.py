@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from mast import randomness
 from mast.arrays import Array, Indices, vector
 from mast.errors import ArgumentError, ConvergenceError
+from mast.objectives.newton import newton
 from mast.randomness import Key
 from mast.sketches import Draw, Sketch
 
@@ -62,7 +63,7 @@ class Objective(ABC):
     @property
     def smoothness(self) -> float:
         """L_f, a Lipschitz constant of the gradient."""
-        raise ArgumentError(f"the smoothness of this {type(self).__name__} is not known; pass smoothness=")
+        raise ArgumentError(f"the smoothness of {self._title} is not known; pass smoothness=")
 
     @property
     def strong_convexity(self) -> float:
@@ -87,14 +88,20 @@ class Objective(ABC):
 
     @cached_property
     def _minimum(self) -> tuple[Array, float]:
-        from mast.objectives.newton import newton
-
         if self.convex is not True:
-            raise ArgumentError(
-                f"this {type(self).__name__} is not known to be convex, so a minimiser cannot be certified"
-            )
-        x = newton(self, np.zeros(self.dim))
+            unknown = "is not convex" if self.convex is False else "is not known to be convex"
+            bound = "" if self.infimum_exact else "; infimum() is a lower bound"
+            raise ArgumentError(f"{self._title} {unknown}, so a minimiser cannot be certified{bound}")
+        x = self._solve()
         return x, self.value(x)
+
+    def _solve(self) -> Array:
+        """The minimiser, if f is convex."""
+        return newton(self, np.zeros(self.dim))
+
+    @property
+    def _title(self) -> str:
+        return f"this {type(self).__name__}"
 
     def fingerprint(self) -> str:
         """A short text that tells this objective from others: here, from its values at a few points."""
@@ -141,18 +148,18 @@ class Objective(ABC):
     def term_smoothness(self) -> Array:
         """L_fi of each term."""
         if self.terms > 1:
-            raise ArgumentError(f"the smoothness of the terms of this {type(self).__name__} is not known")
+            raise ArgumentError(f"the smoothness of the terms of {self._title} is not known")
         return np.array([self.smoothness])
 
     def term_infima(self) -> Array:
         """f_i^inf of each term."""
         if self.terms > 1:
-            raise ArgumentError(f"the infima of the terms of this {type(self).__name__} are not known")
+            raise ArgumentError(f"the infima of the terms of {self._title} are not known")
         return np.array([self.infimum()])
 
     def term_gradient(self, x: ArrayLike, rows: Indices) -> Array:
         """The gradient of the mean of the terms `rows`."""
-        raise ArgumentError(f"this {type(self).__name__} is not a sum of terms, so it has no rows to sample")
+        raise ArgumentError(f"{self._title} is not a sum of terms, so it has no rows to sample")
 
     def _point(self, x: ArrayLike) -> Array:
         return vector("x", x, self.dim, finite=False)

@@ -121,7 +121,7 @@ class Mean(Objective):
 
     @property
     def work(self) -> int:
-        """That of all of them."""
+        """The work of all objectives."""
         return sum(f.work for f in self.objectives)
 
     def hessian(self, x: ArrayLike) -> Array:

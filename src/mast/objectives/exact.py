@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from mast.arrays import Array
-from mast.errors import ArgumentError, SupportTooLargeError
+from mast.errors import SupportTooLargeError
 from mast.objectives.base import Objective
 from mast.objectives.combined import Sketched, mean
 from mast.objectives.newton import newton
@@ -49,18 +48,12 @@ class SketchedLinear(Objective):
         """The minimum, or the model's lower bound where that is all there is."""
         return self._minimum[1] if self.convex else self.model.infimum()
 
-    @cached_property
-    def _minimum(self) -> tuple[Array, float]:
-        if not self.convex:
-            raise ArgumentError(
-                f"{type(self.model).__name__} is not convex, so a minimiser of f_D cannot be certified; "
-                "infimum() is a lower bound"
-            )
-        x = self._solve()
-        return x, self.value(x)
-
     def _solve(self) -> Array:
         return newton(self, self.shift)
+
+    @property
+    def _title(self) -> str:
+        return f"f_D of {self.model._title}"
 
 
 class Bend(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -80,16 +79,15 @@ class Function(Objective):
 
     @property
     def strong_convexity(self) -> float:
-        """As it was given, else 0."""
+        """The one that was given, else 0."""
         return self._strong_convexity or 0.0
 
     def infimum(self) -> float:
-        """As it was given, else the value at the minimiser."""
+        """The one that was given, else the value at the minimiser."""
         return self._minimum[1] if self._infimum is None else float(self._infimum)
 
-    @cached_property
-    def _minimum(self) -> tuple[Array, float]:
-        x, value = Objective._minimum.func(self)  # type: ignore[attr-defined]
-        if not math.isfinite(value):
+    def _solve(self) -> Array:
+        x = super()._solve()
+        if not math.isfinite(self.value(x)):
             raise ArgumentError("the callable returned a value that is not finite")
-        return x, value
+        return x

@@ -81,16 +81,12 @@ class LeastSquares(RidgeModel):
                 return Moments(self, sketch, shift, self.penalty.sketched(sketch, shift), form)
         return super().sketched(sketch, shift)
 
-    @cached_property
-    def _minimum(self) -> tuple[Array, float]:
+    def _solve(self) -> Array:
         if self.l2 == 0.0:
-            x = self._shortest()
-            return x, self.value(x)
+            return self._shortest()
         if self.terms <= LARGEST_DIMENSION < self.dim:
-            x = self._from_rows()
-            return x, self.value(x)
-        result: tuple[Array, float] = super()._minimum
-        return result
+            return self._from_rows()
+        return super()._solve()
 
     def _from_rows(self) -> Array:
         """The minimiser as a combination of the rows: a system with one unknown per row."""

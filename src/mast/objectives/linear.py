@@ -77,7 +77,7 @@ class LinearModel(Objective):
         return self._backward(self.loss.slope(self._margins(x))) + self.penalty.gradient(x)
 
     def value_and_gradient(self, x: ArrayLike) -> tuple[float, Array]:
-        """Both, with one product A x."""
+        """The value and the gradient, with one product A x."""
         x = self._point(x)
         values, slopes = self.loss.value_and_slope(self._margins(x))
         value = weighted_sum(self.rates, values) + self.penalty.value(x)

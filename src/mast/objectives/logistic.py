@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 
 from mast.arrays import Array
@@ -49,17 +47,16 @@ class Logistic(RidgeModel):
 
     loss: LogLoss = LogLoss()
 
-    @cached_property
-    def _minimum(self) -> tuple[Array, float]:
+    def _solve(self) -> Array:
         try:
-            result: tuple[Array, float] = super()._minimum
+            x = super()._solve()
         except (UnboundedError, ConvergenceError):
             if self.l2 > 0:
                 raise
             raise UnboundedError(SEPARABLE) from None
         if self.l2 == 0.0 and self.dim <= LARGEST_DIMENSION:
-            refuse_separable(self.design, self._margins(result[0]))
-        return result
+            refuse_separable(self.design, self._margins(x))
+        return x
 
     def term_infima(self) -> Array:
         """f_i^inf: along a_i the term is w log(1 + exp(-m)) + l2 m²/(2|a_i|²) in the margin m alone."""

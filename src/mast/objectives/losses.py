@@ -52,7 +52,7 @@ class Loss(ABC):
         """The second derivative where the derivative is `slope`; good enough for a Newton step."""
 
     def value_and_slope(self, m: Array) -> tuple[Array, Array]:
-        """Both."""
+        """The loss and its derivative."""
         return self.value(m), self.slope(m)
 
 
@@ -109,13 +109,13 @@ class LogLoss(Loss):
         return slope * (-1.0 - slope)
 
     def value_and_slope(self, m: Array) -> tuple[Array, Array]:
-        """Both, with one exponential."""
+        """The loss and its derivative, with one exponential."""
         e = _decay(m)
         w = 1 + e
         return _log1p(e, w) + np.maximum(-m, 0.0), np.where(m >= 0, -e, -1.0) / w
 
     def slope_and_curvature(self, m: Array) -> tuple[Array, Array]:
-        """Both, with one exponential."""
+        """Both derivatives, with one exponential."""
         e = _decay(m)
         w = 1 + e
         e_over_w = e / w

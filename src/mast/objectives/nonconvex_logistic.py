@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ from numpy.typing import ArrayLike
 
 from mast.arrays import Array
 from mast.checks import optional
-from mast.errors import ArgumentError
 from mast.objectives.linear import LinearModel
 from mast.objectives.losses import LogLoss
 from mast.objectives.penalties import Saturating
@@ -54,9 +52,3 @@ class NonconvexLogistic(LinearModel):
     def infimum(self) -> float:
         """0, a lower bound."""
         return 0.0
-
-    @cached_property
-    def _minimum(self) -> tuple[Array, float]:
-        raise ArgumentError(
-            "NonconvexLogistic is not convex, so a minimiser cannot be certified; infimum() is a lower bound"
-        )

@@ -53,7 +53,7 @@ class Quadratic(Objective):
         return gradient
 
     def value_and_gradient(self, x: ArrayLike) -> tuple[float, Array]:
-        """Both."""
+        """The value and the gradient."""
         x = self._point(x)
         Hx = self.H @ x
         return float(x @ (0.5 * Hx - self.b)) + self.c, Hx - self.b

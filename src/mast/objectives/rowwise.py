@@ -85,7 +85,7 @@ class Rowwise(PairForm):
         return self._evaluate(self._point(x), values=False)[1]
 
     def value_and_gradient(self, x: ArrayLike) -> tuple[float, Array]:
-        """Both."""
+        """The value and the gradient."""
         return self._evaluate(self._point(x), values=True)
 
     def _evaluate(self, x: Array, values: bool) -> tuple[float, Array]:

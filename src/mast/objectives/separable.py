@@ -91,7 +91,7 @@ class Separable(PairForm):
         return in_pairs + weighted_sum(self.shared, loss.value(bases)) + self.penalty.value(x)
 
     def value_and_gradient(self, x: ArrayLike) -> tuple[float, Array]:
-        """Both."""
+        """The value and the gradient."""
         x = self._point(x)
         values, gradient, rest = self.evaluate(x)
         return float(values.sum()) + rest + self.penalty.value(x), gradient
