@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 import mast
 from mast.errors import ArgumentError, MastError
-from mast.learn.fitting import SINGLE, Plan
+from mast.learn.fitting import SINGLE, FitPlan
 
 
 @pytest.fixture(scope="module")
@@ -344,5 +344,5 @@ class TestHardData:
 
 def test_plan_of_equal_weights_has_equal_rates():
     X, _ = small()
-    plan = Plan(X, np.full(60, 2.0), mast.PermK(4), False, 10.0, None, True, "auto", 10, 1e-6, 0)
+    plan = FitPlan(X, np.full(60, 2.0), mast.PermK(4), False, 10.0, None, True, "auto", 10, 1e-6, 0)
     np.testing.assert_allclose(plan.rates, 1 / 60)
