@@ -7,7 +7,7 @@ import scipy.optimize
 from mast.errors import ArgumentError
 from mast.experiments import accuracy
 from mast.experiments.datasets import halves, logistic, split_rows
-from mast.experiments.findings import Plan
+from mast.experiments.experiment import Request
 from mast.sketches import PermK
 
 
@@ -76,6 +76,6 @@ def test_condition_number_is_that_of_the_training_rows(small):
 
 
 def test_cells_of_the_paper(small):
-    cells = accuracy.cells(Plan((small,), "normal"))
+    cells = accuracy.Accuracy().cells(Request((small,), "normal"))
     assert len(cells) == 50  # five K, ten permutations
     assert len({cell.key for cell in cells}) == 50

@@ -6,26 +6,33 @@ import numpy as np
 import pandas
 import pytest
 
+from mast.cells import Cell, Done
 from mast.errors import DataError
-from mast.experiments import density, density_finetuning, density_linear, density_tables
-from mast.experiments.cells import Cell, Done
-from mast.experiments.density_area import area
-from mast.experiments.density_claims import claims
-from mast.experiments.density_data import FILES, FOLDER, Labelled, find
-from mast.experiments.density_sketches import Nested
-from mast.experiments.findings import Plan
+from mast.experiments.density import finetuning, linear, tables
+from mast.experiments.density.claims import claims
+from mast.experiments.density.curves import area
+from mast.experiments.density.data import FILES, FOLDER, Labelled, find
+from mast.experiments.density.sketches import Nested
+from mast.experiments.density.study import Density
+from mast.experiments.experiment import Request, Results
 from mast.randomness import Key, normal
 
 torch = pytest.importorskip("torch")
 
-from mast.experiments.density_networks import Design, Dropout, count, network  # noqa: E402
-from mast.experiments.density_pruning import keep_largest, keep_largest_units  # noqa: E402
-from mast.experiments.density_scores import Scorer  # noqa: E402
-from mast.experiments.density_training import Recipe, random_masks, train  # noqa: E402
+from mast.experiments.density.networks import (  # noqa: E402
+    Chain,
+    KeyedDropout,
+    Recipe,
+    count,
+    network,
+    random_masks,
+    train,
+)
+from mast.experiments.density.scores import Scorer, keep_largest, keep_largest_units  # noqa: E402
 from mast.nn import Neurons, sparsify  # noqa: E402
 
-MLP = Design(6, (8, 5), classes=3)
-CNN = Design(2, (6, 4), strides=(2, 1), classes=3)
+MLP = Chain(6, (8, 5), classes=3)
+CNN = Chain(2, (6, 4), strides=(2, 1), classes=3)
 
 
 @pytest.fixture(scope="module")
@@ -106,20 +113,20 @@ def test_bad_data_are_refused(tmp_path, monkeypatch):
 
 
 def test_dropout_is_unbiased_and_keyed():
-    layer, x = Dropout(0.3, seed=5, number=1), torch.ones(400, 500)
+    layer, x = KeyedDropout(0.3, seed=5, number=1), torch.ones(400, 500)
     first, second = layer(x), layer(x)
     assert first.unique().tolist() == pytest.approx([0.0, 1 / 0.7])
     for out in (first, second):
         assert abs(float(out.mean()) - 1) < 5 * np.sqrt(0.3 / 0.7 / x.numel())
     agree = float(((first > 0) == (second > 0)).double().mean())  # independent: .7² + .3²
     assert abs(agree - 0.58) < 5 * np.sqrt(0.58 * 0.42 / x.numel())
-    assert torch.equal(Dropout(0.3, seed=5, number=1)(x), first)
-    assert not torch.equal(Dropout(0.3, seed=5, number=2)(x), first)
+    assert torch.equal(KeyedDropout(0.3, seed=5, number=1)(x), first)
+    assert not torch.equal(KeyedDropout(0.3, seed=5, number=2)(x), first)
     assert torch.equal(layer.eval()(x), x)
 
 
 def test_starts_have_their_variance_and_names_do_not_depend_on_dropout():
-    design = Design(200, (300, 100))
+    design = Chain(200, (300, 100))
     model = network(design, seed=1)
     weight = model.get_submodule("layer1").weight
     assert float(weight.detach().var()) == pytest.approx(2 / 300, rel=5 * np.sqrt(2 / weight.numel()))
@@ -131,7 +138,7 @@ def test_training_is_a_function_of_its_recipe(digits):
     rows = digits.parts().train
 
     def trained(seed, rate=1e-2):
-        model = network(Design(64, (8,)), seed=0)
+        model = network(Chain(64, (8,)), seed=0)
         train(model, rows, Recipe(1, 64, rate, seed))
         return model.get_submodule("out").weight
 
@@ -141,7 +148,7 @@ def test_training_is_a_function_of_its_recipe(digits):
 
 
 def test_training_a_share_leaves_the_rest(digits):
-    model, before = (network(Design(64, (50,)), seed=0) for _ in range(2))
+    model, before = (network(Chain(64, (50,)), seed=0) for _ in range(2))
     masks = random_masks(model, 0.2, seed=0)
     train(model, digits.parts().train, Recipe(1, 64, 1e-2, 0), masks)
     old = dict(before.named_parameters())
@@ -241,7 +248,7 @@ def test_nested_subsets_lie_in_each_other_and_parts_agree_on_the_density():
 
 
 def test_scores_are_those_of_submodels_and_the_scale_can_be_taken_off(digits):
-    design, rows = Design(64, (30, 20)), digits.parts().test
+    design, rows = Chain(64, (30, 20)), digits.parts().test
     model = network(design, seed=0).eval()
     scorer = Scorer(rows, digits.parts().train.x[:100], design, seed=0)
     scores = scorer.curve(model, "neurons", "random", [1.0, 0.5], draws=3)
@@ -292,9 +299,9 @@ def tiny(cell: Cell) -> Cell:
 @pytest.fixture(scope="module")
 def done(digits, small):
     """All cells of digits and of a small linear problem, computed with very little effort."""
-    plan = Plan((digits, small), "fast")
+    request = Request((digits, small), "fast")
     kept = []
-    for cell in density.cells(plan):
+    for cell in Density().cells(request):
         config = cell.config
         if (
             config.get("K") in (4, 5)
@@ -303,7 +310,7 @@ def done(digits, small):
         ):
             continue  # enough without them
         kept.append(tiny(cell))
-    return plan, [Done(cell, cell.compute(cell.config, cell.dataset), 0.0) for cell in kept]
+    return request, Results(Done(cell, cell.compute(cell.config, cell.dataset), 0.0) for cell in kept)
 
 
 def test_rates_are_chosen_on_validation_rows(done):
@@ -324,15 +331,15 @@ def test_a_cell_is_a_function_of_its_configuration(done):
 
 
 def test_tables_hold_every_contender(done):
-    table = density_tables.curve_table(done[1])
+    table = tables.curve_table(done[1])
     on_digits = table[table["dataset"] == "digits"]
     for structure in ("weights", "neurons"):
         there = set(on_digits[on_digits["structure"] == structure]["contender"])
-        assert there == set(density_tables.LABELS) - set(density_tables.ONLY_LINEAR)
+        assert there == set(tables.LABELS) - set(tables.ONLY_LINEAR)
     assert (table["worst"] <= table["mean"]).all()
     assert table["mean"].between(0, 1).all()
     assert not table.duplicated(["dataset", "structure", "contender", "density", "seed"]).any()
-    areas = density_tables.area_table(table)
+    areas = tables.area_table(table)
     one = areas[(areas["structure"] == "neurons") & (areas["contender"] == "fixed_random")].iloc[0]
     curve = on_digits[
         (on_digits["structure"] == "neurons")
@@ -345,8 +352,8 @@ def test_tables_hold_every_contender(done):
 
 
 def test_findings_are_whole(done):
-    plan, cells = done
-    found = density.findings(plan, cells)
+    request, cells = done
+    found = Density().findings(request, cells)
     assert [f.name for f in found.figures] == [
         "density_weights", "density_neurons", "density_areas", "density_pruning",
         "density_finetuning", "density_linear",
@@ -362,16 +369,16 @@ def test_findings_are_whole(done):
 
 
 def test_a_linear_file_alone_is_enough(small):
-    plan = Plan((small,), "fast")
-    cells = [Done(c, c.compute(c.config, c.dataset), 0.0) for c in density.cells(plan)]
-    found = density.findings(plan, cells)
+    request = Request((small,), "fast")
+    cells = Results(Done(c, c.compute(c.config, c.dataset), 0.0) for c in Density().cells(request))
+    found = Density().findings(request, cells)
     assert [f.name for f in found.figures] == ["density_linear"]
     assert len(found.claims) == 1
 
 
 def test_blocks_of_a_fixed_partition_are_trained_alone(small):
     """f_D is separable: MAST's optimum, cut to a block, is that of the block's features by themselves."""
-    for cell in density_linear.cells(Plan((small,), "fast"))[:6]:
+    for cell in linear.cells(Density(), Request((small,), "fast"))[:6]:
         result = cell.compute(cell.config, small)
         np.testing.assert_array_equal(result["matched"], result["scratch"])
         if cell.config["K"] == 1:
@@ -381,14 +388,14 @@ def test_blocks_of_a_fixed_partition_are_trained_alone(small):
 
 
 def test_fine_tuning_starts_from_half_of_the_classes(digits):
-    v = density_finetuning.pretrained(digits, 10, 64, 0)
+    v = finetuning.pretrained(digits, 10, 64, 0)
     rows = digits.parts().test
     with torch.no_grad():
         said = v(rows.x).argmax(1)
     assert int(said.max()) < 5  # it has never seen the others
     assert float((said == rows.y)[rows.y < 5].double().mean()) > 0.9
     config = TINY | {"epochs": 10}
-    share = density_finetuning.adapted(config, digits, "chosen", 0.1, seed=0, rate=1e-2)
+    share = finetuning.adapted(config, digits, "chosen", 0.1, seed=0, rate=1e-2)
     old = dict(v.named_parameters())
     changed = torch.cat([(p != old[n]).flatten() for n, p in share.named_parameters() if p.dim() > 1])
     assert 0.05 < float(changed.double().mean()) < 0.1 + 5 * np.sqrt(0.09 / len(changed))
@@ -410,9 +417,9 @@ def table_of(levels):
 
 
 def verdicts(**levels):
-    base = dict.fromkeys(density_tables.LABELS, 0.5) | levels
-    table = table_of({name: level for name, level in base.items() if name not in density_tables.ONLY_LINEAR})
-    found = claims(table, density_tables.area_table(table), pandas.DataFrame())
+    base = dict.fromkeys(tables.LABELS, 0.5) | levels
+    table = table_of({name: level for name, level in base.items() if name not in tables.ONLY_LINEAR})
+    found = claims(table, tables.area_table(table), pandas.DataFrame())
     return {claim.claim: claim.holds for claim in found}
 
 
@@ -452,6 +459,6 @@ def test_area_of_a_constant_is_the_constant():
 def test_the_fast_run_ends_in_a_report(tmp_path):
     from mast.experiments.reproduce import reproduce
 
-    page = reproduce("density", tmp_path, effort="fast", jobs=1, terminal=False)
+    page = reproduce("density", tmp_path, effort="fast", jobs=1)
     assert "Accuracy against density" in page.read_text()
     assert (tmp_path / "numbers" / "density_areas.csv").exists()

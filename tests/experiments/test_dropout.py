@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 import mast
-from mast.experiments import dropout, neural_runs
-from mast.experiments.cells import Cell, Done
-from mast.experiments.findings import Plan
-from mast.experiments.neural_data import Embedded
+from mast.cells import Cell, Done
+from mast.experiments.experiment import Request, Results
+from mast.experiments.neural import dropout, runs
+from mast.experiments.neural.data import Embedded
+from mast.experiments.neural.study import Neural
 
 ROUNDS = np.arange(0, 1510, 10.0)
 DATA = Embedded("made", "", "0")
@@ -24,9 +25,9 @@ def results(unbiased, biased, times_p):
     found = []
     for keep in dropout.KEEPS:
         for scaled in (True, False):
-            sizes = neural_runs.STEP_SIZES if scaled else dropout.STEP_SIZES
+            sizes = runs.STEP_SIZES if scaled else dropout.STEP_SIZES
             config = {"keep": keep, "scaled": scaled, "step_sizes": list(sizes)}
-            cell = Cell("neural" if scaled else "dropout", 1, neural_runs.run, config, DATA)
+            cell = Cell("neural" if scaled else "dropout", 1, runs.run, config, DATA)
             numbers = {
                 "round": ROUNDS,
                 "loss": [loss((unbiased if scaled else biased)(keep, s), 0.1 * s) for s in sizes],
@@ -34,11 +35,11 @@ def results(unbiased, biased, times_p):
             if not scaled:
                 numbers["loss_at_keep"] = [loss(times_p(keep, s), 0.1 * s) for s in sizes]
             found.append(Done(cell, {name: np.array(value) for name, value in numbers.items()}, 0.0))
-    return found
+    return Results(found)
 
 
 def verdicts(*levels):
-    return [claim.holds for claim in dropout.claims(results(*levels), "made")]
+    return [claim.holds for claim in dropout.claims(results(*levels))]
 
 
 def test_rules():
@@ -54,28 +55,28 @@ def test_noise_that_does_not_grow_is_noticed():
     done = results(*[lambda k, s: 0.1] * 3)
     for d in done:
         d.result["loss"][:] = loss(0.1, 0.05)
-    assert [claim.holds for claim in dropout.claims(done, "made")] == [False, False, False, False]
+    assert [claim.holds for claim in dropout.claims(done)] == [False, False, False, False]
 
 
 def test_the_third_curve_is_evaluated_at_p_x():
     done = results(lambda k, s: 0.1, lambda k, s: 0.2, lambda k, s: 0.3 + k)
-    assert dropout.curve_of(done, "made", "biased", 0.7, 0.5).level == pytest.approx(0.2, rel=0.06)
-    assert dropout.curve_of(done, "made", "biased, times p", 0.7, 0.5).level == pytest.approx(1.0, rel=0.06)
-    assert dropout.curve_of(done, "made", "unbiased", 0.9, 1.0).level == pytest.approx(0.1, rel=0.11)
+    assert dropout.curve_of(done, "biased", 0.7, 0.5).level == pytest.approx(0.2, rel=0.06)
+    assert dropout.curve_of(done, "biased, times p", 0.7, 0.5).level == pytest.approx(1.0, rel=0.06)
+    assert dropout.curve_of(done, "unbiased", 0.9, 1.0).level == pytest.approx(0.1, rel=0.11)
 
 
 def test_original_dropout_at_p_x_is_the_unbiased_sketch_with_a_shorter_step():
     torch = pytest.importorskip("torch")
-    from mast.experiments.neural_rounds import Lanes, Masks, Shape, start, student
+    from mast.experiments.neural.rounds import Lanes, Masks, Shape, start, student
 
     shape, p = Shape(7, 5, 3), 0.5  # a power of two: the keep probability is exact
     rows = start(1, 5, (4, 6, 7), 1.0), start(1, 6, (4, 6, 3), 1.0)
-    original = Lanes(student(shape, 0), [0.4], *rows, 4)
+    original = Lanes(student(shape, 0), [0.4], *rows)
     network = student(shape, 0)
     with torch.no_grad():
         for weight in network.parameters():
             weight *= p
-    unbiased = Lanes(network, [0.4 * p**2], *rows, 4)
+    unbiased = Lanes(network, [0.4 * p**2], *rows)
     for t in range(10):
         original.advance(Masks(mast.UnscaledBernoulli(p), shape, 4, 3).of(t))
         unbiased.advance(Masks(mast.Bernoulli(p), shape, 4, 3).of(t))
@@ -86,8 +87,8 @@ def test_original_dropout_at_p_x_is_the_unbiased_sketch_with_a_shorter_step():
 
 
 def test_cells_are_shared_with_the_neural_experiment():
-    plan = Plan((DATA,), "normal")
-    mine, theirs = dropout.cells(plan), neural_runs.cells(plan)
+    request = Request((DATA,), "normal")
+    mine, theirs = dropout.Dropout().cells(request), Neural().cells(request)
     shared = {cell.key for cell in mine} & {cell.key for cell in theirs}
     assert len(shared) == 2 * 3
     own = [cell for cell in mine if cell.key not in shared]

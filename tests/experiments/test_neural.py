@@ -8,19 +8,24 @@ import pandas
 import pytest
 
 import mast
+from mast.cells import Cell, Done
 from mast.errors import ArgumentError, DataError
-from mast.experiments import neural_claims, neural_runs, reproduce
+from mast.experiments import reproduce
 from mast.experiments.catalogue import GROUPS
-from mast.experiments.cells import Cell, Done
-from mast.experiments.neural_runs import KEEPS, STEP_SIZES, Curve
+from mast.experiments.experiment import Results
+from mast.experiments.neural.claims import claims
+from mast.experiments.neural.runs import KEEPS, STEP_SIZES, Curve, run
 from mast.randomness import Key, normal
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
-from mast.experiments import neural_data, neural_variance  # noqa: E402
-from mast.experiments.neural_rounds import Lanes, Masks, Shape, squared_loss, start, student  # noqa: E402
+from mast.experiments.network_data import one_thread  # noqa: E402
+from mast.experiments.neural import data, variance  # noqa: E402
+from mast.experiments.neural.rounds import Lanes, Masks, Shape, squared_loss, start, student  # noqa: E402
+from mast.methods.distributed import Roster, Server, run_in_process  # noqa: E402
 from mast.nn import advise, sparsify  # noqa: E402
+from mast.nn.nodes import Layout, NetworkWorker, Rows  # noqa: E402
 
 SHAPE, NODES, ROWS, SEED = Shape(7, 5, 3), 4, 6, 2**40 + 3
 ROUNDING = 40 * torch.finfo(torch.float32).eps  # of one step, whose sums have 24 rows, 7 inputs and 5 units
@@ -30,40 +35,37 @@ def rows_of_nodes():
     return start(1, 5, (NODES, ROWS, SHAPE.inputs), 1.0), start(1, 6, (NODES, ROWS, SHAPE.outputs), 1.0)
 
 
-def slow_rounds(sketch, step_size, rounds):
-    """Algorithm 2 as it reads: every node sparsifies a copy of the model and sends its gradient."""
+def by_the_server(sketch, step_size, rounds):
+    """The library's own distributed method: a server, and a worker with its network and rows per node."""
     X, T = rows_of_nodes()
+    workers = [
+        NetworkWorker(
+            sketch, student(SHAPE, 0), lambda model, rows: squared_loss(model(rows[0]), rows[1]), Rows(x, t)
+        )
+        for x, t in zip(X, T, strict=True)
+    ]
     network = student(SHAPE, 0)
-    for t in range(rounds):
-        total = [torch.zeros_like(p) for p in network.parameters()]
-        for node in range(NODES):
-            copy = student(SHAPE, 0)
-            copy.load_state_dict(network.state_dict())
-            sk = sparsify(copy, sketch, seed=SEED, node=node)
-            with sk.sample(t):
-                squared_loss(copy(X[node]), T[node]).backward()
-            for one, p in zip(total, copy.parameters(), strict=True):
-                one += p.grad / NODES
-        with torch.no_grad():
-            for p, g in zip(network.parameters(), total, strict=True):
-                p -= step_size * g
+    layout = Layout(network)
+    capacities = [worker.capacity for worker in workers]
+    server = Server(layout.read(network), capacities, Roster(SEED, NODES), step_size=step_size)
+    run_in_process(server, workers, rounds)
+    layout.write(server.x, network)
     return network
 
 
 # ---- rounds -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("together", [1, 3, 4])
 @pytest.mark.parametrize("kind", [mast.Bernoulli, mast.UnscaledBernoulli])
-def test_lanes_are_the_distributed_method(kind, together):
+def test_lanes_are_the_distributed_method(kind):
     sketch, sizes = kind(0.7), [0.05, 0.2, 0.3]
-    lanes = Lanes(student(SHAPE, 0), sizes, *rows_of_nodes(), together)
+    lanes = Lanes(student(SHAPE, 0), sizes, *rows_of_nodes())
     masks = Masks(sketch, SHAPE, NODES, SEED)
     for t in range(5):
         lanes.advance(masks.of(t))
     X, T = (part.flatten(0, 1) for part in rows_of_nodes())
     for lane, size in enumerate(sizes):
-        slow = slow_rounds(sketch, size, 5)
+        slow = by_the_server(sketch, size, 5)
         for fast, p in zip(lanes.weights, slow.parameters(), strict=True):
             torch.testing.assert_close(fast[lane], p.detach(), rtol=0, atol=5 * ROUNDING)
         assert lanes.losses()[lane] == pytest.approx(squared_loss(slow(X), T).item(), rel=5 * ROUNDING)
@@ -72,29 +74,27 @@ def test_lanes_are_the_distributed_method(kind, together):
 
 
 def test_dense_lanes_are_gradient_descent():
-    lanes = Lanes(student(SHAPE, 0), [0.1, 0.3], *rows_of_nodes(), 2)
+    lanes = Lanes(student(SHAPE, 0), [0.1, 0.3], *rows_of_nodes())
     for _ in range(5):
         lanes.advance(None)
-    slow = slow_rounds(mast.Identity(), 0.3, 5)
+    slow = by_the_server(mast.Identity(), 0.3, 5)
     for fast, p in zip(lanes.weights, slow.parameters(), strict=True):
         torch.testing.assert_close(fast[1], p.detach(), rtol=0, atol=5 * ROUNDING)
 
 
-def test_masks_are_those_of_sparsify_and_their_keys_those_of_the_method():
+def test_masks_are_those_of_sparsify():
     masks = Masks(mast.Bernoulli(0.6), SHAPE, NODES, SEED)
-    method = mast.methods.Distributed().bind(
-        mast.Nodes([mast.Problem(mast.Quadratic(np.eye(2), np.ones(2)), mast.Bernoulli(0.6))] * NODES), SEED
-    )
     seen = set()
     for t in (0, 7):
         scales = [s.clone() for s in masks.of(t)]
         for node in range(NODES):
             network = student(SHAPE, 0)
-            sk = sparsify(network, mast.Bernoulli(0.6), seed=SEED, node=node)
-            factors = sk.factors(Key(SEED, t, node))
-            assert method.node_key(t, node) == Key(SEED, t, node)
-            for (name, p), s in zip(network.named_parameters(), scales, strict=True):
-                assert torch.equal(factors[name].multiply(torch.ones_like(p)), s[node])
+            with torch.no_grad():
+                for p in network.parameters():
+                    p.fill_(1.0)
+            with sparsify(network, mast.Bernoulli(0.6), seed=SEED, node=node).sample(t):
+                for p, s in zip(network.parameters(), scales, strict=True):
+                    assert torch.equal(p.detach(), s[node])
             seen.add(scales[0][node].numpy().tobytes())
     assert len(seen) == 2 * NODES
 
@@ -102,7 +102,7 @@ def test_masks_are_those_of_sparsify_and_their_keys_those_of_the_method():
 def test_loss_at_a_multiple_of_the_weights():
     X, T = rows_of_nodes()
     network = student(SHAPE, 3)
-    lanes = Lanes(network, [0.1], X, T, 2)
+    lanes = Lanes(network, [0.1], X, T)
     with torch.no_grad():
         for p in network.parameters():
             p *= 0.7
@@ -129,7 +129,7 @@ def embedded(tmp_path_factory):
     x = normal(Key(11), 0, 90 * 14).reshape(90, 14)
     labels = np.arange(90) % 3
     x[np.arange(90), labels] += 2
-    path = folder / neural_data.FEATURES
+    path = folder / data.FEATURES
     path.parent.mkdir()
     np.savez(path, f_train=np.abs(x).astype(np.float16), y_train=labels)
     return folder
@@ -137,26 +137,26 @@ def embedded(tmp_path_factory):
 
 def test_data_are_of_norm_one_and_targets_of_variance_one(embedded):
     for (dataset,), outputs, features in (
-        (neural_data.find("normal", None, None), 10, 256),
-        (neural_data.find("normal", None, embedded), 3, 14),
+        (data.find("normal", None, None), 10, 256),
+        (data.find("normal", None, embedded), 3, 14),
     ):
-        data = neural_data.taught(dataset)
-        assert data.inputs.shape[1] == features
-        torch.testing.assert_close(data.inputs.norm(dim=1), torch.ones(len(data.inputs)))
-        torch.testing.assert_close(data.targets.mean(dim=0), torch.zeros(outputs), atol=1e-5, rtol=0)
-        torch.testing.assert_close(data.targets.var(dim=0, correction=0), torch.ones(outputs))
-        assert data.accuracy > 0.7
-        assert dataset.load()[0].shape == tuple(data.inputs.shape)
+        taught = data.taught(dataset)
+        assert taught.inputs.shape[1] == features
+        torch.testing.assert_close(taught.inputs.norm(dim=1), torch.ones(len(taught.inputs)))
+        torch.testing.assert_close(taught.targets.mean(dim=0), torch.zeros(outputs), atol=1e-5, rtol=0)
+        torch.testing.assert_close(taught.targets.var(dim=0, correction=0), torch.ones(outputs))
+        assert taught.accuracy > 0.7
+        assert dataset.load()[0].shape == tuple(taught.inputs.shape)
 
 
 def test_nodes_share_rows_without_repetition(embedded):
-    (dataset,) = neural_data.find("normal", None, embedded)
-    X, T, _ = neural_data.shares(dataset, 47, 10)
+    (dataset,) = data.find("normal", None, embedded)
+    X, T, _ = data.shares(dataset, 47, 10)
     assert X.shape == (10, 4, 14)
     assert T.shape == (10, 4, 3)
-    data = neural_data.taught(dataset)
+    taught = data.taught(dataset)
     pairs = {
-        (x.tobytes(), t.tobytes()) for x, t in zip(data.inputs.numpy(), data.targets.numpy(), strict=True)
+        (x.tobytes(), t.tobytes()) for x, t in zip(taught.inputs.numpy(), taught.targets.numpy(), strict=True)
     }
     mine = {
         (x.tobytes(), t.tobytes())
@@ -164,23 +164,22 @@ def test_nodes_share_rows_without_repetition(embedded):
     }
     assert len(mine) == 40
     assert mine <= pairs
-    assert neural_data.shares(dataset, None, 10)[0].shape == (10, 9, 14)
+    assert data.shares(dataset, None, 10)[0].shape == (10, 9, 14)
     with pytest.raises(DataError, match="90 rows are too few for 91 nodes"):
-        neural_data.shares(dataset, None, 91)
+        data.shares(dataset, None, 91)
 
 
 def test_which_data_are_found(embedded, tmp_path, monkeypatch):
     monkeypatch.delenv("MAST_DATA", raising=False)
     names = [
-        neural_data.find("normal", *given)[0].name
-        for given in ((None, None), (None, tmp_path), (None, embedded))
+        data.find("normal", *given)[0].name for given in ((None, None), (None, tmp_path), (None, embedded))
     ]
     assert names == ["digits", "digits", "cifar10"]
-    by_path = neural_data.find("fast", str(embedded / neural_data.FEATURES), None)[0]
-    assert by_path.sha256 == neural_data.find("fast", "cifar10", embedded)[0].sha256
+    by_path = data.find("fast", str(embedded / data.FEATURES), None)[0]
+    assert by_path.sha256 == data.find("fast", "cifar10", embedded)[0].sha256
     monkeypatch.setenv("MAST_DATA", str(embedded))
-    assert neural_data.find("normal", None, None)[0].name == "digits"
-    assert neural_data.find("normal", "cifar10", None)[0].sha256 == by_path.sha256
+    assert data.find("normal", None, None)[0].name == "digits"
+    assert data.find("normal", "cifar10", None)[0].sha256 == by_path.sha256
 
 
 @pytest.mark.parametrize(
@@ -200,7 +199,7 @@ def test_bad_files_are_refused(tmp_path, content, message):
         path.write_bytes(content)
     else:
         np.savez(path, **content)
-    (dataset,) = neural_data.find("normal", str(path), None)
+    (dataset,) = data.find("normal", str(path), None)
     with pytest.raises(DataError, match=message):
         dataset.load()
 
@@ -214,13 +213,13 @@ def test_data_that_are_not_there_are_refused(tmp_path, monkeypatch):
         ((None, tmp_path / "no"), DataError, "no such folder"),
     ):
         with pytest.raises(kind, match=message):
-            neural_data.find("normal", *given)
+            data.find("normal", *given)
 
 
 def test_a_file_that_changes_is_noticed(tmp_path):
     path = tmp_path / "features.npz"
     np.savez(path, f_train=np.eye(4), y_train=np.arange(4))
-    (dataset,) = neural_data.find("normal", str(path), None)
+    (dataset,) = data.find("normal", str(path), None)
     np.savez(path, f_train=2 * np.eye(4), y_train=np.arange(4))
     with pytest.raises(DataError, match="changed"):
         dataset.load()
@@ -246,15 +245,15 @@ def config(**changes):
 
 
 def test_a_cell_is_a_function_of_its_configuration(embedded):
-    (dataset,) = neural_data.find("normal", None, embedded)
+    (dataset,) = data.find("normal", None, embedded)
     threads = torch.get_num_threads()
-    first, again = (neural_runs.run(config(), dataset) for _ in range(2))
+    first, again = (run(config(), dataset) for _ in range(2))
     assert torch.get_num_threads() == threads
     assert first["round"].tolist() == [0, 5, 10, 15, 20]
     assert first["loss"].shape == (3, 5)
     assert first["loss"].tobytes() == again["loss"].tobytes()
-    X, T, _ = neural_data.shares(dataset, 80, 10)
-    with neural_data.one_thread():  # as in a cell: threads change the order of sums
+    X, T, _ = data.shares(dataset, 80, 10)
+    with one_thread():  # as in a cell: threads change the order of sums
         found = advise(
             student(Shape(14, 6, 3), 1),
             squared_loss,
@@ -264,21 +263,21 @@ def test_a_cell_is_a_function_of_its_configuration(embedded):
         )
     assert first["advice"] == first["step_size"][-1] == found.step_size
     assert first["curvature"] == found.smoothness
-    other = neural_runs.run(config(seed=2), dataset)
+    other = run(config(seed=2), dataset)
     assert other["loss"][0, 0] != first["loss"][0, 0]
 
 
 def test_the_original_dropout_is_also_evaluated_at_keep_times_x(embedded):
-    (dataset,) = neural_data.find("normal", None, embedded)
-    cell = neural_runs.run(config(scaled=False, advised=False), dataset)
+    (dataset,) = data.find("normal", None, embedded)
+    cell = run(config(scaled=False, advised=False), dataset)
     assert cell["advice"] is None
     assert cell["loss"].shape == cell["loss_at_keep"].shape == (2, 5)
     assert cell["loss_at_keep"][0, 0] != cell["loss"][0, 0]
 
 
 def test_divergence_is_a_status(embedded):
-    (dataset,) = neural_data.find("normal", None, embedded)
-    cell = neural_runs.run(config(step_sizes=[0.1, 1e3], advised=False, every=1), dataset)
+    (dataset,) = data.find("normal", None, embedded)
+    cell = run(config(step_sizes=[0.1, 1e3], advised=False, every=1), dataset)
     assert cell["status"] == ["finished", "diverged"]
     assert np.isfinite(cell["loss"][0]).all()
     assert np.isinf(cell["loss"][1, -1])
@@ -290,7 +289,7 @@ def test_divergence_is_a_status(embedded):
 
 @pytest.mark.parametrize(("method", "cost"), [("DSGD", 1), ("L-SVRDSG", 3), ("S-PAGE", 2.75)])
 def test_gradients_are_counted(embedded, method, cost, monkeypatch):
-    (dataset,) = neural_data.find("normal", None, embedded)
+    (dataset,) = data.find("normal", None, embedded)
     steps = []
     original = torch.optim.SGD.step
     monkeypatch.setattr(torch.optim.SGD, "step", lambda self, *a: steps.append(1) or original(self, *a))
@@ -303,7 +302,7 @@ def test_gradients_are_counted(embedded, method, cost, monkeypatch):
         "hidden": 6,
         "seed": 0,
     }
-    cell = neural_variance.reduce(given, dataset)
+    cell = variance.reduce(given, dataset)
     assert cell["gradients_computed"][0] == 0
     assert cell["gradients_computed"][-1] >= 400
     # refreshes cost N = 8, with probability 1/8: a standard deviation of about sqrt(8) a step
@@ -314,7 +313,7 @@ def test_gradients_are_counted(embedded, method, cost, monkeypatch):
 
 
 def test_f_D_is_the_mean_over_the_support(embedded):
-    (dataset,) = neural_data.find("normal", None, embedded)
+    (dataset,) = data.find("normal", None, embedded)
     given = {
         "method": "DSGD",
         "step_size": 0.1,
@@ -324,16 +323,17 @@ def test_f_D_is_the_mean_over_the_support(embedded):
         "hidden": 6,
         "seed": 0,
     }
-    cell = neural_variance.reduce(given, dataset)
-    X, T = (part.flatten(0, 1) for part in neural_data.shares(dataset, 80, 10)[:2])
+    cell = variance.reduce(given, dataset)
+    X, T = (part.flatten(0, 1) for part in data.shares(dataset, 80, 10)[:2])
     network = student(Shape(14, 6, 3), 0)
     sk = sparsify(network, mast.Bernoulli(0.7), seed=0)
-    keys = [neural_variance.estimator_of("DSGD", sk).key(i) for i in range(neural_variance.N)]
+    keys = [variance.estimator_of("DSGD", sk).key(i) for i in range(variance.N)]
     losses, total = [], [torch.zeros_like(p) for p in network.parameters()]
     for key in keys:
+        kept = sk.kept(key)
         S = [
-            f.multiply(torch.ones_like(p))
-            for f, p in zip(sk.factors(key).values(), network.parameters(), strict=True)
+            torch.as_tensor(kept[name].diagonal(), dtype=p.dtype).view(p.shape)
+            for name, p in network.named_parameters()
         ]
         W = [(s * p.detach()).requires_grad_() for s, p in zip(S, network.parameters(), strict=True)]
         loss = squared_loss((X @ W[0].T).relu() @ W[1].T, T)
@@ -358,10 +358,10 @@ def test_each_quantity_is_compared_at_its_own_best_step_size():
     for method, sizes in ends.items():
         for size, (f_D, grad_sq) in sizes.items():
             given = {"method": method, "step_size": size, "gradients": 100, "seed": 0}
-            cell = Cell("neural", 1, neural_variance.reduce, given, DATA)
+            cell = Cell("neural", 1, variance.reduce, given, DATA)
             numbers = {"f_D": np.full(11, f_D), "grad_sq": np.full(11, grad_sq)}
             done.append(Done(cell, numbers | {"gradients_computed": np.arange(0.0, 101, 10)}, 0.0))
-    held = [claim.holds for claim in neural_variance.claims(done, "made")]
+    held = [claim.holds for claim in variance.claims(Results(done))]
     assert held == [False, True, False, True]  # f_D of both, then gradients of both
 
 
@@ -384,16 +384,16 @@ def results(losses):
     found = []
     for keep in KEEPS:
         lanes = [losses(keep, s) for s in (*STEP_SIZES, "advised")]
-        cell = Cell("neural", 1, neural_runs.run, config(keep=keep, step_sizes=list(STEP_SIZES)), DATA)
+        cell = Cell("neural", 1, run, config(keep=keep, step_sizes=list(STEP_SIZES)), DATA)
         found.append(Done(cell, {"round": ROUNDS, "loss": np.array(lanes), "advice": 0.3}, 0.0))
-    return found
+    return Results(found)
 
 
-DATA = neural_data.Embedded("made", "", "0")
+DATA = data.Embedded("made", "", "0")
 
 
 def verdicts(losses):
-    return [claim.holds for claim in neural_claims.claims(results(losses), "made")]
+    return [claim.holds for claim in claims(results(losses))]
 
 
 def as_the_paper_says(keep, s):

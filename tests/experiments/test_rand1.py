@@ -6,13 +6,13 @@ import pytest
 import mast
 from mast.experiments import rand1
 from mast.experiments.datasets import logistic
-from mast.experiments.separable import Coordinates, drawn
+from mast.experiments.separable import CoordinateLosses, drawn
 
 
 def test_coordinates_are_f_D(small):
     f = logistic(small, 1000.0)
     problem = mast.Problem(f, mast.RandK(1))
-    phi = Coordinates.of(f)
+    phi = CoordinateLosses.of(f)
     x = np.linspace(-0.2, 0.3, 12)
     assert phi.values(12 * x).mean() == pytest.approx(problem.value(x), rel=1e-14)
     np.testing.assert_allclose(phi.slopes(12 * x), problem.gradient(x), atol=1e-15)

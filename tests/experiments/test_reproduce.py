@@ -20,13 +20,14 @@ from mast.experiments import (
     accuracy,
     conditioning,
     interpolation,
-    methods_compared,
+    methods,
     rand1,
     reproduce,
     shift,
     trajectory,
 )
 from mast.experiments.catalogue import EXPERIMENTS, GROUPS
+from mast.locks import InUseError, exclusive
 
 pytest.importorskip("matplotlib")
 
@@ -67,7 +68,7 @@ def test_every_experiment_leaves_its_numbers_and_figures(everything):
             assert (everything / "figures" / f"{figure['name']}.pdf").read_bytes().startswith(b"%PDF")
     configuration = json.loads((everything / "configuration.json").read_text())
     assert set(configuration) == set(GROUPS["convex"])
-    assert configuration["accuracy"]["configuration"]["kappa"] == 100
+    assert configuration["accuracy"]["configuration"]["sparsified"]["kappa"] == 100
     assert configuration["accuracy"]["versions"]["mast"] == mast.__version__
 
 
@@ -132,7 +133,7 @@ def test_keep_probabilities_reach_both_ends():
 def test_interpolation_ends_at_the_minimiser_of_f(small):
     config = {"K": 4, "partitions": 5, "distance": 0.0, "seed": 0, "kappa": 10.0, "steps": 3000}
     cell = interpolation.run(config, small)
-    assert abs(cell["gap"]) < 1e-14
+    assert abs(cell["gap_of_f_D"]) < 1e-14
     assert cell["distance_sq"][-1] < 1e-20 * cell["distance_sq"][0]
 
 
@@ -146,12 +147,11 @@ def test_shift_cell_against_the_definition(small):
 
 
 def test_running_mean_of_gradients():
-    from mast.experiments.cells import Cell, Done
-    from mast.experiments.methods_figures import running_mean
+    from mast.cells import Cell, Done
 
-    nothing = Cell("methods", 1, methods_compared.run, {}, None)
+    nothing = Cell("methods", 1, methods.run, {}, None)
     done = Done(nothing, {"step": np.array([0, 1, 2, 4]), "gradient_sq": np.array([4.0, 2.0, 2.0, 0.0])}, 0.0)
-    np.testing.assert_allclose(running_mean(done), [4.0, 3.0, 2.5, 1.75])
+    np.testing.assert_allclose(methods.running_mean(done), [4.0, 3.0, 2.5, 1.75])
 
 
 # ---- the report -----------------------------------------------------------------------------
@@ -260,6 +260,17 @@ def test_killed_it_continues_with_the_same_bytes(tmp_path):
 
 
 # ---- refusals -----------------------------------------------------------------------------------
+
+
+def test_a_second_process_is_refused(tmp_path):
+    with exclusive(tmp_path / "report.html"), pytest.raises(InUseError, match=rf"process {os.getpid()} on"):
+        reproduce.reproduce("accuracy", tmp_path, "fast")
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="the folder cannot be made"):
+        reproduce.reproduce("accuracy", tmp_path / "file" / "out", "fast")
 
 
 def test_unknown_experiment_names_the_known(tmp_path):

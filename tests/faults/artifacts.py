@@ -14,7 +14,7 @@ from mast import cells
 from mast.data.lookup import EMBEDDED
 from mast.errors import DataError
 from mast.experiments.datasets import locate
-from mast.experiments.reproduce import SECTION_FORMAT, read_sections, spelled
+from mast.experiments.reproduce import SECTION_FORMAT, read_sections, section_bytes
 from mast.files import load_array
 from mast.learn.bundle import Bundle
 from mast.learn.commands import train
@@ -73,7 +73,7 @@ def _section(folder: Path) -> Path:
     path = folder / "sections" / "accuracy.json"
     claim = {"claim": "it is better", "holds": True, "measured": "0.5"}
     path.write_bytes(
-        spelled({"format": SECTION_FORMAT, "name": "accuracy", "claims": [claim], "seconds": 1.5})
+        section_bytes({"format": SECTION_FORMAT, "name": "accuracy", "claims": [claim], "seconds": 1.5})
     )
     return path
 

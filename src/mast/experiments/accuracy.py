@@ -6,20 +6,20 @@ not matter; each is cut to the K blocks of a partition, and each piece is tested
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mast.arrays import Array
+from mast.cells import Cell, Done
 from mast.experiments import style
-from mast.experiments.cells import Cell, Done
 from mast.experiments.datasets import Dataset, halves, logistic
-from mast.experiments.findings import Claim, Experiment, Figure, Findings, Plan
+from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results
 from mast.problem import Problem
 from mast.sketches import PermK
 
-NAME, VERSION = "accuracy", 1
 BLOCKS = (2, 4, 5, 10, 20)
 KAPPA = 100.0
 TEST_SHARE = 0.25
@@ -36,6 +36,11 @@ def predict(margins: Array) -> Array:
     return np.where(margins > 0, 1.0, -1.0)
 
 
+def accuracy(A: Any, b: Array, x: Array) -> float:
+    """The share of rows whose label a linear model predicts."""
+    return float(np.mean(predict(A @ x) == b))
+
+
 def sparsified(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     """Test accuracies of all K sparsified versions of the ERM and of the MAST model, for one partition."""
     share, split = config["test_share"], config["split_seed"]
@@ -49,7 +54,7 @@ def sparsified(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
         margins = [A @ problem.sparsified(x, draw) for draw in draws]
         result[f"accuracy_{name}"] = np.array([np.mean(predict(m) == b) for m in margins])
         result[f"ties_{name}"] = np.array([np.mean(m == 0) for m in margins])
-        result[f"dense_{name}"] = float(np.mean(predict(A @ x) == b))
+        result[f"dense_{name}"] = accuracy(A, b, x)
     result["kept"] = np.array([draw.indices.size for draw in draws])  # type: ignore[attr-defined]
     result["gradient_erm"] = float(np.linalg.norm(f.gradient(models["erm"])))
     result["gradient_mast"] = float(np.linalg.norm(problem.gradient(models["mast"])))
@@ -58,53 +63,24 @@ def sparsified(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     return result
 
 
-def cells(plan: Plan) -> list[Cell]:
-    """One cell a data set, K and partition."""
-    permutations = plan.pick(fast=10, normal=10, full=50)
-    return [
-        Cell(
-            NAME,
-            VERSION,
-            sparsified,
-            {
-                "K": K,
-                "permutation": permutation,
-                "kappa": KAPPA,
-                "test_share": TEST_SHARE,
-                "split_seed": SPLIT_SEED,
-            },
-            dataset,
-            cost=0.02 + 2e-8 * dataset.load()[0].nnz * K,
-        )
-        for dataset in plan.datasets
-        for K in BLOCKS
-        for permutation in range(permutations)
-    ]
+def table(results: Results) -> Any:
+    """One row per sparsified model."""
 
+    def both(name: str) -> Callable[[Done], Array]:
+        return lambda d: np.concatenate([np.broadcast_to(d[f"{name}_{m}"], d["K"]) for m in ("erm", "mast")])
 
-def table(done: list[Done]) -> Any:
-    """One row a sparsified model."""
-    import pandas
-
-    rows = [
-        {
-            "dataset": d.cell.dataset.name,
-            "K": d["K"],
-            "sparsity": 1 - 1 / d["K"],
-            "permutation": d["permutation"],
-            "block": block,
-            "kept": int(d["kept"][block]),
-            "model": model.upper(),
-            "accuracy": float(d[f"accuracy_{model}"][block]),
-            "tie_share": float(d[f"ties_{model}"][block]),
-            "dense_accuracy": d[f"dense_{model}"],
-            "gradient_norm": d[f"gradient_{model}"],
-        }
-        for d in done
-        for model in ("erm", "mast")
-        for block in range(d["K"])
-    ]
-    return pandas.DataFrame(rows)
+    return results.frame(
+        "K",
+        sparsity=lambda d: 1 - 1 / d["K"],
+        permutation="permutation",
+        block=lambda d: np.tile(np.arange(d["K"]), 2),
+        kept=lambda d: np.tile(d["kept"], 2),
+        model=lambda d: np.repeat(["ERM", "MAST"], d["K"]),
+        accuracy=both("accuracy"),
+        tie_share=both("ties"),
+        dense_accuracy=both("dense"),
+        gradient_norm=both("gradient"),
+    )
 
 
 def summary(numbers: Any) -> Any:
@@ -120,192 +96,173 @@ def summary(numbers: Any) -> Any:
     return out.reset_index()
 
 
-def findings(plan: Plan, done: list[Done]) -> Findings:
-    """Figures, numbers and claims."""
-    numbers = table(done)
-    names = [dataset.name for dataset in plan.datasets]
-    ties = numbers.groupby(["dataset", "K"], sort=False)["tie_share"].mean()
-    said = "; ".join(
-        f"{name}: " + ", ".join(f"K = {K} {100 * ties[name, K]:.0f} %" for K in BLOCKS) for name in names
-    )
-    caption = (
-        "Test accuracy of every sparsified model, for {} partitions of the weights into K = 2, 4, 5, 10 "
-        "and 20 blocks. Medians in white; the dashed line is the ERM model before it is sparsified, the "
-        "dotted line what answering −1 always would reach."
-    ).format(len({d["permutation"] for d in done}))
-    return Findings(
-        lead=(
-            "A model is cut into K blocks of weights and each block, times K, is used alone: 1 − 1/K of "
+class Accuracy(Experiment):
+    """The paper's figures of box plots and swarm plots."""
+
+    name = "accuracy"
+    title = "Test accuracy of sparsified models"
+
+    def cells(self, request: Request) -> list[Cell]:
+        """One cell per data set, K and partition."""
+        partitions = request.pick(fast=10, normal=10, full=50)
+        fixed = {"kappa": KAPPA, "test_share": TEST_SHARE, "split_seed": SPLIT_SEED}
+        return [
+            cell
+            for dataset in request.datasets
+            for K in BLOCKS
+            for cell in self.grid(
+                sparsified,
+                dataset,
+                0.02 + 2e-8 * dataset.load()[0].nnz * K,
+                {"K": [K], "permutation": range(partitions)},
+                **fixed,
+            )
+        ]
+
+    def findings(self, request: Request, results: Results) -> Findings:
+        """Figures, numbers and claims."""
+        numbers = table(results)
+        ties = numbers.groupby(["dataset", "K"], sort=False)["tie_share"].mean()
+        shares = "; ".join(
+            f"{name}: " + ", ".join(f"K = {K} {100 * ties[name, K]:.0f} %" for K in BLOCKS)
+            for name in results.datasets
+        )
+        partitions = results.distinct("permutation")
+        left = max(max(d["gradient_erm"], d["gradient_mast"]) for d in results)
+        return Findings(
+            lead="A model is cut into K blocks of weights and each block, times K, is used alone: 1 − 1/K of "
             "the weights are zero. The ERM model minimises the plain loss f; the MAST model minimises the "
-            "mean loss f_D of its own sparsified versions. Both are exact optima."
-        ),
-        figures=[
-            Figure(
-                "accuracy_box",
-                "Accuracy of sparsified models",
-                caption,
-                lambda: draw(numbers, done, names, False),
-            ),
-            Figure(
-                "accuracy_swarm",
-                "The same, model by model",
-                "Each dot is one sparsified model of the figure above.",
-                lambda: draw(numbers, done, names, True),
-            ),
-        ],
-        tables={"accuracy": numbers, "accuracy_summary": summary(numbers)},
-        claims=[claim for name in names for claim in claims(numbers[numbers["dataset"] == name], name)],
-        choices=[
-            "Zero margins decide these figures: a row without a feature in the kept block has margin 0. The "
-            f"rule is “margin > 0 is +1, else −1”. Share of test rows with margin 0, by K: {said}.",
-            "The optima are computed to machine precision by Newton's method, so the start x0 ~ N(0, I) "
-            "of the paper does not matter; the largest gradient norm left is "
-            f"{max(max(d['gradient_erm'], d['gradient_mast']) for d in done):.1e}.",
-            "One shuffled split (75 % to train, 25 % to test) for all partitions; l2 is set on the training "
-            "rows so that the condition number is 100; no intercept, no scaling of features, v = 0.",
-        ],
-        configuration={
-            "K": BLOCKS,
-            "kappa": KAPPA,
-            "permutations": sorted({d["permutation"] for d in done}),
-            "split_seed": SPLIT_SEED,
-            "test_share": TEST_SHARE,
-            "rule": "margin > 0 is +1, else -1",
-        },
-    )
+            "mean loss f_D of its own sparsified versions. Both are exact optima.",
+            figures=[
+                Figure(
+                    "accuracy_box",
+                    "Accuracy of sparsified models",
+                    f"Test accuracy of every sparsified model, for {len(partitions)} partitions of the "
+                    "weights into K = 2, 4, 5, 10 and 20 blocks. Medians in white; the dashed line is the "
+                    "ERM model before it is sparsified, the dotted line what answering −1 always would "
+                    "reach.",
+                    partial(draw, numbers, results, as_swarm=False),
+                ),
+                Figure(
+                    "accuracy_swarm",
+                    "The same, model by model",
+                    "Each dot is one sparsified model of the figure above.",
+                    partial(draw, numbers, results, as_swarm=True),
+                ),
+            ],
+            tables={"accuracy": numbers, "accuracy_summary": summary(numbers)},
+            claims=results.claims(claims),
+            choices=[
+                "Zero margins decide these figures: a row without a feature in the kept block has margin 0. "
+                "The rule is “margin > 0 is +1, else −1”. Share of test rows with margin 0, by K: "
+                f"{shares}.",
+                "The optima are computed to machine precision by Newton's method, so the start x0 ~ N(0, I) "
+                f"of the paper does not matter; the largest gradient norm left is {left:.1e}.",
+                "One shuffled split (75 % to train, 25 % to test) for all partitions; l2 is set on the "
+                "training rows so that the condition number is 100; no intercept, no scaling of features, "
+                "v = 0.",
+            ],
+        )
 
 
-def claims(numbers: Any, name: str) -> list[Claim]:
+def claims(results: Results) -> Iterator[Claim]:
     """What the paper says of this figure, decided for one data set."""
-    erm, mast = (numbers[numbers["model"] == model] for model in ("ERM", "MAST"))
-    median = {model: part.groupby("K")["accuracy"].median() for model, part in (("ERM", erm), ("MAST", mast))}
-    lead = median["MAST"] - median["ERM"]
-    mean = mast.groupby("K")["accuracy"].mean() - erm.groupby("K")["accuracy"].mean()
-    each = [part.groupby(["permutation", "K"])["accuracy"].median().unstack() for part in (mast, erm)]
-    by_permutation = each[0] - each[1]
-    spread = {
-        model: part.groupby("K")["accuracy"].quantile(0.75) - part.groupby("K")["accuracy"].quantile(0.25)
-        for model, part in (("ERM", erm), ("MAST", mast))
+    numbers = table(results)
+    erm, mast = (numbers[numbers["model"] == model].groupby("K")["accuracy"] for model in ("ERM", "MAST"))
+    lead, mean = mast.median() - erm.median(), mast.mean() - erm.mean()
+    by_partition = numbers.groupby(["model", "permutation", "K"])["accuracy"].median()
+    single = by_partition["MAST"] - by_partition["ERM"]
+    apart = {name: part.quantile(0.75) - part.quantile(0.25) for name, part in (("ERM", erm), ("MAST", mast))}
+    drop = {
+        name: float(part.median().iloc[0] - part.median().iloc[-1])
+        for name, part in (("ERM", erm), ("MAST", mast))
     }
-    deviation = {model: part.groupby("K")["accuracy"].std() for model, part in (("ERM", erm), ("MAST", mast))}
-    below = {model: part[part["accuracy"] < 0.5] for model, part in (("ERM", erm), ("MAST", mast))}
-    drop = {model: float(values.iloc[0] - values.iloc[-1]) for model, values in median.items()}
-    dense = float(erm["dense_accuracy"].iloc[0])
     first, last = BLOCKS[0], BLOCKS[-1]
-    light = by_permutation.columns[0]
-    lights = mast[mast["K"] == light].groupby("permutation")["accuracy"].median()
+    below = {name: part[part["accuracy"] < 0.5] for name, part in numbers.groupby("model")}
     extreme = sorted(below["ERM"]["K"].unique().tolist())
-    return [
-        Claim(
-            "Sparsified MAST models are more accurate than sparsified ERM models, at every sparsity",
-            name,
-            "median accuracy of MAST minus that of ERM > 0 for each K",
-            _by_K(lead, "{:+.4f}")
-            + f"; over single partitions {by_permutation.min().min():+.3f} to "
-            + f"{by_permutation.max().max():+.3f}; means "
-            + _by_K(mean, "{:+.4f}"),
-            bool((lead > 0).all()),
-        ),
-        Claim(
-            "Accuracies of MAST models vary less than those of ERM models",
-            name,
-            "distance of the quartiles, MAST below ERM for each K",
-            "MAST/ERM: "
-            + _by_K(spread["MAST"].map("{:.3f}".format) + "/" + spread["ERM"].map("{:.3f}".format), "{}")
-            + "; standard deviations "
-            + _by_K(
-                deviation["MAST"].map("{:.3f}".format) + "/" + deviation["ERM"].map("{:.3f}".format), "{}"
-            ),
-            bool((spread["MAST"] < spread["ERM"]).all()),
-        ),
-        Claim(
-            "More sparsity costs accuracy, for both",
-            name,
-            f"median accuracy falls from K = {first} to K = {last}",
-            f"ERM falls by {drop['ERM']:.3f}, MAST by {drop['MAST']:.3f}",
-            drop["ERM"] > 0 and drop["MAST"] > 0,
-        ),
-        Claim(
-            "MAST models lose less by sparsification than ERM models",
-            name,
-            f"fall of the median from K = {first} to K = {last}, MAST below ERM",
-            f"MAST {drop['MAST']:.3f}, ERM {drop['ERM']:.3f}",
-            drop["MAST"] < drop["ERM"],
-        ),
-        Claim(
-            "Accuracies below 0.5 occur for ERM only, and at the strongest sparsification only",
-            name,
-            f"no MAST model below 0.5, and no ERM model except at K = {last}",
-            f"MAST {len(below['MAST'])} models; ERM {len(below['ERM'])} models"
-            + (f", at K = {', '.join(map(str, extreme))}" if extreme else "")
-            + ("" if extreme else ": none at all here")
-            + f"; lowest ERM {erm['accuracy'].min():.3f}, lowest MAST {mast['accuracy'].min():.3f}",
-            below["MAST"].empty and set(extreme) <= {last},
-        ),
-        Claim(
-            "Light sparsification stays close to the dense ERM model",
-            name,
-            f"median accuracy of MAST at K = {light} at most {CLOSE} below the dense ERM's",
-            f"{median['MAST'].iloc[0]:.3f} (partitions {lights.min():.3f} to {lights.max():.3f}) "
-            f"against {dense:.3f}",
-            float(median["MAST"].iloc[0]) >= dense - CLOSE,
-        ),
-    ]
+    dense, light = results[0]["dense_erm"], by_partition["MAST"].xs(first, level="K")
+    middle = float(mast.median()[first])
+    yield Claim(
+        "Sparsified MAST models are more accurate than sparsified ERM models, at every sparsity",
+        "median accuracy of MAST minus that of ERM > 0 for each K",
+        f"{_by_K(lead, '{:+.4f}')}; over single partitions {single.min():+.3f} to {single.max():+.3f}; "
+        f"means {_by_K(mean, '{:+.4f}')}",
+        bool((lead > 0).all()),
+    )
+    yield Claim(
+        "Accuracies of MAST models vary less than those of ERM models",
+        "distance of the quartiles, MAST below ERM for each K",
+        f"MAST/ERM: {_pairs(apart['MAST'], apart['ERM'])}; standard deviations "
+        f"{_pairs(mast.std(), erm.std())}",
+        bool((apart["MAST"] < apart["ERM"]).all()),
+    )
+    yield Claim(
+        "More sparsity costs accuracy, for both",
+        f"median accuracy falls from K = {first} to K = {last}",
+        f"ERM falls by {drop['ERM']:.3f}, MAST by {drop['MAST']:.3f}",
+        drop["ERM"] > 0 and drop["MAST"] > 0,
+    )
+    yield Claim(
+        "MAST models lose less by sparsification than ERM models",
+        f"fall of the median from K = {first} to K = {last}, MAST below ERM",
+        f"MAST {drop['MAST']:.3f}, ERM {drop['ERM']:.3f}",
+        drop["MAST"] < drop["ERM"],
+    )
+    yield Claim(
+        "Accuracies below 0.5 occur for ERM only, and at the strongest sparsification only",
+        f"no MAST model below 0.5, and no ERM model except at K = {last}",
+        f"MAST {len(below['MAST'])} models; ERM {len(below['ERM'])} models"
+        + (f", at K = {', '.join(map(str, extreme))}" if extreme else ": none at all here")
+        + f"; lowest ERM {erm.min().min():.3f}, lowest MAST {mast.min().min():.3f}",
+        below["MAST"].empty and set(extreme) <= {last},
+    )
+    yield Claim(
+        "Light sparsification stays close to the dense ERM model",
+        f"median accuracy of MAST at K = {first} at most {CLOSE} below the dense ERM's",
+        f"{middle:.3f} (partitions {light.min():.3f} to {light.max():.3f}) against {dense:.3f}",
+        middle >= dense - CLOSE,
+    )
 
 
 def _by_K(values: Any, form: str) -> str:
     return ", ".join(f"K={K} {form.format(value)}" for K, value in values.items())
 
 
-def draw(numbers: Any, done: list[Done], names: list[str], as_swarm: bool) -> Any:
-    """A frame a data set; boxes or swarms of ERM and MAST side by side for each sparsity."""
-    with style.look():
-        figure, axes = style.frames(1, len(names), width=4.4, height=3.7)
-        for ax, name in zip(axes[0], names, strict=True):
-            mine = numbers[numbers["dataset"] == name]
-            one = next(d for d in done if d.cell.dataset.name == name)
-            groups = [
-                (
-                    place + side,
-                    mine[(mine["K"] == K) & (mine["model"] == model)]["accuracy"].to_numpy(),
-                    colour,
-                )
-                for place, K in enumerate(BLOCKS)
-                for model, side, colour in (("ERM", -0.2, style.ERM), ("MAST", 0.2, style.MAST))
-            ]
-            lowest = min(float(values.min()) for _, values, _ in groups)
-            highest = max(float(one["dense_erm"]), max(float(values.max()) for _, values, _ in groups))
-            margin = 0.04 * (highest - lowest) + 1e-3
-            ax.set_ylim(lowest - margin, highest + margin)
-            ax.set_xlim(-0.6, len(BLOCKS) - 0.4)
-            ax.axhline(one["dense_erm"], color=style.GREY, linestyle="--", linewidth=1.1, label="ERM, dense")
-            ax.axhline(one["negative"], color=style.GREY, linestyle=":", linewidth=1.1, label="always −1")
-            ax.set_xticks(range(len(BLOCKS)), [f"{100 * (1 - 1 / K):g} %" for K in BLOCKS])
-            ax.set_xlabel("Sparsity (share of weights zeroed)")
-            ax.set_title(name)
-            ax.grid(axis="x", visible=False)
-            if as_swarm:
-                style.swarm(ax, groups, half_width=0.19, size=2.0)
-            else:
-                for position, values, colour in groups:
-                    style.box(ax, values, position, 0.34, colour)
-        axes[0][0].set_ylabel("Test accuracy of sparsified models")
-        _legend(figure, axes[0][0])
-        return figure
+def _pairs(first: Any, second: Any) -> str:
+    return _by_K(first.map("{:.3f}".format) + "/" + second.map("{:.3f}".format), "{}")
 
 
-def _legend(figure: Any, ax: Any) -> None:
+@style.drawing
+def draw(numbers: Any, results: Results, as_swarm: bool) -> Any:
+    """One frame per data set; boxes or swarms of ERM and MAST side by side for each sparsity."""
     from matplotlib.patches import Patch
 
-    handles, labels = ax.get_legend_handles_labels()
+    figure, axes = style.frames(1, len(results.datasets), width=4.4, height=3.7)
+    accuracies = numbers.groupby(["dataset", "K", "model"])["accuracy"]
+    for ax, (name, part) in zip(axes[0], results.by_dataset().items(), strict=True):
+        groups = [
+            (place + side, accuracies.get_group((name, K, model)).to_numpy(), colour)
+            for place, K in enumerate(BLOCKS)
+            for model, side, colour in (("ERM", -0.2, style.ERM), ("MAST", 0.2, style.MAST))
+        ]
+        dense = part[0]["dense_erm"]
+        lowest = min(float(values.min()) for _, values, _ in groups)
+        highest = max(dense, *(float(values.max()) for _, values, _ in groups))
+        margin = 0.04 * (highest - lowest) + 1e-3
+        ax.set_ylim(lowest - margin, highest + margin)
+        ax.set_xlim(-0.6, len(BLOCKS) - 0.4)
+        ax.axhline(dense, color=style.GREY, linestyle="--", linewidth=1.1, label="ERM, dense")
+        ax.axhline(part[0]["negative"], color=style.GREY, linestyle=":", linewidth=1.1, label="always −1")
+        ax.set_xticks(range(len(BLOCKS)), [f"{100 * (1 - 1 / K):g} %" for K in BLOCKS])
+        ax.set(xlabel="Sparsity (share of weights zeroed)", title=name)
+        ax.grid(axis="x", visible=False)
+        if as_swarm:
+            style.swarm(ax, groups, half_width=0.19, size=2.0)
+        else:
+            for position, values, colour in groups:
+                style.box(ax, values, position, 0.34, colour)
+    axes[0][0].set_ylabel("Test accuracy of sparsified models")
+    handles, labels = axes[0][0].get_legend_handles_labels()
     patches = [Patch(color=style.ERM, label="ERM"), Patch(color=style.MAST, label="MAST")]
     figure.legend(patches + handles, ["ERM", "MAST", *labels], loc="outside lower center", ncols=4)
-
-
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="Test accuracy of sparsified models",
-    datasets=("a5a", "a1a", "w8a"),
-    cells=cells,
-    findings=findings,
-)
+    return figure

@@ -1,51 +1,34 @@
-"""All experiments of `mast reproduce`, by name. A new one is one file and one line here."""
+"""All experiments of `mast reproduce`, by name. A new one is one file or folder, and one line here."""
 
 from __future__ import annotations
 
 from mast.errors import ArgumentError
-from mast.experiments import (
-    accuracy,
-    conditioning,
-    density,
-    dropout,
-    methods_compared,
-    neural,
-    rand1,
-    shift,
-    trajectory,
-)
-from mast.experiments.findings import Experiment
+from mast.experiments.accuracy import Accuracy
+from mast.experiments.conditioning import Conditioning
+from mast.experiments.density.study import Density
+from mast.experiments.experiment import Experiment
+from mast.experiments.methods import Methods
+from mast.experiments.neural.dropout import Dropout
+from mast.experiments.neural.study import Neural
+from mast.experiments.rand1 import Rand1
+from mast.experiments.shift import Shift
+from mast.experiments.trajectory import Trajectory
 
-EXPERIMENTS: dict[str, Experiment] = {
-    module.EXPERIMENT.name: module.EXPERIMENT
-    for module in (
-        accuracy,
-        trajectory,
-        rand1,
-        shift,
-        conditioning,
-        methods_compared,
-        neural,
-        dropout,
-        density,
-    )
-}
+CONVEX = (Accuracy(), Trajectory(), Rand1(), Shift(), Conditioning(), Methods())
+NETWORKS = (Neural(), Dropout(), Density())
 
-GROUPS: dict[str, tuple[str, ...]] = {
-    "convex": ("accuracy", "trajectory", "rand1", "shift", "conditioning", "methods"),
-    "all": tuple(EXPERIMENTS),
-}
+EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in (*CONVEX, *NETWORKS)}
+GROUPS = {"convex": tuple(experiment.name for experiment in CONVEX), "all": tuple(EXPERIMENTS)}
 
 
-def chosen(name: str) -> list[Experiment]:
+def experiments_of(name: str) -> list[Experiment]:
     """The experiments that a name stands for.
 
-    >>> [experiment.name for experiment in chosen("accuracy")]
+    >>> [experiment.name for experiment in experiments_of("accuracy")]
     ['accuracy']
     """
-    if name in GROUPS:
-        return [EXPERIMENTS[member] for member in GROUPS[name]]
-    if name in EXPERIMENTS:
-        return [EXPERIMENTS[name]]
-    known = ", ".join([*EXPERIMENTS, *GROUPS])
-    raise ArgumentError(f"there is no experiment {name!r}; there are: {known}")
+    names = GROUPS.get(name, (name,))
+    if not set(names) <= set(EXPERIMENTS):
+        known = ", ".join([*EXPERIMENTS, *GROUPS])
+        raise ArgumentError(f"there is no experiment {name!r}; there are: {known}")
+    return [EXPERIMENTS[member] for member in names]

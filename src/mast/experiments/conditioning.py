@@ -6,22 +6,22 @@ probabilities.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mast.arrays import Array
+from mast.cells import Cell
 from mast.experiments import style
-from mast.experiments.cells import Cell, Done
 from mast.experiments.datasets import Dataset
-from mast.experiments.findings import Claim, Experiment, Figure, Findings, Plan
+from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results
 from mast.objectives import LeastSquares
 from mast.randomness import Key, Purpose, words
 from mast.sketches import Bernoulli
 from mast.theory import problem_bounds
 
-NAME, VERSION = "conditioning", 1
 KAPPA = 100.0
 KEEPS = (0.9, 0.7, 0.5, 0.3, 0.1)
 RATIOS = (1.5, 2.0, 3.0, 5.0, 10.0)
@@ -76,136 +76,109 @@ def _keeps(curvature: Array, ratio: float, order: str, seed: int) -> Array:
     return keep
 
 
-def cells(plan: Plan) -> list[Cell]:
-    """One cell a data set."""
-    seeds = plan.pick(fast=3, normal=10, full=30)
-    config = {"kappa": KAPPA, "keeps": list(KEEPS), "ratios": list(RATIOS), "seeds": seeds}
-    return [Cell(NAME, VERSION, measure, config, dataset, cost=0.5) for dataset in plan.datasets]
+class Conditioning(Experiment):
+    """Condition numbers of f_D, measured."""
+
+    name = "conditioning"
+    title = "Condition numbers"
+
+    def cells(self, request: Request) -> list[Cell]:
+        """One cell per data set."""
+        seeds = request.pick(fast=3, normal=10, full=30)
+        config = {"kappa": KAPPA, "keeps": list(KEEPS), "ratios": list(RATIOS), "seeds": seeds}
+        return [self.cell(measure, config, dataset, cost=0.5) for dataset in request.datasets]
+
+    def findings(self, request: Request, results: Results) -> Findings:
+        """Figure, numbers and claims."""
+        table = results.frame(
+            "order",
+            lowest_keep="keep",
+            p_max_over_p_min="ratio",
+            **{name: name for name in ("seed", "kappa_D", "bound", "kappa_f", "features")},
+        )
+        return Findings(
+            lead="Keeping weight j with probability p_j, the condition number of f_D is at most "
+            "(p_max/p_min) times that of f. Measured on ridge regression with condition number 100, where "
+            "the Hessian of f_D is exact.",
+            figures=[
+                Figure(
+                    "conditioning",
+                    "Condition numbers of f_D",
+                    "Left: the same keep probability for all weights; the bound is 1. Right: different "
+                    "ones, from 0.9/ratio to 0.9, in random order, or lowest where f is steepest (steep) or "
+                    "flattest (flat).",
+                    partial(draw, results),
+                )
+            ],
+            tables={"conditioning": table},
+            claims=results.claims(claims),
+            choices=[
+                "Least squares on the labels with l2 such that the condition number is 100; in data sets "
+                f"with more than {LARGEST_DIMENSION:,} features, the {LARGEST_DIMENSION:,} most frequent "
+                "ones."
+            ],
+        )
 
 
-def findings(plan: Plan, done: list[Done]) -> Findings:
-    """Figure, numbers and claims."""
-    import pandas
-
-    parts = [
-        pandas.DataFrame(
-            {"dataset": d.cell.dataset.name}
-            | {name: d[name] for name in ("order", "keep", "ratio", "seed", "kappa_D", "bound")}
-            | {"kappa_f": d["kappa_f"], "features": d["features"]}
-        ).rename(columns={"keep": "lowest_keep", "ratio": "p_max_over_p_min"})
-        for d in done
-    ]
-    return Findings(
-        lead=(
-            "Keeping weight j with probability p_j, the condition number of f_D is at most (p_max/p_min) "
-            "times that of f. Measured on ridge regression with condition number 100, where the Hessian "
-            "of f_D is exact."
-        ),
-        figures=[
-            Figure(
-                "conditioning",
-                "Condition numbers of f_D",
-                "Left: the same keep probability for all weights; the bound is 1. Right: different ones, "
-                "from 0.9/ratio to 0.9, in random order, or lowest where f is steepest (steep) or flattest "
-                "(flat).",
-                lambda: draw(done),
-            )
-        ],
-        tables={"conditioning": pandas.concat(parts, ignore_index=True)},
-        claims=[claim for d in done for claim in claims(d)],
-        choices=[
-            "Least squares on the labels with l2 such that the condition number is 100; in data sets "
-            f"with more than {LARGEST_DIMENSION:,} features, the {LARGEST_DIMENSION:,} most frequent ones."
-        ],
-        configuration={"kappa": KAPPA, "keep": KEEPS, "ratios": RATIOS, "highest_keep": HIGHEST},
-    )
-
-
-def claims(d: Done) -> list[Claim]:
+def claims(results: Results) -> Iterator[Claim]:
     """What the paper says of condition numbers."""
-    name, kappa = d.cell.dataset.name, d["kappa_f"]
-    against = d["kappa_D"] / d["bound"]
+    (d,) = results
+    kappa, against = d["kappa_f"], d["kappa_D"] / d["bound"]
     uniform = d["order"] == "uniform"
     grown = d["kappa_D"][~uniform] / kappa
-    return [
-        Claim(
-            "The condition number of f_D is at most (p_max/p_min) times that of f",
-            name,
-            "largest ratio of measured to bound at most 1",
-            f"{against.max():.3f} over {against.size} sketches",
-            bool(against.max() <= 1 + 1e-9),
-            source="theory",
-        ),
-        Claim(
-            "Uniform keep probabilities do not worsen the condition number",
-            name,
-            "kappa(f_D)/kappa(f) at most 1 (the bound is 1, whatever p)",
-            ", ".join(
-                f"p={p:g} {k / kappa:.2f}"
-                for p, k in zip(d["keep"][uniform], d["kappa_D"][uniform], strict=True)
-            )
-            + ": the bound is unchanged, the measured number falls",
-            bool((d["kappa_D"][uniform] <= kappa * (1 + 1e-9)).all()),
-        ),
-        Claim(
-            "Different keep probabilities may increase the condition number",
-            name,
-            "kappa(f_D)/kappa(f) above 1 for some of them",
-            f"{grown.min():.2f} to {grown.max():.2f}; {np.mean(grown > 1):.0%} of them above 1",
-            bool((grown > 1).any()),
-        ),
-    ]
+    yield Claim(
+        "The condition number of f_D is at most (p_max/p_min) times that of f",
+        "largest ratio of measured to bound at most 1",
+        f"{against.max():.3f} over {against.size} sketches",
+        bool(against.max() <= 1 + 1e-9),
+        source="theory",
+    )
+    by_keep = zip(d["keep"][uniform], d["kappa_D"][uniform] / kappa, strict=True)
+    yield Claim(
+        "Uniform keep probabilities do not worsen the condition number",
+        "kappa(f_D)/kappa(f) at most 1 (the bound is 1, whatever p)",
+        ", ".join(f"p={p:g} {k:.2f}" for p, k in by_keep)
+        + ": the bound is unchanged, the measured number falls",
+        bool((d["kappa_D"][uniform] <= kappa * (1 + 1e-9)).all()),
+    )
+    yield Claim(
+        "Different keep probabilities may increase the condition number",
+        "kappa(f_D)/kappa(f) above 1 for some of them",
+        f"{grown.min():.2f} to {grown.max():.2f}; {np.mean(grown > 1):.0%} of them above 1",
+        bool((grown > 1).any()),
+    )
 
 
 COLOURS = {"random": style.BLUE, "steep": style.VERMILION, "flat": style.GREEN}
 MARKERS = ("o", "s", "^", "D", "v")
 
 
-def draw(done: list[Done]) -> Any:
+@style.drawing
+def draw(results: Results) -> Any:
     """Uniform probabilities left, different ones right."""
-    with style.look():
-        figure, axes = style.frames(1, 2, width=5.0, height=3.7)
-        left, right = axes[0]
-        for marker, d in zip(MARKERS * len(done), done, strict=False):
-            uniform = d["order"] == "uniform"
-            label = d.cell.dataset.name
-            left.plot(
-                d["keep"][uniform], d["kappa_D"][uniform] / d["kappa_f"], f"{marker}-", ms=4, label=label
+    figure, ((left, right),) = style.frames(1, 2, width=5.0, height=3.7)
+    for number, d in enumerate(results):
+        marker, grown = MARKERS[number % len(MARKERS)], d["kappa_D"] / d["kappa_f"]
+        uniform = d["order"] == "uniform"
+        left.plot(
+            *(d["keep"][uniform], grown[uniform], f"{marker}-"),
+            color=style.PALETTE[number % len(style.PALETTE)],
+            ms=4,
+            label=d.cell.dataset.name,
+        )
+        for order, colour in COLOURS.items():
+            of_order = d["order"] == order
+            label = order if number == 0 else None
+            right.plot(
+                *(d["ratio"][of_order], grown[of_order], marker), color=colour, ms=3.5, alpha=0.7, label=label
             )
-            for order, colour in COLOURS.items():
-                mine = d["order"] == order
-                named = {"label": order} if d is done[0] else {}
-                right.plot(
-                    d["ratio"][mine],
-                    d["kappa_D"][mine] / d["kappa_f"],
-                    marker,
-                    color=colour,
-                    ms=3.5,
-                    alpha=0.7,
-                    **named,
-                )
-        left.axhline(1, color=style.BLACK, linestyle=":", label="bound")
-        right.plot([1, 10], [1, 10], ":", color=style.BLACK, label="bound")
-        left.set_xlabel("Keep probability p, the same for all weights")
-        left.set_ylabel(r"$\kappa(f_D)\,/\,\kappa(f)$")
-        left.set_ylim(0, 1.08)
-        right.set_xlabel(r"$p_{\max}/p_{\min}$")
-        right.set_xscale("log")
-        right.set_yscale("log")
-        right.set_xticks([1, 2, 5, 10], ["1", "2", "5", "10"])
-        right.minorticks_off()
-        for line, colour in zip(left.get_lines(), style.PALETTE, strict=False):
-            if line.get_label() != "bound":
-                line.set_color(colour)
-        left.legend()
-        right.legend()
-        return figure
-
-
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="Condition numbers",
-    datasets=("a5a", "a1a", "w8a"),
-    cells=cells,
-    findings=findings,
-)
+    left.axhline(1, color=style.BLACK, linestyle=":", label="bound")
+    right.plot([1, 10], [1, 10], ":", color=style.BLACK, label="bound")
+    left.set(xlabel="Keep probability p, the same for all weights", ylabel=r"$\kappa(f_D)\,/\,\kappa(f)$")
+    left.set_ylim(0, 1.08)
+    right.set(xlabel=r"$p_{\max}/p_{\min}$", xscale="log", yscale="log")
+    right.set_xticks([1, 2, 5, 10], ["1", "2", "5", "10"])
+    right.minorticks_off()
+    left.legend()
+    right.legend()
+    return figure

@@ -6,20 +6,21 @@ exact, but does not split into blocks, so that away from v = x* DSGD has a noise
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from mast.cells import Cell
 from mast.experiments import style
-from mast.experiments.cells import Cell, Done
 from mast.experiments.datasets import Dataset, gaussian_start, logistic
-from mast.experiments.findings import Claim, Figure, Plan
+from mast.experiments.experiment import Claim, Experiment, Figure, Request, Results, spread
+from mast.experiments.runs import measured
 from mast.problem import Problem
 from mast.run import minimize
 from mast.sketches import Mixture, PermK
 
-VERSION = 1
 K, PARTITIONS = 4, 5
 KAPPA = 100.0
 DISTANCES = (0.0, 0.03, 0.3, 1.0)
@@ -49,150 +50,91 @@ def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     result = minimize(
         problem, "dsgd", steps, "theory", x0, config["seed"], trace=max(1, steps // 100), progress=False
     )
-    assert result.guarantee is not None
-    step, distance = result.trace["step"].to_numpy(), result.trace["dist_sq"].to_numpy()
-    return {
-        "step": step,
-        "distance_sq": distance,
-        "bound": np.asarray(result.guarantee.bound(result.step_size, step, r0sq=float(distance[0]))),
-        "step_size": float(result.step_size),  # type: ignore[arg-type]
-        "gap": problem.infimum() - f.infimum(),
-    }
+    return measured(result) | {"gap_of_f_D": problem.infimum() - f.infimum()}
 
 
-def cells(plan: Plan, experiment: str) -> list[Cell]:
-    """One cell a distance and seed, on the smallest data set."""
-    dataset = min(plan.datasets, key=lambda d: d.load()[0].nnz)
-    seeds = plan.pick(fast=1, normal=3, full=10)
-    steps = plan.pick(fast=6_000, normal=10_000, full=15_000)
-    return [
-        Cell(
-            experiment,
-            VERSION,
-            run,
-            {
-                "K": K,
-                "partitions": PARTITIONS,
-                "distance": distance,
-                "seed": seed,
-                "kappa": KAPPA,
-                "steps": steps,
-            },
-            dataset,
-            cost=steps / 2_000,
-        )
-        for distance in DISTANCES
-        for seed in range(seeds)
-    ]
+def cells(experiment: Experiment, request: Request) -> list[Cell]:
+    """One cell per distance and seed, on the smallest data set."""
+    data = min(request.datasets, key=lambda d: d.load()[0].nnz)
+    steps = request.pick(fast=6_000, normal=10_000, full=15_000)
+    varied = {"distance": DISTANCES, "seed": range(request.pick(fast=1, normal=3, full=10))}
+    fixed = {"K": K, "partitions": PARTITIONS, "kappa": KAPPA, "steps": steps}
+    return experiment.grid(run, data, steps / 2_000, varied, **fixed)
 
 
-def configuration(runs: list[Done]) -> dict[str, Any]:
-    """What the runs have in common."""
-    return {
-        "dataset": runs[0].cell.dataset.name,
-        "K": K,
-        "partitions": PARTITIONS,
-        "distances": DISTANCES,
-        "steps": runs[0]["steps"],
-        "seeds": sorted({d["seed"] for d in runs}),
-    }
-
-
-def table(runs: list[Done]) -> Any:
-    """One row a measured point."""
-    import pandas
-
-    parts = [
-        pandas.DataFrame(
-            {
-                "dataset": d.cell.dataset.name,
-                "relative_distance_of_v": d["distance"],
-                "seed": d["seed"],
-                "step": d["step"],
-                "distance_sq": d["distance_sq"],
-                "bound_of_distance_sq": d["bound"],
-            }
-        )
-        for d in runs
-    ]
-    return pandas.concat(parts, ignore_index=True)
-
-
-def claims(runs: list[Done]) -> list[Claim]:
-    """Linear convergence at v = x*, a floor that grows with the distance elsewhere."""
-    name = runs[0].cell.dataset.name
-    ends = {
-        s: np.array(
-            [np.median(d["distance_sq"][-25:]) / d["distance_sq"][0] for d in runs if d["distance"] == s]
-        )
-        for s in DISTANCES
-    }
-    middle = [float(np.median(ends[s])) for s in DISTANCES]
-    worst = max(
-        float(
-            np.max(
-                np.mean([d["distance_sq"] for d in runs if d["distance"] == s], axis=0)
-                / np.maximum(np.mean([d["bound"] for d in runs if d["distance"] == s], axis=0), 1e-25)
-            )
-        )
-        for s in DISTANCES
+def table(runs: Results) -> Any:
+    """One row per measured point."""
+    return runs.frame(
+        relative_distance_of_v="distance",
+        seed="seed",
+        step="step",
+        distance_sq="distance_sq",
+        bound_of_distance_sq="bound",
     )
-    return [
-        Claim(
-            "Interpolation: with v = x*, DSGD converges linearly to the exact solution",
-            name,
-            f"|x − x_D*|² at the end over its start at most {EXACT:g}",
-            f"{middle[0]:.1e} ({ends[0.0].min():.1e} to {ends[0.0].max():.1e})",
-            bool((ends[0.0] <= EXACT).all()),
-        ),
-        Claim(
-            "Away from x*, DSGD stops at a distance that grows with the gap",
-            name,
-            "|x − x_D*|² at the end grows with |v − x*|",
-            ", ".join(f"{s:g}: {m:.1e}" for s, m in zip(DISTANCES, middle, strict=True)),
-            bool(np.all(np.diff(middle) > 0)),
-        ),
-        Claim(
-            "Theorem 2 bounds the squared distance to x_D* all along",
-            name,
-            "largest ratio of the mean over seeds to the bound at most 1",
-            f"{worst:.3g}",
-            worst <= 1,
-            source="theory",
-        ),
-    ]
+
+
+def claims(runs: Results) -> Iterator[Claim]:
+    """Linear convergence at v = x*, a floor that grows with the distance elsewhere."""
+    curves = {s: runs.of(distance=s) for s in DISTANCES}
+    ends = {
+        s: np.array([np.median(d["distance_sq"][-25:]) / d["distance_sq"][0] for d in curve])
+        for s, curve in curves.items()
+    }
+    middle = {s: float(np.median(values)) for s, values in ends.items()}
+    worst = max(
+        float(np.max(curve.mean("distance_sq") / np.maximum(curve.mean("bound"), 1e-25)))
+        for curve in curves.values()
+    )
+    yield Claim(
+        "Interpolation: with v = x*, DSGD converges linearly to the exact solution",
+        f"|x − x_D*|² at the end over its start at most {EXACT:g}",
+        spread(ends[0.0], ".1e"),
+        bool((ends[0.0] <= EXACT).all()),
+    )
+    yield Claim(
+        "Away from x*, DSGD stops at a distance that grows with the gap",
+        "|x − x_D*|² at the end grows with |v − x*|",
+        ", ".join(f"{s:g}: {m:.1e}" for s, m in middle.items()),
+        bool(np.all(np.diff(list(middle.values())) > 0)),
+    )
+    yield Claim(
+        "Theorem 2 bounds the squared distance to x_D* all along",
+        "largest ratio of the mean over seeds to the bound at most 1",
+        f"{worst:.3g}",
+        worst <= 1,
+        source="theory",
+    )
 
 
 COLOURS = dict(zip(DISTANCES, (style.BLUE, style.GREEN, style.ORANGE, style.VERMILION), strict=True))
 
 
-def figure(runs: list[Done]) -> Figure:
+def figure(runs: Results) -> Figure:
     """Distances to the solution for several v."""
     return Figure(
         "interpolation",
         "Interpolation: DSGD with the pretrained model near x*",
         "Squared distance to x_D* of DSGD with the step size of theory, median and range over seeds; "
         "dashed: the bound of Theorem 2, whose last term is proportional to the gap.",
-        lambda: draw(runs),
+        partial(draw, runs),
     )
 
 
-def draw(runs: list[Done]) -> Any:
+@style.drawing
+def draw(runs: Results) -> Any:
     """One frame."""
-    with style.look():
-        drawn, axes = style.frames(1, 1, width=7.2, height=3.9)
-        ax = axes[0][0]
-        for s in DISTANCES:
-            mine = [d for d in runs if d["distance"] == s]
-            label = "v = x*" if s == 0 else "v = 0" if s == 1 else f"|v − x*| = {s:g} |x*|"
-            curves = np.array([d["distance_sq"] / d["distance_sq"][0] for d in mine])
-            style.band(ax, mine[0]["step"], np.maximum(curves, 1e-30), COLOURS[s], label)
-            bound = np.mean([d["bound"] / d["distance_sq"][0] for d in mine], axis=0)
-            ax.plot(mine[0]["step"], np.maximum(bound, 1e-30), "--", color=COLOURS[s], linewidth=0.9)
-        ax.set_yscale("log")
-        ax.set_ylim(bottom=1e-31)
-        ax.set_xlabel("Steps")
-        ax.set_ylabel(r"$|x - x_D^\star|^2\,/\,|x^0 - x_D^\star|^2$")
-        ax.set_title(f"DSGD on {runs[0].cell.dataset.name}")
-        ax.legend(loc="lower left")
-        return drawn
+    drawn, ((ax,),) = style.frames(1, 1, width=7.2, height=3.9)
+    for s, colour in COLOURS.items():
+        curve = runs.of(distance=s)
+        label = "v = x*" if s == 0 else "v = 0" if s == 1 else f"|v − x*| = {s:g} |x*|"
+        distances, bounds = (
+            np.array([np.maximum(d[what] / d["distance_sq"][0], 1e-30) for d in curve])
+            for what in ("distance_sq", "bound")
+        )
+        style.band(ax, curve[0]["step"], distances, colour, label)
+        ax.plot(curve[0]["step"], bounds.mean(axis=0), "--", color=colour, linewidth=0.9)
+    ax.set_yscale("log")
+    ax.set_ylim(bottom=1e-31)
+    ax.set(xlabel="Steps", ylabel=style.RELATIVE_DISTANCE, title=f"DSGD on {runs.datasets[0]}")
+    ax.legend(loc="lower left")
+    return drawn

@@ -6,22 +6,30 @@ g d² phi_j'' < 2, so the limit can be predicted, and a sweep over step sizes sh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mast.arrays import Array, Indices
-from mast.experiments import rand1_figure
-from mast.experiments.cells import Cell, Done
+from mast.cells import Cell, Done
+from mast.experiments import style
 from mast.experiments.datasets import Dataset, logistic
-from mast.experiments.findings import Claim, Experiment, Figure, Findings, Plan
-from mast.experiments.separable import Coordinates, drawn, losses, units
+from mast.experiments.experiment import (
+    Claim,
+    Experiment,
+    Figure,
+    Findings,
+    Request,
+    Results,
+    spread,
+)
+from mast.experiments.separable import CoordinateLosses, drawn, losses, units
 from mast.methods import guarantee
 from mast.problem import Problem
 from mast.sketches import RandK
 
-NAME, VERSION = "rand1", 1
 KAPPA = 1000.0
 MULTIPLES = (1, 10, 20, 50)  # of g0 = 1/(L_f L_max)
 TARGET = 1e-2  # the relative gap that tells fast from slow
@@ -36,11 +44,11 @@ def stops_of(steps: int) -> Indices:
 
 
 def descend(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
-    """f_D - f_D^inf along DSGD (one row a seed) or along exact gradient descent (one row)."""
+    """f_D - f_D^inf along DSGD (one row per seed) or along exact gradient descent (one row)."""
     f = logistic(dataset, config["kappa"])
     problem = Problem(f, RandK(1))
     d, infimum = problem.dim, problem.infimum()
-    phi = Coordinates.of(f)
+    phi = CoordinateLosses.of(f)
     stops = stops_of(config["steps"])
     if config["method"] == "gd":
         stops = stops[stops <= config["steps"] // d]
@@ -79,7 +87,7 @@ def end_of_run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     f = logistic(dataset, config["kappa"])
     problem = Problem(f, RandK(1))
     d, infimum = problem.dim, problem.infimum()
-    phi = Coordinates.of(f)
+    phi = CoordinateLosses.of(f)
     counts = drawn(d, config["seed"], np.array([config["steps"]]))[0]
     gap = float(phi.end(np.zeros(d), config["multiple"] / f.smoothness, counts).mean()) - infimum
     return {"relative_gap": gap / (problem.value(np.zeros(d)) - infimum)}
@@ -89,59 +97,20 @@ def length(dataset: Dataset) -> int:
     """Steps of DSGD: 8,000 for each coordinate, fewer where there are many or their losses are costly."""
     f = logistic(dataset, KAPPA)
     units(f.dim)  # refuses what cannot be drawn, before anything is computed
-    groups = Coordinates.of(f).owner.size
+    groups = CoordinateLosses.of(f).owner.size
     return int(f.dim * max(50, min(8_000, 3_000_000 // f.dim, 500_000_000 // max(groups, 1))))
 
 
-def cells(plan: Plan) -> list[Cell]:
-    """Exact descent, the four curves of the figure, and the sweep over step sizes."""
-    seeds = plan.pick(fast=5, normal=10, full=100)
-    made = []
-    for dataset in plan.datasets:
-        base = {"kappa": KAPPA, "steps": length(dataset)}
-        made.append(Cell(NAME, VERSION, descend, {**base, "method": "gd"}, dataset))
-        made += [
-            Cell(
-                NAME,
-                VERSION,
-                descend,
-                {**base, "method": "dsgd", "multiple": m, "seeds": seeds},
-                dataset,
-                3.0,
-            )
-            for m in MULTIPLES
-        ]
-        made += [
-            Cell(NAME, VERSION, end_of_run, {**base, "multiple": m, "seed": 0}, dataset, 0.5)
-            for m in (SWEEP[::4] if plan.effort == "fast" else SWEEP)
-        ]
-    return made
+def curves_of(results: Results) -> dict[int, Done]:
+    """The curves of one data set by their multiple of g0; exact descent is 0."""
+    (exact,) = results.of(descend, method="gd")
+    return {0: exact} | {m: results.of(descend, multiple=m)[0] for m in MULTIPLES}
 
 
-def curves(done: list[Done], name: str | None = None) -> list[Done]:
-    """The cells that are curves, of one data set or of all."""
-    return [d for d in done if d.cell.compute is descend and name in (None, d.cell.dataset.name)]
-
-
-def find(done: list[Done], name: str, method: str, multiple: int = 0) -> Done:
-    """One curve."""
-    return next(
-        d
-        for d in curves(done, name)
-        if d["method"] == method and (method == "gd" or d["multiple"] == multiple)
-    )
-
-
-def figure_curves(done: list[Done], name: str) -> dict[int, Done]:
-    """The curves by their multiple of g0; exact descent is 0."""
-    return {0: find(done, name, "gd"), **{m: find(done, name, "dsgd", m) for m in MULTIPLES}}
-
-
-def swept(done: list[Done], name: str) -> tuple[Array, Array]:
-    """Multiples of g0, and the relative gap at the end of each one's run."""
-    mine = [d for d in done if d.cell.compute is end_of_run and d.cell.dataset.name == name]
-    mine.sort(key=lambda d: d["multiple"])
-    return np.array([d["multiple"] for d in mine]), np.array([d["relative_gap"] for d in mine])
+def sweep_of(results: Results) -> tuple[Array, Array]:
+    """Multiples of g0, and the relative gap at the end of each one's run, on one data set."""
+    runs = sorted(results.of(end_of_run), key=lambda d: float(d["multiple"]))
+    return np.array([d["multiple"] for d in runs]), np.array([d["relative_gap"] for d in runs])
 
 
 def observed_limit(multiples: Array, ends: Array) -> tuple[float, float]:
@@ -160,156 +129,197 @@ def steps_to(curve: Done, target: float) -> Array:
     return np.where(first >= 0, curve["stops"][first].astype(float), np.inf)
 
 
-def findings(plan: Plan, done: list[Done]) -> Findings:
-    """Figure, numbers and claims."""
-    names = [dataset.name for dataset in plan.datasets]
-    first = find(done, names[0], "dsgd", 1)
-    return Findings(
-        lead=(
-            "One random coordinate a step, times d. Theory allows the step size g0 = 1/(L_f L_max) = "
+class Rand1(Experiment):
+    """The paper's figure of Rand-1, with a prediction of where it becomes unstable."""
+
+    name = "rand1"
+    title = "Rand-1 sketches and the limit of the step size"
+    datasets = ("a1a",)
+
+    def cells(self, request: Request) -> list[Cell]:
+        """Exact descent, the four curves of the figure, and the sweep over step sizes."""
+        seeds = request.pick(fast=5, normal=10, full=100)
+        multiples = SWEEP[::4] if request.effort == "fast" else SWEEP
+        cells = []
+        for data in request.datasets:
+            base = {"kappa": KAPPA, "steps": length(data)}
+            cells.append(self.cell(descend, base | {"method": "gd"}, data))
+            cells += self.grid(
+                descend, data, 3.0, {"multiple": MULTIPLES}, method="dsgd", seeds=seeds, **base
+            )
+            cells += self.grid(end_of_run, data, 0.5, {"multiple": multiples}, seed=0, **base)
+        return cells
+
+    def findings(self, request: Request, results: Results) -> Findings:
+        """Figure, numbers and claims."""
+        first = results.of(descend, multiple=1)[0]
+        sweeps = results.of(end_of_run).frame(
+            multiple_of_g0=lambda d: [d["multiple"]], final_relative_gap="relative_gap"
+        )
+        return Findings(
+            lead="One random coordinate per step, times d. Theory allows the step size g0 = 1/(L_f L_max) = "
             "1/(L_f d²) against 1/(L_f L_D) = 1/(L_f d) for exact gradient descent on f_D. On this "
             "problem ten times g0 is faster, twenty times stalls, fifty times ends above its start; the "
-            "limit in between is predicted by the curvature of single coordinates."
+            "limit in between is predicted by the curvature of single coordinates.",
+            figures=[
+                Figure(
+                    "rand1",
+                    "DSGD with Rand-1 sketches",
+                    f"Left: the loss by steps; a step of exact descent (GD) costs d = {first['d']} sketched "
+                    "gradients. Middle: the same by sketched gradients computed, where GD and γ0 coincide. "
+                    f"Medians and ranges over {first['seeds']} seeds; "
+                    "the thin line is the bound of Theorem 2. Right: where runs of all step sizes end; a "
+                    "coordinate is stable while g d² φ_j'' < 2, with the curvature φ_j'' at its largest "
+                    "(dotted) or at the solution (dashed).",
+                    partial(draw, results),
+                )
+            ],
+            tables={"rand1": table(results), "rand1_sweep": sweeps},
+            claims=results.claims(claims),
+            choices=[
+                "The whole data set, condition number 1000, x0 = 0; f_D^inf is exact.",
+                "The loss of a Rand-1 run is computed from how often each coordinate was drawn, which gives "
+                "the same curve as running it; a test compares the two.",
+            ],
+        )
+
+
+def table(results: Results) -> Any:
+    """One row per measured point of the figure's curves."""
+    return results.of(descend).frame(
+        "method",
+        multiple_of_g0=lambda d: d.cell.config.get("multiple", np.nan),
+        step_size="step_size",
+        seed=lambda d: np.repeat(np.arange(len(d["gaps"])), d["stops"].size),
+        step=lambda d: np.tile(d["stops"], len(d["gaps"])),
+        sketched_gradients=lambda d: np.tile(
+            d["stops"] * (d["d"] if d["method"] == "gd" else 1), len(d["gaps"])
         ),
-        figures=[
-            Figure(
-                "rand1",
-                "DSGD with Rand-1 sketches",
-                f"Left: the loss by steps; a step of exact descent (GD) costs d = {first['d']} sketched "
-                f"gradients. Middle: the same by sketched gradients computed, where GD and γ0 coincide. "
-                f"Medians and ranges over {first['seeds']} seeds; "
-                "the thin line is the bound of Theorem 2. Right: where runs of all step sizes end; a "
-                "coordinate is stable while g d² φ_j'' < 2, with the curvature φ_j'' at its largest "
-                "(dotted) or at the solution (dashed).",
-                lambda: rand1_figure.draw(
-                    {name: figure_curves(done, name) for name in names},
-                    {name: swept(done, name) for name in names},
-                ),
-            )
-        ],
-        tables={"rand1": table(done), "rand1_sweep": sweep_table(done, names)},
-        claims=[claim for name in names for claim in claims(done, name)],
-        choices=[
-            "The whole data set, condition number 1000, x0 = 0; f_D^inf is exact.",
-            "The loss of a Rand-1 run is computed from how often each coordinate was drawn, which gives "
-            "the same curve as running it; a test compares the two.",
-        ],
-        configuration={
-            "kappa": KAPPA,
-            "multiples": MULTIPLES,
-            "sweep": [float(m) for m in swept(done, names[0])[0]],
-            "seeds": first["seeds"],
-            "steps": {name: find(done, name, "gd")["steps"] for name in names},
-        },
+        gap=lambda d: d["gaps"].ravel(),
+        relative_gap=lambda d: (d["gaps"] / d["gaps"][:, :1]).ravel(),
+        bound_of_gap=lambda d: np.tile(d["bound"], len(d["gaps"])),
     )
 
 
-def table(done: list[Done]) -> Any:
-    """One row a measured point of the figure's curves."""
-    import pandas
-
-    parts = [
-        pandas.DataFrame(
-            {
-                "dataset": d.cell.dataset.name,
-                "method": d["method"],
-                "multiple_of_g0": d.cell.config.get("multiple", np.nan),
-                "step_size": d["step_size"],
-                "seed": seed,
-                "step": d["stops"],
-                "sketched_gradients": d["stops"] * (d["d"] if d["method"] == "gd" else 1),
-                "gap": gaps,
-                "relative_gap": gaps / gaps[0],
-                "bound_of_gap": d["bound"],
-            }
-        )
-        for d in curves(done)
-        for seed, gaps in enumerate(d["gaps"])
-    ]
-    return pandas.concat(parts, ignore_index=True)
-
-
-def sweep_table(done: list[Done], names: list[str]) -> Any:
-    """Where a run of each step size ends."""
-    import pandas
-
-    parts = []
-    for name in names:
-        multiples, ends = swept(done, name)
-        parts.append(
-            pandas.DataFrame({"dataset": name, "multiple_of_g0": multiples, "final_relative_gap": ends})
-        )
-    return pandas.concat(parts, ignore_index=True)
-
-
-def claims(done: list[Done], name: str) -> list[Claim]:
-    """What the paper says of this figure, decided."""
-    curve = {m: find(done, name, "dsgd", m) for m in MULTIPLES}
-    end = {m: d["gaps"][:, -1] / d["gaps"][:, 0] for m, d in curve.items()}
+def claims(results: Results) -> Iterator[Claim]:
+    """What the paper says of this figure, decided for one data set."""
+    curve = curves_of(results)
+    end = {m: curve[m]["gaps"][:, -1] / curve[m]["gaps"][:, 0] for m in MULTIPLES}
+    ends = {m: spread(values, ".2g") for m, values in end.items()}
     fast, slow = steps_to(curve[10], TARGET), steps_to(curve[1], TARGET)
-    last, after = observed_limit(*swept(done, name))
-    anywhere, solution = curve[1]["stable_anywhere"], curve[1]["stable_at_solution"]
-    mean_ratio = float(np.max(curve[1]["gaps"].mean(axis=0) / np.maximum(curve[1]["bound"], ROUNDING)))
-    half = int(np.searchsorted(curve[1]["stops"], curve[1]["stops"][-1] // 2))
-    halfway = curve[1]["gaps"][:, half] / curve[1]["gaps"][:, 0]
-
-    def ends(m: int) -> str:
-        return f"{np.median(end[m]):.2g} ({end[m].min():.2g} to {end[m].max():.2g})"
-
-    return [
-        Claim(
-            "With the step size of theory, DSGD converges to the exact minimum of f_D",
-            name,
-            "the gap never stops falling: at the end it is below a tenth of that at half time, or zero "
-            "to rounding",
-            f"relative gap at the end {ends(1)}, at half time {np.median(halfway):.2g}",
-            bool(np.all((end[1] < 0.1 * halfway) | (curve[1]["gaps"][:, -1] < ROUNDING))),
-        ),
-        Claim(
-            "Ten times the step size of theory is faster",
-            name,
-            f"steps until the relative gap is {TARGET:g}: fewer at 10 g0 than at g0, for each seed",
-            f"{np.median(fast):.3g} against {np.median(slow):.3g}, {np.median(slow / fast):.2g} times fewer",
-            bool((fast < slow).all()),
-        ),
-        Claim(
-            "Twenty times the step size of theory stalls",
-            name,
-            f"relative gap at the end above {STALLED:g}, where 10 g0 is below it",
-            f"20 g0: {ends(20)}; 10 g0: {ends(10)}",
-            bool((end[20] > STALLED).all() and (end[10] < STALLED).all()),
-        ),
-        Claim(
-            "Fifty times the step size of theory derails: it ends above its start",
-            name,
-            "relative gap at the end above 1",
-            ends(50),
-            bool((end[50] > 1).all()),
-        ),
-        Claim(
-            "The limit of stability is predicted by the curvature of single coordinates",
-            name,
-            "the largest multiple of g0 that converges lies between the limit by the largest curvature "
-            "of each coordinate and the limit by its curvature at the solution (within a step of the sweep)",
-            f"predicted {anywhere:.3g} to {solution:.3g}, observed {last:.3g} to {after:.3g}",
-            anywhere <= after and last <= solution,
-            source="beyond",
-        ),
-        Claim(
-            "Theorem 2 (with gap 0) bounds the run with step size g0",
-            name,
-            "largest ratio of the mean gap over seeds to the bound at most 1",
-            f"{mean_ratio:.3g}",
-            mean_ratio <= 1,
-            source="theory",
-        ),
-    ]
+    last, after = observed_limit(*sweep_of(results))
+    one = curve[1]
+    anywhere, solution = one["stable_anywhere"], one["stable_at_solution"]
+    mean_ratio = float(np.max(one["gaps"].mean(axis=0) / np.maximum(one["bound"], ROUNDING)))
+    half = int(np.searchsorted(one["stops"], one["stops"][-1] // 2))
+    halfway = one["gaps"][:, half] / one["gaps"][:, 0]
+    yield Claim(
+        "With the step size of theory, DSGD converges to the exact minimum of f_D",
+        "the gap never stops falling: at the end it is below a tenth of that at half time, or zero "
+        "to rounding",
+        f"relative gap at the end {ends[1]}, at half time {np.median(halfway):.2g}",
+        bool(np.all((end[1] < 0.1 * halfway) | (one["gaps"][:, -1] < ROUNDING))),
+    )
+    yield Claim(
+        "Ten times the step size of theory is faster",
+        f"steps until the relative gap is {TARGET:g}: fewer at 10 g0 than at g0, for each seed",
+        f"{np.median(fast):.3g} against {np.median(slow):.3g}, {np.median(slow / fast):.2g} times fewer",
+        bool((fast < slow).all()),
+    )
+    yield Claim(
+        "Twenty times the step size of theory stalls",
+        f"relative gap at the end above {STALLED:g}, where 10 g0 is below it",
+        f"20 g0: {ends[20]}; 10 g0: {ends[10]}",
+        bool((end[20] > STALLED).all() and (end[10] < STALLED).all()),
+    )
+    yield Claim(
+        "Fifty times the step size of theory derails: it ends above its start",
+        "relative gap at the end above 1",
+        ends[50],
+        bool((end[50] > 1).all()),
+    )
+    yield Claim(
+        "The limit of stability is predicted by the curvature of single coordinates",
+        "the largest multiple of g0 that converges lies between the limit by the largest curvature "
+        "of each coordinate and the limit by its curvature at the solution (within a step of the sweep)",
+        f"predicted {anywhere:.3g} to {solution:.3g}, observed {last:.3g} to {after:.3g}",
+        anywhere <= after and last <= solution,
+        source="beyond",
+    )
+    yield Claim(
+        "Theorem 2 (with gap 0) bounds the run with step size g0",
+        "largest ratio of the mean gap over seeds to the bound at most 1",
+        f"{mean_ratio:.3g}",
+        mean_ratio <= 1,
+        source="theory",
+    )
 
 
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="Rand-1 sketches and the limit of the step size",
-    datasets=("a1a",),
-    cells=cells,
-    findings=findings,
-)
+COLOUR = {1: style.BLUE, 10: style.GREEN, 20: style.ORANGE, 50: style.VERMILION}
+
+
+@style.drawing
+def draw(results: Results) -> Any:
+    """Three frames per data set: curves by steps and by sketched gradients, and where all step sizes end."""
+    figure, axes = style.frames(len(results.datasets), 3, width=4.3, height=3.7)
+    for row, (name, part) in zip(axes, results.by_dataset().items(), strict=True):
+        curves = curves_of(part)
+        for ax, by_gradients in ((row[0], False), (row[1], True)):
+            _curves(ax, curves, by_gradients)
+        row[0].set(ylabel=style.RELATIVE_GAP, title=f"{name}: by steps")
+        row[1].set_title("by sketched gradients")
+        _sweep(row[2], curves[1], *sweep_of(part))
+    style.legend_below(figure, axes[0][0], 6)
+    return figure
+
+
+def _curves(ax: Any, curves: dict[int, Done], by_gradients: bool) -> None:
+    exact = curves[0]
+    cost = exact["d"] if by_gradients else 1
+    label = r"GD, $1/(L_f L_D)$"
+    style.band(ax, exact["stops"] * cost + (not by_gradients), _relative(exact), style.BLACK, label)
+    for m, colour in COLOUR.items():
+        curve = curves[m]
+        label = r"DSGD, $\gamma_0$" if m == 1 else rf"${m}\,\gamma_0$"
+        style.band(ax, curve["stops"] + (not by_gradients), _relative(curve), colour, label)
+        if np.isfinite(curve["bound"]).all():
+            bound = curve["bound"] / curve["gaps"][0, 0]
+            ax.plot(
+                curve["stops"] + (not by_gradients), bound, color=style.GREY, linewidth=0.8, label="bound"
+            )
+    ax.set_yscale("log")
+    if by_gradients:
+        ax.set_xlabel("Sketched gradients computed")
+        ax.ticklabel_format(axis="x", style="sci", scilimits=(0, 4), useMathText=True)
+    else:
+        ax.set(xscale="log", xlabel="Steps + 1")
+    ax.axhline(1, color=style.GREY, linewidth=0.6)
+
+
+def _relative(curve: Done) -> Array:
+    relative: Array = np.maximum(curve["gaps"] / curve["gaps"][:, :1], 1e-16)
+    return relative
+
+
+def _sweep(ax: Any, one: Done, multiples: Array, ends: Array) -> None:
+    ax.plot(multiples, np.maximum(ends, 1e-16), "o-", color=style.PINK, markersize=3)
+    for key, line in (("stable_anywhere", ":"), ("stable_at_solution", "--")):
+        ax.axvline(one[key], color=style.BLACK, linestyle=line, linewidth=1.1)
+        ax.annotate(
+            f"{one[key]:.3g}",
+            (one[key], 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(-3 if line == ":" else 3, -2),
+            textcoords="offset points",
+            ha="right" if line == ":" else "left",
+            va="top",
+            fontsize=8,
+        )
+    ax.set(xscale="log", yscale="log")
+    ax.set_xticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"])
+    ax.minorticks_off()
+    ax.set(
+        xlabel=r"Step size, in multiples of $\gamma_0$",
+        ylabel="Relative gap at the end",
+        title="predicted and observed limit",
+    )

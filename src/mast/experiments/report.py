@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mast.errors import DataError
-from mast.experiments.display import duration
+from mast.progress import duration
 
 SOURCES = {"paper": "the paper says", "theory": "theory says", "beyond": "beyond the paper"}
 
@@ -19,59 +19,7 @@ _RAISED = re.compile(r"\^(inf|[0-9]+)")
 
 PIXELS = 0.7  # of a page, for each of a figure's
 
-STYLE = """
-:root { --ink: #1d2733; --soft: #5b6875; --line: #dfe4e9; --paper: #ffffff; --wash: #f5f7f9;
-  --blue: #0072B2; --yes: #00704f; --no: #b34700; }
-* { box-sizing: border-box; }
-html { -webkit-text-size-adjust: 100%; }
-body { margin: 0; background: var(--paper); color: var(--ink);
-  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
-main, header, footer { max-width: 62rem; margin: 0 auto; padding: 0 1.25rem; }
-header { padding-top: 2.5rem; }
-h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .4rem; letter-spacing: -.01em; }
-h2 { font-size: 1.4rem; margin: 3rem 0 .5rem; padding-top: 1rem; border-top: 3px solid var(--blue); }
-h3 { font-size: 1.05rem; margin: 2rem 0 .4rem; }
-p { margin: .5rem 0; max-width: 46rem; }
-a { color: var(--blue); }
-.soft { color: var(--soft); }
-.tally { display: flex; flex-wrap: wrap; gap: .6rem; margin: 1.2rem 0; padding: 0; list-style: none; }
-.tally li { flex: 1 1 10rem; background: var(--wash); border-radius: .5rem; padding: .7rem .9rem; }
-.tally b { display: block; font-size: 1.25rem; line-height: 1.2; overflow-wrap: anywhere; }
-nav ul { columns: 2 16rem; padding-left: 1.2rem; }
-figure { margin: 1.2rem 0 1.8rem; }
-figure img { display: block; width: 100%; max-width: var(--wide); height: auto;
-  border: 1px solid var(--line); border-radius: .4rem; }
-figcaption { color: var(--soft); font-size: .9rem; margin-top: .4rem; max-width: 50rem; }
-table { border-collapse: collapse; width: 100%; font-size: .88rem; margin: .6rem 0 1rem; }
-th { text-align: left; font-weight: 600; color: var(--soft); }
-th, td { padding: .45rem .6rem .45rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-td { overflow-wrap: anywhere; }
-.claims th { color: var(--ink); padding-top: 1.1rem; }
-.claims small { display: block; font-weight: 400; font-size: .82rem; color: var(--soft); }
-.claims td:nth-child(2) { width: 4.5rem; }
-.verdict { width: 6.2rem; font-weight: 700; white-space: nowrap; }
-.yes { color: var(--yes); } .no { color: var(--no); }
-.facts { font-size: .85rem; }
-code { font: .82rem ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; overflow-wrap: anywhere; }
-footer { padding: 2rem 1.25rem 3rem; color: var(--soft); font-size: .85rem; }
-@media (max-width: 44rem) {
-  body { font-size: 15px; }
-  h1 { font-size: 1.5rem; }
-  .claims tr:not(.claim) { display: grid; grid-template-columns: 6.2rem 1fr;
-    border-bottom: 1px solid var(--line); }
-  .claims td { border: 0; padding: .2rem 0; }
-  .claims td:nth-child(3) { grid-column: 1 / -1; padding-bottom: .5rem; }
-  .wide { overflow-x: auto; }
-  .wide img { width: max(100%, calc(var(--wide) * .6)); max-width: none; }
-}
-@media print {
-  body { font-size: 10pt; }
-  main, header, footer { max-width: none; padding: 0; }
-  h2 { break-after: avoid; }
-  figure, tr { break-inside: avoid; }
-  nav { display: none; }
-}
-"""
+STYLE = Path(__file__).with_suffix(".css")
 
 
 def page(sections: list[dict[str, Any]], out: Path) -> str:
@@ -90,7 +38,7 @@ def page(sections: list[dict[str, Any]], out: Path) -> str:
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             "<title>MAST: the paper's experiments, repeated</title>",
-            f"<style>{STYLE}</style>\n</head>\n<body>",
+            f"<style>\n{STYLE.read_text(encoding='utf-8')}</style>\n</head>\n<body>",
             "<header><h1>MAST: the paper's experiments, repeated</h1>",
             '<p class="soft">Train once, run sparse: min f<sub>D</sub>(x) = E f(v + S(x − v)). Every figure '
             "below is computed anew, and every claim is decided by a number.</p>",

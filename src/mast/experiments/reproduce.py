@@ -6,11 +6,12 @@ so experiments can be run one after the other, and the report grows.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import platform
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
@@ -19,14 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import mast
-from mast import files
+from mast import cells, files
 from mast.errors import ArgumentError, DataError
-from mast.experiments import engine, report, style
-from mast.experiments.catalogue import EXPERIMENTS, chosen
-from mast.experiments.cells import Done
-from mast.experiments.datasets import Dataset, locate
-from mast.experiments.findings import EFFORTS, Experiment, Findings, Plan
-from mast.experiments.lock import only_process_in
+from mast.experiments import report, style
+from mast.experiments.catalogue import EXPERIMENTS, experiments_of
+from mast.experiments.datasets import Dataset
+from mast.experiments.experiment import EFFORTS, Experiment, Findings, Request, Results
+from mast.locks import exclusive
+from mast.plots import pyplot
+from mast.progress import duration
 
 SECTION_FORMAT = 2
 PACKAGES = ("numpy", "scipy", "numba", "scikit-learn", "pandas", "matplotlib", "joblib", "torch")
@@ -39,121 +41,95 @@ def reproduce(
     dataset: str | None = None,
     data_dir: Path | None = None,
     jobs: int | None = None,
-    terminal: bool | None = None,
 ) -> Path:
     """Run the experiments that `name` stands for, write all they find, and return the report's path."""
     if effort not in EFFORTS:
         raise ArgumentError(f"the effort is one of {', '.join(EFFORTS)}, got {effort!r}")
-    experiments = chosen(name)
-    style.need_matplotlib()
+    if jobs is not None and jobs < 1:
+        raise ArgumentError(f"--jobs must be at least 1, got {jobs}")
+    experiments = experiments_of(name)
+    pyplot()  # an error that says how to get matplotlib, before anything is computed
     begun = time.monotonic()
-    with only_process_in(out):
-        plans = _plans(experiments, effort, dataset, data_dir)
-        parts = [experiment.cells(plan) for experiment, plan in zip(experiments, plans, strict=True)]
-        finished = engine.run([cell for part in parts for cell in part], out / "cells", jobs, terminal)
-        results = iter(finished.cells)  # in the same order; experiments may share cells
-        for experiment, plan, part in zip(experiments, plans, parts, strict=True):
-            done = list(islice(results, len(part)))
-            _write_section(out, experiment, plan, done, experiment.findings(plan, done))
+    path = out / "report.html"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{out}: the folder cannot be made: {error.strerror or error}") from error
+    with exclusive(path):
+        requests = [Request(e.find(effort, dataset, data_dir), effort) for e in experiments]
+        parts = [experiment.cells(request) for experiment, request in zip(experiments, requests, strict=True)]
+        finished = cells.run([cell for part in parts for cell in part], out / "cells", jobs)
+        in_order = iter(finished.cells)  # experiments may share cells
+        for experiment, request, part in zip(experiments, requests, parts, strict=True):
+            results = Results(islice(in_order, len(part)))
+            _write_section(out, experiment, request, results, experiment.findings(request, results))
         sections = read_sections(out)
         _write_overview(out, sections)
-        path = out / "report.html"
         files.write(path, report.page(sections, out).encode())
-    _say(
-        finished,
-        [s for s in sections if s["name"] in {e.name for e in experiments}],
-        time.monotonic() - begun,
-    )
+    run_now = {experiment.name for experiment in experiments}
+    claims = [claim for section in sections if section["name"] in run_now for claim in section["claims"]]
+    _print_summary(finished, claims, time.monotonic() - begun)
     return path
 
 
-def _plans(
-    experiments: Sequence[Experiment], effort: str, dataset: str | None, data_dir: Path | None
-) -> list[Plan]:
-    """The data sets of each experiment: the user's, or the experiment's own."""
-    found: dict[str, Dataset] = {}
-    plans = []
-    for experiment in experiments:
-        if experiment.find is not None:
-            plans.append(Plan(experiment.find(effort, dataset, data_dir), effort))
-            continue
-        own = experiment.fast_datasets if effort == "fast" else experiment.datasets
-        names = own if dataset is None else (dataset,)
-        for name in names:
-            if name not in found:
-                found[name] = locate(name, data_dir)
-        plans.append(Plan(tuple(found[name] for name in names), effort))
-    return plans
-
-
-def _write_section(out: Path, experiment: Experiment, plan: Plan, done: list[Done], found: Findings) -> None:
+def _write_section(
+    out: Path, experiment: Experiment, request: Request, results: Results, findings: Findings
+) -> None:
     """Figures, tables and the section's own description; the description last, so that it is never ahead."""
     for folder in ("figures", "numbers", "sections"):
         (out / folder).mkdir(exist_ok=True)
-    figures = []
-    for figure in found.figures:
+    for figure in findings.figures:
         drawn = figure.draw()
         style.settle(drawn)
         for kind, options in (("png", {"dpi": 160}), ("pdf", {"metadata": {"CreationDate": None}})):
-            _save_figure(drawn, out / "figures" / f"{figure.name}.{kind}", kind, options)
-        figures.append({"name": figure.name, "title": figure.title, "caption": figure.caption})
-    for name, frame in found.tables.items():
+            content = io.BytesIO()
+            with style.look():
+                drawn.savefig(content, format=kind, **options)
+            files.write(out / "figures" / f"{figure.name}.{kind}", content.getvalue())
+    for name, frame in findings.tables.items():
         files.write(out / "numbers" / f"{name}.csv", frame.to_csv(index=False).encode())
     section = {
         "format": SECTION_FORMAT,
         "name": experiment.name,
         "title": experiment.title,
-        "lead": found.lead,
-        "figures": figures,
-        "tables": list(found.tables),
-        "claims": [asdict(claim) for claim in found.claims],
-        "choices": list(found.choices),
-        "configuration": found.configuration,
-        "effort": plan.effort,
-        "datasets": [
-            {
-                "name": d.name,
-                "sha256": d.sha256,
-                "rows": int(d.load()[0].shape[0]),
-                "features": int(d.load()[0].shape[1]),
-            }
-            for d in plan.datasets
-        ],
-        "cells": len(done),
-        "seconds": sum(d.seconds for d in done),
-        "borrowed": _borrowed(experiment, done),
+        "lead": findings.lead,
+        "figures": [{"name": f.name, "title": f.title, "caption": f.caption} for f in findings.figures],
+        "tables": list(findings.tables),
+        "claims": [asdict(claim) for claim in findings.claims],
+        "choices": list(findings.choices),
+        "configuration": results.settings(),
+        "effort": request.effort,
+        "datasets": [_described(d) for d in request.datasets],
+        "cells": len(results),
+        "seconds": sum(d.seconds for d in results),
+        "borrowed": _borrowed(experiment, results),
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "versions": versions(),
     }
-    files.write(out / "sections" / f"{experiment.name}.json", spelled(section))
+    files.write(out / "sections" / f"{experiment.name}.json", section_bytes(section))
 
 
-def spelled(section: dict[str, Any]) -> bytes:
+def section_bytes(section: dict[str, Any]) -> bytes:
     """A section as its file holds it: JSON that ends with a sum of the rest."""
     plain = {name: value for name, value in section.items() if name != "sum"}
     plain["sum"] = files.digest(json.dumps(plain))
     return json.dumps(plain, indent=1).encode()
 
 
-def _borrowed(experiment: Experiment, done: list[Done]) -> dict[str, dict[str, float]]:
+def _described(dataset: Dataset) -> dict[str, Any]:
+    rows, features = dataset.load()[0].shape
+    return {"name": dataset.name, "sha256": dataset.sha256, "rows": int(rows), "features": int(features)}
+
+
+def _borrowed(experiment: Experiment, results: Results) -> dict[str, dict[str, float]]:
     """Which of the cells are those of another experiment, so that the report counts them once."""
-    lenders = {d.cell.experiment for d in done} - {experiment.name}
-    return {
-        lender: {
-            "cells": sum(d.cell.experiment == lender for d in done),
-            "seconds": sum(d.seconds for d in done if d.cell.experiment == lender),
-        }
-        for lender in sorted(lenders)
-    }
-
-
-def _save_figure(figure: Any, path: Path, kind: str, options: dict[str, Any]) -> None:
-    import io
-
-    content = io.BytesIO()
-    with style.look():
-        figure.savefig(content, format=kind, **options)
-    files.write(path, content.getvalue())
+    lenders: dict[str, dict[str, float]] = {}
+    for d in results:
+        if d.cell.experiment != experiment.name:
+            count = lenders.setdefault(d.cell.experiment, {"cells": 0, "seconds": 0.0})
+            count["cells"] += 1
+            count["seconds"] += d.seconds
+    return lenders
 
 
 def read_sections(out: Path) -> list[dict[str, Any]]:
@@ -171,7 +147,7 @@ def read_sections(out: Path) -> list[dict[str, Any]]:
         if not isinstance(section, dict) or "format" not in section:
             raise DataError(f"{path}: this is not a section of a report: delete it")
         if section["format"] == SECTION_FORMAT:
-            if raw != spelled(section):
+            if raw != section_bytes(section):
                 raise DataError(
                     f"{path}: this section is damaged: delete it, and its experiment writes it again"
                 )
@@ -195,19 +171,14 @@ def _write_overview(out: Path, sections: list[dict[str, Any]]) -> None:
 
 def versions() -> dict[str, str]:
     """What the numbers were made with."""
-    found = {"mast": mast.__version__, "Python": platform.python_version()}
+    known = {"mast": mast.__version__, "Python": platform.python_version()}
     for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:  # pragma: no cover - all of them are dependencies
-            continue
-    return found
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            known[package] = metadata.version(package)
+    return known
 
 
-def _say(finished: engine.Finished, sections: list[dict[str, Any]], seconds: float) -> None:
-    from mast.experiments.display import duration
-
-    claims = [claim for section in sections for claim in section["claims"]]
+def _print_summary(finished: cells.Finished, claims: list[dict[str, Any]], seconds: float) -> None:
     broken = [claim for claim in claims if not claim["holds"]]
     print(
         f"{finished.computed} cells computed, {finished.reused} from before, {duration(seconds)}; "

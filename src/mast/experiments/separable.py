@@ -21,7 +21,7 @@ from mast.sketches.laws import UnitArrays
 
 
 @dataclass(frozen=True)
-class Coordinates:
+class CoordinateLosses:
     """phi_j(z) = sum_g weight_g log(1 + exp(-slope_g z)) + rest_j log 2 + l2/2 z², over the groups g of j.
 
     A group is all rows with the same a_ij b_i: binary data have at most two a coordinate.
@@ -39,7 +39,7 @@ class Coordinates:
         return self.rest.size
 
     @staticmethod
-    def of(f: Logistic) -> Coordinates:
+    def of(f: Logistic) -> CoordinateLosses:
         """Group the entries of the data by column and value."""
         A = f.design.csr
         rows = np.repeat(np.arange(f.terms), np.diff(A.indptr))
@@ -48,7 +48,7 @@ class Coordinates:
         weight: Any = np.bincount(inverse.ravel(), weights=f.rates[rows], minlength=unique.shape[1])
         owner = unique[0].astype(np.int64)
         rest: Any = float(f.rates.sum()) - np.bincount(owner, weights=weight, minlength=f.dim)
-        return Coordinates(owner, unique[1], weight, rest, f.l2)
+        return CoordinateLosses(owner, unique[1], weight, rest, f.l2)
 
     def values(self, z: Array) -> Array:
         """phi_j(z_j) for all j."""

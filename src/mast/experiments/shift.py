@@ -6,28 +6,27 @@ second figure (`interpolation`) shows that v = x* makes DSGD converge linearly t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mast.arrays import Array
+from mast.cells import Cell
 from mast.experiments import interpolation, style
-from mast.experiments.accuracy import predict
-from mast.experiments.cells import Cell, Done
+from mast.experiments.accuracy import accuracy
 from mast.experiments.datasets import Dataset, gaussian_start, halves, logistic
-from mast.experiments.findings import Claim, Experiment, Figure, Findings, Plan
+from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results
 from mast.problem import Problem
 from mast.sketches import PermK
 from mast.theory import problem_bounds
 
-NAME, VERSION = "shift", 1
 BLOCKS = (2, 4, 5, 10, 20)
 DISTANCES = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)  # |v - x*| over |x*|
 KAPPA = 100.0
 TEST_SHARE, SPLIT_SEED = 0.25, 0
 NEAR = 0.03  # a pretrained model this close to x*, relative to |x*|
-MEASURES = ("excess", "gap", "accuracy")
 
 
 def solve(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
@@ -53,15 +52,15 @@ def solve(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
             "gap_lower": low - f_star,
             "moved": np.sqrt(away[1]),
             "distance": np.sqrt(away[0]),
-            "accuracy_mast": [_accuracy(A, b, problem.sparsified(solution, draw)) for draw in draws],
-            "accuracy_erm": [_accuracy(A, b, problem.sparsified(star, draw)) for draw in draws],
+            "accuracy_mast": [accuracy(A, b, problem.sparsified(solution, draw)) for draw in draws],
+            "accuracy_erm": [accuracy(A, b, problem.sparsified(star, draw)) for draw in draws],
         }
         for name, value in row.items():
             columns.setdefault(name, []).append(value)
     return {
         **{name: np.array(values) for name, values in columns.items()},
         "f_star": f_star,
-        "dense": _accuracy(A, b, star),
+        "dense": accuracy(A, b, star),
     }
 
 
@@ -74,186 +73,140 @@ def _direction(star: Array, toward: str, seed: int) -> Array:
     return scaled
 
 
-def _accuracy(A: Any, b: Array, x: Array) -> float:
-    return float(np.mean(predict(A @ x) == b))
-
-
-def cells(plan: Plan) -> list[Cell]:
-    """One cell a data set, K, direction and seed; and the runs of the interpolation figure."""
-    seeds = plan.pick(fast=2, normal=5, full=20)
-    made = [
-        Cell(
-            NAME,
-            VERSION,
-            solve,
-            {"K": K, "toward": toward, "seed": seed, "kappa": KAPPA, "distances": list(DISTANCES)},
-            dataset,
-            cost=0.1 + 3e-6 * dataset.load()[0].nnz,
-        )
-        for dataset in plan.datasets
-        for K in BLOCKS
-        for toward in ("zero", "random")
-        for seed in range(seeds)
-    ]
-    return made + interpolation.cells(plan, NAME)
-
-
-def measured(done: list[Done], name: str, K: int, what: str, toward: str = "zero") -> Array:
+def measured(results: Results, K: int, what: str, toward: str = "zero") -> Array:
     """A quantity for all seeds (rows) and distances (columns); accuracies of all blocks are rows."""
-    mine = [d[what] for d in done if d.cell.dataset.name == name and d["K"] == K and d["toward"] == toward]
-    return np.concatenate([m.T for m in mine]) if what.startswith("accuracy") else np.array(mine)
+    values = [d[what] for d in results.of(K=K, toward=toward)]
+    return np.concatenate([v.T for v in values]) if what.startswith("accuracy") else np.array(values)
 
 
-def findings(plan: Plan, done: list[Done]) -> Findings:
-    """Figures, numbers and claims."""
-    solved = [d for d in done if d.cell.compute is solve]
-    runs = [d for d in done if d.cell.compute is not solve]
-    names = [dataset.name for dataset in plan.datasets]
-    figures = [
-        Figure(
-            f"shift_{name}",
-            f"The pretrained model's distance and the density ({name})",
-            "Above: v on the way from x* (left) to 0 (right end). Below: by density 1/K, for v at three "
-            "distances. Lines are medians over partitions with the range (accuracies: quartiles over "
-            "sparsified models); dotted lines are Theorem 1's upper bounds.",
-            lambda name=name: draw(solved, name),  # type: ignore[misc]
-        )
-        for name in names
-    ]
-    return Findings(
-        lead=(
-            "With a pretrained model v, only x − v is sketched. The closer v is to the minimiser x* of "
+class Shift(Experiment):
+    """What a pretrained model changes."""
+
+    name = "shift"
+    title = "Pretrained models: the shift"
+
+    def cells(self, request: Request) -> list[Cell]:
+        """One cell per data set, K, direction and seed; and the runs of the interpolation figure."""
+        seeds = range(request.pick(fast=2, normal=5, full=20))
+        varied = {"K": BLOCKS, "toward": ("zero", "random"), "seed": seeds}
+        cells = [
+            cell
+            for data in request.datasets
+            for cell in self.grid(
+                solve,
+                data,
+                0.1 + 3e-6 * data.load()[0].nnz,
+                varied,
+                kappa=KAPPA,
+                distances=list(DISTANCES),
+            )
+        ]
+        return cells + interpolation.cells(self, request)
+
+    def findings(self, request: Request, results: Results) -> Findings:
+        """Figures, numbers and claims."""
+        solved, runs = results.of(solve), results.of(interpolation.run)
+        figures = [
+            Figure(
+                f"shift_{name}",
+                f"The pretrained model's distance and the density ({name})",
+                "Above: v on the way from x* (left) to 0 (right end). Below: by density 1/K, for v at three "
+                "distances. Lines are medians over partitions with the range (accuracies: quartiles over "
+                "sparsified models); dotted lines are Theorem 1's upper bounds.",
+                partial(draw, part),
+            )
+            for name, part in solved.by_dataset().items()
+        ]
+        return Findings(
+            lead="With a pretrained model v, only x − v is sketched. The closer v is to the minimiser x* of "
             "f, and the lighter the sparsification, the less MAST costs: the loss of its solution x_D* "
             "and the gap f_D^inf − f^inf fall with |v − x*|². At v = x* the gap is 0, every sketched "
-            "loss has the same minimiser, and DSGD converges linearly to it."
-        ),
-        figures=[*figures, interpolation.figure(runs)],
-        tables={"shift": table(solved), "interpolation": interpolation.table(runs)},
-        claims=[
-            *(claim for name in names for claim in claims(solved, name)),
-            *interpolation.claims(runs),
-        ],
-        choices=[
-            "Perm-K with a fixed partition a seed, so that f_D and x_D* are exact; 75 % of the rows to "
-            "train, condition number 100. Distances are in units of |x*|; 1 in the direction of 0 is v = 0.",
-            "Besides the way to 0, random directions of the same lengths are measured; they are in the "
-            "numbers and count for the bounds.",
-            *interpolation.CHOICES,
-        ],
-        configuration={
-            "K": BLOCKS,
-            "distances": DISTANCES,
-            "kappa": KAPPA,
-            "seeds": sorted({d["seed"] for d in solved}),
-            "interpolation": interpolation.configuration(runs),
-        },
+            "loss has the same minimiser, and DSGD converges linearly to it.",
+            figures=[*figures, interpolation.figure(runs)],
+            tables={"shift": table(solved), "interpolation": interpolation.table(runs)},
+            claims=[*solved.claims(claims), *runs.claims(interpolation.claims)],
+            choices=[
+                "Perm-K with one fixed partition per seed, so that f_D and x_D* are exact; 75 % of the rows "
+                "to train, condition number 100. Distances are in units of |x*|; 1 in the direction of 0 is "
+                "v = 0.",
+                "Besides the way to 0, random directions of the same lengths are measured; they are in the "
+                "numbers and count for the bounds.",
+                *interpolation.CHOICES,
+            ],
+        )
+
+
+def table(solved: Results) -> Any:
+    """One row per data set, K, direction, seed and distance."""
+    return solved.frame(
+        "K",
+        density=lambda d: 1 / d["K"],
+        toward="toward",
+        seed="seed",
+        relative_distance="distances",
+        **{n: n for n in ("distance", "excess", "excess_bound", "gap", "gap_lower", "gap_bound", "moved")},
+        median_accuracy_mast=lambda d: np.median(d["accuracy_mast"], axis=1),
+        median_accuracy_erm=lambda d: np.median(d["accuracy_erm"], axis=1),
+        dense_accuracy="dense",
     )
 
 
-def table(done: list[Done]) -> Any:
-    """One row a data set, K, direction, seed and distance."""
-    import pandas
-
-    parts = [
-        pandas.DataFrame(
-            {
-                "dataset": d.cell.dataset.name,
-                "K": d["K"],
-                "density": 1 / d["K"],
-                "toward": d["toward"],
-                "seed": d["seed"],
-                "relative_distance": d["distances"],
-                **{
-                    key: d[key]
-                    for key in (
-                        "distance",
-                        "excess",
-                        "excess_bound",
-                        "gap",
-                        "gap_lower",
-                        "gap_bound",
-                        "moved",
-                    )
-                },
-                "median_accuracy_mast": np.median(d["accuracy_mast"], axis=1),
-                "median_accuracy_erm": np.median(d["accuracy_erm"], axis=1),
-                "dense_accuracy": d["dense"],
-            }
-        )
-        for d in done
-    ]
-    return pandas.concat(parts, ignore_index=True)
-
-
-def claims(done: list[Done], name: str) -> list[Claim]:
+def claims(results: Results) -> Iterator[Claim]:
     """What Theorem 1 and the text around it say, decided for one data set."""
-    mine = [d for d in done if d.cell.dataset.name == name]
-    f_star = mine[0]["f_star"]
+    f_star, dense = results[0]["f_star"], results[0]["dense"]
     rounding = 1e-12 * max(1.0, abs(f_star))
     above = max(
         float(np.max((d[what] - rounding) / np.maximum(d[f"{what}_bound"], rounding)))
-        for d in mine
+        for d in results
         for what in ("excess", "gap")
     )
-    below = min(float(np.min(d["gap"] - d["gap_lower"])) for d in mine)
-    at_star = max(float(np.abs(d["gap"][0])) for d in mine)
+    below = min(float(np.min(d["gap"] - d["gap_lower"])) for d in results)
+    at_star = max(float(np.abs(d["gap"][0])) for d in results)
     near, far = DISTANCES.index(NEAR), len(DISTANCES) - 1
-    zero = {K: measured(done, name, K, "excess") for K in BLOCKS}
-    falls = {K: zero[K][:, near] / zero[K][:, far] for K in BLOCKS}
-    cost = {K: zero[K][:, far] / f_star for K in BLOCKS}
-    closeness = max(float(np.max(d["moved"][1:] / d["distance"][1:])) for d in mine if d["toward"] == "zero")
-    accuracy = {s: np.median(measured(done, name, BLOCKS[-1], "accuracy_mast")[:, s]) for s in (near, far)}
-    dense = mine[0]["dense"]
-    medians = [float(np.median(cost[K])) for K in BLOCKS]
-    return [
-        Claim(
-            "Theorem 1 bounds the loss f(x_D*) and the gap, from above and below",
-            name,
-            "largest ratio of measured to upper bound at most 1; gap minus lower bound not negative",
-            f"{above:.3g}; {below:.2g} ({len(mine) * len(DISTANCES)} problems)",
-            above <= 1 and below >= -rounding,
-            source="theory",
-        ),
-        Claim(
-            "With v = x* the gap is 0",
-            name,
-            "largest |f_D^inf − f^inf| at rounding level, 1e-12",
-            f"{at_star:.1e} over {len(mine)} problems",
-            at_star <= rounding,
-        ),
-        Claim(
-            "A pretrained model close to x* gives a solution whose loss is close to the optimal one",
-            name,
-            f"f(x_D*) − f(x*) with v at {NEAR:g} |x*| from x* below 1 % of what it is with v = 0, for each K",
-            ", ".join(f"K={K} {np.median(r):.1e} (≤ {r.max():.1e})" for K, r in falls.items()),
-            all(float(r.max()) < 0.01 for r in falls.values()),
-        ),
-        Claim(
-            "x_D* stays close to the pretrained model when that is close to x*",
-            name,
-            "|x_D* − v| at most |x* − v|, for v on the way to 0",
-            f"largest ratio {closeness:.3g}",
-            closeness <= 1,
-        ),
-        Claim(
-            "Light sparsification stays close to ERM, stronger costs more",
-            name,
-            "(f(x_D*) − f(x*))/f(x*) with v = 0 grows with K",
-            ", ".join(
-                f"K={K} {m:.1%} ({cost[K].min():.1%} to {cost[K].max():.1%})"
-                for K, m in zip(BLOCKS, medians, strict=True)
-            ),
-            bool(np.all(np.diff(medians) > 0)),
-        ),
-        Claim(
-            "Sparsified models around a good pretrained model are as accurate as the dense one",
-            name,
-            f"median accuracy at K = {BLOCKS[-1]} with v at {NEAR:g} |x*| at most 0.01 below the dense ERM's",
-            f"{accuracy[near]:.3f} against {dense:.3f} (v = 0: {accuracy[far]:.3f})",
-            bool(accuracy[near] >= dense - 0.01),
-            source="beyond",
-        ),
-    ]
+    excess = {K: measured(results, K, "excess") for K in BLOCKS}
+    falls = {K: excess[K][:, near] / excess[K][:, far] for K in BLOCKS}
+    cost = {K: excess[K][:, far] / f_star for K in BLOCKS}
+    medians = {K: float(np.median(cost[K])) for K in BLOCKS}
+    closeness = max(float(np.max(d["moved"][1:] / d["distance"][1:])) for d in results.of(toward="zero"))
+    median = {s: np.median(measured(results, BLOCKS[-1], "accuracy_mast")[:, s]) for s in (near, far)}
+    yield Claim(
+        "Theorem 1 bounds the loss f(x_D*) and the gap, from above and below",
+        "largest ratio of measured to upper bound at most 1; gap minus lower bound not negative",
+        f"{above:.3g}; {below:.2g} ({len(results) * len(DISTANCES)} problems)",
+        above <= 1 and below >= -rounding,
+        source="theory",
+    )
+    yield Claim(
+        "With v = x* the gap is 0",
+        "largest |f_D^inf − f^inf| at rounding level, 1e-12",
+        f"{at_star:.1e} over {len(results)} problems",
+        at_star <= rounding,
+    )
+    yield Claim(
+        "A pretrained model close to x* gives a solution whose loss is close to the optimal one",
+        f"f(x_D*) − f(x*) with v at {NEAR:g} |x*| from x* below 1 % of what it is with v = 0, for each K",
+        ", ".join(f"K={K} {np.median(r):.1e} (≤ {r.max():.1e})" for K, r in falls.items()),
+        all(float(r.max()) < 0.01 for r in falls.values()),
+    )
+    yield Claim(
+        "x_D* stays close to the pretrained model when that is close to x*",
+        "|x_D* − v| at most |x* − v|, for v on the way to 0",
+        f"largest ratio {closeness:.3g}",
+        closeness <= 1,
+    )
+    yield Claim(
+        "Light sparsification stays close to ERM, stronger costs more",
+        "(f(x_D*) − f(x*))/f(x*) with v = 0 grows with K",
+        ", ".join(f"K={K} {m:.1%} ({cost[K].min():.1%} to {cost[K].max():.1%})" for K, m in medians.items()),
+        bool(np.all(np.diff(list(medians.values())) > 0)),
+    )
+    yield Claim(
+        "Sparsified models around a good pretrained model are as accurate as the dense one",
+        f"median accuracy at K = {BLOCKS[-1]} with v at {NEAR:g} |x*| at most 0.01 below the dense ERM's",
+        f"{median[near]:.3f} against {dense:.3f} (v = 0: {median[far]:.3f})",
+        bool(median[near] >= dense - 0.01),
+        source="beyond",
+    )
 
 
 SHOWN = {2: style.SKY, 5: style.BLUE, 20: style.BLACK}
@@ -265,54 +218,49 @@ LABEL = {
 }
 
 
-def draw(done: list[Done], name: str) -> Any:
+@style.drawing
+def draw(results: Results) -> Any:
     """Loss, gap and accuracy: by distance above, by density below."""
-    with style.look():
-        figure, axes = style.frames(2, 3, width=4.3, height=3.1)
-        for ax, what in zip(axes[0], MEASURES, strict=True):
-            _by_distance(ax, done, name, what)
-        for ax, what in zip(axes[1], MEASURES, strict=True):
-            _by_density(ax, done, name, what)
-        dense = next(d for d in done if d.cell.dataset.name == name)["dense"]
-        for row in axes:
-            dashed = row[2].axhline(dense, color=style.GREY, linestyle="--", linewidth=1, label="ERM, dense")
-            for ax, what in zip(row, MEASURES, strict=True):
-                ax.set_ylabel(LABEL[what])
-            row[0].plot([], [], ":", color=style.GREY, linewidth=1.1, label="bounds of Theorem 1")
-            row[2].legend(handles=[dashed])
-        axes[0][0].legend(loc="upper left")
-        axes[1][0].set_ylim(bottom=axes[1][0].get_ylim()[0] / 1e3)  # room for the legend
-        axes[1][0].legend(loc="lower left")
-        return figure
+    figure, axes = style.frames(2, 3, width=4.3, height=3.1)
+    for row, show in zip(axes, (_by_distance, _by_density), strict=True):
+        for ax, what in zip(row, LABEL, strict=True):
+            show(ax, results, what)
+            ax.set_ylabel(LABEL[what])
+        row[0].plot([], [], ":", color=style.GREY, linewidth=1.1, label="bounds of Theorem 1")
+        dense = results[0]["dense"]
+        row[2].legend(
+            handles=[row[2].axhline(dense, color=style.GREY, ls="--", linewidth=1, label="ERM, dense")]
+        )
+    axes[0][0].legend(loc="upper left")
+    axes[1][0].set_ylim(bottom=axes[1][0].get_ylim()[0] / 1e3)  # room for the legend
+    axes[1][0].legend(loc="lower left")
+    return figure
 
 
-def _by_distance(ax: Any, done: list[Done], name: str, what: str) -> None:
+def _by_distance(ax: Any, results: Results, what: str) -> None:
     x = np.array(DISTANCES[1:])
     for K, colour in SHOWN.items():
         if what == "accuracy":
-            style.quartiles(ax, x, measured(done, name, K, "accuracy_mast")[:, 1:], colour, f"K = {K}")
+            style.quartiles(ax, x, list(measured(results, K, "accuracy_mast")[:, 1:].T), colour, f"K = {K}")
         else:
-            style.band(ax, x, np.abs(measured(done, name, K, what)[:, 1:]), colour, f"K = {K}")
-            bound = np.median(measured(done, name, K, f"{what}_bound")[:, 1:], axis=0)
+            style.band(ax, x, np.abs(measured(results, K, what)[:, 1:]), colour, f"K = {K}")
+            bound = np.median(measured(results, K, f"{what}_bound")[:, 1:], axis=0)
             ax.plot(x, bound, ":", color=colour, linewidth=1.1)
             ax.set_yscale("log")
-    ax.set_xscale("log")
-    ax.set_xlabel(r"$|v - x^\star|\,/\,|x^\star|$")
+    ax.set(xscale="log", xlabel=r"$|v - x^\star|\,/\,|x^\star|$")
 
 
-def _by_density(ax: Any, done: list[Done], name: str, what: str) -> None:
+def _by_density(ax: Any, results: Results, what: str) -> None:
     x = np.array([1 / K for K in BLOCKS])
     for place, colour in PLACES.items():
         at = DISTANCES.index(place)
         label = f"|v − x*| = {place:g} |x*|" + (" (v = 0)" if place == 1 else "")
         if what == "accuracy":
-            values = [measured(done, name, K, "accuracy_mast")[:, at] for K in BLOCKS]
-            low, middle, high = (np.array([np.quantile(v, q) for v in values]) for q in (0.25, 0.5, 0.75))
-            ax.plot(x, middle, "o-", color=colour, label=label, markersize=3.5)
-            ax.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+            values = [measured(results, K, "accuracy_mast")[:, at] for K in BLOCKS]
+            style.quartiles(ax, x, values, colour, label, "o-", markersize=3.5)
         else:
-            curves = np.array([measured(done, name, K, what)[:, at] for K in BLOCKS]).T
-            bound = [np.median(measured(done, name, K, f"{what}_bound")[:, at]) for K in BLOCKS]
+            curves = np.array([measured(results, K, what)[:, at] for K in BLOCKS]).T
+            bound = [np.median(measured(results, K, f"{what}_bound")[:, at]) for K in BLOCKS]
             style.band(ax, x, np.abs(curves), colour, label, "o-", markersize=3.5)
             ax.plot(x, bound, ":", color=colour, linewidth=1.1)
             ax.set_yscale("log")
@@ -320,12 +268,3 @@ def _by_density(ax: Any, done: list[Done], name: str, what: str) -> None:
     ax.set_xticks(x, [f"{100 / K:g}" for K in BLOCKS])
     ax.minorticks_off()
     ax.set_xlabel("Density (% of weights kept)")
-
-
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="Pretrained models: the shift",
-    datasets=("a5a", "a1a", "w8a"),
-    cells=cells,
-    findings=findings,
-)

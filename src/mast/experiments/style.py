@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ParamSpec
 
 import numpy as np
 
 from mast.arrays import Array
-from mast.plots import COLOURS, pyplot
+from mast.plots import COLOURS
 
+P = ParamSpec("P")
 PALETTE = COLOURS
 BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, BLACK, YELLOW = PALETTE
 ERM, MAST = VERMILION, BLUE
 GREY = "#666666"
+
+RELATIVE_GAP = r"$(f_D(x) - f_D^{\inf})\,/\,(f_D(x^0) - f_D^{\inf})$"
+RELATIVE_DISTANCE = r"$|x - x_D^\star|^2\,/\,|x^0 - x_D^\star|^2$"
 
 SETTINGS: Any = {
     "font.size": 9.5,
@@ -35,11 +40,6 @@ SETTINGS: Any = {
 }
 
 
-def need_matplotlib() -> None:
-    """An error that says how to get matplotlib, unless it is there."""
-    pyplot()
-
-
 @contextlib.contextmanager
 def look() -> Iterator[None]:
     """Our settings, inside a block only: the user's are not touched, nor is the backend."""
@@ -47,6 +47,17 @@ def look() -> Iterator[None]:
 
     with matplotlib.rc_context(SETTINGS):
         yield
+
+
+def drawing(draw: Callable[P, Any]) -> Callable[P, Any]:
+    """A function that draws a figure, with our settings."""
+
+    @functools.wraps(draw)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> Any:
+        with look():
+            return draw(*args, **kwargs)
+
+    return drawn
 
 
 def frames(
@@ -83,10 +94,12 @@ def band(
         axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
-def quartiles(axes: Any, x: Array, curves: Array, colour: str, label: str) -> None:
-    """The median curve over rows and the quartiles around it."""
-    low, middle, high = np.quantile(curves, [0.25, 0.5, 0.75], axis=0)
-    axes.plot(x, middle, color=colour, label=label)
+def quartiles(
+    axes: Any, x: Array, values: Sequence[Array], colour: str, label: str, line: str = "-", **options: Any
+) -> None:
+    """The median of the values at each x, and the quartiles around it."""
+    low, middle, high = np.array([np.quantile(v, [0.25, 0.5, 0.75]) for v in values]).T
+    axes.plot(x, middle, line, color=colour, label=label, **options)
     axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
 
 

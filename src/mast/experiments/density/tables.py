@@ -1,17 +1,17 @@
-"""Tables of the accuracy-density curves: a row a contender, density and seed; areas under the curves."""
+"""Tables of the accuracy-density curves: one row per contender, density and seed; areas under the curves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from mast.experiments.cells import Done
-from mast.experiments.density_area import area
-from mast.experiments.density_cells import MAGNITUDES, STRUCTURES, curves, from_scratch, ways
-from mast.experiments.density_finetuning import changes
-from mast.experiments.density_linear import blocks
+from mast.cells import Done
+from mast.experiments.density.curves import MAGNITUDES, STRUCTURES, area, curves, from_scratch, ways
+from mast.experiments.density.finetuning import changes
+from mast.experiments.density.linear import blocks
+from mast.experiments.experiment import Results
 
 LABELS = {
     "scratch": "trained at each density",
@@ -56,35 +56,31 @@ def used_ways(done: Done) -> Iterator[tuple[str, str, str]]:
                 yield structure, f"{contender}_magnitude", f"{structure}_{way}"
 
 
-def curve_table(done: Sequence[Done]) -> Any:
+def curve_table(results: Results) -> Any:
     """Mean, quartiles and worst over draws, for each data set, structure, contender, density and seed."""
     import pandas
 
     rows = []
-    for d in done:
-        name = d.cell.dataset.name
-        if d.cell.compute is curves:
-            for structure, contender, way in used_ways(d):
-                for seed, at in zip(d["seeds"], d[way], strict=True):
-                    for density, scores in zip(d["densities"], at, strict=True):
-                        rows.append(_row(name, structure, contender, density, seed, scores))
-        elif d.cell.compute is from_scratch:
-            for structure in STRUCTURES if d["density"] == 1 else [d["structure"]]:
-                for seed, score in zip(d["seeds"], d["accuracy"], strict=True):
-                    rows.append(_row(name, structure, "scratch", d["density"], seed, [score]))
-        elif d.cell.compute is blocks:
-            for model in ("plain", "matched", "fixed", "magnitude", "scratch"):
-                contender = LINEAR.get(model, model)
-                rows.append(_row(name, "linear", contender, 1 / d["K"], d["permutation"], d[model]))
+    for d in results.of(curves):
+        for structure, contender, way in used_ways(d):
+            for seed, by_density in zip(d["seeds"], d[way], strict=True):
+                for density, scores in zip(d["densities"], by_density, strict=True):
+                    rows.append(_row(d, structure, contender, density, seed, scores))
+    for d in results.of(from_scratch):
+        for structure in STRUCTURES if d["density"] == 1 else [d["structure"]]:
+            for seed, score in zip(d["seeds"], d["accuracy"], strict=True):
+                rows.append(_row(d, structure, "scratch", d["density"], seed, [score]))
+    for d in results.of(blocks):
+        for model in ("plain", "matched", "fixed", "magnitude", "scratch"):
+            contender = LINEAR.get(model, model)
+            rows.append(_row(d, "linear", contender, 1 / d["K"], d["permutation"], d[model]))
     return pandas.DataFrame(rows)
 
 
-def _row(
-    dataset: str, structure: str, contender: str, density: float, seed: int, scores: Any
-) -> dict[str, Any]:
+def _row(d: Done, structure: str, contender: str, density: float, seed: int, scores: Any) -> dict[str, Any]:
     low, middle, high = np.quantile(scores, [0.25, 0.5, 0.75])
     return {
-        "dataset": dataset,
+        "dataset": d.cell.dataset.name,
         "structure": structure,
         "contender": contender,
         "density": density,
@@ -102,21 +98,20 @@ def area_table(table: Any) -> Any:
     """The area under each curve, for each seed: of the mean over draws, and of the worst draw."""
     import pandas
 
+    keys = ["dataset", "structure", "contender", "seed"]
     rows = []
-    for keys, part in table.groupby(["dataset", "structure", "contender", "seed"], sort=False):
+    for values, part in table.groupby(keys, sort=False):
         part = part.sort_values("density")
-        rows.append(
-            dict(zip(("dataset", "structure", "contender", "seed"), keys, strict=True))
-            | {
-                "area": float(area(part["density"].to_numpy(), part["mean"].to_numpy())),
-                "area_worst": float(area(part["density"].to_numpy(), part["worst"].to_numpy())),
-            }
-        )
+        areas = {
+            name: float(area(part["density"].to_numpy(), part[column].to_numpy()))
+            for name, column in (("area", "mean"), ("area_worst", "worst"))
+        }
+        rows.append(dict(zip(keys, values, strict=True)) | areas)
     return pandas.DataFrame(rows)
 
 
 def summary(areas: Any) -> Any:
-    """Mean and range over seeds, one row a contender."""
+    """Mean and range over seeds, one row per contender."""
     grouped = areas.groupby(["dataset", "structure", "contender"], sort=False)
     out = grouped["area"].agg(["mean", "min", "max", "size"])
     out.columns = ["area", "lowest_seed", "highest_seed", "seeds"]
@@ -124,50 +119,43 @@ def summary(areas: Any) -> Any:
     return out.reset_index()
 
 
-def rate_table(done: Sequence[Done]) -> Any:
+def rate_table(results: Results) -> Any:
     """The learning rates that were chosen, with the validation scores of the whole grid."""
     import pandas
 
     rows = []
-    for d in done:
-        if d.cell.compute is from_scratch:
-            names, tried = [(f"scratch {d['structure']} {d['density']:g}", "")], "validation"
-        elif d.cell.compute in (curves, changes):
-            what = d["contender"] if d.cell.compute is curves else f"fine-tuning {d['kind']}"
-            found = [n.removeprefix("rate_") for n in d.result if n.startswith("rate_")]
-            names, tried = [(f"{what} {n}", f"_{n}") for n in found], "validation"
-        else:
-            continue
-        for name, suffix in names:
-            scores = " ".join(f"{s:.3f}" for s in d[f"{tried}{suffix}"])
+    for d in (*results.of(curves), *results.of(from_scratch), *results.of(changes)):
+        for name in [name.removeprefix("rate_") for name in d.result if name.startswith("rate_")]:
+            if d.cell.compute is from_scratch:
+                contender = f"scratch {d['structure']} {d['density']:g}"
+            else:
+                kind = d["contender"] if d.cell.compute is curves else f"fine-tuning {d['kind']}"
+                contender = f"{kind} {name}"
+            scores = " ".join(f"{s:.3f}" for s in d[f"validation_{name}"])
             grid = " ".join(f"{r:g}" for r in d["rates"])
-            rows.append((d.cell.dataset.name, name, d[f"rate{suffix}"], grid, scores))
+            rows.append((d.cell.dataset.name, contender, d[f"rate_{name}"], grid, scores))
     return pandas.DataFrame(rows, columns=["dataset", "contender", "rate", "grid", "validation_scores"])
 
 
-def change_table(done: Sequence[Done]) -> Any:
+def change_table(results: Results) -> Any:
     """Fine-tuning: accuracies for each share of the change that is kept, contender and seed."""
     import pandas
 
     rows = []
-    for d in done:
-        if d.cell.compute is not changes:
-            continue
-        name = d.cell.dataset.name
+    for d in results.of(changes):
         if d["kind"] == "full":
-            cut = [(q, "random", f"random_{q:g}") for q in d["changed"]]
-            cut += [(q, "magnitude", _better(d, q)) for q in d["changed"]]
-            found = [(0.0, "before", "before"), (1.0, "full", "full_1"), *cut]
+            columns = [(0.0, "before", "before"), (1.0, "full", "full_1")]
+            columns += [(q, "random", f"random_{q:g}") for q in d["changed"]]
+            columns += [(q, "magnitude", _better_scope(d, q)) for q in d["changed"]]
         else:
-            found = [
-                (q, d["kind"], f"{'random' if d['kind'] == 'mast' else 'full'}_{q:g}") for q in d["changed"]
-            ]
-        for density, contender, place in found:
-            for seed, scores in zip(d["seeds"], d[place], strict=True):
-                rows.append(_row(name, "weights", contender, density, seed, np.atleast_1d(scores)))
+            way = "random" if d["kind"] == "mast" else "full"
+            columns = [(q, d["kind"], f"{way}_{q:g}") for q in d["changed"]]
+        for density, contender, name in columns:
+            for seed, scores in zip(d["seeds"], d[name], strict=True):
+                rows.append(_row(d, "weights", contender, density, seed, np.atleast_1d(scores)))
     return pandas.DataFrame(rows)
 
 
-def _better(d: Done, density: float) -> str:
+def _better_scope(d: Done, density: float) -> str:
     names = [f"magnitude_{scope}_{density:g}" for scope in ("layer", "global")]
     return max(names, key=lambda name: float(np.max(d.result[f"validation_{name}"])))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,19 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mast.arrays import Array
-from mast.experiments.cells import Cell, Done
+from mast.cells import Cell, Done
 from mast.experiments.datasets import Dataset
-from mast.experiments.findings import Plan
+from mast.experiments.experiment import Experiment, Request, Results, spread
 from mast.sketches import Bernoulli, UnscaledBernoulli
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-NAME, VERSION = "neural", 2
 NODES, HIDDEN = 10, 32
 KEEPS = (0.5, 0.7, 0.9, 1.0)
 STEP_SIZES = (0.01, 0.05, 0.1, 0.5, 1.0)
-TOGETHER = 5  # nodes in one product: up to a tenth faster than one by one, and all ten are no faster
 DIVERGED = 1e4  # times the loss at the start
 LAST, MIDDLE = 0.1, 0.5  # a level is over the last tenth of a run, or over the tenth before its middle
 FLUCTUATING = 0.25  # the last quarter
@@ -35,8 +33,9 @@ def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
 
     With ``advised``, the last lane runs at the step size that `mast.nn.advise` proposes at the start.
     """
-    from mast.experiments.neural_data import one_thread, shares
-    from mast.experiments.neural_rounds import Lanes, Masks, Shape, student
+    from mast.experiments.network_data import one_thread
+    from mast.experiments.neural.data import shares
+    from mast.experiments.neural.rounds import Lanes, Masks, Shape, student
 
     with one_thread():
         X, T, accuracy = shares(dataset, config["rows"], config["nodes"])
@@ -49,7 +48,7 @@ def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
         if config["advised"]:
             proposed = advice(network, X, T, sketch, config["seed"])
             step_sizes.append(proposed[0])
-        lanes = Lanes(network, step_sizes, X, T, TOGETHER)
+        lanes = Lanes(network, step_sizes, X, T)
         masks = None if config["keep"] == 1 else Masks(sketch, shape, config["nodes"], config["seed"])
         rounds = np.arange(0, config["rounds"] + 1, config["every"])
         losses, at_keep = [], []
@@ -68,13 +67,13 @@ def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
 
 
 def advice(network: nn.Sequential, X: Tensor, T: Tensor, sketch: Bernoulli, seed: int) -> tuple[float, float]:
-    """What `mast.nn.advise` proposes for one draw a step, and the curvature that it measured."""
-    from mast.experiments.neural_rounds import squared_loss
+    """What `mast.nn.advise` proposes for one draw per step, and the curvature that it measured."""
+    from mast.experiments.neural.rounds import squared_loss
     from mast.nn import advise
 
-    found = advise(network, squared_loss, [(X.flatten(0, 1), T.flatten(0, 1))], sketch, seed=seed)
-    assert found.step_size is not None
-    return found.step_size, found.smoothness
+    proposal = advise(network, squared_loss, [(X.flatten(0, 1), T.flatten(0, 1))], sketch, seed=seed)
+    assert proposal.step_size is not None
+    return proposal.step_size, proposal.smoothness
 
 
 def ended(losses: Array) -> tuple[Array, list[str]]:
@@ -91,55 +90,47 @@ def ended(losses: Array) -> tuple[Array, list[str]]:
     return np.where(beyond, np.inf, losses), status
 
 
-def cells(plan: Plan, keeps: Sequence[float] = KEEPS) -> list[Cell]:
-    """One cell a data set, keep probability and seed."""
-    return [
-        run_cell(NAME, VERSION, plan, dataset, keep, seed, STEP_SIZES, scaled=True)
-        for dataset in plan.datasets
-        for keep in keeps
-        for seed in range(seeds(plan))
-    ]
-
-
-def seeds(plan: Plan) -> int:
+def seeds(request: Request) -> int:
     """How many seeds are run."""
-    return int(plan.pick(fast=1, normal=3, full=3))
+    return int(request.pick(fast=1, normal=3, full=3))
 
 
-def run_cell(
-    experiment: str,
-    version: int,
-    plan: Plan,
-    dataset: Dataset,
-    keep: float,
-    seed: int,
+def cells(
+    experiment: Experiment,
+    request: Request,
+    keeps: Sequence[float],
     step_sizes: Sequence[float],
-    scaled: bool,
-) -> Cell:
-    """A cell of `run`, with the numbers that the effort allows."""
-    rounds, rows = plan.pick(fast=200, normal=1500, full=1500), plan.pick(fast=500, normal=2500, full=None)
-    config = {
-        "keep": keep,
-        "scaled": scaled,
-        "advised": scaled,
-        "step_sizes": list(step_sizes),
-        "rounds": rounds,
-        "every": plan.pick(fast=4, normal=10, full=10),
-        "rows": rows,
-        "nodes": NODES,
-        "hidden": HIDDEN,
-        "seed": seed,
-    }
-    products = 4e-11 * HIDDEN * (len(step_sizes) + scaled)  # seconds for a row and an input, forth and back
-    wide, long = (2048, rows or 10_000) if dataset.path else (256, 1790)
-    return Cell(
-        experiment, version, run, config, dataset, cost=2 + rounds * products * wide * min(long, rows or long)
+    scaled: bool = True,
+) -> list[Cell]:
+    """One cell per data set, keep probability and seed, with the numbers that the effort allows."""
+    rounds, rows = (
+        request.pick(fast=200, normal=1500, full=1500),
+        request.pick(fast=500, normal=2500, full=None),
     )
+    products = 4e-11 * HIDDEN * (len(step_sizes) + scaled)  # seconds for a row and an input, forth and back
+    cells = []
+    for data in request.datasets:
+        wide, long = (2048, rows or 10_000) if data.path else (256, 1790)
+        cells += experiment.grid(
+            run,
+            data,
+            2 + rounds * products * wide * min(long, rows or long),
+            {"keep": keeps, "seed": range(seeds(request))},
+            scaled=scaled,
+            advised=scaled,
+            step_sizes=list(step_sizes),
+            rounds=rounds,
+            every=request.pick(fast=4, normal=10, full=10),
+            rows=rows,
+            nodes=NODES,
+            hidden=HIDDEN,
+        )
+    return cells
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The runs of one sketch at one step size: a row of losses a seed."""
+    """The runs of one sketch at one step size: one row of losses per seed."""
 
     rounds: Array
     loss: Array
@@ -173,24 +164,23 @@ class Curve:
 
         Second differences over the square root of 6: the standard deviation, if f is a trend plus noise.
         """
-        late = self._over(1 - FLUCTUATING, 1)
-        found = np.full(len(late), np.inf)
-        whole = np.isfinite(late).all(axis=1)
-        found[whole] = np.sqrt(np.mean(np.diff(late[whole], n=2, axis=1) ** 2, axis=1) / 6)
-        return found
+        return self._late(lambda losses: float(np.sqrt(np.mean(np.diff(losses, n=2) ** 2) / 6)))
 
     @property
     def fluctuations(self) -> Array:
-        """The standard deviation of log f about its linear trend in the last quarter, a number a seed."""
+        """The standard deviation of log f about its linear trend in the last quarter, one number per seed."""
+        from numpy.polynomial.polynomial import polyfit, polyval
+
+        def about_trend(losses: Array) -> float:
+            logs, place = np.log(losses), np.linspace(-1, 1, losses.size)
+            return float(np.std(logs - polyval(place, polyfit(place, logs, 1))))
+
+        return self._late(about_trend)
+
+    def _late(self, measure: Callable[[Array], float]) -> Array:
+        """A measure of the last quarter of each seed; infinite if it diverged."""
         late = self._over(1 - FLUCTUATING, 1)
-        found = np.full(len(late), np.inf)
-        place = np.linspace(-1, 1, late.shape[1])
-        for seed, row in enumerate(late):
-            if np.isfinite(row).all():
-                logs = np.log(row)
-                trend = np.polynomial.polynomial.polyfit(place, logs, 1)
-                found[seed] = float(np.std(logs - np.polynomial.polynomial.polyval(place, trend)))
-        return found
+        return np.array([measure(losses) if np.isfinite(losses).all() else np.inf for losses in late])
 
     @property
     def settled(self) -> NDArray[np.bool_]:
@@ -201,35 +191,41 @@ class Curve:
         settled: NDArray[np.bool_] = np.isfinite(self.levels) & (self.levels < HIGH * self.loss[:, 0]) & calm
         return settled
 
-    def said(self) -> str:
+    def __str__(self) -> str:
         """The level with its range over seeds."""
         if len(self.levels) == 1 or not np.isfinite(self.levels).any():
             return f"{self.level:.3g}"
-        return f"{self.level:.3g} ({self.levels.min():.3g} to {self.levels.max():.3g})"
+        return spread(self.levels, ".3g")
 
 
-def curve(done: Sequence[Done], dataset: str, keep: float, lane: float | str, scaled: bool = True) -> Curve:
-    """The seeds of one curve; the lane is a step size or "advised"."""
-    mine = [
-        d
-        for d in done
-        if d.cell.compute is run
-        and d.cell.dataset.name == dataset
-        and d["keep"] == keep
-        and d["scaled"] == scaled
-    ]
-    places = [-1 if lane == "advised" else d["step_sizes"].index(lane) for d in mine]
-    return Curve(
-        mine[0]["round"].astype(float),
-        np.array([d["loss"][place] for d, place in zip(mine, places, strict=True)]),
+def curve(
+    results: Results, keep: float, lane: float | str, scaled: bool = True, measure: str = "loss"
+) -> Curve:
+    """The seeds of one curve of one data set; the lane is a step size or "advised"."""
+    runs = results.of(run, keep=keep, scaled=scaled)
+    places = [-1 if lane == "advised" else d["step_sizes"].index(lane) for d in runs]
+    losses = np.array([d[measure][place] for d, place in zip(runs, places, strict=True)])
+    return Curve(runs[0]["round"].astype(float), losses)
+
+
+def advised(results: Results, keep: float) -> float:
+    """The step size that `advise` proposes on one data set, the median over seeds."""
+    return float(np.median(results.of(run, keep=keep, scaled=True).values("advice")))
+
+
+def table(results: Results) -> Any:
+    """One row per measured point of the distributed runs."""
+
+    def points(name: str) -> Callable[[Done], Any]:
+        return lambda d: np.repeat(d[name], d["round"].size)
+
+    return results.of(run).frame(
+        "keep",
+        "scaled",
+        step_size=points("step_size"),
+        advised=lambda d: np.repeat(np.arange(d["step_size"].size) >= len(d["step_sizes"]), d["round"].size),
+        seed="seed",
+        status=points("status"),
+        round=lambda d: np.tile(d["round"], d["step_size"].size),
+        loss=lambda d: d["loss"].ravel(),
     )
-
-
-def advised(done: Sequence[Done], dataset: str, keep: float) -> float:
-    """The step size that `advise` proposes, the median over seeds."""
-    found = [
-        d["advice"]
-        for d in done
-        if d.cell.compute is run and d.cell.dataset.name == dataset and d["keep"] == keep and d["scaled"]
-    ]
-    return float(np.median(found))

@@ -1,20 +1,27 @@
-"""The networks of the accuracy-density curves: chains of layers with hidden units, and keyed starts."""
+"""The networks of the accuracy-density curves, and one training loop for all contenders."""
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from mast import randomness
+from mast.experiments.density.data import LabelledRows
 from mast.randomness import Key, Purpose
+
+Masks = Mapping[str, Tensor]
+CLIP = 1.0  # the largest norm of a gradient: of a sketch that keeps a tenth, a step can be 1/.1 too large
 
 
 @dataclass(frozen=True)
-class Design:
+class Chain:
     """A chain: hidden layers of these widths, fully connected or convolutional, and a linear output."""
 
     inputs: int  # features, or channels
@@ -22,14 +29,14 @@ class Design:
     strides: tuple[int, ...] = ()  # of convolutions; none: fully connected layers
     classes: int = 10
 
-    def share(self, density: float) -> Design:
+    def share(self, density: float) -> Chain:
         """The same chain with this share of the units in every hidden layer.
 
-        >>> Design(64, (128, 10)).share(0.05).widths
+        >>> Chain(64, (128, 10)).share(0.05).widths
         (6, 1)
         """
         widths = tuple(count(width, density) for width in self.widths)
-        return Design(self.inputs, widths, self.strides, self.classes)
+        return Chain(self.inputs, widths, self.strides, self.classes)
 
     @property
     def consumers(self) -> tuple[str, ...]:
@@ -38,9 +45,9 @@ class Design:
 
 
 DESIGNS = {
-    "digits": Design(64, (128, 128)),
-    "features": Design(2048, (128, 128)),
-    "images": Design(3, (32, 64, 64), strides=(2, 2, 1)),
+    "digits": Chain(64, (128, 128)),
+    "features": Chain(2048, (128, 128)),
+    "images": Chain(3, (32, 64, 64), strides=(2, 2, 1)),
 }
 
 
@@ -49,7 +56,7 @@ def count(width: int, density: float) -> int:
     return max(1, math.floor(density * width + 0.5))
 
 
-class Dropout(nn.Module):
+class KeyedDropout(nn.Module):
     """What `nn.Dropout` computes, with masks from keys: a new mask for each call and each row."""
 
     def __init__(self, rate: float, seed: int, number: int) -> None:
@@ -66,10 +73,10 @@ class Dropout(nn.Module):
         return x * (torch.from_numpy(mask).view(x.shape) / (1 - self.rate))
 
 
-def network(design: Design, seed: int, dropout: float | None = None) -> nn.Sequential:
+def network(design: Chain, seed: int, dropout: float | None = None) -> nn.Sequential:
     """The network at its start: He's initialisation from keys. With dropout, after each hidden layer.
 
-    >>> [name for name, _ in network(Design(4, (3,)), seed=0).named_parameters()]
+    >>> [name for name, _ in network(Chain(4, (3,)), seed=0).named_parameters()]
     ['layer0.weight', 'layer0.bias', 'out.weight', 'out.bias']
     """
     parts: OrderedDict[str, nn.Module] = OrderedDict()
@@ -82,7 +89,7 @@ def network(design: Design, seed: int, dropout: float | None = None) -> nn.Seque
             parts[f"layer{i}"] = nn.Linear(before, width)
         parts[f"relu{i}"] = nn.ReLU()
         if dropout is not None:
-            parts[f"drop{i}"] = Dropout(dropout, seed, i)
+            parts[f"drop{i}"] = KeyedDropout(dropout, seed, i)
         before = width
     if design.strides:
         parts["pool"] = nn.AdaptiveAvgPool2d(1)
@@ -103,3 +110,61 @@ def start(model: nn.Module, seed: int) -> None:
                 p.copy_(torch.from_numpy(values * deviation).view(p.shape))
             elif name.endswith("bias"):
                 p.zero_()
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How long and how fast: the same for every contender but for the learning rate."""
+
+    epochs: int
+    batch: int
+    rate: float
+    seed: int
+
+
+def train(model: nn.Module, rows: LabelledRows, recipe: Recipe, only: Masks | None = None) -> None:
+    """Adam, clipped gradients, a cosine schedule, keyed batches; the model is in eval mode afterwards.
+
+    With `only`, weights outside the masks stay as they are.
+    """
+    handles = [
+        p.register_hook(partial(torch.mul, only[name]))  # type: ignore[no-untyped-call]
+        for name, p in model.named_parameters()
+        if only is not None and name in only
+    ]
+    optimizer = torch.optim.Adam(model.parameters(), lr=recipe.rate)
+    batches = len(rows.y) // recipe.batch  # what is left of an epoch's rows would make a small batch
+    steps = recipe.epochs * batches
+    model.train()
+    for t in range(steps):
+        if t % batches == 0:
+            key = Key(recipe.seed, step=t // batches)
+            order = torch.from_numpy(randomness.permutation(key, Purpose.BATCH, len(rows.y)))
+        batch = order[t % batches * recipe.batch :][: recipe.batch]
+        for group in optimizer.param_groups:
+            group["lr"] = recipe.rate * 0.5 * (1 + math.cos(math.pi * t / steps))
+        optimizer.zero_grad()
+        cross_entropy(model(rows.x[batch]), rows.y[batch]).backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+    model.eval()
+    for handle in handles:
+        handle.remove()
+
+
+def random_masks(model: nn.Module, density: float, seed: int) -> dict[str, Tensor]:
+    """A random share of each weight matrix, drawn once."""
+    masks = {}
+    for number, (name, p) in enumerate(model.named_parameters()):
+        if p.dim() > 1:
+            key = Key(seed, index=number).child(0, Purpose.SUPPORT)
+            kept = randomness.bernoulli(key, randomness.threshold(density), 0, p.numel())
+            masks[name] = torch.from_numpy(kept).view(p.shape)
+    return masks
+
+
+def accuracy(model: nn.Module, rows: LabelledRows) -> float:
+    """The share of rows that the model classifies rightly, in eval mode."""
+    model.eval()
+    with torch.no_grad():
+        return float((model(rows.x).argmax(1) == rows.y).double().mean())

@@ -6,9 +6,6 @@ are looked at once, by the network that was chosen.
 
 from __future__ import annotations
 
-import hashlib
-import os
-import zipfile
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +16,7 @@ import numpy as np
 from mast.arrays import Array
 from mast.errors import DataError
 from mast.experiments.datasets import Dataset, locate, split_rows
-from mast.experiments.neural_data import need_torch
+from mast.experiments.network_data import data_folder, digits, digits_sum, file_sum, need_torch, read_npz
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,7 +28,7 @@ LINEAR = "a1a"
 DIGITS_TESTED, VALIDATED = 0.3, 0.2  # shares: of all digits; of what is not tested, in every set
 
 
-class Rows(NamedTuple):
+class LabelledRows(NamedTuple):
     """Inputs and their classes."""
 
     x: Tensor
@@ -41,14 +38,14 @@ class Rows(NamedTuple):
 class Parts(NamedTuple):
     """The rows to train on, to choose learning rates by, and to test on."""
 
-    train: Rows
-    validation: Rows
-    test: Rows
+    train: LabelledRows
+    validation: LabelledRows
+    test: LabelledRows
 
 
 @dataclass(frozen=True)
 class Labelled(Dataset):
-    """Rows with class labels 0, 1, ...; `name` is one of `NAMES`."""
+    """LabelledRows with class labels 0, 1, ...; `name` is one of `NAMES`."""
 
     def load(self) -> tuple[Any, Array]:
         """All rows, flattened, and their labels."""
@@ -64,64 +61,39 @@ class Labelled(Dataset):
 def find(effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Dataset, ...]:
     """Digits, what the folder has of CIFAR-10, and a1a for the linear case; or the one that is named."""
     need_torch()
-    if data_dir is not None and not data_dir.is_dir():
-        raise DataError(f"{data_dir}: there is no such folder")
-    folder = data_dir or (Path(os.environ["MAST_DATA"]) if os.environ.get("MAST_DATA") else None)
+    folder = data_folder(data_dir)
+    pixels = Labelled("digits", "", digits_sum())
     if dataset is not None:
         if dataset not in NAMES:
             return (locate(dataset, data_dir),)
-        return (_digits() if dataset == "digits" else _file(dataset, folder),)
-    found: list[Dataset] = [_digits()]
+        return (pixels if dataset == "digits" else _file(dataset, folder),)
+    files: list[Dataset] = []
     if effort != "fast" and folder is not None:
-        found += [_file(name, folder) for name in FILES if (folder / FOLDER / FILES[name]).is_file()]
-    return (*found, locate(LINEAR, data_dir))
-
-
-def _digits() -> Labelled:
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
-    total = hashlib.sha256(pixels.astype("<f8").tobytes() + labels.astype("<i8").tobytes())
-    return Labelled("digits", "", total.hexdigest())
+        files = [_file(name, folder) for name in FILES if (folder / FOLDER / FILES[name]).is_file()]
+    return (pixels, *files, locate(LINEAR, data_dir))
 
 
 def _file(name: str, folder: Path | None) -> Labelled:
     relative = Path(FOLDER) / FILES[name]
     if folder is None:
         raise DataError(f"{relative} is needed: give the folder that holds it by --data-dir")
-    try:
-        content = (folder / relative).read_bytes()
-    except OSError as error:
-        raise DataError(f"{folder / relative}: cannot be read: {error.strerror or error}") from error
-    return Labelled(name, str((folder / relative).resolve()), hashlib.sha256(content).hexdigest())
+    return Labelled(name, str((folder / relative).resolve()), file_sum(folder / relative))
 
 
 @lru_cache(maxsize=1)
-def _arrays(dataset: Labelled) -> tuple[Any, Array, Any, Array]:
-    """Rows to learn from with their labels, rows to test on with theirs."""
+def _arrays(dataset: Labelled) -> tuple[Any, Any, Any, Any]:
+    """LabelledRows to learn from with their labels, rows to test on with theirs."""
     if dataset.name == "digits":
-        from sklearn.datasets import load_digits
-
-        pixels, labels = load_digits(return_X_y=True)
+        pixels, labels = digits()
         rest, tested = split_rows(len(labels), 0, DIGITS_TESTED)
         return pixels[rest], labels[rest], pixels[tested], labels[tested]
-    letter = "f" if dataset.name == "features" else "x"
+    letter, rank = ("f", 2) if dataset.name == "features" else ("x", 4)
     names = (f"{letter}_train", "y_train", f"{letter}_test", "y_test")
     path = Path(dataset.path)
-    try:
-        if hashlib.sha256(path.read_bytes()).hexdigest() != dataset.sha256:
-            raise DataError(f"{path}: the file changed while experiments were running on it")
-        with np.load(path, allow_pickle=False) as stored:
-            x, y, x_test, y_test = (stored[name] for name in names)
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path}: no .npz file with the arrays {', '.join(names)} ({error})") from error
-    rank, fit = 2 if letter == "f" else 4, x.shape[1:] == x_test.shape[1:]
+    x, y, x_test, y_test = read_npz(path, dataset.sha256, names)
+    fit = x.shape[1:] == x_test.shape[1:]
     if x.ndim != rank or not fit or y.shape != x.shape[:1] or y_test.shape != x_test.shape[:1]:
         raise DataError(f"{path}: {names[0]} and {names[2]} must have {rank} dimensions and a label each row")
-    if not (np.isfinite(x).all() and np.isfinite(x_test).all()):
-        raise DataError(f"{path}: holds NaN or infinity")
     return x, y, x_test, y_test
 
 
@@ -140,9 +112,9 @@ def _parts(dataset: Labelled) -> Parts:
         learned, tested = (t.contiguous(memory_format=torch.channels_last) for t in (learned, tested))
     labels, labels_test = (torch.from_numpy(a.astype(np.int64)) for a in (y, y_test))
     return Parts(
-        Rows(learned[train], labels[train]),
-        Rows(learned[validation], labels[validation]),
-        Rows(tested, labels_test),
+        LabelledRows(learned[train], labels[train]),
+        LabelledRows(learned[validation], labels[validation]),
+        LabelledRows(tested, labels_test),
     )
 
 

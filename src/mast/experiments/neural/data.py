@@ -8,11 +8,6 @@ frozen network, and a head fine-tuned on them gives the targets.
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import os
-import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,8 +16,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mast.arrays import Array, Indices
-from mast.errors import ArgumentError, DataError, MissingExtraError
+from mast.errors import ArgumentError, DataError
 from mast.experiments.datasets import Dataset
+from mast.experiments.network_data import (
+    data_folder,
+    digits,
+    digits_sum,
+    file_sum,
+    need_torch,
+    one_thread,
+    read_npz,
+)
 from mast.randomness import Key, Purpose, normal, permutation
 
 if TYPE_CHECKING:
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
 
 FEATURES = Path("cifar10") / "resnet50_features_10k_2k.npz"  # below a data folder
 DIGIT_FEATURES = 256
-HEAD_WIDTH, HEAD_STEPS, HEAD_RATE = 64, 60, 0.01  # of the fine-tuned head: Adam, all rows a step
+HEAD_WIDTH, HEAD_STEPS, HEAD_RATE = 64, 60, 0.01  # of the fine-tuned head: Adam, all rows in each step
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Embedded(Dataset):
 class Taught:
     """What the student learns from."""
 
-    inputs: Tensor  # a row of norm 1 each
+    inputs: Tensor  # rows of norm 1
     targets: Tensor  # the head's logits, each of mean 0 and variance 1
     accuracy: float  # of the head, on the rows it was tuned on
 
@@ -54,13 +58,11 @@ class Taught:
 def find(effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Dataset, ...]:
     """CIFAR-10's embeddings if the folder has them, else digits; or what the user names."""
     need_torch()
-    if data_dir is not None and not data_dir.is_dir():
-        raise DataError(f"{data_dir}: there is no such folder")
-    folder = data_dir or (Path(os.environ["MAST_DATA"]) if os.environ.get("MAST_DATA") else None)
+    folder = data_folder(data_dir)
     if dataset is None:
         dataset = "cifar10" if data_dir is not None and (data_dir / FEATURES).is_file() else "digits"
     if dataset == "digits":
-        return (_digits(),)
+        return (Embedded("digits", "", digits_sum()),)
     path = Path(dataset)
     if dataset == "cifar10":
         if folder is None or not (folder / FEATURES).is_file():
@@ -71,33 +73,8 @@ def find(effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Datas
             f"the neural experiments run on digits, on cifar10, or on an .npz file of embeddings (f_train, "
             f"y_train), not on {dataset!r}"
         )
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
     name = "cifar10" if dataset == "cifar10" else path.stem
-    return (Embedded(name, str(path.resolve()), hashlib.sha256(content).hexdigest()),)
-
-
-def need_torch() -> None:
-    """An error that says how to get PyTorch, unless it is there."""
-    try:
-        import torch  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError('neural experiments need PyTorch: pip install "mast-train[nn]"') from error
-
-
-def _digits() -> Embedded:
-    pixels, labels = _digit_pixels()
-    total = hashlib.sha256(pixels.astype("<f8").tobytes() + labels.astype("<i8").tobytes())
-    return Embedded("digits", "", total.hexdigest())
-
-
-def _digit_pixels() -> tuple[Array, Indices]:
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
-    return pixels, labels.astype(np.int64)
+    return (Embedded(name, str(path.resolve()), file_sum(path)),)
 
 
 @lru_cache(maxsize=1)
@@ -105,7 +82,7 @@ def _embeddings(dataset: Embedded) -> tuple[Any, Any]:
     if dataset.path:
         embeddings, labels = _read(Path(dataset.path), dataset.sha256)
     else:
-        pixels, labels = _digit_pixels()
+        pixels, labels = digits()
         mixed = normal(Key(0).child(2, Purpose.START), 0, 64 * DIGIT_FEATURES).reshape(64, DIGIT_FEATURES)
         embeddings = np.maximum((pixels - pixels.mean(axis=0)) @ mixed, 0)
     norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
@@ -113,27 +90,17 @@ def _embeddings(dataset: Embedded) -> tuple[Any, Any]:
 
 
 def _read(path: Path, sha256: str) -> tuple[Array, Indices]:
-    """`f_train` and `y_train` of the file, which must be what it was when it was found."""
-    try:
-        if hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
-            raise DataError(f"{path}: the file changed while experiments were running on it")
-        with np.load(path, allow_pickle=False) as stored:
-            embeddings, labels = stored["f_train"].astype(np.float64), stored["y_train"]
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path}: no .npz file with arrays f_train and y_train ({error})") from error
+    """The embeddings of a file, and their labels as 0, 1, ..."""
+    embeddings, labels = read_npz(path, sha256, ("f_train", "y_train"))
     if embeddings.ndim != 2 or labels.shape != embeddings.shape[:1]:
         raise DataError(
             f"{path}: f_train must be rows of embeddings and y_train a label for each, got shapes "
             f"{embeddings.shape} and {labels.shape}"
         )
-    if not np.isfinite(embeddings).all():
-        raise DataError(f"{path}: f_train holds NaN or infinity")
     kinds, codes = np.unique(labels, return_inverse=True)
     if kinds.size < 2:
         raise DataError(f"{path}: all labels are equal, so there is nothing to fine-tune a head on")
-    return embeddings, codes.astype(np.int64)
+    return embeddings.astype(np.float64), codes.astype(np.int64)
 
 
 @lru_cache(maxsize=1)
@@ -141,7 +108,7 @@ def taught(dataset: Embedded) -> Taught:
     """Fine-tune the head on the labels of all rows, and take its standardised logits."""
     import torch
 
-    from mast.experiments.neural_rounds import start
+    from mast.experiments.neural.rounds import start
 
     with one_thread():
         embeddings, codes = dataset.load()
@@ -178,16 +145,3 @@ def shares(dataset: Dataset, rows: int | None, nodes: int) -> tuple[Tensor, Tens
         data.targets[order].view(nodes, each, -1),
         data.accuracy,
     )
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """With one thread in torch: cells run in parallel, and sums come in one order."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

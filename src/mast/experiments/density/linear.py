@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from mast.arrays import Array
-from mast.experiments.accuracy import KAPPA, SPLIT_SEED, TEST_SHARE, predict
-from mast.experiments.cells import Cell
+from mast.cells import Cell
+from mast.experiments.accuracy import KAPPA, SPLIT_SEED, TEST_SHARE, accuracy
 from mast.experiments.datasets import Dataset, halves, logistic
-from mast.experiments.density_cells import NAME, VERSION
-from mast.experiments.density_data import Labelled
-from mast.experiments.findings import Plan
+from mast.experiments.density.data import Labelled
+from mast.experiments.experiment import Experiment, Request
 from mast.objectives import Logistic
 from mast.problem import Problem
 from mast.sketches import PermK
@@ -36,33 +34,29 @@ def blocks(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     }
     kept = [draw.indices for _, draw in partition.support(f.dim) or []]  # type: ignore[attr-defined]
     result: dict[str, Any] = {
-        name: np.array([_accuracy(A[:, block] @ (K * x[block]), b) for block in kept])
+        name: np.array([accuracy(A[:, block], b, K * x[block]) for block in kept])
         for name, x in models.items()
     }
     largest = np.argsort(-np.abs(erm), kind="stable")[: max(1, round(f.dim / K))]
-    result["magnitude"] = np.array([_accuracy(A[:, largest] @ erm[largest], b)])
+    result["magnitude"] = np.array([accuracy(A[:, largest], b, erm[largest])])
     scratch = [
         Logistic(rows[:, block], labels, l2=f.l2).minimizer() if block.size else np.zeros(0)
         for block in kept  # with more blocks than weights, some are empty
     ]
     result["scratch"] = np.array(
-        [_accuracy(A[:, block] @ x, b) for block, x in zip(kept, scratch, strict=True)]
+        [accuracy(A[:, block], b, x) for block, x in zip(kept, scratch, strict=True)]
     )
     result["constant"] = max(float(np.mean(b > 0)), float(np.mean(b < 0)))
     return result
 
 
-def _accuracy(margins: Array, b: Array) -> float:
-    return float(np.mean(predict(margins) == b))
-
-
-def cells(plan: Plan) -> list[Cell]:
-    """One cell a K and partition; partitions play the part of seeds."""
-    common = {"kappa": KAPPA, "test_share": TEST_SHARE, "split_seed": SPLIT_SEED, "one": ONE}
+def cells(experiment: Experiment, request: Request) -> list[Cell]:
+    """One cell per K and partition; partitions play the part of seeds."""
+    fixed = {"kappa": KAPPA, "test_share": TEST_SHARE, "split_seed": SPLIT_SEED, "one": ONE}
+    varied = {"permutation": range(request.pick(fast=3, normal=10, full=50)), "K": BLOCKS}
     return [
-        Cell(NAME, VERSION, blocks, {"K": K, "permutation": seed} | common, dataset, 0.1)
-        for dataset in plan.datasets
-        if not isinstance(dataset, Labelled)
-        for seed in range(plan.pick(fast=3, normal=10, full=50))
-        for K in BLOCKS
+        cell
+        for data in request.datasets
+        if not isinstance(data, Labelled)
+        for cell in experiment.grid(blocks, data, 0.1, varied, **fixed)
     ]

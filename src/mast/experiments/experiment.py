@@ -1,0 +1,188 @@
+"""What an experiment is: cells that are computed one by one, and what their results show.
+
+A new experiment is a subclass of `Experiment` in a file or folder of its own, and one line in the catalogue.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mast.arrays import Array
+from mast.cells import Cell, Done
+from mast.experiments.datasets import Dataset, locate
+
+EFFORTS = ("fast", "normal", "full")
+Compute = Callable[..., dict[str, Any]]  # of a configuration and a data set
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for: on which data, and with how much effort."""
+
+    datasets: tuple[Dataset, ...]
+    effort: str = "normal"
+
+    def pick(self, fast: Any, normal: Any, full: Any) -> Any:
+        """The value for this effort."""
+        return {"fast": fast, "normal": normal, "full": full}[self.effort]
+
+
+class Results(list[Done]):
+    """Finished cells, which can be selected by their configuration and put into tables."""
+
+    def of(self, compute: Compute | None = None, dataset: str | None = None, **config: Any) -> Results:
+        """The cells of one function, data set or setting."""
+        return Results(
+            d
+            for d in self
+            if (compute is None or d.cell.compute is compute)
+            and dataset in (None, d.cell.dataset.name)
+            and all(d.cell.config.get(name) == value for name, value in config.items())
+        )
+
+    @property
+    def datasets(self) -> list[str]:
+        """The names of all data sets, in the order in which they come."""
+        return list(dict.fromkeys(d.cell.dataset.name for d in self))
+
+    def by_dataset(self) -> dict[str, Results]:
+        """The cells of each data set."""
+        return {name: self.of(dataset=name) for name in self.datasets}
+
+    def claims(self, decide: Callable[[Results], Iterable[Claim]]) -> list[Claim]:
+        """The claims about each data set's results, with its name."""
+        return [
+            replace(claim, dataset=name) for name, part in self.by_dataset().items() for claim in decide(part)
+        ]
+
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """The settings of each function: a value where all its cells agree, else the list of all values."""
+        values: dict[str, dict[str, dict[str, Any]]] = {}
+        for d in self:
+            of_function = values.setdefault(d.cell.compute.__name__, {})
+            for name, value in d.cell.config.items():
+                of_function.setdefault(name, {})[json.dumps(value)] = value
+        return {
+            function: {
+                name: next(iter(each.values())) if len(each) == 1 else list(each.values())
+                for name, each in settings.items()
+            }
+            for function, settings in values.items()
+        }
+
+    def distinct(self, name: str) -> list[Any]:
+        """All values of a setting, sorted."""
+        return sorted({d[name] for d in self})
+
+    def values(self, name: str) -> Array:
+        """A result of every cell, stacked."""
+        return np.array([d[name] for d in self])
+
+    def mean(self, name: str) -> Array:
+        """The mean of a result over all cells."""
+        return np.asarray(np.mean([d[name] for d in self], axis=0))
+
+    def frame(self, *names: str, **columns: Callable[[Done], Any] | str) -> Any:
+        """A table with the rows of all cells: settings and results by name, renamed, or computed.
+
+        Arrays are columns, and everything else is repeated in all rows of its cell.
+        """
+        import pandas
+
+        sources: dict[str, Callable[[Done], Any] | str] = {**dict(zip(names, names, strict=True)), **columns}
+        parts = [
+            {"dataset": d.cell.dataset.name}
+            | {column: d[get] if isinstance(get, str) else get(d) for column, get in sources.items()}
+            for d in self
+        ]
+        return pandas.concat([pandas.DataFrame(part) for part in parts], ignore_index=True)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence that numbers decide."""
+
+    claim: str  # in our words
+    decides: str  # the number, and on which side of what it has to be
+    measured: str  # with its spread
+    holds: bool
+    source: str = "paper"  # or "theory" (a bound), or "beyond" (not in the paper)
+    dataset: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture: `draw` makes it when it is needed."""
+
+    name: str  # of its files
+    title: str
+    caption: str
+    draw: Callable[[], Any]  # -> matplotlib.figure.Figure
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that a reader gets from one experiment."""
+
+    lead: str  # one paragraph
+    figures: Sequence[Figure]
+    tables: dict[str, Any]  # name -> pandas.DataFrame, written as CSV
+    claims: Sequence[Claim]
+    choices: Sequence[str] = ()  # what the paper leaves open, and what was chosen
+
+
+class Experiment:
+    """One figure, or a few that belong together."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    version: ClassVar[int] = 1  # a new number makes all cells new
+    datasets: ClassVar[tuple[str, ...]] = ("a5a", "a1a", "w8a")
+    fast_datasets: ClassVar[tuple[str, ...]] = ("a1a",)
+
+    def find(self, effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Dataset, ...]:
+        """The data to run on: what the user names, or the experiment's own."""
+        names = self.fast_datasets if effort == "fast" else self.datasets
+        return tuple(locate(name, data_dir) for name in ((dataset,) if dataset is not None else names))
+
+    def cells(self, request: Request) -> list[Cell]:
+        """All that has to be computed."""
+        raise NotImplementedError
+
+    def findings(self, request: Request, results: Results) -> Findings:
+        """What the finished cells show."""
+        raise NotImplementedError
+
+    def cell(self, compute: Compute, config: Mapping[str, Any], dataset: Dataset, cost: float = 1.0) -> Cell:
+        """One cell of this experiment; the cost is about how many seconds it takes."""
+        return Cell(self.name, self.version, compute, config, dataset, cost)
+
+    def grid(
+        self,
+        compute: Compute,
+        dataset: Dataset,
+        cost: float,
+        varied: Mapping[str, Iterable[Any]],
+        **fixed: Any,
+    ) -> list[Cell]:
+        """One cell for each combination of the varied settings."""
+        return [
+            self.cell(compute, dict(zip(varied, values, strict=True)) | fixed, dataset, cost)
+            for values in product(*varied.values())
+        ]
+
+
+def spread(values: Array, form: str) -> str:
+    """The median and the range.
+
+    >>> spread(np.array([1.0, 2.0, 4.0]), ".2g")
+    '2 (1 to 4)'
+    """
+    return f"{np.median(values):{form}} ({values.min():{form}} to {values.max():{form}})"
