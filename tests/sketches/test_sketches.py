@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import mast
+from mast import randomness
 from mast.errors import BiasedSketchError, NotDiagonalError, SupportTooLargeError
+from mast.randomness import Key
 from sketches.samples import BIASED, DIAGONAL, FINITE, SKETCHES, UNBIASED, D
 
 
@@ -65,6 +67,38 @@ def test_constants_against_enumeration(sketch):
 def test_second_moment_against_enumeration(sketch):
     expected = mean_over(sketch.support(D), lambda S: np.outer(np.diag(S), np.diag(S)))
     np.testing.assert_allclose(sketch.second_moment(D), expected, atol=1e-12)
+
+
+@each({name: s for name, s in DIAGONAL.items() if name in FINITE})
+def test_share_against_enumeration(sketch):
+    expected = sum(probability * draw.indices.size / D for probability, draw in sketch.support(D))
+    assert sketch.share(D) == pytest.approx(expected, abs=1e-12)
+
+
+@each({name: s for name, s in DIAGONAL.items() if name in FINITE})
+def test_at_another_density(sketch):
+    other = sketch.at(0.5)
+    assert other.unbiased == sketch.unbiased or not isinstance(other, type(sketch))
+    if not isinstance(sketch, mast.Except | mast.Grouped):
+        assert other.share(D) == pytest.approx(0.5, abs=1e-9)
+    assert sketch.at(1).share(D) == 1
+    with pytest.raises(mast.MastError, match="density"):
+        sketch.at(1.5)
+
+
+@each({name: s for name, s in SKETCHES.items() if s.entry() is not None})
+def test_an_entry_draws_any_piece(sketch):
+    entry, key = sketch.entry(), Key(3, 4, 5, 6)
+    kept = randomness.bernoulli(key, entry.threshold, 2, D)
+    normal = randomness.normal(key, 0, D)[2:] if entry.sigma else 0
+    expected = kept * (entry.scale + entry.sigma * normal)
+    assert np.array_equal(sketch.sample(D, key).diagonal()[2:], expected)
+
+
+@each({name: s for name, s in DIAGONAL.items() if s.cycle is not None})
+def test_nodes_of_a_cycle_draw_the_support(sketch):
+    drawn = [sketch.draw(D, seed=2, node=node).diagonal().tolist() for node in range(sketch.cycle)]
+    assert sorted(drawn) == sorted(draw.diagonal().tolist() for _, draw in sketch.support(D))
 
 
 @each(SKETCHES)

@@ -23,7 +23,7 @@ from mast.objectives.penalties import Ridge, Saturating
 from mast.problem import Problem
 from mast.randomness import Purpose
 from mast.sketches import Draw
-from mast.sketches.laws import Kind, UnitArrays
+from mast.sketches.laws import DrawKind, UnitArrays
 
 
 @dataclass
@@ -150,7 +150,7 @@ class CompiledLoop:
         rows = (f.indptr, f.indices, f.data, f.labels, f.rates)
         base = f.design.times(problem.shift)
         terms = Terms(*rows, _LOSSES[type(f.loss)], l2, weight, problem.shift, base)
-        masked = units.kind is Kind.MASK and np.array_equal(units.unit_of, np.arange(f.dim))
+        masked = units.kind is DrawKind.MASK and np.array_equal(units.unit_of, np.arange(f.dim))
         kernel = "averaged_steps" if averaged else "masked_steps" if masked else "sampled_steps"
         loop = CompiledLoop(terms, units._replace(kind=int(units.kind)), batch_size, kernel)  # type: ignore[arg-type]
         loop.run(np.zeros(f.dim), 0, 0, np.empty(0))  # compile now, so that no clock sees it
@@ -170,4 +170,4 @@ _LOSSES = {LogLoss: 0, HalfSquare: 1}
 
 def _one_of(units: UnitArrays) -> bool:
     """Whether exactly one unit survives, so that all sketches can be averaged in one go."""
-    return units.kind in (Kind.ALL, Kind.BLOCK) or (units.kind is Kind.SUBSET and units.k == 1)
+    return units.kind in (DrawKind.ALL, DrawKind.BLOCK) or (units.kind is DrawKind.SUBSET and units.k == 1)

@@ -3,6 +3,7 @@
 from mast.sketches.base import Sketch
 from mast.sketches.bernoulli import Bernoulli, UnscaledBernoulli
 from mast.sketches.draws import Constants, DiagonalDraw, Draw, MatrixDraw
+from mast.sketches.estimates import ESTIMATE_DRAWS, SUPPORT_LIMIT
 from mast.sketches.excepting import Except
 from mast.sketches.gaussian import Gaussian
 from mast.sketches.grouped import Grouped
@@ -10,7 +11,6 @@ from mast.sketches.identity import Identity
 from mast.sketches.laws import Law
 from mast.sketches.matrices import Matrices
 from mast.sketches.mixture import Mixture
-from mast.sketches.moments import ESTIMATE_DRAWS, SUPPORT_LIMIT
 from mast.sketches.parsing import parse
 from mast.sketches.perm_k import PermK
 from mast.sketches.rand_k import RandK

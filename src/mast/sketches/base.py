@@ -15,10 +15,10 @@ from mast.arrays import Array, Indices
 from mast.checks import probability, whole
 from mast.errors import BiasedSketchError, NotDiagonalError, SupportTooLargeError
 from mast.randomness import Key
-from mast.sketches import moments
+from mast.sketches import estimates
 from mast.sketches.draws import Constants, DiagonalDraw, Draw
+from mast.sketches.estimates import SUPPORT_LIMIT
 from mast.sketches.laws import Atoms, Entry, Law
-from mast.sketches.moments import SUPPORT_LIMIT
 
 Support = list[tuple[float, Draw]]
 
@@ -105,7 +105,7 @@ class Sketch(ABC):
         if parts is not None:
             inner = Constants.of_parts([sketch.constants(d) for _, sketch in parts])
             return Constants(most, least, inner.L_max, inner.estimated)
-        listed = moments.moments_of(self, d)
+        listed = estimates.moments_of(self, d)
         listed.check_unbiased(self)
         if not listed.draws:
             return Constants(most, least, listed.largest)
@@ -125,7 +125,7 @@ class Sketch(ABC):
         if parts is not None:
             return float(sum(weight * sketch.share(d) for weight, sketch in parts))
         law = self.law(d)
-        return moments.moments_of(self, d).share if law is None else law.share()
+        return estimates.moments_of(self, d).share if law is None else law.share()
 
     def at(self, density: float) -> Sketch:
         """A sketch of the same kind that keeps another share; Rand-K where the kind has no such member.
@@ -159,7 +159,7 @@ class Sketch(ABC):
         if self.unbiased:
             return np.ones(d)
         law = self.law(d)
-        return moments.moments_of(self, d).mean if law is None else law.mean()
+        return estimates.moments_of(self, d).mean if law is None else law.mean()
 
     def expected_square(self, d: int) -> Array:
         """E[S'S]: its diagonal if all S are diagonal, else the matrix."""
@@ -171,7 +171,7 @@ class Sketch(ABC):
                 squares = [(w, np.diag(square) if square.ndim == 1 else square) for w, square in squares]
             return np.asarray(sum(w * square for w, square in squares))
         law = self.law(d)
-        return moments.moments_of(self, d).square if law is None else law.expected_square()
+        return estimates.moments_of(self, d).square if law is None else law.expected_square()
 
     def second_moment(self, d: int) -> Array:
         """E[c c'], the matrix of second moments of a diagonal sketch's diagonal c."""
@@ -184,7 +184,7 @@ class Sketch(ABC):
         if parts is not None:
             return np.asarray(sum(weight * sketch.second_moment(d) for weight, sketch in parts))
         law = self.law(d)
-        return moments.mean_over(self, d, _outer) if law is None else law.second_moment()
+        return estimates.mean_over(self, d, _outer) if law is None else law.second_moment()
 
     def sandwich(self, H: Array) -> Array:
         """E[S'HS]: the Hessian of f_D when H is that of a quadratic f."""
@@ -194,7 +194,7 @@ class Sketch(ABC):
             return np.asarray(sum(weight * sketch.sandwich(H) for weight, sketch in parts))
         if self.diagonal:
             return H * self.second_moment(d)
-        return moments.mean_over(self, d, lambda draw: draw.adjoint(H @ draw.matrix()))
+        return estimates.mean_over(self, d, lambda draw: draw.adjoint(H @ draw.matrix()))
 
     def marginals(self, d: int) -> Atoms | None:
         """The law of each single entry of a diagonal S; None if it takes infinitely, or very, many values."""

@@ -19,7 +19,7 @@ from mast.errors import ArgumentError
 from mast.randomness import Key
 from mast.sketches.base import Sketch, percent
 from mast.sketches.draws import DiagonalDraw, Draw
-from mast.sketches.laws import Entry, Kind, Law
+from mast.sketches.laws import DrawKind, Entry, Law
 
 
 class Bernoulli(Sketch):
@@ -76,7 +76,7 @@ class Bernoulli(Sketch):
 
     def law(self, d: int) -> Law:
         """Each coordinate by itself."""
-        return Law(self.check(d), d, self.keep, 1 / np.asarray(self.keep), kind=Kind.MASK)
+        return Law(self.check(d), d, self.keep, 1 / np.asarray(self.keep), kind=DrawKind.MASK)
 
     def entry(self) -> Entry | None:
         """One coordinate, if all have the same probability."""

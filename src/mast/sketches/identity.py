@@ -9,7 +9,7 @@ import numpy as np
 from mast.randomness import Key
 from mast.sketches.base import Sketch, everything
 from mast.sketches.draws import DiagonalDraw, Draw
-from mast.sketches.laws import Entry, Kind, Law
+from mast.sketches.laws import DrawKind, Entry, Law
 
 
 class Identity(Sketch):
@@ -30,7 +30,7 @@ class Identity(Sketch):
 
     def law(self, d: int) -> Law:
         """One unit that holds everything."""
-        return Law.subsets(d, 1, {1: 1}, labels=lambda: np.zeros(d, dtype=np.int64), kind=Kind.ALL)
+        return Law.subsets(d, 1, {1: 1}, labels=lambda: np.zeros(d, dtype=np.int64), kind=DrawKind.ALL)
 
     def entry(self) -> Entry:
         """One coordinate."""

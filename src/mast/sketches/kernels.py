@@ -9,9 +9,9 @@ from numba import njit, uint32, uint64
 
 from mast.randomness import Purpose
 from mast.randomness.kernels import below, block, philox, shuffled_in
-from mast.sketches.laws import Kind
+from mast.sketches.laws import DrawKind
 
-_ALL, _BLOCK, _SUBSET, _REDRAWN, _MASK = (int(kind) for kind in Kind)
+_ALL, _BLOCK, _SUBSET, _REDRAWN, _MASK = (int(kind) for kind in DrawKind)
 _MASK_PURPOSE = int(Purpose.MASK)
 _SUBSET_PURPOSE = int(Purpose.SUBSET)
 _PARTITION_PURPOSE = int(Purpose.PARTITION)

@@ -24,7 +24,7 @@ from mast.sketches.draws import Constants
 Atoms = list[tuple[Array, Array]]
 
 
-class Kind(IntEnum):
+class DrawKind(IntEnum):
     """How `mast.sketches.kernels` draws the surviving units."""
 
     ALL = 0  # everything survives
@@ -37,7 +37,7 @@ class Kind(IntEnum):
 class UnitArrays(NamedTuple):
     """A law as plain arrays, for compiled loops."""
 
-    kind: Kind
+    kind: DrawKind
     k: int
     unit_of: Indices  # of each coordinate
     members: Indices  # the coordinates of unit u are members[start[u] : start[u + 1]]
@@ -100,7 +100,7 @@ class Law:
     sizes: Mapping[int, int] | None = None  #: of equally likely subset sizes, how often each occurs
     labels: Callable[[], Indices] | None = None  #: makes `unit_of`; None: coordinate i is unit i
     alone: bool = False  #: whether some coordinates are in no unit (label -1): they survive always, times 1
-    kind: Kind | None = None  #: how the compiled loops draw it as `sample` does; None: they cannot
+    kind: DrawKind | None = None  #: how the compiled loops draw it as `sample` does; None: they cannot
 
     @classmethod
     def subsets(cls, dim: int, units: int, sizes: Mapping[int, int], **options: Any) -> Law:
@@ -257,14 +257,14 @@ class Law:
             return None
         count, unit_of = self.units, self.unit_of
         scales, keep = self._per_unit(self.scales), self._per_unit(self.keep)
-        if self.alone and self.kind is Kind.ALL:
+        if self.alone and self.kind is DrawKind.ALL:
             unit_of = np.zeros(self.dim, dtype=np.int64)
-        elif self.alone and self.kind is Kind.MASK:  # one more unit, that no mask drops
+        elif self.alone and self.kind is DrawKind.MASK:  # one more unit, that no mask drops
             unit_of = np.where(unit_of < 0, count, unit_of)
             count, scales, keep = count + 1, np.append(scales, 1.0), np.append(keep, 1.0)
         elif self.alone:
             return None
-        masks = self.kind is Kind.MASK
+        masks = self.kind is DrawKind.MASK
         return UnitArrays(
             self.kind,
             self._kernel_k(),
@@ -278,6 +278,6 @@ class Law:
     def _kernel_k(self) -> int:
         if self.sizes is None:
             return 0
-        return {Kind.SUBSET: max(self.sizes), Kind.REDRAWN: sum(self.sizes.values())}.get(
-            self.kind or Kind.ALL, self.units
+        return {DrawKind.SUBSET: max(self.sizes), DrawKind.REDRAWN: sum(self.sizes.values())}.get(
+            self.kind or DrawKind.ALL, self.units
         )

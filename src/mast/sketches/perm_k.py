@@ -22,7 +22,7 @@ from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
 from mast.sketches.draws import DiagonalDraw, Draw
-from mast.sketches.laws import Kind, Law
+from mast.sketches.laws import DrawKind, Law
 
 
 class PermK(Sketch):
@@ -131,22 +131,19 @@ class PermK(Sketch):
 
     def same_partition(self, other: Sketch) -> bool:
         """Whether nodes with this sketch and nodes with the other get blocks of the same partition."""
-        if not isinstance(other, PermK):
+        if not isinstance(other, PermK) or (self.k, self.redraw) != (other.k, other.redraw):
             return False
-        mine, theirs = self.blocks, other.blocks
-        if (mine is None) != (theirs is None) or (self.k, self.redraw) != (other.k, other.redraw):
-            return False
-        if mine is not None and theirs is not None:
-            return all(np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True))
-        return self.redraw or self.seed == other.seed
+        if self.blocks is None or other.blocks is None:
+            return self.blocks is other.blocks and (self.redraw or self.seed == other.seed)
+        return all(np.array_equal(a, b) for a, b in zip(self.blocks, other.blocks, strict=True))
 
     def law(self, d: int) -> Law:
         """One of K blocks; or, redrawn, a subset of a block's size."""
         drawn = self.k <= randomness.EXACT_SHUFFLE
         if self.redraw:
-            kind = Kind.REDRAWN if drawn and d <= randomness.EXACT_SHUFFLE else None
+            kind = DrawKind.REDRAWN if drawn and d <= randomness.EXACT_SHUFFLE else None
             return Law.subsets(d, d, self._sizes(d), kind=kind)
-        kind = Kind.BLOCK if drawn else None
+        kind = DrawKind.BLOCK if drawn else None
         return Law.subsets(self.check(d), self.k, {1: 1}, labels=lambda: self._labels(d), kind=kind)
 
     def _at(self, density: float) -> Sketch:

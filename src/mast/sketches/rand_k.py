@@ -14,7 +14,7 @@ from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
 from mast.sketches.draws import DiagonalDraw, Draw
-from mast.sketches.laws import Kind, Law
+from mast.sketches.laws import DrawKind, Law
 
 
 class RandK(Sketch):
@@ -64,7 +64,7 @@ class RandK(Sketch):
 
     def law(self, d: int) -> Law:
         """A subset of K coordinates."""
-        kind = None if d > randomness.EXACT_SHUFFLE else Kind.SUBSET
+        kind = None if d > randomness.EXACT_SHUFFLE else DrawKind.SUBSET
         return Law.subsets(d, d, {self.count(d): 1}, kind=kind)
 
     def check(self, d: int) -> int:

@@ -14,7 +14,7 @@ from mast.errors import NotDiagonalError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch
 from mast.sketches.draws import Constants, DiagonalDraw, Draw
-from mast.sketches.moments import moments_of
+from mast.sketches.estimates import moments_of
 
 
 class Sampled(Sketch):

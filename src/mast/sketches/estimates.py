@@ -21,7 +21,7 @@ ESTIMATE_DRAWS = 4096  #: an estimate is made of so many draws, and of fewer in 
 _ENTRIES = 1 << 24  # of all draws of an estimate together
 
 
-class Moments(NamedTuple):
+class ListMoments(NamedTuple):
     """What is known of S from a list of draws."""
 
     mean: Array  # the diagonal of E[S]
@@ -47,16 +47,16 @@ class Moments(NamedTuple):
             )
 
 
-def moments_of(sketch: Sketch, d: int) -> Moments:
+def moments_of(sketch: Sketch, d: int) -> ListMoments:
     """The moments over the support, or an estimate; they are remembered."""
-    known: dict[int, Moments] = vars(sketch).setdefault("_moments", {})
+    known: dict[int, ListMoments] = vars(sketch).setdefault("_moments", {})
     if d not in known:
         known.clear()
         known[d] = _moments(sketch, d)
     return known[d]
 
 
-def _moments(sketch: Sketch, d: int) -> Moments:
+def _moments(sketch: Sketch, d: int) -> ListMoments:
     mean, square = np.zeros(d), np.zeros(d if sketch.diagonal else (d, d))
     largest = share = total = 0.0
     draws = listed(sketch, d)
@@ -73,7 +73,7 @@ def _moments(sketch: Sketch, d: int) -> Moments:
             square += weight * (S.T @ S)
             largest = max(largest, float(np.linalg.norm(S, 2) ** 2))
         total += weight
-    return Moments(mean / total, square / total, largest, share / total, estimate_size(sketch, d))
+    return ListMoments(mean / total, square / total, largest, share / total, estimate_size(sketch, d))
 
 
 def mean_over(sketch: Sketch, d: int, of: Callable[[Draw], Array]) -> Array:
