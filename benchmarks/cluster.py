@@ -110,10 +110,10 @@ def _own_work(capacity, model, turn, barrier: Callable[[], object]) -> float:  #
     """Making the indices of a draw, and gathering the values of the gradient: all ranks at once."""
     import numpy as np
 
-    from mast.nn.nodes import Layout
+    from mast.nn.nodes import VectorLayout
     from mast.randomness import Key
 
-    gradient = Layout(model).read(model)
+    gradient = VectorLayout(model).read(model)
     out = np.empty(gradient.size // 3, dtype=np.float32)
     barrier()
     begun = time.perf_counter()
@@ -148,16 +148,16 @@ def _training() -> tuple[float, float]:
     from torch import nn
 
     from mast.methods.distributed import Roster, Server
-    from mast.nn.nodes import Layout, NetworkWorker, Rows, capacity_of, cross_entropy
+    from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout, capacity_of, cross_entropy
 
     torch.set_num_threads(1)
     model = nn.Sequential(nn.Linear(2048, 1024), nn.ReLU(), nn.Linear(1024, 10))
-    rows = Rows(torch.zeros(512, 2048), torch.arange(512) % 10, 128)
+    rows = NodeRows(torch.zeros(512, 2048), torch.arange(512) % 10, 128)
     best = []
     for text in ("neurons:.25", "identity"):
         capacity = capacity_of(model, text)
         worker = NetworkWorker(capacity, model, cross_entropy, rows)
-        x = Layout(model).read(model).astype(np.float32)
+        x = VectorLayout(model).read(model).astype(np.float32)
         server = Server(x, [capacity], Roster(0, 1), step_size=1e-3, local_steps=4)
         message = server.message(0)
         times = []

@@ -224,13 +224,13 @@ print(min(times[2:]))
 def _all_reduce() -> Iterator[Row]:
     """What a round costs beside the gradients: values to two nodes and back, half of the model each."""
     try:
-        from mast.methods.distributed import Coordinates, ProblemWorker, Roster, Server
+        from mast.methods.distributed import ProblemWorker, Roster, Server, VectorCapacity
     except ImportError:
         return
     d = 10**6
     f = mast.Function(lambda x: (0.0, x), d, smoothness=1.0, strong_convexity=1.0)
     problem = mast.Problem(f, mast.PermK(2))
-    parts, roster = [Coordinates(problem.sketch, d)] * 2, Roster(0, nodes=2, coupling="disjoint")
+    parts, roster = [VectorCapacity(problem.sketch, d)] * 2, Roster(0, nodes=2, coupling="disjoint")
     server = Server(np.ones(d), parts, roster, step_size=1e-3)
     workers = [ProblemWorker(problem) for _ in range(2)]
 

@@ -7,7 +7,7 @@ import numpy as np
 import mast
 from mast.cluster.engine import NodesRank, ServerRank
 from mast.cluster.wire import Wire
-from mast.methods.distributed import Coordinates, Roster, Server, Worker
+from mast.methods.distributed import Roster, Server, VectorCapacity, Worker
 
 DIM, ROUNDS = 40_000, 30
 
@@ -26,7 +26,7 @@ def written():
 def main():
     wire = Wire()
     wire.start(60)
-    roster, capacity = Roster(0, 1), Coordinates(mast.Bernoulli(0.25), DIM)
+    roster, capacity = Roster(0, 1), VectorCapacity(mast.Bernoulli(0.25), DIM)
     counts = [capacity.part(roster.key(t, 0)).count for t in range(ROUNDS)]
     before = written()
     if wire.rank == 0:

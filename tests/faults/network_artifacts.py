@@ -11,7 +11,7 @@ import mast
 from faults.artifacts import PROBLEM, Artifact
 from mast.cluster.results import SUMMARY, ClusterResult
 from mast.errors import DataError
-from mast.methods.distributed import Coordinates, ProblemWorker, Roster, Server, run_in_process
+from mast.methods.distributed import ProblemWorker, Roster, Server, VectorCapacity, run_in_process
 from mast.nn import state
 
 
@@ -57,7 +57,7 @@ def _restored(path: Path) -> Any:
 
 
 def _server() -> Server:
-    parts = [Coordinates(PROBLEM.sketch, 3)] * 2
+    parts = [VectorCapacity(PROBLEM.sketch, 3)] * 2
     return Server(np.zeros(3), parts, Roster(0, nodes=2), step_size=0.01, optimizer="adam")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import mast
-from mast.methods.distributed import Coordinates, ProblemWorker, Roster, Server, digest_of_run, stride_of
+from mast.methods.distributed import ProblemWorker, Roster, Server, VectorCapacity, digest_of_run, stride_of
 from mast.randomness import Key, normal
 
 DIM, NODES = 8, 4
@@ -25,7 +25,7 @@ def problems() -> list[mast.Problem]:
 
 
 def server(nodes: list[mast.Problem], roster: dict | None = None, **options) -> Server:
-    capacities = [Coordinates(problem.sketch, problem.dim) for problem in nodes]
+    capacities = [VectorCapacity(problem.sketch, problem.dim) for problem in nodes]
     found = Roster(7, len(nodes), stride_of(capacities), **(roster or {}))
     return Server(nodes[0].shift, capacities, found, **{"step_size": 0.02, "run": RUN} | options)
 

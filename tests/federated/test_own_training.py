@@ -15,7 +15,7 @@ from torch import nn
 import mast
 from mast.errors import ArgumentError
 from mast.federated import Client, LocalGrid, MastStrategy, TrainingWorker, client, server_for
-from mast.methods.distributed import Coordinates, Roster, Server, stride_of
+from mast.methods.distributed import Roster, Server, VectorCapacity, stride_of
 from mast.randomness import Key, normal
 
 CAPACITIES = ["neurons:0.5", "neurons:1.0", "bernoulli:0.5", "permk:2"]
@@ -125,9 +125,9 @@ def test_stale_statistics_are_said(monkeypatch):
 
 
 def test_a_server_in_a_few_words_is_the_same_server():
-    texts = ["bernoulli:0.9", mast.PermK(2), Coordinates(mast.RandK(3), 10)]
+    texts = ["bernoulli:0.9", mast.PermK(2), VectorCapacity(mast.RandK(3), 10)]
     made = server_for(np.zeros(10), texts, step_size=0.1, seed=3, participation=0.5, optimizer="adam")
-    capacities = [Coordinates(s, 10) for s in (mast.Bernoulli(0.9), mast.PermK(2), mast.RandK(3))]
+    capacities = [VectorCapacity(s, 10) for s in (mast.Bernoulli(0.9), mast.PermK(2), mast.RandK(3))]
     roster = Roster(3, 3, stride_of(capacities), participation=0.5)
     expected = Server(np.zeros(10), capacities, roster, step_size=0.1, optimizer="adam")
     assert made.identity() == expected.identity()

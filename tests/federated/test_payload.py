@@ -12,7 +12,7 @@ import mast
 from federated.samples import NODES, RUN, maker, problems, server
 from mast.federated import LocalGrid, MastStrategy, client
 from mast.federated.records import payload, unpack
-from mast.methods.distributed import Coordinates, ProblemWorker, Roster, Server
+from mast.methods.distributed import ProblemWorker, Roster, Server, VectorCapacity
 
 
 def framed(message) -> int:
@@ -25,7 +25,9 @@ def wide(d):
     f = mast.Function(lambda x: (0.5 * float(x @ x), x), d, smoothness=1.0)
     sketches = [mast.Bernoulli(0.5), mast.RandK(0.25), mast.PermK(10)]
     nodes = [mast.Problem(f, sketch) for sketch in sketches]
-    own = Server(np.ones(d), [Coordinates(s, d) for s in sketches], Roster(0, 3, 10), step_size=0.1, run=RUN)
+    own = Server(
+        np.ones(d), [VectorCapacity(s, d) for s in sketches], Roster(0, 3, 10), step_size=0.1, run=RUN
+    )
     workers = [ProblemWorker(problem, RUN) for problem in nodes]
     return own, client(lambda context: workers[context.node_config["partition-id"]])
 

@@ -14,7 +14,7 @@ from mast.errors import ArgumentError
 from mast.federated import Client, LocalGrid, MastStrategy, client
 from mast.federated.training import TrainingWorker
 from mast.methods.distributed import Roster, Server, run_in_process, stride_of
-from mast.nn.nodes import Layout, NetworkWorker, Rows, capacity_of, cross_entropy
+from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout, capacity_of, cross_entropy
 from mast.randomness import Key, normal
 
 CAPACITIES = ["neurons:0.25", "neurons:1.0", "bernoulli:0.5", "permk:4"]
@@ -37,7 +37,7 @@ def rows(node: int) -> tuple[torch.Tensor, torch.Tensor]:
 def server(capacities, **options) -> Server:
     model = network()
     roster = Roster(5, len(capacities), stride_of(capacities))
-    return Server(Layout(model).read(model), capacities, roster, **{"step_size": 0.2} | options)
+    return Server(VectorLayout(model).read(model), capacities, roster, **{"step_size": 0.2} | options)
 
 
 def sgd(batches):
@@ -58,7 +58,7 @@ def sgd(batches):
 def workers(kind) -> list:
     found = []
     for node, text in enumerate(CAPACITIES):
-        model, batches = network(), Rows(*rows(node), batch_size=16)
+        model, batches = network(), NodeRows(*rows(node), batch_size=16)
         capacity = capacity_of(model, text)
         if kind is TrainingWorker:
             found.append(TrainingWorker(capacity, model, sgd(batches)))
@@ -68,7 +68,7 @@ def workers(kind) -> list:
 
 
 def start(own, made, **options):
-    strategy = MastStrategy(own, shapes=Layout(network()).shapes)
+    strategy = MastStrategy(own, shapes=VectorLayout(network()).shapes)
     app = client(lambda context: made[context.node_config["partition-id"]])
     return strategy, strategy.start(LocalGrid(app, len(made)), **options)
 
@@ -83,7 +83,7 @@ def test_the_same_as_in_one_process():
     np.testing.assert_array_equal(strategy.server.x, expected.x)
     model = network()
     model.load_state_dict(result.arrays.to_torch_state_dict())
-    np.testing.assert_array_equal(Layout(model).read(model), expected.x)
+    np.testing.assert_array_equal(VectorLayout(model).read(model), expected.x)
 
 
 @pytest.mark.parametrize("node", range(len(CAPACITIES)), ids=CAPACITIES)
@@ -116,7 +116,7 @@ def test_weights_that_are_not_kept_stay_where_they_are():
 
     def train(own, assignment):
         before = [p.detach().clone() for p in own.parameters()]
-        sgd(Rows(*rows(0)))(own, assignment)
+        sgd(NodeRows(*rows(0)))(own, assignment)
         seen["moved"] = [
             bool(((p == 0) | (b != 0)).all()) for p, b in zip(own.parameters(), before, strict=True)
         ]

@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord
 
 import mast
 from mast.federated import Client
-from mast.methods.distributed import Coordinates, ProblemWorker, digest_of_run, parse_sketch
+from mast.methods.distributed import ProblemWorker, VectorCapacity, digest_of_run, parse_sketch
 
 CAPACITIES = {
     "linear": ["bernoulli:0.9", "bernoulli:0.5", "permk:2", "permk:4"],
@@ -50,7 +50,7 @@ class Linear(Task):
         super().__init__(config)
         self.dim = 119
         self.sketches = [parse_sketch(text) for text in self.texts]
-        self.capacities = [Coordinates(sketch, self.dim) for sketch in self.sketches]
+        self.capacities = [VectorCapacity(sketch, self.dim) for sketch in self.sketches]
         self.shapes = {"x": (self.dim,)}
 
     def start(self) -> np.ndarray:
@@ -92,10 +92,10 @@ class Network(Task):
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
-        from mast.nn.nodes import Layout, capacity_of
+        from mast.nn.nodes import VectorLayout, capacity_of
 
         self.widths = (64, *map(int, str(config["hidden"]).split()), 10)
-        self.layout = Layout(self.model())
+        self.layout = VectorLayout(self.model())
         self.shapes = self.layout.shapes
         self.capacities = [capacity_of(self.model(), text) for text in self.texts]
 
@@ -129,10 +129,10 @@ class Network(Task):
         """A client: a loss on batches of its own rows, and the accuracy on the test rows."""
         import torch
 
-        from mast.nn.nodes import NetworkWorker, Rows, cross_entropy
+        from mast.nn.nodes import NetworkWorker, NodeRows, cross_entropy
 
         torch.set_num_threads(1)
-        batches = Rows(*self.rows(node), batch_size=64)
+        batches = NodeRows(*self.rows(node), batch_size=64)
         inputs, labels = self.rows(None)
 
         def evaluate(model: Any) -> dict[str, float]:
@@ -146,11 +146,11 @@ class Network(Task):
         """FedAvg's client: gradient steps on the whole model."""
         import torch
 
-        from mast.nn.nodes import Rows, cross_entropy
+        from mast.nn.nodes import NodeRows, cross_entropy
         from mast.randomness import Key
 
         torch.set_num_threads(1)
-        model, batches = self.model(), Rows(*self.rows(node), batch_size=64)
+        model, batches = self.model(), NodeRows(*self.rows(node), batch_size=64)
 
         def train(arrays: ArrayRecord, step_size: float, steps: int) -> tuple[ArrayRecord, int]:
             model.load_state_dict(arrays.to_torch_state_dict())

@@ -12,7 +12,7 @@ answers first, so the number of ranks does not matter either.
 
 ==========================  ===========================================================================
 `mast.cluster.settings`     what `train.toml` may say
-`run`, `ClusterResult`            a run, and what it ends with
+`run`, `ClusterResult`      a run, and what it ends with
 `Task`                      what is trained: write one for models of another kind
 `LostRankError`             another rank died, hangs, or is too slow
 ==========================  ===========================================================================

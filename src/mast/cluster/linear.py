@@ -17,10 +17,10 @@ from mast.cluster.wire import Wire
 from mast.errors import DataError
 from mast.methods.distributed import (
     Capacity,
-    Coordinates,
     Facts,
     ProblemWorker,
     Roster,
+    VectorCapacity,
     Worker,
     guarantee_of,
     submodel_key,
@@ -52,7 +52,7 @@ class LinearTask(Task):
         with wire.together():
             shift = shift_of(settings, self.dim)
             self.shift = np.zeros(self.dim) if shift is None else shift
-            self._capacities = {id(sketch): Coordinates(sketch, self.dim) for sketch in self.sketches}
+            self._capacities = {id(sketch): VectorCapacity(sketch, self.dim) for sketch in self.sketches}
             self.test = None if test is None else _widened(*test, self.dim)
             self.problems = {
                 i: Problem(_objective(settings, *_widened(A, b, self.dim)), self.sketches[i], self.shift)

@@ -23,7 +23,7 @@ from mast.errors import ArgumentError, DataError, NoGuaranteeError
 from mast.methods.distributed import Capacity, Roster, Worker, submodel_key
 from mast.methods.distributed.messages import Values
 from mast.nn import recalibrate
-from mast.nn.nodes import Layout, NetworkWorker, Rows, capacity_of, torch_seeded
+from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout, capacity_of, torch_seeded
 from mast.nn.nodes.worker import LOSSES, Batches, Loss
 from mast.nn.structure.sketches import Structured
 from mast.nn.torch_private import NormBase
@@ -43,7 +43,7 @@ class NetworkTask(Task):
             self.sketches = sketches_of(settings)
             light = wire.rank > 0 and all(isinstance(self.sketches[node], Structured) for node in mine)
             self.model = _model(settings, light and settings.model.shift is None)
-            self.layout = Layout(self.model)
+            self.layout = VectorLayout(self.model)
             self.shift = self._shift()
             self._capacities: dict[int, Capacity] = {}
             for node in range(len(self.sketches)) if wire.rank == 0 else mine:
@@ -101,7 +101,7 @@ class NetworkTask(Task):
     def data(self, node: int) -> str:
         """Of the rows, if the node has them as tensors."""
         rows = self.batches[node]
-        if not isinstance(rows, Rows):
+        if not isinstance(rows, NodeRows):
             return "a function"
         return files.digest(_bytes(rows.inputs), _bytes(rows.targets), rows.batch_size)
 
@@ -145,7 +145,7 @@ class NetworkTask(Task):
         """Ready to be used; statistics of norms are those of the node's rows."""
         rows = None if node is None else self.batches[node]
         model.eval()
-        if not isinstance(rows, Rows):
+        if not isinstance(rows, NodeRows):
             return model
         return recalibrate(model, torch.split(rows.inputs, _SCORED_AT_ONCE))
 
@@ -155,7 +155,7 @@ class NetworkTask(Task):
         batch: Any = self.test
         if batch is None:
             rows = self.batches[node]
-            batch = (rows.inputs, rows.targets) if isinstance(rows, Rows) else rows(Key(0))
+            batch = (rows.inputs, rows.targets) if isinstance(rows, NodeRows) else rows(Key(0))
         with torch.no_grad():
             if self.metric != "accuracy":
                 return -float(self.loss(model, batch))
@@ -257,7 +257,7 @@ def _batches(settings: Settings, node: int) -> Batches:
     given = function(settings.data.factory or "", settings.folder)(node, settings.nodes.count)
     if _is_pair(given):
         _check_finite(given, f"node {node}")
-        return Rows(*given, settings.data.batch_size)
+        return NodeRows(*given, settings.data.batch_size)
     if callable(given):
         batches: Batches = given
         return batches

@@ -43,11 +43,12 @@ def client(make: Make, *, mods: list[Any] | None = None) -> ClientApp:
     """A ClientApp whose clients are made by ``make(context)``, once for each run and partition.
 
     >>> import mast, numpy as np
-    >>> from mast.methods.distributed import Coordinates, ProblemWorker, Roster, Server
+    >>> from mast.methods.distributed import VectorCapacity, ProblemWorker, Roster, Server
     >>> from mast.federated import LocalGrid, MastStrategy
     >>> f = mast.Quadratic([[2.0, 0.0], [0.0, 4.0]], [1.0, 1.0])
     >>> app = client(lambda context: ProblemWorker(mast.Problem(f, mast.RandK(1))))
-    >>> server = Server(np.zeros(2), [Coordinates(mast.RandK(1), 2)] * 3, Roster(0, nodes=3), step_size=0.1)
+    >>> capacities = [VectorCapacity(mast.RandK(1), 2)] * 3
+    >>> server = Server(np.zeros(2), capacities, Roster(0, nodes=3), step_size=0.1)
     >>> result = MastStrategy(server).start(LocalGrid(app, 3), num_rounds=2)
     >>> result.arrays["x"].numpy().round(4)
     array([0.1156, 0.1244])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mast.methods.distributed import Capacity, Coordinates, Roster, Server, parse_sketch, stride_of
+from mast.methods.distributed import Capacity, Roster, Server, VectorCapacity, parse_sketch, stride_of
 from mast.sketches import Sketch
 
 
@@ -50,10 +50,10 @@ def server_for(
 def _start(model: Any, capacities: Sequence[Any]) -> tuple[Any, list[Capacity]]:
     """The vector x and every client's capacity."""
     if hasattr(model, "named_parameters"):
-        from mast.nn.nodes import Layout, capacity_of
+        from mast.nn.nodes import VectorLayout, capacity_of
 
         held = [own if isinstance(own, Capacity) else capacity_of(model, own) for own in capacities]
-        return Layout(model).read(model), held
+        return VectorLayout(model).read(model), held
     x0 = np.asarray(model)
     return x0, [_of_vector(own, x0.size) for own in capacities]
 
@@ -61,4 +61,4 @@ def _start(model: Any, capacities: Sequence[Any]) -> tuple[Any, list[Capacity]]:
 def _of_vector(own: Any, dim: int) -> Capacity:
     if isinstance(own, Capacity):
         return own
-    return Coordinates(own if isinstance(own, Sketch) else parse_sketch(own), dim)
+    return VectorCapacity(own if isinstance(own, Sketch) else parse_sketch(own), dim)

@@ -29,9 +29,9 @@ Shapes = Mapping[str, tuple[int, ...]]  #: of the pieces of x, in their order
 def pack(*messages: Message, **others: ConfigRecord | MetricRecord) -> RecordDict:
     """The records that carry messages.
 
-    >>> from mast.methods.distributed import Header, Kind
+    >>> from mast.methods.distributed import Header, MessageKind
     >>> from mast.randomness import Key
-    >>> message = Message.of(Header(Kind.VALUES, 0, Key(seed=7), 3), [1.0, 2.0, 4.0])
+    >>> message = Message.of(Header(MessageKind.VALUES, 0, Key(seed=7), 3), [1.0, 2.0, 4.0])
     >>> records = pack(message, config=ConfigRecord({"epochs": 2}))
     >>> unpack(records)[0].values, sorted(records)
     (array([1., 2., 4.]), ['config', 'mast'])
@@ -65,9 +65,9 @@ def _decoded(name: str, array: Array) -> Message:
 def payload(content: RecordDict) -> int:
     """The bytes of the records, as Flower counts them: arrays with their headers, numbers, names.
 
-    >>> from mast.methods.distributed import Header, Kind
+    >>> from mast.methods.distributed import Header, MessageKind
     >>> from mast.randomness import Key
-    >>> payload(pack(Message.of(Header(Kind.VALUES, 0, Key(seed=7), 3), [1.0, 2.0, 4.0])))
+    >>> payload(pack(Message.of(Header(MessageKind.VALUES, 0, Key(seed=7), 3), [1.0, 2.0, 4.0])))
     217
     """
     return sum(record.count_bytes() for record in content.values())

@@ -11,7 +11,7 @@ from mast.errors import ArgumentError, NoGuaranteeError
 from mast.federated.delivery import send
 from mast.federated.presence import NoClientsError, RollCall
 from mast.federated.records import FACTS, METRICS
-from mast.methods.distributed import Capacity, Coordinates, Facts, Roster, guarantee_of
+from mast.methods.distributed import Capacity, Facts, Roster, VectorCapacity, guarantee_of
 from mast.theory import Guarantee
 
 
@@ -54,11 +54,11 @@ def guarantee(
     >>> from mast.federated import LocalGrid, client
     >>> problem = mast.Problem(mast.Quadratic([[2.0, 0.0], [0.0, 4.0]], [1.0, 1.0]), mast.RandK(1))
     >>> grid = LocalGrid(client(lambda context: ProblemWorker(problem)), 3)
-    >>> found = guarantee(grid, [Coordinates(problem.sketch, 2)] * 3, Roster(0, nodes=3))
+    >>> found = guarantee(grid, [VectorCapacity(problem.sketch, 2)] * 3, Roster(0, nodes=3))
     >>> found.max_step_size() == mast.guarantee(mast.Nodes([problem] * 3), "distributed").max_step_size()
     True
     """
-    sketches = [capacity.sketch for capacity in capacities if isinstance(capacity, Coordinates)]
+    sketches = [capacity.sketch for capacity in capacities if isinstance(capacity, VectorCapacity)]
     if len(sketches) != len(capacities):
         raise NoGuaranteeError(
             "networks have no known smoothness (mast.nn.advise measures it): give the step size a number"

@@ -43,7 +43,7 @@ class Assignment:
     config: Mapping[str, Any] = field(default_factory=dict)  # of ``strategy.start(train_config=...)``
 
     def key(self, step: int) -> Key:
-        """For what is random in a local step: which rows, for example with `mast.nn.nodes.Rows`."""
+        """For what is random in a local step: which rows, for example with `mast.nn.nodes.NodeRows`."""
         return Key(self.seed, self.round, self.node, step)
 
 
@@ -68,7 +68,7 @@ class TrainingWorker(NetworkWorker):
     shift, run
         As for `mast.nn.nodes.NetworkWorker`.
 
-    >>> from mast.methods.distributed import Kind, Message
+    >>> from mast.methods.distributed import MessageKind, Message
     >>> def train(model, assignment):
     ...     optimizer = torch.optim.SGD(model.parameters(), lr=assignment.step_size)
     ...     loss = (model(torch.ones(1, 2)) ** 2).sum() / 2
@@ -77,7 +77,7 @@ class TrainingWorker(NetworkWorker):
     ...     return {"loss": loss.item()}
     >>> model = nn.Linear(2, 1, bias=False)
     >>> worker = TrainingWorker("identity", model, train)
-    >>> header = Header(Kind.VALUES, 0, Key(0), 2, np.dtype("f4"), step_size=0.25)
+    >>> header = Header(MessageKind.VALUES, 0, Key(0), 2, np.dtype("f4"), step_size=0.25)
     >>> worker.answer(Message.of(header, [1.0, 2.0])).values, worker.metrics
     (array([3., 3.], dtype=float32), {'loss': 4.5})
     """

@@ -6,11 +6,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mast.errors import ArgumentError, DataError
-from mast.methods.distributed import SIZE, Header, Kind, Message
+from mast.methods.distributed import SIZE, Header, Message, MessageKind
 from mast.randomness import Key
 
 HEADER = Header(
-    Kind.ANSWER, 9, Key(2**63 + 5, 2**40 + 1, 77, 3), 2, np.dtype("<f4"), 0xABCDEF0123456789, 4, seconds=0.125
+    MessageKind.ANSWER,
+    9,
+    Key(2**63 + 5, 2**40 + 1, 77, 3),
+    2,
+    np.dtype("<f4"),
+    0xABCDEF0123456789,
+    4,
+    seconds=0.125,
 )
 
 
@@ -40,12 +47,19 @@ def test_the_layout_is_pinned():
     number=st.integers(0, 2**32 - 1),
     size=st.floats(allow_nan=False),
     wide=st.booleans(),
-    kind=st.sampled_from(Kind),
+    kind=st.sampled_from(MessageKind),
 )
 def test_headers_come_back(seed, step, node, number, size, wide, kind):
     dtype = np.dtype("<f8" if wide else "<f4")
     header = Header(
-        kind, number, Key(seed, step, node, node), 3, dtype, seed, 2, size if kind is Kind.VALUES else 0.0
+        kind,
+        number,
+        Key(seed, step, node, node),
+        3,
+        dtype,
+        seed,
+        2,
+        size if kind is MessageKind.VALUES else 0.0,
     )
     assert Header.decode(header.encode()) == header
     message = Message.decode(Message.of(header, [1, 2, 3]).buffer.tobytes())
@@ -55,7 +69,7 @@ def test_headers_come_back(seed, step, node, number, size, wide, kind):
 
 
 def test_values_are_a_view_of_the_buffer():
-    message = Message(Header(Kind.VALUES, 0, Key(0), 4))
+    message = Message(Header(MessageKind.VALUES, 0, Key(0), 4))
     message.values[...] = [1, 2, 3, 4]
     assert np.shares_memory(message.values, message.buffer)
     assert message.buffer.flags.c_contiguous
@@ -82,7 +96,7 @@ def test_damaged_messages_are_refused(change, said):
 
 def test_arguments():
     with pytest.raises(ArgumentError, match="float32 or float64"):
-        Header(Kind.VALUES, 0, Key(0), 1, np.dtype("float16")).encode()
+        Header(MessageKind.VALUES, 0, Key(0), 1, np.dtype("float16")).encode()
     with pytest.raises(ArgumentError, match="holds 2 values"):
         Message.of(HEADER, [1.0])
     with pytest.raises(ArgumentError, match="contiguous buffer of 72 bytes"):

@@ -10,12 +10,12 @@ from mast.errors import ArgumentError, CheckpointError, DataError, StepSizeWarni
 from mast.methods import make
 from mast.methods.distributed import (
     Adam,
-    Coordinates,
     Message,
     Momentum,
     ProblemWorker,
     Roster,
     Server,
+    VectorCapacity,
     digest_of_run,
     parse_optimizer,
     parse_sketch,
@@ -45,7 +45,7 @@ def server_of(problem, *, seed=3, step_size=0.05, x0=None, run=0, **options):
     roster_options = {
         name: options.pop(name) for name in ("coupling", "participation", "participants") if name in options
     }
-    capacities = [Coordinates(p.sketch, p.dim) for p in problem.problems]
+    capacities = [VectorCapacity(p.sketch, p.dim) for p in problem.problems]
     roster = Roster(seed, len(capacities), stride_of(capacities), **roster_options)
     start = problem.shift.copy() if x0 is None else x0
     return Server(start, capacities, roster, step_size=step_size, run=run, **options)
@@ -342,7 +342,7 @@ def test_an_infinite_answer_marks_the_run_as_diverged():
 def test_large_answers_are_looked_at_now_and_then(tmp_path):
     """NaN in a large x is noticed within eight rounds, and by any checkpoint."""
     d = (1 << 20) + 3
-    capacity = Coordinates(mast.Identity(), d)
+    capacity = VectorCapacity(mast.Identity(), d)
     server = Server(np.zeros(d), [capacity], Roster(0, 1), step_size=0.5)
     for t in range(1, 9):
         message = server.message(0)

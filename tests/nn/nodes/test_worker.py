@@ -13,11 +13,11 @@ from torch import nn  # noqa: E402
 
 import mast  # noqa: E402
 from mast.errors import ArgumentError  # noqa: E402
-from mast.methods.distributed import Coordinates, Roster, Server, run_in_process, stride_of  # noqa: E402
+from mast.methods.distributed import Roster, Server, VectorCapacity, run_in_process, stride_of  # noqa: E402
 from mast.nn.nodes import (  # noqa: E402
-    Layout,
     NetworkWorker,
-    Rows,
+    NodeRows,
+    VectorLayout,
     capacity_of,
     cross_entropy,
     mean_squares,
@@ -44,7 +44,7 @@ TARGETS = torch.tensor([0, 1, 2] * 4)
 
 
 def workers_of(model, capacities, batch_size=None, shift=None, loss=cross_entropy, inputs=INPUTS):
-    rows = [Rows(inputs[i::2], TARGETS[i::2], batch_size) for i in range(2)]
+    rows = [NodeRows(inputs[i::2], TARGETS[i::2], batch_size) for i in range(2)]
     return [
         NetworkWorker(c, copy.deepcopy(model), loss, rows[i % 2], shift=shift)
         for i, c in enumerate(capacities)
@@ -53,7 +53,7 @@ def workers_of(model, capacities, batch_size=None, shift=None, loss=cross_entrop
 
 def test_layout_there_and_back():
     model = small()
-    layout = Layout(model)
+    layout = VectorLayout(model)
     x = layout.read(model)
     assert x.size == layout.dim == sum(p.numel() for p in model.parameters())
     other = small()
@@ -63,10 +63,10 @@ def test_layout_there_and_back():
     layout.write(x, other)
     assert all((a == b).all() for a, b in zip(model.parameters(), other.parameters(), strict=True))
     assert layout.dtype == np.float64
-    assert Layout(small(torch.float32)).dtype == np.float32
-    assert Layout(small(torch.bfloat16)).dtype == np.float32
+    assert VectorLayout(small(torch.float32)).dtype == np.float32
+    assert VectorLayout(small(torch.bfloat16)).dtype == np.float32
     with pytest.raises(ArgumentError, match="no trainable"):
-        Layout(nn.ReLU())
+        VectorLayout(nn.ReLU())
     with pytest.raises(ArgumentError, match="no parameter"):
         layout.read(nn.Linear(2, 2))
 
@@ -77,7 +77,7 @@ def test_single_weights_are_those_of_sparsify(text, shifted):
     """One local step of a node gives the gradients that sk.sample gives."""
     model = small()
     capacity = capacity_of(model, text)
-    layout = Layout(model)
+    layout = VectorLayout(model)
     x = layout.read(model)
     shift = normal(Key(7), 0, layout.dim) if shifted else None
     server = Server(x, [capacity], Roster(3, 1), step_size=1.0)
@@ -102,7 +102,7 @@ def test_whole_units_are_the_masked_model(text):
     """The gradient of the small model is that of the full one with outgoing weights scaled or dropped."""
     model = made(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))
     capacity = capacity_of(model, text)
-    layout = Layout(model)
+    layout = VectorLayout(model)
     x = layout.read(model)
     worker = workers_of(model, [capacity])[0]
     for seed in range(5):
@@ -128,7 +128,7 @@ def test_local_steps():
     """Three local steps: the sum of the gradients along the node's own path."""
     model = small()
     capacity = capacity_of(model, "bernoulli:.6")
-    x = Layout(model).read(model)
+    x = VectorLayout(model).read(model)
     key = Key(5)
     part = capacity.part(key)
     kept = part.gather(x)
@@ -157,12 +157,12 @@ def test_mean_of_the_aggregated_gradient():
     model = made(nn.Linear(3, 2, bias=False), nn.Tanh(), nn.Linear(2, 2))
     inputs = torch.from_numpy(normal(Key(98), 0, 36).reshape(12, 3))
     targets = torch.tensor([0, 1] * 6)
-    rows = [Rows(inputs[i::3], targets[i::3]) for i in range(3)]
+    rows = [NodeRows(inputs[i::3], targets[i::3]) for i in range(3)]
     capacities = [capacity_of(model, text) for text in ("bernoulli:.6", "neurons:bernoulli:.5", "identity")]
     workers = [
         NetworkWorker(c, copy.deepcopy(model), cross_entropy, rows[i]) for i, c in enumerate(capacities)
     ]
-    layout = Layout(model)
+    layout = VectorLayout(model)
     x = layout.read(model)
 
     def gradient(diagonals, batch):
@@ -194,7 +194,7 @@ def test_mean_of_the_aggregated_gradient():
 def test_dropout_inside_the_model_is_keyed():
     model = made(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3))
     capacity = capacity_of(model, "neurons:.5")
-    x = Layout(model).read(model)
+    x = VectorLayout(model).read(model)
     ends = []
     for _ in range(2):
         server = Server(x, [capacity] * 2, Roster(0, 2), step_size=0.1, local_steps=2)
@@ -242,14 +242,14 @@ def test_frozen_parameters_stay_on_the_node():
     for text in ("bernoulli:.5", "neurons:.5"):
         capacity = capacity_of(model, text)
         assert capacity.dim == 5 * 4 + 4 * 3 + 3
-        layout = Layout(model)
+        layout = VectorLayout(model)
         server = Server(layout.read(model), [capacity], Roster(2, 1), step_size=0.1)
         worker = workers_of(model, [capacity])[0]
         answer = worker.answer(server.message(0))
         # the same with a bias that is trained: the other values agree
         free = small()
         wide = capacity_of(free, text)
-        theirs = Server(Layout(free).read(free), [wide], Roster(2, 1), step_size=0.1)
+        theirs = Server(VectorLayout(free).read(free), [wide], Roster(2, 1), step_size=0.1)
         other = workers_of(free, [wide])[0].answer(theirs.message(0))
         mine, whole = np.zeros(capacity.dim), np.zeros(wide.dim)
         capacity.part(Key(2)).add(mine, answer.values, 1.0)
@@ -262,16 +262,16 @@ def test_a_skeleton_is_enough_for_whole_units():
     with torch.device("meta"):
         bare = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)).double()
     full, light = capacity_of(model, "neurons:.5"), capacity_of(bare, "neurons:.5")
-    server = Server(Layout(model).read(model), [full], Roster(0, 1), step_size=0.1)
+    server = Server(VectorLayout(model).read(model), [full], Roster(0, 1), step_size=0.1)
     message = server.message(0)
-    one = NetworkWorker(full, model, cross_entropy, Rows(INPUTS, TARGETS)).answer(message)
-    other = NetworkWorker(light, bare, cross_entropy, Rows(INPUTS, TARGETS)).answer(message)
+    one = NetworkWorker(full, model, cross_entropy, NodeRows(INPUTS, TARGETS)).answer(message)
+    other = NetworkWorker(light, bare, cross_entropy, NodeRows(INPUTS, TARGETS)).answer(message)
     assert (one.values == other.values).all()
     assert full.fingerprint() == light.fingerprint()
 
 
 def test_batches():
-    rows = Rows(INPUTS, TARGETS, 5)
+    rows = NodeRows(INPUTS, TARGETS, 5)
     inputs, targets = rows(Key(1, 2, 3, 4))
     assert len(targets) == 5
     again, _ = rows(Key(1, 2, 3, 4))
@@ -279,11 +279,11 @@ def test_batches():
     assert (inputs == again).all()
     assert (inputs != other).any()
     assert len({tuple(row) for row in inputs.tolist()}) == 5
-    assert len(Rows(INPUTS, TARGETS, 50)(Key(0))[1]) == 12
+    assert len(NodeRows(INPUTS, TARGETS, 50)(Key(0))[1]) == 12
     with pytest.raises(ArgumentError, match="12 inputs and 3 targets"):
-        Rows(INPUTS, TARGETS[:3])
+        NodeRows(INPUTS, TARGETS[:3])
     with pytest.raises(ArgumentError, match="batch_size"):
-        Rows(INPUTS, TARGETS, 0)
+        NodeRows(INPUTS, TARGETS, 0)
 
 
 def test_mean_squares():
@@ -298,10 +298,10 @@ def test_arguments():
     model = small()
     units = capacity_of(model, "neurons:.5")
     with pytest.raises(ArgumentError, match="take no shift"):
-        NetworkWorker(units, model, cross_entropy, Rows(INPUTS, TARGETS), shift=np.zeros(units.dim))
+        NetworkWorker(units, model, cross_entropy, NodeRows(INPUTS, TARGETS), shift=np.zeros(units.dim))
     with pytest.raises(ArgumentError, match="contiguous"):
-        Layout(model).tensors(np.zeros(3))
-    vectors = Coordinates(mast.RandK(2), 5)
+        VectorLayout(model).tensors(np.zeros(3))
+    vectors = VectorCapacity(mast.RandK(2), 5)
     with pytest.raises(ArgumentError, match="no nodes with the capacity"):
-        NetworkWorker(vectors, model, cross_entropy, Rows(INPUTS, TARGETS))
+        NetworkWorker(vectors, model, cross_entropy, NodeRows(INPUTS, TARGETS))
     assert stride_of([units, capacity_of(model, "permk:4")]) == 4

@@ -16,26 +16,26 @@ Engines are: one process (``mast.minimize(nodes, "distributed")``), torchrun (`m
 of bytes by node are in ``server.received`` (to nodes) and ``server.sent``. ``server.save(path, extra)``
 and ``server.load(path)`` are the atomic checkpoint, ``server.t`` is the round that comes next.
 
-=================================  =====================================================================
-`Distributed`                      the method that `mast.minimize` runs
-`Server`                           x, optimizer, weights, bytes, checkpoints
-`Roster`                           who takes part in a round, with which weight and which key
-`Message`, `Header`, `Kind`        the wire format, 64 bytes and the values
-`Capacity`, `Part`                 what a node can hold; what one draw keeps: `gather` and `add` on x
-`Worker`                           a node: `answer(message) -> message`
-`Coordinates`, `ProblemWorker`     both for linear models (any `mast.Problem`)
-`mast.nn.nodes`                    both for networks (torch): `capacity_of`, `NetworkWorker`, `Layout`, `Rows`
-`run_in_process`                   rounds of messages without a wire
-=================================  =====================================================================
+==================================  =====================================================================
+`Distributed`                       the method that `mast.minimize` runs
+`Server`                            x, optimizer, weights, bytes, checkpoints
+`Roster`                            who takes part in a round, with which weight and which key
+`Message`, `Header`, `MessageKind`  the wire format, 64 bytes and the values
+`Capacity`, `Part`                  what a node can hold; what one draw keeps: `gather` and `add` on x
+`Worker`                            a node: `answer(message) -> message`
+`VectorCapacity`, `ProblemWorker`   both for linear models (any `mast.Problem`)
+`mast.nn.nodes`                     both for networks (torch): `capacity_of`, `NetworkWorker`, and more
+`run_in_process`                    rounds of messages without a wire
+==================================  =====================================================================
 """
 
-from mast.methods.distributed.messages import SIZE, VERSION, Header, Kind, Message
+from mast.methods.distributed.messages import SIZE, VERSION, Header, Message, MessageKind
 from mast.methods.distributed.method import Distributed, Facts, guarantee_of
 from mast.methods.distributed.nodes import (
     Capacity,
-    Coordinates,
     Part,
     ProblemWorker,
+    VectorCapacity,
     Worker,
     parse_sketch,
 )
@@ -49,18 +49,18 @@ __all__ = [
     "VERSION",
     "Adam",
     "Capacity",
-    "Coordinates",
     "Distributed",
     "Facts",
     "Header",
-    "Kind",
     "Message",
+    "MessageKind",
     "Momentum",
     "Optimizer",
     "Part",
     "ProblemWorker",
     "Roster",
     "Server",
+    "VectorCapacity",
     "Worker",
     "digest_of_run",
     "fingerprints_of",

@@ -49,7 +49,7 @@ Values = NDArray[Any]  #: a vector of float32 or float64
 assert SIZE == 64
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """Which way a message goes."""
 
     VALUES = 1  # the server's x, where the node's sketch keeps it
@@ -60,12 +60,12 @@ class Kind(IntEnum):
 class Header:
     """All of a message but its values.
 
-    >>> header = Header(Kind.VALUES, node=2, key=Key(seed=7, step=3, node=2), count=5)
+    >>> header = Header(MessageKind.VALUES, node=2, key=Key(seed=7, step=3, node=2), count=5)
     >>> Header.decode(header.encode()) == header, len(header.encode())
     (True, 64)
     """
 
-    kind: Kind
+    kind: MessageKind
     node: int
     key: Key
     count: int
@@ -87,11 +87,11 @@ class Header:
 
     def answered(self) -> Header:
         """The header of the answer to this message."""
-        return replace(self, kind=Kind.ANSWER, step_size=0.0)
+        return replace(self, kind=MessageKind.ANSWER, step_size=0.0)
 
     def encode(self) -> bytes:
         """The 64 bytes."""
-        key, number = self.key, self.step_size if self.kind is Kind.VALUES else self.seconds
+        key, number = self.key, self.step_size if self.kind is MessageKind.VALUES else self.seconds
         return HEADER.pack(
             _MAGIC, VERSION, self.kind, code_of(self.dtype), self.run, key.seed, key.step, key.node,
             key.index, self.node, self.local_steps, number, self.count,
@@ -112,15 +112,15 @@ class Header:
             raise DataError(f"the message has version {version} of the layout, this is version {VERSION}")
         if kind not in (1, 2) or code not in _DTYPES or step >> 48:
             raise DataError(f"the message is damaged: kind {kind}, dtype code {code}, round {step}")
-        pace, seconds = (pace, 0.0) if kind == Kind.VALUES else (0.0, pace)
+        pace, seconds = (pace, 0.0) if kind == MessageKind.VALUES else (0.0, pace)
         key = Key(seed, step, node, index)
-        return cls(Kind(kind), number, key, count, _DTYPES[code], run, local, pace, seconds)
+        return cls(MessageKind(kind), number, key, count, _DTYPES[code], run, local, pace, seconds)
 
 
 class Message:
     """A header and its values in one contiguous buffer, which is what travels: nothing is copied.
 
-    >>> message = Message.of(Header(Kind.VALUES, 0, Key(seed=7), 3), [1.0, 2.0, 4.0])
+    >>> message = Message.of(Header(MessageKind.VALUES, 0, Key(seed=7), 3), [1.0, 2.0, 4.0])
     >>> raw = message.buffer.tobytes()
     >>> len(raw), Message.decode(raw).values
     (88, array([1., 2., 4.]))

@@ -15,7 +15,7 @@ import numpy as np
 
 from mast import files, sketches
 from mast.errors import ArgumentError
-from mast.methods.distributed.messages import Header, Kind, Message, Values
+from mast.methods.distributed.messages import Header, Message, MessageKind, Values
 from mast.problem import Problem
 from mast.randomness import Key
 from mast.sketches import Sketch
@@ -129,7 +129,7 @@ class Worker(ABC):
         """What the message's draw keeps; a message of another run or for another sketch is refused."""
         h = message.header
         message.expect(
-            Header(Kind.VALUES, h.node, h.key, h.count, h.dtype, self.run, h.local_steps, h.step_size)
+            Header(MessageKind.VALUES, h.node, h.key, h.count, h.dtype, self.run, h.local_steps, h.step_size)
         )
         part = self.capacity.part(h.key) if part is None else part
         if part.count != h.count:
@@ -162,11 +162,11 @@ def local_sum(values: Any, gradient: Callable[[Any, int], Any], step_size: float
 # ---- vectors: linear models, and everything else whose sketch acts on single coordinates ---------------
 
 
-class Coordinates(Capacity):
+class VectorCapacity(Capacity):
     """A sketch of a vector: the capacity of a linear model's node.
 
     >>> import mast
-    >>> capacity = Coordinates(mast.RandK(2), 6)
+    >>> capacity = VectorCapacity(mast.RandK(2), 6)
     >>> part = capacity.part(Key(seed=1))
     >>> part.draw.indices, part.count
     (array([0, 3]), 2)
@@ -193,7 +193,7 @@ class ProblemWorker(Worker):
     >>> import mast
     >>> f = mast.Quadratic([[2.0, 0.0], [0.0, 4.0]], [1.0, 1.0])
     >>> worker = ProblemWorker(mast.Problem(f, mast.Identity()))
-    >>> message = Message.of(Header(Kind.VALUES, 0, Key(seed=0), 2), [1.0, 1.0])
+    >>> message = Message.of(Header(MessageKind.VALUES, 0, Key(seed=0), 2), [1.0, 1.0])
     >>> worker.answer(message).values
     array([1., 3.])
     """
@@ -201,7 +201,7 @@ class ProblemWorker(Worker):
     def __init__(self, problem: Problem, run: int = 0, room: Values | None = None) -> None:
         if not isinstance(problem, Problem):
             raise ArgumentError(f"a node has one Problem, got {type(problem).__name__}")
-        super().__init__(Coordinates(problem.sketch, problem.dim), run)
+        super().__init__(VectorCapacity(problem.sketch, problem.dim), run)
         self.problem = problem
         self.room = problem.shift.copy() if room is None else room
 

@@ -28,7 +28,7 @@ from mast import files
 from mast.checkpoint import Checkpoint, fill
 from mast.checks import positive, whole
 from mast.errors import ArgumentError, CheckpointError, DataError
-from mast.methods.distributed.messages import VERSION, Header, Kind, Message, Values, checked_dtype
+from mast.methods.distributed.messages import VERSION, Header, Message, MessageKind, Values, checked_dtype
 from mast.methods.distributed.nodes import Capacity, Part, Worker
 from mast.methods.distributed.optimizers import Optimizer, parse_optimizer
 from mast.methods.distributed.roster import Roster, submodel_key
@@ -64,9 +64,10 @@ class Server:
         What else a checkpoint must agree in, such as a digest of the data: names and values.
 
     >>> import mast
-    >>> from mast.methods.distributed import Coordinates, ProblemWorker
+    >>> from mast.methods.distributed import VectorCapacity, ProblemWorker
     >>> problem = mast.Problem(mast.Quadratic([[2.0, 0.0], [0.0, 4.0]], [1.0, 1.0]), mast.RandK(1))
-    >>> server = Server(np.zeros(2), [Coordinates(problem.sketch, 2)] * 3, Roster(0, nodes=3), step_size=0.1)
+    >>> capacities = [VectorCapacity(problem.sketch, 2)] * 3
+    >>> server = Server(np.zeros(2), capacities, Roster(0, nodes=3), step_size=0.1)
     >>> workers = [ProblemWorker(problem) for _ in range(3)]
     >>> for _ in range(2):
     ...     answers = [workers[m.header.node].answer(m) for m in server.messages()]
@@ -132,7 +133,7 @@ class Server:
     def header(self, node: int, count: int) -> Header:
         """The header of the message to a node in the present round."""
         return Header(
-            Kind.VALUES,
+            MessageKind.VALUES,
             node,
             self.roster.key(self.t, node),
             count,
@@ -314,9 +315,10 @@ def run_in_process(server: Server, workers: Sequence[Worker], rounds: int) -> No
     """Rounds server.t .. rounds-1 without a wire: every message is handed over in memory.
 
     >>> import mast
-    >>> from mast.methods.distributed import Coordinates, ProblemWorker
+    >>> from mast.methods.distributed import VectorCapacity, ProblemWorker
     >>> problem = mast.Problem(mast.Quadratic([[2.0, 0.0], [0.0, 4.0]], [1.0, 1.0]), mast.RandK(1))
-    >>> server = Server(np.zeros(2), [Coordinates(problem.sketch, 2)] * 3, Roster(7, nodes=3), step_size=0.05)
+    >>> capacities = [VectorCapacity(problem.sketch, 2)] * 3
+    >>> server = Server(np.zeros(2), capacities, Roster(7, nodes=3), step_size=0.05)
     >>> run_in_process(server, [ProblemWorker(problem) for _ in range(3)], rounds=20)
     >>> inside = mast.minimize(mast.Nodes([problem] * 3), "distributed", 20, 0.05, seed=7, trace=20)
     >>> bool((server.x == inside.x).all())

@@ -12,7 +12,7 @@ from torch import nn
 
 from mast.methods.distributed.nodes import Capacity, Part
 from mast.nn.drawing import PerWeight, drawing_of
-from mast.nn.nodes.layout import Layout
+from mast.nn.nodes.layout import VectorLayout
 from mast.nn.structure.sketches import Structured, parse
 from mast.nn.structure.structures import structure_of
 from mast.nn.weights import Where, choose
@@ -59,7 +59,7 @@ class Weights(Capacity):
         where: Where | None = None,
         keep: Mapping[str, float] | None = None,
     ) -> None:
-        self.layout = Layout(model)
+        self.layout = VectorLayout(model)
         self.dim = self.layout.dim
         self.sketch = sketch
         self.weights = choose(model, where, keep or {}).weights
@@ -127,7 +127,7 @@ class Units(Capacity):
         where: Where | None = None,
         keep: Mapping[str, float] | None = None,
     ) -> None:
-        self.layout = Layout(model)
+        self.layout = VectorLayout(model)
         self.dim = self.layout.dim
         self.structure = structure_of(model, sketch, keep, where)
         self.drawing = self.structure.drawing(sketch)

@@ -13,14 +13,14 @@ from mast.errors import ArgumentError
 from mast.methods.distributed.messages import Values
 
 
-class Layout:
+class VectorLayout:
     """The trainable parameters of a model, in the order of `named_parameters`, as one vector.
 
     The model may be on the meta device: only names, shapes and types are looked at. Frozen parameters
     and buffers are no part of x: they are what every node's own copy of the model holds.
 
     >>> model = nn.Linear(3, 2)
-    >>> layout = Layout(model)
+    >>> layout = VectorLayout(model)
     >>> layout.dim, layout.slices
     (8, {'weight': slice(0, 6, None), 'bias': slice(6, 8, None)})
     """

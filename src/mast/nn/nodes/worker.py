@@ -20,7 +20,7 @@ from mast.errors import ArgumentError
 from mast.methods.distributed.messages import Header, Values
 from mast.methods.distributed.nodes import Capacity, Part, Worker, local_sum
 from mast.nn.nodes.capacities import Units, Weights, capacity_of
-from mast.nn.nodes.layout import Layout
+from mast.nn.nodes.layout import VectorLayout
 from mast.randomness import Key, Purpose
 from mast.sketches import Sketch
 from mast.sketches.kept import Kept
@@ -30,10 +30,10 @@ Loss = Callable[[nn.Module, Any], Tensor]  #: of a model and a batch
 Batches = Callable[[Key], Any]  #: the batch that a key names
 
 
-class Rows:
+class NodeRows:
     """Batches of a node's own rows: `batch_size` of them without replacement, or all.
 
-    >>> batches = Rows(torch.arange(10.0), torch.arange(10), batch_size=3)
+    >>> batches = NodeRows(torch.arange(10.0), torch.arange(10), batch_size=3)
     >>> inputs, targets = batches(Key(seed=1, step=4, node=2, index=0))
     >>> inputs.tolist() == targets.tolist(), len(targets)
     (True, 3)
@@ -69,7 +69,7 @@ class NetworkWorker(Worker):
     loss
         ``loss(model, batch)``, a scalar tensor: `cross_entropy`, `mean_squares`, or your own.
     batches
-        ``batches(key)``: a batch for each local step, such as `Rows`.
+        ``batches(key)``: a batch for each local step, such as `NodeRows`.
     shift
         v, a vector, if the sketches shrink towards a pretrained model.
     """
@@ -122,7 +122,7 @@ class NetworkWorker(Worker):
 class WholeModel:
     """How a node holds single weights: all of the model, with zeros (or the shift) where nothing is kept."""
 
-    def __init__(self, model: nn.Module, layout: Layout, shift: Values | None) -> None:
+    def __init__(self, model: nn.Module, layout: VectorLayout, shift: Values | None) -> None:
         self.model = model
         self.shift = None if shift is None else layout.arrays(np.ascontiguousarray(shift))
         self.parameters = layout.parameters(model)
@@ -163,7 +163,7 @@ class WholeModel:
 class SmallModel:
     """How a node holds whole units: a model of its own for each draw, as large as what is kept."""
 
-    def __init__(self, model: nn.Module, layout: Layout) -> None:
+    def __init__(self, model: nn.Module, layout: VectorLayout) -> None:
         self.frozen = {name: p.detach() for name, p in model.named_parameters() if name not in layout.slices}
 
     def module(self, part: Part, values: Values) -> nn.Module:
