@@ -26,21 +26,25 @@ class Optimizer(ABC):
     name: ClassVar[str]
     #: x <- x - step_size h and nothing else, so that each answer can be subtracted as it comes
     plain: ClassVar[bool] = False
+    #: the names of the vectors that it remembers, which are 0 at first
+    memory: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self) -> None:
+    def __init__(self, *numbers: float) -> None:
+        self.numbers = numbers
         self.arrays: dict[str, Values] = {}
 
-    def start(self, x: Values) -> None:  # noqa: B027
-        """Make the state for a vector like x; nothing by default."""
+    def start(self, x: Values) -> None:
+        """Make the memory for a vector like x."""
+        self.arrays = {name: np.zeros_like(x) for name in self.memory}
 
     @abstractmethod
     def step(self, x: Values, h: Values, step_size: float, t: int) -> None:
         """Change x; t counts from 0. `h` may be overwritten."""
 
     @property
-    @abstractmethod
     def label(self) -> str:
         """How it is spelled, with its numbers."""
+        return ":".join([self.name, *map(repr, self.numbers)])
 
 
 class SGD(Optimizer):
@@ -53,11 +57,6 @@ class SGD(Optimizer):
         """One step."""
         h *= x.dtype.type(step_size)
         x -= h
-
-    @property
-    def label(self) -> str:
-        """Without numbers."""
-        return "sgd"
 
 
 class Momentum(Optimizer):
@@ -72,26 +71,17 @@ class Momentum(Optimizer):
     """
 
     name = "momentum"
+    memory = ("m",)
 
     def __init__(self, beta: float = 0.9) -> None:
-        super().__init__()
-        self.beta = number("momentum's beta", beta, least=0, below=1)
-
-    def start(self, x: Values) -> None:
-        """No momentum yet."""
-        self.arrays = {"m": np.zeros_like(x)}
+        super().__init__(number("momentum's beta", beta, least=0, below=1))
 
     def step(self, x: Values, h: Values, step_size: float, t: int) -> None:
         """One step."""
         from mast.methods.distributed import kernels
 
         kind = x.dtype.type
-        kernels.momentum(x, h, self.arrays["m"], kind(self.beta), kind(step_size))
-
-    @property
-    def label(self) -> str:
-        """With beta."""
-        return f"momentum:{self.beta!r}"
+        kernels.momentum(x, h, self.arrays["m"], kind(self.numbers[0]), kind(step_size))
 
 
 class Adam(Optimizer):
@@ -105,37 +95,30 @@ class Adam(Optimizer):
     """
 
     name = "adam"
+    memory = ("m", "s")
 
     def __init__(self, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
-        super().__init__()
-        self.beta1 = number("adam's beta1", beta1, least=0, below=1)
-        self.beta2 = number("adam's beta2", beta2, least=0, below=1)
-        self.epsilon = positive("adam's epsilon", epsilon)
-
-    def start(self, x: Values) -> None:
-        """No moments yet."""
-        self.arrays = {"m": np.zeros_like(x), "s": np.zeros_like(x)}
+        super().__init__(
+            number("adam's beta1", beta1, least=0, below=1),
+            number("adam's beta2", beta2, least=0, below=1),
+            positive("adam's epsilon", epsilon),
+        )
 
     def step(self, x: Values, h: Values, step_size: float, t: int) -> None:
         """One step."""
         from mast.methods.distributed import kernels
 
-        kind = x.dtype.type
+        kind, (beta1, beta2, epsilon) = x.dtype.type, self.numbers
         numbers = kernels.AdamNumbers(
-            kind(self.beta1),
-            kind(self.beta2),
-            kind(1 - self.beta1),
-            kind(1 - self.beta2),
-            kind(math.sqrt(1 - self.beta2 ** (t + 1))),
-            kind(self.epsilon),
-            kind(step_size / (1 - self.beta1 ** (t + 1))),
+            kind(beta1),
+            kind(beta2),
+            kind(1 - beta1),
+            kind(1 - beta2),
+            kind(math.sqrt(1 - beta2 ** (t + 1))),
+            kind(epsilon),
+            kind(step_size / (1 - beta1 ** (t + 1))),
         )
         kernels.adam(x, h, self.arrays["m"], self.arrays["s"], numbers)
-
-    @property
-    def label(self) -> str:
-        """With its numbers."""
-        return f"adam:{self.beta1!r}:{self.beta2!r}:{self.epsilon!r}"
 
 
 _KINDS: dict[str, tuple[Callable[..., Optimizer], int]] = {
