@@ -145,17 +145,17 @@ def _verdict(holds: bool) -> str:
 
 def _broken(sections: list[dict[str, Any]]) -> str:
     """The claims that do not hold, in one place."""
-    found: dict[tuple[str, str], list[str]] = {}
+    broken: dict[tuple[str, str], list[str]] = {}
     for section in sections:
         for claim in section["claims"]:
             if not claim["holds"]:
-                found.setdefault((section["name"], claim["claim"]), []).append(claim["dataset"])
-    if not found:
+                broken.setdefault((section["name"], claim["claim"]), []).append(claim["dataset"])
+    if not broken:
         return ""
     items = "".join(
         f'<li>{_prose(text)} <span class="soft">({_t(", ".join(data))})</span> <a '
         f'href="#{_t(name)}">numbers</a></li>'
-        for (name, text), data in found.items()
+        for (name, text), data in broken.items()
     )
     return f"<h3>What does not hold</h3><ul>{items}</ul>"
 
@@ -172,12 +172,12 @@ def _facts(sections: list[dict[str, Any]]) -> str:
     for section in sections:
         for package, version in section["versions"].items():
             versions.setdefault(package, set()).add(version)
-    made = ", ".join(f"{_t(name)} {_t('/'.join(sorted(found)))}" for name, found in versions.items())
+    packages = ", ".join(f"{_t(name)} {_t('/'.join(sorted(each)))}" for name, each in versions.items())
     return (
         "<section><h2>Data and versions</h2><table><thead><tr><th>Data</th><th>Rows × "
         "features</th><th>sha256 of "
         f"the unpacked file</th></tr></thead><tbody>{rows}</tbody></table><p "
-        f'class="facts">{made}</p></section>'
+        f'class="facts">{packages}</p></section>'
     )
 
 
@@ -192,4 +192,4 @@ def _prose(text: Any) -> str:
     'f<sub>D</sub><sup>inf</sup> &amp; L<sub>max</sub>'
     """
     raised = _RAISED.sub(r"<sup>\1</sup>", _t(text))
-    return _LOWERED.sub(lambda found: f"{found[1]}<sub>{found[2].strip('{}')}</sub>", raised)
+    return _LOWERED.sub(lambda match: f"{match[1]}<sub>{match[2].strip('{}')}</sub>", raised)

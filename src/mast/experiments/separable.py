@@ -98,10 +98,10 @@ class CoordinateLosses:
 
 def units(d: int) -> UnitArrays:
     """Rand-1 in d dimensions as arrays for the compiled loop."""
-    found = RandK(1).law(d).arrays()
-    if found is None:
+    arrays = RandK(1).law(d).arrays()
+    if arrays is None:
         raise ArgumentError(f"Rand-1 runs are drawn for up to 65,536 features, this data set has {d:,}")
-    return found
+    return arrays
 
 
 def drawn(d: int, seed: int, stops: Indices) -> Indices:

@@ -202,10 +202,11 @@ def cells(experiment: Experiment, request: Request) -> list[Cell]:
             continue
         common = recipe(request, data)
         long = common["epochs"] * SECONDS[data.name] * (len(common["rates"]) + len(common["seeds"]) - 1)
-        for contender, own in CONTENDERS.items():
+        for contender, settings in CONTENDERS.items():
             shared = contender in ("plain", "dropout")
             varied = {"structures": [list(STRUCTURES)] if shared else [[s] for s in STRUCTURES]}
-            fixed = common | draws(request) | own | {"contender": contender, "densities": list(DENSITIES)}
+            fixed = common | draws(request) | settings | {"contender": contender}
+            fixed["densities"] = list(DENSITIES)
             cells += experiment.grid(curves, data, 2 * long, varied, **fixed)
         for structure in STRUCTURES:
             for density in request.pick(TRAINED, TRAINED, DENSITIES):
