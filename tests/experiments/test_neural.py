@@ -25,7 +25,7 @@ from mast.experiments.neural import data, variance  # noqa: E402
 from mast.experiments.neural.rounds import Lanes, Masks, Shape, squared_loss, start, student  # noqa: E402
 from mast.methods.distributed import Roster, Server, run_in_process  # noqa: E402
 from mast.nn import advise, sparsify  # noqa: E402
-from mast.nn.nodes import Layout, NetworkWorker, Rows  # noqa: E402
+from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout  # noqa: E402
 
 SHAPE, NODES, ROWS, SEED = Shape(7, 5, 3), 4, 6, 2**40 + 3
 ROUNDING = 40 * torch.finfo(torch.float32).eps  # of one step, whose sums have 24 rows, 7 inputs and 5 units
@@ -40,12 +40,15 @@ def by_the_server(sketch, step_size, rounds):
     X, T = rows_of_nodes()
     workers = [
         NetworkWorker(
-            sketch, student(SHAPE, 0), lambda model, rows: squared_loss(model(rows[0]), rows[1]), Rows(x, t)
+            sketch,
+            student(SHAPE, 0),
+            lambda model, rows: squared_loss(model(rows[0]), rows[1]),
+            NodeRows(x, t),
         )
         for x, t in zip(X, T, strict=True)
     ]
     network = student(SHAPE, 0)
-    layout = Layout(network)
+    layout = VectorLayout(network)
     capacities = [worker.capacity for worker in workers]
     server = Server(layout.read(network), capacities, Roster(SEED, NODES), step_size=step_size)
     run_in_process(server, workers, rounds)
