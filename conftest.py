@@ -1,12 +1,17 @@
 """What is collected here: doctests of optional parts need their packages; some pages are run as a whole."""
 
+import importlib
 import importlib.util
+import re
 
 from documentation.blocks import PAGES, ROOT, lacks, only_sessions
 
 pytest_plugins = ["first_failure", "own_folders"]
 
 OPTIONAL = ("torch", "flwr", "lightning", "transformers", "onnx")
+MISSING = [package for package in OPTIONAL if importlib.util.find_spec(package) is None]
+if MISSING:
+    MISSING += ["mast.nn", "mast.cluster", "mast.federated"]
 
 # tests/documentation runs the pages that hold more than Python sessions.
 elsewhere = [page for page in PAGES if not only_sessions(page) or lacks(page)]
@@ -15,7 +20,16 @@ if importlib.util.find_spec("griffe") is None:
     collect_ignore.append("docs/tools/docstrings.py")
 
 
-def pytest_configure(config):
-    """Skip the doctests of modules whose optional package is not installed."""
-    if any(importlib.util.find_spec(package) is None for package in OPTIONAL):
-        config.option.doctest_ignore_import_errors = True
+def pytest_ignore_collect(collection_path):
+    """Leave out modules whose optional package is not installed; files of tests skip themselves."""
+    if not MISSING or collection_path.suffix != ".py" or collection_path.name.startswith("test_"):
+        return None
+    if ROOT / "src" not in collection_path.parents:
+        needs = rf"^(?:import|from) (?:{'|'.join(MISSING)})\b"
+        return re.search(needs, collection_path.read_text(), re.MULTILINE) is not None or None
+    module = collection_path.relative_to(ROOT / "src").with_suffix("")
+    try:
+        importlib.import_module(".".join(module.parts).removesuffix(".__init__"))
+    except ImportError:
+        return True
+    return None
