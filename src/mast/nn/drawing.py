@@ -100,7 +100,7 @@ class PerWeight(Drawing):
         entry = self.entries[number]
         if self.torch_only or entry.sigma or not compiled(x, v, y):
             return super().write(number, key, x, v, y, before)
-        from mast.nn import kernels
+        from mast.sketches import mask_kernels
 
         mask = self._masks[number].like(x, torch.bool)
         if self._last is None or self._last[0] is not key:
@@ -110,12 +110,14 @@ class PerWeight(Drawing):
         old, new, flags = numbers(x), numbers(y), numbers(mask)
         t, c = np.uint64(entry.threshold), old.dtype.type(entry.scale)
         if v is None and old.size < 2 * _WORTH_A_THREAD:
-            kernels.draw(words, t, c, old, new, flags, 0, old.size)
+            mask_kernels.draw(words, t, c, old, new, flags, 0, old.size)
         elif v is None:
-            _in_parts(lambda a, b: kernels.draw(words, t, c, old, new, flags, a, b), old.size)
+            _in_parts(lambda a, b: mask_kernels.draw(words, t, c, old, new, flags, a, b), old.size)
         else:
             base = numbers(v)
-            _in_parts(lambda a, b: kernels.draw_shifted(words, t, c, old, base, new, flags, a, b), old.size)
+            _in_parts(
+                lambda a, b: mask_kernels.draw_shifted(words, t, c, old, base, new, flags, a, b), old.size
+            )
         return Mask(x.shape, mask, entry.scale)
 
     def share(self, number: int) -> float:

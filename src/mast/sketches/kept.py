@@ -379,7 +379,7 @@ class Grid(Kept):
             inner = math.prod(self.shape[2:]) if 1 in self.indices else width
             rows = self.indices[0] if 0 in self.indices else np.arange(self.shape[0])
             columns = self.indices.get(1, np.zeros(1, dtype=np.int64))
-            self._runs = _kernels().Runs(rows, columns, inner, width)
+            self._runs = tuple(_kernels().Runs(rows, columns, inner, width))
         return self._runs
 
     def _passes(self, x: Any, other: Any) -> tuple[Any, Any]:

@@ -3,6 +3,9 @@
 Three families: lists of positions (`Entries`), rows and columns (`Grid`), and all tensors of a model in one
 call (`gather_units`, `scatter_units`), because at each step of training the way through Python would take
 longer than the moving. The readable twin of each is indexing, in `kept.py`, and tests compare the two.
+
+The named tuples say what a kernel takes; they are passed as plain tuples, because Numba's cache on disk would
+remember the class of a named one, and fail where it has moved.
 """
 
 from __future__ import annotations
@@ -223,9 +226,10 @@ def gather_units(layout: Any, kept: Any, lists: Any, sources: Any, starts: Any, 
     `sources` are addresses. The lists are filled, and stay as they are for `scatter_units`.
     """
     _fill_lists(layout, kept, lists)
+    parts, _ = layout
     indices, factors, ends = lists
-    for p in range(layout.parts.shape[0]):
-        rows, columns, width, inner = layout.parts[p]
+    for p in range(parts.shape[0]):
+        rows, columns, width, inner = parts[p]
         x = carray(_pointer(sources[p]), (1 << 60,), out.dtype)
         n = starts[p]
         for i in range(ends[rows], ends[rows + 1]):
@@ -246,11 +250,12 @@ def gather_units(layout: Any, kept: Any, lists: Any, sources: Any, starts: Any, 
 @njit(cache=True, nogil=True)
 def scatter_units(layout: Any, lists: Any, targets: Any, sources: Any, factor: Any) -> None:
     """The kept entries of all tensors grow by factor times their scales times the values; 0 is no source."""
+    parts, _ = layout
     indices, factors, ends = lists
-    for p in range(layout.parts.shape[0]):
+    for p in range(parts.shape[0]):
         if sources[p] == 0:
             continue
-        rows, columns, width, inner = layout.parts[p]
+        rows, columns, width, inner = parts[p]
         x = carray(_pointer(targets[p]), (1 << 60,), factors.dtype)
         values = carray(_pointer(sources[p]), (1 << 60,), factors.dtype)
         n = 0
@@ -272,18 +277,20 @@ def scatter_units(layout: Any, lists: Any, targets: Any, sources: Any, factor: A
 @njit(cache=True, nogil=True)
 def _fill_lists(layout: Any, kept: Any, lists: Any) -> None:
     """The entries of each list, one list after the other: pieces come in the order of their lists."""
+    _, pieces = layout
+    units, scales, bounds = kept
     indices, factors, ends = lists
     n = 0
-    for p in range(layout.pieces.shape[0]):
-        number, space, run, offset, scaled = layout.pieces[p]
+    for p in range(pieces.shape[0]):
+        number, space, run, offset, scaled = pieces[p]
         if space < 0:  # all of that many
             for k in range(run):
                 indices[n], factors[n] = k, 1.0
                 n += 1
         else:
-            for u in range(kept.bounds[space], kept.bounds[space + 1]):
+            for u in range(bounds[space], bounds[space + 1]):
                 for k in range(run):
-                    indices[n] = kept.units[u] * run + offset + k
-                    factors[n] = kept.scales[u] if scaled else 1.0
+                    indices[n] = units[u] * run + offset + k
+                    factors[n] = scales[u] if scaled else 1.0
                     n += 1
         ends[number + 1] = n

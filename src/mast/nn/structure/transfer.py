@@ -90,9 +90,8 @@ class Transfer:
             return None
         if units.sizes != self._sizes or self._memory.dtype != dtype:
             self._make_room(units.sizes, dtype)
-        gather_units(
-            self._layout, units.kept, self._kept_lists, _addresses(tensors), self._starts, self._room
-        )
+        layout, kept, lists = tuple(self._layout), tuple(units.kept), tuple(self._kept_lists)
+        gather_units(layout, kept, lists, _addresses(tensors), self._starts, self._room)
         return self._views
 
     def scatter(self, tensors: Sequence[Tensor], values: Sequence[Tensor | None], factor: float) -> bool:
@@ -101,7 +100,8 @@ class Transfer:
         if not (_suit(tensors, dtype, self._shapes) and _suit(values, dtype, [v.shape for v in self._views])):
             return False
         number = self._kept_lists.factors.dtype.type(factor)
-        scatter_units(self._layout, self._kept_lists, _addresses(tensors), _addresses(values), number)
+        layout, lists = tuple(self._layout), tuple(self._kept_lists)
+        scatter_units(layout, lists, _addresses(tensors), _addresses(values), number)
         changed = [x for x, v in zip(tensors, values, strict=True) if v is not None]
         torch.autograd.graph.increment_version(changed)
         return True

@@ -1,0 +1,147 @@
+"""The walks of docs/architecture.md: which files a reader passes, compared with what really runs.
+
+Each walk is run once to warm up (imports, compiled kernels), then again while every call into MAST is
+counted. What is called in every round, or at all where there are no rounds, has to be the page's list.
+"""
+
+import re
+import sys
+import tempfile
+import threading
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mast
+
+SOURCE = Path(mast.__file__).parent
+PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
+#: what lies below every walk: the mathematics of f and S, keyed numbers, and checks
+BELOW = (
+    "sketches/",
+    "objectives/",
+    "randomness/",
+    "arrays.py",
+    "checks.py",
+    "errors.py",
+    "nn/torch_private.py",
+)
+ROUNDS = 12
+
+
+def calls_of(walk) -> Counter[tuple[str, str]]:
+    """How often each function of MAST is called, by file and name."""
+    calls: Counter[tuple[str, str]] = Counter()
+
+    def count(frame, event, _):
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(str(SOURCE)) and code.co_name != "<module>":
+            calls[Path(code.co_filename).relative_to(SOURCE).as_posix(), code.co_name] += 1
+
+    threading.setprofile(count)
+    sys.setprofile(count)
+    try:
+        walk()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return calls
+
+
+def files_of(walk) -> set[str]:
+    """The files that a walk passes."""
+    walk()
+    return {file for file, _ in calls_of(walk) if not file.startswith(BELOW)}
+
+
+def files_of_a_round(walk) -> set[str]:
+    """The files with a function that is called once more for each further round of ``walk(rounds)``."""
+    walk(2)
+    few, many = calls_of(lambda: walk(ROUNDS)), calls_of(lambda: walk(2 * ROUNDS))
+    more = {file for (file, name), number in many.items() if number - few[file, name] >= ROUNDS}
+    return {file for file in more if not file.startswith(BELOW)}
+
+
+def listed(title: str) -> list[str]:
+    """The files that the page lists under a heading, in their order."""
+    section = re.search(rf"^### {re.escape(title)}\n(.*?)(?=^#|\Z)", PAGE.read_text(), re.M | re.S)
+    assert section is not None, f"the page has no walk {title!r}"
+    return re.findall(r"^\d+\. `([^`]+)`", section[1], re.M)
+
+
+def check(title: str, files: set[str], most: int) -> None:
+    names = listed(title)
+    assert len(names) <= most, f"{title} takes {len(names)} files, more than {most}"
+    assert len(set(names)) == len(names)
+    assert not files - set(names), f"{title}: run, but not on the page"
+    assert not set(names) - files, f"{title}: on the page, but not run"
+
+
+def test_minimize():
+    A, b = mast.data.load("a1a")
+    problem = mast.Problem(mast.Logistic(A, b, kappa=100), mast.PermK(10))
+    check("`mast.minimize`", files_of(lambda: mast.minimize(problem, "dsgd", steps=ROUNDS)), 13)
+
+
+def test_a_training_step():
+    torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
+    model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 3))
+    mast.nn.sparsify(model, mast.Bernoulli(0.5))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step():
+        model(torch.ones(4, 64)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    check("A training step of a network", files_of(step), 7)
+
+
+def test_a_round_under_torchrun():
+    pytest.importorskip("torch", reason="mast.cluster needs PyTorch")
+    from mast import cluster
+
+    def walk(rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            cluster.run(
+                {
+                    "run": {"rounds": rounds, "out": folder, "progress": False},
+                    "nodes": {"count": 4, "capacity": "permk:4"},
+                    "model": {"kind": "logistic", "l2": 0.1},
+                    "data": {"file": "a1a"},
+                }
+            )
+
+    check("A round under torchrun", files_of_a_round(walk), 10)
+
+
+def test_a_round_on_flower():
+    pytest.importorskip("flwr", reason="the extra `federated` is not installed")
+    from federated.samples import maker, problems, server
+    from mast.federated import LocalGrid, MastStrategy, client
+
+    nodes = problems()
+
+    def walk(rounds):
+        grid = LocalGrid(client(maker(nodes)), len(nodes))
+        result = MastStrategy(server(nodes)).start(grid, num_rounds=rounds)
+        assert np.isfinite(result.arrays["x"].numpy()).all()
+
+    files = files_of_a_round(walk) - {"federated/in_process.py"}  # stands in for Flower here
+    check("A round on Flower", files, 11)
+
+
+def test_reproduce(tmp_path):
+    from mast.experiments.reproduce import reproduce
+
+    A, b = mast.data.load("a1a")
+    mast.data.save(tmp_path / "rows", A[:200], b[:200])
+    counter = iter(range(2))
+
+    def walk():
+        reproduce("accuracy", tmp_path / str(next(counter)), "fast", str(tmp_path / "rows"), jobs=1)
+
+    files = {file for file in files_of(walk) if not file.startswith("data/")}  # one call reads the file
+    check("`mast reproduce accuracy`", files, 13)
