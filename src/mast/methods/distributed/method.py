@@ -107,10 +107,10 @@ class Distributed(Method):
         server.go_to(t, state.x, step_size)
         x = state.x.copy()  # the model of this round; answers are applied to state.x, in the order of nodes
         for i, weight in server.weights().items():
-            worker = self.workers[i]
-            part = worker.capacity.part(server.roster.key(t, i))
+            worker, key = self.workers[i], server.roster.key(t, i)
+            part = worker.capacity.part(key)
             values = part.gather(x)
-            answer = worker.gradients(part, values, server.header(i, part.count))
+            answer = worker.gradients(part, values, server.header(i, part.count, key))
             server.add(part, answer, weight)
             state.received[i] += values.nbytes
             state.sent[i] += answer.nbytes

@@ -32,7 +32,7 @@ from mast.methods.distributed.messages import VERSION, Header, Message, MessageK
 from mast.methods.distributed.nodes import Capacity, Part, Worker
 from mast.methods.distributed.optimizers import Optimizer, parse_optimizer
 from mast.methods.distributed.roster import Roster, submodel_key
-from mast.randomness import LAYOUT
+from mast.randomness import LAYOUT, Key
 
 LARGE = 1 << 20  # values: looking at so many takes a tenth of the round, ...
 SELDOM = 8  # ... so it is done in one of these rounds: what is not finite does not go away
@@ -130,12 +130,12 @@ class Server:
         """Be before round t at the point x, which the server then changes, with this step size."""
         self.t, self.x, self.step_size, self.local_step_size = t, x, step_size, step_size
 
-    def header(self, node: int, count: int) -> Header:
-        """The header of the message to a node in the present round."""
+    def header(self, node: int, count: int, key: Key | None = None) -> Header:
+        """The header of the message to a node in the present round; `key` saves making it again."""
         return Header(
             MessageKind.VALUES,
             node,
-            self.roster.key(self.t, node),
+            self.roster.key(self.t, node) if key is None else key,
             count,
             self.wire,
             self.run,
@@ -189,18 +189,18 @@ class Server:
         self.sent[node] += answer.size
         if (answer.values.size < LARGE or self.t % SELDOM == 0) and not finite(answer.values):
             self.diverged = True
-        self.add(part, answer.values, weight)
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.add(part, answer.values, weight)
 
     def add(self, part: Part, values: Values, weight: float) -> None:
         """The update: x <- x - (g/M) weight * values on the part, or the same into h for an optimizer."""
         M = self.roster.nodes
-        with np.errstate(over="ignore", invalid="ignore"):
-            if self.optimizer.plain:
-                part.add(self.x, values, -(self.step_size * weight / M))
-            else:
-                if self._h is None:
-                    self._h = np.zeros_like(self.x)
-                part.add(self._h, values, weight / M)
+        if self.optimizer.plain:
+            part.add(self.x, values, -(self.step_size * weight / M))
+        else:
+            if self._h is None:
+                self._h = np.zeros_like(self.x)
+            part.add(self._h, values, weight / M)
 
     def close(self, *, step: bool = True) -> None:
         """End the round: the optimizer's step. A round without answers does not move x (SGD).

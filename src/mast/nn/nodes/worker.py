@@ -23,9 +23,11 @@ from mast.nn.nodes.capacities import Units, Weights, capacity_of
 from mast.nn.nodes.layout import VectorLayout
 from mast.randomness import Key, Purpose
 from mast.sketches import Sketch
-from mast.sketches.kept import Kept
 
-_KINDS = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
+_KINDS: dict[torch.dtype, np.dtype[Any]] = {
+    torch.float32: np.dtype(np.float32),
+    torch.float64: np.dtype(np.float64),
+}
 Loss = Callable[[nn.Module, Any], Tensor]  #: of a model and a batch
 Batches = Callable[[Key], Any]  #: the batch that a key names
 
@@ -103,13 +105,15 @@ class NetworkWorker(Worker):
 
     def gradients(self, part: Any, values: Values, header: Header) -> Values:
         """Local steps of x <- x - g S'grad f(v + S(x - v)) on the kept values; their sum."""
+        memory = np.empty_like(values)
 
         def gradient(held: Values, step: int) -> Values:
             key = Key(header.key.seed, header.round, header.node, step)
             module = self.held.module(part, held)
             with torch_seeded(key, devices_of(module)):
                 self.loss(module, self.batches(key)).backward()  # type: ignore[no-untyped-call]
-            return self.held.gradient(part, module, values.dtype)
+            self.held.collect(part, module, memory)
+            return memory
 
         total: Values = local_sum(values, gradient, header.step_size, header.local_steps)
         return total
@@ -126,38 +130,50 @@ class WholeModel:
         self.model = model
         self.shift = None if shift is None else layout.arrays(np.ascontiguousarray(shift))
         self.parameters = layout.parameters(model)
+        kinds = {_KINDS.get(p.dtype) for p in self.parameters.values()}
+        #: of all parameters, if they are alike and NumPy has it
+        self.dtype: np.dtype[Any] | None = kinds.pop() if len(kinds) == 1 else None
+        self._memory = np.empty(0)
         model.train()
 
     def module(self, part: Part, values: Values) -> nn.Module:
         """The node's model in training mode with the weights v + S(x - v), its gradients cleared."""
-        kept: Kept
-        for name, kept in part.draw.items():
-            parameter, sent = self.parameters[name].detach(), part.draw.of(values, name)
+        if self.shift is None:
+            y = self._scratch(part.count, self.dtype or values.dtype)
+            y[...] = values
+            part.kept.scale(y)
+        for name, kept in part.kept.items():
+            parameter = self.parameters[name].detach()
             if self.shift is None:
-                numbers = sent.astype(_KINDS.get(parameter.dtype, sent.dtype))
-                kept.scale(numbers)
                 parameter.zero_()
+                kept.place(parameter, part.kept.of(y, name))
             else:
-                v = self.shift[name].astype(sent.dtype)
+                v = self.shift[name].astype(values.dtype)
                 around = kept.gather(v)
-                numbers = sent - around
+                numbers = part.kept.of(values, name) - around
                 kept.scale(numbers)
                 numbers += around
                 parameter.copy_(torch.from_numpy(v))
-            kept.place(parameter, numbers)
+                kept.place(parameter, numbers)
         self.model.zero_grad(set_to_none=True)
         return self.model.train()  # whatever was done with it between two messages
 
-    def gradient(self, part: Part, module: nn.Module, dtype: np.dtype[Any]) -> Values:
+    def _scratch(self, count: int, dtype: np.dtype[Any]) -> Values:
+        """Memory that is used again: fresh memory costs as much as filling it."""
+        if self._memory.size < count or self._memory.dtype != dtype:
+            self._memory = np.empty(count + count // 16, dtype)
+        return self._memory[:count]
+
+    def collect(self, part: Part, module: nn.Module, out: Values) -> None:
         """S' times the parameters' gradients, on what is kept."""
-        out = np.zeros(part.count, dtype)
-        for name, kept in part.draw.items():
-            gradient, target = self.parameters[name].grad, out[part.draw.slices[name]]
-            if gradient is not None:  # else the loss does not depend on it
+        for name, kept in part.kept.items():
+            gradient, target = self.parameters[name].grad, out[part.kept.slices[name]]
+            if gradient is None:  # the loss does not depend on it
+                target[...] = 0
+            else:
                 wide = gradient.detach() if gradient.dtype in _KINDS else gradient.detach().float()
                 kept.gather(wide.cpu().numpy(), target)
                 kept.scale(target)
-        return out
 
 
 class SmallModel:
@@ -181,14 +197,12 @@ class SmallModel:
         module: nn.Module = cut.module(sent)
         return module
 
-    def gradient(self, part: Part, module: nn.Module, dtype: np.dtype[Any]) -> Values:
+    def collect(self, part: Part, module: nn.Module, out: Values) -> None:
         """S' times the small model's gradients, without those of frozen parameters."""
         gradient, slices = part.draw.gradient(module), part.draw.parameters.slices
         if self.frozen:
             gradient = torch.cat([gradient[slices[name]] for name in part.kept])
-        out = np.empty(part.count, dtype)
         torch.from_numpy(out).copy_(gradient)
-        return out
 
 
 def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
