@@ -67,7 +67,7 @@ def marked(mark: str) -> list[str]:
 
 def rounds_done(checkpoint: Path) -> int:
     """How far a run has come, by its checkpoint."""
-    return int(files.load(checkpoint)[0]["round"]) if checkpoint.exists() else 0
+    return int(files.load(checkpoint)[0]["numbers"]["round"]) if checkpoint.exists() else 0
 
 
 def wait_for_round(checkpoint: Path, t: int, patience: float = 600.0) -> None:
