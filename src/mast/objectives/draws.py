@@ -53,18 +53,12 @@ class Draws:
         with self._columns(kept, rows) as columns:
             base = self.bases(shift)[columns.rows]
             signs = model.signs[columns.rows]
-
-            def slopes_and_penalty(point: Array) -> tuple[Array, Array]:
-                y = v + scales * (point[kept] - v)
-                m = columns.forward(y - v)
-                m *= signs
-                m += base
-                return model.loss.slope(m), model.penalty.gradient(y)
-
-            slopes, penalty = slopes_and_penalty(x)
+            y = v + scales * (x[kept] - v)
+            slopes, penalty = self._slopes(columns, y - v, base, signs), model.penalty.gradient(y)
             if minus is not None:
-                slopes_minus, penalty_minus = slopes_and_penalty(minus)
-                slopes, penalty = slopes - slopes_minus, penalty - penalty_minus
+                y = v + scales * (minus[kept] - v)
+                slopes = slopes - self._slopes(columns, y - v, base, signs)
+                penalty = penalty - model.penalty.gradient(y)
             slopes *= signs
             if model.weights is not None:
                 slopes *= model.weights[columns.rows]
@@ -73,6 +67,12 @@ class Draws:
         gradient += penalty
         gradient *= scales
         return gradient
+
+    def _slopes(self, columns: KeptColumns, t: Array, base: Array, signs: Array) -> Array:
+        m = columns.forward(t)
+        m *= signs
+        m += base
+        return self.model.loss.slope(m)
 
     def bases(self, shift: Array) -> Array:
         """The margins at the shift, remembered for a shift that cannot change."""
@@ -106,7 +106,7 @@ class Draws:
             return
         with self._scratch(design.n) as position:
             touched = np.empty(entries, dtype=np.int64)
-            touched = touched[: kernels().touched_rows(T, kept, position, touched)]
+            touched = touched[: kernels().touched_rows(*T, kept, position, touched)]
             try:
                 gather, scatter = _products(T, kept, position, touched.size)
                 yield KeptColumns(touched, scatter, gather)
@@ -156,15 +156,16 @@ Product = Callable[[Array], Array]
 
 def _products(A: Any, lines: Indices, position: Indices | None, size: int) -> tuple[Product, Product]:
     """The products of these rows of A with a vector, and of their transpose, which has `size` entries."""
+    compiled = kernels()
 
     def gather(r: Array) -> Array:
         out = np.empty(lines.size)
-        kernels().gather_lines(A, lines, position, r, out)
+        compiled.gather_lines(*A, lines, position, r, out)
         return out
 
     def scatter(t: Array) -> Array:
         out = np.zeros(size)
-        kernels().scatter_lines(A, lines, position, t, out)
+        compiled.scatter_lines(*A, lines, position, t, out)
         return out
 
     return gather, scatter

@@ -1,7 +1,7 @@
 """Sweeps over the non-zeros of a sparse matrix, compiled. `reference` says the same readably.
 
-A sparse matrix is the tuple (indptr, indices, data) of its CSR arrays. It is unpacked by name in the
-first line, and not a named tuple: Numba takes ten times as long to recognise one of those at a call.
+A sparse matrix is the tuple (indptr, indices, data) of its CSR arrays, unpacked by name in the first
+line. It is not a named tuple, which Numba takes several times as long to recognise at a call.
 """
 
 from __future__ import annotations
@@ -293,12 +293,12 @@ def row_products(starts: Any, squares: Any, q: Any, out: Any) -> None:
 
 # ---- gradients of one draw: products with some lines of a matrix, its rows or (by its transpose) columns
 # `position` is the place of each index of a line in a short vector, -1 for none; if None, that is the index
+# these run once or twice per step of a method, so they take plain arrays: a tuple costs some microseconds
 
 
 @njit(cache=True)
-def scatter_lines(A: Any, lines: Any, position: Any, t: Any, out: Any) -> None:
+def scatter_lines(indptr: Any, indices: Any, data: Any, lines: Any, position: Any, t: Any, out: Any) -> None:
     """out += the sum of the lines, each times its t."""
-    indptr, indices, data = A
     for k in range(lines.size):
         step = t[k]
         for p in range(indptr[lines[k]], indptr[lines[k] + 1]):
@@ -310,9 +310,8 @@ def scatter_lines(A: Any, lines: Any, position: Any, t: Any, out: Any) -> None:
 
 
 @njit(cache=True)
-def gather_lines(A: Any, lines: Any, position: Any, r: Any, out: Any) -> None:
+def gather_lines(indptr: Any, indices: Any, data: Any, lines: Any, position: Any, r: Any, out: Any) -> None:
     """The inner product of each line with r."""
-    indptr, indices, data = A
     for k in range(lines.size):
         total = 0.0
         for p in range(indptr[lines[k]], indptr[lines[k] + 1]):
@@ -325,9 +324,8 @@ def gather_lines(A: Any, lines: Any, position: Any, r: Any, out: Any) -> None:
 
 
 @njit(cache=True)
-def touched_rows(A: Any, columns: Any, position: Any, rows: Any) -> int:
+def touched_rows(indptr: Any, indices: Any, data: Any, columns: Any, position: Any, rows: Any) -> int:
     """List the rows with a non-zero in a kept column; position (all -1 before) says where each stands."""
-    indptr, indices, _ = A
     count = 0
     for k in range(columns.size):
         for p in range(indptr[columns[k]], indptr[columns[k] + 1]):
