@@ -90,26 +90,26 @@ class Draws:
             with self._scratch(design.d) as position:
                 position[kept] = np.arange(kept.size)
                 try:
-                    gather, scatter = _products(csr_arrays(design.csr), rows, position, kept.size)
-                    yield KeptColumns(rows, gather, scatter)
+                    lines = Lines(design.csr, rows, position, kept.size)
+                    yield KeptColumns(rows, lines.gather, lines.scatter)
                 finally:
                     position[kept] = -1
             return
         if not kept.flags.writeable:  # so it is the same set whenever this array comes back
             yield self._submatrix(kept)
             return
-        T = csr_arrays(design.transposed)
-        entries = int((T[0][kept + 1] - T[0][kept]).sum())
+        T = design.transposed
+        entries = int((T.indptr[kept + 1] - T.indptr[kept]).sum())
         if entries >= FEW * design.n:
-            gather, scatter = _products(T, kept, None, design.n)
-            yield KeptColumns(slice(None), scatter, gather)
+            lines = Lines(T, kept, None, design.n)
+            yield KeptColumns(slice(None), lines.scatter, lines.gather)
             return
         with self._scratch(design.n) as position:
             touched = np.empty(entries, dtype=np.int64)
-            touched = touched[: kernels().touched_rows(*T, kept, position, touched)]
+            touched = touched[: kernels().touched_rows(*csr_arrays(T), kept, position, touched)]
             try:
-                gather, scatter = _products(T, kept, position, touched.size)
-                yield KeptColumns(touched, scatter, gather)
+                lines = Lines(T, kept, position, touched.size)
+                yield KeptColumns(touched, lines.scatter, lines.gather)
             finally:
                 position[touched] = -1
 
@@ -151,21 +151,22 @@ def submatrix(design: Design, kept: Indices) -> KeptColumns:
     return KeptColumns(rows, partial(matmul, T.T), partial(matmul, T), int(T.nnz))
 
 
-Product = Callable[[Array], Array]
+class Lines:
+    """Some rows of a sparse matrix; `size` and `position` are those of the columns that count."""
 
+    __slots__ = ("A", "lines", "position", "size")
 
-def _products(A: Any, lines: Indices, position: Indices | None, size: int) -> tuple[Product, Product]:
-    """The products of these rows of A with a vector, and of their transpose, which has `size` entries."""
-    compiled = kernels()
+    def __init__(self, A: Any, lines: Indices, position: Indices | None, size: int) -> None:
+        self.A, self.lines, self.position, self.size = A, lines, position, size
 
-    def gather(r: Array) -> Array:
-        out = np.empty(lines.size)
-        compiled.gather_lines(*A, lines, position, r, out)
+    def gather(self, r: Array) -> Array:
+        """The product of each line with a vector."""
+        A, out = self.A, np.empty(self.lines.size)
+        kernels().gather_lines(A.indptr, A.indices, A.data, self.lines, self.position, r, out)
         return out
 
-    def scatter(t: Array) -> Array:
-        out = np.zeros(size)
-        compiled.scatter_lines(*A, lines, position, t, out)
+    def scatter(self, t: Array) -> Array:
+        """The sum of the lines, each times a number."""
+        A, out = self.A, np.zeros(self.size)
+        kernels().scatter_lines(A.indptr, A.indices, A.data, self.lines, self.position, t, out)
         return out
-
-    return gather, scatter
