@@ -128,3 +128,26 @@ def test_the_values_of_a_model_lie_one_after_the_other():
     assert all((tensors[name] == before[name]).all() for name in draw)
     with pytest.raises(mast.errors.ArgumentError, match="keeps 112 values"):
         draw.check(values[:-1])
+
+
+@pytest.mark.parametrize("form", ["everything", "mask", "entries", "rows", "columns", "both", "inner"])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_what_does_not_fit_is_an_error(way, form, library):
+    """Compiled passes do not look where they read: a tensor of another size never reaches them."""
+    kept = FORMS[form]
+    x, values = np.zeros((1, 5, 3)), np.zeros(kept.count)
+    if library == "torch":
+        torch = pytest.importorskip("torch")
+        x, values = torch.from_numpy(x), torch.from_numpy(values)
+    for operation in (
+        lambda: kept.gather(x),
+        lambda: kept.place(x, values),
+        lambda: kept.add(x, values),
+    ):
+        with pytest.raises((mast.MastError, IndexError)):
+            operation()
+    whole = x.reshape(-1)[:1].repeat(90).reshape(SHAPE)
+    with pytest.raises((IndexError, RuntimeError, ValueError)):
+        kept.place(whole, values[:-1])
+    with pytest.raises((IndexError, RuntimeError, ValueError)):
+        kept.add(whole, values[:-1])

@@ -65,6 +65,7 @@ class Kept(ABC):
 
     def gather(self, x: Any, out: Any = None) -> Any:
         """The kept entries of x, into `out` if it is given, which may have another precision."""
+        self.check(x)
         if out is None:
             out = _empty_like(x, self.kept_shape)
         out.reshape(self.kept_shape)[...] = x[self.entries]
@@ -72,10 +73,12 @@ class Kept(ABC):
 
     def place(self, x: Any, values: Any) -> None:
         """``x[kept] = values``."""
+        self.check(x)
         x[self.entries] = _as(values.reshape(self.kept_shape), x)
 
     def add(self, x: Any, values: Any, factor: float = 1.0) -> None:
         """``x[kept] += factor * values``, in the precision of x."""
+        self.check(x)
         x[self.entries] += factor * _as(values.reshape(self.kept_shape), x)
 
     def copy(self, x: Any, source: Any) -> None:
@@ -87,6 +90,11 @@ class Kept(ABC):
         if not self.unscaled:
             values = values if tuple(values.shape) == self.kept_shape else values.reshape(self.kept_shape)
             values *= _as(self.factors, values)
+
+    def check(self, x: Any) -> None:
+        """Refuse a tensor of another shape, which might be broadcast in silence."""
+        if tuple(x.shape) != self.shape:
+            raise ArgumentError(f"what is kept of shape {self.shape} is not that of shape {tuple(x.shape)}")
 
     # ---- written out ------------------------------------------------------------------------
 
@@ -139,6 +147,7 @@ class Everything(Kept):
 
     def add(self, x: Any, values: Any, factor: float = 1.0) -> None:
         """Tensors add without a temporary one."""
+        self.check(x)
         _add_all(x, values, factor)
 
 
@@ -238,7 +247,7 @@ class Entries(Kept):
 
     def copy(self, x: Any, source: Any) -> None:
         """One pass, where there are many."""
-        flat, values = self._passes(x, source)
+        flat, values = self._passes(x, source, math.prod(self.shape))
         if flat is None:
             super().copy(x, source)
         else:
@@ -262,7 +271,7 @@ class Entries(Kept):
         array([1., 9.])
         """
         y = shift.copy()
-        flat, point = self._passes(y, x)
+        flat, point = self._passes(y, x, math.prod(self.shape))
         if flat is None:
             v = y[self.entries]
             y[self.entries] = v + self.scales * (x[self.entries] - v)
@@ -270,14 +279,18 @@ class Entries(Kept):
             _kernels().sparsify(flat, self.indices, self.scales, point, flat)
         return y
 
-    def _passes(self, x: Any, other: Any) -> tuple[Any, Any]:
-        """The memory of both, if a compiled pass is worth it; else None."""
+    def _passes(self, x: Any, other: Any, size: int | None = None) -> tuple[Any, Any]:
+        """The memory of both, if a compiled pass is worth it and they fit; else None.
+
+        What does not fit goes the readable way, which raises: a pass would read beyond the end.
+        """
         if self.count < MANY or not isinstance(self.indices, np.ndarray):
             return None, None
-        flat, memory_of_other = memory(x), None if other is None else memory(other)
-        if flat is None or (other is not None and memory_of_other is None):
-            return None, None
-        return flat, memory_of_other
+        flat = memory(x, math.prod(self.shape))
+        if other is None or flat is None:
+            return flat, None
+        memory_of_other = memory(other, self.count if size is None else size)
+        return (None, None) if memory_of_other is None else (flat, memory_of_other)
 
 
 class Grid(Kept):
@@ -343,6 +356,7 @@ class Grid(Kept):
             out = _empty_like(x, self.kept_shape)
         flat, target = self._passes(x, out)
         if flat is None:
+            self.check(x)
             for dim, index in self.indices.items():
                 numpy = isinstance(x, np.ndarray)
                 x = np.take(x, index, dim) if numpy else x.index_select(dim, _tensor(index, x))
@@ -364,6 +378,7 @@ class Grid(Kept):
         """One pass over the kept rows and columns."""
         flat, source = self._passes(x, values)
         if not self.indices:
+            self.check(x)
             _add_all(x, values, factor)
         elif flat is None:
             super().add(x, values, factor)
@@ -385,7 +400,8 @@ class Grid(Kept):
     def _passes(self, x: Any, other: Any) -> tuple[Any, Any]:
         if not self.indices or any(dim > 1 for dim in self.indices):
             return None, None
-        flat, memory_of_other = memory(x), memory(other)
+        flat = memory(x, math.prod(self.shape)) if tuple(x.shape) == self.shape else None
+        memory_of_other = memory(other, self.count)
         if flat is None or memory_of_other is None or flat.dtype != memory_of_other.dtype:
             return None, None
         return flat, memory_of_other
@@ -457,8 +473,11 @@ class KeptTensors(Mapping[str, Kept]):
 # ---- memory: arrays, and tensors of torch, which is not imported here -----------------------------------
 
 
-def memory(x: Any) -> NDArray[Any] | None:
-    """The numbers of x as a flat array that shares its memory, if compiled passes can work on it."""
+def memory(x: Any, size: int) -> NDArray[Any] | None:
+    """The numbers of x as a flat array that shares its memory, if compiled passes can work on it.
+
+    They do not look where they read, so that x must have this many numbers.
+    """
     if not isinstance(x, np.ndarray):
         if not x.is_cpu or not x.is_contiguous():
             return None
@@ -466,7 +485,8 @@ def memory(x: Any) -> NDArray[Any] | None:
             x = x.detach().numpy()
         except (TypeError, RuntimeError):  # half precision, sparse layouts, tensors without values
             return None
-    return x.reshape(-1) if x.dtype in _FLOATS and x.flags.c_contiguous else None
+    fits = x.dtype in _FLOATS and x.flags.c_contiguous and x.size == size
+    return x.reshape(-1) if fits else None
 
 
 def _add_all(x: Any, values: Any, factor: float) -> None:
