@@ -90,7 +90,10 @@ class Key:
 
     def __post_init__(self) -> None:
         for name, bits in _BITS.items():
-            value = whole(name, getattr(self, name))
+            value = getattr(self, name)
+            if type(value) is int and value >> bits == 0:
+                continue  # as always but for users' own numbers: keys are made at every step
+            value = whole(name, value)
             if not 0 <= value < 1 << bits:
                 raise ArgumentError(f"{name} must lie in 0 .. 2^{bits} - 1, got {value}")
             object.__setattr__(self, name, value)
