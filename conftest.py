@@ -1,8 +1,12 @@
 """What is collected here: doctests of optional parts need their packages; some pages are run as a whole."""
 
+import contextlib
 import importlib
 import importlib.util
 import re
+import tempfile
+
+import pytest
 
 from documentation.blocks import PAGES, ROOT, lacks, only_sessions
 
@@ -33,3 +37,13 @@ def pytest_ignore_collect(collection_path):
     except ImportError:
         return True
     return None
+
+
+@pytest.fixture(autouse=True)
+def examples_write_elsewhere(request):
+    """What the examples of pages and docstrings write goes to a temporary folder, not into the clone."""
+    if not isinstance(request.node, pytest.DoctestItem):
+        yield
+        return
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        yield
