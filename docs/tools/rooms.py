@@ -11,7 +11,7 @@ from html import escape
 BANDS: dict[str, dict[str, str]] = {
     "front doors": {
         "cli": "the mast command",
-        "experiments": "one figure a file",
+        "experiments": "the paper's figures",
         "learn": "scikit-learn estimators",
         "nn": "PyTorch models",
         "cluster": "torchrun",
@@ -29,7 +29,7 @@ BANDS: dict[str, dict[str, str]] = {
         "advice": "before training",
         "advice_table": "the same, printed",
     },
-    "methods": {"methods": "one method a file: x ← x − γ h"},
+    "methods": {"methods": "one method per file: x ← x − γ h"},
     "mathematics": {
         "problem": "f_D, nodes",
         "objectives": "f",

@@ -6,6 +6,7 @@ A new experiment is a subclass of `Experiment` in a file or folder of its own, a
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -138,7 +139,7 @@ class Findings:
     choices: Sequence[str] = ()  # what the paper leaves open, and what was chosen
 
 
-class Experiment:
+class Experiment(ABC):
     """One figure, or a few that belong together."""
 
     name: ClassVar[str]
@@ -152,13 +153,13 @@ class Experiment:
         names = self.fast_datasets if effort == "fast" else self.datasets
         return tuple(locate(name, data_dir) for name in ((dataset,) if dataset is not None else names))
 
+    @abstractmethod
     def cells(self, request: Request) -> list[Cell]:
         """All that has to be computed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def findings(self, request: Request, results: Results) -> Findings:
         """What the finished cells show."""
-        raise NotImplementedError
 
     def cell(self, compute: Compute, config: Mapping[str, Any], dataset: Dataset, cost: float = 1.0) -> Cell:
         """One cell of this experiment; the cost is about how many seconds it takes."""
