@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cache, cached_property
 from types import ModuleType
 from typing import Any
 
@@ -180,6 +180,7 @@ def csr_arrays(A: Any) -> tuple[Any, Any, Any]:
     return A.indptr, A.indices, A.data
 
 
+@cache
 def kernels() -> ModuleType:
     """The compiled kernels, imported when first needed: Numba takes a while to load."""
     from mast.objectives import kernels

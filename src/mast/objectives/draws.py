@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from operator import matmul
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -87,31 +87,39 @@ class Draws:
     def _columns(self, kept: Indices, rows: Indices | None) -> Iterator[KeptColumns]:
         design = self.model.design
         if rows is not None:
-            with self._scratch(design.d) as position:
-                position[kept] = np.arange(kept.size)
-                try:
-                    lines = Lines(design.csr, rows, position, kept.size)
-                    yield KeptColumns(rows, lines.gather, lines.scatter)
-                finally:
-                    position[kept] = -1
+            position = self._scratch(design.d)
+            position[kept] = np.arange(kept.size)
+            lines = Lines(csr_arrays(design.csr), rows, position, kept.size)
+            try:
+                yield KeptColumns(rows, lines.gather, lines.scatter)
+            finally:
+                position[kept] = -1
+                self._pools[design.d].append(position)
             return
         if not kept.flags.writeable:  # so it is the same set whenever this array comes back
             yield self._submatrix(kept)
             return
-        T = design.transposed
-        entries = int((T.indptr[kept + 1] - T.indptr[kept]).sum())
+        T, lengths = self._transposed
+        entries = int(lengths[kept].sum())
         if entries >= FEW * design.n:
             lines = Lines(T, kept, None, design.n)
             yield KeptColumns(slice(None), lines.scatter, lines.gather)
             return
-        with self._scratch(design.n) as position:
-            touched = np.empty(entries, dtype=np.int64)
-            touched = touched[: kernels().touched_rows(*csr_arrays(T), kept, position, touched)]
-            try:
-                lines = Lines(T, kept, position, touched.size)
-                yield KeptColumns(touched, lines.scatter, lines.gather)
-            finally:
-                position[touched] = -1
+        position = self._scratch(design.n)
+        touched = np.empty(entries, dtype=np.int64)
+        touched = touched[: kernels().touched_rows(T[0], T[1], kept, position, touched)]
+        lines = Lines(T, kept, position, touched.size)
+        try:
+            yield KeptColumns(touched, lines.scatter, lines.gather)
+        finally:
+            position[touched] = -1
+            self._pools[design.n].append(position)
+
+    @cached_property
+    def _transposed(self) -> tuple[tuple[Any, Any, Any], Indices]:
+        """The transposed data as kernels take them, and how many non-zeros each column has."""
+        T = self.model.design.transposed
+        return csr_arrays(T), np.diff(T.indptr)
 
     def _submatrix(self, kept: Indices) -> KeptColumns:
         remembered = self._submatrices.get(id(kept))
@@ -124,16 +132,13 @@ class Draws:
         self._submatrices[id(kept)] = (kept, columns)
         return columns
 
-    @contextmanager
-    def _scratch(self, size: int) -> Iterator[NDArray[np.int64]]:
-        """An array of -1, which the user leaves so: a fresh one would cost its whole length each time."""
+    def _scratch(self, size: int) -> NDArray[np.int64]:
+        """An array of -1, to be put back so: a fresh one would cost its whole length each time."""
         pool = self._pools.setdefault(size, [])
         try:
-            position = pool.pop()
+            return pool.pop()
         except IndexError:
-            position = np.full(size, -1, dtype=np.int64)
-        yield position
-        pool.append(position)
+            return np.full(size, -1, dtype=np.int64)
 
 
 def submatrix(design: Design, kept: Indices) -> KeptColumns:
@@ -156,17 +161,17 @@ class Lines:
 
     __slots__ = ("A", "lines", "position", "size")
 
-    def __init__(self, A: Any, lines: Indices, position: Indices | None, size: int) -> None:
+    def __init__(self, A: tuple[Any, Any, Any], lines: Indices, position: Indices | None, size: int) -> None:
         self.A, self.lines, self.position, self.size = A, lines, position, size
 
     def gather(self, r: Array) -> Array:
         """The product of each line with a vector."""
-        A, out = self.A, np.empty(self.lines.size)
-        kernels().gather_lines(A.indptr, A.indices, A.data, self.lines, self.position, r, out)
+        out = np.empty(self.lines.size)
+        kernels().gather_lines(*self.A, self.lines, self.position, r, out)
         return out
 
     def scatter(self, t: Array) -> Array:
         """The sum of the lines, each times a number."""
-        A, out = self.A, np.zeros(self.size)
-        kernels().scatter_lines(A.indptr, A.indices, A.data, self.lines, self.position, t, out)
+        out = np.zeros(self.size)
+        kernels().scatter_lines(*self.A, self.lines, self.position, t, out)
         return out

@@ -324,7 +324,7 @@ def gather_lines(indptr: Any, indices: Any, data: Any, lines: Any, position: Any
 
 
 @njit(cache=True)
-def touched_rows(indptr: Any, indices: Any, data: Any, columns: Any, position: Any, rows: Any) -> int:
+def touched_rows(indptr: Any, indices: Any, columns: Any, position: Any, rows: Any) -> int:
     """List the rows with a non-zero in a kept column; position (all -1 before) says where each stands."""
     count = 0
     for k in range(columns.size):
