@@ -20,7 +20,6 @@ BANDS: dict[str, dict[str, str]] = {
     "runs": {
         "run": "the loop, its result",
         "sweeps": "many runs",
-        "step_sizes": "from theory or you",
         "trace": "what is measured",
         "cells": "kept results",
         "resume": "a run, continued",

@@ -6,6 +6,9 @@ The classes also derive from the built-in exception a Python user would expect
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 
 class MastError(Exception):
     """Base of all errors that MAST raises on purpose."""
@@ -49,6 +52,14 @@ class DataError(MastError, ValueError):
 
 class MissingExtraError(MastError, ImportError):
     """A part of MAST needs an optional package; the message says how to install it."""
+
+
+def optional_module(name: str, user: str, extra: str) -> Any:
+    """A module of an optional package; an error that says how to install it if it is not there."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingExtraError(f'{user}: pip install "mast-train[{extra}]"') from error
 
 
 class CheckpointError(MastError, ValueError):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mast.errors import ArgumentError, MissingExtraError
+from mast.errors import ArgumentError, optional_module
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -27,11 +27,7 @@ BOUNDED = {"strongly_convex": "dist_sq", "convex": "f_D", "nonconvex": "grad_sq"
 
 def pyplot() -> Any:
     """matplotlib.pyplot, or an error that says how to get it."""
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise MissingExtraError('pictures need matplotlib: pip install "mast-train[plots]"') from error
-    return plt
+    return optional_module("matplotlib.pyplot", "pictures need matplotlib", "plots")
 
 
 def plot_result(result: Result, column: str | None, ax: matplotlib.axes.Axes | None) -> matplotlib.axes.Axes:

@@ -21,12 +21,11 @@ from mast.arrays import Array, vector
 from mast.checks import optional, whole
 from mast.errors import ArgumentError, MastError
 from mast.methods import Method, make
-from mast.methods.base import State
+from mast.methods.base import State, StepSize
 from mast.problem import AbstractProblem
 from mast.progress import Progress
 from mast.randomness import Key
 from mast.resume import Position, SavedRun, Schedule, identity_of, problem_identity
-from mast.step_sizes import StepSize, step_sizes_of
 from mast.theory import Guarantee
 from mast.trace import SAMPLES, SOLVABLE, Measure, frame, trace_steps
 
@@ -163,7 +162,7 @@ def minimize(
     with contextlib.nullcontext() if saved is None else saved.file.alone():
         if saved is not None and step_size == "theory":
             step_size = saved.step_size() or step_size  # a longer run continues with the one it began with
-        schedule, chosen = step_sizes_of(bound, step_size, steps, regime)
+        schedule, chosen = bound.step_sizes(step_size, steps, regime)
         bar = Progress(steps, bound.name, progress, unit="steps")
         run = _Run(bound, schedule, Measure(problem, samples), steps, tol, saved, bar, callback)
         status = run.go(start, trace_steps(steps, trace))

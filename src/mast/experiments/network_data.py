@@ -13,15 +13,12 @@ from typing import Any
 import numpy as np
 
 from mast.arrays import Array, Indices
-from mast.errors import DataError, MissingExtraError
+from mast.errors import DataError, optional_module
 
 
 def need_torch() -> None:
     """An error that says how to get PyTorch, unless it is there."""
-    try:
-        import torch  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError('neural experiments need PyTorch: pip install "mast-train[nn]"') from error
+    optional_module("torch", "neural experiments need PyTorch", "nn")
 
 
 @contextlib.contextmanager

@@ -21,13 +21,12 @@ from typing import Any
 
 import mast
 from mast import cells, files
-from mast.errors import ArgumentError, DataError
+from mast.errors import ArgumentError, DataError, optional_module
 from mast.experiments import report, style
 from mast.experiments.catalogue import EXPERIMENTS, experiments_of
 from mast.experiments.datasets import Dataset
 from mast.experiments.experiment import EFFORTS, Experiment, Findings, Request, Results
 from mast.locks import exclusive
-from mast.plots import pyplot
 from mast.progress import duration
 
 SECTION_FORMAT = 2
@@ -48,7 +47,7 @@ def reproduce(
     if jobs is not None and jobs < 1:
         raise ArgumentError(f"--jobs must be at least 1, got {jobs}")
     experiments = experiments_of(name)
-    pyplot()  # an error that says how to get matplotlib, before anything is computed
+    optional_module("matplotlib", "figures need matplotlib", "plots")  # before anything is computed
     begun = time.monotonic()
     path = out / "report.html"
     try:

@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from mast.arrays import Array
-from mast.errors import ArgumentError, NoGuaranteeError
+from mast.checks import nonnegative, positive
+from mast.errors import ArgumentError, MastError, NoGuaranteeError, StepSizeWarning
 from mast.problem import AbstractProblem, Nodes, Problem
 from mast.randomness import Key
 from mast.sketches import Draw
 from mast.theory import Guarantee
+
+#: a number, "theory", or a function of the step
+StepSize = float | str | Callable[[int], float]
 
 
 @dataclass
@@ -86,6 +92,34 @@ class Method(ABC):
         """The largest step size that the statement of the regime allows; the sharpest one's if None."""
         return float(self.guarantee(regime, effort="none").max_step_size(T=max(steps, 1)))
 
+    def step_sizes(
+        self, step_size: StepSize, steps: int, regime: str | None = None
+    ) -> tuple[Callable[[int, int], Array], float | Callable[[int], float]]:
+        """The step sizes of steps t .. t+count-1 as a function of (t, count), and what was chosen."""
+        if callable(step_size):
+            rule = step_size
+            if steps > 0:
+                self._warn_above(nonnegative("the schedule's first step size", rule(0)), steps, regime)
+            return lambda t, count: _sizes(rule, t, count), step_size
+        if isinstance(step_size, str):
+            if step_size != "theory":
+                raise ArgumentError(f'step_size must be "theory", a number or a function, got {step_size!r}')
+            size = self.default_step_size(steps, regime)
+        else:
+            size = positive("step_size", step_size)
+            self._warn_above(size, steps, regime)
+        return (lambda t, count: np.full(count, size)), size
+
+    def _warn_above(self, size: float, steps: int, regime: str | None) -> None:
+        """Say so if a step size is above what theory allows."""
+        try:
+            limit = self.default_step_size(steps, regime)
+        except MastError:
+            return  # there is no limit; the result's note says why
+        if size > limit * (1 + 1e-9):
+            text = f"step size {size:.4g} is {size / limit:.3g} times the limit {limit:.4g} of {self.name}"
+            warnings.warn(f"{text}: the run has no guarantee", StepSizeWarning, stacklevel=4)
+
     @classmethod
     def parameters(cls) -> dict[str, bool]:
         """The names of the options, and whether each has to be given because it has no default."""
@@ -120,6 +154,12 @@ class SingleMethod(Method):
     def draw(self, t: int, index: int = 0) -> Draw:
         """The sketch of step t."""
         return self.problem.sketch.sample(self.problem.dim, self.key(t, index=index))
+
+
+def _sizes(rule: Callable[[int], float], t: int, count: int) -> Array:
+    return np.array(
+        [nonnegative(f"the schedule's step size at step {t + i}", rule(t + i)) for i in range(count)]
+    )
 
 
 def spread(d: int, draw: Draw, values: Array) -> Array:

@@ -28,7 +28,7 @@ LINEAR = "a1a"
 DIGITS_TESTED, VALIDATED = 0.3, 0.2  # shares: of all digits; of what is not tested, in every set
 
 
-class LabelledRows(NamedTuple):
+class ClassRows(NamedTuple):
     """Inputs and their classes."""
 
     x: Tensor
@@ -38,14 +38,14 @@ class LabelledRows(NamedTuple):
 class Parts(NamedTuple):
     """The rows to train on, to choose learning rates by, and to test on."""
 
-    train: LabelledRows
-    validation: LabelledRows
-    test: LabelledRows
+    train: ClassRows
+    validation: ClassRows
+    test: ClassRows
 
 
 @dataclass(frozen=True)
 class Labelled(Dataset):
-    """LabelledRows with class labels 0, 1, ...; `name` is one of `NAMES`."""
+    """Rows with class labels 0, 1, ...; `name` is one of `NAMES`."""
 
     def load(self) -> tuple[Any, Array]:
         """All rows, flattened, and their labels."""
@@ -82,7 +82,7 @@ def _file(name: str, folder: Path | None) -> Labelled:
 
 @lru_cache(maxsize=1)
 def _arrays(dataset: Labelled) -> tuple[Any, Any, Any, Any]:
-    """LabelledRows to learn from with their labels, rows to test on with theirs."""
+    """Rows to learn from with their labels, rows to test on with theirs."""
     if dataset.name == "digits":
         pixels, labels = digits()
         rest, tested = split_rows(len(labels), 0, DIGITS_TESTED)
@@ -112,9 +112,9 @@ def _parts(dataset: Labelled) -> Parts:
         learned, tested = (t.contiguous(memory_format=torch.channels_last) for t in (learned, tested))
     labels, labels_test = (torch.from_numpy(a.astype(np.int64)) for a in (y, y_test))
     return Parts(
-        LabelledRows(learned[train], labels[train]),
-        LabelledRows(learned[validation], labels[validation]),
-        LabelledRows(tested, labels_test),
+        ClassRows(learned[train], labels[train]),
+        ClassRows(learned[validation], labels[validation]),
+        ClassRows(tested, labels_test),
     )
 
 

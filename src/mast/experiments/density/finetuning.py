@@ -17,7 +17,7 @@ import numpy as np
 from mast.cells import Cell
 from mast.experiments.datasets import Dataset
 from mast.experiments.density.curves import Tuning, design_of, draws, recipe
-from mast.experiments.density.data import Labelled, LabelledRows
+from mast.experiments.density.data import ClassRows, Labelled
 from mast.experiments.experiment import Experiment, Request
 from mast.experiments.network_data import one_thread
 from mast.sketches import Bernoulli
@@ -42,7 +42,7 @@ def pretrained(dataset: Labelled, epochs: int, batch: int, seed: int) -> nn.Sequ
     rows, design = dataset.parts().train, design_of(dataset)
     known = rows.y < design.classes // 2
     model = network(design, seed)
-    train(model, LabelledRows(rows.x[known], rows.y[known]), Recipe(epochs, batch, PRETRAINING, seed))
+    train(model, ClassRows(rows.x[known], rows.y[known]), Recipe(epochs, batch, PRETRAINING, seed))
     return model
 
 

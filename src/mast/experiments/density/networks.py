@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from mast import randomness
-from mast.experiments.density.data import LabelledRows
+from mast.experiments.density.data import ClassRows
 from mast.randomness import Key, Purpose
 
 Masks = Mapping[str, Tensor]
@@ -122,7 +122,7 @@ class Recipe:
     seed: int
 
 
-def train(model: nn.Module, rows: LabelledRows, recipe: Recipe, only: Masks | None = None) -> None:
+def train(model: nn.Module, rows: ClassRows, recipe: Recipe, only: Masks | None = None) -> None:
     """Adam, clipped gradients, a cosine schedule, keyed batches; the model is in eval mode afterwards.
 
     With `only`, weights outside the masks stay as they are.
@@ -163,7 +163,7 @@ def random_masks(model: nn.Module, density: float, seed: int) -> dict[str, Tenso
     return masks
 
 
-def accuracy(model: nn.Module, rows: LabelledRows) -> float:
+def accuracy(model: nn.Module, rows: ClassRows) -> float:
     """The share of rows that the model classifies rightly, in eval mode."""
     model.eval()
     with torch.no_grad():

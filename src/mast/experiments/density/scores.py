@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mast.arrays import Array
-from mast.experiments.density.data import LabelledRows
+from mast.experiments.density.data import ClassRows
 from mast.experiments.density.networks import Chain, accuracy, count
 from mast.experiments.density.sketches import Nested, kept, over
 from mast.nn import recalibrate, sparsify
@@ -21,7 +21,7 @@ from mast.sketches import Sketch
 class Scorer:
     """Accuracies of submodels on some rows; BatchNorm statistics are always taken anew from training rows."""
 
-    def __init__(self, rows: LabelledRows, calibrate: Tensor, design: Chain, seed: int) -> None:
+    def __init__(self, rows: ClassRows, calibrate: Tensor, design: Chain, seed: int) -> None:
         self.rows, self.calibrate, self.design, self.seed = rows, [calibrate], design, seed
 
     def curve(
