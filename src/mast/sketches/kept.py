@@ -68,7 +68,7 @@ class Kept(ABC):
         self.check(x)
         if out is None:
             out = _empty_like(x, self.kept_shape)
-        out.reshape(self.kept_shape)[...] = x[self.entries]
+        out.reshape(self.kept_shape)[...] = _as(x[self.entries], out)
         return out
 
     def place(self, x: Any, values: Any) -> None:
@@ -360,7 +360,7 @@ class Grid(Kept):
             for dim, index in self.indices.items():
                 numpy = isinstance(x, np.ndarray)
                 x = np.take(x, index, dim) if numpy else x.index_select(dim, _tensor(index, x))
-            out.reshape(self.kept_shape)[...] = x
+            out.reshape(self.kept_shape)[...] = _as(x, out)
         else:
             _kernels().grid_gather(flat, self.runs, target)
         return out
