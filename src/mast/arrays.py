@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mast.errors import ArgumentError, MastError
+from mast.errors import ArgumentError, DataError, MastError
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -53,6 +53,46 @@ def symmetric(name: str, value: ArrayLike) -> Array:
     if off > 1e-10 * size:
         raise ArgumentError(f"{name} must be symmetric, but an entry differs from its mirror by {off:.3g}")
     return (array + array.T) / 2
+
+
+def csr(name: str, A: Any) -> Any:
+    """A sparse matrix as CSR in float64, sorted, without duplicates or stored zeros; the caller's stays."""
+    import scipy.sparse
+
+    A = scipy.sparse.csr_array(sound(name, A), dtype=np.float64, copy=True)
+    if not np.isfinite(A.data).all():
+        position = int(np.flatnonzero(~np.isfinite(A.data))[0])
+        row = int(np.searchsorted(A.indptr, position, side="right")) - 1
+        raise DataError(f"{name} holds NaN or infinity, first in row {row}, column {A.indices[position]}")
+    if not A.has_canonical_format or not A.data.all():
+        A.sum_duplicates()
+        A.eliminate_zeros()
+    index = np.int32 if max(A.nnz, *A.shape) < 2**31 else np.int64
+    parts = A.data, A.indices.astype(index, copy=False), A.indptr.astype(index, copy=False)
+    return scipy.sparse.csr_array(tuple(map(np.ascontiguousarray, parts)), shape=A.shape)
+
+
+def sound(name: str, A: Any) -> Any:
+    """A sparse matrix whose index arrays fit its shape, by rows or by columns; others are refused.
+
+    To read a matrix whose indices point elsewhere would be to read memory that is not its own.
+    """
+    if A.ndim != 2:
+        raise ArgumentError(f"{name} must have 2 dimensions, got shape {A.shape}")
+    if A.dtype.kind not in "fiub":
+        raise ArgumentError(f"{name} must hold real numbers, got {A.dtype}")
+    try:
+        if A.format == "coo":
+            A = type(A)((A.data, (A.row, A.col)), shape=A.shape)  # this looks at every index
+        if A.format in ("csr", "csc", "bsr"):
+            # made anew: what it remembers of its order may be wrong, and checking trims its arrays
+            A = type(A)((A.data, A.indices, A.indptr), shape=A.shape)
+        else:
+            A = A.tocsr()
+        A.check_format(full_check=True)
+    except (ValueError, IndexError, TypeError) as error:
+        raise DataError(f"{name} is a damaged sparse matrix: {error}") from error
+    return A
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:

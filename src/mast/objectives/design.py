@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array, Indices, frozen, numbers, refuse_nonfinite
+from mast.arrays import Array, Indices, csr, frozen, numbers, refuse_nonfinite
 from mast.errors import ArgumentError, DataError
 
 SMALL = 64  #: up to this size of the Gram matrix its eigenvalues are computed densely
@@ -28,7 +28,7 @@ class Design:
 
         self.sparse = bool(scipy.sparse.issparse(A))
         if self.sparse:
-            self.matrix: Any = _checked_csr(A)
+            self.matrix: Any = csr("A", A)
         else:
             self.matrix = frozen(np.array(_checked_dense(A), order="C"))  # a copy: the caller keeps theirs
         self.n, self.d = (int(size) for size in self.matrix.shape)
@@ -40,7 +40,7 @@ class Design:
         """The matrix as CSR, with rows sorted; the arrays that compiled kernels read."""
         import scipy.sparse
 
-        return self.matrix if self.sparse else _checked_csr(scipy.sparse.csr_array(self.matrix))
+        return self.matrix if self.sparse else csr("A", scipy.sparse.csr_array(self.matrix))
 
     @cached_property
     def transposed(self) -> Any:
@@ -152,27 +152,6 @@ def _checked_dense(A: ArrayLike) -> Array:
     array = numbers("A", A, 2, finite=False)
     refuse_nonfinite("A", array, DataError)
     return array
-
-
-def _checked_csr(A: Any) -> Any:
-    """CSR in float64, sorted, without duplicates or stored zeros; never changes what the caller holds."""
-    import scipy.sparse
-
-    if A.ndim != 2:
-        raise ArgumentError(f"A must have 2 dimensions, got shape {A.shape}")
-    if A.dtype.kind not in "fiub":
-        raise ArgumentError(f"A must hold real numbers, got {A.dtype}")
-    A = scipy.sparse.csr_array(A, dtype=np.float64, copy=True)
-    if not np.isfinite(A.data).all():
-        position = int(np.flatnonzero(~np.isfinite(A.data))[0])
-        row = int(np.searchsorted(A.indptr, position, side="right")) - 1
-        raise DataError(f"A holds NaN or infinity, first in row {row}, column {int(A.indices[position])}")
-    if not A.has_canonical_format or not A.data.all():
-        A.sum_duplicates()
-        A.eliminate_zeros()
-    index = np.int32 if max(A.nnz, *A.shape) < 2**31 else np.int64
-    parts = A.data, A.indices.astype(index, copy=False), A.indptr.astype(index, copy=False)
-    return scipy.sparse.csr_array(tuple(map(np.ascontiguousarray, parts)), shape=A.shape)
 
 
 def csr_arrays(A: Any) -> tuple[Any, Any, Any]:
