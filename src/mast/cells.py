@@ -27,6 +27,7 @@ from mast.locks import exclusive, lock_of
 from mast.progress import Progress
 from mast.randomness import LAYOUT
 
+LONGEST_WAIT = 3600.0  # seconds, for another process that computes the same cell
 ALONE = 3.0  # seconds: processes take as long to start, so shorter work is done without them
 
 Values = dict[str, Any]  # of numbers, text and arrays
@@ -91,11 +92,12 @@ def run(
     show: bool | None = True,
     what: str = "computing",
     unit: str = "cells",
+    wait: float = LONGEST_WAIT,
 ) -> Finished:
     """Compute what is missing and return everything; a cell that is asked for twice is computed once.
 
     Without a folder nothing is kept. `jobs` processes work at the same time, by default one for each
-    processor.
+    processor. A cell that another process computes is waited for, at most `wait` seconds.
     """
     keys = [cell.key for cell in cells]
     known = {} if folder is None else _known(dict(zip(keys, cells, strict=True)), folder)
@@ -105,7 +107,7 @@ def run(
     waiting = sorted(missing.items(), key=lambda item: -item[1].cost)
     spent, total = 0.0, max(sum(cell.cost for cell in missing.values()), 1e-9)
     with Progress(len(missing), what, show, unit=unit, work=total) as progress:
-        for count, (key, done) in enumerate(_perform_all(waiting, folder, jobs or processors()), 1):
+        for count, (key, done) in enumerate(_perform_all(waiting, folder, jobs or processors(), wait), 1):
             known[key] = done
             spent += done.cell.cost
             progress.advance(count, spent)
@@ -139,12 +141,12 @@ def stored(cell: Cell, folder: Path) -> Done | None:
     return Done(cell, {**description["numbers"], **arrays}, description["seconds"])
 
 
-def perform(cell: Cell, folder: Path | None) -> Done:
-    """Compute the cell and keep its result; if another process is at it, wait for that one's."""
+def perform(cell: Cell, folder: Path | None, wait: float = LONGEST_WAIT) -> Done:
+    """Compute the cell and keep its result; if another process is at it, wait (seconds) for that one's."""
     if folder is None:
         return _computed(cell, None)
     path = cell.file(folder)
-    with exclusive(path, wait=True):
+    with exclusive(path, wait):
         done = stored(cell, folder)
         if done is None:
             files.clear_leftovers(folder, path.name)
@@ -183,7 +185,7 @@ def _part(path: Path) -> Path:
 
 
 def _perform_all(
-    waiting: list[tuple[str, Cell]], folder: Path | None, jobs: int
+    waiting: list[tuple[str, Cell]], folder: Path | None, jobs: int, wait: float
 ) -> Iterator[tuple[str, Done]]:
     """Each cell under its key, as they get done."""
     begun = time.monotonic()
@@ -191,40 +193,38 @@ def _perform_all(
     # processes then find filled, and short work ends before they would have started.
     while waiting and (jobs == 1 or time.monotonic() - begun < ALONE):
         key, cell = waiting.pop() if jobs > 1 else waiting.pop(0)
-        yield key, perform(cell, folder)
+        yield key, perform(cell, folder, wait)
     if not waiting:
         return
     from joblib import Parallel, delayed
 
     workers = Parallel(
-        n_jobs=min(jobs, len(waiting)), return_as="generator_unordered", pre_dispatch="2*n_jobs"
+        n_jobs=min(jobs, len(waiting)),
+        return_as="generator_unordered",
+        pre_dispatch="2*n_jobs",
+        backend="loky",
+        initializer=die_with,
+        initargs=(os.getpid(),),
     )
     cells = dict(waiting)
-    tasks = (delayed(_perform_elsewhere)(key, cell, folder, os.getpid()) for key, cell in waiting)
+    tasks = (delayed(_perform_elsewhere)(key, cell, folder, wait) for key, cell in waiting)
     for key, result, seconds in workers(tasks):
         yield key, Done(cells[key], result, seconds)
 
 
-def _perform_elsewhere(key: str, cell: Cell, folder: Path | None, parent: int) -> tuple[str, Values, float]:
-    _die_with(parent)
-    done = perform(cell, folder)
+def _perform_elsewhere(key: str, cell: Cell, folder: Path | None, wait: float) -> tuple[str, Values, float]:
+    done = perform(cell, folder, wait)
     return key, done.result, done.seconds  # not the cell: its data may be large
 
 
-_watched: set[int] = set()
-
-
-def _die_with(parent: int) -> None:
-    """End this process soon after the one that started it was killed, so that nothing keeps computing."""
-    if os.getpid() == parent or parent in _watched or os.getppid() != parent:
-        return
+def die_with(parent: int) -> None:
+    """End this process within a second after the one that started it, so that nothing keeps computing."""
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(0.5)
         os._exit(1)
 
-    _watched.add(parent)
     threading.Thread(target=watch, daemon=True).start()
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from mast import __version__, files
 from mast.arrays import Array
-from mast.cells import Cell
+from mast.cells import LONGEST_WAIT, Cell
 from mast.cells import run as run_cells
-from mast.checks import whole
+from mast.checks import nonnegative, whole
 from mast.errors import ArgumentError
 from mast.methods import METHODS, Method, make
 from mast.problem import AbstractProblem
@@ -48,6 +48,7 @@ def sweep(
     *,
     jobs: int = 1,
     cache: str | Path | bool = True,
+    wait: float = LONGEST_WAIT,
     progress: bool | None = None,
     x0: Any = None,
     trace: str | int | Iterable[int] = "log",
@@ -70,6 +71,8 @@ def sweep(
         A folder for finished runs; True is one in the user's cache (for objectives and methods that can
         be told from each other for sure: not a `Function`, nor a method of one's own), False keeps
         nothing. What is there is not computed again, and a sweep that was cut continues within its runs.
+    wait
+        How many seconds to wait, at most, for another process that computes one of these runs.
     progress
         Show a bar on a terminal, and lines elsewhere; by default on a terminal only.
 
@@ -92,7 +95,9 @@ def sweep(
     config = {"steps": steps, "trace": trace_steps(steps, trace), "samples": samples, "tol": tol}
     cells = [Cell("sweep", __version__, _table, config, run, resumable=True) for run in runs]
     folder = _folder(cache, problem, runs)
-    finished = run_cells(cells, folder, jobs if jobs > 0 else None, progress, "sweep", "runs")
+    finished = run_cells(
+        cells, folder, jobs if jobs > 0 else None, progress, "sweep", "runs", nonnegative("wait", wait)
+    )
     frames = []
     for run, done in zip(runs, finished.cells, strict=True):
         frame = pandas.DataFrame(done["trace"], columns=list(COLUMNS))

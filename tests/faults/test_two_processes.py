@@ -125,7 +125,7 @@ def test_threads_of_one_process_exclude_each_other_too(tmp_path):
     def enter(_: int) -> None:
         nonlocal inside, most
         for _ in range(20):
-            with exclusive(tmp_path / "file", wait=True):
+            with exclusive(tmp_path / "file", wait=600):
                 inside += 1
                 most = max(most, inside)
                 inside -= 1

@@ -37,7 +37,7 @@ def federation(nodes: int, *, simulation: bool, tls: bool = False) -> Iterator[A
     if " " in sys.prefix:  # Alembic, which makes Flower's tables, takes the path of its scripts for two
         pytest.skip("Flower's SuperLink cannot make its tables in an environment whose path has a space")
     mark = uuid.uuid4().hex
-    with exclusive(Path(tempfile.gettempdir()) / "mast-tests-federation", wait=True):
+    with exclusive(Path(tempfile.gettempdir()) / "mast-tests-federation", wait=600):
         before = dict(os.environ)
         os.environ.update({MARK: mark, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})
         try:
