@@ -77,6 +77,105 @@ def test_dependencies_point_one_way(file):
     assert not forbidden, f"{own} must not import {sorted(forbidden)}"
 
 
+# ---- inside rooms ------------------------------------------------------------------------------------
+
+
+def module(file: Path) -> str:
+    parts = ("mast", *file.relative_to(SOURCE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module(file): file for file in sorted(SOURCE.rglob("*.py"))}
+PACKAGES = {name for name, file in MODULES.items() if file.name == "__init__.py"}
+#: commands add themselves to the application that is made in the front door
+REGISTERS = {"mast.cli"}
+
+
+def statements(body: list[ast.stmt]):
+    """The import statements that run when a module is imported: not those of functions and of types."""
+    for node in body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif isinstance(node, ast.If | ast.Try | ast.With):
+            typing = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+            yield from statements([] if typing else node.body)
+            yield from statements(getattr(node, "orelse", []))
+
+
+def imported_modules(name: str) -> set[str]:
+    """The modules of ours that a module imports, named as exactly as its statements do."""
+    found = set()
+    for node in statements(ast.parse(MODULES[name].read_text()).body):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        else:
+            exact = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {e if e in MODULES else str(node.module) for e in exact}
+    return found & set(MODULES) - {name}
+
+
+IMPORTS = {name: set() if name in REGISTERS else imported_modules(name) for name in MODULES}
+
+
+def cycle(graph: dict[str, set[str]]) -> list[str]:
+    """The names along a cycle of a graph; empty, if it has none."""
+    done: set[str] = set()
+
+    def walk(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name not in done:
+            for other in sorted(graph.get(name, ())):
+                if found := walk(other, [*path, name]):
+                    return found
+            done.add(name)
+        return []
+
+    return next((found for name in sorted(graph) if (found := walk(name, []))), [])
+
+
+def contracted(place) -> dict[str, set[str]]:
+    """The graph between places, where `place(module)` says in which one a module is; None: in none."""
+    graph: dict[str, set[str]] = {}
+    for name, others in IMPORTS.items():
+        if (start := place(name)) is not None:
+            graph.setdefault(start, set()).update({place(o) for o in others} - {None, start})
+    return graph
+
+
+def test_a_cycle_is_found():
+    assert cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+    assert cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+
+
+def test_no_modules_import_each_other():
+    assert not cycle(IMPORTS)
+
+
+@pytest.mark.parametrize("package", sorted(PACKAGES - {"mast"}))
+def test_no_files_and_folders_of_a_package_import_each_other(package):
+    """Each file and each folder directly in a package is one place; its front door, which shows all, none."""
+
+    def place(name: str) -> str | None:
+        inside = name.removeprefix(package + ".")
+        return inside.partition(".")[0] if inside != name else None
+
+    assert not cycle(contracted(place))
+
+
+def test_the_folders_of_nn_do_not_import_the_files_beside_them():
+    """Folders of `mast.nn` are floors: what lies in one imports lower folders, and the files use them all."""
+
+    def place(name: str) -> str | None:
+        if not name.startswith("mast.nn.") or name in PACKAGES:
+            return None
+        return name.rpartition(".")[0]
+
+    graph = contracted(place)
+    assert {"mast.nn", "mast.nn.structure", "mast.nn.tensors"} <= set(graph)
+    assert not cycle(graph)
+
+
 def test_importing_mast_loads_nothing_heavy():
     code = (
         "import sys, json, mast; mast.Bernoulli, mast.Quadratic, mast.Problem, mast.Identity().draw(3); "

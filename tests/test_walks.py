@@ -26,7 +26,7 @@ BELOW = (
     "arrays.py",
     "checks.py",
     "errors.py",
-    "nn/torch_private.py",
+    "nn/tensors/torch_private.py",
 )
 ROUNDS = 12
 

@@ -120,7 +120,7 @@ def models():
 
 def diagonals(sk, step, seed=None, node=None):
     """c of each sketched parameter, from the sketch's own draws, as tensors."""
-    from mast.nn.weights import name_index
+    from mast.nn.tensors.weights import name_index
 
     seed, node = sk.seed if seed is None else seed, sk.node if node is None else node
     one_keep = isinstance(sk.sketch, mast.Bernoulli) and isinstance(sk.sketch.keep, float)

@@ -9,7 +9,7 @@ import pytest
 import mast
 
 torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
-from mast.nn import torch_private  # noqa: E402
+from mast.nn.tensors import torch_private  # noqa: E402
 
 SOURCE = Path(mast.__file__).parent
 INSTANCES = {

@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("count", [1, 3, 4, 1001])
 def test_words_and_masks_are_bit_equal(key, count):
-    from mast.nn import drawing
+    from mast.nn.tensors import drawing
 
     stream = drawing._stream(key, Purpose.MASK)
     words = drawing.blocks(stream, 0, -(-count // 4), CPU).flatten()[:count]
@@ -30,7 +30,7 @@ def test_words_and_masks_are_bit_equal(key, count):
 
 
 def test_high_block_numbers_and_slices(monkeypatch):
-    from mast.nn import drawing
+    from mast.nn.tensors import drawing
 
     stream = drawing._stream(Key(5), Purpose.MASK)
     far = (1 << 34) + 12345
@@ -43,7 +43,7 @@ def test_high_block_numbers_and_slices(monkeypatch):
 
 @pytest.mark.parametrize("key", KEYS)
 def test_normals_agree_to_rounding(key):
-    from mast.nn import drawing
+    from mast.nn.tensors import drawing
 
     ours, theirs = drawing.torch_normal(key, 999, CPU).numpy(), randomness.normal(key, 0, 999)
     np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)  # log, sin and cos of two libraries
@@ -73,8 +73,8 @@ def test_no_numbers_return_to_the_cpu(models, loss_on, monkeypatch):
     model, inputs = models.mlp()
     sk = mast.nn.sparsify(model, mast.Bernoulli(0.6))
     sk.drawing.torch_only = True
-    monkeypatch.setattr("mast.nn.scaling.compiled", lambda *tensors: False)
-    monkeypatch.setattr("mast.nn.drawing.compiled", lambda *tensors: False)
+    monkeypatch.setattr("mast.nn.tensors.scaling.compiled", lambda *tensors: False)
+    monkeypatch.setattr("mast.nn.tensors.drawing.compiled", lambda *tensors: False)
 
     def forbidden(*args, **kwargs):
         raise AssertionError("a copy to the CPU")

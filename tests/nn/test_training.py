@@ -88,7 +88,7 @@ def test_other_number_types(models, sketch, dtype):
 
 
 def _wide_diagonals(sk):
-    from mast.nn.weights import name_index
+    from mast.nn.tensors.weights import name_index
 
     start = 0
     for w in sk.weights:

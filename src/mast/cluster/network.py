@@ -26,7 +26,7 @@ from mast.nn import recalibrate
 from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout, capacity_of, torch_seeded
 from mast.nn.nodes.worker import LOSSES, Batches, Loss
 from mast.nn.structure.sketches import Structured
-from mast.nn.torch_private import NormBase
+from mast.nn.tensors.torch_private import NormBase
 from mast.randomness import LAYOUT, Key
 from mast.theory import Guarantee
 

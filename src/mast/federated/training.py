@@ -25,7 +25,7 @@ from mast.methods.distributed.messages import Values
 from mast.nn.nodes import NetworkWorker, torch_seeded
 from mast.nn.nodes.worker import devices_of
 from mast.nn.submodels import recalibrate
-from mast.nn.torch_private import BatchNorm
+from mast.nn.tensors.torch_private import BatchNorm
 from mast.randomness import Key
 from mast.sketches import Sketch
 from mast.sketches.kept import Everything

@@ -17,7 +17,7 @@ from mast.nn.curvature import Curvature, Loss, curvature
 from mast.nn.sparsifier import Sparsifier, sparsify
 from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.submodels import put_draw
-from mast.nn.weights import Shift, Where, unwrapped
+from mast.nn.tensors.weights import Shift, Where, unwrapped
 from mast.randomness import Key, Purpose
 from mast.sketches import Constants, Sketch
 

@@ -31,10 +31,10 @@ from torch.autograd.graph import increment_version
 from torch.utils.hooks import RemovableHandle
 
 from mast.errors import ArgumentError, MastError
-from mast.nn.scaling import adjoint
-from mast.nn.torch_private import compiler_is_waiting, tree_leaves
+from mast.nn.tensors.scaling import adjoint
+from mast.nn.tensors.torch_private import compiler_is_waiting, tree_leaves
+from mast.nn.tensors.weights import Place, Weight, find
 from mast.nn.values import Made, Values
-from mast.nn.weights import Place, Weight, find
 from mast.randomness import Key
 from mast.sketches.kept import Kept
 

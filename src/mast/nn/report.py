@@ -12,9 +12,9 @@ from torch import nn
 from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.nn.costs import Cost, flops, latencies, measure
-from mast.nn.drawing import Drawing
 from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.submodels import plain_copy, put_draw, recalibrate, smaller
+from mast.nn.tensors.drawing import Drawing
 from mast.plots import COLOURS, pyplot
 from mast.progress import Progress
 from mast.randomness import Key, Purpose

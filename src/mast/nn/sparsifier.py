@@ -14,12 +14,12 @@ from torch.optim import Optimizer
 from mast.errors import ArgumentError, MastError
 from mast.nn import optimizers
 from mast.nn.calls import Calls, sampled, warn_of_checkpoints
-from mast.nn.drawing import Drawing, drawing_of
 from mast.nn.structure import Structure, Structured, UnitDraw, structure_of
 from mast.nn.structure.choosing import choose_scaled
 from mast.nn.structure.drawing import UnitDrawing
+from mast.nn.tensors.drawing import Drawing, drawing_of
+from mast.nn.tensors.weights import Shift, Where, choose, shifts_of, unwrapped
 from mast.nn.values import Values
-from mast.nn.weights import Shift, Where, choose, shifts_of, unwrapped
 from mast.randomness import Key
 from mast.sketches import Sketch
 from mast.sketches.kept import KeptTensors

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from mast.errors import ArgumentError, MastError
-from mast.nn.drawing import Drawing
-from mast.nn.scaling import sparsify
 from mast.nn.structure import UnitDraw
-from mast.nn.torch_private import BatchNorm
+from mast.nn.tensors.drawing import Drawing
+from mast.nn.tensors.scaling import sparsify
+from mast.nn.tensors.torch_private import BatchNorm
 from mast.randomness import Key
 from mast.sketches.kept import Grid, KeptTensors
 

@@ -14,8 +14,8 @@ from mast.nn.advice import constants_of
 from mast.nn.calls import Call, reads_itself, uses_checkpoints
 from mast.nn.optimizers import decay_is_understood, decay_to_shift, decays_to_zero
 from mast.nn.sparsifier import Sparsifier
-from mast.nn.torch_private import BatchNorm
-from mast.nn.weights import unwrapped
+from mast.nn.tensors.torch_private import BatchNorm
+from mast.nn.tensors.weights import unwrapped
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from mast.errors import MastError
-from mast.nn.drawing import Drawing
-from mast.nn.scaling import Memory, adjoint, sparsify
-from mast.nn.torch_private import in_backward
-from mast.nn.weights import Weight, refuse_sharded
+from mast.nn.tensors.drawing import Drawing
+from mast.nn.tensors.scaling import Memory, adjoint, sparsify
+from mast.nn.tensors.torch_private import in_backward
+from mast.nn.tensors.weights import Weight, refuse_sharded
 from mast.randomness import Key
 from mast.sketches.kept import Kept
 

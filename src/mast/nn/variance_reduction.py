@@ -12,9 +12,9 @@ from mast import randomness
 from mast.checks import probability, whole
 from mast.errors import ArgumentError
 from mast.nn.estimators import Closure, GradientEstimator, Tensors
-from mast.nn.scaling import multiply
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.structure import Structured
+from mast.nn.tensors.scaling import multiply
 from mast.randomness import Key, Purpose
 
 

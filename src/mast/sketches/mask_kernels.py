@@ -1,7 +1,7 @@
 """Drawing a mask and applying it, compiled: one pass over the weights, in pieces that stay in the cache.
 
 Random words are addressed by coordinate, as in `mast.randomness`; these kernels only add what is
-done with them. Each has a readable twin in `mast.nn.scaling`, and a test compares them bit for bit.
+done with them. Each has a readable twin in `mast.nn.tensors.scaling`, and a test compares them bit for bit.
 """
 
 from __future__ import annotations

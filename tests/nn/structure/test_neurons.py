@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
-from mast.nn.scaling import multiply  # noqa: E402
 from mast.nn.structure.finding import find_spaces  # noqa: E402
-from mast.nn.weights import name_index  # noqa: E402
+from mast.nn.tensors.scaling import multiply  # noqa: E402
+from mast.nn.tensors.weights import name_index  # noqa: E402
 from mast.randomness import Key  # noqa: E402
 
 

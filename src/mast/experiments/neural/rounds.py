@@ -84,7 +84,7 @@ class Masks:
     def __init__(self, sketch: Bernoulli, shape: Shape, nodes: int, seed: int) -> None:
         import torch
 
-        from mast.nn.weights import name_index
+        from mast.nn.tensors.weights import name_index
 
         entry = sketch.entry()
         assert entry is not None

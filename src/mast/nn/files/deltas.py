@@ -24,7 +24,7 @@ from mast.errors import ArgumentError, DataError, MastError
 from mast.nn.files import tensor_files
 from mast.nn.files.delta_weights import WeightChange, changes_of, rebuilt
 from mast.nn.files.tensor_files import digest
-from mast.nn.weights import unwrapped
+from mast.nn.tensors.weights import unwrapped
 from mast.randomness import LAYOUT, Key
 from mast.sketches.stored import describe
 

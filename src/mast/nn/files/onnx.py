@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from mast import __version__, files
 from mast.errors import ArgumentError, MastError, MissingExtraError
-from mast.nn.torch_private import EXPORTER_LOG
-from mast.nn.weights import unwrapped
+from mast.nn.tensors.torch_private import EXPORTER_LOG
+from mast.nn.tensors.weights import unwrapped
 
 _LIMIT = 2**31 - 1  # bytes in a protobuf message
 _CHATTER = (

@@ -20,7 +20,7 @@ from mast.errors import ArgumentError, DataError
 from mast.nn.files import tensor_files
 from mast.nn.structure import Layers, Neurons, Space, Structure, UnitDraw, structure_of
 from mast.nn.structure.branch_structures import BranchStructure
-from mast.nn.weights import unwrapped
+from mast.nn.tensors.weights import unwrapped
 from mast.randomness import Key
 from mast.sketches import DiagonalDraw, Identity
 

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from mast.methods.distributed.nodes import Capacity, Part
-from mast.nn.drawing import PerWeight, drawing_of
 from mast.nn.nodes.layout import VectorLayout
 from mast.nn.structure.sketches import Structured, parse
 from mast.nn.structure.structures import structure_of
-from mast.nn.weights import Where, choose
+from mast.nn.tensors.drawing import PerWeight, drawing_of
+from mast.nn.tensors.weights import Where, choose
 from mast.randomness import Key, Purpose
 from mast.sketches import Sketch
 from mast.sketches.kept import Entries, Everything, Kept, KeptTensors

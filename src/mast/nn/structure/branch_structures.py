@@ -21,7 +21,7 @@ from mast.nn.structure.resizing import put
 from mast.nn.structure.sketches import Structured
 from mast.nn.structure.spaces import Space
 from mast.nn.structure.structures import Structure
-from mast.nn.weights import Where
+from mast.nn.tensors.weights import Where
 from mast.sketches import Sketch
 from mast.sketches.kept import Everything, KeptTensors
 

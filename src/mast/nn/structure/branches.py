@@ -18,7 +18,7 @@ from torch import Tensor, fx, nn
 from mast.errors import ArgumentError
 from mast.nn.structure import functions, modules
 from mast.nn.structure.finding import graph_of, own_keep
-from mast.nn.torch_private import Conv, NormBase
+from mast.nn.tensors.torch_private import Conv, NormBase
 
 _ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
 _PRODUCTS = (operator.mul, operator.imul, torch.mul, "mul", "mul_")

@@ -11,7 +11,7 @@ from torch import nn
 from mast.errors import ArgumentError
 from mast.nn.structure.branches import Branch
 from mast.nn.structure.spaces import Space
-from mast.nn.weights import (
+from mast.nn.tensors.weights import (
     Selection,
     Where,
     check_keep,

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from mast.errors import ArgumentError
 from mast.nn.structure.drawing import UnitDraw
-from mast.nn.torch_private import NormBase
+from mast.nn.tensors.torch_private import NormBase
 from mast.sketches.kept import KeptTensors
 
 if TYPE_CHECKING:

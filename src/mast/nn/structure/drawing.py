@@ -10,9 +10,9 @@ from torch import Tensor
 
 from mast.arrays import Indices
 from mast.errors import ArgumentError, MastError
-from mast.nn.drawing import Drawing
 from mast.nn.structure.spaces import Space
-from mast.nn.weights import name_index
+from mast.nn.tensors.drawing import Drawing
+from mast.nn.tensors.weights import name_index
 from mast.randomness import Key
 from mast.sketches import Constants, DiagonalDraw, Sketch
 from mast.sketches.kept import Entries, Everything, Grid, Kept

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from mast.nn.structure.cuts import Cut
 from mast.nn.structure.drawing import UnitDraw
 from mast.nn.structure.structures import Structure, UnitStructure, at_least_one
-from mast.nn.torch_private import make_parameter
+from mast.nn.tensors.torch_private import make_parameter
 
 if TYPE_CHECKING:
     from mast.nn.structure.transfer import UnitsOfDraw

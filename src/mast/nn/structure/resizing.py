@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from mast.nn.structure.attention import HeadsAttention
-from mast.nn.torch_private import ConvTranspose, NormBase
+from mast.nn.tensors.torch_private import ConvTranspose, NormBase
 
 
 def template(model: nn.Module) -> nn.Module:

@@ -21,7 +21,7 @@ from mast.nn.structure.resizing import fit, replace_attention, template
 from mast.nn.structure.sketches import Layers, Neurons, Structured
 from mast.nn.structure.spaces import Space
 from mast.nn.structure.tracing import skeleton
-from mast.nn.weights import Where
+from mast.nn.tensors.weights import Where
 from mast.randomness import Key
 from mast.sketches import DiagonalDraw, Sketch
 from mast.sketches.kept import Grid, KeptTensors

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mast.nn.torch_private import holders
+from mast.nn.tensors.torch_private import holders
 from mast.sketches.kept import Entries, Everything, Grid, Kept, Mask
 
 _COMPILED = (torch.float32, torch.float64)

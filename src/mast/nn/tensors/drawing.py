@@ -21,8 +21,8 @@ from torch import Tensor
 
 from mast import randomness
 from mast.errors import ArgumentError, NotDiagonalError
-from mast.nn.scaling import Memory, compiled, numbers, sparsify_into
-from mast.nn.weights import Weight
+from mast.nn.tensors.scaling import Memory, compiled, numbers, sparsify_into
+from mast.nn.tensors.weights import Weight
 from mast.randomness import Key, Purpose
 from mast.randomness.kernels import stream_words
 from mast.sketches import DiagonalDraw, Sketch
