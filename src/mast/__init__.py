@@ -27,6 +27,9 @@ _ROOMS = {
     "Grouped": "sketches",
     "Mixture": "sketches",
     "Except": "sketches",
+    "Nested": "sketches",
+    "Rolling": "sketches",
+    "Sampled": "sketches",
     "Sketch": "sketches",
     # objectives: f
     "Objective": "objectives",
@@ -85,8 +88,11 @@ if TYPE_CHECKING:
         Identity,
         Matrices,
         Mixture,
+        Nested,
         PermK,
         RandK,
+        Rolling,
+        Sampled,
         Sketch,
         UnscaledBernoulli,
     )

@@ -12,7 +12,7 @@ from mast.experiments.density import finetuning, linear, tables
 from mast.experiments.density.claims import claims
 from mast.experiments.density.curves import area
 from mast.experiments.density.data import FILES, FOLDER, Labelled, find
-from mast.experiments.density.sketches import Nested
+from mast.experiments.density.sketches import NestedDensities
 from mast.experiments.density.study import Density
 from mast.experiments.experiment import Request, Results
 from mast.randomness import Key, normal
@@ -225,7 +225,7 @@ def small_width(small, i):
 
 
 def test_nested_subsets_lie_in_each_other_and_parts_agree_on_the_density():
-    sketch = Nested([1.0, 0.5, 0.2], order=4)
+    sketch = NestedDensities([1.0, 0.5, 0.2], order=4)
     for part in (0, 7):
         kept = [set(sketch.at(p).draw(50, index=part).indices.tolist()) for p in (0.2, 0.5, 1.0)]
         assert [len(k) for k in kept] == [10, 25, 50]

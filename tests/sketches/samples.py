@@ -55,6 +55,18 @@ SKETCHES = {
         [mast.Matrices([_rotation, 2 * np.eye(D) - _rotation]), mast.RandK(3)]
     ),
     "mixture with gaussian": mast.Mixture([mast.Gaussian(0.2), mast.RandK(3)]),
+    "nested": mast.Nested([0.2, 0.5, 1.0], seed=2),
+    "nested, weighted": mast.Nested([0.3, 0.35, 1.0], [0.2, 0.3, 0.5]),
+    "nested, never whole": mast.Nested([0.2, 0.6]),
+    "grouped nested": mast.Grouped(mast.Nested([0.3, 1.0]), [0, 1, 0, 2, 1, 0]),
+    "rolling": mast.Rolling(2),
+    "rolling, wide": mast.Rolling(0.7),
+    "rolling, whole": mast.Rolling(6),
+    "except, rolling": mast.Except(mast.Rolling(2), [-1]),
+    "sampled": mast.Sampled(mast.Bernoulli(0.5), 7, seed=1),
+    "sampled, corrected": mast.Sampled(mast.Bernoulli(0.6), 9, seed=2, corrected=True),
+    "sampled, balanced": mast.Sampled(mast.PermK(3, redraw=True), 12),
+    "sampled blocks": mast.Sampled(mast.PermK(4), 4),
     "mixture, biased": mast.Mixture([mast.UnscaledBernoulli(0.5), mast.Identity()]),
 }
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from mast.errors import ArgumentError, MastError, NotExactError
+from mast.errors import ArgumentError, MastError, NoGuaranteeError, NotExactError
 from mast.objectives import Objective, Quadratic
 from mast.problem import AbstractProblem, Problem
-from mast.theory import Guarantee
+from mast.sketches import Constants, Sampled, Sketch
+from mast.theory import NO_STATEMENT, Guarantee
 
 EXACT = "the gap is exact"
 SHARP = "the gap is f_D^inf - E f_S^inf, which is sharper and exact here"
@@ -30,24 +32,57 @@ class Gap:
     value: float | None
     source: str
     estimated: bool = False  # whether the constants of a sketch are
+    deviation: float = 0.0  # how far the mean of a list of draws is from I
 
     def mark(self, guarantee: Guarantee) -> Guarantee:
         """The guarantee with a word on where its gap, and estimated constants, come from."""
         notes = [self.source] * (self.source != EXACT) + [ESTIMATED] * self.estimated
+        if self.deviation:
+            notes.append(
+                f"f_D is the mean over a list of draws, whose mean S is off I by up to {self.deviation:.3g}; "
+                "the constants are those of the list, and mu_f stands for mu_f mu_D where mu_D is below 1"
+            )
         return replace(guarantee, assumptions=(*guarantee.assumptions, *notes))
 
 
 def constants_of(problem: Problem, gap: Gap) -> dict[str, Any]:
     """L_f, mu_f, L_D, mu_D, L_max and gap, by the names that the statements take."""
-    f, c = problem.objective, problem.sketch.constants(problem.dim)
+    f = problem.objective
+    mu_f, c = constants_for(problem.sketch, problem.dim, f.strong_convexity)
     return {
         "L_f": f.smoothness,
-        "mu_f": f.strong_convexity,
+        "mu_f": mu_f,
         "L_D": c.L_D,
         "mu_D": c.mu_D,
         "L_max": c.L_max,
         "gap": gap.value,
     }
+
+
+def constants_for(sketch: Sketch, dim: int, mu_f: float) -> tuple[float, Constants]:
+    """mu_f and the constants of S, as statements take them: L_D, mu_D and L_max are at least 1.
+
+    A list of draws whose mean is not I may have less. The statements about f_D use products of these numbers
+    with those of f and not E[S] = I, so mu_D moves into mu_f, and the others may be larger than they are.
+    """
+    c = sketch.constants(dim)
+    if not isinstance(sketch, Sampled) or c.mu_D >= 1:
+        return mu_f, c
+    return mu_f * c.mu_D, Constants(max(c.L_D, 1.0), 1.0, max(c.L_max, 1.0), c.estimated)
+
+
+def deviation_of(sketch: Sketch, dim: int) -> float:
+    """How far the mean of a list of draws is from I: the largest entry of the difference."""
+    if not isinstance(sketch, Sampled):
+        return 0.0
+    off = float(np.abs(sketch.mean(dim) - 1).max())
+    return off if off > 1e-9 else 0.0
+
+
+def refuse_dependent(sketches: Sequence[Sketch]) -> None:
+    """An error if draws of different steps depend on each other: no statement covers those."""
+    if not all(sketch.independent for sketch in sketches):
+        raise NoGuaranteeError(NO_STATEMENT["dependent_draws"])
 
 
 def regime_of(problem: AbstractProblem, regime: str | None = None) -> str:
@@ -69,7 +104,11 @@ def gap_of(problem: AbstractProblem, effort: str = "exact", sharp: bool = False)
     """
     gap = _gap(problem, effort, sharp)
     parts = [p for p in problem.problems if p.sketch.unbiased]
-    return replace(gap, estimated=any(p.sketch.constants(p.dim).estimated for p in parts))
+    return replace(
+        gap,
+        estimated=any(p.sketch.constants(p.dim).estimated for p in parts),
+        deviation=max(deviation_of(p.sketch, p.dim) for p in problem.problems),
+    )
 
 
 def _gap(problem: AbstractProblem, effort: str, sharp: bool) -> Gap:
@@ -96,6 +135,8 @@ def _gap(problem: AbstractProblem, effort: str, sharp: bool) -> Gap:
         with contextlib.suppress(NotExactError, ArgumentError):
             if problem.exact.infimum_exact:
                 return Gap(max(problem.infimum() - float(np.mean(infima)), 0.0), source)
+    if any(deviation_of(p.sketch, p.dim) for p in problem.problems):
+        return Gap(None, ABSENT)  # Theorem 1 needs E[S] = I
     return _by_theorem_1(problem, infima)
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from mast import theory
 from mast.methods.base import SingleMethod, State
-from mast.methods.constants import constants_of, gap_of, regime_of
+from mast.methods.constants import constants_of, gap_of, refuse_dependent, regime_of
 
 
 @dataclass
@@ -25,6 +25,7 @@ class DSGD(SingleMethod):
 
     def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:
         """Theorem 2, 10 or 3, with the sharper gap where it is known."""
+        refuse_dependent([self.problem.sketch])
         gap = gap_of(self.problem, effort, sharp=True)
         numbers = constants_of(self.problem, gap)
         return gap.mark(theory.dsgd(regime_of(self.problem, regime), **numbers))

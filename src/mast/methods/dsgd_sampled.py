@@ -16,7 +16,7 @@ from mast.arrays import Array, Indices
 from mast.checks import choice, whole
 from mast.errors import ArgumentError, MastError
 from mast.methods.base import SingleMethod, State, spread
-from mast.methods.constants import constants_of, gap_of, regime_of
+from mast.methods.constants import constants_of, gap_of, refuse_dependent, regime_of
 from mast.objectives import LinearModel
 from mast.objectives.losses import HalfSquare, LogLoss
 from mast.objectives.penalties import Ridge, Saturating
@@ -83,6 +83,8 @@ class DSGDSampled(SingleMethod):
     def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:
         """Theorem 12, 13 or 4, with the constants of sampling terms."""
         f = self.problem.objective
+        if self.sketches == "one":
+            refuse_dependent([self.problem.sketch])
         gap = gap_of(self.problem, effort)
         numbers = constants_of(self.problem, gap)
         terms_gap = None

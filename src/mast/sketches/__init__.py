@@ -11,9 +11,11 @@ from mast.sketches.identity import Identity
 from mast.sketches.laws import Law
 from mast.sketches.matrices import Matrices
 from mast.sketches.mixture import Mixture
+from mast.sketches.nested import Nested
 from mast.sketches.parsing import parse
 from mast.sketches.perm_k import PermK
 from mast.sketches.rand_k import RandK
+from mast.sketches.rolling import Rolling
 from mast.sketches.sampled import Sampled
 
 __all__ = [
@@ -31,8 +33,10 @@ __all__ = [
     "Matrices",
     "MatrixDraw",
     "Mixture",
+    "Nested",
     "PermK",
     "RandK",
+    "Rolling",
     "Sampled",
     "Sketch",
     "UnscaledBernoulli",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from mast.arrays import Array, Indices
 from mast.checks import probability, whole
-from mast.errors import BiasedSketchError, NotDiagonalError, SupportTooLargeError
+from mast.errors import ArgumentError, BiasedSketchError, NotDiagonalError, SupportTooLargeError
 from mast.randomness import Key
 from mast.sketches import estimates
 from mast.sketches.draws import Constants, DiagonalDraw, Draw
@@ -35,6 +35,10 @@ class Sketch(ABC):
     unbiased: bool = True
     #: every S is diagonal
     diagonal: bool = True
+    #: draws of different steps are independent
+    independent: bool = True
+    #: in a network every layer is a vector of its own, drawn with one key for all: a share, or a window
+    per_layer: bool = False
 
     # ---- what a sketch defines ---------------------------------------------------------
 
@@ -223,6 +227,28 @@ class Sketch(ABC):
     def choose(self, key: Key) -> tuple[Sketch, Key]:
         """What all parts of a model have in common in this draw: a mixture chooses one component for them."""
         return self, key
+
+    @property
+    def members(self) -> int | None:
+        """How many draws there are, if the sketch is a list of a few that have numbers; else None."""
+        return None
+
+    def member_of(self, key: Key) -> int:
+        """Which member of the list `key` draws."""
+        raise ArgumentError(f"{self!r} is no list of draws: lists are Sampled, Nested and PermK")
+
+    def member_key(self, member: int) -> Key:
+        """A key that draws this member of the list: the first step of seed 0 that does.
+
+        >>> import mast
+        >>> key = mast.Nested([0.25, 0.5, 1.0]).member_key(1)
+        >>> mast.Nested([0.25, 0.5, 1.0]).sample(8, key)
+        <draw: keeps 4 of 8 coordinates>
+        """
+        if self.members is None:
+            return Key(Sketch.member_of(self, Key()))  # which refuses
+        member = whole("member", member, 0, self.members - 1)
+        return next(key for step in count() if self.member_of(key := Key(step=step)) == member)
 
     def over(self, sketch: Sketch) -> Sketch:
         """Another sketch in the place of the one that this is made of: over the same groups, for example."""

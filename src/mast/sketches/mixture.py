@@ -35,6 +35,7 @@ class Mixture(Sketch):
         self.weights = probabilities("weights", weights, len(self.sketches))
         self.diagonal = all(sketch.diagonal for _, sketch in self.components())
         self.unbiased = all(sketch.unbiased for _, sketch in self.components())
+        self.independent = all(sketch.independent for _, sketch in self.components())
 
     def components(self) -> list[tuple[float, Sketch]]:
         """The components that have a positive weight."""

@@ -33,6 +33,7 @@ class Over(Sketch):
             raise NotDiagonalError(f"{kind} needs a diagonal sketch, {sketch!r} is not one")
         self.sketch = sketch
         self.unbiased, self.diagonal = sketch.unbiased, sketch.diagonal
+        self.independent = sketch.independent
 
     # ---- what a subclass says --------------------------------------------------------------
 
@@ -126,6 +127,15 @@ class Over(Sketch):
     def cycle(self) -> int | None:
         """That of `sketch`."""
         return self.sketch.cycle
+
+    @property
+    def members(self) -> int | None:
+        """Those of `sketch`."""
+        return self.sketch.members
+
+    def member_of(self, key: Key) -> int:
+        """As `sketch` numbers them."""
+        return self.sketch.member_of(key)
 
     @property
     def stride(self) -> int:

@@ -9,10 +9,16 @@ from mast.sketches.base import Sketch
 from mast.sketches.bernoulli import Bernoulli, UnscaledBernoulli
 from mast.sketches.gaussian import Gaussian
 from mast.sketches.identity import Identity
+from mast.sketches.nested import Nested
 from mast.sketches.perm_k import PermK
 from mast.sketches.rand_k import RandK
+from mast.sketches.rolling import Rolling
+from mast.sketches.sampled import Sampled
 
-EXAMPLES = "identity, bernoulli:0.7, unscaled:70%, randk:10, randk:10%, permk:4, permk:4:redraw, gaussian:0.5"
+EXAMPLES = (
+    "identity, bernoulli:0.7, unscaled:70%, randk:10, randk:10%, permk:4, permk:4:redraw, gaussian:0.5, "
+    "nested:25%,50%,100%, rolling:25%, sampled:20:bernoulli:0.2"
+)
 
 
 def parse(text: str) -> Sketch:
@@ -21,10 +27,17 @@ def parse(text: str) -> Sketch:
     >>> parse("bernoulli:70%"), parse("randk:10"), parse("randk:0.1"), parse("permk:4:redraw")
     (<Bernoulli(0.7): keeps 70 %>, <RandK(10): keeps 10 coordinates>, <RandK(0.1): keeps 10 %>,
     <PermK(4, redrawn): keeps 25 %, one of 4 blocks>)
+    >>> parse("rolling:25%"), parse("sampled:20:bernoulli:.2")
+    (<Rolling(0.25): keeps 25 %, a window that moves with the step>,
+    <Sampled(20 draws, seed=0) of Bernoulli(0.2): keeps 20 %>)
+    >>> parse("nested:.25,.5,1")
+    <Nested(0.25, 0.5, 1): keeps 25 % or 50 % or 100 %, from the front of one order>
     """
     if not isinstance(text, str):
         raise ArgumentError(f"a sketch is spelled as text, got {text!r}; examples are {EXAMPLES}")
     name, *values = text.strip().lower().split(":")
+    if name == "sampled" and len(values) > 1:
+        values = [values[0], ":".join(values[1:])]
     make = _FORMS.get((name, len(values)))
     if make is None:
         raise ArgumentError(f"unknown sketch {text!r}; examples are {EXAMPLES}")
@@ -52,5 +65,8 @@ _FORMS: dict[tuple[str, int], Callable[..., Sketch]] = {
     ("randk", 1): lambda k: RandK(int(k) if k.isdigit() else _share(k)),
     ("permk", 1): lambda k: PermK(int(k)),
     ("permk", 2): _permk,
+    ("nested", 1): lambda shares: Nested([_share(share) for share in shares.split(",")]),
+    ("rolling", 1): lambda k: Rolling(int(k) if k.isdigit() else _share(k)),
+    ("sampled", 2): lambda n, sketch: Sampled(parse(sketch), int(n)),
     ("gaussian", 1): lambda sigma: Gaussian(float(sigma)),
 }

@@ -70,10 +70,9 @@ class PermK(Sketch):
     def sample(self, d: int, key: Key) -> Draw:
         """Node n gets block ``bijection(seed, step, n // K)[n % K]`` of the partition."""
         self.check(d)
-        group, position = divmod(key.node, self.k)
-        key = Key(key.seed, key.step, group, key.index)
-        number = randomness.permuted(key, Purpose.BLOCK, self.k, position)
-        block = self._part(d, number, key) if self.redraw else self._block(d, number)
+        number = self.member_of(key)
+        shared = Key(key.seed, key.step, key.node // self.k, key.index)  # by the nodes of a group
+        block = self._part(d, number, shared) if self.redraw else self._block(d, number)
         return DiagonalDraw(d, block, np.full(block.size, float(self.k)))
 
     def partition(self, d: int) -> list[Indices]:
@@ -118,6 +117,16 @@ class PermK(Sketch):
             probability = times / (self.k * math.comb(d, q))
             for kept in combinations(range(d), q):
                 yield probability, DiagonalDraw(d, np.array(kept, dtype=np.int64), np.full(q, float(self.k)))
+
+    @property
+    def members(self) -> int | None:
+        """The K blocks of a fixed partition."""
+        return None if self.redraw else self.k
+
+    def member_of(self, key: Key) -> int:
+        """The number of the block that `key` gets."""
+        group, position = divmod(key.node, self.k)
+        return randomness.permuted(Key(key.seed, key.step, group, key.index), Purpose.BLOCK, self.k, position)
 
     @property
     def cycle(self) -> int | None:

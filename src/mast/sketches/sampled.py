@@ -1,64 +1,156 @@
-"""Sampled: a finite support of N draws of another sketch, made once. Its mean is only nearly I.
+"""Sampled: a list of n fixed draws of another sketch. One network that contains the submodels you name.
 
-Variance reduction works on it where the sketch's own support is too large to list. The
-constants are those of the sample; `mean(d)` says how far it is from I.
+A list is a finite support, which variance reduction and exact sums work on. Its mean is I where the draws are
+the blocks of whole partitions (`PermK`, also redrawn), or if it is corrected; else it is only nearly I, and
+`mean(d)` says how far from it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from mast import randomness
+from mast.arrays import Array
 from mast.checks import whole
-from mast.errors import NotDiagonalError
+from mast.errors import ArgumentError, NotDiagonalError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch
 from mast.sketches.draws import Constants, DiagonalDraw, Draw
 from mast.sketches.estimates import moments_of
 
+_REMEMBERED = 1 << 22  # coordinates of all draws of a list together
+
 
 class Sampled(Sketch):
-    """One of N draws of `sketch`, each with probability 1/N.
+    """One of n fixed draws of `sketch`, each with probability 1/n.
 
-    >>> import numpy as np, mast
-    >>> sample = mast.sketches.Sampled(mast.Bernoulli(0.5), 200, seed=1)
-    >>> bool(np.abs(sample.mean(4) - 1).max() < 0.25), len(sample.support(4))
-    (True, 200)
+    In a network one member of the list holds for all layers.
+
+    Parameters
+    ----------
+    sketch
+        A diagonal sketch.
+    n
+        How many draws the list has. With ``PermK(K)`` and a multiple of K the list is balanced: every
+        coordinate is kept equally often, and the mean is I. ``PermK(K, redraw=True)`` gives balanced lists of
+        many different masks.
+    seed
+        Decides the draws.
+    corrected
+        Divide coordinate i by its mean over the list, so that the mean is I. Coordinates that no draw keeps
+        stay at the shift.
+
+    >>> import mast
+    >>> five = mast.Sampled(mast.Bernoulli(0.5), 5, seed=1)
+    >>> five.mean(4), five.members
+    (array([1.2, 1.6, 0.8, 0.8]), 5)
+    >>> mast.Sampled(mast.Bernoulli(0.5), 5, seed=1, corrected=True).mean(4)
+    array([1., 1., 1., 1.])
+    >>> mast.Sampled(mast.PermK(2, redraw=True), 6).mean(4)
+    array([1., 1., 1., 1.])
     """
 
-    unbiased = False
-
-    def __init__(self, sketch: Sketch, N: int, seed: int = 0) -> None:
+    def __init__(self, sketch: Sketch, n: int, seed: int = 0, *, corrected: bool = False) -> None:
+        if not isinstance(sketch, Sketch):
+            raise ArgumentError(f"Sampled takes a sketch such as mast.Bernoulli(0.5), got {sketch!r}")
         if not sketch.diagonal:
-            raise NotDiagonalError(f"a sample is taken of diagonal sketches, {sketch!r} is not one")
+            raise NotDiagonalError(f"a list is made of draws of diagonal sketches, {sketch!r} is not one")
         self.sketch = sketch
-        self.N = whole("N", N, 1)
+        self.n = whole("n", n, 1)
         self.seed = Key(seed).seed
+        self.corrected = bool(corrected)
+        balanced = sketch.unbiased and sketch.stride > 1 and self.n % sketch.stride == 0
+        self.unbiased = self.corrected or balanced
         self._made: tuple[int, list[DiagonalDraw]] = (0, [])
+        self._means: dict[tuple[int, int | None], Array] = {}
+
+    # ---- the list ----------------------------------------------------------------------------
+
+    @property
+    def members(self) -> int:
+        """n."""
+        return self.n
+
+    def member_of(self, key: Key) -> int:
+        """The number of the draw that `key` picks."""
+        return randomness.below(key, Purpose.CHOICE, self.n)
 
     def draws(self, d: int) -> list[DiagonalDraw]:
-        """The N draws."""
+        """The n draws."""
         if self._made[0] != d:
-            made = [self.sketch.sample(d, Key(self.seed, index=i)) for i in range(self.N)]
-            self._made = (d, [draw for draw in made if isinstance(draw, DiagonalDraw)])
+            self._made = (d, [self.member(d, i) for i in range(self.n)])
         return self._made[1]
 
+    def member(self, d: int, i: int, layer: int | None = None) -> DiagonalDraw:
+        """Draw i of the list; in a network, over the layer whose name has this number."""
+        draw = self._plain(d, i, layer)
+        if not self.corrected:
+            return draw
+        return DiagonalDraw(d, draw.indices, draw.scales / self._mean(d, layer)[draw.indices])
+
+    def member_seed(self, i: int) -> Key:
+        """The key, but for its index, of draw i over the layers of a network."""
+        step, node = divmod(i, self.sketch.stride)
+        return Key(self.seed, step, node)
+
+    def _plain(self, d: int, i: int, layer: int | None) -> DiagonalDraw:
+        """Draw i as the sketch makes it. Nodes of one group have the blocks of one partition."""
+        sketch, key = self.sketch, self.member_seed(i)
+        if layer is not None:
+            sketch, key = sketch.choose(key)
+            key = Key(key.seed, key.step, key.node, 0 if sketch.per_layer else layer)
+        elif sketch.stride == 1:
+            key = Key(self.seed, index=i)
+        draw = sketch.sample(d, key)
+        assert isinstance(draw, DiagonalDraw)
+        return draw
+
+    def _mean(self, d: int, layer: int | None) -> Array:
+        """The mean of the draws, before any correction."""
+        if (d, layer) not in self._means:
+            total = np.zeros(d)
+            for i in range(self.n):
+                draw = self._plain(d, i, layer)
+                total[draw.indices] += draw.scales
+            if sum(map(len, self._means.values())) + d > _REMEMBERED:
+                self._means.clear()
+            self._means[d, layer] = total / self.n
+        return self._means[d, layer]
+
+    # ---- what a sketch says ------------------------------------------------------------------
+
     def sample(self, d: int, key: Key) -> Draw:
-        """One of the N draws."""
-        return self.draws(self.check(d))[randomness.below(key, Purpose.CHOICE, self.N)]
+        """One of the n draws."""
+        i = self.member_of(key)
+        few = self.n * self.check(d) <= _REMEMBERED
+        return self.draws(d)[i] if few else self.member(d, i)
+
+    def choose(self, key: Key) -> tuple[Sketch, Key]:
+        """The member that all layers of a network have in common."""
+        return Member(self, self.member_of(key)), key
 
     def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
-        """The N draws, alike."""
-        return ((1 / self.N, draw) for draw in self.draws(d))
+        """The n draws, alike."""
+        return ((1 / self.n, draw) for draw in self.draws(d))
 
     def support_size(self, d: int) -> int:
-        """N."""
-        return self.N
+        """n."""
+        return self.n
+
+    def mean(self, d: int) -> Array:
+        """The mean of the list."""
+        return moments_of(self, self.check(d)).mean
 
     def constants(self, d: int) -> Constants:
-        """Those of the sample: the statements about finite supports use these."""
+        """Those of the list: statements about it use these, also where its mean is not I."""
         square, largest = self.expected_square(d), moments_of(self, d).largest
         return Constants(float(square.max()), float(square.min()), largest)
+
+    def at(self, density: float) -> Sketch:
+        """A list of as many draws of the same kind of sketch, at this density."""
+        return Sampled(self.sketch.at(density), self.n, self.seed, corrected=self.corrected)
 
     def check(self, d: int) -> int:
         """The dimension d, or an error if the sketch cannot be drawn in it."""
@@ -66,4 +158,27 @@ class Sampled(Sketch):
 
     def label(self) -> str:
         """How many draws of what."""
-        return f"Sampled({self.N} draws) of {self.sketch.label()}"
+        how = ", corrected" if self.corrected else ""
+        return f"Sampled({self.n} draws, seed={self.seed}{how}) of {self.sketch.label()}"
+
+
+class Member(Sketch):
+    """One draw of a list, over the layers of a network: the index of a key says which layer."""
+
+    members = 1
+
+    def __init__(self, listed: Sampled, number: int) -> None:
+        self.listed, self.number = listed, number
+        self.unbiased = False
+
+    def sample(self, d: int, key: Key) -> Draw:
+        """The draw over this layer."""
+        return self.listed.member(self.check(d), self.number, key.index)
+
+    def member_of(self, key: Key) -> int:
+        """There is one only."""
+        return 0
+
+    def label(self) -> str:
+        """Which one."""
+        return f"Member({self.number}) of {self.listed.label()}"

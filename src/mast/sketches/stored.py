@@ -26,6 +26,9 @@ KINDS: dict[str, type[Sketch]] = {
         sketches.Grouped,
         sketches.Except,
         sketches.Mixture,
+        sketches.Nested,
+        sketches.Rolling,
+        sketches.Sampled,
     )
 }
 

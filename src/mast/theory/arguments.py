@@ -28,6 +28,11 @@ NO_STATEMENT = {
         "every draw. Truncate the sketch so that L_max is finite, or run exact gradient descent on f_D with "
         "step size 1/(L_f L_D), which does not use L_max."
     ),
+    "dependent_draws": (
+        "no theorem covers draws that depend on those of the steps before: a window that moves with the step "
+        "(Rolling) is unbiased at each step, and not independent of the last. Use independent draws for a "
+        "guarantee, or choose the step size yourself."
+    ),
     "biased_sketch": (
         "the statements need E[S] = I. An unbiased sketch has E[S'S] >= I, that is L_D >= mu_D >= 1. "
         "Rescale the sketch (Bernoulli divides what it keeps by the keep probability), or give the constants "

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from mast.arrays import Array
 from mast.experiments.density.data import ClassRows
 from mast.experiments.density.networks import Chain, accuracy, count
-from mast.experiments.density.sketches import Nested, kept, over
+from mast.experiments.density.sketches import NestedDensities, kept, over
 from mast.nn import recalibrate, sparsify
 from mast.randomness import Key, Purpose
 from mast.sketches import Sketch
@@ -34,7 +34,7 @@ class Scorer:
             if density == 1:
                 return [self.score(copy.deepcopy(model))]
             if way == "nested":
-                return self.submodels(model, over(structure, Nested([density], self.seed)), 1)
+                return self.submodels(model, over(structure, NestedDensities([density], self.seed)), 1)
             if way == "random":
                 return self.submodels(model, kept(structure, density), draws)
             if way == "unscaled":

@@ -13,13 +13,14 @@ from mast.randomness import Key, Purpose
 from mast.sketches import Bernoulli, DiagonalDraw, Draw, Mixture, RandK, Sketch, UnscaledBernoulli
 
 
-class Nested(Sketch):
+class NestedDensities(Sketch):
     """One fixed order of the coordinates: a draw picks a density and keeps that share of them from the front.
 
     So what is kept at 25 % is kept at 50 % too, and at each density there is one subset only. It is
     biased: the first coordinates are kept more often than the last. Survivors are scaled by 1/share.
 
-    >>> Nested([0.25, 0.75]).at(0.25).draw(4).indices, Nested([0.25, 0.75]).at(0.75).draw(4).indices
+    >>> nested = NestedDensities([0.25, 0.75])
+    >>> nested.at(0.25).draw(4).indices, nested.at(0.75).draw(4).indices
     (array([3]), array([0, 2, 3]))
     """
 
@@ -28,9 +29,9 @@ class Nested(Sketch):
     def __init__(self, densities: Sequence[float], order: int = 0) -> None:
         self.densities, self.order = tuple(densities), order
 
-    def at(self, density: float) -> Nested:
+    def at(self, density: float) -> NestedDensities:
         """Always this density, in the same order."""
-        return Nested([density], self.order)
+        return NestedDensities([density], self.order)
 
     def sample(self, d: int, key: Key) -> Draw:
         """The front of the order; the density is the same for all parts of a model (all indices of a key)."""
@@ -79,6 +80,6 @@ def kept(structure: str, density: float, scaled: bool = True) -> Sketch:
 def training_sketch(contender: str, structure: str, densities: Sequence[float], seed: int) -> Sketch:
     """What a MAST contender is trained with: one density, or several, one of them in each step."""
     if contender == "nested":
-        return over(structure, Nested(densities, seed))
+        return over(structure, NestedDensities(densities, seed))
     parts: list[Sketch] = [Bernoulli(p) if structure == "weights" else RandK(float(p)) for p in densities]
     return over(structure, parts[0] if len(parts) == 1 else Mixture(parts))

@@ -1,0 +1,203 @@
+"""Nested: one order of the coordinates, and a share of them per draw, from the front. Elastic networks.
+
+In the coordinates y_i = x_i / q_i this is ordered dropout (FjORD, slimmable networks, MatFormer). With the
+scale 1/q_i it is unbiased, so that every statement about sketches covers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mast import randomness
+from mast.arrays import Array, Indices, frozen, vector
+from mast.checks import probability
+from mast.errors import ArgumentError
+from mast.randomness import Key, Purpose
+from mast.sketches.base import Sketch, percent
+from mast.sketches.draws import Constants, DiagonalDraw, Draw
+from mast.sketches.matrices import probabilities
+
+_REMEMBERED = 1 << 22  # coordinates whose order is kept from draw to draw
+
+
+class Nested(Sketch):
+    """Keep the first ``round(share * d)`` coordinates of a fixed order; the share is drawn.
+
+    Coordinate i is scaled by 1/q_i, q_i its probability to be kept. What a small share keeps, a larger one
+    keeps too. In a network one share holds for all layers, and each layer has an order of its own units.
+
+    Parameters
+    ----------
+    shares
+        The shares to keep, ascending. The largest is 1; without it some coordinates are never kept, and the
+        sketch is biased.
+    weights
+        The probability of each share; equal ones by default.
+    seed
+        Decides the order.
+
+    >>> import mast
+    >>> half = mast.Nested([0.5, 1.0])
+    >>> [draw.diagonal() for _, draw in half.support(4)]
+    [array([0., 0., 1., 1.]), array([2., 2., 1., 1.])]
+    >>> half.constants(4), half.share(4)
+    (Constants(L_D=2.0, mu_D=1.0, L_max=4.0), 0.75)
+    """
+
+    per_layer = True
+
+    def __init__(self, shares: ArrayLike, weights: ArrayLike | None = None, seed: int = 0) -> None:
+        self.shares: Array = frozen(vector("shares", shares))
+        if not self.shares.size:
+            raise ArgumentError("Nested needs at least one share, such as Nested([0.25, 0.5, 1.0])")
+        if not ((self.shares > 0) & (self.shares <= 1)).all() or (np.diff(self.shares) <= 0).any():
+            given = ", ".join(f"{share:g}" for share in self.shares)
+            raise ArgumentError(f"shares must lie in (0, 1] and ascend, got {given}")
+        self._uniform = weights is None
+        self.weights = probabilities("weights", weights, self.shares.size)
+        if (self.weights == 0).any():
+            raise ArgumentError("a share with weight 0 is never drawn: leave it out")
+        self.seed = Key(seed).seed
+        self.unbiased = bool(self.shares[-1] == 1)
+        self._orders: dict[int, Indices] = {}
+
+    # ---- the order, and what a share keeps of it -----------------------------------------------
+
+    def order(self, d: int) -> Indices:
+        """The coordinates, in the order in which shares keep them."""
+        if d not in self._orders:
+            order = frozen(randomness.permutation(Key(self.seed), Purpose.PARTITION, self.check(d)))
+            if sum(map(len, self._orders.values())) + d > _REMEMBERED:
+                self._orders.clear()
+            self._orders[d] = order
+        return self._orders[d]
+
+    def counts(self, d: int) -> list[int]:
+        """How many coordinates each share keeps: at least one."""
+        return [count_of(share, self.check(d)) for share in self.shares]
+
+    def keep(self, d: int) -> Array:
+        """q: the probability of each coordinate to be kept."""
+        keep = np.empty(d)
+        keep[self.order(d)] = self._by_place(d)
+        return keep
+
+    def _by_place(self, d: int) -> Array:
+        """The probability to be kept of the first coordinate of the order, of the second, ..."""
+        m = self.shares.size
+        tails = np.arange(m, -1, -1) / m if self._uniform else 1 - np.append(0, np.cumsum(self.weights))
+        tails[-1] = 0.0  # what no share keeps
+        return np.repeat(tails, np.diff([0, *self.counts(d), d]))
+
+    def front(self, d: int, share: float) -> DiagonalDraw:
+        """What a share keeps, one of `shares` or another, with the scales of this sketch."""
+        places, q = self.order(d)[: count_of(share, d)], self._by_place(d)
+        ascending = np.argsort(places)
+        scales = np.divide(1, q, out=np.zeros(d), where=q > 0)[: places.size]
+        return DiagonalDraw(d, places[ascending], scales[ascending])
+
+    # ---- what a sketch says ------------------------------------------------------------------------
+
+    @property
+    def members(self) -> int:
+        """One for each share."""
+        return int(self.shares.size)
+
+    def member_of(self, key: Key) -> int:
+        """The number of the share that `key` draws."""
+        return randomness.choice(key, Purpose.CHOICE, np.cumsum(self.weights))
+
+    def sample(self, d: int, key: Key) -> Draw:
+        """The front of the order."""
+        return self.front(self.check(d), self.shares[self.member_of(key)])
+
+    def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
+        """One draw for each share."""
+        for weight, share in zip(self.weights.tolist(), self.shares, strict=True):
+            yield weight, self.front(d, share)
+
+    def constants(self, d: int) -> Constants:
+        """1/q_min, 1/q_max and 1/q_min²."""
+        if not self.unbiased:
+            return super().constants(d)  # which refuses
+        least, most = self._by_place(d)[[-1, 0]].tolist()
+        return Constants(1 / least, 1 / most, 1 / least**2)
+
+    def expected_square(self, d: int) -> Array:
+        """E[c_i²] = 1/q_i."""
+        return np.diag(self.second_moment(d)) if not self.unbiased else 1 / self.keep(d)
+
+    def second_moment(self, d: int) -> Array:
+        """E[c_i c_j] = 1/max(q_i, q_j): the more often kept is there whenever the other is."""
+        keep = self.keep(d)
+        both = np.maximum.outer(keep, keep)
+        moment = np.divide(1, both, out=np.zeros((d, d)), where=both > 0)
+        moment[keep == 0], moment[:, keep == 0] = 0.0, 0.0
+        return moment
+
+    def mean(self, d: int) -> Array:
+        """1 where something is ever kept."""
+        return np.where(self.keep(d) > 0, 1.0, 0.0)
+
+    def share(self, d: int) -> float:
+        """The mean of the shares, as they are rounded in dimension d."""
+        return float(self.weights @ np.array(self.counts(d))) / d
+
+    def at(self, density: float) -> Sketch:
+        """Always this share from the front of the same order, with the same scales."""
+        return Front(self, probability("density", density))
+
+    def arguments(self) -> dict[str, Any]:
+        """The shares, their weights if they differ, and the seed of the order."""
+        return {"shares": self.shares, "weights": None if self._uniform else self.weights, "seed": self.seed}
+
+    def label(self) -> str:
+        """The shares."""
+        return (
+            f"Nested({', '.join(f'{share:g}' for share in self.shares)}): keeps "
+            f"{' or '.join(percent(share) for share in self.shares)}, from the front of one order"
+        )
+
+
+class Front(Sketch):
+    """One share of a nested sketch, always. Without the other shares it is biased."""
+
+    unbiased = False
+    per_layer = True
+    members = 1
+
+    def __init__(self, nested: Nested, density: float) -> None:
+        self.nested, self.density = nested, density
+
+    def sample(self, d: int, key: Key) -> Draw:
+        """The front of the order."""
+        return self.nested.front(self.check(d), self.density)
+
+    def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
+        """One draw."""
+        yield 1.0, self.sample(d, Key())
+
+    def member_of(self, key: Key) -> int:
+        """There is one only."""
+        return 0
+
+    def at(self, density: float) -> Sketch:
+        """Another share of the same order."""
+        return self.nested.at(density)
+
+    def label(self) -> str:
+        """The share."""
+        return f"Front({self.density:g}): keeps {percent(self.density)} of a nested order"
+
+
+def count_of(share: float, d: int) -> int:
+    """How many of d coordinates a share is: rounded, and at least one.
+
+    >>> count_of(0.25, 8), count_of(0.01, 8)
+    (2, 1)
+    """
+    return max(1, round(float(share) * d))

@@ -1,0 +1,259 @@
+"""Nested orders, rolling windows and lists of draws: sizes, probabilities, keys, and theory."""
+
+import math
+
+import numpy as np
+import pytest
+
+import mast
+from mast.errors import ArgumentError, BiasedSketchError, NoGuaranteeError, NotDiagonalError
+from mast.randomness import Key
+from mast.sketches.stored import describe, rebuild
+
+
+def quadratic(d=6):
+    rows = np.random.default_rng(0).standard_normal((9, d))
+    return mast.Quadratic(rows.T @ rows / 9 + 0.1 * np.eye(d), np.ones(d))
+
+
+class TestNested:
+    def test_keeps_a_rounded_share_of_one_order(self):
+        sketch = mast.Nested([0.25, 0.5, 1.0], seed=3)
+        order = sketch.order(10)
+        kept = [set(draw.indices.tolist()) for _, draw in sketch.support(10)]
+        assert [len(k) for k in kept] == [round(0.25 * 10), 5, 10]
+        assert [k == set(order[: len(k)].tolist()) for k in kept] == [True] * 3
+
+    def test_constants_and_moments(self):
+        sketch = mast.Nested([0.5, 1.0], [0.25, 0.75])
+        c = sketch.constants(4)
+        assert (c.L_D, c.mu_D, c.L_max) == (1 / 0.75, 1.0, 1 / 0.75**2)
+        keep = sketch.keep(4)
+        assert sorted(keep.tolist()) == [0.75, 0.75, 1.0, 1.0]
+        assert np.array_equal(sketch.second_moment(4), 1 / np.maximum.outer(keep, keep))
+        assert sketch.share(4) == 0.25 * 0.5 + 0.75
+
+    def test_the_whole_model_keeps_the_scales_of_its_coordinates(self):
+        sketch = mast.Nested([0.5, 1.0])
+        assert np.array_equal(sketch.support(4)[1][1].diagonal(), 1 / sketch.keep(4))
+        assert np.array_equal(sketch.at(1.0).draw(4).diagonal(), 1 / sketch.keep(4))
+        assert np.array_equal(sketch.at(0.5).draw(4).diagonal(), sketch.support(4)[0][1].diagonal())
+
+    def test_shares_are_drawn_with_their_weights(self):
+        sketch = mast.Nested([0.5, 1.0], [0.2, 0.8])
+        whole = [sketch.draw(4, step=step).count == 4 for step in range(4000)]
+        assert abs(np.mean(whole) - 0.8) < 5 * math.sqrt(0.8 * 0.2 / 4000)
+
+    def test_in_other_coordinates_it_is_ordered_dropout(self):
+        """f_D(x) = E f(m * y) with y = x / q, for the masks m of the shares."""
+        f, sketch = quadratic(), mast.Nested([1 / 3, 1.0])
+        x = np.linspace(-1, 1, 6)
+        y = x / sketch.keep(6)
+        masks = [draw.diagonal() != 0 for _, draw in sketch.support(6)]
+        expected = np.mean([f.value(mask * y) for mask in masks])
+        assert mast.Problem(f, sketch).value(x) == pytest.approx(expected, rel=1e-13)
+
+    def test_never_whole_it_is_biased(self):
+        sketch = mast.Nested([0.5, 0.75])
+        assert not sketch.unbiased
+        assert sorted(sketch.mean(4).tolist()) == [0, 1, 1, 1]
+        with pytest.raises(BiasedSketchError):
+            sketch.constants(4)
+        with pytest.raises(BiasedSketchError):
+            mast.guarantee(mast.Problem(quadratic(), sketch))
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [([],), ([0.0, 1.0],), ([0.5, 1.5],), ([1.0, 0.5],), ([0.5, 0.5],), ([0.5, 1.0], [0.5]),
+         ([0.5, 1.0], [0.5, 0.6]), ([0.5, 1.0], [0.0, 1.0]), ([0.5, math.nan],), ("half",), (None,)],
+    )  # fmt: skip
+    def test_refuses(self, arguments):
+        with pytest.raises(ArgumentError):
+            mast.Nested(*arguments)
+
+    def test_statements_cover_it(self):
+        problem = mast.Problem(quadratic(), mast.Nested([0.5, 1.0]))
+        L_f = problem.objective.smoothness
+        assert mast.guarantee(problem).max_step_size() == pytest.approx(1 / (L_f * 4))
+
+
+class TestRolling:
+    def test_moves_with_the_step_around_the_end(self):
+        sketch = mast.Rolling(3)
+        first = sketch.draw(7, seed=5, node=2)
+        start = sketch.start(7, Key(5, 0, 2))
+        assert set(first.indices.tolist()) == {start, (start + 1) % 7, (start + 2) % 7}
+        for step in range(20):
+            kept = set(sketch.draw(7, seed=5, node=2, step=step).indices.tolist())
+            assert kept == {(start + step + i) % 7 for i in range(3)}
+
+    def test_offsets_are_uniform(self):
+        starts = [mast.Rolling(1).start(5, Key(seed)) for seed in range(5000)]
+        counts = np.bincount(starts, minlength=5)
+        assert np.abs(counts - 1000).max() < 5 * math.sqrt(5000 * 0.2 * 0.8)
+
+    def test_constants(self):
+        c = mast.Rolling(0.25).constants(10)
+        assert (c.L_D, c.mu_D, c.L_max) == (5.0, 5.0, 25.0)  # round(2.5) is 2
+
+    @pytest.mark.parametrize("k", [0, -1, 0.0, 1.5, True, "3", math.nan])
+    def test_refuses(self, k):
+        with pytest.raises(ArgumentError):
+            mast.Rolling(k)
+
+    def test_refuses_to_keep_more_than_there_is(self):
+        with pytest.raises(ArgumentError, match=r"Rolling\(4\)"):
+            mast.Rolling(4).draw(3)
+
+    def test_no_statement_covers_a_run(self):
+        problem = mast.Problem(quadratic(), mast.Rolling(2))
+        for method in ("dsgd", "dsgd_sampled", "distributed"):
+            with pytest.raises(NoGuaranteeError, match="Rolling"):
+                mast.guarantee(problem, method)
+        result = mast.minimize(problem, "dsgd", steps=3, step_size=1e-3)
+        assert result.guarantee is None
+        assert "Rolling" in result.note
+        mast.guarantee(problem, "l_svrdsg")  # which draws its windows independently
+
+    def test_inside_others_it_stays_dependent(self):
+        assert not mast.Grouped(mast.Rolling(1), [0, 1, 0]).independent
+        assert not mast.Mixture([mast.Rolling(1), mast.Identity()]).independent
+
+
+class TestSampled:
+    def test_is_the_mean_over_its_draws(self):
+        sketch, f = mast.Sampled(mast.Bernoulli(0.5), 5, seed=3), quadratic()
+        x = np.linspace(-1, 1, 6)
+        draws = [draw for _, draw in sketch.support(6)]
+        assert len(draws) == sketch.members == sketch.support_size(6) == 5
+        expected = np.mean([f.value(draw.apply(x)) for draw in draws])
+        assert mast.Problem(f, sketch).value(x) == pytest.approx(expected, rel=1e-13)
+        c, squares = sketch.constants(6), np.mean([draw.diagonal() ** 2 for draw in draws], axis=0)
+        assert (c.L_D, c.mu_D) == (pytest.approx(squares.max()), pytest.approx(squares.min()))
+        assert c.L_max == max(draw.scales.max() ** 2 for draw in draws)
+
+    def test_its_draws_are_those_of_the_sketch(self):
+        inner = mast.RandK(2)
+        for i, (_, draw) in enumerate(mast.Sampled(inner, 4, seed=9).support(6)):
+            assert np.array_equal(draw.diagonal(), inner.draw(6, seed=9, index=i).diagonal())
+
+    @pytest.mark.parametrize("redraw", [False, True])
+    def test_whole_partitions_are_balanced(self, redraw):
+        sketch = mast.Sampled(mast.PermK(3, redraw=redraw), 6)
+        assert sketch.unbiased
+        np.testing.assert_allclose(sketch.mean(7), np.ones(7), rtol=1e-15)
+        assert not mast.Sampled(mast.PermK(3, redraw=redraw), 7).unbiased
+
+    def test_corrected_its_mean_is_one_wherever_something_is_kept(self):
+        plain = mast.Sampled(mast.Bernoulli(0.3), 4, seed=1)
+        corrected = mast.Sampled(mast.Bernoulli(0.3), 4, seed=1, corrected=True)
+        ever = plain.mean(30) > 0
+        assert 0 < ever.sum() < 30
+        np.testing.assert_allclose(corrected.mean(30), ever.astype(float), rtol=1e-14)
+        masks = [
+            np.array_equal(a.indices, b.indices)
+            for (_, a), (_, b) in zip(plain.support(30), corrected.support(30), strict=True)
+        ]
+        assert all(masks)
+
+    def test_theory_uses_its_constants_and_says_how_far_its_mean_is_from_one(self):
+        f, sketch = quadratic(), mast.Sampled(mast.Bernoulli(0.5), 5, seed=4)
+        problem, c = mast.Problem(f, sketch), sketch.constants(6)
+        g = mast.guarantee(problem)
+        assert g.max_step_size() == pytest.approx(1 / (f.smoothness * c.L_max))
+        off = np.abs(sketch.mean(6) - 1).max()
+        assert any(f"{off:.3g}" in note for note in g.assumptions)
+        assert c.mu_D < 1
+        with pytest.raises(BiasedSketchError):  # Theorem 1 needs E[S] = I
+            mast.theory.problem_bounds(L_f=f.smoothness, mu_f=0.1, L_D=c.L_D, mu_D=c.mu_D)
+
+    def test_the_bound_of_a_list_holds_for_a_run(self):
+        f, sketch = quadratic(), mast.Sampled(mast.Bernoulli(0.7), 6, seed=2)
+        problem = mast.Problem(f, sketch)
+        x, g = problem.minimizer(), mast.guarantee(problem)
+        ends = [mast.minimize(problem, "dsgd", steps=300, seed=seed).x for seed in range(20)]
+        bound = g.bound(g.max_step_size(), 300, r0sq=float(x @ x))
+        assert np.mean([np.sum((end - x) ** 2) for end in ends]) < bound < math.inf
+
+    def test_variance_reduction_finds_the_minimiser_of_the_list(self):
+        problem = mast.Problem(quadratic(), mast.Sampled(mast.Bernoulli(0.7), 6, seed=2))
+        result = mast.minimize(problem, "l_svrdsg", steps=20_000, seed=1)
+        np.testing.assert_allclose(result.x, problem.minimizer(), atol=1e-6)
+
+    def test_long_lists_are_not_remembered(self):
+        sketch = mast.Sampled(mast.RandK(3), 50)
+        assert sketch.draw(10**9, seed=2).count == 3
+        assert not sketch.draws.__self__._made[1]
+
+    def test_refuses(self):
+        with pytest.raises(ArgumentError):
+            mast.Sampled(mast.Bernoulli(0.5), 0)
+        with pytest.raises(ArgumentError):
+            mast.Sampled(0.5, 3)
+        with pytest.raises(NotDiagonalError):
+            mast.Sampled(mast.Matrices([[[0.0, 1], [1, 0]], [[2.0, -1], [-1, 2]]]), 3)
+
+
+LISTS = {
+    "nested": mast.Nested([0.2, 0.5, 1.0], [0.5, 0.3, 0.2], seed=4),
+    "sampled": mast.Sampled(mast.Bernoulli(0.5), 7, seed=1, corrected=True),
+    "blocks": mast.PermK(5, seed=2),
+    "grouped": mast.Grouped(mast.PermK(3), [0, 1, 2, 0, 1, 2, 0, 1, 2, 2]),
+}
+
+
+@pytest.mark.parametrize("sketch", LISTS.values(), ids=LISTS)
+def test_every_member_has_a_key(sketch):
+    support = sketch.support(10)
+    assert sketch.members == len(support)
+    for i, (_, draw) in enumerate(support):
+        drawn = sketch.sample(10, sketch.member_key(i))
+        assert np.array_equal(drawn.diagonal(), draw.diagonal())
+    with pytest.raises(ArgumentError, match="member"):
+        sketch.member_key(len(support))
+
+
+def test_what_is_no_list_has_no_members():
+    for sketch in (mast.Bernoulli(0.5), mast.PermK(3, redraw=True), mast.RandK(2), mast.Rolling(2)):
+        assert sketch.members is None
+        with pytest.raises(ArgumentError, match="no list"):
+            sketch.member_key(0)
+
+
+@pytest.mark.parametrize("sketch", [*LISTS.values(), mast.Rolling(0.3), mast.Nested([0.5, 1.0])], ids=repr)
+def test_files_give_them_back(sketch):
+    arrays = {}
+    again = rebuild(describe(sketch, arrays), arrays)
+    for step in range(5):
+        drawn = again.draw(10, step=step).diagonal()
+        assert np.array_equal(drawn, sketch.draw(10, step=step).diagonal())
+
+
+@pytest.mark.parametrize(
+    ("text", "sketch"),
+    [
+        ("nested:.25,.5,1", mast.Nested([0.25, 0.5, 1.0])),
+        ("nested:25%,100%", mast.Nested([0.25, 1.0])),
+        ("rolling:3", mast.Rolling(3)),
+        ("rolling:30%", mast.Rolling(0.3)),
+        ("sampled:4:permk:2:redraw", mast.Sampled(mast.PermK(2, redraw=True), 4)),
+    ],
+)
+def test_texts(text, sketch):
+    assert repr(mast.sketches.parse(text)) == repr(sketch)
+
+
+@pytest.mark.parametrize(
+    "text", ["nested", "nested:a", "rolling", "sampled:4", "sampled:x:permk:2", "sampled:4:x"]
+)
+def test_bad_texts(text):
+    with pytest.raises(ArgumentError):
+        mast.sketches.parse(text)
+
+
+def test_nodes_train_on_nested_and_rolling_parts():
+    parts = [mast.Nested([0.5, 1.0]), mast.Rolling(3), mast.Sampled(mast.RandK(2), 3, corrected=True)]
+    nodes = mast.Nodes([mast.Problem(quadratic(), sketch) for sketch in parts])
+    result = mast.minimize(nodes, "distributed", steps=2000, step_size=2e-3, seed=3)
+    assert nodes.value(result.x) < nodes.value(np.zeros(6))
+    assert nodes.value(result.x) - nodes.infimum() < 0.1 * (nodes.value(np.zeros(6)) - nodes.infimum())
