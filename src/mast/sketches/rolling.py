@@ -20,7 +20,7 @@ from mast.sketches.nested import count_of
 class Rolling(Sketch):
     """Keep K neighbouring coordinates, times d/K. An int k is a count, a float k a share of d.
 
-    The window starts at ``offset + step``, modulo d; the offset is a function of seed, node and index, uniform.
+    The window starts at ``offset + step``, modulo d; the offset is uniform, made of seed, node and index.
     In d steps every coordinate has been kept equally often. In a network every layer has its window, which
     moves modulo the layer's own size.
 
