@@ -17,12 +17,10 @@ def times_drawn(kind: int, k: int, thresholds: Any, seed: Any, stops: Any, units
     order = np.arange(units)
     kept = np.empty(units, dtype=np.int64)
     running = np.zeros(units, dtype=np.int64)
-    t = 0
     for s in range(stops.size):
-        while t < stops[s]:
+        for t in range(stops[s - 1] if s else 0, stops[s]):
             count = draw_units(kind, k, thresholds, seed, t, 0, order, kept)
             for m in range(count):
                 running[kept[m]] += 1
-            t += 1
         counts[s] = running
     return counts

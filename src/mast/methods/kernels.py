@@ -22,7 +22,7 @@ _EXACT = EXACT_SHUFFLE
 _ROUNDS = ROUNDS
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def slope(loss: Any, margin: Any, label: Any) -> Any:
     """The derivative of the loss in a_i'x: logistic (0), squares (1)."""
     if loss == 1:
@@ -35,7 +35,7 @@ def slope(loss: Any, margin: Any, label: Any) -> Any:
     return -label / (1 + math.exp(z))
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def penalty_slope(l2: Any, weight: Any, y: Any) -> Any:
     """The derivative of l2/2 y² + weight y²/(1 + y²)."""
     result = l2 * y
@@ -45,14 +45,14 @@ def penalty_slope(l2: Any, weight: Any, y: Any) -> Any:
     return result
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def choose_rows(stream: Any, n: Any, a: Any, b: Any, rows: Any) -> None:
     """The first elements of a keyed permutation of the n rows."""
     for m in range(rows.size):
         rows[m] = shuffled_in(stream, n, m) if n <= _EXACT else feistel_element(stream, n, a, b, _ROUNDS, m)
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def sides(n: Any) -> Any:
     """The rectangle of the Feistel network; exact for n up to 2^52."""
     a = math.ceil(math.sqrt(n))

@@ -75,7 +75,7 @@ def pairs(A: Any, factors: Any, labels: Any, place: Any, blocks: int) -> Any:
     return start, touched, rows, (out_indptr, out_indices, out_data)
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def _mix(h: Any, word: Any) -> Any:
     """One round of a 64-bit hash (the finaliser of SplitMix64)."""
     h = (h ^ word) + np.uint64(0x9E3779B97F4A7C15)

@@ -18,7 +18,7 @@ _PARTITION_PURPOSE = int(Purpose.PARTITION)
 _BLOCK_PURPOSE = int(Purpose.BLOCK)
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def stream_of(seed: Any, t: Any, node: Any, purpose: Any, index: Any) -> Any:
     """The stream of a key: seed is a pair of words, t the step."""
     high = uint32((uint64(t) >> uint64(32)) | uint64(purpose) << uint64(16))
@@ -36,26 +36,24 @@ def draw_units(
     if kind == _ALL:
         kept[0] = 0
         return 1
-    if kind == _BLOCK:
-        stream = stream_of(seed, t, node // k, _BLOCK_PURPOSE, 0)
-        kept[0] = shuffled_in(stream, k, node % k)
-        return 1
-    if kind == _SUBSET:
-        stream = stream_of(seed, t, node, _SUBSET_PURPOSE, 0)
-        return _part_of_shuffle(stream, order.size, 0, k, order, kept)
-    if kind == _REDRAWN:
-        n = order.size
-        number = shuffled_in(stream_of(seed, t, node // k, _BLOCK_PURPOSE, 0), k, node % k)
-        small, larger = n // k, n % k
+    if kind == _MASK:
+        return _mask(stream_of(seed, t, node, _MASK_PURPOSE, 0), thresholds, kept)
+    group, purpose, start, stop = node, _SUBSET_PURPOSE, 0, k
+    if kind != _SUBSET:  # one of k blocks
+        group = node // k
+        number = shuffled_in(stream_of(seed, t, group, _BLOCK_PURPOSE, 0), k, node % k)
+        if kind == _BLOCK:
+            kept[0] = number
+            return 1
+        purpose = _PARTITION_PURPOSE
+        small, larger = order.size // k, order.size % k
         start = number * small + min(number, larger)
         stop = start + small + (1 if number < larger else 0)
-        stream = stream_of(seed, t, node // k, _PARTITION_PURPOSE, 0)
-        return _part_of_shuffle(stream, n, start, stop, order, kept)
-    stream = stream_of(seed, t, node, _MASK_PURPOSE, 0)
-    return _mask(stream, thresholds, kept)
+    stream = stream_of(seed, t, group, purpose, 0)
+    return _part_of_shuffle(stream, order.size, start, stop, order, kept)
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def _part_of_shuffle(stream: Any, n: Any, start: Any, stop: Any, order: Any, kept: Any) -> Any:
     """Elements start .. stop-1 of a Fisher-Yates shuffle; afterwards the swaps are undone."""
     swaps = np.empty(stop, dtype=np.int64)
@@ -71,7 +69,7 @@ def _part_of_shuffle(stream: Any, n: Any, start: Any, stop: Any, order: Any, kep
     return stop - start
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def _mask(stream: Any, thresholds: Any, kept: Any) -> Any:
     """The units whose word is below their threshold."""
     n = thresholds.size

@@ -76,7 +76,7 @@ def draw_shifted(
             new[i] = base[i] + (old[i] - base[i]) * scale if piece[i] else base[i]
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def _mask(stream: Any, threshold: Any, first: Any, piece: Any) -> None:
     blocks = piece.size >> 2
     j0 = first >> 2
