@@ -1,10 +1,10 @@
 """Works on something in child processes that are killed at random moments, until one gets to its end.
 
-    python nursery.py WORK FOLDER KILLS SEED
+    python nursery.py WORK FOLDER KILLS SERIES
 
 The children are forked from this process, which has everything imported, so that a life costs milliseconds.
-The last line printed is JSON: how many lives ended by a kill, and whether the last result is that of an
-undisturbed run.
+A series begins anew, is killed at most KILLS times, and gets to its end. The last line printed is JSON: how
+many lives ended by a kill, and whether the result of every series is that of an undisturbed run.
 """
 
 import contextlib
@@ -121,36 +121,44 @@ def whole_files(folder: Path) -> dict[str, int]:
     return {str(p): files.load(p)[0].get("step", 0) for p in found}
 
 
-def live(work, folder: Path, kills: int, seed: int) -> dict:
-    undisturbed, disturbed = folder / "undisturbed", folder / "disturbed"
-    for place in (undisturbed, disturbed):
-        place.mkdir()
+def live(work, folder: Path, kills: int, series: int) -> dict:
+    """An undisturbed run, and series of lives each of which ends where that run ended, or so it should."""
+    undisturbed, expected = folder / "undisturbed", folder / "expected"
+    undisturbed.mkdir()
     begun = time.monotonic()
-    assert end_of(begin(work, undisturbed, folder / "expected")) == 0
+    assert end_of(begin(work, undisturbed, expected)) == 0
     took = time.monotonic() - begun
-    chance = random.Random(seed)
-    killed, steps = 0, {}
-    while killed < kills:
-        child = begin(work, disturbed, folder / "result")
-        time.sleep(chance.uniform(0, took / 2))
+    killed, same = 0, True
+    for number in range(series):
+        disturbed, result = folder / f"disturbed-{number}", folder / f"result-{number}"
+        disturbed.mkdir()
+        killed += disturb(work, disturbed, result, kills, took / 2, random.Random(number))
+        same = same and result.read_bytes() == expected.read_bytes()
+    return {"killed": killed, "same": same}
+
+
+def disturb(work, folder: Path, result: Path, kills: int, longest: float, chance: random.Random) -> int:
+    """Kill the work so often, or until a life is shorter than the wait for its kill; how often it was."""
+    steps: dict[str, int] = {}
+    for killed in range(kills):
+        child = begin(work, folder, result)
+        time.sleep(chance.uniform(0, longest))
         os.kill(child, signal.SIGKILL)
         code = end_of(child)
         assert code in (0, -signal.SIGKILL), f"a life ended by itself with the code {code}"
-        if code == 0:  # it was faster than the kill: begin another
-            break
-        killed += 1
-        now = whole_files(disturbed)
+        if code == 0:
+            return killed
+        now = whole_files(folder)
         assert all(now.get(path, 0) >= step for path, step in steps.items() if not path.endswith(".part"))
         steps = now
-    else:
-        assert end_of(begin(work, disturbed, folder / "result")) == 0
-    return {"killed": killed, "same": (folder / "result").read_bytes() == (folder / "expected").read_bytes()}
+    assert end_of(begin(work, folder, result)) == 0
+    return kills
 
 
 if __name__ == "__main__":
     import warnings
 
     warnings.simplefilter("ignore", StepSizeWarning)
-    name, place, count, number = sys.argv[1:]
+    name, place, kills, series = sys.argv[1:]
     WORK[name](Path(place))  # compiles what is compiled
-    print(json.dumps(live(WORK[name], Path(place), int(count), int(number))))
+    print(json.dumps(live(WORK[name], Path(place), int(kills), int(series))))
