@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import importlib.util
 import logging
 
 import pytest
@@ -10,10 +12,11 @@ import pytest
 import mast
 
 torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
-lightning = pytest.importorskip("lightning", reason="the callback is for Lightning")
 from torch import nn  # noqa: E402
 
+absent = importlib.util.find_spec("lightning") is None  # importing it takes seconds: left to the tests
 pytestmark = [
+    pytest.mark.skipif(absent, reason="the callback is for Lightning"),
     # Lightning speaks about the machine and about its own dependencies.
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore:.*isinstance.*treespec.*"),
@@ -26,21 +29,27 @@ pytestmark = [
 ]
 
 
-class Module(lightning.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).double()
-        self.dense = []
+@functools.cache
+def module_class():
+    import lightning
 
-    def training_step(self, batch, index):
-        x, y = batch
-        return nn.functional.cross_entropy(self.net(x), y)
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+            self.dense = []
 
-    def validation_step(self, batch, index):
-        self.dense.append((self.net(batch[0]), copy.deepcopy(self.net)(batch[0])))
+        def training_step(self, batch, index):
+            x, y = batch
+            return nn.functional.cross_entropy(self.net(x), y)
 
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+        def validation_step(self, batch, index):
+            self.dense.append((self.net(batch[0]), copy.deepcopy(self.net)(batch[0])))
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+    return Module
 
 
 @pytest.fixture
@@ -51,6 +60,8 @@ def data():
 
 
 def trainer(tmp_path, callback, **options):
+    import lightning
+
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     return lightning.Trainer(
         accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
@@ -61,7 +72,7 @@ def trainer(tmp_path, callback, **options):
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_fitting_equals_the_reference(tmp_path, data, reference, same, accumulate):
     torch.manual_seed(1)
-    module = Module()
+    module = module_class()()
     start = copy.deepcopy(module)
     callback = mast.nn.lightning.MastCallback(mast.Bernoulli(0.6), seed=4)
     run = trainer(
@@ -88,14 +99,14 @@ def test_fitting_equals_the_reference(tmp_path, data, reference, same, accumulat
 @pytest.mark.parametrize("shift", [None, "init"])
 def test_resuming_is_exact(tmp_path, data, same, shift):
     torch.manual_seed(1)
-    whole = Module()
+    whole = module_class()()
     part = copy.deepcopy(whole)
     new = lambda: mast.nn.lightning.MastCallback(mast.PermK(3), seed=4, shift=shift)  # noqa: E731
     trainer(tmp_path, new(), max_epochs=2, enable_checkpointing=False).fit(whole, data, data)
     first = trainer(tmp_path, new(), max_epochs=1, enable_checkpointing=False)
     first.fit(part, data, data)
     first.save_checkpoint(tmp_path / "half.ckpt")
-    resumed, callback = Module(), new()
+    resumed, callback = module_class()(), new()
     trainer(tmp_path, callback, max_epochs=2, enable_checkpointing=False).fit(
         resumed, data, data, ckpt_path=tmp_path / "half.ckpt", weights_only=False
     )

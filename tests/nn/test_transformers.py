@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 
 import pytest
 
 import mast
 
 torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
-transformers = pytest.importorskip("transformers", reason="the callback is for Transformers")
 
+absent = importlib.util.find_spec("transformers") is None  # importing it takes seconds: left to the tests
 pytestmark = [
+    pytest.mark.skipif(absent, reason="the callback is for Transformers"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the library's own imports
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*pin_memory.*"),  # on machines without an accelerator
@@ -20,6 +22,8 @@ pytestmark = [
 
 
 def gpt2():
+    import transformers
+
     config = transformers.GPT2Config(
         n_layer=2, n_head=2, n_embd=16, vocab_size=37, n_positions=12,
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
@@ -30,6 +34,8 @@ def gpt2():
 
 
 def bert():
+    import transformers
+
     config = transformers.BertConfig(
         num_hidden_layers=2, num_attention_heads=2, hidden_size=16, intermediate_size=24, vocab_size=37,
         max_position_embeddings=12, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
@@ -65,6 +71,8 @@ def test_training_equals_the_reference(reference, same, tokens, make, sketch, ch
 
 
 def arguments(folder, **options):
+    import transformers
+
     return transformers.TrainingArguments(
         output_dir=str(folder), per_device_train_batch_size=4, learning_rate=0.05, optim="sgd", report_to=[],
         lr_scheduler_type="constant", max_grad_norm=0.0, use_cpu=True, disable_tqdm=True, seed=3,
@@ -73,6 +81,8 @@ def arguments(folder, **options):
 
 
 def train(model, tokens, callback, folder, resume=None, **options):
+    import transformers
+
     rows = [{"input_ids": t, "labels": t} for t in tokens.flatten(0, 1)]
     trainer = transformers.Trainer(
         model=model, args=arguments(folder, **options), train_dataset=rows, callbacks=[callback]
