@@ -74,6 +74,19 @@ class Torchrun:
         self.process.wait(timeout=30)
 
 
+def forked(script, *arguments):
+    """The exit code of a script beside this file whose ranks are forked, and everything that was printed."""
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name(script), *map(str, arguments)],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE,
+    )
+    return done.returncode, done.stdout
+
+
 def rows_of(trace):
     """How many rounds a trace has by now."""
     try:

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from mast.cluster import run
+from mast.cluster.__main__ import main
 from mast.cluster.settings import read, settings_of
 from mast.errors import ArgumentError, CheckpointError, DataError, MastError
 
@@ -311,7 +312,7 @@ def test_other_models(tmp_path):
     assert run(adam, folder=tmp_path).scores[0]["down"] < run(split, folder=tmp_path).scores[0]["down"]
 
 
-def test_the_command(tmp_path):
+def test_the_command(tmp_path, capsys):
     """Exit code 2 and one line for what is wrong; 0 and a table for what is right."""
     lines = [
         line
@@ -319,25 +320,22 @@ def test_the_command(tmp_path):
         for line in (f"[{section}]", *(f"{name} = {json.dumps(value)}" for name, value in values.items()))
     ]
     (tmp_path / "good.toml").write_text("\n".join(lines))
-    (tmp_path / "bad.toml").write_text("\n".join(lines).replace("bernoulli:.5", "bernoulli:5"))
-
-    def command(*arguments):
-        return subprocess.run(
-            [sys.executable, "-m", "mast.cluster", *arguments],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            check=False,
-        )
-
-    good, bad = command("good.toml"), command("bad.toml")
+    good = subprocess.run(
+        [sys.executable, "-m", "mast.cluster", "good.toml"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=False,
+    )
     assert good.returncode == 0, good.stderr
     assert "the whole model" in good.stdout
-    assert bad.returncode == 2
-    assert bad.stderr.startswith("mast.cluster: capacity in [nodes]: keep is a probability")
-    assert bad.stderr.count("\n") == 1
-    assert bad.stdout == ""
+    (tmp_path / "bad.toml").write_text("\n".join(lines).replace("bernoulli:.5", "bernoulli:5"))
+    assert main([str(tmp_path / "bad.toml")]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("mast.cluster: capacity in [nodes]: keep is a probability")
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
 
 
 def test_arguments_of_run(tmp_path):
