@@ -49,6 +49,6 @@ if __name__ == "__main__":
     A = rng.normal(size=(200, 6))
     b = A @ np.arange(6.0) + rng.standard_t(1, size=200)  # noise with wild outliers
     problem = mast.Problem(Huber(A, b, l2=0.01), mast.Bernoulli(0.7))  # 64 sketches: f_D is exact
-    result = mast.minimize(problem, "gd", steps=2000)
+    result = mast.minimize(problem, "gd", steps=200)
     print(result)
     print("x:", result.x.round(2))

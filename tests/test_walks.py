@@ -133,9 +133,11 @@ def test_a_round_on_flower():
     check("A round on Flower", files, 11)
 
 
-def test_reproduce(tmp_path):
+def test_reproduce(tmp_path, monkeypatch):
+    from mast.experiments import accuracy
     from mast.experiments.reproduce import reproduce
 
+    monkeypatch.setattr(accuracy, "BLOCKS", (2, 3))
     A, b = mast.data.load("a1a")
     mast.data.save(tmp_path / "rows", A[:200], b[:200])
     counter = iter(range(2))

@@ -4,8 +4,17 @@ import numpy as np
 import pytest
 
 from mast import data
+from mast.experiments import style
 from mast.experiments.datasets import Dataset, locate
 from mast.randomness import Key, normal
+
+
+@pytest.fixture(autouse=True, scope="session")
+def fonts_of_type_3():
+    """Fonts of type 42 take matplotlib a second per figure; what the tests start as a command has them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(style.SETTINGS, "pdf.fonttype", 3)
+        yield
 
 
 @pytest.fixture(scope="session")
