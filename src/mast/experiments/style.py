@@ -35,6 +35,8 @@ SETTINGS: Any = {
     "legend.frameon": False,
     "legend.fontsize": 8.5,
     "lines.linewidth": 1.6,
+    "figure.autolayout": False,
+    "figure.constrained_layout.use": False,
     "savefig.facecolor": "white",
     "pdf.fonttype": 42,
 }
@@ -75,7 +77,7 @@ def settle(figure: Any) -> None:
     """Lay the figure out now, once, and not again for each file that it is saved to."""
     with look():
         figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+        figure.set_layout_engine(None)  # even with "none", saving begins with a drawing that nobody sees
 
 
 def legend_below(figure: Any, axes: Any, columns: int) -> None:
