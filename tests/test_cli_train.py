@@ -17,7 +17,7 @@ from mast.cli import app
 def run(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
-    def go(*arguments, code=0):
+    def go(*arguments, code=0, remarks=""):
         with pytest.raises(SystemExit) as end:
             app([str(a) for a in arguments], prog_name="mast")
         out, err = capsys.readouterr()
@@ -26,9 +26,17 @@ def run(capsys, monkeypatch, tmp_path):
             assert err.startswith("mast: ")
             assert err.count("\n") == 1
             return err
+        assert remarks in err
         return out
 
     return go
+
+
+def predictions(out):
+    """The first column of what `mast predict` prints."""
+    header, *rows = out.splitlines()
+    assert header.split(",")[:2] == ["prediction", "missing"]
+    return [row.split(",")[0] for row in rows]
 
 
 @pytest.fixture
@@ -53,7 +61,7 @@ class TestTables:
         out = run("train", people, "--target", "pay", "--out", tmp_path / "m")
         assert "classification of 300 rows" in out
         assert "constant, which is constant" in out
-        predicted = run("predict", tmp_path / "m", people).splitlines()
+        predicted = predictions(run("predict", tmp_path / "m", people))
         truth = [line.rsplit(",", 1)[1] for line in people.read_text().splitlines()[1:]]
         assert np.mean(np.array(predicted) == truth) > 0.8
         result = json.loads(run("evaluate", tmp_path / "m", people, "--json", "--draws", 10))
@@ -82,13 +90,14 @@ class TestTables:
         run("train", people, "--target", "pay", "--out", tmp_path / "m")
         bare = tmp_path / "bare.csv"
         bare.write_text("city,extra,job,age\nc1,?,judge,60\n,,,\n")
-        out = run("predict", tmp_path / "m", bare, "--proba").splitlines()
-        assert out[0] == "prediction,p(high),p(low)"
+        out = run("predict", tmp_path / "m", bare, "--proba", remarks="ignored: 'extra'").splitlines()
+        assert out[0] == "prediction,missing,p(high),p(low)"
         assert len(out) == 3
+        assert [float(line.split(",")[1]) for line in out[1:]] == [0, 1]
         said = json.loads(run("predict", tmp_path / "m", bare, "--json", "--proba"))
         assert said[0]["p(high)"] + said[0]["p(low)"] == pytest.approx(1)
         run("predict", tmp_path / "m", bare, "--out", tmp_path / "p.csv")
-        assert (tmp_path / "p.csv").read_text().splitlines()[0] == "prediction"
+        assert (tmp_path / "p.csv").read_text().splitlines()[0] == "prediction,missing"
         assert "no column 'pay'" in run("evaluate", tmp_path / "m", bare, code=2)
 
     def test_regression(self, run, tmp_path):
@@ -96,11 +105,11 @@ class TestTables:
         x = np.linspace(-1, 1, 50)
         path.write_text("x,z,y\n" + "".join(f"{a},{a**2},{3 * a + 0.5}\n" for a in x))
         out = json.loads(
-            run("train", path, "--target", "y", "--sketch", "identity", "--kappa", 1e6, "--json")
+            run("train", path, "--target", "y", "--sketch", "identity", "--alpha", 1e-6, "--json")
         )
         assert out["task"] == "regression"
         assert out["training"]["whole"]["mast"] > 0.999
-        predicted = np.array([float(line) for line in run("predict", "model", path).splitlines()])
+        predicted = np.array([float(text) for text in predictions(run("predict", "model", path))])
         np.testing.assert_allclose(predicted, 3 * x + 0.5, atol=1e-2)
 
     def test_numbers_as_classes(self, run, tmp_path):
@@ -145,11 +154,32 @@ class TestTables:
     def test_a_csv_file_needs_a_target(self, run, people):
         assert "'age', 'job', 'city'" in run("train", people, code=2)
 
-    def test_another_file_must_have_the_columns(self, run, people, tmp_path):
+    def test_an_absent_column_is_missing_in_every_row(self, run, people, tmp_path):
+        run("train", people, "--target", "pay", "--out", tmp_path / "m")
+        other, blank, strange = (tmp_path / name for name in ("o.csv", "b.csv", "s.csv"))
+        other.write_text("age,job\n60,judge\n25,cook\n,nurse\n")
+        blank.write_text("age,job,city\n60,judge,\n25,cook,\n,nurse,?\n")
+        out = run("predict", tmp_path / "m", other, "--proba", remarks="missing in every row: 'city'")
+        assert out == run("predict", tmp_path / "m", blank, "--proba")
+        assert [line.split(",")[1] for line in out.splitlines()[1:]] == ["0.333333", "0.333333", "0.666667"]
+        assert [line.split(",")[0] for line in out.splitlines()[1:3]] == ["high", "low"]
+        strange.write_text("height\n1\n")
+        assert "none of the model's columns ('age', 'job', 'city')" in run(
+            "predict", tmp_path / "m", strange, code=2
+        )
+        labelled = tmp_path / "l.csv"
+        labelled.write_text("age,job,pay\n60,judge,high\n25,cook,low\n")
+        said = json.loads(run("evaluate", tmp_path / "m", labelled, "--json", "--draws", 3, "--no-plot"))
+        assert said["missing"] == pytest.approx(1 / 3)
+        assert said["whole"]["mast"] == 1
+        assert said["remarks"] == ["absent, so missing in every row: 'city'"]
+
+    def test_labels_that_the_model_does_not_know(self, run, people, tmp_path):
         run("train", people, "--target", "pay", "--out", tmp_path / "m")
         other = tmp_path / "o.csv"
-        other.write_text("age,job\n1,x\n")
-        assert "needs the column 'city'" in run("predict", tmp_path / "m", other, code=2)
+        other.write_text("age,job,city,pay\n60,judge,c1,rich\n30,cook,c0,low\n")
+        message = run("evaluate", tmp_path / "m", other, code=2)
+        assert "knows the labels high, low, and the file has others: rich" in message
 
 
 class TestLibsvm:
@@ -158,7 +188,7 @@ class TestLibsvm:
         A, b = mast.data.load("a1a")
         model = mast.MastClassifier(random_state=0).fit(A, b)
         assert said["training"]["whole"]["mast"] == model.score(A, b)
-        predicted = run("predict", "model", "a1a").splitlines()
+        predicted = predictions(run("predict", "model", "a1a"))
         assert [int(p) for p in predicted] == model.predict(A).astype(int).tolist()
 
     @pytest.mark.parametrize("sketch", ["permk:4", "bernoulli:0.7", "randk:10%", "identity"])
@@ -173,7 +203,7 @@ class TestLibsvm:
         said = json.loads(run("train", path, "--json"))
         assert said["features"] == 10**6
         assert said["training"]["whole"]["mast"] == 1
-        assert len(run("predict", "model", path).splitlines()) == 30
+        assert len(predictions(run("predict", "model", path))) == 30
 
     @pytest.mark.parametrize(
         ("text", "message"),

@@ -30,6 +30,7 @@ _ROOMS = {
     "Nested": "sketches",
     "Rolling": "sketches",
     "Sampled": "sketches",
+    "Conditional": "sketches",
     "Sketch": "sketches",
     # objectives: f
     "Objective": "objectives",
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from mast.run import Result, minimize
     from mast.sketches import (
         Bernoulli,
+        Conditional,
         Except,
         Gaussian,
         Grouped,

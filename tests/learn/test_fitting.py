@@ -11,8 +11,10 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import roc_auc_score
 
 import mast
-from mast.errors import ArgumentError, MastError
-from mast.learn.fitting import SINGLE, FitPlan
+from mast.errors import ArgumentError, MastError, NotExactError
+from mast.learn.averages import Softmax
+from mast.learn.fitting import SINGLE
+from mast.objectives import penalties
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,6 @@ def small(n=60, d=7, seed=0):
 
 
 SKETCHES = {
-    "default": None,
     "perm": mast.PermK(3),
     "bernoulli": mast.Bernoulli(0.6),
     "rand": mast.RandK(3),
@@ -45,14 +46,10 @@ SKETCHES = {
 class TestTheMinimiserOfF_D:
     def test_without_intercept_it_is_the_problems_own(self, sketch):
         X, y = small()
-        model = mast.MastClassifier(sketch, kappa=30, fit_intercept=False).fit(X, y)
-        used = (
-            mast.PermK(4)
-            if sketch is None
-            else mast.sketches.parse(sketch)
-            if sketch == "randk:50%"
-            else sketch
-        )
+        model = mast.MastClassifier(
+            sketch, kappa=30, missing="scale", fit_intercept=False, method="exact"
+        ).fit(X, y)
+        used = mast.sketches.parse(sketch) if sketch == "randk:50%" else sketch
         problem = mast.Problem(mast.Logistic(X, 2 * y - 1, kappa=30), used)
         np.testing.assert_allclose(model.coef_[0], problem.minimizer(), rtol=1e-9, atol=1e-12)
         assert model.intercept_ == 0
@@ -60,7 +57,7 @@ class TestTheMinimiserOfF_D:
     @pytest.mark.parametrize("kind", [mast.MastClassifier, mast.MastRegressor])
     def test_with_intercept_the_mean_over_the_support_is_stationary(self, sketch, kind):
         X, y = small()
-        model = kind(sketch, alpha=0.05).fit(X, y)
+        model = kind(sketch, alpha=0.05, missing="scale", method="exact").fit(X, y)
         d = X.shape[1]
         coef, intercept = np.ravel(model.coef_), float(np.ravel(model.intercept_)[0])
         gradient = np.zeros(d + 1)
@@ -74,9 +71,9 @@ class TestTheMinimiserOfF_D:
 
     def test_a_sparse_matrix_gives_the_same(self, sketch):
         X, y = small()
-        dense = mast.MastClassifier(sketch, alpha=0.1).fit(X, y)
-        sparse = mast.MastClassifier(sketch, alpha=0.1).fit(scipy.sparse.csc_matrix(X), y)
-        np.testing.assert_allclose(dense.coef_, sparse.coef_, rtol=1e-7)
+        model = mast.MastClassifier(sketch, alpha=0.1, missing="scale", random_state=0)
+        dense = model.fit(X, y).coef_
+        np.testing.assert_allclose(dense, model.fit(scipy.sparse.csc_matrix(X), y).coef_, rtol=1e-7)
 
 
 class TestAgainstScikitLearn:
@@ -118,17 +115,83 @@ def test_kappa_is_the_condition_number_of_the_features(cancer):
     assert model.alpha_ == pytest.approx(mast.Logistic(X, 2 * y - 1, kappa=50).l2, rel=1e-9)
 
 
-def test_several_classes_are_one_against_the_rest():
-    X, y = load_digits(return_X_y=True)
-    X = X[:400] / 16
-    y = np.array([f"digit {label}" for label in y[:400]])
-    model = mast.MastClassifier(alpha=0.01).fit(X, y)
-    assert model.coef_.shape == (10, 64)
-    one = mast.MastClassifier(alpha=0.01).fit(X, y == "digit 3")
-    np.testing.assert_allclose(model.coef_[3], one.coef_[0], rtol=1e-9)
-    assert model.score(X, y) > 0.9
-    np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1)
-    assert (model.classes_[model.predict_proba(X).argmax(axis=1)] == model.predict(X)).all()
+class TestSeveralClasses:
+    @pytest.fixture
+    def digits(self):
+        X, y = load_digits(return_X_y=True)
+        return X[:400] / 16, np.array([f"digit {label}" for label in y[:400]])
+
+    @pytest.mark.parametrize("intercept", [True, False])
+    def test_without_a_sketch_it_is_multinomial_logistic_regression(self, digits, intercept):
+        X, y = digits
+        ours = mast.MastClassifier(mast.Identity(), fit_intercept=intercept).fit(X, y)
+        theirs = LogisticRegression(fit_intercept=intercept, tol=1e-9, max_iter=10_000).fit(X, y)
+        assert ours.method_ == "exact"
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=2e-5)  # l-BFGS stalls near 1e-6
+        np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=2e-5)
+        np.testing.assert_allclose(ours.predict_log_proba(X), np.log(ours.predict_proba(X)), rtol=1e-9)
+
+    @pytest.mark.parametrize("missing", ["scale", "conditional"])
+    @pytest.mark.parametrize("sketch", [mast.PermK(3), mast.Bernoulli(0.6)], ids=["perm", "bernoulli"])
+    def test_the_mean_over_the_support_is_stationary(self, sketch, missing):
+        X, _ = small(80, 5)
+        y = np.random.default_rng(1).integers(0, 3, 80)
+        model = mast.MastClassifier(sketch, alpha=0.05, missing=missing).fit(X, y)
+        assert model.method_ == "exact"
+        gradient, offset = np.zeros((3, 5)), np.zeros(3)
+        for probability, draw in sketch.support(5):
+            if missing == "scale":
+                Z, ridge = X @ draw.matrix(), draw.diagonal() ** 2 * model.coef_
+            else:
+                T = model.stand_ins_.maps(draw.diagonal()[None] != 0)[0]
+                Z, ridge = model.stand_ins_.mean + (X - model.stand_ins_.mean) @ T.T, model.coef_
+            logits = Z @ model.coef_.T + model.intercept_
+            chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True) - np.eye(3)[y]
+            gradient += probability * (chances.T @ Z / 80 + 0.05 * ridge)
+            offset += probability * chances.mean(axis=0)
+        assert np.abs(gradient).max() < 1e-8
+        assert np.abs(offset).max() < 1e-8
+
+    def test_by_the_method_of_a_theorem(self):
+        X, _ = small(60, 4)
+        y = np.random.default_rng(1).integers(0, 3, 60)
+        exact = mast.MastClassifier(mast.PermK(2), kappa=5, missing="scale", fit_intercept=False).fit(X, y)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model = mast.MastClassifier(
+                mast.PermK(2), kappa=5, fit_intercept=False, method="dsgd", max_iter=20_000, random_state=0
+            ).fit(X, y)
+        np.testing.assert_allclose(model.coef_, exact.coef_, atol=1e-4)
+
+    @pytest.mark.parametrize("name", ["hessian", "curvature"])
+    def test_derivatives_are_those_of_the_value(self, name):
+        generator = np.random.default_rng(0)
+        A, codes = generator.standard_normal((30, 4)), generator.integers(0, 3, 30)
+        rates, x = generator.random(30), generator.standard_normal(12)
+        f = Softmax(A, codes, 3, rates, penalties.Ridge(0.3))
+        step = 1e-6 * np.eye(12)
+        slopes = [(f.value(x + e) - f.value(x - e)) / 2e-6 for e in step]
+        np.testing.assert_allclose(f.gradient(x), slopes, atol=1e-7)
+        columns = np.array([(f.gradient(x + e) - f.gradient(x - e)) / 2e-6 for e in step])
+        if name == "hessian":
+            np.testing.assert_allclose(f.hessian(x), columns, atol=1e-7)
+        else:
+            product, diagonal = f.curvature(x)
+            np.testing.assert_allclose([product(e) for e in np.eye(12)], columns, atol=1e-7)
+            np.testing.assert_allclose(diagonal, np.diag(columns), atol=1e-7)
+        rows = np.array([3, 8, 8])
+        terms = [
+            Softmax(A[[i]], codes[[i]], 3, 30 * rates[[i]], penalties.Ridge(0.3)).gradient(x) for i in rows
+        ]
+        np.testing.assert_allclose(f.term_gradient(x, rows), np.mean(terms, axis=0), atol=1e-12)
+        assert f.smoothness >= np.linalg.eigvalsh(f.hessian(x))[-1]
+
+    def test_digits_are_as_good_as_with_logistic_regression(self):
+        X, y = load_digits(return_X_y=True)
+        X = (X - X.mean(axis=0)) / np.where(X.std(axis=0) > 0, X.std(axis=0), 1)
+        ours = mast.MastClassifier(random_state=0).fit(X[::2], y[::2]).score(X[1::2], y[1::2])
+        theirs = LogisticRegression(max_iter=1000).fit(X[::2], y[::2]).score(X[1::2], y[1::2])
+        assert ours >= theirs - 0.003
 
 
 @pytest.mark.parametrize("d", [1, 2, 3])
@@ -146,15 +209,15 @@ class TestShift:
     def test_an_estimator_or_its_weights(self, cancer):
         X, y = cancer
         before = LogisticRegression(C=0.1).fit(X, y)
-        a = mast.MastClassifier(shift=before, alpha=0.1).fit(X, y)
-        b = mast.MastClassifier(shift=before.coef_[0], alpha=0.1).fit(X, y)
+        a = mast.MastClassifier(mast.PermK(4), shift=before, alpha=0.1).fit(X, y)
+        b = mast.MastClassifier(mast.PermK(4), shift=before.coef_[0], alpha=0.1).fit(X, y)
         np.testing.assert_allclose(a.coef_, b.coef_, rtol=1e-6, atol=1e-9)
         assert np.array_equal(a.shift_, before.coef_)
 
     def test_a_large_penalty_pulls_the_sketched_model_and_not_the_distance(self):
         X, y = small()
         v = np.ones(7)
-        model = mast.MastClassifier(shift=v, alpha=0.5, fit_intercept=False).fit(X, y)
+        model = mast.MastClassifier(mast.PermK(4), shift=v, alpha=0.5, fit_intercept=False).fit(X, y)
         problem = mast.Problem(mast.Logistic(X, 2 * y - 1, l2=0.5), mast.PermK(4), v)
         np.testing.assert_allclose(model.coef_[0], problem.minimizer(), rtol=1e-9)
         pruned = model.sparsify(seed=3)
@@ -178,18 +241,24 @@ class TestShift:
 class TestMethods:
     def test_sampled_comes_close_to_exact(self):
         X, y = small(400, 8)
-        exact = mast.MastClassifier(mast.Bernoulli(0.5), alpha=0.05).fit(X, y)
-        sampled = mast.MastClassifier(mast.Bernoulli(0.5), alpha=0.05, method="sampled", random_state=3).fit(
-            X, y
-        )
-        assert (exact.method_, sampled.method_) == ("exact", "sampled")
-        off = np.linalg.norm(exact.coef_ - sampled.coef_) / np.linalg.norm(exact.coef_)
-        assert off < 5 * np.sqrt(8 / (400 * 32))  # one unit of noise a draw and weight
+        model = mast.MastClassifier(mast.Bernoulli(0.5), alpha=0.05, missing="scale", random_state=3)
+        exact = model.set_params(method="exact").fit(X, y).coef_
+        assert model.method_ == "exact"
+        sampled = model.set_params(method="sampled").fit(X, y).coef_
+        assert model.method_ == "sampled"
+        off = np.linalg.norm(exact - sampled) / np.linalg.norm(exact)
+        assert off < 5 * np.sqrt(8 / (400 * 12))  # one unit of noise per draw and weight
+
+    def test_what_has_no_short_exact_form_is_not_called_exact(self):
+        X, y = small(100, 12)
+        with pytest.raises(NotExactError, match="method='auto'"):
+            mast.MastClassifier(missing="conditional", method="exact").fit(X, y)
 
     def test_sampled_does_not_care_about_order_and_copies(self):
         X, y = small(50, 6)
         order = np.random.default_rng(1).permutation(50)
-        make = lambda: mast.MastClassifier(mast.Bernoulli(0.5), alpha=0.1, method="sampled", random_state=0)  # noqa: E731
+        options = {"alpha": 0.1, "missing": "scale", "method": "sampled", "random_state": 0}
+        make = lambda: mast.MastClassifier(mast.Bernoulli(0.5), **options)  # noqa: E731
         once = make().fit(X, y).coef_
         np.testing.assert_allclose(make().fit(X[order], y[order]).coef_, once, rtol=1e-7)
         np.testing.assert_allclose(make().fit(np.vstack([X, X]), np.tile(y, 2)).coef_, once, rtol=1e-7)
@@ -200,7 +269,7 @@ class TestMethods:
     )
     def test_a_method_by_its_name_comes_to_the_same_point(self, method, steps):
         X, y = small()
-        exact = mast.MastClassifier(mast.PermK(2), kappa=5, fit_intercept=False).fit(X, y)
+        exact = mast.MastClassifier(mast.PermK(2), kappa=5, missing="scale", fit_intercept=False).fit(X, y)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             model = mast.MastClassifier(
@@ -219,7 +288,7 @@ class TestMethods:
     def test_every_method_on_offer_runs_with_an_intercept_too(self, method):
         X, y = small()
         with pytest.warns(ConvergenceWarning):
-            model = mast.MastClassifier(method=method, max_iter=50, random_state=0).fit(X, y)
+            model = mast.MastClassifier(mast.PermK(4), method=method, max_iter=50, random_state=0).fit(X, y)
         assert (model.guarantee_ is None) == (method in ("gd", "agd"))
         assert model.n_iter_ == 50
 
@@ -236,11 +305,14 @@ class TestMethods:
 
     def test_warm_start(self):
         X, y = small()
-        model = mast.MastClassifier(warm_start=True).fit(X, y)
+        model = mast.MastClassifier(mast.PermK(4), warm_start=True).fit(X, y)
         assert model.n_iter_[0] > 2
         before = model.coef_
         assert model.fit(X, y).n_iter_[0] <= 2
         np.testing.assert_allclose(model.coef_, before, rtol=1e-9)
+        sampled = mast.MastClassifier(random_state=0, warm_start=True).fit(X, y)
+        assert sampled.method_ == "sampled"
+        assert sampled.fit(X, y).n_iter_[0] == 1
 
     def test_what_has_no_theory_still_fits(self, cancer):
         X, y = cancer
@@ -253,7 +325,11 @@ class TestMethods:
 
     def test_the_guarantee_is_that_of_the_problem(self):
         X, y = small()
-        model = mast.MastClassifier(kappa=20, fit_intercept=False).fit(X, y)
+        with pytest.warns(ConvergenceWarning):
+            model = mast.MastClassifier(
+                mast.PermK(4), kappa=20, fit_intercept=False, method="dsgd", max_iter=20
+            ).fit(X, y)
+        assert mast.MastClassifier(mast.PermK(4)).fit(X, y).guarantee_ is None  # by Newton's method
         problem = mast.Problem(mast.Logistic(X, 2 * y - 1, kappa=20), mast.PermK(4))
         assert model.guarantee_.max_step_size() == pytest.approx(
             mast.guarantee(problem).max_step_size(), rel=1e-9
@@ -264,7 +340,7 @@ class TestRandomState:
     def test_an_exact_fit_does_not_depend_on_it(self):
         X, y = small()
         fits = [
-            mast.MastClassifier(random_state=s).fit(X, y).coef_
+            mast.MastClassifier(mast.PermK(4), random_state=s).fit(X, y).coef_
             for s in (0, 1, None, np.random.RandomState(3))
         ]
         assert all(np.array_equal(fits[0], other) for other in fits)
@@ -322,7 +398,7 @@ class TestHardData:
         X = scipy.sparse.random_array((60, 10**6), density=1e-5, rng=generator, format="csr")
         y = np.arange(60) % 2
         X = X + scipy.sparse.csr_array((y * 2.0 - 1, (np.arange(60), np.full(60, 77))), shape=X.shape)
-        model = mast.MastClassifier().fit(X, y)
+        model = mast.MastClassifier(mast.PermK(4)).fit(X, y)
         assert model.method_ == "exact"
         assert model.score(X, y) == 1
         assert model.score_sparsified(X, y, draws=3).shape == (3,)
@@ -340,9 +416,3 @@ class TestHardData:
         model = mast.MastRegressor().fit(X, np.full(60, 3.5))
         np.testing.assert_allclose(model.predict(X), 3.5, rtol=1e-9)
         assert mast.MastRegressor().fit(X, np.zeros(60)).intercept_ == 0
-
-
-def test_plan_of_equal_weights_has_equal_rates():
-    X, _ = small()
-    plan = FitPlan(X, np.full(60, 2.0), mast.PermK(4), False, 10.0, None, True, "auto", 10, 1e-6, 0)
-    np.testing.assert_allclose(plan.rates, 1 / 60)

@@ -19,7 +19,7 @@ def data():
 @pytest.mark.parametrize("sparse", [False, True])
 def test_scores_are_those_of_models_with_features_missing(data, density, sparse):
     X, y = data
-    model = mast.MastClassifier(alpha=0.01, random_state=5).fit(X, y)
+    model = mast.MastClassifier(mast.PermK(4), alpha=0.01, missing="scale", random_state=5).fit(X, y)
     scores = model.score_sparsified(scipy.sparse.csr_array(X) if sparse else X, y, density, draws=20)
     sketch = mast.PermK(4) if density is None else mast.RandK(density)
     for i, score in enumerate(scores):
@@ -32,8 +32,8 @@ def test_a_regressor_is_scored_by_r2():
     X, y = make_regression(100, 8, noise=1.0, random_state=0)
     model = mast.MastRegressor(random_state=0).fit(X, y)
     assert model.score_sparsified(X, y, 1.0, draws=1)[0] == pytest.approx(model.score(X, y), rel=1e-12)
-    half = mast.MastRegressor(mast.RandK(0.5), random_state=0).fit(X, y)
-    plain = mast.MastRegressor(mast.Identity(), random_state=0).fit(X, y)
+    half = mast.MastRegressor(mast.RandK(0.5), missing="scale", random_state=0).fit(X, y)
+    plain = mast.MastRegressor(mast.Identity(), missing="scale", random_state=0).fit(X, y)
     assert half.score_sparsified(X, y, 0.5).mean() > plain.score_sparsified(X, y, 0.5).mean()
 
 
@@ -49,7 +49,7 @@ def test_groups_stay_together_at_any_density(data):
 
 def test_sparsify_prunes_a_copy(data):
     X, y = data
-    model = mast.MastClassifier(random_state=0).fit(X, y)
+    model = mast.MastClassifier(mast.PermK(4), missing="scale", random_state=0).fit(X, y)
     before = model.coef_.copy()
     pruned = model.sparsify(density=0.25, seed=7)
     assert np.array_equal(model.coef_, before)
@@ -66,8 +66,8 @@ def test_it_is_trained_for_what_is_scored(data):
     X, y = data
     y = (y == 1).astype(int)
     sketch = mast.RandK(0.5)
-    ours = mast.MastClassifier(sketch, alpha=0.01).fit(X, y)
-    plain = mast.MastClassifier(mast.Identity(), alpha=0.01).fit(X, y)
+    ours = mast.MastClassifier(sketch, alpha=0.01, missing="scale", method="exact").fit(X, y)
+    plain = mast.MastClassifier(mast.Identity(), alpha=0.01, missing="scale").fit(X, y)
 
     def loss(model):
         total = 0.0

@@ -4,6 +4,7 @@ import gzip
 
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -68,25 +69,35 @@ class TestReading:
 
 
 class TestColumns:
-    def test_numbers_are_standardised_and_missing_ones_are_the_mean(self, table):
+    def test_numbers_are_standardised_and_missing_ones_are_nan(self, table):
         t = table("a,b\n1,x\n3,y\n,x\nNA,y\n")
         columns = learn_columns(t, set())
-        X = columns.apply(t).toarray()
+        X = columns.apply(t)
         assert columns.parts == [
             NumberColumn("a", 2.0, pytest.approx(np.sqrt(0.5))),
             CategoryColumn("b", ["x", "y"]),
         ]
-        np.testing.assert_allclose(X[:, 0], [-np.sqrt(2), np.sqrt(2), 0, 0])
+        np.testing.assert_allclose(X[:, 0], [-np.sqrt(2), np.sqrt(2), np.nan, np.nan])
         np.testing.assert_array_equal(X[:, 1:], [[1, 0], [0, 1], [1, 0], [0, 1]])
         assert columns.owners.tolist() == [0, 1, 1]
         assert columns.feature_names == ["a", "b=x", "b=y"]
         again = FeatureColumns.from_json(columns.as_json())
-        assert np.array_equal(again.apply(t).toarray(), X)
+        np.testing.assert_array_equal(again.apply(t), X)
+        np.testing.assert_allclose(columns.missing_shares(X), [0, 0, 0.5, 0.5])
 
-    def test_unknown_and_missing_categories_are_none_of_them(self, table):
+    def test_unknown_and_missing_categories_are_missing(self, table):
         columns = learn_columns(table("b,c\nx,1\ny,2\n"), set())
-        X = columns.apply(table("c,b\n1,z\n1,\n1,y\n")).toarray()
-        np.testing.assert_array_equal(X[:, :2], [[0, 0], [0, 0], [0, 1]])
+        other = table("c,b\n1,z\n1,\n1,y\n")
+        X = columns.apply(other)
+        np.testing.assert_array_equal(X[:, :2], [[np.nan, np.nan], [np.nan, np.nan], [0, 1]])
+        np.testing.assert_allclose(columns.missing_shares(X), [0.5, 0.5, 0])
+
+    def test_many_categories_make_a_sparse_matrix(self, table):
+        columns = learn_columns(table("a,b\n" + "".join(f"c{i % 250},{i}\n" for i in range(600))), set())
+        X = columns.apply(table("a,b\nc7,1\n,2\n"))
+        assert scipy.sparse.issparse(X)
+        np.testing.assert_allclose(columns.missing_shares(X), [0, 0.5])
+        assert X.toarray()[0, :250].sum() == 1
 
     def test_constant_and_empty_columns_are_left_out_by_name(self, table):
         columns = learn_columns(table("a,b,c,d\n1,5,x,\n2,5,x,\n"), set())
@@ -109,10 +120,16 @@ class TestColumns:
         with pytest.raises(DataError, match=message):
             learn_columns(t, set())
 
-    def test_another_table_must_have_the_columns(self, table):
-        columns = learn_columns(table("a,b\n1,2\n2,5\n"), set())
-        with pytest.raises(DataError, match="needs the column 'b'"):
-            columns.apply(table("a,c\n1,2\n"))
+    def test_another_table_may_lack_columns_and_have_others(self, table):
+        columns = learn_columns(table("a,b,d\n1,2,3\n2,5,3\n"), set())
+        other = table("a,c,d,y\n1,2,3,4\n")
+        np.testing.assert_array_equal(columns.apply(other), [[-1, np.nan]])
+        assert columns.compare(other, "y") == [
+            "absent, so missing in every row: 'b'",
+            "unknown to the model, so ignored: 'c'",
+        ]
+        with pytest.raises(DataError, match=r"t.csv: the table has none of the model's columns"):
+            columns.compare(table("c\n2\n"), None)
         with pytest.raises(DataError, match="'a' held numbers in training"):
             columns.apply(table("a,b\nx,1\ny,2\n"))
 
@@ -151,7 +168,7 @@ class TestGroups:
         owners = np.array([0, 1, 1, 2, 3])
         sketch = sketch_of(text, owners, ["a", "b", "c", "d"])
         assert sketch.labels.tolist() == [0, 1, 1, 0, 2]
-        assert "PermK(4" in repr(sketch)
+        assert "Mixture(0.25 x Identity" in repr(sketch)
         assert "Bernoulli" in repr(sketch_of(text + ":bernoulli:0.5", owners, ["a", "b", "c", "d"]))
 
     def test_numbered_columns_and_ranges(self, tmp_path):

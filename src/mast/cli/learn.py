@@ -18,29 +18,36 @@ def train(
     sketch: Annotated[
         str,
         typer.Option(
-            help="permk:4, bernoulli:0.7, randk:10%, or groups:FILE with one group of columns per line."
+            help="auto, bernoulli:0.7, randk:10%, permk:4, or groups:FILE with one group of columns per line."
         ),
-    ] = "permk:4",
+    ] = "auto",
     out: Annotated[Path, typer.Option(help="The folder for the model.")] = Path("model"),
     task: Annotated[str, typer.Option(help="classify or regress; auto looks at the target.")] = "auto",
-    kappa: Annotated[float, typer.Option(help="The condition number; larger penalises less.")] = 100.0,
-    alpha: Annotated[float | None, typer.Option(help="The l2 penalty, instead of --kappa.")] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="The l2 penalty; by default that of LogisticRegression's C = 1.")
+    ] = None,
+    kappa: Annotated[
+        float | None, typer.Option(help="The condition number, instead of --alpha; larger penalises less.")
+    ] = None,
+    missing: Annotated[
+        str, typer.Option(help="What stands for missing values: conditional, scale, or auto.")
+    ] = "auto",
     drop: Annotated[list[str] | None, typer.Option(help="A column to leave out; may be repeated.")] = None,
     intercept: Annotated[bool, typer.Option(help="Whether there is an intercept.")] = True,
     seed: Annotated[int, typer.Option(help="Decides everything random.")] = 0,
     data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a summary.")] = False,
 ) -> None:
-    """Train a linear model that keeps working when weights are pruned or features are missing.
+    """Train a linear model that keeps working when features are missing or weights are pruned.
 
     Numbers of a CSV file are standardised and its texts become categories; the features of one category
-    live or die together. Missing values are allowed, but not in the target.
+    live or die together. Values may be missing here and later, but not in the target.
 
     For example:
 
     \b
       mast train a1a --out model
-      mast train a1a --sketch bernoulli:0.5 --kappa 1000 --out model
+      mast train a1a --sketch bernoulli:0.5 --alpha 0.001 --out model
       mast evaluate model a1a
       mast predict model a1a
     """  # noqa: D301
@@ -55,6 +62,7 @@ def train(
             task=task,
             kappa=kappa,
             alpha=alpha,
+            missing=missing,
             drop=drop,
             seed=seed,
             intercept=intercept,
@@ -75,7 +83,9 @@ def predict(
     data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of lines.")] = False,
 ) -> None:
-    """Predict, one line for each row of a file.
+    """Predict, one line for each row of a file: the prediction, and the share of its columns that is missing.
+
+    A column that the file does not have counts as missing in every row.
 
     For example:
 
@@ -86,7 +96,9 @@ def predict(
     from mast.learn.commands import predict
 
     with working(f"predicting {file}"):
-        names, rows = predict(model, file, proba=proba, data_dir=data_dir)
+        names, rows, remarks = predict(model, file, proba=proba, data_dir=data_dir)
+    for remark in remarks:
+        print(f"mast: {file}: {remark}", file=sys.stderr)
     if as_json:
         print_json([dict(zip(names, row, strict=True)) for row in rows])
         return
@@ -95,8 +107,7 @@ def predict(
 
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    if proba or out is not None:
-        writer.writerow(names)
+    writer.writerow(names)
     writer.writerows(rows)
     if out is None:
         print(text.getvalue(), end="")
@@ -145,7 +156,8 @@ def evaluate(
         return
     for remark in result["remarks"]:
         print("mast:", remark, file=sys.stderr)
-    print(f"{result['rows']:,} rows; {result['sketch']}")
+    gaps = f", {100 * result['missing']:.3g} % of the cells missing" if result["missing"] else ""
+    print(f"{result['rows']:,} rows{gaps}; {result['sketch']}")
     show_scores(result, f"of {draws} sparsified models")
     if "plot" in result:
         print(f"plot: {result['plot']}")
@@ -171,8 +183,8 @@ def show_training(result: dict[str, Any]) -> None:
     console.print(f"  sketch      {result['sketch']}", markup=False)
     steps = f"{result['iterations']} iterations" + ("" if result["converged"] else ", not converged")
     console.print(f"  method      {result['method']}, {steps}, alpha {result['alpha']:.4g}")
-    if result["guarantee"]:
-        console.print(f"  theory      {result['guarantee']}", markup=False)
+    rule, share = result["missing"]["rule"], result["missing"]["share"]
+    console.print(f"  missing     {100 * share:.3g} % of the cells; rule: {rule}")
     show_scores(result["training"], "on the training rows")
     console.print(f"model: {result['model']}", markup=False)
 

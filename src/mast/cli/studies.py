@@ -49,9 +49,9 @@ def advise(
     file: Annotated[str, typer.Argument(help="A LIBSVM file, or the name of a data set.")],
     sketch: Annotated[str, typer.Option(help="Such as bernoulli:0.7, randk:10%, permk:4.")] = "permk:4",
     kappa: Annotated[
-        float | None, typer.Option(help="The condition number; 100 if no --l2 is given.")
+        float | None, typer.Option(help="The condition number; 100 if no --alpha is given.")
     ] = None,
-    l2: Annotated[float | None, typer.Option(help="The l2 regularisation, instead of --kappa.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="The l2 penalty, instead of --kappa.")] = None,
     delta: Annotated[float, typer.Option(help="The accuracy to plan for, as a share of the start's.")] = 0.01,
     data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
@@ -61,7 +61,7 @@ def advise(
 
     parsed = sketches.parse(sketch)
     A, b = data.load(file, data_dir=data_dir)
-    f = objectives.Logistic(A, b, l2=l2, kappa=100.0 if kappa is None and l2 is None else kappa)
+    f = objectives.Logistic(A, b, l2=alpha, kappa=100.0 if kappa is None and alpha is None else kappa)
     result = advice.advise(f, parsed, delta=delta)
     if as_json:
         print_json(result.as_dict())

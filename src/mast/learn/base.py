@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -18,15 +19,23 @@ from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from mast.arrays import Array, numbers
-from mast.checks import number, whole
+from mast.checks import choice, number, whole
 from mast.errors import ArgumentError
 from mast.learn import sparsified
-from mast.learn.fitting import Fit, FitPlan, fit_target
-from mast.sketches import PermK, Sketch, parse
+from mast.learn.fitting import OURS, Fit, FitPlan, fit
+from mast.learn.frames import aligned
+from mast.learn.missing import Scaling, StandIns, cells, gaps
+from mast.sketches import Bernoulli, Identity, Mixture, Sketch, parse
 from mast.theory import Guarantee
 
 if TYPE_CHECKING:
     import matplotlib.axes
+
+
+#: one model for shares from nothing to three quarters: see docs/missing-features.md
+AUTO: Sketch = Mixture([Identity(), Bernoulli(0.75), Bernoulli(0.5)], [0.25, 0.25, 0.5])
+MISSING_SCALE = 0.2  #: the noise of the default scale: see docs/missing-features.md
+WIDEST = 200  #: tables with more features than this have no stand-ins by default
 
 
 class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
@@ -38,96 +47,135 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
     n_features_in_: int
     alpha_: float
     method_: str
+    missing_: str
     seed_: int
     sketch_: Sketch
     shift_: Array
     guarantee_: Guarantee | None
+    stand_ins_: StandIns | None
 
     def __init__(
         self,
-        sketch: Sketch | str | None = None,
+        sketch: Sketch | str | None = "auto",
         *,
-        kappa: float = 100.0,
         alpha: float | None = None,
+        kappa: float | None = None,
+        missing: str = "auto",
+        missing_scale: float | str = MISSING_SCALE,
         shift: Any = None,
         fit_intercept: bool = True,
         method: str = "auto",
         max_iter: int = 1000,
         tol: float = 1e-7,
         warm_start: bool = False,
+        verbose: bool | int = False,
         random_state: Any = None,
     ) -> None:
         self.sketch = sketch
-        self.kappa = kappa
         self.alpha = alpha
+        self.kappa = kappa
+        self.missing = missing
+        self.missing_scale = missing_scale
         self.shift = shift
         self.fit_intercept = fit_intercept
         self.method = method
         self.max_iter = max_iter
         self.tol = tol
         self.warm_start = warm_start
+        self.verbose = verbose
         self.random_state = random_state
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
         return tags
 
     # ---- fitting -----------------------------------------------------------------------
 
-    def _fit_targets(self, X: Any, targets: list[Array], weights: Array | None, squares: bool) -> list[Fit]:
-        """Fit one model per target, and set what they share."""
+    def _fit(self, X: Any, target: Array, outputs: int, weights: Array | None, squares: bool) -> Fit:
+        """Fit the weights of all outputs, and set what does not depend on the kind of model."""
         d = X.shape[1]
-        sketch = self._sketch()
+        sketch = deepcopy(self._sketch())  # sketches remember things: the parameter must not change
         sketch.check(d)
         if not sketch.diagonal and d > 2000:
             raise ArgumentError(f"{sketch!r} is made of matrices, which in {d} dimensions are too large")
         seed = self._seed()
-        shift, shift_intercept = self._shift(len(targets), d)
+        shift, shift_intercept = self._shift(outputs, d)
+        missing, rule = self._missing(X, sketch)
+        stand_ins = StandIns.of(X, sketch, weights) if missing == "conditional" else None
+        if stand_ins is None:
+            X = Scaling.of(sketch, d, rule).filled(X)
         plan = FitPlan(
             X,
+            target,
+            outputs,
+            squares,
             weights,
             sketch,
-            squares,
+            # without a sketch and without gaps stand-ins are for later
+            None if isinstance(sketch, Identity) and not gaps(X).size else stand_ins,
             *self._strength(),
             bool(self.fit_intercept),
             str(self.method),
             whole("max_iter", self.max_iter, 1),
             number("tol", self.tol, above=0.0),
             seed,
+            self._watch if self.verbose else None,
         )
-        start, start_intercept = shift, shift_intercept
+        start, warm = (shift, shift_intercept), False
         if self.warm_start and getattr(self, "coef_", None) is not None:
             before = self._weights()
             if before[0].shape == shift.shape:
-                start, start_intercept = before
-        fits = [
-            fit_target(plan, target, shift[k], start[k], float(start_intercept[k]))
-            for k, target in enumerate(targets)
-        ]
-        self.sketch_, self.shift_, self.seed_ = sketch, shift, seed
-        self.alpha_, self.method_, self.guarantee_ = plan.l2, fits[0].method, fits[0].guarantee
-        if not all(fit.converged for fit in fits):
+                start, warm = before, True
+        found = fit(plan, shift, *start, warm)
+        self.sketch_, self.shift_, self.seed_, self.missing_ = sketch, shift, seed, missing
+        self.stand_ins_, self.alpha_ = stand_ins, plan.l2
+        self.method_, self.guarantee_ = found.method, found.guarantee
+        if not found.converged:
             warnings.warn(
-                f"{type(self).__name__} ({self.method_}) stopped after {max(f.iterations for f in fits)} "
-                f"iterations before it reached tol={self.tol}: raise max_iter, raise tol, or scale the "
-                "features",
+                f"{type(self).__name__} ({self.method_}) stopped after {found.iterations} iterations before "
+                f"it reached tol={self.tol}: raise max_iter, raise tol, or scale the features",
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        return fits
+        return found
+
+    def _watch(self, line: str) -> None:
+        print(f"{type(self).__name__}, {line}")
 
     def _sketch(self) -> Sketch:
-        """The sketch of the parameter, which may also be a text or None."""
-        if self.sketch is None:
-            return PermK(4)
+        """The sketch of the parameter, which may also be a text."""
+        if self.sketch is None or (isinstance(self.sketch, str) and self.sketch == "auto"):
+            return AUTO
         if isinstance(self.sketch, str):
             return parse(self.sketch)
         if not isinstance(self.sketch, Sketch):
             raise ArgumentError(
-                f'sketch must be a sketch, a text such as "bernoulli:0.7", or None; got {self.sketch!r}'
+                f'sketch must be "auto", a sketch, or a text such as "bernoulli:0.7"; got {self.sketch!r}'
             )
         return self.sketch
+
+    def _missing(self, X: Any, sketch: Sketch) -> tuple[str, float | str]:
+        """What becomes of missing cells: "conditional" or "scale"; and the rule of the scale."""
+        choice("missing", self.missing, ("auto", "conditional", "scale"))
+        rule = self.missing_scale
+        if rule != "keep":
+            rule = math.inf if rule == math.inf else number("missing_scale", rule, least=0.0)
+        d, sparse = X.shape[1], bool(scipy.sparse.issparse(X))
+        drops = sketch.diagonal and (isinstance(sketch, Identity) or sketch.share(d) < 1)
+        reasons = {
+            "X is sparse": sparse,
+            "there is a shift": self.shift is not None,
+            f"method is {self.method!r}": self.method not in OURS,
+            f"{sketch!r} drops no features": not drops,
+        }
+        against = [reason for reason, holds in reasons.items() if holds]
+        if self.missing == "conditional" and against:
+            raise ArgumentError(f"missing='conditional' is impossible where {against[0]}: use 'scale'")
+        if self.missing == "auto":
+            return ("scale" if against or d > WIDEST else "conditional"), rule
+        return self.missing, rule
 
     def _seed(self) -> int:
         """The seed: an int itself; a generator, or None for NumPy's global one, gives the next."""
@@ -137,13 +185,13 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
         return int(generator.randint(2**31 - 1))
 
     def _strength(self) -> tuple[float | None, float | None]:
-        """(kappa, alpha), one of them None: alpha takes the place of kappa where it is given."""
+        """(kappa, alpha), at most one of them: alpha takes the place of kappa where it is given."""
         if self.alpha is not None:
             return None, number("alpha", self.alpha, least=0.0)
-        return number("kappa", self.kappa, above=1.0), None
+        return None if self.kappa is None else number("kappa", self.kappa, above=1.0), None
 
     def _shift(self, count: int, d: int) -> tuple[Array, Array]:
-        """v as an array (targets, features), and where the intercepts start."""
+        """v as an array (outputs, features), and where the intercepts start."""
         zeros = np.zeros(count)
         if self.shift is None:
             return np.zeros((count, d)), zeros
@@ -164,21 +212,36 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
     # ---- use ---------------------------------------------------------------------------
 
     def _validated(self, X: Any) -> Any:
+        """The rows as an array or CSR matrix, NaN where a cell is missing."""
         check_is_fitted(self)
-        return validate_data(self, X, accept_sparse="csr", reset=False, dtype=np.float64)
+        X = aligned(X, getattr(self, "feature_names_in_", None))
+        return validate_data(
+            self, X, accept_sparse="csr", reset=False, dtype=np.float64, ensure_all_finite="allow-nan"
+        )
 
     def _weights(self) -> tuple[Array, Array]:
         dense = self.coef_.toarray() if scipy.sparse.issparse(self.coef_) else self.coef_
         return np.atleast_2d(dense), np.atleast_1d(np.asarray(self.intercept_, dtype=float))
 
+    @property
+    def _serving(self) -> Scaling | StandIns:
+        """What answers for rows with missing cells."""
+        if self.stand_ins_ is not None:
+            return self.stand_ins_
+        rule = self.missing_scale if isinstance(self.missing_scale, str) else float(self.missing_scale)
+        return Scaling.of(self.sketch_, self.n_features_in_, rule)
+
     def _decision(self, X: Any) -> Array:
-        """X w + b, an array (rows, targets)."""
+        """X w + b, an array (rows, outputs); rows with missing cells as the model was trained for them."""
         X = self._validated(X)
         coef, intercept = self._weights()
-        return np.asarray(X @ coef.T) + intercept
+        out, rows = np.asarray(X @ coef.T), gaps(X)
+        if rows.size:
+            out[rows] = self._serving.outputs(cells(X, rows), coef, self.shift_)
+        return out + intercept
 
     def _scored(self, output: Array, y: Any, sample_weight: Array | None) -> float:
-        """The score of one array (rows, targets) of outputs."""
+        """The score of one array (rows, outputs) of outputs."""
         raise NotImplementedError
 
     # ---- sparsified versions -----------------------------------------------------------
@@ -193,7 +256,8 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
     ) -> Array:
         """The scores of sparsified models, or what is the same, with features missing at serving time.
 
-        The features that are kept are served times the sketch's scale; the intercept is not scaled.
+        The features that are kept are served times the sketch's scale, or with ``missing="conditional"``
+        together with stand-ins for the others; the intercept is not scaled.
 
         Parameters
         ----------
@@ -215,14 +279,35 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
         X = self._validated(X)
         labels = self._targets(y, X.shape[0])
         weights = None if sample_weight is None else numbers("sample_weight", sample_weight, 1)
-        coef, intercept = self._weights()
         sketch = sparsified.at_density(self.sketch_, density)
         scores = [
             self._scored(output, labels, weights)
-            for batch in sparsified.versions(coef, self.shift_, sketch, self.seed_, draws)
-            for output in sparsified.outputs(X, batch, intercept)
+            for batch in self._versions(sketch, self.seed_, draws)
+            for output in self._outputs(X, batch)
         ]
         return np.array(scores)
+
+    def _versions(self, sketch: Sketch, seed: int, draws: int) -> Iterator[sparsified.Versions]:
+        """Sparsified models 0, 1, ... in batches."""
+        return sparsified.versions(*self._weights(), self.shift_, sketch, seed, draws, self.stand_ins_)
+
+    def _outputs(self, X: Any, batch: sparsified.Versions) -> Iterator[Array]:
+        """The outputs of each model of a batch, an array (rows, outputs)."""
+        rows = gaps(X)
+        if not rows.size:
+            yield from sparsified.outputs(X, batch)
+            return
+        serving = self._serving
+        if isinstance(serving, Scaling):  # pruned models are served as the whole one would be
+            yield from sparsified.outputs(serving.filled(X), batch)
+            return
+        coef, intercept = self._weights()
+        filled = X.copy()
+        filled[rows] = 0.0
+        for kept, whole_rows in zip(batch.kept, sparsified.outputs(filled, batch), strict=True):
+            there = np.where(kept, X[rows], np.nan)
+            whole_rows[rows] = serving.outputs(there, coef, self.shift_) + intercept
+            yield whole_rows
 
     def _targets(self, y: ArrayLike, n: int) -> NDArray[Any]:
         labels = np.asarray(column_or_1d(y))
@@ -232,6 +317,8 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
 
     def sparsify(self, density: float | None = None, seed: int | None = None) -> Self:
         """A pruned copy: this model with one draw of the sketch applied, v + S(x - v).
+
+        With ``missing="conditional"`` the weights of dropped features move to those that predict them.
 
         Without arguments this is scikit-learn's own `sparsify`: it makes `coef_` a SciPy sparse matrix, in
         place, and prunes nothing.
@@ -247,11 +334,11 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
         if density is None and seed is None:
             self.coef_ = scipy.sparse.csr_matrix(self.coef_)
             return self
-        coef, _ = self._weights()
         sketch = sparsified.at_density(self.sketch_, density)
-        (pruned,) = sparsified.versions(coef, self.shift_, sketch, whole("seed", seed or 0), 1)
+        (pruned,) = self._versions(sketch, whole("seed", seed or 0), 1)
         copy = deepcopy(self)
-        copy.coef_ = self._shaped(pruned[0])
+        copy.coef_ = self._shaped(pruned.coef[0])
+        copy.intercept_ = pruned.intercept[0] if np.ndim(self.intercept_) else float(pruned.intercept[0, 0])
         return copy
 
     def densify(self) -> Self:

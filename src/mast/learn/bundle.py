@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,15 @@ from mast.learn.tables import Table, as_numbers, missing, read_table
 KIND = "trained model"
 FILE = "model.mast"
 PREVIEW = 8  #: names of columns that a message shows
+
+
+class Features(NamedTuple):
+    """What a file holds for a model."""
+
+    X: Any
+    y: Any  #: None where the file has no labels
+    missing: NDArray[np.float64]  #: the share of the columns that each row misses
+    remarks: list[str]
 
 
 @dataclass(frozen=True)
@@ -75,14 +84,17 @@ class Bundle:
 
     # ---- data --------------------------------------------------------------------------
 
-    def features(self, file: str, data_dir: Path | None) -> tuple[Any, Any]:
-        """The features of a file, and its labels or None where it has none."""
+    def features(self, file: str, data_dir: Path | None) -> Features:
+        """The features of a file, its labels if it has any, and what there is to remark on its columns."""
         if self.columns is None:
             X, y = data.load(file, self.model.n_features_in_, data_dir, labels="raw")
-            return X, y
+            return Features(X, y, np.zeros(X.shape[0]), [])
         table = read_table(file)
+        remarks = self.columns.compare(table, self.target)
+        X = self.columns.apply(table)
         known = self.target in table.cells
-        return self.columns.apply(table), labels_of(table, str(self.target), self._numeric) if known else None
+        labels = labels_of(table, str(self.target), self._numeric) if known else None
+        return Features(X, labels, self.columns.missing_shares(X), remarks)
 
     @property
     def _numeric(self) -> bool:

@@ -1,7 +1,7 @@
 """From a table to features: numbers standardised, categories one-hot; kept as JSON, applied alike later.
 
-A missing number becomes the column's mean, a missing or unknown category becomes no category:
-in both cases the feature contributes nothing, exactly as if the model had been sparsified there.
+A missing number is NaN, and so are all features of a category that is missing or unknown: the model
+knows what to make of it. A column that is absent is missing in every row.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import scipy.sparse
 
 from mast.arrays import Array, Indices
 from mast.errors import DataError
+from mast.learn.frames import compare
 from mast.learn.tables import Table, as_numbers, missing
 
 MANY = 1000  #: more categories than this are refused
 FEW_ROWS = 50  #: in longer tables a text column that differs in most rows is taken for an identifier
 WIDE = 1000  #: tables with more columns than this are first tried as one block of numbers
+DENSE = 200  #: tables with categories and more features than this become sparse matrices
 
 
 @dataclass(frozen=True)
@@ -36,14 +38,13 @@ class NumberColumn:
         return [self.name]
 
     def apply(self, table: Table) -> Any:
-        """Its standardised numbers; 0, the mean, where one is missing."""
+        """Its standardised numbers; NaN where one is missing."""
         numbers = as_numbers(table, self.name)
         if numbers is None:
             raise DataError(
                 f"{table.path}: column {self.name!r} held numbers in training, here it holds text"
             )
-        standard = (numbers - self.mean) / self.scale
-        return np.where(np.isnan(standard), 0.0, standard)[:, None]
+        return ((numbers - self.mean) / self.scale)[:, None]
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,15 @@ class CategoryColumn:
         return [f"{self.name}={value}" for value in self.values]
 
     def apply(self, table: Table) -> Any:
-        """A one in each row, below its value; none where the value is missing or unknown."""
+        """A one in each row, below its value; NaN below all where the value is missing or unknown."""
         texts = [cell.strip() for cell in table.column(self.name)]
         codes = pandas.Index(self.values, dtype=object).get_indexer(texts)
-        rows = np.flatnonzero(codes >= 0)  # -1 is none of them
-        shape = (len(codes), len(self.values))
-        return scipy.sparse.csr_array((np.ones(rows.size), (rows, codes[rows])), shape=shape)
+        known, gaps = np.flatnonzero(codes >= 0), np.flatnonzero(codes < 0)
+        width = len(self.values)
+        rows = np.concatenate([known, np.repeat(gaps, width)])
+        columns = np.concatenate([codes[known], np.tile(np.arange(width), gaps.size)])
+        cells = np.concatenate([np.ones(known.size), np.full(gaps.size * width, np.nan)])
+        return scipy.sparse.csr_array((cells, (rows, columns)), shape=(len(codes), width))
 
 
 Column = NumberColumn | CategoryColumn
@@ -87,24 +91,37 @@ class FeatureColumns:
         """For each feature the number of the column it comes from."""
         return np.repeat(np.arange(len(self.parts)), [len(part.features) for part in self.parts])
 
+    def compare(self, table: Table, target: str | None) -> list[str]:
+        """A line for columns that the table does not have, and one for those that the model does not know."""
+        try:
+            return compare([part.name for part in self.parts], table.names, [str(target), *self.dropped])
+        except DataError as error:
+            raise DataError(f"{table.path}: {error}") from None
+
     def apply(self, table: Table) -> Any:
-        """The features of a table's rows: an array, or a sparse matrix if there are categories."""
-        absent = [part.name for part in self.parts if part.name not in table.cells]
-        if absent:
-            more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
-            named = ", ".join(map(repr, absent[:3]))
-            raise DataError(f"{table.path}: the model needs the column {named}{more}, which is not there")
+        """The features of a table's rows, NaN where missing: an array, or a sparse matrix if it is wide."""
         numbers = [part for part in self.parts if isinstance(part, NumberColumn)]
-        dense = len(numbers) == len(self.parts)
-        if dense and len(numbers) > WIDE:
+        there = all(part.name in table.cells for part in numbers)
+        if there and len(numbers) == len(self.parts) and len(numbers) > WIDE:
             block = table.numbers([part.name for part in numbers])
             if block is not None:
                 means, scales = zip(*((part.mean, part.scale) for part in numbers), strict=True)
                 return (block - means) / scales
-        features = [part.apply(table) for part in self.parts]
-        if dense:
-            return np.column_stack(features)
-        return scipy.sparse.hstack([scipy.sparse.csr_array(f) for f in features], format="csr")
+        features: list[Any] = [
+            part.apply(table)
+            if part.name in table.cells
+            else np.full((len(table.cells), len(part.features)), np.nan)
+            for part in self.parts
+        ]
+        if len(numbers) < len(self.parts) and len(self.owners) > DENSE:
+            return scipy.sparse.hstack([scipy.sparse.csr_array(f) for f in features], format="csr")
+        return np.column_stack([f.toarray() if scipy.sparse.issparse(f) else f for f in features])
+
+    def missing_shares(self, X: Any) -> Array:
+        """The share of the columns that is missing in each row of features."""
+        gaps = np.isnan(X.toarray() if scipy.sparse.issparse(X) else X)
+        each = 1 / np.bincount(self.owners)[self.owners]
+        return np.asarray(gaps @ each / len(self.parts))
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from mast import data
 from mast.errors import ArgumentError, DataError, MissingExtraError
 from mast.learn.bundle import Bundle, as_integers, labels_of, preview
 from mast.learn.classifier import MastClassifier
-from mast.learn.columns import learn_columns
+from mast.learn.columns import FeatureColumns, learn_columns
 from mast.learn.grouping import sketch_of
 from mast.learn.regressor import MastRegressor
 from mast.learn.tables import is_number, read_table
@@ -31,10 +31,11 @@ def train(
     out: Path,
     *,
     target: str | None = None,
-    sketch: str = "permk:4",
+    sketch: str = "auto",
     task: str = "auto",
-    kappa: float = 100.0,
+    kappa: float | None = None,
     alpha: float | None = None,
+    missing: str = "auto",
     drop: list[str] | None = None,
     seed: int = 0,
     intercept: bool = True,
@@ -52,7 +53,13 @@ def train(
         raise DataError(f"{file}: the target holds text, so there is nothing to regress on")
     _check_target(file, y, classify)
     kind: Any = MastClassifier if classify else MastRegressor
-    common = {"kappa": kappa, "alpha": alpha, "fit_intercept": intercept, "random_state": seed}
+    common = {
+        "alpha": alpha,
+        "kappa": kappa,
+        "missing": missing,
+        "fit_intercept": intercept,
+        "random_state": seed,
+    }
     model = kind(sketch_of(sketch, owners, names), **common)
     plain = kind(Identity(), **common)
     with warnings.catch_warnings(record=True) as caught:
@@ -75,11 +82,15 @@ def train(
         "iterations": int(np.max(model.n_iter_)),
         "converged": not caught,
         "alpha": model.alpha_,
-        "guarantee": None if model.guarantee_ is None else model.guarantee_.statement,
+        "missing": {"rule": model.missing_, "share": _share(X, columns)},
         "training": scores(bundle, X, y, densities=()),
         "seconds": round(time.monotonic() - begun, 3),
         "model": str(path),
     }
+
+
+def _share(X: Any, columns: FeatureColumns | None) -> float:
+    return 0.0 if columns is None else float(columns.missing_shares(X).mean())
 
 
 def _training_data(
@@ -138,20 +149,26 @@ def _shown(value: Any) -> str:
 # ---- use ------------------------------------------------------------------------------------
 
 
-def predict(
-    folder: Path, file: str, *, proba: bool = False, data_dir: Path | None = None
-) -> tuple[list[str], list[list[Any]]]:
-    """The names of the columns of predictions, and the rows."""
+class Predictions(NamedTuple):
+    """A table of predictions, and remarks on the columns of the file."""
+
+    names: list[str]
+    rows: list[list[Any]]
+    remarks: list[str]
+
+
+def predict(folder: Path, file: str, *, proba: bool = False, data_dir: Path | None = None) -> Predictions:
+    """For each row the prediction, the share of its columns that is missing, and perhaps probabilities."""
     bundle = Bundle.load(folder)
-    X, _ = bundle.features(file, data_dir)
-    predicted = bundle.model.predict(X).tolist()
-    if not proba:
-        return ["prediction"], [[value] for value in predicted]
-    if not hasattr(bundle.model, "classes_"):
+    found = bundle.features(file, data_dir)
+    if proba and not hasattr(bundle.model, "classes_"):
         raise ArgumentError("--proba is for classifiers: this model predicts numbers")
-    shares = bundle.model.predict_proba(X).tolist()
-    names = [f"p({_shown(label)})" for label in bundle.model.classes_]
-    return ["prediction", *names], [[value, *row] for value, row in zip(predicted, shares, strict=True)]
+    names = ["prediction", "missing"]
+    columns = [bundle.model.predict(found.X).tolist(), found.missing.round(6).tolist()]
+    if proba:
+        names += [f"p({_shown(label)})" for label in bundle.model.classes_]
+        columns += bundle.model.predict_proba(found.X).T.tolist()
+    return Predictions(names, [list(row) for row in zip(*columns, strict=True)], found.remarks)
 
 
 def evaluate(
@@ -168,16 +185,16 @@ def evaluate(
     Where matplotlib is not installed a remark takes the place of the picture, unless one insists.
     """
     bundle = Bundle.load(folder)
-    X, y = bundle.features(file, data_dir)
+    X, y, missing, remarks = bundle.features(file, data_dir)
     if y is None:
         raise DataError(f"{file}: there is no column {bundle.target!r} to compare predictions with")
-    unknown = set(np.unique(y).tolist()) - set(getattr(bundle.model, "classes_", np.unique(y)).tolist())
     result: dict[str, Any] = {
         "model": str(folder),
         "file": file,
         "rows": int(X.shape[0]),
         "sketch": repr(bundle.model.sketch_).strip("<>"),
-        "remarks": [f"never seen in training: {', '.join(sorted(map(str, unknown))[:5])}"] if unknown else [],
+        "missing": float(missing.mean()),
+        "remarks": remarks + _unknown_labels(file, y, getattr(bundle.model, "classes_", None)),
         **scores(bundle, X, y, draws=draws),
     }
     if plot is not None:
@@ -188,6 +205,18 @@ def evaluate(
                 raise
             result["remarks"].append(f"no picture: {error}")
     return result
+
+
+def _unknown_labels(file: str, y: Any, classes: Any) -> list[str]:
+    """A remark on labels that the model does not know; an error where they cannot be a few new classes."""
+    unknown = [] if classes is None else sorted(set(np.unique(y).tolist()) - set(classes.tolist()))
+    if not unknown:
+        return []
+    named = ", ".join(map(str, unknown[:5]))
+    if len(classes) == 2 or not np.isin(y, classes).any():
+        known = ", ".join(map(_shown, classes[:5]))
+        raise DataError(f"{file}: the model knows the labels {known}, and the file has others: {named}")
+    return [f"never seen in training, so always wrong: {named}"]
 
 
 def scores(

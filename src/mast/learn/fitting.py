@@ -10,35 +10,41 @@ from typing import Any
 import numpy as np
 
 from mast.arrays import Array
-from mast.errors import ArgumentError, MastError, NotExactError
-from mast.learn.models import InterceptLeastSquares, InterceptLogistic, with_ones
-from mast.learn.sampling import SampledAverage, sketched_copies
-from mast.learn.solver import Solution, newton_to
-from mast.methods import make
-from mast.objectives import LeastSquares, LinearModel, Logistic, Mean
+from mast.errors import ArgumentError, NotExactError
+from mast.learn.averages import SampledAverage, Softmax
+from mast.learn.copies import COPIES, Copies, copies_of
+from mast.learn.missing import StandIns
+from mast.learn.models import FeatureRidge, InterceptLeastSquares, InterceptLogistic, with_ones
+from mast.learn.solver import Solution, Watch, newton_to
+from mast.objectives import LeastSquares, LinearModel, Logistic, Mean, Objective
 from mast.objectives.design import Design
+from mast.objectives.penalties import Penalty, Ridge, SketchedRidge
 from mast.problem import Problem
 from mast.run import minimize
-from mast.sketches import Except, Sketch
+from mast.sketches import Except, Grouped, Sketch
 from mast.theory import Guarantee
 
 SINGLE = ("gd", "agd", "dsgd", "dsgd_sampled", "l_svrdsg", "s_page")  #: methods with a step size of their own
+OURS = ("auto", "exact", "sampled")  #: by Newton's method
 LISTED = 50_000_000  #: a listed support is averaged if it takes at most so many products per sweep
 GRAM = 500  #: up to this size a Gram matrix has its eigenvalues computed densely
-FIRST = 2  #: sketched copies of the data that give the start for all of them
-SAMPLED_TOL = 1e-4  #: an average over draws is not worth a smaller tolerance; the last step squares it
+SAMPLED_TOL = 2e-3  #: an average over draws is not worth a smaller tolerance; the last step squares it
+FIRST_TOL = 0.05  #: of the fit to the first copy, where the fit to all of them starts
 SUPPORT = 1000  #: draws that stand for a support which is too long, or not uniform
 MEASUREMENTS = 20  #: how often a stochastic method looks whether it has converged
 
 
 @dataclass(frozen=True)
 class FitPlan:
-    """What all targets of one fit share."""
+    """What is to be fitted: rows, targets, the sketch and the penalty, and how."""
 
-    X: Any
+    X: Any  # complete, unless there are stand-ins
+    target: Array  # -1 and +1, numbers, or the numbers of the classes
+    classes: int  # how many outputs: 1, or one for each of several classes
+    squares: bool  # squared loss, else log-loss
     weights: Array | None
     sketch: Sketch
-    squares: bool  # squared loss, else log-loss
+    stand_ins: StandIns | None
     kappa: float | None
     alpha: float | None
     fit_intercept: bool
@@ -46,6 +52,7 @@ class FitPlan:
     max_iter: int
     tol: float
     seed: int
+    verbose: Watch
 
     @cached_property
     def rates(self) -> Array:
@@ -56,16 +63,18 @@ class FitPlan:
     @cached_property
     def L0(self) -> float:
         """The smoothness of the loss in the features, without a penalty."""
-        bound = LeastSquares.loss.curvature_bound if self.squares else Logistic.loss.curvature_bound
-        return bound * _largest_eigenvalue(Design(self.X), self.rates)
+        bound = 1.0 if self.squares else 0.5 if self.classes > 1 else 0.25
+        X = self.X if self.stand_ins is None else np.where(np.isnan(self.X), self.stand_ins.mean, self.X)
+        return bound * _largest_eigenvalue(Design(X), self.rates)
 
     @cached_property
     def l2(self) -> float:
-        """alpha, or L0/(kappa - 1); where all features are 0 every l2 gives the same model, and this is 1."""
+        """alpha; or L0/(kappa - 1); or that of LogisticRegression's C = 1 and Ridge's alpha = 1: 1/n."""
         if self.alpha is not None:
             return self.alpha
-        assert self.kappa is not None
-        return self.L0 / (self.kappa - 1) if self.L0 > 0 else 1.0
+        if self.kappa is None:
+            return 1 / (self.X.shape[0] if self.weights is None else float(self.weights.sum()))
+        return self.L0 / (self.kappa - 1) if self.L0 > 0 else 1.0  # without features all give the same model
 
     @cached_property
     def data(self) -> Any:
@@ -73,68 +82,114 @@ class FitPlan:
         return with_ones(self.X) if self.fit_intercept else self.X
 
     @cached_property
-    def copies(self) -> Design:
-        """Sketched copies of the data, where f_D is averaged over draws; all targets share them."""
-        return sketched_copies(self.data, self.full_sketch, self.seed)
-
-    @cached_property
-    def first_copies(self) -> Design:
-        """The first few of them."""
-        return Design(self.copies.matrix[: FIRST * self.X.shape[0]])
-
-    @property
     def full_sketch(self) -> Sketch:
-        """The sketch of all weights: the intercept is left alone."""
+        """The sketch of one output's weights: the intercept is left alone."""
         return Except(self.sketch, [-1]) if self.fit_intercept else self.sketch
 
-    def problem(self, target: Array, shift: Array) -> Problem:
-        """f_D for one target; `shift` is that of the features."""
+    @cached_property
+    def ridge(self) -> Ridge:
+        """The penalty of one output's weights."""
+        return FeatureRidge(self.l2) if self.fit_intercept else Ridge(self.l2)
+
+    def penalty(self, shift: Array) -> SketchedRidge:
+        """The expectation of the penalty of all outputs; that of w itself where there are stand-ins."""
+        D = shift.size // self.classes
+        bend = np.tile(self.ridge.curvature(np.zeros(D)), self.classes)
+        if self.stand_ins is not None:
+            return SketchedRidge(bend, np.ones(shift.size), np.ones(shift.size), shift)
+        mean = np.tile(self.full_sketch.mean(D), self.classes)
+        square = np.tile(self.full_sketch.expected_square(D), self.classes)
+        return SketchedRidge(bend, mean, square, shift)
+
+    def model(self) -> LinearModel:
+        """f for one output."""
+        X = self.data
         if not self.fit_intercept:
             kind: type[Logistic] | type[LeastSquares] = LeastSquares if self.squares else Logistic
-            model: LinearModel = kind(self.data, target, l2=self.l2, sample_weight=self.weights)
-            return Problem(model, self.full_sketch, shift)
+            return kind(X, self.target, l2=self.l2, sample_weight=self.weights)
         variant = InterceptLeastSquares if self.squares else InterceptLogistic
-        model = variant(self.data, target, self.l2, self.weights, self.L0)
-        return Problem(model, self.full_sketch, np.append(shift, 0.0))
+        return variant(X, self.target, self.l2, self.weights, lambda: self.L0)
+
+    def softmax(self, X: Any, weights: Array, penalty: Penalty, **more: Any) -> Softmax:
+        """f for several classes, on copies of the rows."""
+        codes = np.tile(self.target.astype(np.intp), weights.size)
+        return Softmax(X, codes, self.classes, np.outer(weights, self.rates).ravel(), penalty, **more)
+
+    def problem(self, shift: Array) -> Problem:
+        """f_D, with the shift of all weights."""
+        if self.classes == 1:
+            return Problem(self.model(), self.full_sketch, shift)
+        D, K = shift.size // self.classes, self.classes
+        plain = SketchedRidge(self.penalty(shift).l2, np.ones(D * K), np.ones(D * K), np.zeros(D * K))
+        f = self.softmax(self.data, np.ones(1), plain, l2=self.l2)
+        return Problem(f, Grouped(self.full_sketch, np.tile(np.arange(D), K)), shift)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The weights of one target, and how they were found."""
+    """The weights, one row per output, and how they were found."""
 
     coef: Array
-    intercept: float
+    intercept: Array
     method: str
     iterations: int
     converged: bool
     guarantee: Guarantee | None
 
 
-def fit_target(plan: FitPlan, target: Array, shift: Array, start: Array, intercept: float) -> Fit:
-    """Minimise f_D for one target, from a start."""
-    problem = plan.problem(target, shift)
-    x0 = np.append(start, intercept) if plan.fit_intercept else start
-    if plan.method in ("auto", "exact", "sampled"):
-        name, solution = _solve(problem, plan, x0, _scale(plan, target))
-        guarantee = _guarantee(problem, "dsgd")
+def fit(plan: FitPlan, shift: Array, start: Array, intercept: Array, warm: bool) -> Fit:
+    """Minimise f_D from a start, which may be warm; shift and start are (outputs, features)."""
+    v, x0 = shift, start
+    if plan.fit_intercept:
+        v = np.column_stack([shift, np.zeros(plan.classes)])
+        x0 = np.column_stack([start, intercept])
+    guarantee = None
+    if plan.method in OURS:
+        name, solution = _solve(plan, v.ravel(), x0.ravel(), warm)
     else:
         name = plan.method
-        solution, guarantee = _run(problem, plan, x0)
-    x = solution.x
-    coef, b = (x[:-1], float(x[-1])) if plan.fit_intercept else (x, 0.0)
-    return Fit(coef.copy(), b, name, solution.iterations, solution.converged, guarantee)
+        solution, guarantee = _run(plan, v.ravel(), x0.ravel())
+    x = solution.x.reshape(plan.classes, -1)
+    coef, b = (x[:, :-1], x[:, -1]) if plan.fit_intercept else (x, np.zeros(plan.classes))
+    if plan.classes > 1:
+        b = b - b.mean()  # a number that all classes share changes nothing
+    return Fit(coef.copy(), b.copy(), name, solution.iterations, solution.converged, guarantee)
 
 
-def _solve(problem: Problem, plan: FitPlan, x0: Array, scale: float) -> tuple[str, Solution]:
+def _solve(plan: FitPlan, v: Array, x0: Array, warm: bool) -> tuple[str, Solution]:
     """Minimise f_D itself where it has an affordable exact form, else an average over sampled draws."""
-    if plan.method == "exact" or (plan.method == "auto" and _affordable(problem)):
-        return "exact", newton_to(problem.exact, x0, plan.tol, plan.max_iter, scale)
-    tol = max(plan.tol, SAMPLED_TOL)
-    average = SampledAverage(problem, plan.copies)
-    if average.copies >= 4 * FIRST:  # a few copies are enough to come close
-        few = SampledAverage(problem, plan.first_copies)
-        x0 = newton_to(few, x0, tol, plan.max_iter, scale).x
-    return "sampled", newton_to(average, x0, tol, plan.max_iter, scale)
+    scale = _scale(plan)
+    if plan.stand_ins is None and plan.classes == 1 and plan.method != "sampled":
+        problem = plan.problem(v)
+        if plan.method == "exact" or _affordable(problem):
+            return "exact", newton_to(problem.exact, x0, plan.tol, plan.max_iter, scale, plan.verbose)
+    copies = copies_of(plan.X, plan.sketch, plan.seed, plan.stand_ins, listing=plan.method != "sampled")
+    if plan.method == "exact" and not copies.exact:
+        raise NotExactError(
+            f"f_D with {plan.sketch!r} has no short exact form here: use method='auto', which samples"
+        )
+    tol = plan.tol if copies.exact else max(plan.tol, SAMPLED_TOL)
+    if copies.weights.size >= COPIES[0] and not warm:  # one copy is enough to come close
+        first = _average(plan, Copies(copies.rows[: plan.X.shape[0]], np.ones(1), False), v)
+        x0 = newton_to(first, x0, FIRST_TOL, plan.max_iter, scale, plan.verbose).x
+    solution = newton_to(_average(plan, copies, v), x0, tol, plan.max_iter, scale, plan.verbose)
+    return "exact" if copies.exact else "sampled", solution
+
+
+def _average(plan: FitPlan, copies: Copies, v: Array) -> Objective:
+    """The average of the loss over copies, and the penalty's expectation."""
+    rows = with_ones(copies.rows) if plan.fit_intercept else copies.rows
+    if plan.classes == 1:
+        loss = LeastSquares.loss if plan.squares else Logistic.loss
+        offsets = np.asarray(plan.data @ v) if v.any() else None
+        return SampledAverage(
+            loss, plan.target, plan.rates, rows, copies.weights, v, offsets, plan.penalty(v)
+        )
+    if not v.any():
+        return plan.softmax(rows, copies.weights, plan.penalty(v))
+    offsets = np.asarray(plan.data @ v.reshape(plan.classes, -1).T)
+    offsets = np.tile(offsets, (copies.weights.size, 1))
+    return plan.softmax(rows, copies.weights, plan.penalty(v), shift=v, offsets=offsets)
 
 
 def _largest_eigenvalue(design: Design, rates: Array) -> float:
@@ -150,33 +205,32 @@ def _largest_eigenvalue(design: Design, rates: Array) -> float:
 
 
 def _affordable(problem: Problem) -> bool:
+    """Whether an exact f_D takes no more losses than sampled copies would."""
     try:
         f = problem.exact if problem.cheap else None
     except NotExactError:
         return False
+    if f is None:
+        return False
     if isinstance(f, Mean):
         size = problem.objective.design.csr.nnz  # type: ignore[attr-defined]
-        return len(f.objectives) * int(size) <= LISTED
-    return f is not None
+        return len(f.objectives) <= COPIES[1] and len(f.objectives) * int(size) <= LISTED
+    return f.work <= COPIES[1] * problem.objective.terms
 
 
-def _scale(plan: FitPlan, target: Array) -> float:
+def _scale(plan: FitPlan) -> float:
     """The loss of the model that is 0: what errors are compared with."""
-    return float(plan.rates @ target**2) / 2 if plan.squares else math.log(2.0)
+    if plan.squares:
+        return float(plan.rates @ plan.target**2) / 2
+    return math.log(max(plan.classes, 2))
 
 
-def _guarantee(problem: Problem, method: str) -> Guarantee | None:
-    try:
-        return make(method, {}).bind(problem, 0).guarantee(effort="none")
-    except MastError:
-        return None
-
-
-def _run(problem: Problem, plan: FitPlan, x0: Array) -> tuple[Solution, Guarantee | None]:
+def _run(plan: FitPlan, v: Array, x0: Array) -> tuple[Solution, Guarantee | None]:
     """A method by its name, with the step size that theory gives it."""
     if plan.method not in SINGLE:
-        known = ", ".join(["auto", "exact", "sampled", *SINGLE])
+        known = ", ".join([*OURS, *SINGLE])
         raise ArgumentError(f"unknown method {plan.method!r}; the methods are {known}")
+    problem = plan.problem(v)
     start = problem.estimate(problem.shift, 2).gradient if not problem.cheap else None
     start = problem.gradient(problem.shift) if start is None else start
     result = minimize(
@@ -187,7 +241,7 @@ def _run(problem: Problem, plan: FitPlan, x0: Array) -> tuple[Solution, Guarante
         seed=plan.seed,
         trace=max(1, plan.max_iter // MEASUREMENTS),
         tol=(plan.tol * float(np.linalg.norm(start))) ** 2,
-        progress=False,
+        progress=plan.verbose is not None,
         **_options(problem, plan.method),
     )
     converged = result.status == "converged"

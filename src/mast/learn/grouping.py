@@ -12,7 +12,8 @@ import numpy as np
 from mast.arrays import Indices
 from mast.data.unpack import read
 from mast.errors import ArgumentError, DataError
-from mast.sketches import Grouped, PermK, Sketch, parse
+from mast.learn.base import AUTO
+from mast.sketches import Grouped, Sketch, parse
 
 _INNER = re.compile(
     r"^(?P<file>.+?)(?::(?P<sketch>(?:identity|bernoulli|unscaled|randk|permk|gaussian)(?::.*)?))?$"
@@ -24,16 +25,18 @@ def sketch_of(text: str, owners: Indices, names: list[str]) -> Sketch:
 
     Features of one column, such as those of one category, live or die together. ``groups:FILE`` makes
     each line of the file, column names between commas, one group; columns that it does not list are
-    groups of their own. The groups are sketched by permk:4, or by what follows, as in
+    groups of their own. The groups are sketched as ``auto`` does, or by what follows, as in
     ``groups:FILE:bernoulli:0.5``.
     """
-    if not text.strip().lower().startswith("groups:"):
+    if text.strip().lower() == "auto":
+        inner, labels = AUTO, owners
+    elif not text.strip().lower().startswith("groups:"):
         inner, labels = parse(text), owners
     else:
         match = _INNER.match(text.strip()[len("groups:") :])
         if match is None:
             raise ArgumentError("groups: needs a file, as in groups:groups.txt")
-        inner = parse(match["sketch"]) if match["sketch"] else PermK(4)
+        inner = parse(match["sketch"]) if match["sketch"] else AUTO
         labels = _group_labels(Path(match["file"]), names)[owners]
     labels = np.unique(labels, return_inverse=True)[1].astype(np.int64)
     if int(labels.max()) + 1 == labels.size and (np.diff(labels) > 0).all():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -45,7 +46,9 @@ class FeatureRidge(Ridge):
 class _WithIntercept(RidgeModel):
     """What follows from an intercept without a penalty."""
 
-    def __init__(self, A: Any, b: ArrayLike, l2: float, weights: Array | None, L0: float) -> None:
+    def __init__(
+        self, A: Any, b: ArrayLike, l2: float, weights: Array | None, L0: Callable[[], float]
+    ) -> None:
         super().__init__(A, b, l2, sample_weight=weights)
         self._feature_smoothness = L0
         self.penalty = FeatureRidge(l2)
@@ -53,7 +56,7 @@ class _WithIntercept(RidgeModel):
     @cached_property
     def _loss_smoothness(self) -> float:
         """That of the features and that of the ones: an upper bound of both together, at most twice it."""
-        return self._feature_smoothness + self.loss.curvature_bound
+        return self._feature_smoothness() + self.loss.curvature_bound
 
     @property
     def strong_convexity(self) -> float:

@@ -15,38 +15,40 @@ from mast.learn.base import SparsifiedLinear
 
 
 class MastRegressor(RegressorMixin, SparsifiedLinear):  # type: ignore[misc]
-    """A linear regressor that keeps working when weights are pruned or features are missing.
+    """A linear regressor that keeps working when features are missing or weights are pruned.
 
     It minimises E f(v + S(x - v)), where f is half the mean squared residual plus alpha/2 |w|², S the
-    sketch and v the shift. The intercept is neither sketched nor penalised. f_D is exact for every
-    sketch.
+    sketch and v the shift. The intercept is neither sketched nor penalised. With ``missing="scale"`` f_D is
+    exact for every sketch.
 
-    A sketch that keeps few features makes weights small, because a kept weight is served times
-    1/density: a model that was trained for a quarter of the features underestimates where it gets all of
-    them. Train for the density that will be served.
+    A sketch that keeps few features makes weights small with ``missing="scale"``, because a kept weight is
+    served times 1/density: a model that was trained for a quarter of the features underestimates where it
+    gets all of them. Train for the density that will be served.
 
     Parameters
     ----------
-    sketch, shift, fit_intercept, method, max_iter, tol, warm_start, random_state
+    sketch, missing, missing_scale, shift, fit_intercept, method, max_iter, tol, warm_start, verbose, \
+random_state
         As for `MastClassifier`.
+    alpha
+        The penalty: scikit-learn's Ridge has n alpha for it. None is Ridge's 1.
     kappa
         Sets alpha = L0/(kappa - 1), where L0 is the largest eigenvalue of X'X/n.
-    alpha
-        The penalty itself, in place of kappa: scikit-learn's Ridge has n alpha for it.
 
     Attributes
     ----------
     coef_, intercept_ : as in Ridge.
-    n_iter_, guarantee_, method_, alpha_, sketch_, shift_, seed_ : as for `MastClassifier`.
+    n_iter_, guarantee_, method_, missing_, stand_ins_, alpha_, sketch_, shift_, seed_ : as for the
+        classifier.
 
     Examples
     --------
     >>> import numpy as np, mast
     >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [2.0, 1.0], [3.0, 3.0]])
     >>> y = X @ [1.0, 2.0] + 3.0
-    >>> mast.MastRegressor(sketch=mast.Identity(), alpha=0.0).fit(X, y).coef_.round(9)
+    >>> mast.MastRegressor(mast.Identity(), alpha=0.0).fit(X, y).coef_.round(9)
     array([1., 2.])
-    >>> mast.MastRegressor(sketch=mast.Bernoulli(0.5), alpha=0.0).fit(X, y).coef_.round(3)
+    >>> mast.MastRegressor(mast.Bernoulli(0.5), alpha=0.0, missing="scale").fit(X, y).coef_.round(3)
     array([0.5  , 0.714])
     """
 
@@ -68,15 +70,24 @@ class MastRegressor(RegressorMixin, SparsifiedLinear):  # type: ignore[misc]
         sample_weight
             Non-negative weights of the rows.
         """
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=True)
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            accept_sparse="csr",
+            dtype=np.float64,
+            y_numeric=True,
+            ensure_all_finite="allow-nan",
+        )
         weights = None
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
             there = weights > 0
             if not there.all():
                 X, y, weights = X[there], y[there], weights[there]
-        (fit,) = self._fit_targets(X, [np.asarray(y, dtype=np.float64)], weights, squares=True)
-        self.coef_, self.intercept_, self.n_iter_ = fit.coef, fit.intercept, fit.iterations
+        found = self._fit(X, np.asarray(y, dtype=np.float64), 1, weights, squares=True)
+        self.coef_, self.intercept_ = found.coef[0], float(found.intercept[0])
+        self.n_iter_ = found.iterations
         return self
 
     def predict(self, X: Any) -> Array:

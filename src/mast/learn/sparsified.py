@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mast.arrays import Array, numbers
 from mast.checks import whole
 from mast.errors import ArgumentError
-from mast.sketches import RandK, Sketch
+from mast.learn.missing import StandIns
+from mast.sketches import DiagonalDraw, RandK, Sketch
 
 ENTRIES = 8_000_000  #: weights, or outputs, that are held at a time
 
@@ -30,23 +31,45 @@ def at_density(sketch: Sketch, density: Any) -> Sketch:
     return sketch.over(RandK(share))
 
 
-def versions(coef: Array, shift: Array, sketch: Sketch, seed: int, draws: int) -> Iterator[Array]:
-    """The weights of sparsified models 0, 1, ..., in batches: arrays (models, classes, features)."""
+class Versions(NamedTuple):
+    """A batch of sparsified models."""
+
+    coef: Array  #: (models, outputs, features)
+    intercept: Array  #: (models, outputs)
+    kept: Any  #: (models, features), whether a feature is kept; None where S is no mask
+
+
+def versions(
+    coef: Array,
+    intercept: Array,
+    shift: Array,
+    sketch: Sketch,
+    seed: int,
+    draws: int,
+    stand_ins: StandIns | None,
+) -> Iterator[Versions]:
+    """Sparsified models 0, 1, ... in batches: v + S(x - v), or weights that stand-ins have moved."""
     draws = whole("draws", draws, 1)
-    classes, d = coef.shape
+    outputs, d = coef.shape
     moved = (coef - shift).T
-    step = max(1, ENTRIES // (classes * d))
+    step = max(1, ENTRIES // (outputs * d))
     for begin in range(0, draws, step):
-        span = range(begin, min(begin + step, draws))
-        yield np.stack([shift + sketch.draw(d, seed, i).apply(moved).T for i in span])
+        drawn = [sketch.draw(d, seed, i) for i in range(begin, min(begin + step, draws))]
+        same = np.broadcast_to(intercept, (len(drawn), outputs))
+        if stand_ins is None:
+            yield Versions(np.stack([shift + draw.apply(moved).T for draw in drawn]), same, None)
+            continue
+        kept = np.stack([draw.diagonal() != 0 for draw in drawn if isinstance(draw, DiagonalDraw)])
+        weights = stand_ins.sketch.apply_masks(kept, coef)
+        yield Versions(weights, same + (coef - weights) @ stand_ins.mean, kept)
 
 
-def outputs(X: Any, coef: Array, intercept: Array) -> Iterator[Array]:
-    """X w + b for a batch of models: one array (rows, classes) per model."""
-    models, classes, d = coef.shape
-    step = max(1, ENTRIES // max(X.shape[0] * classes, 1))
+def outputs(X: Any, batch: Versions) -> Iterator[Array]:
+    """X w + b for a batch of models: one array (rows, outputs) per model."""
+    models, count, d = batch.coef.shape
+    step = max(1, ENTRIES // max(X.shape[0] * count, 1))
     for begin in range(0, models, step):
-        part = coef[begin : begin + step]
+        part = batch.coef[begin : begin + step]
         product = np.asarray(X @ part.reshape(-1, d).T)
         for i in range(part.shape[0]):
-            yield product[:, i * classes : (i + 1) * classes] + intercept
+            yield product[:, i * count : (i + 1) * count] + batch.intercept[begin + i]

@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 from mast import files, theory
 from mast.errors import ArgumentError, DataError, MastError
+from mast.learn.missing import StandIns
+from mast.sketches import Sketch
+from mast.sketches.conditional import Conditional
 from mast.sketches.stored import describe, rebuild
 from mast.theory import Guarantee
 
@@ -23,10 +26,21 @@ if TYPE_CHECKING:
 Arrays = dict[str, NDArray[Any]]
 Model = TypeVar("Model", bound="SparsifiedLinear")
 
-FORMAT = 1
+FORMAT = 2  #: 1 had one model per class, and nothing for missing values
 KIND = "linear model"
 #: constructor parameters that are stored as they are
-PLAIN = ("kappa", "alpha", "fit_intercept", "method", "max_iter", "tol", "warm_start")
+PLAIN = (
+    "alpha",
+    "kappa",
+    "missing",
+    "missing_scale",
+    "fit_intercept",
+    "method",
+    "max_iter",
+    "tol",
+    "warm_start",
+    "verbose",
+)
 
 
 def write(path: Path, kind: str, description: dict[str, Any], arrays: Arrays) -> None:
@@ -72,19 +86,22 @@ def pack(model: SparsifiedLinear) -> tuple[dict[str, Any], Arrays]:
         "estimator": type(model).__name__,
         "parameters": {name: _plain(name, getattr(model, name)) for name in PLAIN},
         "shifted": model.shift is not None,
-        "sketch": None if model.sketch is None else describe(model._sketch(), arrays),
+        "sketch": describe(model.sketch, arrays) if isinstance(model.sketch, Sketch) else model.sketch,
         "sketch_used": describe(model.sketch_, arrays),
         # an int stays; a generator is not stored, as its state moves on
         "random_state": int(state) if isinstance(state, int | np.integer) else None,
         "fitted": {
             "alpha": model.alpha_,
             "method": model.method_,
+            "missing": model.missing_,
             "seed": model.seed_,
             "n_features": model.n_features_in_,
             "guarantee": _statement(model.guarantee_),
         },
         "feature_names": [str(name) for name in getattr(model, "feature_names_in_", [])] or None,
     }
+    if model.stand_ins_ is not None:
+        arrays |= {"mean": model.stand_ins_.mean, "covariance": model.stand_ins_.sketch.covariance}
     if hasattr(model, "classes_"):
         description["classes"] = _classes(model.classes_)
         description["class_weight"] = _class_weight(getattr(model, "class_weight", None))
@@ -111,7 +128,8 @@ def unpack(description: dict[str, Any], arrays: Arrays, path: Path, wanted: type
 def _rebuilt(kind: Any, description: dict[str, Any], arrays: Arrays) -> Any:
     fitted, parameters = description["fitted"], {name: description["parameters"][name] for name in PLAIN}
     model = kind(**parameters)
-    model.sketch = None if description["sketch"] is None else rebuild(description["sketch"], arrays)
+    sketch = description["sketch"]
+    model.sketch = rebuild(sketch, arrays) if isinstance(sketch, dict) else sketch
     model.random_state = description["random_state"]
     d = int(fitted["n_features"])
     rows = 1
@@ -128,13 +146,18 @@ def _rebuilt(kind: Any, description: dict[str, Any], arrays: Arrays) -> Any:
     if n_iter.dtype.kind != "i":
         raise ValueError("iterations must be whole numbers")
     if "classes" in description:
-        model.intercept_, model.n_iter_ = intercept.reshape(rows), n_iter.astype(np.int64).reshape(rows)
+        model.intercept_, model.n_iter_ = intercept.reshape(rows), n_iter.astype(np.int64).reshape(1)
     else:
         model.intercept_, model.n_iter_ = float(intercept), int(n_iter)
     model.shift_ = _floats(arrays["shift"]).reshape(rows, d)
     model.shift = model._shaped(model.shift_.copy()) if description["shifted"] else None
     model.sketch_ = rebuild(description["sketch_used"], arrays)
     model.sketch_.check(d)
+    model.missing_, model.stand_ins_ = str(fitted["missing"]), None
+    if model.missing_ == "conditional":
+        covariance = Conditional(_floats(arrays["covariance"]), model.sketch_)
+        covariance.check(d)
+        model.stand_ins_ = StandIns(_floats(arrays["mean"]).reshape(d), covariance)
     model.alpha_, model.method_ = float(fitted["alpha"]), str(fitted["method"])
     model.seed_, model.n_features_in_ = int(fitted["seed"]), d
     model.guarantee_ = _guarantee(fitted["guarantee"])

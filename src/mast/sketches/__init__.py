@@ -2,6 +2,7 @@
 
 from mast.sketches.base import Sketch
 from mast.sketches.bernoulli import Bernoulli, UnscaledBernoulli
+from mast.sketches.conditional import Conditional
 from mast.sketches.draws import Constants, DiagonalDraw, Draw, MatrixDraw
 from mast.sketches.estimates import ESTIMATE_DRAWS, SUPPORT_LIMIT
 from mast.sketches.excepting import Except
@@ -22,6 +23,7 @@ __all__ = [
     "ESTIMATE_DRAWS",
     "SUPPORT_LIMIT",
     "Bernoulli",
+    "Conditional",
     "Constants",
     "DiagonalDraw",
     "Draw",

@@ -29,6 +29,7 @@ KINDS: dict[str, type[Sketch]] = {
         sketches.Nested,
         sketches.Rolling,
         sketches.Sampled,
+        sketches.Conditional,
     )
 }
 

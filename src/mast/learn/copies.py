@@ -1,0 +1,163 @@
+"""f_D as an average over draws: copies of the training rows, each row with draws of its own.
+
+A sketch with few different draws is listed, and the average is f_D itself. Else draws are taken from
+a pool that the seed decides. A row's place in the pool is a function of its content, so the order of rows
+does not matter, and a row that stands there twice counts as one of twice the weight. Of a mixture
+each row gets every component as often as its weight says.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from mast import randomness
+from mast.arrays import Array
+from mast.errors import ArgumentError
+from mast.learn.missing import StandIns, distinct
+from mast.randomness import Key
+from mast.sketches import Bernoulli, DiagonalDraw, Identity, Sketch
+from mast.sketches.over import Over
+
+ROWS = 6000  #: of all copies together, where few rows are copied
+COPIES = (4, 32)  #: at least and at most, where there is room; a multiple of the first
+LISTED = 32  #: a support with at most so many draws is listed
+ENTRIES = 40_000_000  #: of all copies together
+POOL = 2048  #: draws in the pool, at most
+SCALES = 20_000_000  #: entries of the pool
+SYSTEMS = 1 << 23  #: a pool of stand-ins holds so many entries, each counted d times
+
+
+class Copies(NamedTuple):
+    """The rows of all copies, one copy below the other, and what each copy counts."""
+
+    rows: Any
+    weights: Array
+    exact: bool  #: whether they are all there are
+
+
+def copies_of(X: Any, sketch: Sketch, seed: int, stand_ins: StandIns | None, listing: bool = True) -> Copies:
+    """Copies of the rows under draws of the sketch: scaled, or with stand-ins for what was dropped.
+
+    X may have NaN where there are stand-ins. With `listing` a short support is listed.
+    """
+    if not sketch.diagonal:
+        raise ArgumentError(f"{sketch!r} is not diagonal: only averages over its support are possible")
+    n, d = X.shape
+    size = sketch.support_size(d)
+    entries = X.nnz if scipy.sparse.issparse(X) else n * d
+    if listing and size is not None and size <= LISTED and size * entries <= ENTRIES:
+        listed = [(p, draw) for p, draw in sketch.support(d) or [] if isinstance(draw, DiagonalDraw)]
+        scales = np.stack([draw.diagonal() for _, draw in listed])
+        which = np.broadcast_to(np.arange(size), (n, size))
+        weights = np.array([p for p, _ in listed])
+        return Copies(_sketched(X, scales, which, stand_ins), weights / weights.sum(), True)
+    least, most = COPIES
+    places = row_numbers(X)
+    different = np.unique(places).size  # as if no row stood there twice
+    wanted = min(max(ROWS // different // least, 1) * least, most)
+    count = max(1, min(wanted, ENTRIES // max(entries, 1)))
+    room = min(POOL, SCALES // d) if stand_ins is None else min(POOL // 4, max(64, SYSTEMS // d**3))
+    groups = max(1, min(room // count, different))
+    scales = pool(sketch, d, groups, count, Key(seed))
+    first = (places % np.uint64(groups)).astype(np.int64) * count
+    which = first[:, None] + np.arange(count)
+    return Copies(_sketched(X, scales, which, stand_ins), np.full(count, 1 / count), False)
+
+
+def _sketched(X: Any, scales: Array, which: NDArray[np.int64], stand_ins: StandIns | None) -> Any:
+    """Each row under the draws that `which` names for it, (rows, copies), one copy below the other."""
+    if stand_ins is not None:
+        return _replaced(X, scales != 0, which, stand_ins)
+    if not scipy.sparse.issparse(X):
+        return np.concatenate([X * scales[column] for column in which.T])
+    lengths = np.diff(X.indptr)
+    parts = []
+    for column in which.T:
+        data = X.data * scales[np.repeat(column, lengths), X.indices]
+        parts.append(scipy.sparse.csr_array((data, X.indices, X.indptr), shape=X.shape))
+    return scipy.sparse.vstack(parts, format="csr")
+
+
+def _replaced(X: Array, masks: NDArray[np.bool_], which: NDArray[np.int64], stand_ins: StandIns) -> Array:
+    """The rows with stand-ins for what their masks drop, and for what they miss anyway."""
+    n, count = which.shape
+    observed, which = ~np.isnan(X), which.T.ravel()
+    if not observed.all():
+        masks, which = distinct(masks[which] & np.tile(observed, (count, 1)))
+    centred = np.where(observed, X - stand_ins.mean, 0.0)
+    out = np.empty((n * count, X.shape[1]))
+    order = np.argsort(which, kind="stable")
+    ends = np.searchsorted(which[order], np.arange(len(masks) + 1))
+    step = max(1, SCALES // (8 * X.shape[1] ** 2))
+    for start in range(0, len(masks), step):
+        for i, T in enumerate(stand_ins.maps(masks[start : start + step]), start):
+            rows = order[ends[i] : ends[i + 1]]
+            out[rows] = centred[rows % n] @ T.T
+    out += stand_ins.mean
+    return out
+
+
+# ---- the pool -------------------------------------------------------------------------------
+
+
+def pool(sketch: Sketch, d: int, groups: int, count: int, key: Key) -> Array:
+    """`groups` times `count` diagonals: in each group, components by their weights (systematic sampling)."""
+    parts = sketch.components()
+    if parts is None:
+        return diagonals(sketch, d, groups * count, key)
+    turn = np.modf(np.arange(1, groups + 1) * 0.6180339887498949)[0]
+    position = ((np.arange(count) + turn[:, None]) / count).ravel()
+    ends = np.cumsum([weight for weight, _ in parts])
+    component = np.minimum(np.searchsorted(ends / ends[-1], position, side="right"), len(parts) - 1)
+    out = np.empty((groups * count, d))
+    for i, (_, part) in enumerate(parts):
+        chosen = np.flatnonzero(component == i)
+        if chosen.size:
+            out[chosen] = pool(part, d, chosen.size, 1, key.child(i))
+    return out
+
+
+def diagonals(sketch: Sketch, d: int, count: int, key: Key) -> Array:
+    """So many draws of a sketch that is no mixture, as an array of diagonals."""
+    if isinstance(sketch, Identity):
+        return np.ones((count, d))
+    if isinstance(sketch, Over):
+        inner, labels = diagonals(sketch.sketch, sketch.size(d), count, key), sketch.labels_in(d)
+        return inner if labels is None else np.column_stack([inner, np.ones(count)])[:, labels]
+    if type(sketch) is Bernoulli:
+        thresholds = sketch.thresholds
+        if isinstance(thresholds, np.ndarray):
+            thresholds = np.tile(thresholds, count)
+        kept = randomness.bernoulli(key, thresholds, 0, count * d).reshape(count, d)
+        return np.asarray(kept / np.asarray(sketch.keep))
+    draws = (sketch.sample(d, Key(key.seed, index=i)) for i in range(count))
+    return np.stack([draw.diagonal() for draw in draws if isinstance(draw, DiagonalDraw)])
+
+
+def row_numbers(X: Any) -> NDArray[np.uint64]:
+    """A number for each row that depends on its content only; zeros count nothing, stored or not."""
+    d = X.shape[1]
+    columns = _mixed(np.arange(1, d + 1, dtype=np.uint64)) | np.uint64(1)
+    if scipy.sparse.issparse(X):
+        terms = _mixed(_bits(X.data)) * columns[X.indices]
+        sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(terms)])
+        return _mixed(sums[X.indptr[1:]] - sums[X.indptr[:-1]])
+    step = max(1, ENTRIES // (8 * d))
+    parts = [_mixed(_bits(X[i : i + step])) * columns for i in range(0, X.shape[0], step)]
+    return _mixed(np.concatenate([part.sum(axis=1, dtype=np.uint64) for part in parts]))
+
+
+def _bits(values: Array) -> NDArray[np.uint64]:
+    """The bits of each number: one zero, and one NaN."""
+    return np.where(np.isnan(values), np.nan, values + 0.0).view(np.uint64)
+
+
+def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Bits that depend on all bits of a word, and 0 for 0 (the finaliser of MurmurHash3)."""
+    words = (words ^ (words >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
+    words = (words ^ (words >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+    return np.asarray(words ^ (words >> np.uint64(33)))

@@ -1,0 +1,193 @@
+"""Missing cells: what a linear model answers for a row, given which of its features are there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from mast.arrays import Array, Indices
+from mast.errors import NotDiagonalError
+from mast.sketches import Sketch
+from mast.sketches.conditional import Conditional
+from mast.sketches.over import Over
+
+Masks = NDArray[np.bool_]
+
+ENTRIES = 1 << 22  #: served weights that are held at a time
+FLOOR = 1e-6  #: no direction has a smaller share of the mean variance
+
+
+def gaps(X: Any) -> Indices:
+    """The rows that have a missing cell."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(X.sum()):  # cheaper than looking at each cell
+            return np.zeros(0, dtype=np.int64)
+    if not scipy.sparse.issparse(X):
+        return np.flatnonzero(np.isnan(X).any(axis=1))
+    return np.unique(np.searchsorted(X.indptr, np.flatnonzero(np.isnan(X.data)), side="right") - 1)
+
+
+def cells(X: Any, rows: Indices) -> Array:
+    """These rows as an array."""
+    return np.asarray(X[rows].toarray() if scipy.sparse.issparse(X) else X[rows])
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Missing features count nothing, and those that are there count more: `missing="scale"`.
+
+    `shares` is what each feature adds to the observed share of a row: a group of features counts as one, and
+    those that the sketch never drops count nothing and are not scaled. A row that misses something is
+    multiplied with `factor` where that is a number, and else with (1 + noise)/(q + noise), q its observed
+    share. That is the conditional mean in a model of one common factor, where `noise` is that of one
+    feature over what all of them together say of the factor: 0 repeats one number d times and gives 1/q,
+    infinity leaves features alone.
+    """
+
+    shares: Array
+    factor: float | None
+    noise: float
+
+    @staticmethod
+    def of(sketch: Sketch, d: int, rule: float | str) -> Scaling:
+        """The rule for the features of a sketch; one that never drops anything does not scale either."""
+        labels = units(sketch, d)
+        alike = np.bincount(labels[labels >= 0])
+        shares = np.where(labels >= 0, 1 / alike[labels], 0.0)
+        kept = _share(sketch, d) if sketch.unbiased else 1.0
+        factor = 1.0 if kept == 1 else 1 / kept if isinstance(rule, str) else None
+        return Scaling(shares / shares.sum(), factor, 0.0 if isinstance(rule, str) else rule)
+
+    def factors(self, observed: Masks) -> Array:
+        """What each cell is multiplied with, (rows, features), or (rows, 1) where that is enough."""
+        if self.factor is not None:
+            scale = np.where(observed.all(axis=1), 1.0, self.factor)
+        elif np.isinf(self.noise):
+            scale = np.ones(len(observed))
+        else:
+            share = np.maximum(observed @ self.shares, self.shares[self.shares > 0].min())
+            scale = (1 + self.noise) / (share + self.noise)
+        always = self.shares == 0
+        return np.where(always, 1.0, scale[:, None]) if always.any() else scale[:, None]
+
+    def filled(self, X: Any) -> Any:
+        """The rows as the model sees them: complete ones as they are, others scaled, with 0 for gaps."""
+        rows = gaps(X)
+        if not rows.size:
+            return X
+        there = cells(X, rows)
+        observed = ~np.isnan(there)
+        there = np.where(observed, there, 0.0) * self.factors(observed)
+        if not scipy.sparse.issparse(X):
+            X = X.copy()
+            X[rows] = there
+            return X
+        whole = np.setdiff1d(np.arange(X.shape[0]), rows)
+        stacked = scipy.sparse.vstack([X[whole], scipy.sparse.csr_array(there)], format="csr")
+        return stacked[np.argsort(np.concatenate([whole, rows]), kind="stable")]
+
+    def outputs(self, there: Array, coef: Array, shift: Array) -> Array:
+        """a'(v + s(w - v)) over the features that are there, for rows with gaps."""
+        observed = ~np.isnan(there)
+        there = np.where(observed, there, 0.0)
+        served: Array = (there * self.factors(observed)) @ (coef - shift).T
+        return served + there @ shift.T if shift.any() else served
+
+
+@dataclass(frozen=True)
+class StandIns:
+    """Missing features are replaced by their regression on those that are there: `missing="conditional"`."""
+
+    mean: Array
+    sketch: Conditional
+
+    @staticmethod
+    def of(X: Array, masks: Sketch, weights: Array | None) -> StandIns:
+        """From training rows: their means, and their covariance as Ledoit and Wolf shrink it.
+
+        Columns are measured in standard deviations, so that units do not matter to the shrinkage. Where rows
+        have gaps, two columns are compared in the rows that have both.
+        """
+        observed = ~np.isnan(X)
+        rates = observed * (np.ones(len(X)) if weights is None else weights)[:, None]
+        total = np.maximum(rates.sum(axis=0), 1e-300)
+        mean = (rates * np.where(observed, X, 0.0)).sum(axis=0) / total
+        centred = np.where(observed, X - mean, 0.0)
+        spread = np.sqrt((rates * centred**2).sum(axis=0) / total)
+        spread = np.where(spread > 1e-12 * np.abs(mean), spread, 1.0)
+        standard = centred / spread
+        both = np.maximum(rates.T @ observed, 1e-300)
+        correlation = shrunk((rates * standard).T @ standard / both, standard, weights)
+        return StandIns(mean, Conditional(correlation * np.outer(spread, spread), masks))
+
+    def maps(self, masks: Masks) -> Array:
+        """T_M of each mask: from the centred features that are there to all of them."""
+        return self.sketch.apply_masks(masks, np.eye(masks.shape[1]))
+
+    def outputs(self, there: Array, coef: Array, shift: Array) -> Array:
+        """The answer to the row with its stand-ins, for rows with gaps: each pattern has its weights."""
+        observed = ~np.isnan(there)
+        centred = np.where(observed, there - self.mean, 0.0)
+        patterns, which = distinct(observed)
+        out = np.empty((len(there), len(coef)))
+        by_pattern = np.argsort(which, kind="stable")
+        step = max(1, ENTRIES // coef.size)
+        for start in range(0, len(patterns), step):
+            served = self.sketch.apply_masks(patterns[start : start + step], coef)
+            first, last = np.searchsorted(which[by_pattern], [start, start + step])
+            rows = by_pattern[first:last]
+            out[rows] = np.einsum("rkd,rd->rk", served[which[rows] - start], centred[rows])
+        return out + coef @ self.mean
+
+
+def shrunk(covariance: Array, X: Array, weights: Array | None) -> Array:
+    """The covariance of centred rows, shrunk towards a multiple of I as much as Ledoit and Wolf (2004) say.
+
+    This is scikit-learn's LedoitWolf, with weights of rows; directions without variance are given a little.
+    """
+    w = np.ones(len(X)) if weights is None else weights
+    d, n = len(covariance), float(w.sum())
+    typical = float(np.trace(covariance)) / d
+    if typical <= 0:
+        return np.eye(d)
+    squares = float(np.sum(covariance**2))
+    noise = (float(w @ np.sum(X * X, axis=1) ** 2) / n - squares) / n
+    distance = squares - d * typical**2
+    shrinkage = min(max(noise, 0.0), distance) / distance if distance > 0 else 0.0
+    if np.linalg.eigvalsh(covariance)[0] < 0:  # compared in different rows, columns may contradict each other
+        values, vectors = np.linalg.eigh(covariance)
+        covariance = (vectors * np.maximum(values, 0.0)) @ vectors.T
+    return (1 - shrinkage) * covariance + max(shrinkage, FLOOR) * typical * np.eye(d)
+
+
+def distinct(masks: Masks) -> tuple[Masks, Indices]:
+    """The different rows of a matrix of masks, and which of them each row is."""
+    packed = np.ascontiguousarray(np.packbits(masks, axis=1))
+    _, first, which = np.unique(
+        packed.view(f"V{packed.shape[1]}").ravel(), return_index=True, return_inverse=True
+    )
+    return masks[first], which.reshape(-1)
+
+
+def units(sketch: Sketch, d: int) -> Indices:
+    """The number of the unit that each feature lives and dies with; -1 for those that are never dropped."""
+    if isinstance(sketch, Over):
+        inner, labels = units(sketch.sketch, sketch.size(d)), sketch.labels_in(d)
+        return inner if labels is None else np.where(labels >= 0, inner[labels], -1)
+    parts = sketch.components()
+    if parts is not None:
+        found = [units(part, d) for _, part in parts]
+        if all(np.array_equal(found[0], other) for other in found):
+            return found[0]
+    return np.arange(d)
+
+
+def _share(sketch: Sketch, d: int) -> float:
+    try:
+        return sketch.share(d)
+    except NotDiagonalError:
+        return 1.0

@@ -1,0 +1,167 @@
+"""Conditional: dropped features are replaced by their regression on the kept ones.
+
+Features a have the mean 0 and the covariance C. A mask M keeps the set o and drops m. T_M is the identity on
+o, and C_mo C_oo^-1 from o to m: what is dropped becomes its conditional mean, were the features Gaussian. A
+linear model x answers x'T_M a = (T_M'x)'a, so S = T_M', a matrix that is 0 on the rows m.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mast.arrays import Array, frozen, numbers
+from mast.errors import ArgumentError
+from mast.randomness import Key
+from mast.sketches.base import Sketch
+from mast.sketches.bernoulli import Bernoulli
+from mast.sketches.draws import Constants, DiagonalDraw, Draw, MatrixDraw
+from mast.sketches.estimates import mean_over, moments_of
+
+Masks = NDArray[np.bool_]
+
+ENTRIES = 1 << 22  #: numbers that are worked on at a time
+
+
+class Conditional(Sketch):
+    """S = T_M': the weights of dropped features move to the kept ones that predict them.
+
+    E[S] is not I in general: `bias` says how far it is, `constants` are those of E[S'S] and of the largest
+    S'S, and what needs E[S] = I (Theorem 1 and its gap) does not apply. They are exact where all masks
+    can be listed, and else estimated.
+
+    Parameters
+    ----------
+    covariance
+        C, symmetric and positive definite: of the features, in the training data.
+    keep
+        The probability that a feature is there, for all or for each; or a diagonal sketch, whose masks are
+        used and whose scales are not.
+
+    >>> import numpy as np, mast
+    >>> twins = mast.Conditional([[1.0, 0.9], [0.9, 1.0]], keep=0.5)
+    >>> twins.apply_masks(np.array([[True, False]]), np.eye(2))[0].T  # the weight of the second moves
+    array([[1. , 0.9],
+           [0. , 0. ]])
+    >>> round(twins.bias(2), 3), round(twins.constants(2).L_max, 3)
+    (0.5, 1.81)
+    """
+
+    unbiased = False
+    diagonal = False
+
+    def __init__(self, covariance: ArrayLike, keep: ArrayLike | Sketch) -> None:
+        C = numbers("covariance", covariance, 2)
+        units = np.sqrt(np.maximum(np.diag(C), 0.0))
+        if C.shape[0] != C.shape[1] or (np.abs(C - C.T) > 1e-8 * np.outer(units, units)).any():
+            raise ArgumentError(f"covariance must be a symmetric matrix, got one of shape {C.shape}")
+        self.covariance: Array = frozen((C + C.T) / 2)
+        try:
+            np.linalg.cholesky(self.covariance)
+        except np.linalg.LinAlgError:
+            raise ArgumentError(
+                "covariance must be positive definite: shrink it, as scikit-learn's LedoitWolf does"
+            ) from None
+        self.masks = keep if isinstance(keep, Sketch) else Bernoulli(keep)
+        if not self.masks.diagonal:
+            raise ArgumentError(f"keep must be a probability or a diagonal sketch, got {keep!r}")
+        self.masks.check(self.covariance.shape[0])
+
+    @cached_property
+    def precision(self) -> Array:
+        """The inverse of the covariance."""
+        return frozen(np.linalg.inv(self.covariance))
+
+    def apply_masks(self, masks: Masks, weights: Array) -> Array:
+        """T_M'w for each mask (a row of `masks`) and each row w of `weights`: (masks, weights, features).
+
+        Each mask costs one system of equations, in the kept or in the dropped features, whichever are fewer.
+        """
+        count, d = masks.shape
+        out = np.empty((count, len(weights), d))
+        kept = masks.sum(axis=1)
+        step = max(1, ENTRIES // (d * max(d, len(weights))))
+        for by_kept in (True, False):
+            chosen = np.flatnonzero((2 * kept < d) == by_kept)
+            chosen = chosen[np.argsort(kept[chosen], kind="stable")]  # systems of one size side by side
+            for start in range(0, chosen.size, step):
+                part = chosen[start : start + step]
+                out[part] = self._moved(masks[part], weights.T, by_kept).transpose(0, 2, 1)
+        return out
+
+    def _moved(self, masks: Masks, weights: Array, by_kept: bool) -> Array:
+        """w_o + C_oo^-1 C_om w_m on the kept o, which also is w_o - Q_om Q_mm^-1 w_m with Q = C^-1."""
+        there = masks[:, :, None]
+        if by_kept:
+            moved = _solve_within(self.covariance, masks, self.covariance @ np.where(there, 0.0, weights))
+            return np.asarray(np.where(there, weights + moved, 0.0))
+        right = np.broadcast_to(weights, (len(masks), *weights.shape))
+        moved = self.precision @ _solve_within(self.precision, ~masks, right)
+        return np.asarray(np.where(there, weights - moved, 0.0))
+
+    # ---- what a sketch says ----------------------------------------------------------------
+
+    def sample(self, d: int, key: Key) -> Draw:
+        """The S of the mask that `key` draws."""
+        return self._of(self.masks.sample(self.check(d), key))
+
+    def _of(self, draw: Draw) -> Draw:
+        assert isinstance(draw, DiagonalDraw)
+        mask = draw.diagonal() != 0
+        return MatrixDraw(self.apply_masks(mask[None], np.eye(draw.dim))[0].T)
+
+    def outcomes(self, d: int) -> Iterator[tuple[float, Draw]] | None:
+        """One for each mask."""
+        inner = self.masks.outcomes(self.check(d))
+        return None if inner is None else ((p, self._of(draw)) for p, draw in inner)
+
+    def support_size(self, d: int) -> int | None:
+        """As many as there are masks."""
+        return self.masks.support_size(self.check(d))
+
+    def constants(self, d: int) -> Constants:
+        """The extreme eigenvalues of E[S'S], which may be below 1, and the largest that S'S ever has."""
+        known = moments_of(self, self.check(d))
+        eigenvalues = np.linalg.eigvalsh(known.square)
+        least = max(float(eigenvalues[0]), 0.0)
+        return Constants(float(eigenvalues[-1]), least, known.largest, estimated=known.draws > 0)
+
+    def bias(self, d: int) -> float:
+        """The largest entry of |E[S] - I|: 0 would make S unbiased."""
+        mean = mean_over(self, self.check(d), lambda draw: draw.matrix())
+        return float(np.abs(mean - np.eye(d)).max())
+
+    def check(self, d: int) -> int:
+        """The dimension d, or an error if the covariance has another."""
+        if super().check(d) != len(self.covariance):
+            raise ArgumentError(f"the covariance is of {len(self.covariance)} features, the dimension is {d}")
+        return d
+
+    def arguments(self) -> dict[str, Any]:
+        """The covariance, and the sketch of the masks."""
+        return {"covariance": self.covariance, "keep": self.masks}
+
+    def label(self) -> str:
+        """Of how many features, and what draws the masks."""
+        return f"Conditional({len(self.covariance)} features) of {self.masks.label()}"
+
+
+def _solve_within(G: Array, chosen: Masks, right: Array) -> Array:
+    """For each row of `chosen` the solution y of G_cc y = right_c within the chosen c, and 0 elsewhere.
+
+    `right` is (rows, features, columns). Systems of different sizes are filled up with the identity.
+    """
+    sizes = chosen.sum(axis=1)
+    places = np.argsort(~chosen, axis=1, kind="stable")[:, : int(sizes.max())]
+    spare = np.arange(places.shape[1]) >= sizes[:, None]
+    system = G[places[:, :, None], places[:, None, :]]
+    system[spare[:, :, None] | spare[:, None, :]] = 0.0
+    system += spare[:, :, None] * np.eye(places.shape[1])
+    out = np.zeros(right.shape)
+    inner = np.where(spare[:, :, None], 0.0, np.take_along_axis(right, places[:, :, None], axis=1))
+    np.put_along_axis(out, places[:, :, None], np.linalg.solve(system, inner), axis=1)
+    return out

@@ -1,0 +1,303 @@
+"""Missing cells: what is served, what is trained for it, and the tables they come from."""
+
+import numpy as np
+import pandas
+import pytest
+import scipy.sparse
+from sklearn.covariance import LedoitWolf
+from sklearn.datasets import load_breast_cancer, load_wine
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import mast
+from mast.errors import ArgumentError, DataError
+from mast.learn.copies import copies_of, diagonals, pool, row_numbers
+from mast.learn.frames import ColumnsWarning
+from mast.learn.missing import Scaling, StandIns, distinct, gaps, units
+from mast.randomness import Key
+
+
+@pytest.fixture(scope="module")
+def wine():
+    X, y = load_wine(return_X_y=True)
+    return (X - X.mean(axis=0)) / X.std(axis=0), y
+
+
+def blank(X, share, seed=0):
+    """A copy with this share of the cells missing."""
+    return np.where(np.random.default_rng(seed).random(X.shape) < share, np.nan, X)
+
+
+def test_rows_with_gaps():
+    X = np.zeros((4, 3))
+    X[1, 2] = X[3, 0] = np.nan
+    assert gaps(X).tolist() == [1, 3]
+    assert gaps(scipy.sparse.csr_array(X)).tolist() == [1, 3]
+    assert gaps(np.full((2, 2), 1e308)).size == 0  # a sum that overflows is no gap
+    masks = np.random.default_rng(0).random((50, 11)) < 0.5
+    different, which = distinct(np.vstack([masks, masks[::-1]]))
+    assert np.array_equal(different[which], np.vstack([masks, masks[::-1]]))
+    assert len(different) == len({row.tobytes() for row in masks})
+
+
+class TestScale:
+    @pytest.mark.parametrize(
+        ("rule", "factor"), [(0.2, 1.2 / 0.45), (0.0, 4.0), (np.inf, 1.0), ("keep", 2.0)], ids=str
+    )
+    def test_what_is_there_is_multiplied_and_nothing_else(self, wine, rule, factor):
+        X, y = wine
+        X = X[:, :12]
+        model = mast.MastClassifier(mast.Bernoulli(0.5), missing="scale", missing_scale=rule).fit(X, y)
+        few = X.copy()
+        few[:, 3:] = np.nan
+        expected = factor * X[:, :3] @ model.coef_[:, :3].T + model.intercept_
+        np.testing.assert_allclose(model.decision_function(few), expected, rtol=1e-12)
+        complete = np.vstack([X[:5], few[5:]])
+        np.testing.assert_array_equal(model.decision_function(complete)[:5], model.decision_function(X)[:5])
+        nothing = np.full((2, 12), np.nan)
+        np.testing.assert_allclose(model.decision_function(nothing), [model.intercept_] * 2)
+
+    def test_a_group_counts_as_one_feature_and_what_is_never_dropped_as_none(self):
+        groups = mast.Grouped(mast.Bernoulli(0.5), [0, 1, 1, 1])
+        scaling = Scaling.of(groups, 4, 0.0)
+        assert scaling.factors(np.array([[True, False, False, False]]))[0, 0] == pytest.approx(2)
+        assert scaling.factors(np.array([[True, True, True, False]]))[0, 0] == pytest.approx(6 / 5)
+        beside = mast.Except(mast.Bernoulli(0.5), [0])
+        assert units(beside, 4).tolist() == [-1, 0, 1, 2]
+        factors = Scaling.of(beside, 4, 0.0).factors(np.array([[True, True, False, False]]))
+        np.testing.assert_allclose(factors, [[1, 3, 3, 3]])
+        assert units(mast.Mixture([groups, groups]), 4).tolist() == [0, 1, 1, 1]
+        both = mast.Mixture([groups, mast.Identity()])
+        assert units(both, 4).tolist() == [0, 1, 2, 3]
+
+    @pytest.mark.parametrize("sketch", [mast.Identity(), mast.UnscaledBernoulli(0.5), mast.Gaussian(0.3)])
+    def test_what_never_scales_does_not_scale_here(self, sketch):
+        assert (Scaling.of(sketch, 3, 0.2).factors(np.array([[True, False, True]])) == 1).all()
+
+    def test_a_shift_is_not_scaled(self, wine):
+        X, y = wine
+        v = np.linspace(-1, 1, 13)
+        model = mast.MastClassifier(shift=v, missing_scale=0.0).fit(X, y == 1)
+        few = X.copy()
+        few[:, 1:] = np.nan
+        served = v[0] + 13 * (model.coef_[0, 0] - v[0])
+        np.testing.assert_allclose(model.decision_function(few), served * X[:, 0] + model.intercept_[0])
+
+    def test_training_rows_may_have_gaps(self, wine):
+        X, y = wine
+        missing = blank(X, 0.3)
+        model = mast.MastClassifier(mast.PermK(3), missing="scale").fit(missing, y)
+        share = (~np.isnan(missing)).mean(axis=1, keepdims=True)
+        filled = np.nan_to_num(missing) * np.where(share == 1, 1, 1.2 / (share + 0.2))
+        by_hand = mast.MastClassifier(mast.PermK(3), missing="scale").fit(filled, y)
+        np.testing.assert_allclose(model.coef_, by_hand.coef_, rtol=1e-9)
+        sparse = mast.MastClassifier(mast.PermK(3)).fit(scipy.sparse.csr_array(missing), y)
+        np.testing.assert_allclose(sparse.coef_, by_hand.coef_, rtol=1e-6)
+        np.testing.assert_allclose(
+            sparse.decision_function(scipy.sparse.csr_array(missing)),
+            by_hand.decision_function(missing),
+            rtol=1e-6,
+        )
+
+
+class TestConditional:
+    def test_stand_ins_are_conditional_means(self, wine):
+        X, y = wine
+        X = 3 * X + np.arange(13)  # with means and units of their own
+        model = mast.MastClassifier(random_state=0).fit(X, y)
+        assert model.missing_ == "conditional"
+        C, mean = model.stand_ins_.sketch.covariance, model.stand_ins_.mean
+        missing = blank(X, 0.6)
+        filled = np.empty_like(X)
+        for row, there in enumerate(~np.isnan(missing)):
+            o, m = np.flatnonzero(there), np.flatnonzero(~there)
+            filled[row, o] = X[row, o]
+            inner = np.linalg.solve(C[np.ix_(o, o)], X[row, o] - mean[o])
+            filled[row, m] = mean[m] + C[np.ix_(m, o)] @ inner
+        np.testing.assert_allclose(
+            model.decision_function(missing), model.decision_function(filled), rtol=1e-8, atol=1e-9
+        )
+
+    def test_the_covariance_is_ledoit_and_wolfs(self, wine):
+        X, _ = wine
+        ours = StandIns.of(X, mast.Identity(), None).sketch.covariance
+        np.testing.assert_allclose(ours, LedoitWolf().fit(X).covariance_, atol=1e-12)
+        weights = np.arange(178) % 3
+        weighted = StandIns.of(X, mast.Identity(), weights.astype(float)).sketch.covariance
+        repeated = StandIns.of(np.repeat(X, weights, axis=0), mast.Identity(), None).sketch.covariance
+        np.testing.assert_allclose(weighted, repeated, atol=1e-12)
+
+    def test_a_covariance_from_rows_with_gaps(self, wine):
+        X, _ = wine
+        whole = StandIns.of(X, mast.Identity(), None)
+        missing = StandIns.of(blank(X, 0.3), mast.Identity(), None)
+        assert np.linalg.eigvalsh(missing.sketch.covariance)[0] > 0
+        # the rows that hold both of two columns are half of all: errors near 1/sqrt(89)
+        assert np.abs(missing.sketch.covariance - whole.sketch.covariance).max() < 5 / np.sqrt(89)
+        X = X.copy()
+        X[:, 4], X[:, 5] = np.nan, 7.0
+        odd = StandIns.of(X, mast.Identity(), None)
+        assert (odd.mean[4], odd.mean[5]) == (0, 7)
+        assert np.isfinite(odd.sketch.covariance).all()
+
+    @pytest.mark.parametrize("kind", [mast.MastClassifier, mast.MastRegressor])
+    def test_it_is_trained_for_what_is_served(self, kind):
+        """With few features all masks are listed: the gradient of their mean is 0."""
+        generator = np.random.default_rng(0)
+        X = generator.standard_normal((90, 4)) @ generator.standard_normal((4, 4)) + 1
+        y = (X @ [1, 2, 0, -1] + generator.standard_normal(90) > 0).astype(int)
+        sketch = mast.Bernoulli(0.6)
+        model = kind(sketch, alpha=0.1).fit(X, y)
+        assert (model.method_, model.missing_) == ("exact", "conditional")
+        coef, total = np.ravel(model.coef_), 0.1 * np.ravel(model.coef_)
+        level = 0.0
+        for probability, draw in sketch.support(4):
+            T = model.stand_ins_.maps(draw.diagonal()[None] != 0)[0]
+            Z = model.stand_ins_.mean + (X - model.stand_ins_.mean) @ T.T
+            margin = Z @ coef + np.ravel(model.intercept_)
+            slope = (margin if kind is mast.MastRegressor else 1 / (1 + np.exp(-margin))) - y
+            total = total + probability * Z.T @ slope / 90
+            level += probability * slope.mean()
+        assert np.abs(total).max() < 1e-8
+        assert abs(level) < 1e-8
+
+    def test_training_rows_may_have_gaps(self, wine):
+        X, y = wine
+        model = mast.MastClassifier(random_state=0).fit(blank(X[::2], 0.3), y[::2])
+        assert model.score(X[1::2], y[1::2]) > 0.93
+        assert model.score(blank(X[1::2], 0.3), y[1::2]) > 0.88
+
+    def test_a_pruned_copy_serves_the_kept_features(self, wine):
+        X, y = wine
+        model = mast.MastClassifier(random_state=0).fit(X, y)
+        pruned = model.sparsify(density=0.5, seed=3)
+        kept = mast.RandK(0.5).draw(13, seed=3).diagonal() != 0
+        assert (pruned.coef_[:, ~kept] == 0).all()
+        served = model.decision_function(np.where(kept, X, np.nan))
+        np.testing.assert_allclose(pruned.decision_function(X), served, rtol=1e-9, atol=1e-9)
+        scores = model.set_params(random_state=3).fit(X, y).score_sparsified(X, y, 0.5, draws=1)
+        assert scores[0] == model.score(np.where(kept, X, np.nan), y)
+
+    def test_scores_of_sparsified_models_on_rows_with_gaps(self, wine):
+        X, y = wine
+        for missing in ("conditional", "scale"):
+            model = mast.MastClassifier(missing=missing, random_state=1).fit(X, y)
+            scores = model.score_sparsified(blank(X, 0.2), y, 0.5, draws=3)
+            assert (scores > 0.6).all()
+            assert model.score_sparsified(blank(X, 0.2), y, 1.0, draws=1)[0] == model.score(blank(X, 0.2), y)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"shift": np.zeros(13)}, "shift"),
+            ({"method": "dsgd"}, "dsgd"),
+            ({"sketch": mast.Gaussian(0.5)}, "drops no features"),
+        ],
+    )
+    def test_refuses_what_it_cannot_do(self, wine, options, message):
+        X, y = wine
+        with pytest.raises(ArgumentError, match=message):
+            mast.MastClassifier(missing="conditional", **options).fit(X, y == 1)
+        with pytest.raises(ArgumentError, match="sparse"):
+            mast.MastClassifier(missing="conditional").fit(scipy.sparse.csr_array(X), y)
+
+    def test_auto(self, wine):
+        X, y = wine
+        assert mast.MastClassifier().fit(X, y).missing_ == "conditional"
+        assert mast.MastClassifier().fit(scipy.sparse.csr_array(X), y).missing_ == "scale"
+        assert mast.MastClassifier().fit(np.tile(X, 16), y).missing_ == "scale"
+        for bad in ({"missing": "mean"}, {"missing_scale": -1}, {"missing_scale": "share"}):
+            with pytest.raises(ArgumentError, match="missing"):
+                mast.MastClassifier(**bad).fit(X, y)
+
+
+class TestServing:
+    def test_in_a_pipeline_as_people_write_it(self):
+        X, y = load_breast_cancer(return_X_y=True)
+        model = make_pipeline(StandardScaler(), mast.MastClassifier(random_state=0)).fit(X[::2], y[::2])
+        plain = make_pipeline(StandardScaler(), LogisticRegression()).fit(X[::2], y[::2])
+        assert model.score(X[1::2], y[1::2]) >= plain.score(X[1::2], y[1::2]) - 0.005
+        served = blank(X[1::2], 0.75)
+        mean = np.where(np.isnan(served), plain[0].mean_, served)
+        assert model.score(served, y[1::2]) > plain.score(mean, y[1::2])
+        chances = model.predict_proba(served)
+        np.testing.assert_allclose(chances.sum(axis=1), 1)
+        assert np.array_equal(model.predict(served), (model.decision_function(served) > 0).astype(int))
+
+    def test_a_data_frame_may_lack_columns_and_have_others(self, wine):
+        X, y = wine
+        names = [f"c{j}" for j in range(13)]
+        frame = pandas.DataFrame(X, columns=names)
+        model = mast.MastClassifier(random_state=0).fit(frame, y)
+        few = frame[["c3", "c0", "c12"]].assign(other=1.0)
+        with pytest.warns(ColumnsWarning) as said:
+            served = model.decision_function(few)
+        assert [str(w.message) for w in said] == [
+            "absent, so missing in every row: 'c1', 'c2', 'c4', 'c5', 'c6' and 5 more",
+            "unknown to the model, so ignored: 'other'",
+        ]
+        blanked = X.copy()
+        blanked[:, [j for j in range(13) if j not in (0, 3, 12)]] = np.nan
+        np.testing.assert_array_equal(
+            served, model.decision_function(pandas.DataFrame(blanked, columns=names))
+        )
+        with pytest.raises(DataError, match="none of the model's columns"):
+            model.predict(pandas.DataFrame({"x": [1.0]}))
+
+    def test_infinity_is_refused(self, wine):
+        X, y = wine
+        model = mast.MastClassifier(random_state=0).fit(X, y)
+        with pytest.raises(ValueError, match="infinity"):
+            model.predict(np.where(X > 1, np.inf, X))
+
+    def test_a_regressor(self, wine):
+        X, _ = wine
+        y = X @ np.linspace(-1, 1, 13) + 5
+        model = mast.MastRegressor(random_state=0).fit(X[::2], y[::2])
+        assert model.score(X[1::2], y[1::2]) > 0.95
+        assert model.score(blank(X[1::2], 0.25), y[1::2]) > 0.7
+
+
+class TestCopies:
+    def test_of_a_mixture_each_row_gets_every_component_as_often_as_its_weight_says(self):
+        sketch = mast.Mixture([mast.Identity(), mast.Bernoulli(0.5)], [0.25, 0.75])
+        drawn = pool(sketch, 40, 10, 8, Key(0)).reshape(10, 8, 40)
+        assert ((drawn == 1).all(axis=2).sum(axis=1) == 2).all()
+
+    @pytest.mark.parametrize(
+        "sketch",
+        [
+            mast.Bernoulli(0.3),
+            mast.Bernoulli(np.linspace(0.2, 1, 6)),
+            mast.UnscaledBernoulli(0.3),
+            mast.RandK(2),
+            mast.Grouped(mast.Bernoulli(0.4), [0, 0, 1, 2, 2, 1]),
+            mast.Except(mast.Bernoulli(0.4), [2]),
+        ],
+        ids=repr,
+    )
+    def test_draws_have_the_moments_of_the_sketch(self, sketch):
+        drawn = diagonals(sketch, 6, 4000, Key(3))
+        error = 5 * drawn.std(axis=0) / np.sqrt(4000) + 1e-12
+        assert (np.abs(drawn.mean(axis=0) - sketch.mean(6)) <= error).all()
+        products = drawn[:, :, None] * drawn[:, None, :]
+        error = 5 * products.std(axis=0) / np.sqrt(4000) + 1e-12
+        assert (np.abs(products.mean(axis=0) - sketch.second_moment(6)) <= error).all()
+
+    def test_numbers_of_rows_depend_on_their_content_only(self, wine):
+        X, _ = wine
+        X = np.where(X > 1, 0.0, X)
+        numbers = row_numbers(X)
+        assert np.unique(numbers).size == np.unique(X, axis=0).shape[0]
+        assert np.array_equal(row_numbers(scipy.sparse.csr_array(X)), numbers)
+        assert np.array_equal(row_numbers(X[::-1]), numbers[::-1])
+        assert np.array_equal(row_numbers(-0.0 * X), np.zeros(178, dtype=np.uint64))
+
+    def test_a_short_support_is_listed(self, wine):
+        X, _ = wine
+        listed = copies_of(X, mast.PermK(3), 0, None)
+        assert listed.exact
+        assert listed.rows.shape == (3 * 178, 13)
+        np.testing.assert_allclose(listed.rows.reshape(3, 178, 13).mean(axis=0), X, atol=1e-12)
+        assert not copies_of(X, mast.PermK(3), 0, None, listing=False).exact
