@@ -10,6 +10,8 @@ PYTEST := python -m pytest -n 2 --dist worksteal
 # Tests run in two processes and benchmarks compare single threads: more threads would only get in the way.
 test test-all test-oldest faults bench: export OPENBLAS_NUM_THREADS = 1
 test test-all test-oldest faults bench: export OMP_NUM_THREADS = 1
+# Many tests start Python anew; without bytecode on disk each of them would compile MAST again.
+test test-all test-oldest faults: export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo test test-all test-oldest faults check bench docs wheel release audit clean
 

@@ -26,14 +26,16 @@ if importlib.util.find_spec("griffe") is None:
 
 def pytest_ignore_collect(collection_path):
     """Leave out modules without examples, and those whose optional package is not installed."""
-    inside = ROOT / "src" in collection_path.parents
-    if inside and collection_path.suffix == ".py" and ">>>" not in collection_path.read_text("utf-8"):
-        return True  # importing some of them takes seconds
-    if not MISSING or collection_path.suffix != ".py" or collection_path.name.startswith("test_"):
+    if collection_path.suffix != ".py" or collection_path.name.startswith("test_"):
         return None
-    if not inside:
+    text = collection_path.read_text(encoding="utf-8")
+    if ">>>" not in text:
+        return True  # importing some of them takes seconds
+    if not MISSING:
+        return None
+    if ROOT / "src" not in collection_path.parents:
         needs = rf"^(?:import|from) (?:{'|'.join(MISSING)})\b"
-        return re.search(needs, collection_path.read_text(), re.MULTILINE) is not None or None
+        return re.search(needs, text, re.MULTILINE) is not None or None
     module = collection_path.relative_to(ROOT / "src").with_suffix("")
     try:
         importlib.import_module(".".join(module.parts).removesuffix(".__init__"))

@@ -78,7 +78,7 @@ def forked(script, *arguments):
     """The exit code of a script beside this file whose ranks are forked, and everything that was printed."""
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name(script), *map(str, arguments)],
-        env=environment(),
+        env=environment(PYTHONPATH=os.pathsep.join(sys.path)),  # the tests' folder is in it
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
