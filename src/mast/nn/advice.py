@@ -19,7 +19,7 @@ from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.submodels import put_draw
 from mast.nn.tensors.weights import Shift, Where, unwrapped
 from mast.randomness import Key, Purpose
-from mast.sketches import Constants, Sketch
+from mast.sketches import Constants, Sampled, Sketch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -190,6 +190,11 @@ def _constants(sk: Sparsifier) -> list[Constants]:
     """The constants of S over the sketched weights, part by part; over units, if those are sketched."""
     if isinstance(sk.drawing, UnitDrawing):
         return [sk.drawing.constants()]
+    if sk.sketch.per_layer:
+        return [sk.sketch.constants(w.count) for w in sk.weights]
+    if isinstance(sk.sketch, Sampled):  # its mean is nearly I; what it drops always is not trained
+        c = sk.sketch.constants(sk.dim)
+        return [Constants(max(c.L_D, 1.0), max(c.mu_D, 1.0), max(c.L_max, 1.0))]
     parts = {
         id(sk.drawing.sketch_of(i)): (sk.drawing.sketch_of(i), w.count) for i, w in enumerate(sk.weights)
     }

@@ -13,11 +13,13 @@ from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.nn.costs import Cost, flops, latencies, measure
 from mast.nn.structure.drawing import UnitDrawing
+from mast.nn.structure.sketches import Structured
 from mast.nn.submodels import plain_copy, put_draw, recalibrate, smaller
 from mast.nn.tensors.drawing import Drawing
 from mast.plots import COLOURS, pyplot
 from mast.progress import Progress
 from mast.randomness import Key, Purpose
+from mast.sketches import Identity
 from mast.sketches.base import percent
 
 if TYPE_CHECKING:
@@ -102,7 +104,7 @@ def report(
     sources = {"": plain_copy(sk).eval()}
     if plain is not None:
         sources["plain_"] = _alike(sk, plain)
-    grid = [(d, None if d == 1 else sk.drawing_for(sk.sketch.at(d))) for d in densities]
+    grid = [(d, _drawing_at(sk, d)) for d in densities]
     total = sum(1 if drawing is None else draws for _, drawing in grid) * len(sources)
     rows: list[dict[str, Any]] = []
     shown: list[nn.Module] = []  # one submodel per density
@@ -128,6 +130,13 @@ def report(
     if example is not None and (sk.structure is None or sk.shift is not None):
         result.title += "; operations and times are those of the whole model, only files are smaller"
     return result
+
+
+def _drawing_at(sk: Sparsifier, density: float) -> Drawing | None:
+    """How submodels of a density are drawn; None where that is the model itself."""
+    sketch = sk.sketch.at(density)
+    inner = sketch.sketch if isinstance(sketch, Structured) else sketch
+    return None if isinstance(inner, Identity) else sk.drawing_for(sketch)
 
 
 class _Scoring:

@@ -17,7 +17,8 @@ from mast.nn.calls import Calls, sampled, warn_of_checkpoints
 from mast.nn.structure import Structure, Structured, UnitDraw, structure_of
 from mast.nn.structure.choosing import choose_scaled
 from mast.nn.structure.drawing import UnitDrawing
-from mast.nn.tensors.drawing import Drawing, drawing_of
+from mast.nn.tensors.drawing import Drawing
+from mast.nn.tensors.ways import drawing_of
 from mast.nn.tensors.weights import Shift, Where, choose, shifts_of, unwrapped
 from mast.nn.values import Values
 from mast.randomness import Key
@@ -98,6 +99,9 @@ class Sparsifier:
         if isinstance(sketch, Structured):
             self.structure = structure_of(self.model, sketch, keep, where)
             self.selection = choose_scaled(self.model, self.structure)
+        elif isinstance(getattr(sketch, "sketch", None), Structured):
+            kind, inner = type(sketch).__name__, type(sketch.sketch).__name__  # type: ignore[attr-defined]
+            raise ArgumentError(f"{inner} goes outside: write {inner}({kind}(...)), not {kind}({inner}(...))")
         else:
             self.selection = choose(self.model, where, keep)
         self.weights = self.selection.weights
@@ -141,6 +145,11 @@ class Sparsifier:
     def density(self) -> float:
         """The expected share of the sketched weights that a draw keeps."""
         return sum(self.drawing.share(i) * w.count for i, w in enumerate(self.weights)) / self.dim
+
+    @property
+    def members(self) -> int | None:
+        """How many draws there are, if the sketch is a list of them (Sampled, Nested, PermK); else None."""
+        return self.sketch.members
 
     @property
     def shift(self) -> Mapping[str, Tensor] | None:
@@ -231,7 +240,11 @@ class Sparsifier:
     # ---- what comes out of it ------------------------------------------------------------
 
     def submodel(
-        self, seed: int | Key | UnitDraw = 0, *, calibrate: Iterable[Any] | None = None
+        self,
+        seed: int | Key | UnitDraw = 0,
+        *,
+        member: int | None = None,
+        calibrate: Iterable[Any] | None = None,
     ) -> nn.Module:
         """A plain copy of the model with the weights v + S(x - v) of the draw (seed, step 0, node 0).
 
@@ -243,12 +256,14 @@ class Sparsifier:
         ----------
         seed
             The draw: its seed, its whole key, or what `sk.draw` returned.
+        member
+            Instead of a seed, the number of a draw of a list: `sk.members` says how many there are.
         calibrate
             Batches from which BatchNorm layers take their statistics anew.
         """
         from mast.nn.submodels import submodel
 
-        return submodel(self, seed, calibrate)
+        return submodel(self, seed if member is None else self.sketch.member_key(member), calibrate)
 
     def report(
         self,

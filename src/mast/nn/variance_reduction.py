@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,19 +17,25 @@ from mast.nn.sparsifier import Sparsifier
 from mast.nn.structure import Structured
 from mast.nn.tensors.scaling import multiply
 from mast.randomness import Key, Purpose
+from mast.sketches import Nested, Sketch
 
 
 class SupportEstimator(GradientEstimator):
     """An estimator over a finite uniform support: N draws, fixed by the seed.
 
-    With Perm-K's fixed partition, N = K (the default) or a multiple of it is the sketch's own support. Any
-    other support is a sample, whose mean S is not quite I: `mean_error` says by how much.
+    By default it is the list that the sketch is (`Sampled`, `Nested` with equal weights), or the blocks of
+    Perm-K's fixed partition; for the latter a multiple of K is its support too. Any other N is a sample,
+    whose mean S is not quite I: `mean_error` says by how much.
     """
 
     def __init__(self, sk: Sparsifier, N: int | None, p: float) -> None:
         super().__init__(sk)
         core = sk.sketch.sketch if isinstance(sk.sketch, Structured) else sk.sketch  # over units: each space
-        if N is None:
+        self._members: list[Key] | None = None  # the keys of a list, if the support is that
+        if N is None and core.cycle is None and core.members is not None:
+            self._members = _list_of(core)
+            N = len(self._members)
+        elif N is None:
             if core.cycle is None:
                 raise ArgumentError(
                     f"{sk.sketch!r} has no small support of its own: pass N, how many draws to sample from it"
@@ -44,6 +51,8 @@ class SupportEstimator(GradientEstimator):
 
     def key(self, i: int) -> Key:
         """Draw i of the support. Nodes of one group get disjoint blocks of Perm-K, so K of them get all."""
+        if self._members is not None:
+            return self._members[i]
         return Key(self._seed, node=i)
 
     def mean_error(self) -> float:
@@ -109,7 +118,7 @@ class LSVRDSG(SupportEstimator):
     sk
         What `sparsify` returned.
     N
-        The size of the support; Perm-K's number of blocks by default, else to be given.
+        The size of the support; that of a list, or Perm-K's number of blocks, by default, else to be given.
     p
         The probability of a refresh. A step costs 2 + p b gradients on average.
     b
@@ -173,7 +182,7 @@ class SPAGE(SupportEstimator):
     sk
         What `sparsify` returned.
     N
-        The size of the support; Perm-K's number of blocks by default, else to be given.
+        The size of the support; that of a list, or Perm-K's number of blocks, by default, else to be given.
     p
         The probability of a renewal. A step costs p b + 2 (1 - p) b_small gradients on average.
     b, b_small
@@ -208,6 +217,15 @@ class SPAGE(SupportEstimator):
         self.before = self.present()
         self.add(self.h)
         return loss
+
+
+def _list_of(sketch: Sketch) -> list[Key]:
+    """The keys of the members of a list, which have to be equally likely."""
+    if isinstance(sketch, Nested) and np.ptp(sketch.weights) > 1e-12:
+        raise ArgumentError(
+            f"variance reduction needs draws of equal probability, those of {sketch!r} differ"
+        )
+    return [sketch.member_key(i) for i in range(sketch.members or 0)]
 
 
 def _copied(tensors: Tensors | None) -> Tensors | None:

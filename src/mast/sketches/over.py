@@ -137,6 +137,10 @@ class Over(Sketch):
         """As `sketch` numbers them."""
         return self.sketch.member_of(key)
 
+    def member_key(self, member: int) -> Key:
+        """As `sketch` has it."""
+        return self.sketch.member_key(member)
+
     @property
     def stride(self) -> int:
         """That of `sketch`."""

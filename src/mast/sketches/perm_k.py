@@ -128,6 +128,18 @@ class PermK(Sketch):
         group, position = divmod(key.node, self.k)
         return randomness.permuted(Key(key.seed, key.step, group, key.index), Purpose.BLOCK, self.k, position)
 
+    def member_key(self, member: int) -> Key:
+        """That of the node which gets the block at step 0.
+
+        Over the units of a network every layer has a bijection of its own: the K members are disjoint in
+        every layer, and training meets other combinations of blocks too. ``Sampled(PermK(K), K)`` is the
+        list of K networks, and no others.
+        """
+        if self.redraw:
+            return super().member_key(member)  # which refuses
+        member = whole("member", member, 0, self.k - 1)
+        return next(key for node in range(self.k) if self.member_of(key := Key(node=node)) == member)
+
     @property
     def cycle(self) -> int | None:
         """The K nodes of a group get all blocks of a fixed partition."""

@@ -40,6 +40,7 @@ def save_delta(
     *,
     seed: int | None = None,
     key: Key | None = None,
+    member: int | None = None,
     base: nn.Module | Mapping[str, Tensor] | None = None,
     scale: bool = True,
     indices: bool | None = None,
@@ -55,6 +56,8 @@ def save_delta(
         Where to write; what stood there is replaced when the new file is complete.
     seed, key
         Which draw: (seed, step 0, node 0), that of `sk.submodel(seed)`, or any key. By default seed 0.
+    member
+        Instead of seed or key, the number of a draw of a list: that of ``sk.submodel(member=...)``.
     base
         The base model or its `state_dict`. With it, parameters that are not sketched and buffers
         are written only if they differ from it; without it, all of them are.
@@ -75,8 +78,10 @@ def save_delta(
     >>> torch.equal(sub.weight, sk.submodel(7).weight), int((sub.weight != 0).sum())
     (True, 3)
     """
-    if seed is not None and key is not None:
-        raise ArgumentError("a draw is named by seed or by key, not by both")
+    if sum(name is not None for name in (seed, key, member)) > 1:
+        raise ArgumentError("a draw is named by seed, by key or by member, and by one of them only")
+    if member is not None:
+        key = sk.sketch.member_key(member)
     key = Key(0 if seed is None else seed) if key is None else key
     if sk._calls.inside:
         raise MastError("save_delta() cannot be called inside a forward pass or sk.sample()")
@@ -94,6 +99,7 @@ def save_delta(
     description = {
         "layout": LAYOUT,
         "key": {"seed": key.seed, "step": key.step, "node": key.node},
+        "member": member,
         "label": sk.sketch.label(),
         "sketch": sketch,
         "scale": bool(scale),

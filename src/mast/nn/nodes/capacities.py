@@ -14,7 +14,8 @@ from mast.methods.distributed.nodes import Capacity, Part
 from mast.nn.nodes.layout import VectorLayout
 from mast.nn.structure.sketches import Structured, parse
 from mast.nn.structure.structures import structure_of
-from mast.nn.tensors.drawing import PerWeight, drawing_of
+from mast.nn.tensors.drawing import PerWeight
+from mast.nn.tensors.ways import drawing_of
 from mast.nn.tensors.weights import Where, choose
 from mast.randomness import Key, Purpose
 from mast.sketches import Sketch

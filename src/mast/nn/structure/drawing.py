@@ -79,7 +79,8 @@ class UnitDrawing(Drawing):
             chosen, own = self.sketch.choose(Key(key.seed, key.step, key.node))  # one for the whole model
             for space, sketch, index in zip(self.spaces, self.sketches, self._indices, strict=True):
                 law = sketch if chosen is self.sketch else chosen
-                drawn = law.sample(space.units, Key(own.seed, own.step, own.node, index))
+                place = 0 if law.per_layer else index  # one share, or window, for all spaces
+                drawn = law.sample(space.units, Key(own.seed, own.step, own.node, place))
                 assert isinstance(drawn, DiagonalDraw)
                 kept[space.name] = drawn
             self._last = UnitDraw(key, kept)

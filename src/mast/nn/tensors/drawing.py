@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from mast import randomness
-from mast.errors import ArgumentError, NotDiagonalError
 from mast.nn.tensors.scaling import Memory, compiled, numbers, sparsify_into
 from mast.nn.tensors.weights import Weight
 from mast.randomness import Key, Purpose
@@ -179,29 +178,6 @@ class Whole(Drawing):
     def sketch_of(self, number: int) -> Sketch:
         """The sketch of all weights together."""
         return self.sketch
-
-
-def drawing_of(sketch: Sketch, weights: Sequence[Weight]) -> Drawing:
-    """The way this sketch is drawn over these weights."""
-    if not isinstance(sketch, Sketch):
-        raise ArgumentError(
-            f"the second argument must be a sketch such as mast.Bernoulli(0.7), got {sketch!r}"
-        )
-    if not sketch.diagonal:
-        raise NotDiagonalError(
-            f"{sketch!r} is not diagonal: S'g would mix the gradients of all parameters, which are never "
-            "together in one place during a backward pass. Networks take diagonal sketches"
-        )
-    excepted = [w for w in weights if w.keep is not None]
-    each = [sketch if w.keep is None else sketch.with_keep(w.keep) for w in weights]
-    if excepted and (sketch.entry() is None or None in each):
-        raise ArgumentError(
-            f"keep gives {excepted[0].name!r} a keep probability of its own ({excepted[0].keep:g}), which "
-            f"only Bernoulli sketches can have, not {sketch!r}; keep = 1 leaves a parameter out"
-        )
-    if sketch.entry() is None:
-        return Whole(weights, sketch)
-    return PerWeight(weights, [part or sketch for part in each])
 
 
 def _in_parts(work: Callable[[int, int], None], count: int) -> None:

@@ -1,0 +1,89 @@
+"""Draws that all layers have in common: one share or window of each layer, or one member of a list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mast.nn.tensors.drawing import Drawing, Whole
+from mast.nn.tensors.weights import Weight
+from mast.randomness import Key
+from mast.sketches import DiagonalDraw, Sampled, Sketch
+from mast.sketches.kept import Entries, Kept
+
+
+class PerLayer(Whole):
+    """Each weight is a vector of its own, drawn with one key for all: `Nested` and `Rolling`."""
+
+    def __init__(self, weights: Sequence[Weight], sketch: Sketch) -> None:
+        super().__init__(weights, sketch)
+        self.counts = [w.count for w in weights]
+        for count in self.counts:
+            sketch.check(count)
+
+    def kept(self, number: int, key: Key, like: Tensor) -> Entries:
+        """The draw in the dimension of this weight."""
+        draw = self.sketch.sample(self.counts[number], key)
+        assert isinstance(draw, DiagonalDraw)
+        return Entries(self.shapes[number], draw.indices, draw.scales.astype(_precision(like)))
+
+    def share(self, number: int) -> float:
+        """The share of this weight that is kept."""
+        return self.sketch.share(self.counts[number])
+
+
+class Listed(Drawing):
+    """A list of n draws: each is made as the sketch of the list makes it, when it is needed."""
+
+    def __init__(self, sketch: Sampled, inner: Drawing, weights: Sequence[Weight]) -> None:
+        self.sketch, self.inner = sketch, inner
+        self.counts = [w.count for w in weights]
+        self._last: tuple[Key, Key] | None = None  # a key, and that of its member
+        self._means: dict[int, np.ndarray[tuple[int], np.dtype[np.float64]]] = {}
+
+    def kept(self, number: int, key: Key, like: Tensor) -> Kept:
+        """What the member keeps; corrected, each entry is divided by its mean over the list."""
+        kept = self.inner.kept(number, self._member(key), like)
+        if not self.sketch.corrected:
+            return kept
+        places = kept.positions
+        scales = np.asarray(kept.each_scale(), dtype=np.float64) / self._mean(number)[places]
+        return Entries(kept.shape, places, scales.astype(_precision(like)))
+
+    def write(
+        self, number: int, key: Key, x: Tensor, v: Tensor | None, y: Tensor, before: Kept | None
+    ) -> Kept:
+        """As fast as the sketch itself, unless it is corrected."""
+        if self.sketch.corrected:
+            return super().write(number, key, x, v, y, before)
+        return self.inner.write(number, self._member(key), x, v, y, before)
+
+    def _member(self, key: Key) -> Key:
+        if self._last is None or self._last[0] != key:
+            self._last = (key, self.sketch.member_seed(self.sketch.member_of(key)))
+        return self._last[1]
+
+    def _mean(self, number: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """The mean over the list of each entry's scale."""
+        if number not in self._means:
+            mean, like = np.zeros(self.counts[number]), torch.empty(0, dtype=torch.float64)
+            for i in range(self.sketch.n):
+                kept = self.inner.kept(number, self.sketch.member_seed(i), like)
+                mean[kept.positions] += kept.each_scale()
+            self._means[number] = mean / self.sketch.n
+        return self._means[number]
+
+    def share(self, number: int) -> float:
+        """The share that the sketch keeps: that of the list is near."""
+        return self.inner.share(number)
+
+    def sketch_of(self, number: int) -> Sketch:
+        """The list."""
+        return self.sketch
+
+
+def _precision(like: Tensor) -> type:
+    return np.float64 if like.dtype == torch.float64 else np.float32

@@ -1,0 +1,188 @@
+"""Lists of draws in networks: one member, share or window for all layers; submodels and files by number."""
+
+import copy
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+import mast  # noqa: E402
+from mast.errors import ArgumentError  # noqa: E402
+
+LISTS = {
+    "masks": mast.Sampled(mast.Bernoulli(0.4), 5, seed=2),
+    "masks, corrected": mast.Sampled(mast.Bernoulli(0.4), 5, seed=2, corrected=True),
+    "subsets": mast.Sampled(mast.RandK(0.3), 4),
+    "blocks": mast.PermK(3, seed=1),
+    "partitions": mast.Sampled(mast.PermK(2, redraw=True), 6),
+    "nested": mast.Nested([0.25, 0.5, 1.0]),
+    "units": mast.nn.Neurons(mast.Sampled(mast.RandK(0.5), 4)),
+    "units, corrected": mast.nn.Neurons(mast.Sampled(mast.Bernoulli(0.5), 6, corrected=True)),
+    "units, blocks": mast.nn.Neurons(mast.PermK(4)),
+    "units, nested": mast.nn.Neurons(mast.Nested([0.25, 1.0])),
+}
+each_list = pytest.mark.parametrize("sketch", LISTS.values(), ids=LISTS)
+
+
+def mlp():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3)).double()
+
+
+def diagonals(sk, keys):
+    """Of S over each weight, for several keys."""
+    return [{name: kept.diagonal() for name, kept in sk.kept(key).items()} for key in keys]
+
+
+@pytest.mark.parametrize("sketch", [LISTS[name] for name in LISTS if name != "units, blocks"], ids=repr)
+def test_training_draws_members_and_nothing_else(sketch):
+    model = mlp()
+    sk = mast.nn.sparsify(model, sketch, seed=5)
+    members = diagonals(sk, [sk.sketch.member_key(i) for i in range(sk.members)])
+    seen = set()
+    for step in range(40):
+        (drawn,) = diagonals(sk, [mast.randomness.Key(5, step)])
+        same = [i for i, m in enumerate(members) if all(np.array_equal(m[n], drawn[n]) for n in drawn)]
+        assert same  # one member for all layers
+        seen |= set(same)
+    assert len(seen) == sk.members
+
+
+@each_list
+def test_a_submodel_by_its_number(sketch):
+    model = mlp()
+    sk = mast.nn.sparsify(model, sketch)
+    x = torch.randn(4, 6, dtype=torch.float64)
+    for i in range(sk.members):
+        key = sk.sketch.member_key(i)
+        with torch.no_grad(), sk.at(key):
+            model.train()
+            expected = model(x)
+        torch.testing.assert_close(sk.submodel(member=i)(x), expected)
+    with pytest.raises(ArgumentError, match="member"):
+        sk.submodel(member=sk.members)
+
+
+@each_list
+def test_a_delta_by_its_number(sketch, tmp_path):
+    base = mlp()
+    model = copy.deepcopy(base)
+    sk = mast.nn.sparsify(model, sketch, shift="init")
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.1 * torch.randn_like(p))
+    path = sk.save_delta(tmp_path / "1.delta", member=1)
+    assert mast.nn.read_delta(path).about["member"] == 1
+    with sk.at(sk.sketch.member_key(1)), torch.no_grad():
+        x = torch.randn(4, 6, dtype=torch.float64)
+        torch.testing.assert_close(mast.nn.apply_delta(base, path)(x), model.train()(x))
+    with pytest.raises(ArgumentError, match="only"):
+        sk.save_delta(tmp_path / "2.delta", member=1, seed=2)
+
+
+def test_sizes_of_nested_units_are_rounded_shares_of_each_layer():
+    sk = mast.nn.sparsify(mlp(), mast.nn.Neurons(mast.Nested([0.3, 1.0])))
+    small = sk.submodel(member=0)
+    assert [m.out_features for m in small if isinstance(m, nn.Linear)] == [round(0.3 * 16)] * 2 + [3]
+
+
+def test_nested_weights_are_rounded_shares_of_each_layer():
+    sk = mast.nn.sparsify(mlp(), mast.Nested([0.3, 1.0]))
+    kept = sk.kept(sk.sketch.member_key(0))
+    assert {name: k.count for name, k in kept.items()} == {
+        name: round(0.3 * p.numel()) for name, p in sk.model.named_parameters() if p.ndim > 1
+    }
+
+
+@pytest.mark.parametrize("structured", [False, True])
+def test_rolling_windows_move_in_every_layer_by_its_own_size(structured):
+    sketch = mast.Rolling(0.25)
+    sk = mast.nn.sparsify(mlp(), mast.nn.Neurons(sketch) if structured else sketch, seed=3)
+    for step in range(3):
+        for name, kept in sk.kept(mast.randomness.Key(3, step)).items():
+            p = sk.model.get_parameter(name)
+            d = p.shape[1] if structured else p.numel()
+            start = sketch.start(d, mast.randomness.Key(3, step))
+            window = set(((start + np.arange(round(0.25 * d))) % d).tolist())
+            columns = np.flatnonzero(
+                kept.diagonal().reshape(p.shape).any(axis=0) if structured else kept.diagonal()
+            )
+            assert set(columns.tolist()) == window
+    assert sk.members is None
+
+
+def test_a_list_is_as_its_sketch_draws_it():
+    """Member i is the draw of the sketch with the seed of the list and step i."""
+    sk = mast.nn.sparsify(mlp(), mast.Sampled(mast.Bernoulli(0.4), 5, seed=2))
+    plain = mast.nn.sparsify(mlp(), mast.Bernoulli(0.4), seed=2)
+    for i in range(5):
+        (ours,) = diagonals(sk, [sk.sketch.member_key(i)])
+        (theirs,) = diagonals(plain, [mast.randomness.Key(2, i)])
+        assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_corrected_list_has_mean_one_where_something_is_kept():
+    sk = mast.nn.sparsify(mlp(), LISTS["masks, corrected"])
+    members = diagonals(sk, [sk.sketch.member_key(i) for i in range(5)])
+    for name in members[0]:
+        mean = np.mean([m[name] for m in members], axis=0)
+        np.testing.assert_allclose(mean[mean > 0], 1, rtol=1e-12)
+
+
+def test_the_blocks_of_units_partition_every_layer():
+    sk = mast.nn.sparsify(mlp(), mast.nn.Neurons(mast.PermK(4)))
+    draws = [sk.draw(sk.sketch.member_key(i)) for i in range(4)]
+    for space in draws[0]:
+        assert sorted(np.concatenate([draw[space].indices for draw in draws]).tolist()) == list(range(16))
+
+
+@pytest.mark.parametrize("name", ["masks", "nested", "units", "partitions"])
+def test_variance_reduction_works_on_the_list(name):
+    model = mlp()
+    sk = mast.nn.sparsify(model, LISTS[name])
+    estimator = mast.nn.LSVRDSG(sk, p=0.5)
+    assert estimator.N == sk.members
+    x, y = torch.randn(8, 6, dtype=torch.float64), torch.randn(8, 3, dtype=torch.float64)
+    loss = lambda: (model(x) - y).square().mean()  # noqa: E731
+    estimator.backward(loss)  # at the start x = w, so h is the mean gradient of the list
+    got = {n: p.grad.clone() for n, p in model.named_parameters()}
+    model.zero_grad()
+    for i in range(sk.members):
+        with sk.at(sk.sketch.member_key(i)):
+            (loss() / sk.members).backward()
+    for n, p in model.named_parameters():
+        torch.testing.assert_close(got[n], p.grad)
+    mast.nn.SPAGE(sk, p=0.5).backward(loss)
+
+
+def test_variance_reduction_refuses_shares_of_different_weights():
+    sk = mast.nn.sparsify(mlp(), mast.Nested([0.5, 1.0], [0.2, 0.8]))
+    with pytest.raises(ArgumentError, match="equal"):
+        mast.nn.LSVRDSG(sk, p=0.5)
+
+
+def test_the_order_of_wrappers_is_said():
+    with pytest.raises(ArgumentError, match=r"Neurons\(Sampled"):
+        mast.nn.sparsify(mlp(), mast.Sampled(mast.nn.Neurons(mast.RandK(2)), 3))
+
+
+def test_a_report_of_nested_units_shows_the_trained_sizes():
+    sk = mast.nn.sparsify(mlp(), mast.nn.Neurons(mast.Nested([0.25, 1.0])))
+    report = sk.report(lambda m: float(m[0].out_features), densities=[1.0, 0.25], draws=2)
+    assert report["mean"].tolist() == [16, 4]
+    whole = {}
+    sk.report(
+        lambda m: whole.setdefault("weight", m[2].weight.detach().clone()).norm().item(), [1.0], draws=1
+    )
+    torch.testing.assert_close(whole["weight"], sk.submodel(member=1)[2].weight)
+
+
+@each_list
+def test_advice_knows_the_constants(sketch):
+    sk = mast.nn.sparsify(mlp(), sketch)
+    assert mast.nn.validate(sk.model) == [] or all("clip" in f.fix for f in mast.nn.validate(sk.model))
+    assert 0 < sk.density <= 1
+    assert "keeps" in str(sk)
