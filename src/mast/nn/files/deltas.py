@@ -79,7 +79,7 @@ def save_delta(
     (True, 3)
     """
     if sum(name is not None for name in (seed, key, member)) > 1:
-        raise ArgumentError("a draw is named by seed, by key or by member, and by one of them only")
+        raise ArgumentError("a draw is named by seed, by key or by member, not by both of two")
     if member is not None:
         key = sk.sketch.member_key(member)
     key = Key(0 if seed is None else seed) if key is None else key
