@@ -8,8 +8,8 @@ Written before the run:
 - Data: breast cancer, wine and digits (scikit-learn), a1a, a5a and w8a (LIBSVM). Half of the rows to train on
   (at most 5,000), the other half to test on (at most 400 of a1a, a5a, w8a); standardised but for the
   LIBSVM sets, whose features are 0 and 1.
-- Blank are 25, 50 and 75 %: of all cells; of the columns, the same for all rows; of groups of five neighbouring
-  columns, another choice for each row. 100 draws, the same for all contenders; the last two kinds on the
+- Blank are 25, 50 and 75 %: of all cells; of the columns, the same for all rows; of groups of five
+  neighbouring columns, another choice for each row. 100 draws, the same for all contenders; the last two kinds on the
   first four sets.
 - Every contender serves NaN. LogisticRegression has C = 1, the others their defaults. Those that are
   trained on dropped inputs are trained for the share that is served; MAST is one model for all shares.

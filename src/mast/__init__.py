@@ -51,6 +51,8 @@ _ROOMS = {
     # scikit-learn estimators
     "MastClassifier": "learn",
     "MastRegressor": "learn",
+    "MissingDisplay": "learn",
+    "make_missing_scorer": "learn",
     # errors
     "MastError": "errors",
 }
@@ -76,7 +78,7 @@ if TYPE_CHECKING:
     from mast import data, errors, nn, objectives, problem, randomness, sketches, theory
     from mast.advice import advise
     from mast.errors import MastError
-    from mast.learn import MastClassifier, MastRegressor
+    from mast.learn import MastClassifier, MastRegressor, MissingDisplay, make_missing_scorer
     from mast.methods import guarantee
     from mast.objectives import Function, LeastSquares, Logistic, NonconvexLogistic, Objective, Quadratic
     from mast.problem import Nodes, Problem

@@ -1,17 +1,23 @@
 """Missing cells: what is served, what is trained for it, and the tables they come from."""
 
+import pickle
+
 import numpy as np
 import pandas
 import pytest
 import scipy.sparse
 from sklearn.covariance import LedoitWolf
 from sklearn.datasets import load_breast_cancer, load_wine
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import get_scorer
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import mast
 from mast.errors import ArgumentError, DataError
+from mast.learn import scoring
 from mast.learn.copies import copies_of, diagonals, pool, row_numbers
 from mast.learn.frames import ColumnsWarning
 from mast.learn.missing import Scaling, StandIns, distinct, gaps, units
@@ -301,3 +307,64 @@ class TestCopies:
         assert listed.rows.shape == (3 * 178, 13)
         np.testing.assert_allclose(listed.rows.reshape(3, 178, 13).mean(axis=0), X, atol=1e-12)
         assert not copies_of(X, mast.PermK(3), 0, None, listing=False).exact
+
+
+class TestScores:
+    def test_the_scorer_is_the_mean_over_blank_cells(self, wine):
+        X, y = wine
+        model = mast.MastClassifier(random_state=0).fit(X, y)
+        scorer = mast.make_missing_scorer(share=0.5, draws=4, seed=3)
+        scores = [model.score(scoring.blank(X, 0.5, 3, draw), y) for draw in range(4)]
+        assert scorer(model, X, y) == pytest.approx(np.mean(scores))
+        gone = np.isnan(scoring.blank(X, 0.5, 3, 1))
+        assert abs(gone.mean() - 0.5) < 5 * 0.5 / np.sqrt(gone.size)
+        frame = pandas.DataFrame(X, columns=[f"c{j}" for j in range(13)])
+        assert np.array_equal(scoring.blank(frame, 0.5, 3, 1).isna().to_numpy(), gone)
+        assert mast.make_missing_scorer(0.0)(model, X, y) == model.score(X, y)
+        loss = mast.make_missing_scorer(0.5, 4, 3, get_scorer("neg_log_loss"))
+        assert loss(model, X, y) < 0
+        for bad in (1.0, -0.1, "half"):
+            with pytest.raises(ArgumentError, match="share"):
+                mast.make_missing_scorer(bad)
+        with pytest.raises(ArgumentError, match="sparse"):
+            scorer(model, scipy.sparse.csr_array(X), y)
+
+    def test_in_a_search(self, wine):
+        X, y = wine
+        grid = {"missing": ["conditional", "scale"]}
+        search = GridSearchCV(
+            mast.MastClassifier(random_state=0),
+            grid,
+            cv=2,
+            scoring=mast.make_missing_scorer(0.75, 5),
+            n_jobs=1,
+        ).fit(X, y)
+        assert search.best_score_ > 0.6
+        assert pickle.loads(pickle.dumps(mast.make_missing_scorer(0.5))) == mast.make_missing_scorer(0.5)
+
+    def test_the_display(self, wine):
+        matplotlib = pytest.importorskip("matplotlib")
+        matplotlib.use("Agg")
+        X, y = wine
+        ours = mast.MastClassifier(random_state=0).fit(X[::2], y[::2])
+        plain = make_pipeline(SimpleImputer(), LogisticRegression()).fit(X[::2], y[::2])
+        display = mast.MissingDisplay.from_estimators(
+            {"MAST": ours, "mean": plain}, X[1::2], y[1::2], shares=[0.5, 0.0], draws=3, score_name="accuracy"
+        )
+        assert display.shares == [0.0, 0.5]
+        assert display.scores["MAST"].shape == (2, 3)
+        assert display.scores["mean"][0, 0] == plain.score(X[1::2], y[1::2])
+        assert [line.get_label() for line in display.lines_] == ["MAST", "mean"]
+        np.testing.assert_allclose(display.lines_[0].get_ydata(), display.scores["MAST"].mean(axis=1))
+        assert display.ax_.get_ylabel() == "accuracy"
+        assert display.plot(display.ax_).figure_ is display.figure_
+        matplotlib.pyplot.close("all")
+        with pytest.raises(ArgumentError, match="nothing to draw"):
+            mast.MissingDisplay.from_estimators([], X, y)
+
+    def test_verbose_prints_a_line_per_iteration(self, wine, capsys):
+        X, y = wine
+        model = mast.MastClassifier(mast.PermK(3), verbose=True).fit(X, y)
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) >= model.n_iter_[0]
+        assert lines[0].startswith("MastClassifier, iteration 1: loss ")

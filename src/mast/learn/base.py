@@ -368,8 +368,8 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
         X, y
             Data to score on.
         baseline
-            A fitted linear model (with `coef_` and `intercept_`) to compare with. None fits scikit-learn's
-            LogisticRegression (Ridge for a regressor) with the same penalty to X, y: that favours it.
+            A fitted linear model (with `coef_` and `intercept_`) to compare with. None fits the same without
+            a sketch, with the same penalty, to X, y: that favours it.
         densities
             The shares of features that are kept.
         draws

@@ -10,6 +10,7 @@ import numpy as np
 from mast.arrays import Array
 from mast.errors import ArgumentError
 from mast.plots import COLOURS, pyplot
+from mast.sketches import Identity
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -59,24 +60,19 @@ def curve(model: SparsifiedLinear, X: Any, y: Any, shares: Sequence[float], draw
 
 def _plain(model: SparsifiedLinear, X: Any, y: Any, baseline: Any) -> tuple[SparsifiedLinear, str]:
     """A plain model in the form of ours, so that both are sparsified alike, and what it is called."""
-    origin = "" if baseline is not None else " (fitted to these data)"
     if baseline is None:
-        baseline = _fitted(model, X, y)
-    for name in ("coef_", "intercept_"):
-        if not hasattr(baseline, name):
-            raise ArgumentError(f"the baseline must be a fitted linear model: {baseline!r} has no {name}")
-    return as_ours(model, baseline.coef_, baseline.intercept_), type(baseline).__name__ + origin
+        baseline, name = _fitted(model, X, y), "the same without a sketch, fitted to these data"
+    else:
+        name = type(baseline).__name__
+    for needed in ("coef_", "intercept_"):
+        if not hasattr(baseline, needed):
+            raise ArgumentError(f"the baseline must be a fitted linear model: {baseline!r} has no {needed}")
+    return as_ours(model, baseline.coef_, baseline.intercept_), name
 
 
 def _fitted(model: SparsifiedLinear, X: Any, y: Any) -> Any:
-    from sklearn.linear_model import LogisticRegression, Ridge
-
-    n, alpha = X.shape[0], max(model.alpha_, 1e-12)
-    if hasattr(model, "classes_"):
-        return LogisticRegression(C=1 / (n * alpha), fit_intercept=model.fit_intercept, max_iter=10_000).fit(
-            X, y
-        )
-    return Ridge(alpha=n * alpha, fit_intercept=model.fit_intercept).fit(X, y)
+    options = {"alpha": model.alpha_, "missing": model.missing_, "fit_intercept": model.fit_intercept}
+    return type(model)(Identity(), **options).fit(X, y)
 
 
 def as_ours(model: SparsifiedLinear, coef: Any, intercept: Any) -> SparsifiedLinear:
