@@ -198,7 +198,7 @@ def test_files_and_their_faults(tmp_path):
     with pytest.raises(DataError, match="is not TOML"):
         read(tmp_path / "broken.toml")
     np.save(tmp_path / "v.npy", np.zeros(7))
-    with pytest.raises(MastError, match="shift must have 119 entries"):
+    with pytest.raises(MastError, match="shift must have 123 entries"):
         run(changed(GOOD, "model", shift="v.npy"), folder=tmp_path)
     (tmp_path / "w.npy").write_bytes(b"nothing")
     with pytest.raises(MastError, match=r"not a .npy file"):

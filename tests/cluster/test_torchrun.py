@@ -50,7 +50,7 @@ split = "interleaved"
 
 
 def shift():
-    return 0.1 * normal(Key(1), 0, 119)
+    return 0.1 * normal(Key(1), 0, 123)
 
 
 def undisturbed(rounds):
@@ -108,7 +108,7 @@ def values_by_round(rounds):
     found = {node: [] for node in range(len(SHARES))}
     for t in range(rounds):
         for node, _ in roster.taking_part(t):
-            found[node].append((t, sketches[node].sample(119, roster.key(t, node)).indices.size))
+            found[node].append((t, sketches[node].sample(123, roster.key(t, node)).indices.size))
     return found
 
 

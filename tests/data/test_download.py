@@ -72,7 +72,7 @@ def test_a_set_with_a_published_checksum(server, cache, a1a, monkeypatch, tmp_pa
     monkeypatch.setattr("mast.data.lookup.EMBEDDED", tmp_path / "nothing")
     server.files["/a1a"] = a1a
     loaded = mast.data.load("a1a")
-    assert loaded.A.shape == (1605, 119)
+    assert loaded.A.shape == (1605, 123)
     assert loaded.path == cache / "a1a"
     assert [path.name for path in cache.iterdir()] == ["a1a"]
     mast.data.load("a1a")

@@ -40,7 +40,7 @@ def test_a_supernode_killed_in_a_round(tmp_path):
     assert rows[0].answered == 2
     assert rows[-1].answered == 1
     np.testing.assert_array_equal(one[1]["x"], expected(TWO, one[0]["numbers"]["round"], STEP))
-    assert all(row.down <= 2 * (1.02 * 8 * 119 + 1000) for row in rows)
+    assert all(row.down <= 2 * (1.02 * 8 * 123 + 1000) for row in rows)
 
 
 @pytest.mark.slow

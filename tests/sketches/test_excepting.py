@@ -49,7 +49,7 @@ def test_the_compiled_loop_makes_the_same_draws():
 
     method = make("dsgd_sampled", {}).bind(problem, 3)
     assert method.loop is not None
-    fast, slow = method.start(np.zeros(119)), method.start(np.zeros(119))
+    fast, slow = method.start(np.zeros(123)), method.start(np.zeros(123))
     method.advance(fast, 0, np.full(50, 0.1))
     for t in range(50):
         method.step(slow, t, 0.1)

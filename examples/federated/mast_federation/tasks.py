@@ -48,7 +48,7 @@ class Linear(Task):
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
-        self.dim = 119
+        self.dim = 123
         self.sketches = [parse_sketch(text) for text in self.texts]
         self.capacities = [VectorCapacity(sketch, self.dim) for sketch in self.sketches]
         self.shapes = {"x": (self.dim,)}

@@ -3,7 +3,7 @@
 >>> import mast
 >>> A, b = mast.data.load("a1a")
 >>> A.shape, sorted(set(b))
-((1605, 119), [np.float64(-1.0), np.float64(1.0)])
+((1605, 123), [np.float64(-1.0), np.float64(1.0)])
 """
 
 from mast.data.catalogue import SETS, DataSet

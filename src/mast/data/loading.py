@@ -68,8 +68,8 @@ def load(
         downloaded into the cache. A set found by its name must have the right checksum; a file
         given by a path with a folder in it (``./a1a``) is read as it is.
     n_features
-        The number of columns. Without it, the largest index in the file: give it where a
-        training and a test set must agree.
+        The number of columns. Without it, what the catalogue states of a set found by its name, so that its
+        training and test rows fit; and the largest index in a file given by its path.
     data_dir
         The folder to search first.
     labels
@@ -101,9 +101,9 @@ def load(
     --------
     >>> A, b = load("a1a")
     >>> A.shape, b[:4]
-    ((1605, 119), array([-1., -1., -1., -1.]))
-    >>> load("a1a", n_features=123)
-    <a1a.gz: 1605 rows, 123 features, 22249 values; labels -1 -> -1, 1 -> +1>
+    ((1605, 123), array([-1., -1., -1., -1.]))
+    >>> load("a1a", n_features=130)
+    <a1a.gz: 1605 rows, 130 features, 22249 values; labels -1 -> -1, 1 -> +1>
     """
     check(labels)
     if n_features is not None:
@@ -114,6 +114,8 @@ def load(
     text = unpack(read(file.path), str(file.path))
     if file.name is not None:
         checksums.verify(file.name, file.path, text)
+        if n_features is None and file.name in SETS:
+            n_features = SETS[file.name].features
     loaded = _parse(text, file.path, n_features, labels, zero_based)
     _LOG.info("%r from %s", loaded, file.path)
     return loaded

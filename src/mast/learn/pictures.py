@@ -71,7 +71,11 @@ def _plain(model: SparsifiedLinear, X: Any, y: Any, baseline: Any) -> tuple[Spar
 
 
 def _fitted(model: SparsifiedLinear, X: Any, y: Any) -> Any:
-    options = {"alpha": model.alpha_, "missing": model.missing_, "fit_intercept": model.fit_intercept}
+    options: dict[str, Any] = {
+        "alpha": model.alpha_,
+        "missing": model.missing_,
+        "fit_intercept": model.fit_intercept,
+    }
     return type(model)(Identity(), **options).fit(X, y)
 
 
