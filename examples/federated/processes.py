@@ -1,10 +1,15 @@
-"""Processes that all end with this one: started in groups of their own, stopped by their numbers."""
+"""Processes that all end with this one: started in groups of their own, stopped by their numbers.
+
+Also if this one is killed: a guard, another process, waits for that and ends all that is left. It is this
+file, run as ``python processes.py HOME``.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -44,6 +49,13 @@ class Processes:
         return "\n".join(said[-lines:])
 
     def __enter__(self) -> Processes:
+        """From here on a guard watches; it ends by itself when this process has ended, however that was."""
+        watched, self._held = os.pipe()
+        mark = {"FLWR_HOME": self.environment["FLWR_HOME"]}
+        command = [sys.executable, __file__, mark["FLWR_HOME"]]
+        unmarked = {name: value for name, value in self.environment.items() if name != "FLWR_HOME"}
+        self._guard = subprocess.Popen(command, env=unmarked, stdin=watched, start_new_session=True)
+        os.close(watched)
         return self
 
     def __exit__(
@@ -55,16 +67,13 @@ class Processes:
             if alive(pid, birth):
                 send(pid, signal.SIGKILL)
         gone(strays)
+        os.write(self._held, b"all ended")
+        os.close(self._held)
+        self._guard.wait(timeout=10 * GRACE)
 
     def strays(self) -> dict[int, str]:
-        """Processes that have the home of these in their environment: whoever started them, they are ours."""
-        mark = f"FLWR_HOME={self.environment['FLWR_HOME']}".encode()
-        found: dict[int, str] = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if mark in (folder / "environ").read_bytes().split(b"\0"):
-                    found[int(folder.name)] = born(int(folder.name))
-        return found
+        """Processes that have the home of these in their environment."""
+        return marked(self.environment["FLWR_HOME"])
 
     def stop(self, *names: str, hard: bool = False) -> None:
         """End processes and all that they started: politely, then not."""
@@ -81,6 +90,34 @@ class Processes:
         for process in chosen:
             process.wait(timeout=10 * GRACE)
         gone(family)
+
+
+def marked(home: str) -> dict[int, str]:
+    """Processes that have this home in their environment: whoever started them, they are ours."""
+    mark = f"FLWR_HOME={home}".encode()
+    found: dict[int, str] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                found[int(folder.name)] = born(int(folder.name))
+    return found
+
+
+def guard(home: str) -> None:
+    """Wait until the process that holds the other end of standard input is gone; then end what it left.
+
+    Unless it said that it has done that itself.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # Ctrl-C is for the others
+        signal.signal(number, signal.SIG_IGN)
+    if sys.stdin.buffer.read():
+        return
+    while left := marked(home):  # again: some of them may have started others meanwhile
+        for pid, birth in left.items():
+            if alive(pid, birth):
+                send(pid, signal.SIGKILL)
+        time.sleep(0.1)
+    shutil.rmtree(home, ignore_errors=True)
 
 
 def descendants(pid: int) -> dict[int, str]:
@@ -155,3 +192,7 @@ def send(pid: int, number: signal.Signals) -> None:
     """Signal a process, if it is still there."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
+
+
+if __name__ == "__main__":
+    guard(sys.argv[1])

@@ -5,7 +5,8 @@
     python run.py deployment --run-config 'task="network" rounds=10 local-steps=5' --out result
 
 Both start a SuperLink on a free port of 127.0.0.1 and hand it the app with ``flwr run``; the second also
-starts one SuperNode for each client. Everything ends with this script: also on errors and on Ctrl-C.
+starts one SuperNode for each client. Everything ends with this script: on errors, on Ctrl-C,
+and within seconds if the script itself is killed.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # or Ray would listen on all addresses: this is 127.0.0.1
     # Everything is installed already; without this, `flwr run` makes a fresh environment from an index.
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
