@@ -31,7 +31,7 @@ test-oldest: $(OLDEST)/.test
 # Kills, damage, full disks and strange files, a thousand of each; `make test` runs a small form.
 faults: export MAST_FAULTS = full
 faults: $(VENV)/.test
-	$(BIN)/$(PYTEST) tests/faults tests/cluster
+	$(BIN)/$(PYTEST) tests/faults tests/cluster tests/federated
 
 check: $(VENV)/.check
 	$(BIN)/ruff check .
