@@ -89,7 +89,7 @@ def _rank() -> None:
         for name, (engine, capacity) in engines.items():
             dist.barrier()
             if wire.rank == 0:
-                engine.serve(done + 3, lambda row, name=name: note(name, row.seconds))
+                engine.serve(done + 3, lambda row, name=name: note(name, row["took"]))
             else:
                 engine.serve(done, done + 3)
             note(f"{name} node", _own_work(capacity, model, turn, dist.barrier))

@@ -28,21 +28,24 @@ ALLOWED = {
     "files": {"errors"},
     "locks": {"errors"},
     "progress": set(),
-    "trace": CORE,
+    "trace": CORE | {"files"},
+    "results": {"errors", "theory", "trace", "files", "plots", "progress"},
     "checkpoint": {"errors", "files", "locks"},
     "resume": CORE | {"methods", "files", "trace", "checkpoint"},
-    "plots": {"errors", "run"},
+    "plots": {"errors", "results"},
     "advice": CORE | {"methods"},
     "advice_table": {"advice"},
     "cells": {"errors", "files", "locks", "progress", "randomness"},
     "sweeps": CORE | {"methods", "run", "trace", "resume", "cells", "files"},
-    "run": CORE | {"methods", "trace", "resume", "progress", "plots"},
+    "run": CORE | {"methods", "trace", "results", "resume", "progress", "plots"},
     "learn": CORE | {"methods", "run", "data", "files", "plots", "progress"},
     "nn": CORE | {"methods", "files", "plots", "progress", "checkpoint"},
-    "cluster": CORE | {"methods", "run", "nn", "data", "files", "locks", "trace", "progress", "checkpoint"},
-    "federated": CORE | {"methods", "run", "nn", "data", "files", "locks", "trace", "progress", "checkpoint"},
+    "cluster": CORE
+    | {"methods", "results", "nn", "data", "files", "locks", "trace", "progress", "checkpoint"},
+    "federated": CORE
+    | {"methods", "results", "nn", "data", "files", "locks", "trace", "progress", "checkpoint"},
     "experiments": CORE
-    | {"locks", "methods", "run", "data", "files", "learn", "nn", "plots", "progress", "cells"},
+    | {"locks", "methods", "run", "results", "data", "files", "learn", "nn", "plots", "progress", "cells"},
     "cli": CORE | {"methods", "run", "data", "files", "learn", "experiments", "advice", "advice_table"},
 }
 ALWAYS = {"__version__"}

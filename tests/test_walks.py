@@ -114,7 +114,7 @@ def test_a_round_under_torchrun():
                 }
             )
 
-    check("A round under torchrun", files_of_a_round(walk), 10)
+    check("A round under torchrun", files_of_a_round(walk), 9)
 
 
 def test_a_round_on_flower():
@@ -130,7 +130,7 @@ def test_a_round_on_flower():
         assert np.isfinite(result.arrays["x"].numpy()).all()
 
     files = files_of_a_round(walk) - {"federated/in_process.py"}  # stands in for Flower here
-    check("A round on Flower", files, 11)
+    check("A round on Flower", files, 8)
 
 
 def test_reproduce(tmp_path, monkeypatch):

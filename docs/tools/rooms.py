@@ -18,9 +18,10 @@ BANDS: dict[str, dict[str, str]] = {
         "federated": "Flower",
     },
     "runs": {
-        "run": "the loop, its result",
+        "run": "the loop",
         "sweeps": "many runs",
         "trace": "what is measured",
+        "results": "x, trace, nodes",
         "cells": "kept results",
         "resume": "a run, continued",
         "progress": "a bar",

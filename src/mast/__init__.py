@@ -44,7 +44,7 @@ _ROOMS = {
     "Nodes": "problem",
     # runs and what theory says of them
     "minimize": "run",
-    "Result": "run",
+    "Result": "results",
     "sweep": "sweeps",
     "guarantee": "methods",
     "advise": "advice",
@@ -82,7 +82,8 @@ if TYPE_CHECKING:
     from mast.methods import guarantee
     from mast.objectives import Function, LeastSquares, Logistic, NonconvexLogistic, Objective, Quadratic
     from mast.problem import Nodes, Problem
-    from mast.run import Result, minimize
+    from mast.results import Result
+    from mast.run import minimize
     from mast.sketches import (
         Bernoulli,
         Conditional,

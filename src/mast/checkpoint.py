@@ -7,8 +7,12 @@ run to be continued. Another run's checkpoint is refused by the name of the fiel
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import functools
+import inspect
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -123,6 +127,8 @@ def describe(value: Any) -> str:
         return "[" + ", ".join(map(describe, value)) + "]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {describe(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, functools.partial):
+        return f"{describe(value.func)}({describe([*value.args])}, {describe(value.keywords)})"
     if hasattr(value, "__qualname__"):  # a function or a class
         return f"{value.__module__}.{value.__qualname__}"
     if hasattr(value, "arguments"):
@@ -131,6 +137,22 @@ def describe(value: Any) -> str:
         public = {name: part for name, part in vars(value).items() if not name.startswith("_")}
         return f"{type(value).__name__}({describe(public)})"
     return repr(value)
+
+
+def source_digest(value: Any) -> str:
+    """A sum of the source of a function, a class or a module, of which comments and layout are no part.
+
+    Where there is no source, as at a prompt, of a function's code.
+
+    >>> source_digest(source_digest) == source_digest(joined)
+    False
+    """
+    value = value.func if isinstance(value, functools.partial) else value
+    try:
+        return files.digest(ast.dump(ast.parse(textwrap.dedent(inspect.getsource(value)))))
+    except (OSError, TypeError, SyntaxError, IndentationError):
+        code = getattr(value, "__code__", None) or getattr(type(value).__call__, "__code__", None)
+        return "" if code is None else files.digest(code.co_code, code.co_consts, code.co_names)
 
 
 def joined(descriptions: Iterable[str]) -> str:

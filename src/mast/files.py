@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from mast.errors import DataError
 
 _MAGIC = b"MAST1\n"
+_END_OF_ZIP, _END_OF_ZIP_WITHIN = b"PK\x05\x06", 1 << 16
 #: what reading a zip file of arrays raises where it is none: a right checksum does not make it one
 _UNREADABLE = (
     ValueError, KeyError, OSError, EOFError, RuntimeError, MemoryError, TypeError, AttributeError,
@@ -85,10 +86,12 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     head, content = raw[: len(_MAGIC) + 65], raw[len(_MAGIC) + 65 :]
-    if not head.startswith(_MAGIC):
+    if not head.startswith(_MAGIC) and not (raw and _MAGIC.startswith(raw)):
         raise DataError(f"{path} is not a file of MAST's: it does not begin with its mark")
     if head != _head(content):
-        raise DataError(f"{path} is damaged: its checksum does not fit its content")
+        whole = _END_OF_ZIP in content[-_END_OF_ZIP_WITHIN:]
+        damage = "its checksum does not fit its content" if whole else "it is truncated, its end is missing"
+        raise DataError(f"{path} is damaged: {damage}")
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as stored:
             arrays = {

@@ -25,6 +25,18 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def size_of(count: float) -> str:
+    """A number of bytes as people read it.
+
+    >>> size_of(999), size_of(12_345), size_of(2.5e9)
+    ('999 B', '12.3 kB', '2.5 GB')
+    """
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.3g} B"
+
+
 class Progress:
     """Shows on standard error how many of `total` pieces of work are done.
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,71 +21,18 @@ from mast.arrays import Array, vector
 from mast.checks import optional, whole
 from mast.errors import ArgumentError, MastError
 from mast.methods import Method, make
-from mast.methods.base import State, StepSize
+from mast.methods.base import StepSize
 from mast.problem import AbstractProblem
 from mast.progress import Progress
 from mast.randomness import Key
+from mast.results import Result
 from mast.resume import Position, SavedRun, Schedule, identity_of, problem_identity
 from mast.theory import Guarantee
-from mast.trace import SAMPLES, SOLVABLE, Measure, frame, trace_steps
-
-if TYPE_CHECKING:
-    import matplotlib.axes
-    import pandas
+from mast.trace import SAMPLES, SOLVABLE, Measure, trace_steps
 
 BURST = 0.1  # seconds between looks at the clock
 CHECKPOINT_EVERY = 5.0  # seconds between checkpoints
 TOO_LARGE = 1e100  # a coordinate beyond this is a divergence
-
-
-@dataclass
-class Result:
-    """What a run ended with.
-
-    Attributes
-    ----------
-    x : the last point.
-    trace : a pandas DataFrame with the columns step, passes, seconds, f, f_D, grad_sq, dist_sq, bytes.
-    status : "finished", "converged", "diverged" or "interrupted".
-    steps : how many steps were taken.
-    step_size : the step size, or the schedule, that was used.
-    guarantee : the statement that applies, or None; then `note` says why.
-    diverged_at : the step at which a run began to diverge, else None.
-    state : the method's last state.
-    infimum : f_D^inf, or NaN where it is not known.
-    estimated : whether f_D and grad_sq in the trace are Monte Carlo estimates.
-    """
-
-    x: Array
-    status: str
-    steps: int
-    step_size: float | Callable[[int], float]
-    guarantee: Guarantee | None
-    note: str
-    method: str
-    diverged_at: int | None
-    state: State
-    infimum: float
-    estimated: bool
-    rows: list[dict[str, Any]] = field(repr=False)
-
-    @property
-    def trace(self) -> pandas.DataFrame:
-        """The measurements as a DataFrame."""
-        return frame(self.rows)
-
-    def plot(self, column: str | None = None, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
-        """Draw the curve that the guarantee speaks of, with its bound."""
-        from mast.plots import plot_result
-
-        return plot_result(self, column, ax)
-
-    def __repr__(self) -> str:
-        last = self.rows[-1]
-        numbers = ", ".join(
-            f"{name} = {last[name]:.6g}" for name in ("f", "f_D", "grad_sq") if last[name] == last[name]
-        )
-        return f"<Result of {self.method}: {self.status} after {self.steps:,} steps, {numbers}>"
 
 
 def minimize(

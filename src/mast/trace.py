@@ -1,22 +1,31 @@
-"""The record of a run: what was measured, at which steps, and the picture of it."""
+"""The record of a run: what is measured, at which steps, and the file that rounds are appended to.
+
+A row is a dict. Every run's rows have `step`, `seconds` and `bytes`, counted from the start of the run; what
+else they have depends on who measured.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mast import files
 from mast.arrays import Array
 from mast.checks import whole
-from mast.errors import ArgumentError, MastError
+from mast.errors import ArgumentError, DataError, MastError
 from mast.problem import AbstractProblem
 
 if TYPE_CHECKING:
     import pandas
 
+#: what `mast.minimize` measures
 COLUMNS = ("step", "passes", "seconds", "f", "f_D", "grad_sq", "dist_sq", "bytes")
 POINTS_PER_DECADE = 16
 SAMPLES = 100  #: draws that estimate f_D at a point where it has no cheap exact form
@@ -111,8 +120,63 @@ def rows_of(table: Array) -> list[dict[str, Any]]:
 
 
 def frame(rows: list[dict[str, Any]]) -> pandas.DataFrame:
-    """The rows as a pandas DataFrame with the columns of `COLUMNS`."""
+    """The rows as a pandas DataFrame; without rows it has the columns of `COLUMNS`."""
     import pandas
 
-    table = pandas.DataFrame(rows, columns=list(COLUMNS))
+    table = pandas.DataFrame(rows, columns=None if rows else list(COLUMNS))
+    table = table[[*(c for c in COLUMNS if c in table), *(c for c in table if c not in COLUMNS)]]
     return table.astype({"step": "int64", "bytes": "int64"})
+
+
+class TraceFile:
+    """The rows of a run, one line of JSON each, in a file that they are appended to.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     trace = TraceFile(Path(folder) / "trace.jsonl")
+    ...     trace.add({"step": 1, "seconds": 0.5, "bytes": 80})
+    ...     trace.rows()
+    [{'step': 1, 'seconds': 0.5, 'bytes': 80}]
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows, up to the first that a kill cut short."""
+        rows: list[dict[str, Any]] = []
+        if self.path.exists():
+            for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
+                try:
+                    row = {k: math.nan if v is None else v for k, v in json.loads(line).items()}
+                    if row["step"] <= (rows[-1]["step"] if rows else -1):
+                        break
+                except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                    break
+                rows.append(row)
+        return rows
+
+    def replace(self, rows: list[dict[str, Any]]) -> None:
+        """These rows instead of all."""
+        files.write(self.path, "".join(_line(row) for row in rows).encode())
+
+    def go_on(self, step: int) -> None:
+        """Take out what a run that continues after `step` will do again."""
+        self.replace([row for row in self.rows() if row["step"] <= step])
+
+    def add(self, row: dict[str, Any], durable: bool = False) -> None:
+        """One more row; a `durable` one is on the disk afterwards, with all before: a checkpoint needs it."""
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(_line(row))
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+        except OSError as error:
+            raise DataError(f"{self.path} cannot be written: {error.strerror or error}") from error
+
+
+def _line(row: dict[str, Any]) -> str:
+    """JSON has neither NaN nor infinity: null stands for them."""
+    finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+    return json.dumps(finite, allow_nan=False) + "\n"

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 PATIENCE = 240  # seconds that a run may take on a busy machine
@@ -101,3 +102,67 @@ def until(condition, patience=PATIENCE):
     while not condition():
         assert time.monotonic() < end, "it took too long"
         time.sleep(0.02)
+
+
+class Launched:
+    """``python -m mast.cluster ... --ranks N``; all of it, known by a mark, is gone when the block ends."""
+
+    def __init__(self, *arguments, ranks=2, folder=None, **variables):
+        self.mark = uuid.uuid4().hex
+        command = [sys.executable, "-m", "mast.cluster", *map(str, arguments), f"--ranks={ranks}"]
+        self.process = subprocess.Popen(
+            command,
+            env=environment(MAST_TESTS_CLUSTER=self.mark, **variables),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=folder,
+        )
+
+    def family(self):
+        """The numbers of all living processes with the mark."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                alive = (folder / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+                if alive and self.mark.encode() in (folder / "environ").read_bytes():
+                    found.append(int(folder.name))
+        return found
+
+    def rank(self, rank):
+        """The process of a rank."""
+        for pid in self.family():
+            with contextlib.suppress(OSError):
+                if f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    return pid
+        return None
+
+    def listening(self):
+        """The addresses on which any of the processes listens, as the kernel writes them."""
+        sockets = set()
+        for pid in self.family():
+            with contextlib.suppress(OSError):
+                for file in Path(f"/proc/{pid}/fd").iterdir():
+                    with contextlib.suppress(OSError):
+                        sockets.add(os.readlink(file))
+        found = set()
+        for table in ("tcp", "tcp6"):
+            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+                    found.add(fields[1].split(":")[0])
+        return found
+
+    def wait(self):
+        """The exit code, and everything that was printed."""
+        output, _ = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, output
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        for pid in self.family():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.communicate(timeout=60)

@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from mast.cluster import ClusterResult, run
+from mast import Result
+from mast.cluster import run
 
 FOLDER = Path(__file__).parents[2] / "examples" / "cluster"
 FILES = sorted(path.name for path in FOLDER.glob("*.toml"))
@@ -26,7 +27,7 @@ def shortened(name, out, rounds):
 def test_examples_run(name, tmp_path):
     result = run(shortened(name, tmp_path / "out", 25), folder=FOLDER)
     assert result.status == "finished"
-    assert len(result.scores) == 4
+    assert len(result.nodes) == 4
     assert result.score > 0.5
     assert result.table().count("\n") == 5
     assert (result.trace["down"] > 0).all()
@@ -42,10 +43,10 @@ def test_two_processes_and_one_agree_on_a_network(tmp_path):
     """From Python, without torchrun: float32, the same draws and batches."""
     content = shortened("network.toml", tmp_path / "two", 6)
     two = run(copy.deepcopy(content), ranks=2, folder=FOLDER)
-    assert isinstance(two, ClusterResult)
+    assert isinstance(two, Result)
     content["run"]["out"] = str(tmp_path / "one")
     one = run(content, folder=FOLDER)
     # Six rounds with numbers of order one, each with float32 sums of about a hundred terms in another order.
     np.testing.assert_allclose(two.x, one.x, rtol=0, atol=6 * 100 * 2**-24)
-    assert [row["capacity"] for row in two.scores] == [row["capacity"] for row in one.scores]
-    assert [row["down"] for row in two.scores] == [row["down"] for row in one.scores]
+    assert [row["capacity"] for row in two.nodes] == [row["capacity"] for row in one.nodes]
+    assert [row["down"] for row in two.nodes] == [row["down"] for row in one.nodes]

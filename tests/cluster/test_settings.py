@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from mast import Result
 from mast.cluster import run
 from mast.cluster.__main__ import main
 from mast.cluster.settings import read, settings_of
@@ -180,15 +181,73 @@ def test_a_network_in_one_process(tmp_path):
     (tmp_path / "net.py").write_text(PROGRAM)
     result = run(NETWORK, folder=tmp_path)
     assert result.status == "finished"
-    assert [row["capacity"] for row in result.scores] == ["neurons:.5", "bernoulli:.9"]
+    assert [row["capacity"] for row in result.nodes] == ["neurons:.5", "bernoulli:.9"]
     assert 0 <= result.score <= 1
     from safetensors.numpy import load_file
 
     state = load_file(tmp_path / "out" / "model.safetensors")
     assert state["0.weight"].reshape(-1).tolist() == result.x[:24].tolist()
-    scored = run(changed(NETWORK, "model", score="net.py:score"), folder=tmp_path)
-    assert scored.scores[0]["mean"] == 4 * 3 + 3 + 6 + 3 * 2 + 2  # the parameters of half of the units
+    other = changed(changed(NETWORK, "model", score="net.py:score"), "run", out="scored")
+    scored = run(other, folder=tmp_path)
+    assert scored.nodes[0]["score"] == 4 * 3 + 3 + 6 + 3 * 2 + 2  # the parameters of half of the units
     assert scored.score == 4 * 6 + 6 + 12 + 6 * 2 + 2
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "old", "new", "named"),
+    [
+        (
+            "model",
+            {},
+            "nn.ReLU()",
+            "nn.Tanh()",
+            r"its module 2 is torch\S+ReLU\(.*, here it is torch\S+Tanh\(",
+        ),
+        (
+            "model",
+            {"loss": "net.py:loss"},
+            "reduction='sum'",
+            "reduction='mean'",
+            "its loss is net.py:loss, source",
+        ),
+        (
+            "model",
+            {"score": "net.py:score"},
+            "numel() for",
+            "numel() + 1 for",
+            "its score is net.py:score, source",
+        ),
+        ("data", {}, "x.sum(1) > 2", "x.sum(1) > 1", "its data factory is net.py:data"),
+        ("model", {"loss": "net.py:loss"}, "WEIGHT = 1.0", "WEIGHT = 2.0", "its file net.py is"),
+    ],
+)
+def test_a_run_of_another_network_is_not_continued(tmp_path, section, values, old, new, named):
+    """The shapes are the same: modules, functions, constants and rows tell the two apart."""
+    program = (
+        PROGRAM
+        + """
+WEIGHT = 1.0
+
+def loss(model, batch):
+    return WEIGHT * nn.functional.cross_entropy(model(batch[0]), batch[1], reduction='sum')
+"""
+    )
+    assert old in program
+    (tmp_path / "net.py").write_text(program)
+    content = changed(NETWORK, section, **values)
+    run(content, folder=tmp_path)
+    (tmp_path / "net.py").write_text(program + "\n# a comment\n")
+    run(content, folder=tmp_path)
+    (tmp_path / "net.py").write_text(program.replace(old, new))
+    with pytest.raises((DataError, CheckpointError), match=named):
+        run(content, folder=tmp_path)
+
+
+def test_a_run_of_another_version_is_not_continued(tmp_path, monkeypatch):
+    run(GOOD, folder=tmp_path)
+    monkeypatch.setattr("mast.methods.distributed.server.__version__", "0.0.1")
+    with pytest.raises((DataError, CheckpointError), match=r"its version of MAST is .*, here it is 0\.0\.1"):
+        run(GOOD, folder=tmp_path)
 
 
 def test_files_and_their_faults(tmp_path):
@@ -224,18 +283,17 @@ def test_labels_that_are_all_alike_have_a_score(tmp_path):
     content = changed(changed(GOOD, "model", kind="least_squares"), "data", file="alike.txt")
     result = run(content, folder=tmp_path)
     assert result.score == 0
-    assert [row["mean"] for row in result.scores] == [0, 0, 0]
+    assert [row["R²"] for row in result.nodes] == [0, 0, 0]
 
 
 def test_scores_that_json_does_not_have(tmp_path):
-    from mast.cluster import ClusterResult
-
-    row = {"node": 0, "mean": float("-inf"), "lowest": float("-inf"), "highest": 1.0, "whole": float("nan")}
-    said = {"status": "finished", "rounds": 1, "step_size": 0.1, "note": "", "metric": "score"}
-    ClusterResult(np.zeros(2), **said, score=float("inf"), scores=[row], folder=tmp_path).save()
-    again = ClusterResult.load(tmp_path)
+    row = {"node": 0, "score": float("-inf"), "score lowest": float("-inf"), "score highest": 1.0}
+    known = {"status": "finished", "steps": 1, "step_size": 0.1, "note": "", "metric": "score", "rows": []}
+    Result(np.zeros(2), **known, guarantee=None, method="m", score=float("inf"), nodes=[row]).save(tmp_path)
+    again = Result.load(tmp_path)
     assert again.score != again.score
-    assert again.scores[0]["highest"] == 1
+    assert again.nodes[0]["score"] != again.nodes[0]["score"]
+    assert again.nodes[0]["score highest"] == 1
 
 
 def test_step_sizes_of_theory_and_above(tmp_path, capsys):
@@ -265,8 +323,8 @@ def test_more_rounds_continue_and_other_runs_are_refused(tmp_path):
     longer = run(changed(GOOD, "run", rounds=12), folder=tmp_path)
     straight = run(changed(GOOD, "run", rounds=12, out="straight"), folder=tmp_path)
     assert (longer.x == straight.x).all()
-    assert first.rounds == 5
-    assert longer.trace["round"].tolist() == list(range(12))
+    assert first.steps == 5
+    assert longer.trace["step"].tolist() == list(range(1, 13))
     with pytest.raises(DataError, match="at round 12 already"):
         run(GOOD, folder=tmp_path)
     with pytest.raises((DataError, CheckpointError), match="its seed is 0, here it is 1"):
@@ -290,11 +348,9 @@ def test_a_run_that_diverges_stops(tmp_path):
     content = changed(GOOD, "server", step_size=1e200)
     result = run(changed(changed(content, "run", rounds=50), "model", kind="least_squares"), folder=tmp_path)
     assert result.status == "diverged"
-    assert result.rounds < 50
-    assert len(result.trace) == result.rounds
-    from mast.cluster import ClusterResult
-
-    again = ClusterResult.load(result.folder)
+    assert result.steps < 50
+    assert len(result.trace) == result.steps
+    again = Result.load(result.folder)
     assert again.score != again.score  # NaN, as nothing was scored
     assert again.status == "diverged"
 
@@ -307,9 +363,9 @@ def test_other_models(tmp_path):
     result = run(changed(changed(waves, "server", step_size="theory"), "run", out="waves"), folder=tmp_path)
     assert "non-convex" in result.note
     split = changed(changed(GOOD, "data", split="interleaved", test="a1a"), "run", out="split")
-    assert run(split, folder=tmp_path).scores[0]["draws"] == 2
+    assert run(split, folder=tmp_path).nodes[0]["draws"] == 2
     adam = changed(changed(GOOD, "server", optimizer="adam", wire="float32"), "run", out="adam")
-    assert run(adam, folder=tmp_path).scores[0]["down"] < run(split, folder=tmp_path).scores[0]["down"]
+    assert run(adam, folder=tmp_path).nodes[0]["down"] < run(split, folder=tmp_path).nodes[0]["down"]
 
 
 def test_the_command(tmp_path, capsys):

@@ -15,7 +15,6 @@ if sys.platform != "linux":
 
 import mast
 from cluster.launching import Torchrun, forked, rows_of, until
-from mast.cluster import ClusterResult
 from mast.randomness import Key, normal
 
 CAPACITIES = ["bernoulli:.9", "randk:30", "permk:4", "identity", "permk:4"]
@@ -79,11 +78,11 @@ def undisturbed(rounds):
 
 def checked(folder, rounds):
     """The result of a run, if its trace has every round once and its bits are the undisturbed ones."""
-    result = ClusterResult.load(folder / "out")
+    result = mast.Result.load(folder / "out")
     assert result.status == "finished"
     assert (result.x == undisturbed(rounds)).all()
     trace = result.trace
-    assert trace["round"].tolist() == list(range(rounds))
+    assert trace["step"].tolist() == list(range(1, rounds + 1))
     return result
 
 
@@ -136,16 +135,18 @@ def test_two_kills_and_the_same_bits_bytes_and_trace(tmp_path):
     assert f"{rounds} of {rounds} rounds" in printed  # the progress line
     trace = result.trace
     parts = trace[["broadcast", "compute", "gather", "update"]].sum(axis=1)
-    assert (parts >= 0.999 * trace["seconds"]).all()
+    assert (parts >= 0.999 * trace["took"]).all()
     assert (trace[["broadcast", "compute", "gather", "update"]] >= 0).all().all()
     # what travels, by the trace and by node, against the values that were kept
     assert (trace["down"] == trace["up"]).all()
-    assert trace["down"].sum() == pytest.approx(sum(row["down"] for row in result.scores) * rounds)
+    assert trace["bytes"].iloc[-1] == trace["down"].sum() + trace["up"].sum()
+    assert trace["seconds"].iloc[-1] == pytest.approx(trace["took"].sum())
     kept = values_by_round(rounds)
-    for node, row in enumerate(result.scores):
-        values = sum(count for _, count in kept[node])
+    for node, row in enumerate(result.nodes):
+        values, answers = sum(count for _, count in kept[node]), len(kept[node])
+        assert row["answers"] == answers
         for way in ("down", "up"):
-            assert row[way] * rounds == pytest.approx(8 * values + 64 * len(kept[node]))
+            assert row[way] * answers == pytest.approx(8 * values + 64 * answers)
     for t, (down, nodes) in enumerate(zip(trace["down"], trace["nodes"], strict=True)):
         values = sum(counts[t] for counts in map(dict, kept.values()) if t in counts)
         assert down == 8 * values + 64 * nodes
@@ -196,7 +197,7 @@ def test_a_killed_network_ends_with_the_same_bits(tmp_path):
                 assert run.signal(rank, signal.SIGKILL)
             code, printed = run.wait()
         assert code == 0, printed
-        ends.append(ClusterResult.load(path / "out-network").x)
+        ends.append(mast.Result.load(path / "out-network").x)
     assert (ends[0] == ends[1]).all()
 
 
@@ -243,11 +244,11 @@ def test_more_ranks_than_nodes(tmp_path):
 def test_a_wrong_config_is_refused_on_rank_0_and_no_rank_hangs(tmp_path):
     path, said = settings(tmp_path, 40), "unknown key 'l3' in [model]"
     path.write_text(path.read_text().replace("l2 = 0.01", "l3 = 0.01"))
-    with Torchrun("-m", "mast.cluster", path, ranks=2) as run:
+    with Torchrun("-m", "mast.cluster", path, ranks=2, restarts=3) as run:
         code, printed = run.wait()
     assert code != 0
     assert "exitcode  : 2" in printed
-    assert printed.count(said) == 1
+    assert printed.count(said) == 1  # also where torchrun tries again
     assert "mast.cluster: " in printed
     assert not (tmp_path / "out").exists()
 
@@ -278,6 +279,43 @@ def data(node, nodes):
     width = 4 + node
     return torch.ones(8, width), torch.arange(8) % 2
 """
+
+
+def test_a_rank_with_another_loss_is_refused(tmp_path):
+    program = (
+        PROGRAM.replace("4 + node", "4")
+        + """
+import os
+
+if os.environ["RANK"] == "0":
+    def loss(model, batch):
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+else:
+    def loss(model, batch):
+        return nn.functional.cross_entropy(model(batch[0]), 1 - batch[1])
+"""
+    )
+    (tmp_path / "net.py").write_text(program)
+    path = tmp_path / "train.toml"
+    path.write_text(
+        """
+[run]
+rounds = 3
+[server]
+step_size = 0.1
+[nodes]
+capacity = "neurons:.5"
+[model]
+kind = "network"
+factory = "net.py:model"
+loss = "net.py:loss"
+[data]
+factory = "net.py:data"
+"""
+    )
+    code, printed = forked("forked.py", 2, path)
+    assert code == 2
+    assert "rank 1 differs from rank 0 in its loss (net.py:loss, source" in printed
 
 
 def test_a_node_that_fails_in_a_round_is_named_once(tmp_path):

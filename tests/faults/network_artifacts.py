@@ -9,10 +9,10 @@ from torch import nn
 
 import mast
 from faults.artifacts import PROBLEM, Artifact
-from mast.cluster.results import SUMMARY, ClusterResult
 from mast.errors import DataError
 from mast.methods.distributed import ProblemWorker, Roster, Server, VectorCapacity, run_in_process
 from mast.nn import state
+from mast.results import SUMMARY, Result
 
 
 def _model(value: float) -> nn.Module:
@@ -76,8 +76,9 @@ def _continued(path: Path) -> Any:
 
 
 def _ended(folder: Path) -> Path:
-    row = {"node": 0, "mean": 0.5, "lowest": 0.25, "highest": 0.75, "whole": None}
-    ClusterResult(np.ones(3), "finished", 5, 0.1, "a note", "accuracy", 0.5, [row], folder).save()
+    row = {"node": 0, "accuracy": 0.5, "accuracy lowest": 0.25, "accuracy highest": 0.75}
+    known = {"steps": 5, "step_size": 0.1, "note": "a note", "method": "distributed", "rows": []}
+    Result(np.ones(3), "finished", **known, guarantee=None, metric="accuracy", nodes=[row]).save(folder)
     return folder / SUMMARY
 
 
@@ -86,5 +87,5 @@ ARTIFACTS = {
     "delta of a network": Artifact(_delta, lambda p: _output(mast.nn.apply_delta(_model(0.25), p))),
     "submodel of a network": Artifact(_submodel, lambda p: _output(mast.nn.load_submodel(p, _model(0.25)))),
     "checkpoint of a server": Artifact(_served, _continued),
-    "result of a cluster": Artifact(_ended, lambda p: ClusterResult.load(p.parent).rounds, summed=False),
+    "result of a cluster": Artifact(_ended, lambda p: Result.load(p.parent).steps, summed=False),
 }

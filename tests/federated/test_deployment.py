@@ -9,7 +9,7 @@ pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 
 from federated.engines import expected, federation, rounds_done, wait_for_round
 from mast import files
-from mast.federated.report import Accounts
+from mast.trace import TraceFile
 
 TWO = {"nodes": 2, "capacities": "bernoulli:0.5 permk:4"}
 STEP = 0.05
@@ -17,8 +17,8 @@ STEP = 0.05
 WORDS = f'capacities="{TWO["capacities"]}" step-size={STEP} draws=0 gathering=300.0 timeout=300.0'
 
 
-def accounts(checkpoint) -> Accounts:
-    return Accounts.from_json(files.load(checkpoint)[0]["numbers"]["extra"]["accounts"])
+def rows_of(checkpoint):
+    return TraceFile(checkpoint.with_name(f"{checkpoint.name}.trace.jsonl")).rows()
 
 
 @pytest.mark.slow
@@ -35,12 +35,12 @@ def test_a_supernode_killed_in_a_round(tmp_path):
         made.processes.stop("supernode-1", hard=True)
         status = made.wait(run, timeout=900)
         assert status["status"] == "finished:completed", made.log(run)
-    rows = accounts(checkpoint).rows
-    assert [row.round for row in rows] == [1, 2, 3]
-    assert rows[0].answered == 2
-    assert rows[-1].answered == 1
+    rows = rows_of(checkpoint)
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert rows[0]["nodes"] == 2
+    assert rows[-1]["nodes"] == 1
     np.testing.assert_array_equal(one[1]["x"], expected(TWO, one[0]["numbers"]["round"], STEP))
-    assert all(row.down <= 2 * (1.02 * 8 * 123 + 1000) for row in rows)
+    assert all(row["down"] <= 2 * (1.02 * 8 * 123 + 1000) for row in rows)
 
 
 @pytest.mark.slow
@@ -58,7 +58,7 @@ def test_a_server_killed_and_restarted(tmp_path):
         status = made.wait(run, timeout=900)
         assert status["status"] == "finished:completed", made.log(run)
     _, arrays = files.load(checkpoint)
-    assert [row.answered for row in accounts(checkpoint).rows] == [2] * 4
+    assert [row["nodes"] for row in rows_of(checkpoint)] == [2] * 4
     np.testing.assert_array_equal(arrays["x"], expected(TWO, 4, STEP))
 
 

@@ -15,7 +15,7 @@ import mast
 from federated.samples import NODES, maker, problems, server
 from mast.errors import ArgumentError
 from mast.federated import Dropouts, LocalGrid, MastStrategy, client
-from mast.federated.dropouts import effective_weights
+from mast.methods.distributed.roster import effective_weights
 from mast.randomness import Key, Purpose, normal, uniform
 
 TRIALS = 1200
@@ -126,7 +126,7 @@ def updates(nodes, answering, answers, roster=None, trials=TRIALS):
         strategy.server.x[...] = x
         strategy.aggregate_train(1, grid.send_and_receive(strategy.configure_train(1, None, {}, grid)))
         found.append(x - strategy.server.x)
-        counts.append(strategy.accounts.rows[-1].answered)
+        counts.append(strategy.rows[-1]["nodes"])
     return x, np.array(found), np.array(counts)
 
 

@@ -12,8 +12,7 @@ from federated.samples import NODES, RUN, maker, problems, server
 from mast.errors import ArgumentError, DataError
 from mast.federated import LocalGrid, MastStrategy, client
 from mast.federated.clients import partition_of
-from mast.federated.delivery import send
-from mast.federated.records import unpack
+from mast.federated.records import send, unpack
 from mast.locks import InUseError
 from mast.methods.distributed import ProblemWorker
 
@@ -102,7 +101,7 @@ def test_a_round_waits_no_longer_than_its_timeout():
     nodes = problems()
     strategy = MastStrategy(server(nodes))
     strategy.start(Deaf(client(maker(nodes)), NODES), num_rounds=2, timeout=0.05)
-    assert [row.answered for row in strategy.accounts.rows] == [0, 0]
+    assert [row["nodes"] for row in strategy.rows] == [0, 0]
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("inf"), None, "soon"])

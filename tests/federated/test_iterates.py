@@ -103,8 +103,10 @@ def test_single_precision_on_the_wire_costs_half():
     for wire in ("f4", "f8"):
         strategy = MastStrategy(server(nodes, wire=np.dtype(wire)))
         strategy.start(grid(nodes), num_rounds=ROUNDS)
-        sizes[wire] = strategy.server.received.sum() - 64 * NODES * ROUNDS
-    assert 2 * sizes["f4"] == sizes["f8"]
+        sizes[wire] = int(strategy.server.received.sum())
+    saved = 4 * int(strategy.server.values.sum())
+    # Flower writes the number of bytes with one digit less, where it is below 100
+    assert saved <= sizes["f8"] - sizes["f4"] <= saved + 2 * NODES * ROUNDS
 
 
 def test_theory_needs_only_what_clients_tell():

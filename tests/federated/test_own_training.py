@@ -64,7 +64,7 @@ def run(train, *, frozen=False, rounds=3, evaluate=None, calibrate=None, **optio
 
 def test_what_a_function_leaves_behind_does_not_matter():
     strategy, _, made = run(epochs_of_adam)
-    assert [row.answered for row in strategy.accounts.rows] == [4] * 3
+    assert [row["nodes"] for row in strategy.rows] == [4] * 3
     assert all(p.requires_grad for worker in made for p in worker.model.parameters())
 
 
@@ -96,7 +96,7 @@ def test_frozen_parameters_do_not_travel():
         return epochs_of_adam(model, assignment)
 
     strategy, result, _ = run(train, frozen=True)
-    assert [row.answered for row in strategy.accounts.rows] == [4] * 3
+    assert [row["nodes"] for row in strategy.rows] == [4] * 3
     assert "0.weight" not in result.arrays
     assert strategy.server.x.size == sum(p.numel() for p in network().parameters()) - 96
     whole = float(network()[0].weight.detach().abs().sum())
@@ -137,11 +137,12 @@ def test_a_server_in_a_few_words_is_the_same_server():
 
 def test_a_loss_that_is_no_number_leaves_a_readable_report(tmp_path):
     strategy, _, _ = run(lambda model, assignment: {"loss": float("nan")}, rounds=1)
-    strategy.report().save(str(tmp_path))
+    strategy.result().save(str(tmp_path))
 
     def refused(text):
         raise AssertionError(f"{text} is no JSON")
 
-    report = json.loads((tmp_path / "report.json").read_text(), parse_constant=refused)
-    assert report["rounds"][0]["metrics"] == {"loss": None}
-    assert 0 < report["clients"][0]["share of the model"] < report["clients"][1]["share of the model"] == 1
+    [row] = (tmp_path / "trace.jsonl").read_text().splitlines()
+    assert json.loads(row, parse_constant=refused)["loss"] is None
+    nodes = json.loads((tmp_path / "result.json").read_text(), parse_constant=refused)["nodes"]
+    assert 0 < nodes[0]["keeps"] < nodes[1]["keeps"] == 1

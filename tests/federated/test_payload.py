@@ -62,8 +62,9 @@ def test_accounts_are_what_travelled():
         replies = grid.send_and_receive(messages)
         up += sum(payload(reply.content) for reply in replies)
         strategy.aggregate_train(1, replies)
-    assert (sum(strategy.accounts.down), sum(strategy.accounts.up)) == (down, up)
-    assert sum(row.down for row in strategy.accounts.rows) == down
-    report = {row["client"]: row for row in strategy.report().clients()}
-    assert report[3]["bytes down a round"] < report[0]["bytes down a round"]
-    assert strategy.server.received.sum() < down <= strategy.server.received.sum() + 4 * NODES * 200
+    assert (sum(strategy.server.received.tolist()), sum(strategy.server.sent.tolist())) == (down, up)
+    assert sum(row["down"] for row in strategy.rows) == down
+    rows = strategy.result().nodes
+    assert rows[3]["down"] < rows[0]["down"]
+    values = 8 * int(strategy.server.values.sum())
+    assert values < down <= values + 4 * NODES * 264

@@ -22,8 +22,8 @@ def test_clients_that_never_come_are_not_waited_for():
     nodes = problems()
     strategy = MastStrategy(server(nodes), gathering=0.05)
     strategy.start(Few(client(maker(nodes)), NODES), num_rounds=2)
-    assert [row.answered for row in strategy.accounts.rows] == [2, 2]
-    assert [row.invited for row in strategy.accounts.rows] == [NODES, NODES]
+    assert [row["nodes"] for row in strategy.rows] == [2, 2]
+    assert [row["invited"] for row in strategy.rows] == [NODES, NODES]
     with pytest.raises(NoClientsError, match="1, 2 are missing"):
         MastStrategy(server(nodes), gathering=0.05, least=3).start(
             Few(client(maker(nodes)), NODES), num_rounds=2
@@ -46,7 +46,7 @@ def test_who_comes_back_takes_part_again():
     nodes = problems()
     strategy = MastStrategy(server(nodes))
     strategy.start(Leaving(client(maker(nodes)), NODES), num_rounds=5)
-    assert [row.answered for row in strategy.accounts.rows] == [4, 3, 3, 4, 4]
+    assert [row["nodes"] for row in strategy.rows] == [4, 3, 3, 4, 4]
 
 
 def test_the_number_of_simulated_nodes_has_to_fit():
@@ -94,11 +94,11 @@ def test_a_stranger_who_comes_later_does_not_stop_the_run():
     grid = Joined(client(maker(nodes)), NODES)
     strategy.start(grid, num_rounds=6)
     assert len(grid.contexts) == NODES + 1
-    assert [row.answered for row in strategy.accounts.rows] == [NODES] * 6
+    assert [row["nodes"] for row in strategy.rows] == [NODES] * 6
 
 
 def test_of_two_with_one_partition_one_takes_part():
-    """Both stay; each is asked once, and the one that said so last has the partition."""
+    """Both stay; each is asked once, and the one that was first has the partition."""
     asked = []
 
     class Counted(LocalGrid):

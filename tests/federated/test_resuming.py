@@ -49,9 +49,9 @@ def test_a_stopped_federation_continues_to_the_same_bits(tmp_path, optimizer, ro
     np.testing.assert_array_equal(strategy.server.x, straight.server.x)
     assert again == keys
     assert len(set(again)) == len(again)
-    assert strategy.accounts.down == straight.accounts.down
-    assert strategy.accounts.answers == straight.accounts.answers
-    assert [row.round for row in strategy.accounts.rows] == list(range(1, ROUNDS + 1))
+    assert strategy.server.received.tolist() == straight.server.received.tolist()
+    assert strategy.server.answered.tolist() == straight.server.answered.tolist()
+    assert [row["step"] for row in strategy.rows] == list(range(1, ROUNDS + 1))
     assert sorted(result.train_metrics_clientapp) == [8, 9]
 
 
@@ -61,7 +61,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
         strategy = MastStrategy(server(nodes), checkpoint=tmp_path / "run.mast")
         strategy.start(LocalGrid(client(maker(nodes)), NODES), num_rounds=3)
         assert strategy.server.t == 3
-        assert len(strategy.accounts.rows) == 3
+        assert len(strategy.rows) == 3
 
 
 def test_another_runs_checkpoint_is_refused(tmp_path):
@@ -70,12 +70,12 @@ def test_another_runs_checkpoint_is_refused(tmp_path):
     MastStrategy(server(nodes), checkpoint=path).start(LocalGrid(client(maker(nodes)), NODES), num_rounds=2)
     with pytest.raises(CheckpointError, match="step_size"):
         MastStrategy(server(nodes, step_size=0.5), checkpoint=path)
-    with pytest.raises(CheckpointError, match="`answering` is unknown"):
+    with pytest.raises(CheckpointError, match="its answering is unknown"):
         MastStrategy(server(nodes), answering=0.5, checkpoint=path)
     description, arrays = files.load(path)
-    description["numbers"]["extra"] = {"answering": "unknown"}
+    del arrays["answered"]
     files.save(path, description, arrays)
-    with pytest.raises(CheckpointError, match="accounts"):
+    with pytest.raises(CheckpointError, match="answered"):
         MastStrategy(server(nodes), checkpoint=path)
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(DataError, match="damaged"):
@@ -122,4 +122,18 @@ def test_a_server_killed_at_any_moment_ends_with_the_same_bits(tmp_path):
     found.start(LocalGrid(client(maker(nodes)), NODES), num_rounds=80)
     assert found.server.t == 80
     np.testing.assert_array_equal(found.server.x, expected.server.x)
-    assert [p.name for p in tmp_path.iterdir()] == ["run.mast"]  # nothing half written, no lock
+    assert [row["step"] for row in found.rows] == list(range(1, 81))
+    left = sorted(p.name for p in tmp_path.iterdir())
+    assert left == ["run.mast", "run.mast.trace.jsonl"]  # nothing half written, no lock
+
+
+def test_a_round_costs_the_same_after_many(tmp_path):
+    """The checkpoint does not grow with the rounds: what does is appended to a file beside it."""
+    nodes, path = problems(), tmp_path / "run.mast"
+    sizes = []
+    for rounds in (20, 200):
+        strategy = MastStrategy(server(nodes), checkpoint=path)
+        strategy.start(LocalGrid(client(maker(nodes)), NODES), num_rounds=rounds)
+        sizes.append(path.stat().st_size)
+    assert abs(sizes[1] - sizes[0]) < 1200  # norms of the last answers are numbers with more or fewer digits
+    assert len(strategy.rows) == 200

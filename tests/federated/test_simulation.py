@@ -1,6 +1,5 @@
 """The example on Flower's simulation engine, as a user starts it."""
 
-import json
 import os
 import signal
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 pytest.importorskip("ray", reason="Flower's simulation engine needs Ray")
 
+import mast
 from federated.engines import EXAMPLE, MARK, expected, federation, rounds_done, settled
 from mast import files
 
@@ -30,13 +30,13 @@ def test_two_simulations_are_one_run_to_the_last_bit(tmp_path):
     np.testing.assert_array_equal(arrays["x"], expected({}, 5))
     with np.load(tmp_path / "model.npz") as model:
         np.testing.assert_array_equal(model["x"], arrays["x"])
-    report = json.loads((tmp_path / "report.json").read_text())
-    assert [row["answered"] for row in report["rounds"]] == [4] * 5
-    assert [row["round"] for row in report["rounds"]] == [1, 2, 3, 4, 5]
-    assert all(row["draws"] == 3 and 0.5 < row["accuracy"] < 0.95 for row in report["capacities"])
-    for row, kept in zip(report["clients"], (0.9, 0.5, 0.5, 0.25), strict=True):
-        assert row["bytes down a round"] <= 1.02 * 8 * 123 * kept + 1000
-        assert row["bytes up a round"] == row["bytes down a round"]
+    result = mast.Result.load(tmp_path)
+    assert result.trace["nodes"].tolist() == [4] * 5
+    assert result.trace["step"].tolist() == [1, 2, 3, 4, 5]
+    assert all(row["draws"] == 3 and 0.5 < row["accuracy"] < 0.95 for row in result.nodes)
+    for row, kept in zip(result.nodes, (0.9, 0.5, 0.5, 0.25), strict=True):
+        assert row["down"] <= 1.02 * 8 * 123 * kept + 1000
+        assert row["up"] == row["down"]
 
 
 def test_ctrl_c_leaves_nothing_running():

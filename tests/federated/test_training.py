@@ -10,6 +10,7 @@ import torch
 from flwr.app import ConfigRecord
 from torch import nn
 
+import mast
 from mast.errors import ArgumentError
 from mast.federated import Client, LocalGrid, MastStrategy, client
 from mast.federated.training import TrainingWorker
@@ -106,7 +107,7 @@ def test_a_training_function_trains():
     model = network()
     model.load_state_dict(result.arrays.to_torch_state_dict())
     assert cross_entropy(model, everything).item() < 0.8 * before
-    assert set(result.train_metrics_clientapp[60]) >= {"loss", "answered", "bytes-down"}
+    assert set(result.train_metrics_clientapp[60]) >= {"loss", "nodes", "down"}
 
 
 def test_weights_that_are_not_kept_stay_where_they_are():
@@ -125,7 +126,7 @@ def test_weights_that_are_not_kept_stay_where_they_are():
     made = [TrainingWorker(capacity, model, train)]
     config = ConfigRecord({"epochs": 2})
     strategy, _ = start(server([capacity], local_steps=3), made, num_rounds=1, train_config=config)
-    assert strategy.accounts.rows[0].answered == 1
+    assert strategy.rows[0]["nodes"] == 1
     assert seen["moved"] == [True] * 6
     assert seen["config"] == {"epochs": 2}
     assert not any(p._backward_hooks for p in model.parameters())
@@ -156,7 +157,7 @@ def test_clients_score_their_submodels():
         [v for rows in scores.values() for v in rows]
     )
     assert made[2].model.training  # as it was
-    by_capacity = strategy.report().by_capacity()
+    by_capacity = strategy.result().by_capacity()
     assert [row["draws"] for row in by_capacity] == [6] * 4
 
 
@@ -172,10 +173,15 @@ def test_a_step_size_is_needed():
         worker.answer(message)
 
 
-def test_the_report_is_written_and_drawn(tmp_path):
+def test_the_result_is_written_and_drawn(tmp_path):
     made = workers(NetworkWorker)
     strategy, _ = start(server([w.capacity for w in made]), made, num_rounds=3)
-    strategy.report().save(tmp_path)
-    assert (tmp_path / "report.json").stat().st_size > 200
-    pytest.importorskip("matplotlib")
-    assert (tmp_path / "report.png").read_bytes()[:4] == b"\x89PNG"
+    result = strategy.result()
+    again = mast.Result.load(result.save(tmp_path))
+    assert (again.x == result.x).all()
+    assert again.rows == result.rows
+    assert again.nodes == result.nodes
+    pytest.importorskip("matplotlib").use("agg")
+    figure = again.plot().figure
+    assert [axes.get_title() for axes in figure.axes][1:] == ["bytes per round", "seconds"]
+    assert again.plot("took").get_ylabel() == "took"

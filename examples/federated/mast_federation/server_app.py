@@ -1,5 +1,6 @@
-"""The server: rounds, checkpoint, and a report at the end."""
+"""The server: rounds, checkpoint, and a result at the end."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,9 @@ import numpy as np
 from flwr.app import ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
+from mast.errors import MissingExtraError
 from mast.federated import MastStrategy
-from mast.federated.delivery import send
-from mast.federated.records import record_of
+from mast.federated.records import record_of, send
 from mast.federated.theory import guarantee
 from mast.methods.distributed import Roster, Server, stride_of
 from mast_federation.fedavg import CountedFedAvg
@@ -27,12 +28,15 @@ def main(grid: Grid, context: Context) -> None:
     rows: dict[str, Any] = {}
     if config["strategy"] in ("mast", "compare"):
         strategy = sparse(grid, config, out)
-        print(strategy.report().text())
-        rows["mast"] = strategy.report().rounds()
+        result = strategy.result()
+        print(result.table())
+        rows["mast"] = result.rows
         if out is not None:
             arrays = {name: array.numpy() for name, array in strategy.arrays().items()}
             np.savez(out / "model.npz", **arrays)
-            strategy.report().save(out)
+            result.save(out)
+            with contextlib.suppress(MissingExtraError):  # a picture, where matplotlib is installed
+                result.plot().figure.savefig(out / "nodes.png", dpi=130)
     if config["strategy"] in ("fedavg", "compare"):
         rows["fedavg"] = whole(grid, config)
     if config["strategy"] != "mast" and out is not None:

@@ -2,17 +2,18 @@
 
 ::
 
-    torchrun --standalone --nproc-per-node 4 --max-restarts 3 -m mast.cluster train.toml
+    python -m mast.cluster train.toml --ranks 4
 
-or from Python ``mast.cluster.run("train.toml", ranks=4)``. The mathematics, the server and
-its messages are `mast.methods.distributed`; here gloo carries them, and a run survives the death of any of
-its processes: torchrun starts all of them again, and they continue from the last checkpoint with
-the same bits. The order of sums is that of the nodes' numbers, whatever rank they are on and whoever
-answers first, so the number of ranks does not matter either.
+or from Python ``mast.cluster.run("train.toml", ranks=4)``; both start torchrun on 127.0.0.1. Between
+machines torchrun is started on each: ``torchrun --nnodes 2 ... -m mast.cluster train.toml``. The
+mathematics, the server and its messages are `mast.methods.distributed`; here gloo carries them, and a run
+survives the death of any of its processes: torchrun starts all of them again, and they continue from the
+last checkpoint with the same bits. The order of sums is that of the nodes' numbers, whatever rank they are
+on and whoever answers first, so the number of ranks does not matter either.
 
 ==========================  ===========================================================================
 `mast.cluster.settings`     what `train.toml` may say
-`run`, `ClusterResult`      a run, and what it ends with
+`run`                       a run, which ends with a `mast.Result`
 `Task`                      what is trained: write one for models of another kind
 `LostRankError`             another rank died, hangs, or is too slow
 ==========================  ===========================================================================
@@ -20,15 +21,16 @@ answers first, so the number of ranks does not matter either.
 
 from __future__ import annotations
 
+import mast.cluster.faults  # noqa: F401 - first: it notes who started this process
+
 try:
     import torch  # noqa: F401
 except ImportError as error:
     raise ImportError('mast.cluster needs PyTorch: pip install "mast-train[cluster]"') from error
 
-from mast.cluster.results import ClusterResult
 from mast.cluster.running import run
 from mast.cluster.settings import Settings
 from mast.cluster.tasks import Task
 from mast.cluster.wire import LostRankError, Wire
 
-__all__ = ["ClusterResult", "LostRankError", "Settings", "Task", "Wire", "run"]
+__all__ = ["LostRankError", "Settings", "Task", "Wire", "run"]

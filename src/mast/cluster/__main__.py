@@ -1,14 +1,14 @@
-"""`torchrun --standalone --nproc-per-node 4 -m mast.cluster train.toml`."""
+"""`python -m mast.cluster train.toml --ranks 4`; and what torchrun runs as each rank."""
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
-
-USAGE = "usage: torchrun --standalone --nproc-per-node N --max-restarts 3 -m mast.cluster train.toml"
 
 # Seconds: torchrun stops all ranks when the first one ends, and rank 0 has something to say.
 AFTER_RANK_0 = 3.0
@@ -16,19 +16,30 @@ AFTER_RANK_0 = 3.0
 
 def main(arguments: list[str]) -> int:
     """0: done. 1: a rank was lost, torchrun may start again. 2: what was asked for is wrong."""
-    if len(arguments) != 1 or arguments[0].startswith("-"):
-        print(USAGE, file=sys.stderr)
-        return 0 if arguments in (["--help"], ["-h"]) else 2
-    from mast.cluster import LostRankError, run
+    parser = argparse.ArgumentParser("python -m mast.cluster", description=(__doc__ or "").split(";")[0])
+    parser.add_argument("settings", help="a TOML file, see mast.cluster.settings")
+    parser.add_argument("--ranks", type=int, help="processes to start on this machine, on 127.0.0.1")
+    parser.add_argument(
+        "--max-restarts", type=int, default=3, help="after a process died or hung (default: 3)"
+    )
+    asked = parser.parse_args(arguments)
+    from mast.cluster import LostRankError
+    from mast.cluster.launch import supervise
+    from mast.cluster.running import run, start
+    from mast.cluster.wire import RefusedError
     from mast.errors import MastError
 
     first = os.environ.get("RANK", "0") == "0"
     try:
-        source, folder = _source(arguments[0])
+        source, folder = _source(asked.settings)
+        if asked.ranks is not None:
+            return start(source, folder, asked.ranks, asked.max_restarts, supervise)[0]
         result = run(source, folder=folder)
     except LostRankError as error:
         print(f"mast.cluster: {error}", file=sys.stderr)
         return 1
+    except RefusedError:
+        return 2
     except MastError as error:
         if first:
             print(f"mast.cluster: {error}", file=sys.stderr, flush=True)
@@ -36,21 +47,19 @@ def main(arguments: list[str]) -> int:
             time.sleep(AFTER_RANK_0)
         return 2
     if first:
-        print(f"{result.status} after {result.rounds} rounds, step size {result.step_size:.6g}")
+        print(f"{result.status} after {result.steps} rounds, step size {result.step_size:.6g}")
         print(result.note)
         print(result.table())
         print(f"results in {result.folder}")
     return 0
 
 
-def _source(name: str) -> tuple[Any, str]:
+def _source(name: str) -> tuple[Any, Path]:
     """A TOML file, or the JSON form in which `run(dict, ranks=...)` hands settings on."""
     if not name.endswith(".json"):
-        return name, "."
-    import json
-
+        return name, Path(".")
     stored = json.loads(Path(name).read_text(encoding="utf-8"))
-    return stored["content"], stored["folder"]
+    return stored["content"], Path(stored["folder"])
 
 
 if __name__ == "__main__":

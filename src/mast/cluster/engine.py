@@ -6,22 +6,38 @@ next draw, and is ready to receive exactly as many bytes as will come, while the
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from mast.cluster.faults import blamed
-from mast.cluster.results import RoundRow
+from mast.cluster.faults import in_one_line
 from mast.cluster.wire import Buffers, Wire, rank_of
-from mast.errors import DataError
+from mast.errors import ArgumentError, DataError, MastError
 from mast.methods.distributed import SIZE, Message, Part, Roster, Server, Worker
 
 WORTH_A_THREAD = 1 << 18  #: coordinates from which on a helper draws ahead
 END = -1  #: instead of a round's number: there is no other
+Row = dict[str, Any]  #: of the trace
+
+
+class NodeError(ArgumentError):
+    """What a node was given to do failed: the user's loss, batches or model."""
+
+
+@contextlib.contextmanager
+def blamed(node: int, when: str) -> Iterator[None]:
+    """Turn whatever the user's functions raise into an error that names the node, and the line."""
+    try:
+        yield
+    except MastError:
+        raise
+    except Exception as error:
+        raise NodeError(f"node {node} failed {when}: {in_one_line(error)}") from error
 
 
 @dataclass
@@ -92,11 +108,11 @@ class ServerRank:
         nodes = server.roster.nodes
         self.ranks = [rank_of(i, nodes, wire.ranks, on_server) for i in range(nodes)]
 
-    def serve(self, rounds: int, after: Callable[[RoundRow], None]) -> None:
+    def serve(self, rounds: int, after: Callable[[Row], None]) -> None:
         """Rounds server.t .. rounds-1, with a row of the trace after each; stops when x diverges."""
         self.rounds = rounds
         with ThreadPoolExecutor(1, thread_name_prefix="mast-draws") as self._helper:
-            while self.server.t < rounds and not self.server.diverged:
+            while self.server.goes_on(rounds):
                 with self.wire.watched(f"in round {self.server.t}"):
                     row = self._round()
                 after(row)
@@ -113,13 +129,17 @@ class ServerRank:
     def _message(self, node: int) -> Message:
         return self.server.message(node, lambda size: self.buffers.take((node, "out"), size))
 
-    def _round(self) -> RoundRow:
+    def _round(self) -> Row:
+        """One round, and its row of the trace with the seconds of its four parts.
+
+        `broadcast` is making and handing over the server's messages, `compute` the work of the slowest node,
+        `update` what the server does with the answers, and `gather` the rest: the wire, and waiting.
+        """
         server, wire, clock = self.server, self.wire, time.perf_counter
         begun = clock()
         t = server.t
         wire.go(t)
         self._drawn()
-        down, up = int(server.received.sum()), int(server.sent.sum())
         nodes = list(server.weights())
         away = [node for node in nodes if self.ranks[node] != 0]
         arriving, sending, answers = {}, [], {}
@@ -154,16 +174,12 @@ class ServerRank:
         start = clock()
         server.close()
         updated += clock() - start
-        took, compute = clock() - begun, max(slowest, computed)
-        broadcast = sent - begun
-        return RoundRow(
-            round=t,
+        took, broadcast, compute = clock() - begun, sent - begun, max(slowest, computed)
+        return server.row(
+            took,
             nodes=len(nodes),
-            seconds=took,
             broadcast=broadcast,
             compute=compute,
             gather=max(0.0, took - broadcast - compute - updated),
             update=updated,
-            down=int(server.received.sum()) - down,
-            up=int(server.sent.sum()) - up,
         )

@@ -6,7 +6,7 @@ import copy
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import mast
 from mast import files
+from mast.checkpoint import describe, source_digest
 from mast.cluster.settings import Settings
 from mast.cluster.tasks import Task, shift_of, sketches_of
 from mast.cluster.wire import Wire
@@ -23,7 +24,7 @@ from mast.errors import ArgumentError, DataError, NoGuaranteeError
 from mast.methods.distributed import Capacity, Roster, Worker, submodel_key
 from mast.methods.distributed.messages import Values
 from mast.nn import recalibrate
-from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout, capacity_of, torch_seeded
+from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout, capacity_of, module_identity, torch_seeded
 from mast.nn.nodes.worker import LOSSES, Batches, Loss
 from mast.nn.structure.sketches import Structured
 from mast.nn.tensors.torch_private import NormBase
@@ -84,11 +85,16 @@ class NetworkTask(Task):
         )
 
     def identity(self) -> dict[str, str]:
-        """The shapes, what is not trained, the shift, and the versions that numbers depend on."""
+        """Modules, functions, what is not trained, the shift, and the versions that numbers depend on."""
+        settings = self.settings.model
         frozen = [p for n, p in self.model.named_parameters() if n not in self.layout.slices]
         norms = _statistics(self.model)
         buffers = [b for b in self.model.buffers() if id(b) not in norms]
+        made = {"factory of the model": settings.factory, "loss": settings.loss, "score": settings.score}
+        made |= {"data factory": self.settings.data.factory}
         return {
+            **module_identity(self.model),
+            **_sources({name: text for name, text in made.items() if text}, self.settings.folder),
             "shapes of the model": files.digest(*self.layout.shapes.items(), *self.layout.slices),
             "frozen parameters": files.digest(*map(_bytes, frozen)),
             "buffers": files.digest(*map(_bytes, buffers)),
@@ -99,11 +105,16 @@ class NetworkTask(Task):
         }
 
     def data(self, node: int) -> str:
-        """Of the rows, if the node has them as tensors."""
+        """Of the rows; of a function that gives batches, of its first batch."""
         rows = self.batches[node]
-        if not isinstance(rows, NodeRows):
-            return "a function"
-        return files.digest(_bytes(rows.inputs), _bytes(rows.targets), rows.batch_size)
+        if isinstance(rows, NodeRows):
+            return files.digest(_bytes(rows.inputs), _bytes(rows.targets), rows.batch_size)
+        with torch_seeded(Key(0)):
+            first = rows(Key(0))
+        tensors = (
+            [part for part in first if isinstance(part, Tensor)] if isinstance(first, tuple | list) else []
+        )
+        return files.digest(describe(rows), source_digest(rows), *map(_bytes, tensors))
 
     def guarantee(self, facts: Sequence[Any], roster: Roster, settings: Settings) -> Guarantee:
         """None, and a word on what helps."""
@@ -180,11 +191,10 @@ def function(name: str, folder: Path) -> Callable[..., Any]:
     where, _, attribute = name.partition(":")
     try:
         if where.endswith(".py"):
-            path = (folder / where).resolve()
-            module = _module(f"mast_cluster_{files.digest(str(path))}", path)
+            module = _module(_name_of(folder / where), folder / where)
         else:
             module = importlib.import_module(where)
-    except ImportError as error:
+    except (ImportError, OSError) as error:
         raise ArgumentError(f"{name!r} cannot be imported: {error}") from error
     named: Callable[..., Any] | None = getattr(module, attribute, None)
     if not callable(named):
@@ -192,10 +202,15 @@ def function(name: str, folder: Path) -> Callable[..., Any]:
     return named
 
 
+def _name_of(path: Path) -> str:
+    """The name of the module that a file makes; a file that was changed makes another one."""
+    return f"mast_cluster_{files.digest(str(path.resolve()), path.read_bytes())}"
+
+
 def _module(name: str, path: Path) -> ModuleType:
     """The module that a file makes, made once; one that fails is forgotten, so that it can be mended."""
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
+        spec = importlib.util.spec_from_file_location(name, path.resolve())
         assert spec is not None
         assert spec.loader is not None
         sys.modules[name] = module = importlib.util.module_from_spec(spec)
@@ -205,6 +220,20 @@ def _module(name: str, path: Path) -> ModuleType:
             del sys.modules[name]
             raise
     return sys.modules[name]
+
+
+def _sources(names: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """The functions that the settings name, each by its source, and the files that they stand in."""
+    functions, texts = {}, {}
+    for field, name in names.items():
+        if name in LOSSES:
+            functions[field] = name
+            continue
+        made, where = function(name, folder), name.partition(":")[0]
+        functions[field] = f"{name}, source {source_digest(made)}"
+        if where.endswith(".py"):
+            texts[f"file {where}"] = source_digest(sys.modules[_name_of(folder / where)])
+    return functions | texts
 
 
 def _named(settings: Settings, name: str | None) -> Callable[..., Any] | None:

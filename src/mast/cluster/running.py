@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mast import files
 from mast.checks import whole
-from mast.cluster.faults import end_with_parent, in_one_line
-from mast.cluster.results import ClusterResult
+from mast.cluster.faults import end_stopped_siblings, end_with_parent, in_one_line
+from mast.cluster.launch import launch
 from mast.cluster.settings import Settings, read, settings_of
 from mast.cluster.tasks import Task
 from mast.cluster.training import MakeTask, Rank
 from mast.cluster.wire import LostRankError, Wire, under_torchrun
 from mast.errors import ArgumentError, DataError, MastError
+from mast.results import Result
 
 Source = str | Path | Mapping[str, Any]
 
@@ -31,7 +30,7 @@ def run(
     max_restarts: int = 3,
     task: MakeTask | None = None,
     folder: str | Path = ".",
-) -> ClusterResult:
+) -> Result:
     """Train on several processes, each of which has nodes with data, sketches and capacities of their own.
 
     Parameters
@@ -40,7 +39,7 @@ def run(
         A TOML file, or the same as a dict of sections; see `mast.cluster.settings`.
     ranks
         None: this process is one of those that torchrun started, or the only one. A number: start so many
-        processes on this machine with torchrun, wait for them, and return what they wrote.
+        processes on this machine with torchrun, on 127.0.0.1, wait for them, and return what they wrote.
     max_restarts
         With `ranks`: how often torchrun may start all of them again after one died or hung.
     task
@@ -51,14 +50,14 @@ def run(
 
     Returns
     -------
-    ClusterResult
-        On rank 0, and for `ranks`; on the other ranks one without scores, whose x is empty.
+    Result
+        On rank 0, and for `ranks`; on the other ranks one without nodes, whose x is empty.
 
     >>> result = run(
     ...     {"run": {"rounds": 20, "out": tempfile.mkdtemp(), "progress": False},
     ...      "nodes": {"count": 4, "capacity": "permk:4"},
     ...      "model": {"kind": "logistic", "l2": 0.1}, "data": {"file": "a1a"}})
-    >>> result.status, result.rounds, len(result.scores)
+    >>> result.status, result.steps, len(result.nodes)
     ('finished', 20, 4)
     """
     if ranks is not None:
@@ -68,7 +67,7 @@ def run(
             )
         return _started(source, Path(folder), ranks, max_restarts)
     if under_torchrun():
-        end_with_parent()
+        end_with_parent("mast.cluster: torchrun is gone, so this rank ends")
     wire = Wire()
     try:
         settings = _settings(source, Path(folder), wire)
@@ -76,6 +75,7 @@ def run(
             wire.start(settings.run.timeout)
             return Rank(settings, wire, task or _task).train()
     except LostRankError:
+        end_stopped_siblings()
         raise
     except Exception as error:
         wire.confess(in_one_line(error))
@@ -85,23 +85,26 @@ def run(
 
 
 def _settings(source: Source, folder: Path, wire: Wire) -> Settings:
-    """The settings, read and checked on rank 0 before anything starts; all ranks hear the outcome."""
-    word: dict[str, Any] = {}
-    failure: MastError | None = None
-    if wire.rank == 0:
-        try:
-            content, folder = _content(source, folder)
-            settings_of(content, folder, wire.ranks)
-            word = {"content": content, "folder": str(folder.resolve())}
-        except MastError as error:
-            failure = error
-            word = {"error": str(error)}
-    word = wire.first_word(word)
+    """The settings, which every rank reads for itself: what another one says names no file and no function.
+
+    All ranks hear whether all could read the same.
+    """
+    settings, digest, failure = None, "", None
+    try:
+        content, folder = _content(source, folder)
+        settings, digest = settings_of(content, folder, wire.ranks), files.digest(content)
+    except MastError as error:
+        failure = error
+    words = wire.first_words([digest, None if failure is None else str(failure)])
     if failure is not None:
         raise failure
-    if "error" in word:
-        raise DataError(word["error"])
-    return settings_of(word["content"], Path(word["folder"]), wire.ranks)
+    for rank, (other, fault) in enumerate(words):
+        if fault is not None:
+            raise DataError(fault if rank == 0 else f"rank {rank}: {fault}")
+        if other != digest:
+            raise DataError(f"rank {rank} has other settings than rank {wire.rank}: all must read the same")
+    assert settings is not None
+    return settings
 
 
 def _content(source: Source, folder: Path) -> tuple[dict[str, Any], Path]:
@@ -138,20 +141,29 @@ def _task(settings: Settings, wire: Wire, mine: Sequence[int]) -> Task:
 # ---- from Python, without torchrun ------------------------------------------------------------------
 
 
-def _started(source: Source, folder: Path, ranks: int, max_restarts: int) -> ClusterResult:
-    """Start torchrun with so many processes, and read what they wrote."""
+def start(
+    source: Source,
+    folder: Path,
+    ranks: int,
+    max_restarts: int,
+    launch: Callable[[Path, int, int], int] = launch,
+) -> tuple[int, Path]:
+    """Start so many processes and wait for them; their exit code, and the folder of what they wrote."""
     if under_torchrun():
         raise ArgumentError("this process was started by torchrun already: call run() without ranks")
     whole("ranks", ranks, 1)
+    whole("max_restarts", max_restarts, 0)
     content, folder = _content(source, folder)
     settings = settings_of(content, folder, ranks)  # refuse before anything starts
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "train.json"
         path.write_text(json.dumps({"content": content, "folder": str(folder.resolve())}))
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command += [f"--nproc-per-node={ranks}", f"--max-restarts={max_restarts}", "-m", "mast.cluster"]
-        environment = {"OMP_NUM_THREADS": "1", **os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-        done = subprocess.run([*command, str(path)], env=environment, check=False)
-    if done.returncode:
-        raise DataError(f"the processes ended with code {done.returncode}: see what they printed")
-    return ClusterResult.load(settings.out)
+        return launch(path, ranks, max_restarts), settings.out
+
+
+def _started(source: Source, folder: Path, ranks: int, max_restarts: int) -> Result:
+    """Start so many processes, and read what they wrote."""
+    code, out = start(source, folder, ranks, max_restarts)
+    if code:
+        raise DataError(f"the processes ended with code {code}: see what they printed")
+    return Result.load(out)

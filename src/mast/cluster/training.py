@@ -12,15 +12,18 @@ from typing import Any
 import numpy as np
 
 from mast import checkpoint, files, locks
-from mast.cluster.engine import NodesRank, ServerRank
-from mast.cluster.results import CHECKPOINT, TRACE, ClusterResult, RoundRow, TraceFile, size_of
+from mast.cluster.engine import NodesRank, Row, ServerRank
 from mast.cluster.settings import Settings, roster_of
 from mast.cluster.tasks import Task
 from mast.cluster.wire import Wire, my_nodes, under_torchrun
 from mast.errors import ArgumentError, CheckpointError, DataError, MastError
 from mast.methods.distributed import Server, digest_of_run, fingerprints_of, stride_of
-from mast.progress import Progress
+from mast.progress import Progress, size_of
+from mast.results import TRACE, Result, score_columns
+from mast.theory import Guarantee
+from mast.trace import TraceFile
 
+CHECKPOINT = "checkpoint.mast"
 MOMENT = 5.0  # seconds in which another run may yet leave the folder
 MakeTask = Callable[[Settings, Wire, Sequence[int]], Task]
 
@@ -38,6 +41,7 @@ class Rank:
         self.run, self.about = self._agree()
         with wire.together():
             self.workers = {node: self.task.worker(node, self.run) for node in self.mine}
+        self.guarantee: Guarantee | None = None
         self.step_size, self.note = self._step_size()
 
     # ---- what the ranks settle before the first round --------------------------------------
@@ -80,9 +84,9 @@ class Rank:
         limit, note = math.nan, error or ""
         try:
             facts = [] if any(fact is None for fact in facts) else facts
-            guarantee = self.task.guarantee(facts, self.roster, settings)
-            limit = float(guarantee.max_step_size(T=max(settings.run.rounds, 1)))
-            note = guarantee.statement
+            self.guarantee = self.task.guarantee(facts, self.roster, settings)
+            limit = float(self.guarantee.max_step_size(T=max(settings.run.rounds, 1)))
+            note = self.guarantee.statement
         except MastError as failure:
             if given == "theory":
                 raise
@@ -99,7 +103,7 @@ class Rank:
 
     # ---- the rounds ------------------------------------------------------------------------
 
-    def train(self) -> ClusterResult:
+    def train(self) -> Result:
         """All rounds, then the scores; meanwhile no other run may write to the same folder."""
         with contextlib.ExitStack() as held:
             server, start = None, {}
@@ -166,76 +170,64 @@ class Rank:
     def _lead(self, server: Server) -> None:
         """All rounds, with a row of the trace after each, and a checkpoint now and then."""
         run, out = self.settings.run, self.settings.out
-        saved = time.monotonic()
-        with (
-            TraceFile(out / TRACE, server.t) as trace,
-            Progress(run.rounds, "training", run.progress, unit="rounds", first=server.t) as progress,
-        ):
+        trace, saved = TraceFile(out / TRACE), time.monotonic()
+        trace.go_on(server.t)
 
-            def save() -> None:
-                nonlocal saved
-                trace.flush()
+        def after(row: Row) -> None:
+            nonlocal saved
+            due = time.monotonic() - saved >= run.checkpoint_seconds or not server.goes_on(run.rounds)
+            trace.add(row, durable=due)
+            progress.advance(row["step"], note=f"{size_of(row['down'] + row['up'])} per round")
+            if due:
                 server.save(out / CHECKPOINT, {"step_size": server.step_size})
                 saved = time.monotonic()
 
-            def after(row: RoundRow) -> None:
-                trace.add(row)
-                progress.advance(row.round + 1, note=f"{size_of(row.down + row.up)} per round")
-                if time.monotonic() - saved >= run.checkpoint_seconds:
-                    save()
-
-            rank = ServerRank(self.wire, server, self.workers, self.settings.nodes.on_server)
-            rank.serve(run.rounds, after)
-            save()
+        with Progress(run.rounds, "training", run.progress, unit="rounds", first=server.t) as progress:
+            ServerRank(self.wire, server, self.workers, self.settings.nodes.on_server).serve(
+                run.rounds, after
+            )
 
     # ---- the end ---------------------------------------------------------------------------
 
-    def _end(self, server: Server | None) -> ClusterResult:
+    def _end(self, server: Server | None) -> Result:
         """Every rank scores the submodels of its nodes; rank 0 gathers."""
         wire = self.wire
         end = wire.tell(None if server is None else {"diverged": server.diverged, "rounds": server.t})
         x = self._point(server)
-        rows: list[dict[str, Any]] = []
+        rows: list[Row] = []
         with wire.together("the scores"):  # the user's model or score may fail on a submodel
             if not end["diverged"]:
                 rows = [self._scores(node, x) for node in self.mine]
-        rows = [row for part in wire.collect(rows) for row in part]
-        result = ClusterResult(
+        scores = {row.pop("node"): row for part in wire.collect(rows) for row in part}
+        result = Result(
             x=np.empty(0) if server is None else server.x.copy(),
             status="diverged" if end["diverged"] else "finished",
-            rounds=end["rounds"],
+            steps=end["rounds"],
             step_size=self.step_size,
+            guarantee=self.guarantee,
             note=self.note,
+            method="distributed",
+            rows=[],
             metric=self.task.metric,
-            score=math.nan,
-            scores=[],
             folder=self.settings.out,
         )
         if server is not None:
-            for row in sorted(rows, key=lambda row: row["node"]):
-                node, count = row["node"], max(server.t, 1)
-                down, up = float(server.received[node]) / count, float(server.sent[node]) / count
-                result.scores.append(row | {"down": down, "up": up})
-            if rows:
-                result.score = float(np.mean([row["whole"] for row in result.scores]))
+            result.rows = TraceFile(self.settings.out / TRACE).rows()
+            result.nodes = [row | scores.get(row["node"], {}) for row in server.node_rows()]
+            whole = [row[f"{self.task.metric} whole"] for row in scores.values() if len(row) > 1]
+            result.score = float(np.mean(whole)) if whole else math.nan
             self.task.save(server.x, self.settings.out)
             result.save()
         return result
 
-    def _scores(self, node: int, x: Any) -> dict[str, Any]:
-        capacity, draws = self.task.capacity(node), self.settings.run.draws
-        scores = self.task.scores(node, x, draws, self.settings.run.seed)
-        kept = [capacity.part(self.roster.key(t, node)).count for t in range(max(draws, 1))]
-        return {
-            "node": node,
-            "capacity": self.settings.capacities[node],
-            "keeps": float(np.mean(kept)) / capacity.dim,
-            "draws": draws,
-            "mean": float(np.mean(scores)) if scores else math.nan,
-            "lowest": min(scores, default=math.nan),
-            "highest": max(scores, default=math.nan),
-            "whole": self.task.full_score(node, x) if draws else math.nan,
-        }
+    def _scores(self, node: int, x: Any) -> Row:
+        """The scores of submodels of a node's capacity, and of the whole model on the same rows."""
+        run, metric = self.settings.run, self.task.metric
+        row: Row = {"node": node, "capacity": self.settings.capacities[node]}
+        if not run.draws:
+            return row
+        scores = self.task.scores(node, x, run.draws, run.seed)
+        return row | score_columns(metric, scores) | {f"{metric} whole": self.task.full_score(node, x)}
 
     def _point(self, server: Server | None) -> Any:
         """The last point, on every rank, for the scores."""
@@ -249,9 +241,10 @@ def _compare(identities: Sequence[dict[str, str]]) -> None:
     """All ranks must speak of the same model."""
     first = identities[0]
     for rank, identity in enumerate(identities):
-        for name, value in identity.items():
-            if value != first.get(name):
+        for name in {**first, **identity}:
+            here, there = identity.get(name), first.get(name)
+            if here != there:
                 raise DataError(
-                    f"rank {rank} differs from rank 0 in its {name} ({value}, not {first.get(name)}): "
+                    f"rank {rank} differs from rank 0 in its {name} ({here}, not {there}): "
                     "all nodes must share it"
                 )

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import hmac
 import json
 import os
 import re
+import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,14 +25,22 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import rendezvous
 
 from mast.cluster.faults import in_one_line
+from mast.cluster.launch import SECRET
 from mast.errors import ArgumentError, DataError, MastError
 
 Bytes = NDArray[np.uint8]
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+REFUSED_BEFORE = "mast/refused"  # in the store, which outlives the ranks
+LARGEST_FACT = 1 << 30  # bytes
 FIRST_CONTACT = 120.0  #: seconds in which the ranks must have found each other
 
 
 class LostRankError(MastError, ConnectionError):
     """Another rank died, hangs, or is slower than the timeout."""
+
+
+class RefusedError(MastError):
+    """torchrun started the ranks again after one refused its work, and had said why: all refuse at once."""
 
 
 class Wire:
@@ -41,32 +51,41 @@ class Wire:
         self.ranks = int(os.environ.get("WORLD_SIZE", "1"))
         self.timeout = FIRST_CONTACT
         self._store: Any = None
+        self._secret = os.environ.get(SECRET, "").encode()
         if self.ranks > 1:
             with self.watched("while the ranks met"):
                 store, _, _ = next(rendezvous("env://", timeout=_seconds(FIRST_CONTACT)))
+                refused = store.check([REFUSED_BEFORE])
+            if refused:
+                raise RefusedError("a rank refused its work before torchrun started all of them again")
+            self._for_good = store
             # a restarted group must not find the addresses of the last one
             attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
             self._store = c10d.PrefixStore(f"mast/{attempt}", store)
 
-    def first_word(self, word: Any) -> Any:
-        """Rank 0's word (JSON), on every rank, before anything is started; rank 0 knows that all heard it."""
+    def first_words(self, word: Any) -> list[Any]:
+        """The words (JSON) of all ranks, by rank, before anything is started."""
         if self.ranks == 1:
-            return word
+            return [word]
         with self.watched("before the start"):
-            if self.rank == 0:
-                self._store.set("first", json.dumps(word))
-                self._store.wait([f"heard/{rank}" for rank in range(1, self.ranks)], _seconds(FIRST_CONTACT))
-                return word
-            self._store.wait(["first"], _seconds(FIRST_CONTACT))
-            heard = json.loads(self._store.get("first"))
+            everybody = range(self.ranks)
+            self._store.set(f"word/{self.rank}", self._signed(word))
+            self._store.wait([f"word/{rank}" for rank in everybody], _seconds(FIRST_CONTACT))
+            words = [self._read(self._store.get(f"word/{rank}"), rank) for rank in everybody]
             self._store.set(f"heard/{self.rank}", "yes")
-            return heard
+            if self.rank == 0:  # who may keep the store: the others must have heard before it ends
+                self._store.wait([f"heard/{rank}" for rank in everybody], _seconds(FIRST_CONTACT))
+            return words
 
     def start(self, timeout: float) -> None:
         """Connect the ranks; from now on, silence of `timeout` seconds is an error."""
         self.timeout = timeout
         if self.ranks == 1:
             return
+        if os.environ.get("MASTER_ADDR") in LOOPBACK:  # all on this machine: then gloo stays on it, too
+            names = {name for _, name in socket.if_nameindex()}
+            for name in sorted(names & {"lo", "lo0"}):
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
         with self.watched("while the ranks were connected"):
             dist.init_process_group(
                 "gloo", store=self._store, rank=self.rank, world_size=self.ranks, timeout=_seconds(timeout)
@@ -94,6 +113,7 @@ class Wire:
         if self._store is not None:
             with contextlib.suppress(RuntimeError):
                 self._store.set("fault", fault if self.rank == 0 else f"rank {self.rank}: {fault}")
+                self._for_good.set(REFUSED_BEFORE, "yes")
 
     def _fault(self) -> str | None:
         """Why another rank ended, if it left word."""
@@ -130,13 +150,14 @@ class Wire:
         """Rank 0's fact (JSON), on every rank."""
         if self.ranks == 1:
             return fact
-        raw = _encoded(fact) if self.rank == 0 else np.empty(0, np.uint8)
+        raw = self._signed_bytes(fact) if self.rank == 0 else np.empty(0, np.uint8)
         size = torch.tensor([raw.size], dtype=torch.int64)
         with self.watched("between rounds"):
             dist.broadcast(size, 0)
-            buffer = torch.from_numpy(raw if self.rank == 0 else np.empty(int(size.item()), np.uint8))
+            count = _sane(int(size.item()))
+            buffer = torch.from_numpy(raw if self.rank == 0 else np.empty(count, np.uint8))
             dist.broadcast(buffer, 0)
-        return json.loads(buffer.numpy().tobytes())
+        return self._read(buffer.numpy().tobytes(), 0)
 
     def spread(self, buffer: Bytes) -> None:
         """Rank 0's bytes, into the buffers of every rank."""
@@ -148,19 +169,36 @@ class Wire:
         """The facts (JSON) of all ranks, on every rank, by rank."""
         if self.ranks == 1:
             return [fact]
-        raw = _encoded(fact)
+        raw = self._signed_bytes(fact)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.ranks)]
         with self.watched("between rounds"):
             dist.all_gather(sizes, torch.tensor([raw.size], dtype=torch.int64))
-            most = max(int(size.item()) for size in sizes)
+            most = max(_sane(int(size.item())) for size in sizes)
             padded = torch.zeros(most, dtype=torch.uint8)
             padded[: raw.size] = torch.from_numpy(raw)
             parts = [torch.empty(most, dtype=torch.uint8) for _ in range(self.ranks)]
             dist.all_gather(parts, padded)
         return [
-            json.loads(part[: int(size.item())].numpy().tobytes())
-            for part, size in zip(parts, sizes, strict=True)
+            self._read(part[: int(size.item())].numpy().tobytes(), rank)
+            for rank, (part, size) in enumerate(zip(parts, sizes, strict=True))
         ]
+
+    def _signed(self, fact: Any) -> bytes:
+        """A fact as JSON, behind its sum under the secret that the launcher gave all ranks."""
+        text = json.dumps(fact).encode()
+        return hmac.digest(self._secret, text, "sha256") + text
+
+    def _signed_bytes(self, fact: Any) -> Bytes:
+        return np.frombuffer(self._signed(fact), dtype=np.uint8).copy()
+
+    def _read(self, raw: bytes, rank: int) -> Any:
+        """A fact that another rank told; one that was not signed with the secret of this run is refused."""
+        mark, text = raw[:32], raw[32:]
+        if not hmac.compare_digest(mark, hmac.digest(self._secret, text, "sha256")):
+            raise DataError(
+                f"what came in the name of rank {rank} was not signed with the secret of this run"
+            )
+        return json.loads(text)
 
     def agree(self, error: str | None) -> None:
         """Go on if no rank has an error; else all ranks stop with the first one, and none is left waiting."""
@@ -212,8 +250,11 @@ def _seconds(timeout: float) -> datetime.timedelta:
     return datetime.timedelta(seconds=timeout)
 
 
-def _encoded(fact: Any) -> Bytes:
-    return np.frombuffer(json.dumps(fact).encode(), dtype=np.uint8).copy()
+def _sane(size: int) -> int:
+    """A size that another rank told, if what it announces can be true."""
+    if not 0 <= size <= LARGEST_FACT:
+        raise DataError(f"another rank announces a fact of {size} bytes")
+    return size
 
 
 def under_torchrun() -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mast.run import Result
+from mast.results import Result
 
 
 def measured(result: Result, Psi0: float | None = None) -> dict[str, Any]:

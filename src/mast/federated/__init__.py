@@ -14,7 +14,6 @@ known by its ``partition-id``, because Flower's node ids are random.
 `TrainingWorker`               or any function that trains a small `nn.Module`
 `Dropouts`                     the weights of answers when clients drop out
 `LocalGrid`                    a federation in one process, for tests and for a first try
-`Report`                       who got how many bytes, and the score of each client's submodel; a plot
 =============================  =============================================================================
 """
 
@@ -28,12 +27,11 @@ except ImportError as error:
 from typing import TYPE_CHECKING, Any
 
 from mast.federated.clients import Client, client
-from mast.federated.dropouts import Dropouts
 from mast.federated.factory import server_for
 from mast.federated.in_process import LocalGrid
-from mast.federated.report import Report
 from mast.federated.strategy import MastStrategy
 from mast.methods.distributed import ProblemWorker
+from mast.methods.distributed.roster import Dropouts
 
 if TYPE_CHECKING:
     from mast.federated.training import TrainingWorker
@@ -46,7 +44,6 @@ __all__ = [
     "MastStrategy",
     "NetworkWorker",
     "ProblemWorker",
-    "Report",
     "TrainingWorker",
     "client",
     "server_for",

@@ -34,28 +34,29 @@ def server_for(
         Who takes part in a round and draws what: `mast.methods.distributed.Roster`.
     step_size, **options
         Those of `mast.methods.distributed.Server`: `optimizer`, `local_steps`, `local_step_size`, `wire`,
-        `run`.
+        `run`, `about`. A checkpoint knows the modules of the model: another one is refused by name.
 
     >>> server = server_for(np.zeros(10), ["bernoulli:0.9", "permk:2"], step_size=0.1)
     >>> server.capacities[1].label
     'PermK(2, seed=0): keeps 50 %, one of 2 blocks'
     """
-    x0, held = _start(model, capacities)
+    x0, held, about = _start(model, capacities)
+    options["about"] = about | options.get("about", {})
     roster = Roster(
         seed, len(held), stride_of(held), coupling, participation=participation, participants=participants
     )
     return Server(x0, held, roster, step_size=step_size, **options)
 
 
-def _start(model: Any, capacities: Sequence[Any]) -> tuple[Any, list[Capacity]]:
-    """The vector x and every client's capacity."""
+def _start(model: Any, capacities: Sequence[Any]) -> tuple[Any, list[Capacity], dict[str, str]]:
+    """The vector x, every client's capacity, and what tells the model from others."""
     if hasattr(model, "named_parameters"):
-        from mast.nn.nodes import VectorLayout, capacity_of
+        from mast.nn.nodes import VectorLayout, capacity_of, module_identity
 
         held = [own if isinstance(own, Capacity) else capacity_of(model, own) for own in capacities]
-        return VectorLayout(model).read(model), held
+        return VectorLayout(model).read(model), held, module_identity(model)
     x0 = np.asarray(model)
-    return x0, [_of_vector(own, x0.size) for own in capacities]
+    return x0, [_of_vector(own, x0.size) for own in capacities], {}
 
 
 def _of_vector(own: Any, dim: int) -> Capacity:

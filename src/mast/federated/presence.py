@@ -1,19 +1,30 @@
-"""Who is there: Flower's node ids are random, so clients are asked once for their partition."""
+"""The clients as the server sees them: who is there, and which of their replies count as answers.
+
+Flower's node ids are random, so clients are asked once for their partition.
+"""
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from logging import WARNING
 
+import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from mast.errors import ArgumentError, MastError
-from mast.federated.records import CONFIG, HELLO, PARTITION
+from mast.federated.records import CONFIG, HELLO, PARTITION, unpack
+from mast.methods.distributed import Message as Answer
+from mast.methods.distributed import Server
+from mast.methods.distributed.server import finite
 
 PAUSE = 0.5  # seconds between two looks at who is there
+ENOUGH = 3  # answers of a round whose median one bad client cannot move
+REMEMBERED = 64  # norms of accepted answers
 
 
 class NoClientsError(MastError, TimeoutError):
@@ -23,18 +34,25 @@ class NoClientsError(MastError, TimeoutError):
 class RollCall:
     """Which node id has which partition, of the clients that are connected now.
 
+    A partition belongs to whoever was first to claim it, as long as Flower sees that node; another one that
+    claims it is left out until then. `node_ids` says which node has which partition, where SuperNodes are
+    authenticated and so keep their ids: then nobody else ever gets it.
+
     The first call waits until all are there, at most `gathering` seconds; later ones do not wait, unless
     everybody is gone: who comes back is asked for its partition while the round runs, and is in the next one.
     A client whose partition does not fit is left out; only if none fits, which is a wrong setting, not a
     wrong client, the call fails.
     """
 
-    def __init__(self, nodes: int, gathering: float, least: int = 1) -> None:
+    def __init__(
+        self, nodes: int, gathering: float, least: int = 1, node_ids: Mapping[int, int] | None = None
+    ) -> None:
         self.nodes, self.gathering, self.least = nodes, gathering, least
-        self.known: dict[int, int] = {}  # node id -> partition, the latest to say so last
+        self.node_ids = dict(node_ids or {})  # partition -> node id
+        self.known: dict[int, int] = {}  # node id -> partition
         self._asked: dict[str, int] = {}  # message id -> node id
         self._misfits: dict[int, str] = {}  # node id -> what is wrong with what it said
-        self._doubles: dict[int, int] = {}  # node id -> partition that another one has now
+        self._doubles: dict[int, int] = {}  # node id -> partition that another one has
         self._failed = ""  # what the last client that could not answer said
         self._met = False
 
@@ -90,23 +108,19 @@ class RollCall:
         said = content.get(CONFIG)
         said = said if isinstance(said, ConfigRecord) else ConfigRecord()
         partition, partitions = said.get(PARTITION, -1), said.get("num-partitions", self.nodes)
-        wrong = self._wrong(partition, partitions)
+        wrong = self._wrong(partition, partitions, node_id)
         if wrong:
             log(WARNING, "A client is left out: %s", wrong)
             self._misfits[node_id] = wrong
             return
         assert isinstance(partition, int)
-        for other in [known for known, its in self.known.items() if its == partition]:
-            log(
-                WARNING,
-                "Partition %d is now at another node id: it restarted, or there are two of it",
-                partition,
-            )
-            del self.known[other]
-            self._doubles[other] = partition
-        self.known[node_id] = partition
+        if partition in self.known.values():
+            log(WARNING, "A client is left out: partition %d belongs to another one that is there", partition)
+            self._doubles[node_id] = partition
+        else:
+            self.known[node_id] = partition
 
-    def _wrong(self, partition: object, partitions: object) -> str:
+    def _wrong(self, partition: object, partitions: object, node_id: int) -> str:
         """Why a client cannot have this partition of so many; empty if it can."""
         if partitions != self.nodes:
             return (
@@ -116,6 +130,9 @@ class RollCall:
             )
         if not isinstance(partition, int) or not 0 <= partition < self.nodes:
             return f"a client says that its partition-id is {partition!r}; they are 0 .. {self.nodes - 1}"
+        if self.node_ids.get(partition, node_id) != node_id:
+            owner = self.node_ids[partition]
+            return f"node {node_id} claims partition {partition}, which belongs to node {owner}"
         return ""
 
     def _give_up(self, there: dict[int, int]) -> None:
@@ -135,3 +152,81 @@ def _question(node_id: int, ttl: float) -> Message:
 
 def _few(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
+
+
+# ---- replies ---------------------------------------------------------------------------------------------
+
+
+class NormLimit:
+    """Which answers are too long: those of more than `limit` times the running median of accepted ones.
+
+    Where three or more answer in a round their own median counts too, so that all may grow together.
+
+    >>> norms = NormLimit(10.0)
+    >>> [norms.too_long({0: 1.0, 1: 2.0, 2: 1e30}), norms.too_long({0: 1.0, 1: 19.0})]
+    [[2], [1]]
+    """
+
+    def __init__(self, limit: float | None) -> None:
+        self.limit = limit
+        self.accepted: list[float] = []  # the last norms, which a checkpoint keeps
+
+    def median(self, norms: Collection[float] = ()) -> float:
+        """What norms are compared with; 0 if nothing is known."""
+        own = statistics.median(norms) if len(norms) >= ENOUGH else 0.0
+        return max(statistics.median(self.accepted), own) if self.accepted else own
+
+    def too_long(self, norms: Mapping[int, float]) -> list[int]:
+        """The nodes whose answers are refused; the norms of the others are remembered."""
+        most = math.inf if self.limit is None else self.limit * self.median(norms.values()) or math.inf
+        self.accepted = [*self.accepted, *(norm for norm in norms.values() if norm <= most)][-REMEMBERED:]
+        return [node for node, norm in norms.items() if norm > most]
+
+
+def valid_answers(
+    replies: Iterable[Message],
+    server: Server,
+    node_ids: Mapping[int, int],
+    invited: Collection[int],
+    limit: NormLimit,
+) -> dict[int, tuple[Answer, Message]]:
+    """The answers of this round by node, and the replies they came in; `node_ids` has who is there.
+
+    An error, a foreign or damaged answer, one in another's name, of somebody who was not invited, a second
+    one, NaN, and one that is too long are logged and count as none.
+    """
+    answers: dict[int, tuple[Answer, Message]] = {}
+    names = {node_id: f"client {node}" for node, node_id in node_ids.items()}
+    for reply in replies:
+        try:
+            answer = _checked(reply, server, node_ids)
+            node = answer.header.node
+            if node not in invited or node in answers:
+                raise ArgumentError(f"client {node} answered twice, or was not invited")
+            if not finite(answer.values):
+                raise ArgumentError("it answered with NaN, infinity or numbers beyond all measure")
+            answers[node] = answer, reply
+        except Exception as error:  # whatever one client sends, the others' round goes on
+            words = str(error) if isinstance(error, MastError) else f"{type(error).__name__}: {error}"
+            who = names.get(reply.metadata.src_node_id, "an unknown client")
+            log(WARNING, "Round %d goes on without %s: %s", server.t + 1, who, words)
+    norms = {node: float(np.linalg.norm(answers[node][0].values)) for node in sorted(answers)}
+    for node in limit.too_long(norms):
+        del answers[node]
+        words = (
+            f"its answer of norm {norms[node]:.3g} is more than `norm_limit` = {limit.limit:g} times as long"
+        )
+        log(WARNING, "Round %d goes on without client %d: %s as usual", server.t + 1, node, words)
+    return answers
+
+
+def _checked(reply: Message, server: Server, node_ids: Mapping[int, int]) -> Answer:
+    if reply.has_error():
+        raise ArgumentError(reply.error.reason or f"error {reply.error.code}")
+    answer, *more = unpack(reply.content)
+    node = answer.header.node
+    if more:
+        raise ArgumentError(f"client {node} sent {1 + len(more)} answers instead of one")
+    if node_ids.get(node) != reply.metadata.src_node_id:
+        raise ArgumentError(f"an answer in the name of client {node} came from another client")
+    return answer.expect(server.expected(node))

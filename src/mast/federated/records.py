@@ -1,4 +1,4 @@
-"""MAST's messages and vectors as records of Flower's, and what they weigh.
+"""MAST's messages and vectors as records of Flower's: how they are packed, sent, and what they weigh.
 
 A message is one array of bytes, header and values, in an `ArrayRecord`: nothing else travels with it
 but the few words that a strategy's user adds. The point x is a record of named arrays.
@@ -6,12 +6,16 @@ but the few words that a strategy's user adds. The point x is a record of named 
 
 from __future__ import annotations
 
+import itertools
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Message as FlowerMessage
+from flwr.serverapp import Grid
 
 from mast.errors import ArgumentError, DataError
 from mast.methods.distributed import Message, Server
@@ -23,6 +27,9 @@ METRICS = "metrics"  #: of the record with the client's numbers
 HELLO = "query.mast"  #: the kind of message that asks a client for its partition
 FACTS = "query.facts"  #: the kind that asks for what theory needs to know
 PARTITION = "partition-id"
+# what a client may tell by name: logs and traces have to stay readable
+MOST_METRICS, LONGEST_NAME, LARGEST_METRIC = 32, 64, 1e300
+FIRST_LOOK, LAST_LOOK = 0.02, 0.5  # seconds between two looks for replies, less and less often
 Shapes = Mapping[str, tuple[int, ...]]  #: of the pieces of x, in their order
 
 
@@ -80,12 +87,46 @@ def metric_record(metrics: Mapping[str, Any]) -> MetricRecord:
 
 
 def numbers(record: Mapping[str, Any]) -> dict[str, float]:
-    """The plain numbers of a client's metrics; lists are left out."""
+    """The plain numbers of a client's metrics: the first `MOST_METRICS` with names of a sane length.
+
+    Lists, and numbers that are too large for a float, are left out.
+    """
     return {
         name: float(value)
-        for name, value in record.items()
+        for name, value in itertools.islice(record.items(), MOST_METRICS)
         if isinstance(value, int | float) and not isinstance(value, bool)
+        if len(name) <= LONGEST_NAME and not abs(value) > LARGEST_METRIC
     }
+
+
+def means_of(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each name over the rows that have it; of the first `MOST_METRICS` names.
+
+    >>> means_of([{"loss": 1.0, "accuracy": 0.5}, {"loss": 2.0}])
+    {'loss': 1.5, 'accuracy': 0.5}
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row))[:MOST_METRICS]
+    columns = {name: [row[name] for row in rows if name in row] for name in names}
+    return {name: sum(values) / len(values) for name, values in columns.items()}
+
+
+def send(grid: Grid, messages: Sequence[FlowerMessage], timeout: float) -> list[FlowerMessage]:
+    """Send messages and wait for the replies, at most `timeout` seconds.
+
+    Flower's own ``grid.send_and_receive`` looks for replies every three seconds only.
+    """
+    waiting = {name for name in grid.push_messages(messages) if name} if messages else set()
+    deadline, pause = time.monotonic() + timeout, FIRST_LOOK
+    replies: list[FlowerMessage] = []
+    while waiting:
+        new = list(grid.pull_messages(list(waiting)))
+        replies += new
+        waiting -= {reply.metadata.reply_to_message_id for reply in new}
+        if not waiting or time.monotonic() > deadline:
+            break
+        time.sleep(pause)
+        pause = min(1.3 * pause, LAST_LOOK)
+    return replies
 
 
 # ---- vectors -------------------------------------------------------------------------------------------

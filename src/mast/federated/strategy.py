@@ -7,6 +7,7 @@ the answers get when some are missing, checkpoints, and what all of it cost.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from logging import INFO, WARNING
@@ -15,27 +16,32 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Result as FlowerResult
+from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
 from mast import files, locks
-from mast.checks import positive, whole
+from mast.checkpoint import compare
+from mast.checks import number, positive, whole
 from mast.errors import CheckpointError
-from mast.federated.delivery import longest, send, valid_answers
-from mast.federated.dropouts import Dropouts
-from mast.federated.presence import NoClientsError, RollCall
+from mast.federated.presence import NoClientsError, NormLimit, RollCall, valid_answers
 from mast.federated.records import (
     METRICS,
     checked_shapes,
+    means_of,
     metric_record,
     numbers,
     pack,
     payload,
     record_of,
+    send,
     vector_of,
 )
-from mast.federated.report import Accounts, Report, means_of
 from mast.methods.distributed import Server
+from mast.methods.distributed.robust import parse_aggregation, robust
+from mast.methods.distributed.roster import Dropouts
+from mast.results import Result, score_columns
+from mast.trace import TraceFile
 
 
 class MastStrategy(Strategy):
@@ -50,17 +56,27 @@ class MastStrategy(Strategy):
         A `mast.methods.distributed.Server`: the point, capacities, roster, step size and optimizer.
     answering
         The probability that an invited client answers, one or one each; "unknown" (weights by the
-        share that answered); "always". See `mast.federated.dropouts` for what each makes unbiased.
+        share that answered); "always". See `mast.methods.distributed.roster` for what each makes unbiased.
     checkpoint
         A file, written after every `checkpoint_every` rounds and at the end. If it exists, the run
-        goes on from it: rounds are counted over the whole run, so no draw is repeated.
+        goes on from it: rounds are counted over the whole run, so no draw is repeated. The trace stands
+        beside it, in a file with the ending ``.trace.jsonl``.
     shapes
         Names and shapes of the pieces of x in `Result.arrays`; by default those of the network's
         parameters, or one array, "x".
+    norm_limit
+        Answers longer than so many times the running median of accepted ones are refused, with a warning;
+        None takes all that are finite.
+    aggregation
+        "mean", or a sum that a few bad clients cannot spoil: "clipped", "trimmed:0.1". See
+        `mast.methods.distributed.robust` for what each does, and its price.
     gathering
         Seconds to wait for all clients at the start, and for any client if everybody is gone.
     least
         Clients without which it does not go on after that time.
+    node_ids
+        The node id of each partition, where SuperNodes are authenticated: no other node gets it. Without
+        it a partition belongs to whoever claimed it first, as long as that node is there.
     evaluate_every
         Rounds between two evaluations on the clients; 0: at the end only.
     evaluate_draws
@@ -75,8 +91,11 @@ class MastStrategy(Strategy):
         checkpoint: str | Path | None = None,
         checkpoint_every: int = 1,
         shapes: Mapping[str, Sequence[int]] | None = None,
+        norm_limit: float | None = 100.0,
+        aggregation: str = "mean",
         gathering: float = 120.0,
         least: int = 1,
+        node_ids: Mapping[int, int] | None = None,
         evaluate_every: int = 0,
         evaluate_draws: int = 1,
     ) -> None:
@@ -87,8 +106,13 @@ class MastStrategy(Strategy):
         self.checkpoint_every = max(1, whole("checkpoint_every", checkpoint_every))
         self.evaluate_every = whole("evaluate_every", evaluate_every)
         self.evaluate_draws = whole("evaluate_draws", evaluate_draws)
-        self.presence = RollCall(server.roster.nodes, positive("gathering", gathering), least)
-        self.accounts = Accounts.empty(server.roster.nodes)
+        self.presence = RollCall(server.roster.nodes, positive("gathering", gathering), least, node_ids)
+        self.norms = NormLimit(None if norm_limit is None else number("norm_limit", norm_limit, least=1))
+        self.aggregation = parse_aggregation(aggregation)
+        self._trace: TraceFile | None = None
+        if self.checkpoint is not None:
+            self._trace = TraceFile(self.checkpoint.with_name(f"{self.checkpoint.name}.trace.jsonl"))
+        self._rows: list[dict[str, Any]] = []  # of the trace, where there is no file for them
         self.scores: dict[int, list[dict[str, float]]] = {}  #: by client, one row of numbers per draw
         self.timeout = 600.0
         self._invited: list[tuple[int, float]] = []
@@ -107,7 +131,7 @@ class MastStrategy(Strategy):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-    ) -> Result:
+    ) -> FlowerResult:
         """Train until `num_rounds` rounds are done in all, those of the checkpoint included.
 
         `timeout` is the most that a round waits for answers, in seconds: clients that fail, or that
@@ -118,14 +142,14 @@ class MastStrategy(Strategy):
         rounds = whole("num_rounds", num_rounds)
         train_config = ConfigRecord() if train_config is None else train_config
         evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
-        result = Result()
+        result = FlowerResult()
         with self._locked():
             if self.server.t == 0 and initial_arrays is not None:
                 self.server.x[...] = vector_of(initial_arrays, self.shapes, self.server.x.dtype)
             self.summary()
             if evaluate_fn is not None and self.server.t == 0:
                 _keep(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, self.arrays()))
-            while self.server.t < rounds and not self.server.diverged:
+            while self.server.goes_on(rounds):
                 self._round(grid, result, train_config, evaluate_config, evaluate_fn)
             if self.server.diverged:
                 log(WARNING, "The run diverged in round %d: take a smaller step size", self.server.t)
@@ -147,7 +171,7 @@ class MastStrategy(Strategy):
     def _round(
         self,
         grid: Grid,
-        result: Result,
+        result: FlowerResult,
         train_config: ConfigRecord,
         evaluate_config: ConfigRecord,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
@@ -173,6 +197,8 @@ class MastStrategy(Strategy):
         with locks.exclusive(self.checkpoint):
             files.clear_leftovers(self.checkpoint.parent, self.checkpoint.name)
             self.resume()  # another process may have gone on in the meantime
+            assert self._trace is not None
+            self._trace.go_on(self.server.t)
             yield
 
     # ---- a round of training ---------------------------------------------------------------
@@ -193,7 +219,7 @@ class MastStrategy(Strategy):
             if node in self._where:
                 message = server.message(node)
                 records = pack(message, config=config)
-                self.accounts.sent_to(node, payload(records), message.values.nbytes)
+                server.received[node] += payload(records) - message.size
                 messages.append(self._addressed(records, node, MessageType.TRAIN))
         return messages
 
@@ -215,24 +241,33 @@ class MastStrategy(Strategy):
 
     def _aggregated(self, replies: Iterable[Message]) -> MetricRecord:
         server = self.server
-        invited = {node for node, _ in self._invited}
-        answers = valid_answers(replies, server, self._where, invited, self.accounts)
+        replied = valid_answers(replies, server, self._where, dict(self._invited), self.norms)
+        answers = {node: answer for node, (answer, _) in replied.items()}
         weights = self.dropouts.weights(self._invited, sorted(answers))
+        if self.aggregation[0] != "mean":
+            answers = robust(self.aggregation, server, answers, weights, self.norms.median())
         for node in sorted(answers):  # the order of sums: ascending partitions
             server.absorb(answers[node], weights[node])
+            server.sent[node] += payload(replied[node][1].content) - answers[node].size
         server.close(step=self.dropouts.tells(self._invited, answers))
-        self.accounts.close(
-            server.t,
+        told = [reply.content[METRICS] for _, reply in replied.values() if METRICS in reply.content]
+        means = means_of([numbers(record) for record in told])
+        seconds = [answer.header.seconds for answer in answers.values()]
+        row = means | server.row(
             time.perf_counter() - self._begun,
             invited=len(self._invited),
-            answered=sorted(answers),
-            busy=longest(answers.values()),
+            nodes=len(answers),
+            compute=max((s for s in seconds if math.isfinite(s) and s > 0), default=0.0),
         )
-        if server.t % self.checkpoint_every == 0:
+        due = server.t % self.checkpoint_every == 0
+        if self._trace is None:
+            self._rows.append(row)
+        else:
+            self._trace.add(row, durable=due)
+        if due:
             self.save()
-        row = self.accounts.rows[-1]
-        log(INFO, "[round %d] %s", server.t, row.text())
-        return MetricRecord(row.record())
+        log(INFO, "[round %d] %s", server.t, _in_words(row, means))
+        return metric_record(row)
 
     # ---- scores ----------------------------------------------------------------------------
 
@@ -261,7 +296,7 @@ class MastStrategy(Strategy):
             if reply.has_error():
                 log(WARNING, "A client could not score its submodels: %s", reply.error.reason)
                 continue
-            names = sorted(name for name in reply.content if name.startswith(METRICS))
+            names = sorted(name for name in reply.content if name.startswith(METRICS))[: self.evaluate_draws]
             rows = [row for row in (numbers(reply.content[name]) for name in names) if row]
             if rows and reply.metadata.src_node_id in nodes:
                 scores[nodes[reply.metadata.src_node_id]] = rows
@@ -273,36 +308,56 @@ class MastStrategy(Strategy):
         replies = send(grid, self._submodels(config, grid), self.timeout)
         return self.aggregate_evaluate(self.server.t, replies)
 
-    def report(self) -> Report:
-        """What each client got, sent and scored, and what the rounds took."""
-        labels = [capacity.label for capacity in self.server.capacities]
-        full = self.server.x.size * self.server.wire.itemsize
-        return Report(labels, full, self.accounts, self.scores)
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of the trace, one per round."""
+        return list(self._rows) if self._trace is None else self._trace.rows()
+
+    def result(self) -> Result:
+        """What the run ended with so far: x, the trace, and what each client got, sent and scored."""
+        server = self.server
+        nodes = server.node_rows()
+        for node, rows in self.scores.items():
+            for name in dict.fromkeys(name for row in rows for name in row):
+                nodes[node] |= score_columns(name, [row[name] for row in rows if name in row])
+        return Result(
+            x=server.x.copy(),
+            status="diverged" if server.diverged else "finished",
+            steps=server.t,
+            step_size=server.step_size,
+            guarantee=None,
+            note="a server does not know the clients' smoothness: mast.federated.theory.guarantee asks them",
+            method="distributed",
+            rows=self.rows,
+            nodes=nodes,
+        )
 
     # ---- checkpoints and arrays ------------------------------------------------------------
 
     def save(self) -> None:
         """Write the checkpoint, if there is a file for it; the old one stays until the new one is whole."""
         if self.checkpoint is not None:
-            extra = {"answering": self.dropouts.label, "accounts": self.accounts.to_json()}
+            extra = {"norms": self.norms.accepted, **self._rules()}
             self.server.save(self.checkpoint, extra)
+
+    def _rules(self) -> dict[str, str]:
+        """What a checkpoint must agree in beside the server: what is done with the answers."""
+        kind, value = self.aggregation
+        return {
+            "answering": self.dropouts.label,
+            "aggregation": f"{kind}:{value:g}",
+            "norm_limit": str(self.norms.limit),
+        }
 
     def resume(self) -> None:
         """Go on from the checkpoint, if there is one."""
         extra = None if self.checkpoint is None else self.server.load(self.checkpoint)
-        if extra is None:
-            return
-        if extra.get("answering") != self.dropouts.label:
-            raise CheckpointError(
-                f"{self.checkpoint}: the checkpoint belongs to another run: its `answering` is "
-                f"{extra.get('answering')}, here it is {self.dropouts.label}"
-            )
-        try:
-            self.accounts = Accounts.from_json(extra["accounts"])
-        except (KeyError, TypeError) as error:
-            raise CheckpointError(
-                f"{self.checkpoint}: the accounts of the run are missing: {error}"
-            ) from None
+        if extra is not None:
+            compare(extra, self._rules(), str(self.checkpoint))
+            norms = extra.get("norms")
+            if not isinstance(norms, list) or not all(isinstance(norm, int | float) for norm in norms):
+                raise CheckpointError(f"{self.checkpoint} is damaged: its 'norms' are not right")
+            self.norms.accepted = norms
 
     def arrays(self) -> ArrayRecord:
         """x, in its pieces."""
@@ -324,3 +379,12 @@ class MastStrategy(Strategy):
 def _keep(metrics: dict[int, MetricRecord], t: int, record: MetricRecord | None) -> None:
     if record is not None:
         metrics[t] = record
+
+
+def _in_words(row: Mapping[str, Any], means: Mapping[str, float]) -> str:
+    """A row of the trace, for the log."""
+    numbers = "".join(f", {name} {value:.4g}" for name, value in means.items())
+    return (
+        f"{row['nodes']} of {row['invited']} answered in {row['took']:.2f} s (work {row['compute']:.2f} s), "
+        f"{row['down']} bytes down, {row['up']} up{numbers}"
+    )

@@ -8,9 +8,8 @@ from flwr.app import Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from mast.errors import ArgumentError, NoGuaranteeError
-from mast.federated.delivery import send
 from mast.federated.presence import NoClientsError, RollCall
-from mast.federated.records import FACTS, METRICS
+from mast.federated.records import FACTS, METRICS, send
 from mast.methods.distributed import Capacity, Facts, Roster, VectorCapacity, guarantee_of
 from mast.theory import Guarantee
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import mast
+from mast import files
 from mast.errors import ArgumentError, CheckpointError, DataError, StepSizeWarning
 from mast.methods import make
 from mast.methods.distributed import (
     Adam,
-    Message,
     Momentum,
     ProblemWorker,
     Roster,
@@ -320,46 +320,61 @@ def test_a_node_with_another_sketch_refuses():
         worker.answer(server.message(3))
 
 
-def test_an_infinite_answer_marks_the_run_as_diverged():
+def test_x_alone_says_whether_a_run_has_diverged():
     problem = nodes()
     server, workers = server_of(problem), workers_of(problem)
+    before = server.x.copy()
     answer = workers[3].answer(server.message(3))
     answer.values[2] = np.nan
     server.absorb(answer)
     assert server.diverged
-    big = server_of(problem)
-    answer = workers[3].answer(big.message(3))
-    answer.values[2] = 1e200  # finite, but its square is not, and beyond what a run survives
-    big.absorb(answer)
-    assert big.diverged
-    fine = server_of(problem, wire="float32")
-    answer = Message(workers[3].answer(fine.message(3)).header)
-    answer.values[...] = 1e30  # the square overflows float32, the value is fine
-    fine.absorb(answer)
-    assert not fine.diverged
+    server.x[...] = before
+    assert not server.diverged  # nothing remembers it
+    server.x[0] = 1e200  # finite, but beyond what a run survives
+    assert server.diverged
+    single = server_of(problem)
+    single.x = np.full(len(single.x), 1e18, dtype=np.float32)
+    assert not single.diverged
+    single.x[0] = 1e20  # losses, which have squares, are infinite there
+    assert single.diverged
 
 
-def test_large_answers_are_looked_at_now_and_then(tmp_path):
-    """NaN in a large x is noticed within eight rounds, and by any checkpoint."""
+def test_a_large_x_is_looked_at_now_and_then(tmp_path):
+    """NaN in a large x is noticed within eight rounds, and by whoever asks."""
     d = (1 << 20) + 3
     capacity = VectorCapacity(mast.Identity(), d)
     server = Server(np.zeros(d), [capacity], Roster(0, 1), step_size=0.5)
-    for t in range(1, 9):
-        message = server.message(0)
-        answer = Message(message.header.answered())
-        answer.values[...] = np.nan if t > 1 else 0.0
-        server.absorb(answer)
+    server.close()
+    server.x[7] = np.nan
+    while server.goes_on(100):
         server.close()
-        assert not server.diverged
     assert server.t == 8
-    other = Server(np.zeros(d), [capacity], Roster(0, 1), step_size=0.5)
-    other.x[7] = np.inf
-    other.save(tmp_path / "c")
-    assert other.diverged
-    answer = Message(server.message(0).header.answered())
-    answer.values[...] = np.nan
-    server.absorb(answer)
     assert server.diverged
+    server.save(tmp_path / "c")
+    other = Server(np.zeros(d), [capacity], Roster(0, 1), step_size=0.5)
+    other.load(tmp_path / "c")
+    assert other.diverged
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("round", "3"),
+        ("round", -1),
+        ("round", True),
+        ("seconds", None),
+        ("seconds", float("nan")),
+        ("extra", []),
+    ],
+)
+def test_wrong_numbers_in_a_checkpoint_are_refused(tmp_path, name, value):
+    server = server_of(nodes())
+    server.save(tmp_path / "c", {"note": "none"})
+    description, arrays = files.load(tmp_path / "c")
+    description["numbers"][name] = value
+    files.save(tmp_path / "c", description, arrays)
+    with pytest.raises(CheckpointError, match=f"its '{name}' is not right"):
+        server_of(nodes()).load(tmp_path / "c")
 
 
 def test_missing_answers_and_given_weights():

@@ -29,19 +29,27 @@ and ``server.load(path)`` are the atomic checkpoint, ``server.t`` is the round t
 ==================================  =====================================================================
 """
 
-from mast.methods.distributed.messages import SIZE, VERSION, Header, Message, MessageKind
-from mast.methods.distributed.method import Distributed, Facts, guarantee_of
+from mast.methods.distributed.messages import (
+    SIZE,
+    VERSION,
+    Header,
+    Message,
+    MessageKind,
+    digest_of_run,
+)
+from mast.methods.distributed.method import Distributed, Facts, guarantee_of, run_in_process
 from mast.methods.distributed.nodes import (
     Capacity,
     Part,
     ProblemWorker,
     VectorCapacity,
     Worker,
+    fingerprints_of,
     parse_sketch,
 )
 from mast.methods.distributed.optimizers import SGD, Adam, Momentum, Optimizer, parse_optimizer
 from mast.methods.distributed.roster import Roster, stride_of, submodel_key
-from mast.methods.distributed.server import Server, digest_of_run, fingerprints_of, run_in_process
+from mast.methods.distributed.server import Server
 
 __all__ = [
     "SGD",

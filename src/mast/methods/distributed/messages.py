@@ -34,8 +34,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mast import files
 from mast.errors import ArgumentError, DataError
-from mast.randomness import Key
+from mast.randomness import LAYOUT, Key
 
 VERSION = 1
 HEADER = struct.Struct("<4sHBBQQQIIIIdQ")
@@ -216,3 +217,12 @@ def _difference(name: str, here: Any, there: Any, header: Header) -> str:
             "same shift, sketches, seed and layout of keys"
         )
     return f"{where} has {name} {here}, expected {there}"
+
+
+def digest_of_run(*parts: Any) -> int:
+    """64 bits that stand for what server and nodes must share, and for the layout of keys.
+
+    >>> digest_of_run("permk:4", [0.0, 1.0]) == digest_of_run("permk:4", [0.0, 2.0])
+    False
+    """
+    return int(files.digest("exchange", VERSION, LAYOUT, *parts), 16)

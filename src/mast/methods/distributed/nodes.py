@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,15 @@ class Capacity(ABC):
         """A digest that tells this capacity from others: of what it keeps for a few keys."""
         everything = np.arange(self.dim, dtype=np.float64)
         return files.digest(self.label, self.dim, *(self.part(key).gather(everything) for key in _PROBES))
+
+
+def fingerprints_of(capacities: Mapping[int, Capacity]) -> dict[int, str]:
+    """A digest of each node's capacity; nodes that share one cost nothing more."""
+    known: dict[int, str] = {}
+    for capacity in capacities.values():
+        if id(capacity) not in known:
+            known[id(capacity)] = capacity.fingerprint()
+    return {node: known[id(capacity)] for node, capacity in capacities.items()}
 
 
 class Worker(ABC):

@@ -1,9 +1,31 @@
-"""Who takes part in a round of the distributed method, with which weight and which key."""
+"""Who takes part in a round of the distributed method, with which key, and which weight its answer gets.
+
+The estimate of the gradient is h = (1/M) sum_i w_i answer_i over the clients that answered. Client i is
+invited in a round with probability q_i (the roster's doing, so known) and, if invited, answers with
+probability r_i (the world's doing). Let c_i = 1/q_i be its weight if nobody drops out.
+
+==================  ====================  ===============================================================
+`answering`         w_i                   unbiased
+==================  ====================  ===============================================================
+r_i, known          c_i / r_i             always, if dropping out does not depend on draw, data or point;
+                                          a round without answers is part of it (h = 0)
+"unknown"           c_i * invited /       given who is invited and that somebody answers, if all clients
+                    answered              drop out alike (all r_i equal and independent); a round without
+                                          answers does not move x. With different r_i: biased towards the
+                                          reliable ones
+"always"            c_i                   if nobody drops out; else client i's part is too short by r_i
+==================  ====================  ===============================================================
+
+Dropping out that is not random, such as that of a client that fails whenever its submodel is large, is
+corrected by no weight: the method then minimises another mean, with the weights that the clients have in
+effect (`effective_weights`).
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,3 +106,91 @@ def submodel_key(seed: int, draw: int, node: int) -> Key:
 def stride_of(sketches: Sequence[Any]) -> int:
     """The stride of a roster for these sketches or capacities: nodes this far apart draw independently."""
     return math.lcm(*(sketch.stride for sketch in sketches))
+
+
+# ---- nodes that do not answer ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Dropouts:
+    """The weights of the answers in a round.
+
+    >>> Dropouts("unknown", nodes=4).weights([(0, 1.0), (1, 1.0), (3, 1.0)], answered=[0, 3])
+    {0: 1.5, 3: 1.5}
+    >>> Dropouts(0.5, nodes=4).weights([(0, 1.0), (1, 1.0), (3, 1.0)], answered=[0, 3])
+    {0: 2.0, 3: 2.0}
+    """
+
+    answering: Any
+    nodes: int
+    rates: Array | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rates", self._rates())
+
+    def _rates(self) -> Array | None:
+        if isinstance(self.answering, str):
+            if self.answering == "unknown":
+                return None
+            if self.answering == "always":
+                return np.ones(self.nodes)
+        try:
+            r = np.atleast_1d(np.asarray(self.answering, dtype=np.float64))
+        except (TypeError, ValueError):
+            r = np.empty(0)
+        if r.ndim != 1 or r.size not in (1, self.nodes) or not ((r > 0) & (r <= 1)).all():
+            raise ArgumentError(
+                '`answering` is "unknown", "always", or the probability in (0, 1] that an invited client '
+                f"answers, one for all or one for each of the {self.nodes}; got {self.answering!r}"
+            )
+        return np.broadcast_to(r, (self.nodes,))
+
+    def weights(self, invited: Sequence[tuple[int, float]], answered: Sequence[int]) -> dict[int, float]:
+        """The weight of each answer; `invited` has the roster's weights."""
+        roster = dict(invited)
+        strangers = sorted(set(answered) - set(roster))
+        if strangers:
+            raise ArgumentError(f"the nodes {strangers} answered, but were not invited")
+        if self.rates is None:
+            factor = len(roster) / len(answered) if answered else 0.0
+            return {node: roster[node] * factor for node in answered}
+        return {node: roster[node] / float(self.rates[node]) for node in answered}
+
+    def tells(self, invited: Collection[Any], answered: Collection[Any]) -> bool:
+        """Whether the round's sum estimates the gradient: with unknown rates, no answers tell nothing."""
+        return self.rates is not None or bool(answered) or not invited
+
+    @property
+    def label(self) -> str:
+        """For checkpoints: the weights are part of what a run is."""
+        return str(self.answering if isinstance(self.answering, str) else np.asarray(self.rates).tolist())
+
+
+def effective_weights(answering: Any, rates: Sequence[float]) -> Array:
+    """The mean weight E[w_i; i answers] of each client, all invited.
+
+    Client i answers with probability rates[i], independently. All ones is unbiased; else the method
+    minimises the mean of the f_i with these weights.
+
+    For "unknown", rounds without answers do not count. Exact, by listing who may answer: up to 20 clients.
+
+    >>> effective_weights("unknown", [0.5, 0.5, 0.5])
+    array([1., 1., 1.])
+    >>> effective_weights("always", [1.0, 0.5])
+    array([1. , 0.5])
+    >>> effective_weights("unknown", [1.0, 0.5])
+    array([1.5, 0.5])
+    """
+    M = len(rates)
+    if not 1 <= M <= 20:
+        raise ArgumentError(f"effective_weights lists all subsets of at most 20 clients, got {M}")
+    dropouts = Dropouts(answering, M)
+    invited = [(i, 1.0) for i in range(M)]
+    mean, somebody = np.zeros(M), 0.0
+    for there in itertools.product((False, True), repeat=M):
+        probability = math.prod(r if t else 1 - r for r, t in zip(rates, there, strict=True))
+        answered = [i for i in range(M) if there[i]]
+        somebody += probability if answered else 0.0
+        for i, weight in dropouts.weights(invited, answered).items():
+            mean[i] += probability * weight
+    return mean / somebody if dropouts.rates is None else mean

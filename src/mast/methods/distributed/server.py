@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mast import files
+from mast import __version__, files
 from mast.checkpoint import Checkpoint, fill
 from mast.checks import positive, whole
 from mast.errors import ArgumentError, CheckpointError, DataError
-from mast.methods.distributed.messages import VERSION, Header, Message, MessageKind, Values, checked_dtype
-from mast.methods.distributed.nodes import Capacity, Part, Worker
+from mast.methods.distributed.messages import Header, Message, MessageKind, Values, checked_dtype
+from mast.methods.distributed.nodes import Capacity, Part, fingerprints_of
 from mast.methods.distributed.optimizers import Optimizer, parse_optimizer
 from mast.methods.distributed.roster import Roster, submodel_key
 from mast.randomness import LAYOUT, Key
@@ -37,6 +37,12 @@ from mast.randomness import LAYOUT, Key
 LARGE = 1 << 20  # values: looking at so many takes a tenth of the round, ...
 SELDOM = 8  # ... so it is done in one of these rounds: what is not finite does not go away
 TOO_LARGE = 1e100  # a coordinate beyond this is a divergence, as in `mast.minimize`
+
+
+#: the numbers of a checkpoint, and their types
+NUMBERS: dict[str, Any] = {"round": int, "seconds": int | float, "extra": dict}
+#: what is counted for each node: bytes, messages and values to it, bytes and answers from it
+COUNTS = ("received", "asked", "values", "sent", "answered")
 
 
 class Server:
@@ -78,6 +84,12 @@ class Server:
     (2, array([0.1156, 0.1244]), [144, 144, 144])
     """
 
+    received: NDArray[np.int64]
+    asked: NDArray[np.int64]
+    values: NDArray[np.int64]
+    sent: NDArray[np.int64]
+    answered: NDArray[np.int64]
+
     def __init__(
         self,
         x0: Values,
@@ -105,9 +117,10 @@ class Server:
         self.wire = self.x.dtype if wire is None else checked_dtype(wire)
         self.run, self.about = run, dict(about or {})
         self.t = 0  #: rounds done
-        self.received: NDArray[np.int64] = np.zeros(roster.nodes, dtype=np.int64)  #: bytes to each node
-        self.sent: NDArray[np.int64] = np.zeros(roster.nodes, dtype=np.int64)  #: bytes from each node
-        self.diverged = False
+        self.seconds = 0.0  #: that they took
+        for name in COUNTS:
+            setattr(self, name, np.zeros(roster.nodes, dtype=np.int64))
+        self._before = (0, 0)  # bytes to and from all nodes before this round
         self._parts: dict[tuple[int, int], Part] = {}  # by round and node: of this round, or the next
         self._weights: tuple[int, dict[int, float]] = (-1, {})
         self._last = -1
@@ -125,6 +138,16 @@ class Server:
                 )
 
     # ---- a round ---------------------------------------------------------------------------
+
+    @property
+    def diverged(self) -> bool:
+        """Whether x is not finite, or beyond all measure. x alone decides it, at any time."""
+        return not finite(self.x)
+
+    def goes_on(self, rounds: int) -> bool:
+        """Whether there is another round of so many to do."""
+        seldom = self.x.size >= LARGE and self.t % SELDOM != 0
+        return self.t < rounds and (seldom or not self.diverged)
 
     def go_to(self, t: int, x: Values, step_size: float) -> None:
         """Be before round t at the point x, which the server then changes, with this step size."""
@@ -166,6 +189,8 @@ class Server:
         message = Message(header, None if memory is None else memory(header.size))
         part.gather(self.x, message.values)
         self.received[node] += message.size
+        self.asked[node] += 1
+        self.values[node] += part.count
         return message
 
     def absorb(self, answer: Message, weight: float | None = None) -> None:
@@ -187,8 +212,7 @@ class Server:
         answer.expect(self.expected(node))
         self._last = node
         self.sent[node] += answer.size
-        if (answer.values.size < LARGE or self.t % SELDOM == 0) and not finite(answer.values):
-            self.diverged = True
+        self.answered[node] += 1
         with np.errstate(over="ignore", invalid="ignore"):
             self.add(part, answer.values, weight)
 
@@ -218,6 +242,30 @@ class Server:
                 self._parts.pop((t, node)).release()
         self.t += 1
         self._last = -1
+
+    def row(self, took: float, **columns: Any) -> dict[str, Any]:
+        """The row of the trace for the round that was closed last, which took so many seconds."""
+        down, up = int(self.received.sum()), int(self.sent.sum())
+        before, self._before = self._before, (down, up)
+        self.seconds += took
+        row = {"step": self.t, "seconds": self.seconds, "bytes": down + up, "took": took}
+        return {**columns, **row, "down": down - before[0], "up": up - before[1]}
+
+    def node_rows(self) -> list[dict[str, Any]]:
+        """One row per node: what it can hold, the share of x it got, its answers, its bytes per round."""
+        asked, answered = np.maximum(self.asked, 1), np.maximum(self.answered, 1)
+        keeps, down, up = self.values / asked / self.x.size, self.received / asked, self.sent / answered
+        return [
+            {
+                "node": i,
+                "capacity": capacity.label,
+                "keeps": float(keeps[i]),
+                "answers": int(self.answered[i]),
+                "down": float(down[i]),
+                "up": float(up[i]),
+            }
+            for i, capacity in enumerate(self.capacities)
+        ]
 
     def submodel(self, node: int, draw: int) -> Message:
         """A node's submodel of the present x to score, of a draw that training never uses."""
@@ -256,9 +304,7 @@ class Server:
         """Write a checkpoint: the old one stays until the new one is whole. `extra` (JSON) comes back."""
         if self._last >= 0:
             raise CheckpointError(f"round {self.t} is under way: a checkpoint is made between rounds")
-        if not finite(self.x):
-            self.diverged = True
-        numbers = {"round": self.t, "diverged": self.diverged, "extra": dict(extra or {})}
+        numbers = {"round": self.t, "seconds": self.seconds, "extra": dict(extra or {})}
         Checkpoint(path, "server", self.identity()).write(numbers, self._arrays())
 
     def load(self, path: Path) -> dict[str, Any] | None:
@@ -267,17 +313,25 @@ class Server:
         if stored is None:
             return None
         numbers, arrays = stored
+        for name, kinds in NUMBERS.items():
+            value = numbers.get(name)
+            if (
+                not isinstance(value, kinds)
+                or isinstance(value, bool)
+                or (name != "extra" and not value >= 0)
+            ):
+                raise CheckpointError(f"{path} is damaged: its {name!r} is not right")
         fill(self._arrays(), arrays)
-        self.t, self.diverged = int(numbers["round"]), bool(numbers["diverged"])
-        self._last, self._h = -1, None
+        self.t, self.seconds = numbers["round"], float(numbers["seconds"])
+        self._last, self._h, self._before = -1, None, (int(self.received.sum()), int(self.sent.sum()))
         self._parts.clear()
-        extra: dict[str, Any] = numbers.get("extra", {})
+        extra: dict[str, Any] = numbers["extra"]
         return extra
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         """All that the rest of the run depends on, beside a few numbers."""
         memory = {f"optimizer_{name}": array for name, array in self.optimizer.arrays.items()}
-        return {"x": self.x, "received": self.received, "sent": self.sent} | memory
+        return {"x": self.x, **{name: getattr(self, name) for name in COUNTS}} | memory
 
     @cached_property
     def sketches(self) -> str:
@@ -288,6 +342,7 @@ class Server:
         """What must agree for a checkpoint to continue a run, field by field."""
         roster = self.roster
         return {
+            "version of MAST": __version__,
             "key layout": str(LAYOUT),
             **self.about,
             "nodes": str(roster.nodes),
@@ -304,48 +359,12 @@ class Server:
 
 
 def finite(values: Values) -> bool:
-    """Whether no value is NaN, infinite or beyond all measure; an inner product sees it at once."""
+    """Whether no value is NaN, infinite or beyond all measure; an inner product sees it at once.
+
+    In single precision, what cannot be squared is beyond all measure: losses are infinite there.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         if math.isfinite(float(values @ values)):
             return True
-        return bool(np.abs(values).max(initial=0.0) < min(TOO_LARGE, float(np.finfo(values.dtype).max)))
-
-
-def run_in_process(server: Server, workers: Sequence[Worker], rounds: int) -> None:
-    """Rounds server.t .. rounds-1 without a wire: every message is handed over in memory.
-
-    >>> import mast
-    >>> from mast.methods.distributed import VectorCapacity, ProblemWorker
-    >>> problem = mast.Problem(mast.Quadratic([[2.0, 0.0], [0.0, 4.0]], [1.0, 1.0]), mast.RandK(1))
-    >>> capacities = [VectorCapacity(problem.sketch, 2)] * 3
-    >>> server = Server(np.zeros(2), capacities, Roster(7, nodes=3), step_size=0.05)
-    >>> run_in_process(server, [ProblemWorker(problem) for _ in range(3)], rounds=20)
-    >>> inside = mast.minimize(mast.Nodes([problem] * 3), "distributed", 20, 0.05, seed=7, trace=20)
-    >>> bool((server.x == inside.x).all())
-    True
-    """
-    if len(workers) != len(server.capacities):
-        raise ArgumentError(f"there are {len(workers)} workers for {len(server.capacities)} nodes")
-    while server.t < rounds and not server.diverged:
-        answers = [workers[message.header.node].answer(message) for message in server.messages()]
-        for answer in answers:
-            server.absorb(answer)
-        server.close()
-
-
-def digest_of_run(*parts: Any) -> int:
-    """64 bits that stand for what server and nodes must share, and for the layout of keys.
-
-    >>> digest_of_run("permk:4", [0.0, 1.0]) == digest_of_run("permk:4", [0.0, 2.0])
-    False
-    """
-    return int(files.digest("exchange", VERSION, LAYOUT, *parts), 16)
-
-
-def fingerprints_of(capacities: Mapping[int, Capacity]) -> dict[int, str]:
-    """A digest of each node's capacity; nodes that share one cost nothing more."""
-    known: dict[int, str] = {}
-    for capacity in capacities.values():
-        if id(capacity) not in known:
-            known[id(capacity)] = capacity.fingerprint()
-    return {node: known[id(capacity)] for node, capacity in capacities.items()}
+        most = min(TOO_LARGE, math.sqrt(np.finfo(values.dtype).max))
+        return bool(np.abs(values).max(initial=0.0) < most)

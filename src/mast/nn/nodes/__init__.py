@@ -1,7 +1,7 @@
 """Networks as nodes of the distributed method: what each can hold, and its work. Needs torch."""
 
 from mast.nn.nodes.capacities import Units, Weights, capacity_of
-from mast.nn.nodes.layout import VectorLayout
+from mast.nn.nodes.layout import VectorLayout, module_identity
 from mast.nn.nodes.worker import (
     NetworkWorker,
     NodeRows,
@@ -19,5 +19,6 @@ __all__ = [
     "capacity_of",
     "cross_entropy",
     "mean_squares",
+    "module_identity",
     "torch_seeded",
 ]

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mast.checkpoint import describe, source_digest
 from mast.errors import ArgumentError
 from mast.methods.distributed.messages import Values
 
@@ -82,3 +83,31 @@ class VectorLayout:
             if name not in named or named[name].shape != shape:
                 raise ArgumentError(f"the model has no parameter {name!r} of shape {tuple(shape)}")
         return named
+
+
+_PLAIN = (bool, int, float, str, tuple, list, torch.dtype, type(None))
+
+
+def module_identity(model: nn.Module) -> dict[str, str]:
+    """What tells the modules of a model from others, one field per module: its kind and its options.
+
+    Of modules that are not torch's, the source of the class counts too. Values of parameters do not.
+
+    >>> module_identity(nn.Sequential(nn.Linear(3, 2), nn.ReLU()))["module 1"]
+    "torch.nn.modules.activation.ReLU({'inplace': False})"
+    """
+    names = {id(m): name for name, m in model.named_modules(remove_duplicate=False)}
+    fields = {f"module {name or '(the model)'}": _described(m) for name, m in model.named_modules()}
+    shared = [(name, names[id(m)]) for name, m in model.named_modules(remove_duplicate=False)]
+    return fields | {"modules that are used twice": describe([pair for pair in shared if pair[0] != pair[1]])}
+
+
+def _described(module: nn.Module) -> str:
+    kind = type(module)
+    options = {
+        name: value
+        for name, value in vars(module).items()
+        if name != "training" and not name.startswith("_") and (isinstance(value, _PLAIN) or callable(value))
+    }
+    source = "" if kind.__module__.startswith("torch.") else f", source {source_digest(kind)}"
+    return f"{kind.__module__}.{kind.__qualname__}({describe(options)}{source})"

@@ -1,0 +1,182 @@
+"""What a run ends with: one form for `mast.minimize`, for clusters and for federations."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mast import files
+from mast.errors import ArgumentError, DataError
+from mast.progress import size_of
+from mast.theory import Guarantee
+from mast.trace import TraceFile, frame
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import pandas
+
+TRACE, SUMMARY, VECTOR = "trace.jsonl", "result.json", "x.npy"
+#: what `result.json` holds, and its types; null stands for NaN and infinity
+_SUMMARY: dict[str, Any] = {
+    "status": str,
+    "steps": int,
+    "step_size": int | float,
+    "note": str,
+    "method": str,
+    "metric": str,
+    "score": int | float | None,
+    "nodes": list,
+}
+
+
+@dataclass
+class Result:
+    """What a run ended with.
+
+    Attributes
+    ----------
+    x : the last point.
+    trace : a pandas DataFrame. Its columns step, seconds and bytes count from the start of the run; those of
+        `mast.minimize` are step, passes, seconds, f, f_D, grad_sq, dist_sq, bytes. Clusters and federations
+        have one row per round, with what its parts cost.
+    status : "finished", "converged", "diverged" or "interrupted".
+    steps : how many steps, or rounds, were taken.
+    step_size : the step size, or the schedule, that was used.
+    guarantee : the statement that applies, or None; then `note` says why.
+    diverged_at : the step at which a run began to diverge, else None.
+    state : the method's last state.
+    infimum : f_D^inf, or NaN where it is not known.
+    estimated : whether f_D and grad_sq in the trace are Monte Carlo estimates.
+    nodes : of clusters and federations, one row per node: its capacity, the share that it keeps, how often it
+        answered, its bytes per round each way, and the scores of its submodels.
+    metric, score : what is scored on a cluster, and the score of the whole model.
+    folder : where the files of a cluster's run are.
+    """
+
+    x: Any = field(repr=False)
+    status: str
+    steps: int
+    step_size: float | Callable[[int], float]
+    guarantee: Guarantee | None
+    note: str
+    method: str
+    rows: list[dict[str, Any]] = field(repr=False)
+    diverged_at: int | None = None
+    state: Any = None
+    infimum: float = math.nan
+    estimated: bool = False
+    nodes: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    metric: str = ""
+    score: float = math.nan
+    folder: Path | None = None
+
+    @property
+    def trace(self) -> pandas.DataFrame:
+        """The measurements as a DataFrame."""
+        return frame(self.rows)
+
+    def plot(self, column: str | None = None, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
+        """Draw the curve that the guarantee speaks of, with its bound; or a column of the trace.
+
+        A run with nodes has three panels instead: scores by capacity, bytes by node, and seconds by round.
+        """
+        from mast.plots import plot_nodes, plot_result
+
+        return plot_nodes(self) if self.nodes and not (column or ax) else plot_result(self, column, ax)
+
+    def __repr__(self) -> str:
+        last = self.rows[-1] if self.rows else {}
+        numbers = [f"{name} = {last[name]:.6g}" for name in ("f", "f_D", "grad_sq") if _known(last.get(name))]
+        parts = ", ".join([f"{self.status} after {self.steps:,} steps", *numbers])
+        return f"<Result of {self.method}: {parts}>"
+
+    # ---- nodes -----------------------------------------------------------------------------
+
+    def table(self) -> str:
+        """The nodes, one row each, for a terminal."""
+        import pandas
+
+        rows = [
+            row
+            | {"keeps": f"{100 * row['keeps']:.1f}%", "down": size_of(row["down"]), "up": size_of(row["up"])}
+            for row in self.nodes
+        ]
+        table = pandas.DataFrame(rows).astype(object)
+        text: str = table.where(table.notna(), "").to_string(index=False, float_format="{:.4g}".format)
+        return (
+            text
+            if self.score != self.score
+            else f"{text}\n{self.metric} of the whole model: {self.score:.4g}"
+        )
+
+    def by_capacity(self) -> list[dict[str, Any]]:
+        """One row per capacity: how many nodes it has, and the means of their numbers."""
+        import pandas
+
+        groups = pandas.DataFrame(self.nodes).drop(columns="node").groupby("capacity", sort=False)
+        rows: list[dict[str, Any]] = (
+            groups.mean().assign(nodes=groups.size()).reset_index().to_dict("records")
+        )
+        return rows
+
+    # ---- files -----------------------------------------------------------------------------
+
+    def save(self, folder: str | Path | None = None) -> Path:
+        """Write x.npy, result.json and trace.jsonl; each is whole or not there.
+
+        Returns the folder.
+        """
+        if callable(self.step_size):
+            raise ArgumentError("a run with a schedule of step sizes cannot be saved: a function has no file")
+        self.folder = Path(folder or self.folder or ".")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        vector = io.BytesIO()
+        np.save(vector, self.x, allow_pickle=False)
+        files.write(self.folder / VECTOR, vector.getvalue())
+        TraceFile(self.folder / TRACE).replace(self.rows)
+        files.write_json(self.folder / SUMMARY, {name: getattr(self, name) for name in _SUMMARY})
+        return self.folder
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Result:
+        """What `save` left in a folder."""
+        folder = Path(folder)
+        try:
+            summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+            for name, kinds in _SUMMARY.items():
+                if not isinstance(summary[name], kinds):
+                    raise DataError(f"its {name!r} is not right")
+            summary["nodes"] = [
+                {k: math.nan if v is None else v for k, v in row.items()} for row in summary["nodes"]
+            ]
+            summary["score"] = math.nan if summary["score"] is None else summary["score"]
+            rows, x = TraceFile(folder / TRACE).rows(), files.load_array(folder / VECTOR)
+            return cls(
+                x=x, rows=rows, guarantee=None, folder=folder, **{name: summary[name] for name in _SUMMARY}
+            )
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, DataError) as error:
+            raise DataError(f"{folder} does not hold a finished run: {error}") from error
+
+
+def score_columns(metric: str, scores: Sequence[float]) -> dict[str, float]:
+    """The columns of a node's row about the scores of its submodels.
+
+    >>> score_columns("accuracy", [0.5, 0.75])
+    {'draws': 2, 'accuracy': 0.625, 'accuracy lowest': 0.5, 'accuracy highest': 0.75}
+    """
+    if not scores:
+        return {}
+    mean = sum(scores) / len(scores)
+    lowest, highest = min(scores), max(scores)
+    return {"draws": len(scores), metric: mean, f"{metric} lowest": lowest, f"{metric} highest": highest}
+
+
+def _known(value: float | None) -> bool:
+    return value is not None and value == value

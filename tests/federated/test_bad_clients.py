@@ -1,0 +1,212 @@
+"""Clients that lie: about their number, with answers of any size, and with the gradient's sign."""
+
+import logging
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="the extra `federated` is not installed")
+
+from flwr.app import Context, MetricRecord, RecordDict
+
+import mast
+from federated.samples import NODES, maker, problems, server
+from mast.errors import ArgumentError, CheckpointError
+from mast.federated import LocalGrid, MastStrategy, client, server_for
+from mast.federated.presence import NormLimit, RollCall
+from mast.federated.records import LONGEST_NAME, MOST_METRICS
+from mast.methods.distributed import ProblemWorker
+
+TEN = 10
+
+
+class Changed(LocalGrid):
+    """A grid whose client `bad` has its answers' values, or its reply, changed."""
+
+    def __init__(self, *arguments, bad, change=None, reply=None, **options):
+        super().__init__(*arguments, **options)
+        self.bad, self.change, self.reply = bad, change, reply
+
+    def _answer(self, message):
+        reply = super()._answer(message)
+        partition = self.contexts[message.metadata.dst_node_id].node_config["partition-id"]
+        if partition == self.bad and message.metadata.message_type == "train":
+            if self.change is not None:
+                raw = reply.content["mast"]["0"].numpy().copy()
+                values = raw[64:].view(np.float64)
+                values[...] = self.change(values)
+                reply.content["mast"]["0"] = type(reply.content["mast"]["0"])(raw)
+            if self.reply is not None:
+                self.reply(reply)
+        return reply
+
+
+def of_ten(sketch="bernoulli:0.8"):
+    """Ten clients that share a1a, each with the same sketch."""
+    A, b = mast.data.load("a1a")
+    made = mast.sketches.parse(sketch)
+    return [mast.Problem(mast.Logistic(A[i::TEN], b[i::TEN], l2=0.01), made) for i in range(TEN)]
+
+
+def ended(nodes, rounds=60, change=None, **options):
+    """Where a federation ends in which client 7 changes its answers: the value of f."""
+
+    def make(context):
+        return ProblemWorker(nodes[context.node_config["partition-id"]])
+
+    start = np.zeros(nodes[0].dim)
+    strategy = MastStrategy(server_for(start, [p.sketch for p in nodes], step_size=1.0), **options)
+    grid = Changed(client(make), TEN, bad=7, change=change)
+    strategy.start(grid, num_rounds=rounds)
+    return strategy, float(np.mean([p.objective.value(strategy.server.x) for p in nodes]))
+
+
+@pytest.mark.parametrize("aggregation", ["trimmed", "clipped"])
+@pytest.mark.parametrize("factor", [-1.0, -50.0])
+def test_one_client_of_ten_that_flips_the_sign_hardly_matters(aggregation, factor):
+    """f rises by at most 20 %, also where flipped answers are fifty times as long: the mean is lost then."""
+    nodes = of_ten()
+    _, honest = ended(nodes)
+    strategy, robust = ended(nodes, change=lambda values: factor * values, aggregation=aggregation)
+    assert robust <= 1.2 * honest
+    if factor == -1.0:
+        assert int(strategy.server.answered[7]) == strategy.server.t
+    else:
+        _, plain = ended(nodes, change=lambda values: factor * values)
+        assert plain > 1.2 * honest
+
+
+def test_robust_sums_of_honest_clients_end_close_by():
+    nodes = of_ten("permk:2")
+    _, honest = ended(nodes)
+    for aggregation in ("trimmed:0.2", "clipped:2"):
+        assert ended(nodes, aggregation=aggregation)[1] <= 1.05 * honest
+
+
+def test_finite_nonsense_is_refused_with_a_warning(caplog):
+    """1e30 is a number, but no answer: the round is that without the client."""
+    logging.getLogger("flwr").propagate = True
+    nodes = problems()
+
+    def ends(grid, **options):
+        strategy = MastStrategy(server(nodes), **options)
+        strategy.start(grid, num_rounds=5)
+        return strategy
+
+    def nonsense():
+        return Changed(client(maker(nodes)), NODES, bad=2, change=lambda values: values + 1e30)
+
+    app = client(maker(nodes))
+    without = ends(LocalGrid(app, NODES, answers=lambda p, m: p != 2 or m.metadata.message_type != "train"))
+    strategy = ends(nonsense())
+    np.testing.assert_array_equal(strategy.server.x, without.server.x)
+    assert strategy.server.answered.tolist() == [5, 5, 0, 5]
+    assert "is more than `norm_limit` = 100 times as long as usual" in caplog.text
+    assert np.abs(ends(nonsense(), norm_limit=None).server.x).max() > 1e20
+    with pytest.raises(ArgumentError, match="norm_limit"):
+        MastStrategy(server(nodes), norm_limit=0.5)
+
+
+def test_the_norm_limit_follows_what_all_do():
+    norms = NormLimit(10.0)
+    assert norms.too_long({0: 1e9}) == []  # one alone, at the start: there is nothing to compare with
+    norms = NormLimit(10.0)
+    for size in (1.0, 100.0, 1e4):  # all grow together
+        assert norms.too_long({0: size, 1: size, 2: 1e9 * size}) == [2]
+    assert norms.too_long({0: 1e12}) == [0]
+    still = NormLimit(10.0)
+    still.too_long({0: 0.0, 1: 0.0, 2: 0.0})
+    assert still.too_long({0: 1.0}) == []
+    for _ in range(100):
+        still.too_long({0: 1.0, 1: 1.0})
+    assert len(still.accepted) == 64
+
+
+def test_norms_are_part_of_a_checkpoint(tmp_path):
+    """A continued federation decides as one that was never stopped."""
+    nodes, path = problems(), tmp_path / "run.mast"
+
+    def ends(rounds, checkpoint=None, **options):
+        strategy = MastStrategy(server(nodes), checkpoint=checkpoint, **options)
+        change = lambda values: values * (1 if strategy.server.t < 3 else 1e6)  # noqa: E731
+        strategy.start(Changed(client(maker(nodes)), NODES, bad=0, change=change), num_rounds=rounds)
+        return strategy.server
+
+    ends(3, path)
+    np.testing.assert_array_equal(ends(6, path).x, ends(6).x)
+    with pytest.raises(CheckpointError, match=r"its aggregation is mean:0, here it is trimmed:0\.1"):
+        ends(6, path, aggregation="trimmed")
+    with pytest.raises(CheckpointError, match=r"its norm_limit is 100\.0, here it is None"):
+        ends(6, path, norm_limit=None)
+
+
+def test_a_partition_stays_with_the_client_that_had_it_first():
+    nodes = problems()
+    grid = LocalGrid(client(maker(nodes)), NODES)
+    calls = RollCall(NODES, 60.0)
+    first = calls.call(grid)
+    thief = Context(1, 1, {"partition-id": 1, "num-partitions": NODES}, RecordDict(), {})
+    grid.contexts[1] = thief
+    assert calls.call(grid) == first
+    assert calls.call(grid) == first
+    del grid.contexts[first[1]]  # only where the first one is gone, another may take its place
+    assert calls.call(grid)[1] == 1
+
+
+def test_a_partition_can_be_bound_to_a_node():
+    nodes = problems()
+    grid = LocalGrid(client(maker(nodes)), NODES)
+    owners = RollCall(NODES, 60.0).call(grid)
+    thief = Context(1, 1, {"partition-id": 1, "num-partitions": NODES}, RecordDict(), {})
+    grid.contexts = {1: thief, **grid.contexts}
+    strategy = MastStrategy(server(nodes), node_ids=owners)
+    assert strategy.presence.call(grid) == owners
+    del grid.contexts[owners[1]]
+    assert sorted(strategy.presence.call(grid)) == [0, 2, 3]
+
+
+def test_metrics_are_bounded():
+    """A client may tell numbers by name, not fill the server's memory, log and trace."""
+
+    def flood(reply):
+        many = {f"{i}": 1.0 for i in range(10_000)}
+        reply.content["metrics"] = MetricRecord({"x" * 100_000: 1.0, "huge": 1e308, "loss": 0.5} | many)
+
+    nodes = problems()
+    strategy = MastStrategy(server(nodes))
+    strategy.start(Changed(client(maker(nodes)), NODES, bad=1, reply=flood), num_rounds=2)
+    [_, row] = strategy.rows
+    assert row["loss"] == 0.5
+    assert "huge" not in row
+    assert len(row) <= MOST_METRICS + 16
+    assert max(map(len, row)) <= LONGEST_NAME
+
+
+@pytest.mark.parametrize("text", ["median", "trimmed:0.5", "trimmed:x", "clipped:0", "mean:1"])
+def test_unknown_aggregations(text):
+    with pytest.raises(ArgumentError, match="aggregation"):
+        MastStrategy(server(problems()), aggregation=text)
+
+
+def test_the_sums_of_answers_that_are_trimmed():
+    """Beside the formula, on parts that overlap: holders times the mean of the middle."""
+    from mast.methods.distributed import VectorCapacity
+    from mast.methods.distributed.robust import trimmed
+    from mast.randomness import Key, normal
+
+    capacity = VectorCapacity(mast.Bernoulli(0.6), 40)
+    parts = [capacity.part(Key(3, node=i)) for i in range(9)]
+    answers = [normal(Key(i), 0, part.count) for i, part in enumerate(parts)]
+    weights = [1.0 + i for i in range(9)]
+    total = np.zeros(40)
+    for part, values, weight in zip(parts, trimmed(answers, parts, weights, 40, 0.2), weights, strict=True):
+        part.add(total, values, weight)
+    for j in range(40):
+        held = sorted(
+            float(weight * values[np.searchsorted(part.draw.indices, j)])
+            for part, values, weight in zip(parts, answers, weights, strict=True)
+            if j in part.draw.indices
+        )
+        ends = min(-(-len(held) // 5), (len(held) - 1) // 2) if held else 0
+        middle = held[ends : len(held) - ends]
+        assert total[j] == pytest.approx(len(held) * np.mean(middle) if held else 0.0, rel=1e-12)
