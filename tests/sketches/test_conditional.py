@@ -26,8 +26,11 @@ def test_many_masks_at_once():
     masks = generator.random((60, 9)) < np.linspace(0, 1, 60)[:, None]
     weights = generator.standard_normal((3, 9))
     served = sketch.apply_masks(masks, weights)
-    for mask, found in zip(masks, served, strict=True):
+    rows = generator.standard_normal((60, 9))
+    filled = sketch.fill(masks, rows)
+    for mask, found, row, whole in zip(masks, served, rows, filled, strict=True):
         np.testing.assert_allclose(found, weights @ by_hand(C, mask), atol=1e-10)
+        np.testing.assert_allclose(whole, by_hand(C, mask) @ row, atol=1e-10)
 
 
 def test_a_draw_is_the_transpose_of_the_stand_ins_of_its_mask():

@@ -24,6 +24,7 @@ from mast.sketches.over import Over
 
 ROWS = 6000  #: of all copies together, where few rows are copied
 COPIES = (4, 32)  #: at least and at most, where there is room; a multiple of the first
+LARGE = 20_000  #: more rows than this are copied half as often
 LISTED = 32  #: a support with at most so many draws is listed
 ENTRIES = 40_000_000  #: of all copies together
 POOL = 2048  #: draws in the pool, at most
@@ -58,7 +59,7 @@ def copies_of(X: Any, sketch: Sketch, seed: int, stand_ins: StandIns | None, lis
     least, most = COPIES
     places = row_numbers(X)
     different = np.unique(places).size  # as if no row stood there twice
-    wanted = min(max(ROWS // different // least, 1) * least, most)
+    wanted = min(max(ROWS // different // least, 1) * least, most) if different <= LARGE else least // 2
     count = max(1, min(wanted, ENTRIES // max(entries, 1)))
     room = min(POOL, SCALES // d) if stand_ins is None else min(POOL // 4, max(64, SYSTEMS // d**3))
     groups = max(1, min(room // count, different))

@@ -206,6 +206,11 @@ def _largest_eigenvalue(design: Design, rates: Array) -> float:
 
 def _affordable(problem: Problem) -> bool:
     """Whether an exact f_D takes no more losses than sampled copies would."""
+    model, size = problem.objective, problem.sketch.support_size(problem.dim)
+    assert isinstance(model, LinearModel)
+    few = model.design.csr.nnz <= math.log2(COPIES[1]) * model.terms  # entries per row, each kept or not
+    if not (few or model.loss is LeastSquares.loss or (size is not None and size <= SUPPORT)):
+        return False
     try:
         f = problem.exact if problem.cheap else None
     except NotExactError:
@@ -213,9 +218,8 @@ def _affordable(problem: Problem) -> bool:
     if f is None:
         return False
     if isinstance(f, Mean):
-        size = problem.objective.design.csr.nnz  # type: ignore[attr-defined]
-        return len(f.objectives) <= COPIES[1] and len(f.objectives) * int(size) <= LISTED
-    return f.work <= COPIES[1] * problem.objective.terms
+        return len(f.objectives) <= COPIES[1] and len(f.objectives) * model.design.csr.nnz <= LISTED
+    return f.work <= COPIES[1] * model.terms
 
 
 def _scale(plan: FitPlan) -> float:

@@ -129,18 +129,21 @@ class StandIns:
         return self.sketch.apply_masks(masks, np.eye(masks.shape[1]))
 
     def outputs(self, there: Array, coef: Array, shift: Array) -> Array:
-        """The answer to the row with its stand-ins, for rows with gaps: each pattern has its weights."""
+        """The answer to the row with its stand-ins, for rows with gaps.
+
+        Where patterns repeat, each has weights of its own; else each row is filled.
+        """
         observed = ~np.isnan(there)
         centred = np.where(observed, there - self.mean, 0.0)
         patterns, which = distinct(observed)
+        if len(patterns) * len(coef) > len(there):
+            return (self.mean + self.sketch.fill(observed, centred)) @ coef.T
+        served = self.sketch.apply_masks(patterns, coef)
         out = np.empty((len(there), len(coef)))
-        by_pattern = np.argsort(which, kind="stable")
         step = max(1, ENTRIES // coef.size)
-        for start in range(0, len(patterns), step):
-            served = self.sketch.apply_masks(patterns[start : start + step], coef)
-            first, last = np.searchsorted(which[by_pattern], [start, start + step])
-            rows = by_pattern[first:last]
-            out[rows] = np.einsum("rkd,rd->rk", served[which[rows] - start], centred[rows])
+        for start in range(0, len(there), step):
+            part = slice(start, start + step)
+            out[part] = np.einsum("rkd,rd->rk", served[which[part]], centred[part])
         return out + coef @ self.mean
 
 

@@ -24,7 +24,7 @@ from mast.sketches.estimates import mean_over, moments_of
 
 Masks = NDArray[np.bool_]
 
-ENTRIES = 1 << 22  #: numbers that are worked on at a time
+ENTRIES = 1 << 20  #: numbers that are worked on at a time
 
 
 class Conditional(Sketch):
@@ -79,29 +79,44 @@ class Conditional(Sketch):
     def apply_masks(self, masks: Masks, weights: Array) -> Array:
         """T_M'w for each mask (a row of `masks`) and each row w of `weights`: (masks, weights, features).
 
-        Each mask costs one system of equations, in the kept or in the dropped features, whichever are fewer.
+        On the kept o this is C_oo^-1 (C w)_o, which also is w_o - Q_om Q_mm^-1 w_m with Q = C^-1: each mask
+        costs one system of equations, in the kept or in the dropped features, whichever are fewer.
         """
-        count, d = masks.shape
-        out = np.empty((count, len(weights), d))
-        kept = masks.sum(axis=1)
-        step = max(1, ENTRIES // (d * max(d, len(weights))))
-        for by_kept in (True, False):
-            chosen = np.flatnonzero((2 * kept < d) == by_kept)
-            chosen = chosen[np.argsort(kept[chosen], kind="stable")]  # systems of one size side by side
-            for start in range(0, chosen.size, step):
-                part = chosen[start : start + step]
-                out[part] = self._moved(masks[part], weights.T, by_kept).transpose(0, 2, 1)
+        w, Cw = weights.T, self.covariance @ weights.T
+        out = np.zeros((*masks.shape, len(weights)))
+        for part, by_kept in self._parts(masks, len(weights)):
+            kept = masks[part]
+            if by_kept:
+                out[part] = _solve_within(self.covariance, kept, Cw[None])
+            else:
+                solved = _solve_within(self.precision, ~kept, w[None])
+                moved = solved.transpose(0, 2, 1).reshape(-1, len(w)) @ self.precision
+                moved = moved.reshape(len(part), -1, len(w)).transpose(0, 2, 1)
+                out[part] = np.where(kept[:, :, None], w - moved, 0.0)
+        return out.transpose(0, 2, 1)
+
+    def fill(self, masks: Masks, rows: Array) -> Array:
+        """T_M a for each row a and its mask: what it drops is replaced by its regression on the rest."""
+        out = np.where(masks, rows, 0.0)
+        for part, by_kept in self._parts(masks, 1):
+            there, kept = out[part], masks[part]
+            if by_kept:
+                solved = _solve_within(self.covariance, kept, there[:, :, None])[:, :, 0]
+                out[part] = np.where(kept, there, solved @ self.covariance)
+            else:
+                pulled = (there @ self.precision)[:, :, None]
+                out[part] = there - _solve_within(self.precision, ~kept, pulled)[:, :, 0]
         return out
 
-    def _moved(self, masks: Masks, weights: Array, by_kept: bool) -> Array:
-        """w_o + C_oo^-1 C_om w_m on the kept o, which also is w_o - Q_om Q_mm^-1 w_m with Q = C^-1."""
-        there = masks[:, :, None]
-        if by_kept:
-            moved = _solve_within(self.covariance, masks, self.covariance @ np.where(there, 0.0, weights))
-            return np.asarray(np.where(there, weights + moved, 0.0))
-        right = np.broadcast_to(weights, (len(masks), *weights.shape))
-        moved = self.precision @ _solve_within(self.precision, ~masks, right)
-        return np.asarray(np.where(there, weights - moved, 0.0))
+    def _parts(self, masks: Masks, columns: int) -> Iterator[tuple[Any, bool]]:
+        """Rows whose systems have about the same size, and whether these are in the kept features."""
+        kept, d = masks.sum(axis=1), masks.shape[1]
+        step = max(1, ENTRIES // (d * max(d // 2, columns)))
+        for by_kept in (True, False):
+            chosen = np.flatnonzero((2 * kept < d) == by_kept)
+            chosen = chosen[np.argsort(kept[chosen], kind="stable")]
+            for start in range(0, chosen.size, step):
+                yield chosen[start : start + step], by_kept
 
     # ---- what a sketch says ----------------------------------------------------------------
 
@@ -153,15 +168,21 @@ class Conditional(Sketch):
 def _solve_within(G: Array, chosen: Masks, right: Array) -> Array:
     """For each row of `chosen` the solution y of G_cc y = right_c within the chosen c, and 0 elsewhere.
 
-    `right` is (rows, features, columns). Systems of different sizes are filled up with the identity.
+    `right` is (rows, features, columns), or (1, ...) for all rows alike. Systems of different sizes are
+    filled up with the identity.
     """
-    sizes = chosen.sum(axis=1)
-    places = np.argsort(~chosen, axis=1, kind="stable")[:, : int(sizes.max())]
-    spare = np.arange(places.shape[1]) >= sizes[:, None]
-    system = G[places[:, :, None], places[:, None, :]]
-    system[spare[:, :, None] | spare[:, None, :]] = 0.0
-    system += spare[:, :, None] * np.eye(places.shape[1])
-    out = np.zeros(right.shape)
-    inner = np.where(spare[:, :, None], 0.0, np.take_along_axis(right, places[:, :, None], axis=1))
-    np.put_along_axis(out, places[:, :, None], np.linalg.solve(system, inner), axis=1)
+    count, sizes = len(chosen), chosen.sum(axis=1)
+    width = int(sizes.max(initial=0))
+    places = np.argsort(~chosen, axis=1, kind="stable")[:, :width]
+    spare = np.arange(width) >= sizes[:, None]
+    system = np.take(G.ravel(), places[:, :, None] * len(G) + places[:, None, :])
+    if spare.any():
+        system[spare[:, :, None] | spare[:, None, :]] = 0.0
+        rows, at = np.nonzero(spare)
+        system[rows, at, at] = 1.0
+    each = np.arange(count)[:, None]
+    inner = right[0][places] if len(right) == 1 else right[each, places]
+    inner[spare] = 0.0
+    out = np.zeros((count, *right.shape[1:]))
+    out[each, places] = np.linalg.solve(system, inner)
     return out
