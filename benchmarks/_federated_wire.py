@@ -7,7 +7,6 @@ SuperLink through a relay that counts.
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import tempfile
 import threading
@@ -18,6 +17,8 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "federated"
 sys.path.insert(0, str(EXAMPLE))
 
 from run import Federation, free_port  # noqa: E402
+
+import mast  # noqa: E402
 
 
 class Relay:
@@ -87,14 +88,14 @@ def main() -> None:
         federation.wait(run, 600)
         took = time.monotonic() - start
         wire = [now - then for then, now in zip(begun, federation.counted(), strict=True)]
-        report = json.loads((Path(home) / "report.json").read_text())
-    records = [sum(row[kind] for row in report["rounds"]) for kind in ("down", "up")]
+        rows = mast.Result.load(home).rows
+    records = [sum(row[kind] for row in rows) for kind in ("down", "up")]
     print(f"polling of an idle node: {polling[0]:.0f} bytes/s down, {polling[1]:.0f} up")
     for name, total, own, rate in zip(("down", "up"), wire, records, polling, strict=True):
         polled = rate * nodes * took
         rest = total - own - polled
         print(f"{name}: {total} bytes in all: {own} records, {polled:.0f} polling, {rest:.0f} others")
-    print("seconds a round:", [round(row["seconds"], 2) for row in report["rounds"]])
+    print("seconds per round:", [round(row["took"], 2) for row in rows])
 
 
 if __name__ == "__main__":

@@ -80,8 +80,6 @@ def compared() -> Iterator[Row]:
         f"{job}: bytes", ours[-1][worst], "FedAvg of the whole model", theirs[-1][worst], 0.5,
         detail=detail, unit="B",
     )  # fmt: skip
-    took = [
-        median(row["seconds"] for row in run[1:]) for run in (ours, theirs)
-    ]  # the first makes the clients
+    took = [median(row["took"] for row in run[1:]) for run in (ours, theirs)]  # the first makes the clients
     detail = "five local steps, median of five rounds"
     yield versus(f"{job}: seconds", took[0], "FedAvg of the whole model", took[1], 1.0, detail=detail)

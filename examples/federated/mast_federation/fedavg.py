@@ -39,6 +39,6 @@ class CountedFedAvg(FedAvg):
         replies = list(replies)
         found = super().aggregate_train(server_round, replies)
         up = sum(payload(reply.content) for reply in replies if reply.has_content())
-        seconds = time.perf_counter() - self._begun
-        self.rows.append({"seconds": seconds, "down": self._down, "up": up, "answered": len(replies)})
+        took = time.perf_counter() - self._begun
+        self.rows.append({"took": took, "down": self._down, "up": up, "nodes": len(replies)})
         return found
