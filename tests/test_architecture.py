@@ -35,11 +35,12 @@ ALLOWED = {
     "plots": {"errors", "results"},
     "advice": CORE | {"methods"},
     "advice_table": {"advice"},
+    "allocation": CORE,
     "cells": {"errors", "files", "locks", "progress", "randomness"},
     "sweeps": CORE | {"methods", "run", "trace", "resume", "cells", "files"},
     "run": CORE | {"methods", "trace", "results", "resume", "progress", "plots"},
     "learn": CORE | {"methods", "run", "data", "files", "plots", "progress"},
-    "nn": CORE | {"methods", "files", "plots", "progress", "checkpoint"},
+    "nn": CORE | {"methods", "allocation", "files", "plots", "progress", "checkpoint"},
     "cluster": CORE
     | {"methods", "results", "nn", "data", "files", "locks", "trace", "progress", "checkpoint"},
     "federated": CORE

@@ -27,6 +27,7 @@ BANDS: dict[str, dict[str, str]] = {
         "progress": "a bar",
         "plots": "curve and bound",
         "advice": "before training",
+        "allocation": "what to keep",
         "advice_table": "the same, printed",
     },
     "methods": {"methods": "one method per file: x ← x − γ h"},

@@ -48,6 +48,7 @@ _ROOMS = {
     "sweep": "sweeps",
     "guarantee": "methods",
     "advise": "advice",
+    "keep_probabilities": "allocation",
     # scikit-learn estimators
     "MastClassifier": "learn",
     "MastRegressor": "learn",
@@ -77,6 +78,7 @@ __all__ = sorted([*_ROOMS, *_MODULES, "__version__"])
 if TYPE_CHECKING:
     from mast import data, errors, nn, objectives, problem, randomness, sketches, theory
     from mast.advice import advise
+    from mast.allocation import keep_probabilities
     from mast.errors import MastError
     from mast.learn import MastClassifier, MastRegressor, MissingDisplay, make_missing_scorer
     from mast.methods import guarantee

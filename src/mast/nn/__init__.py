@@ -12,6 +12,7 @@ each optimizer step; the loop, the optimizer and the checkpoints stay as they ar
 `parse`                                      sketches as people type them: ``neurons:.25``
 `Average`, `LSVRDSG`, `SPAGE`                gradient estimators: `backward(closure)` fills `.grad`
 `advise`                                     the step sizes that a sketch allows, from measured curvature
+`scale_start`                                fresh weights whose sketched outputs keep their size
 `validate`                                   the traps in a model and its optimizer, with their fixes
 `save_delta`, `apply_delta`                  sparse files beside one base model
 `save_submodel`, `load_submodel`             submodels in files, read into a model of the user's class
@@ -42,6 +43,7 @@ from mast.nn.files.onnx import export_onnx
 from mast.nn.files.submodels import load_submodel, save_submodel
 from mast.nn.row_optimizer import RowOptimizer
 from mast.nn.sparsifier import Sparsifier, sparsify
+from mast.nn.start import scale_start
 from mast.nn.structure import Cut, Layers, Neurons, UnitDraw, parse, structure_of
 from mast.nn.submodels import recalibrate
 from mast.nn.validation import Finding, validate
@@ -71,6 +73,7 @@ __all__ = [
     "recalibrate",
     "save_delta",
     "save_submodel",
+    "scale_start",
     "sizes",
     "sparsify",
     "structure_of",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -14,8 +16,12 @@ from mast.nn.advice import constants_of
 from mast.nn.calls import Call, reads_itself, uses_checkpoints
 from mast.nn.optimizers import decay_is_understood, decay_to_shift, decays_to_zero
 from mast.nn.sparsifier import Sparsifier
-from mast.nn.tensors.torch_private import BatchNorm
+from mast.nn.submodels import plain_copy
+from mast.nn.tensors.torch_private import BatchNorm, tree_leaves
 from mast.nn.tensors.weights import unwrapped
+
+FACTOR = 3.0  #: sparsified outputs that vary this many times more than plain ones are a bad start
+_DRAWS = 8
 
 
 @dataclass(frozen=True)
@@ -32,8 +38,13 @@ class Finding:
         return f"{self.where}: {self.problem}. Fix{done}: {self.fix}."
 
 
-def validate(model: nn.Module, optimizer: Optimizer | None = None, *, fix: bool = False) -> list[Finding]:
+def validate(
+    model: nn.Module, optimizer: Optimizer | None = None, *, fix: bool = False, batch: Any = None
+) -> list[Finding]:
     """Find the traps in a model, sparsified or about to be, and in its optimizer; repair what can be.
+
+    With a batch (an input, or a pair of inputs and targets) the outputs of a few submodels are compared with
+    those of the model itself: a start at which they vary several times more is a bad one.
 
     >>> import mast, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
@@ -49,6 +60,8 @@ def validate(model: nn.Module, optimizer: Optimizer | None = None, *, fix: bool 
     model = unwrapped(model)
     sk = sparsifier_of(model)
     findings = [*_modules(model, sk), *_clipping(sk)]
+    if batch is not None and sk is not None:
+        findings += _outputs(sk, batch)
     if optimizer is not None and sk is not None:
         findings += _optimizer(sk, optimizer, fix)
     return findings
@@ -109,6 +122,33 @@ def _modules(model: nn.Module, sk: Sparsifier | None) -> Iterator[Finding]:
                 if direct
                 else "nothing, as long as the checkpointed function calls modules",
             )
+
+
+def _outputs(sk: Sparsifier, batch: Any) -> Iterator[Finding]:
+    """Whether sparsified outputs vary more than three times as much, or as little, as those of x."""
+    plain = _spread(plain_copy(sk).eval(), batch)
+    draws = [_spread(sk.submodel(seed), batch) for seed in range(_DRAWS)]
+    ratio = math.sqrt(sum(s**2 for s in draws) / len(draws)) / plain if plain > 0 else 1.0
+    if not 1 / FACTOR <= ratio <= FACTOR:
+        fresh = sk.shift is None
+        yield Finding(
+            "outputs",
+            f"those of sparsified models vary {ratio:.3g} times as much as those of the model itself",
+            "before training, call mast.nn.scale_start(model, sketch)"
+            if fresh
+            else "keep a larger share, or train with a smaller learning rate at first",
+        )
+
+
+def _spread(model: nn.Module, batch: Any) -> float:
+    """The standard deviation of a model's outputs."""
+    with torch.no_grad():
+        if isinstance(batch, dict):
+            out = model(**batch)
+        else:
+            out = model(batch[0] if isinstance(batch, tuple | list) else batch)
+    leaves = [t.double().flatten() for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
+    return float(torch.cat([t for t in leaves if t.is_floating_point()]).std())
 
 
 def _clipping(sk: Sparsifier | None) -> Iterator[Finding]:

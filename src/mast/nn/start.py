@@ -1,0 +1,144 @@
+"""`scale_start`: fresh weights, scaled so that sketched outputs vary as much as the plain ones do.
+
+A layer z = (Sw)'a with independent masks has E|Sw|² = |w|²/q, so L sketched layers multiply the variance of
+the output by q^-L, and training would start from outputs that are far too large. Times sqrt(q) the layers
+start as they were meant to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from mast.arrays import Array
+from mast.errors import ArgumentError
+from mast.nn.sparsifier import Sparsifier, sparsify
+from mast.nn.structure.drawing import UnitDrawing
+from mast.nn.tensors.drawing import Drawing, Whole
+from mast.nn.tensors.lists import Listed, PerLayer
+from mast.nn.tensors.weights import Shift, Where, unwrapped
+from mast.nn.validation import sparsifier_of
+from mast.sketches import Nested, Sampled, Sketch
+
+
+def scale_start(
+    model: nn.Module,
+    sketch: Sketch,
+    *,
+    shift: Shift = None,
+    keep: Mapping[str, Any] | None = None,
+    where: Where | None = None,
+) -> str:
+    """Scale fresh weights in place, so that sketched outputs vary as much as plain ones; says what it did.
+
+    Coordinate i is multiplied by the square root of q_i, the probability that it is kept; with `Nested` by
+    q_i itself, so that the whole draw is the ordinary start. Weights stay as they are where a norm follows
+    in the same module, which makes their size irrelevant, and all do where there is a shift: a pretrained
+    model is no fresh start.
+
+    Parameters
+    ----------
+    model, sketch, shift, keep, where
+        As in `sparsify`, which may be called before or after.
+
+    >>> import mast, torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    >>> mast.nn.scale_start(model, mast.Bernoulli(0.25))
+    '2 weights were multiplied by 0.5'
+    """
+    own = sparsifier_of(unwrapped(model))
+    if shift is not None or (own is not None and own.shift is not None):
+        return "nothing was changed: with a shift the start is a pretrained model"
+    if own is not None and own.sketch is not sketch and repr(own.sketch) != repr(sketch):
+        raise ArgumentError(f"the model is sparsified with {own.sketch!r}, not with {sketch!r}")
+    sk = own or sparsify(model, sketch, keep=keep, where=where)
+    try:
+        return _scale(sk)
+    finally:
+        if own is None:
+            sk.remove()
+
+
+def _scale(sk: Sparsifier) -> str:
+    normed, used = _normed(sk.model), []
+    with torch.no_grad():
+        for number, w in enumerate(sk.weights):
+            if w.name not in normed:
+                factors = start_factors(sk.drawing, number, tuple(w.shape))
+                w.parameter.mul_(torch.as_tensor(factors, device=w.parameter.device).to(w.parameter.dtype))
+                used.append(factors)
+    sk._values.forget_all()
+    left = len(sk.weights) - len(used)
+    said = f"{left} weight{'s' * (left > 1)} left as they were, because a norm follows"
+    if not used:
+        return said
+    low, high = min(float(np.min(f)) for f in used), max(float(np.max(f)) for f in used)
+    size = f"{low:.3g}" if high - low < 1e-6 * high else f"{low:.3g} to {high:.3g}"
+    line = f"{len(used)} weight{'s were' if len(used) > 1 else ' was'} multiplied by {size}"
+    return f"{line}; {said}" if left else line
+
+
+def start_factors(drawing: Drawing, number: int, shape: tuple[int, ...]) -> Array:
+    """What the entries of a weight are multiplied with at the start, in a shape that fits it."""
+    if isinstance(drawing, UnitDrawing):
+        scaled = drawing.scaled[number]
+        space = drawing.spaces[scaled.space]
+        factors = factors_of(drawing.sketches[scaled.space], space.units)
+        if scaled.dim is None:
+            return np.asarray(factors[scaled.unit])
+        along = [1] * len(shape)
+        along[scaled.dim] = shape[scaled.dim]
+        return np.repeat(factors, scaled.run).reshape(along)
+    if isinstance(drawing, Listed) and drawing.sketch.corrected:
+        return (1 / np.sqrt(_square(drawing, number))).reshape(shape)
+    if isinstance(drawing, Listed):
+        return start_factors(drawing.inner, number, shape)
+    count = int(np.prod(shape))
+    if isinstance(drawing, Whole) and not isinstance(drawing, PerLayer):
+        start, stop = drawing.borders[number], drawing.borders[number + 1]
+        return factors_of(drawing.sketch, drawing.dim)[start:stop].reshape(shape)
+    sketch = drawing.sketch_of(number)
+    if sketch.entry() is not None:
+        return np.asarray(factors_of(sketch, 1)[0])
+    return factors_of(sketch, count).reshape(shape)
+
+
+def factors_of(sketch: Sketch, d: int) -> Array:
+    """1/sqrt(E[c²]), which is sqrt(q) where what is kept is scaled by 1/q; q itself for nested orders.
+
+    A list of draws has the factors of its sketch, unless it is corrected: what it keeps more often is scaled
+    no less.
+    """
+    if isinstance(sketch, Sampled) and not sketch.corrected:
+        return factors_of(sketch.sketch, d)
+    square = sketch.expected_square(d)
+    ever = np.where(square > 0, square, 1.0)
+    if isinstance(sketch, Nested):
+        return 1 / ever
+    return np.asarray(1 / np.sqrt(ever))
+
+
+def _square(drawing: Listed, number: int) -> Array:
+    """E[c²] over a list, entry by entry; 1 where nothing is ever kept."""
+    square, like = np.zeros(drawing.counts[number]), torch.empty(0, dtype=torch.float64)
+    for i in range(drawing.sketch.n):
+        kept = drawing.kept(number, drawing.sketch.member_key(i), like)
+        square[kept.positions] += np.square(kept.each_scale()) / drawing.sketch.n
+    return np.where(square > 0, square, 1.0)
+
+
+def _normed(model: nn.Module) -> set[str]:
+    """The parameters of modules that the next module beside them normalises."""
+    found: set[str] = set()
+    for name, module in model.named_modules():
+        children = list(module.named_children())
+        for (first, layer), (_, after) in pairwise(children):
+            if "Norm" in type(after).__name__:
+                prefix = f"{name}.{first}" if name else first
+                found |= {f"{prefix}.{own}" for own, _ in layer.named_parameters(recurse=False)}
+    return found

@@ -1,0 +1,117 @@
+"""Fresh weights: sketched outputs keep the variance of plain ones."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+import mast  # noqa: E402
+from mast.errors import ArgumentError  # noqa: E402
+
+
+def mlp(width=256):
+    torch.manual_seed(1)
+    layers = [nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)]
+    model = nn.Sequential(*layers)
+    for layer in layers[::2]:
+        nn.init.kaiming_normal_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    return model
+
+
+def weights(model):
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def ratio(model, sketch):
+    """The mean square of sparsified outputs, over that of the plain outputs before the start was scaled."""
+    torch.manual_seed(0)
+    x = torch.randn(200, 64)
+    with torch.no_grad():
+        plain = model(x).square().mean().item()
+        mast.nn.scale_start(model, sketch)
+        sk = mast.nn.sparsify(model, sketch)
+        squares = [sk.submodel(seed)(x).square().mean().item() for seed in range(12)]
+    return np.mean(squares) / plain
+
+
+@pytest.mark.parametrize(
+    "sketch",
+    [mast.Bernoulli(0.2), mast.RandK(0.3), mast.PermK(4), mast.Sampled(mast.Bernoulli(0.2), 20),
+     mast.Sampled(mast.Bernoulli(0.3), 12, corrected=True), mast.nn.Neurons(mast.RandK(0.25)),
+     mast.nn.Neurons(mast.Sampled(mast.RandK(0.25), 12)), mast.Rolling(0.25)],
+    ids=repr,
+)  # fmt: skip
+def test_sketched_outputs_keep_their_variance(sketch):
+    assert 0.6 < ratio(mlp(), sketch) < 1.7  # unscaled it is between 16 and 125
+
+
+def test_the_factor_is_the_root_of_the_share():
+    model = mlp()
+    before = weights(model)
+    assert mast.nn.scale_start(model, mast.Bernoulli(0.25)) == "3 weights were multiplied by 0.5"
+    for name, p in model.named_parameters():
+        assert torch.equal(p, before[name] * (0.5 if p.ndim > 1 else 1))
+
+
+def test_shares_of_their_own():
+    model = mlp()
+    before = weights(model)
+    mast.nn.scale_start(model, mast.Bernoulli(0.25), keep={"0.*": 1, "4.weight": 0.04})
+    factors = [(p / before[n]).mean().item() for n, p in model.named_parameters() if n.endswith("weight")]
+    assert factors == pytest.approx([1, 0.5, 0.2], rel=1e-6)
+
+
+def test_nested_the_whole_draw_is_the_ordinary_start():
+    for sketch in (mast.Nested([0.25, 1.0]), mast.nn.Neurons(mast.Nested([0.25, 1.0]))):
+        model = mlp()
+        before = weights(model)
+        mast.nn.scale_start(model, sketch)
+        sk = mast.nn.sparsify(model, sketch)
+        for name, p in sk.submodel(member=1).named_parameters():
+            torch.testing.assert_close(p, before[name])
+
+
+def test_nothing_where_a_norm_follows():
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    before = weights(model)
+    line = mast.nn.scale_start(model, mast.Bernoulli(0.25))
+    assert "norm follows" in line
+    assert torch.equal(model[0].weight, before["0.weight"])
+    assert torch.equal(model[3].weight, before["3.weight"] / 2)
+
+
+def test_nothing_with_a_shift():
+    model = mlp()
+    before = weights(model)
+    assert "shift" in mast.nn.scale_start(model, mast.Bernoulli(0.25), shift="init")
+    mast.nn.sparsify(model, mast.Bernoulli(0.25), shift="init")
+    assert "shift" in mast.nn.scale_start(model, mast.Bernoulli(0.25))
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+
+
+def test_after_sparsify_it_is_the_same_and_another_sketch_is_refused():
+    one, two = mlp(), mlp()
+    mast.nn.scale_start(one, mast.Bernoulli(0.5))
+    sk = mast.nn.sparsify(two, mast.Bernoulli(0.5))
+    with pytest.raises(ArgumentError, match="sparsified with"):
+        mast.nn.scale_start(two, mast.Bernoulli(0.2))
+    mast.nn.scale_start(two, mast.Bernoulli(0.5))
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    sk.remove()
+
+
+def test_validate_measures_the_outputs():
+    torch.manual_seed(0)
+    batch = (torch.randn(64, 64), torch.zeros(64))
+    model, sketch = mlp(), mast.Bernoulli(0.2)
+    sk = mast.nn.sparsify(model, sketch)
+    (finding,) = [f for f in mast.nn.validate(model, batch=batch) if f.where == "outputs"]
+    assert "scale_start" in finding.fix
+    assert float(finding.problem.split(" vary ")[1].split()[0]) > 5
+    mast.nn.scale_start(model, sketch)
+    sk.remove()
+    mast.nn.sparsify(model, mast.Bernoulli(0.7))
+    assert not [f for f in mast.nn.validate(model, batch=batch) if f.where == "outputs"]
