@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import mast
-from mast import files
 from mast.errors import ArgumentError, NoGuaranteeError, StepSizeWarning
 from mast.methods import METHODS, SingleMethod, make
 from mast.trace import COLUMNS, trace_steps
@@ -444,26 +443,6 @@ class TestEnds:
             with pytest.warns(StepSizeWarning):
                 result = mast.minimize(PROBLEM, "dsgd", 1000, 50.0, checkpoint=tmp_path / "c")
             assert result.status == "diverged"
-
-    def test_interruption_returns_what_there_is(self, tmp_path):
-        calls = 0
-
-        def call(x):
-            nonlocal calls
-            calls += 1
-            if calls == 300:
-                raise KeyboardInterrupt
-            return 0.5 * float(x @ x), x.copy()
-
-        f = mast.Function(call, 2, smoothness=1, strong_convexity=1, infimum=0.0)
-        path = tmp_path / "c"
-        result = mast.minimize(
-            mast.Problem(f, mast.Identity()), "dsgd", 10**6, 0.001, [1.0, 1.0], checkpoint=path
-        )
-        assert result.status == "interrupted"
-        assert 0 < result.steps < 300
-        np.testing.assert_allclose(result.x, 0.999**result.steps * np.ones(2), rtol=1e-10)
-        assert files.load(path)[0]["numbers"]["step"] == result.steps
 
     def test_no_steps(self):
         result = mast.minimize(PROBLEM, "dsgd", 0)

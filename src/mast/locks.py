@@ -83,7 +83,7 @@ def _opened(path: Path, lock: Path) -> IO[str]:
     try:
         descriptor = os.open(lock, flags, 0o666)
     except OSError as error:
-        if lock.is_symlink() or lock.is_dir():
+        if os.path.islink(lock) or os.path.isdir(lock):
             raise DataError(strange) from error
         raise DataError(f"{path} cannot be written: {error.strerror or error}") from error
     if not _ours(descriptor):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ import numpy as np
 from mast import files
 from mast.arrays import Array
 from mast.checkpoint import Checkpoint, describe, joined, load
-from mast.errors import CheckpointError
+from mast.errors import CheckpointError, DataError
 from mast.methods import Method
 from mast.methods.base import State
 from mast.problem import AbstractProblem, Problem
@@ -83,25 +86,75 @@ def _sketch_digest(problem: Problem) -> str:
     return files.digest(describe(sketch), *draws)
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: the process is asked to end. It saves first, as after Ctrl-C."""
+
+
 class SavedRun:
     """The checkpoint of one run."""
 
     def __init__(self, path: Path, identity: dict[str, str]) -> None:
         self.file = Checkpoint(path, KIND, identity)
         self.scheduled = identity["step_size"] == SCHEDULED
+        self._unwritable: DataError | None = None
+        self._terminated = False
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the file for this run, and save before SIGTERM ends the process.
+
+        Where nothing can be written, a run that has ended can still be read.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self.file.alone())
+            except DataError as error:
+                if not self.file.path.exists():
+                    raise
+                self._unwritable = error
+            try:
+                with self._terminating():
+                    yield
+            except Terminated:
+                raise SystemExit(128 + signal.SIGTERM) from None
+
+    def check(self) -> None:
+        """Refuse to go on after SIGTERM, and where nothing can be saved."""
+        if self._terminated:  # raising it was in vain if that happened in a callback of C code
+            raise Terminated
+        if self._unwritable is not None:
+            raise self._unwritable
+
+    @contextlib.contextmanager
+    def _terminating(self) -> Iterator[None]:
+        """Raise `Terminated` on SIGTERM, unless the program has a way of its own to take it."""
+        main = threading.current_thread() is threading.main_thread()
+        if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            yield
+            return
+
+        def stop(number: int, frame: object) -> None:
+            self._terminated = True
+            raise Terminated
+
+        signal.signal(signal.SIGTERM, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def step_size(self) -> float | None:
         """The step size of the stored run, if there is one with a constant step size."""
         loaded = load(self.file.path, KIND)
         return None if loaded is None else self._checked(loaded[1], loaded[2])["step_size"]
 
-    def restore(self, position: Position, steps: int, schedule: Schedule) -> None:
+    def restore(self, position: Position, stops: list[int], schedule: Schedule) -> None:
         """Put a fresh run where the stored one is, if there is one; another run's checkpoint is refused."""
         loaded = self.file.read()
         if loaded is None:
             return
         numbers, arrays = self._checked(*loaded), loaded[1]
-        t, path = numbers["step"], self.file.path
+        t, path, steps = numbers["step"], self.file.path, stops[-1]
         if t > steps:
             raise CheckpointError(f"{path} is already at step {t}, beyond steps={steps}: ask for more")
         if self.scheduled and numbers["schedule"] != _schedule_digest(schedule, t):
@@ -109,9 +162,13 @@ class SavedRun:
         _restore_state(position.state, {**numbers["state"], **arrays})
         position.t, position.seconds, position.diverged_at = t, numbers["seconds"], numbers["diverged_at"]
         position.rows = rows_of(arrays["trace"])
+        if position.diverged_at is None and position.rows and position.rows[-1]["step"] not in stops:
+            position.rows.pop()  # the end of a shorter run, where a straight one would not measure
 
     def save(self, position: Position, schedule: Schedule) -> None:
         """Replace the file by the present position."""
+        if self._unwritable is not None:
+            return  # nothing has changed
         values = {part.name: getattr(position.state, part.name) for part in fields(position.state)}
         arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         numbers = {

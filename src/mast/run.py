@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mast.arrays import Array, vector
-from mast.checks import optional, whole
+from mast.checks import choice, optional, whole
 from mast.errors import ArgumentError, MastError
 from mast.methods import Method, make
 from mast.methods.base import StepSize
@@ -26,7 +26,7 @@ from mast.problem import AbstractProblem
 from mast.progress import Progress
 from mast.randomness import Key
 from mast.results import Result
-from mast.resume import Position, SavedRun, Schedule, identity_of, problem_identity
+from mast.resume import Position, SavedRun, Schedule, Terminated, identity_of, problem_identity
 from mast.theory import Guarantee
 from mast.trace import SAMPLES, SOLVABLE, Measure, trace_steps
 
@@ -50,6 +50,7 @@ def minimize(
     checkpoint: str | Path | None = None,
     progress: bool | None = None,
     callback: Callable[[int, Array], object] | None = None,
+    on_interrupt: str = "raise",
     **options: Any,
 ) -> Result:
     """Minimise f_D with a method.
@@ -86,6 +87,10 @@ def minimize(
         A function that is called as ``callback(step, x)`` after each step, `step` being the number of
         steps taken and x read-only. The clock does not count it, but steps are then taken one by one,
         which is slower where a method has a compiled loop.
+    on_interrupt
+        What follows Ctrl-C once the checkpoint is written: "raise" raises `KeyboardInterrupt`, so that a
+        script ends; "return" returns what there is, with the status "interrupted". With a checkpoint,
+        SIGTERM writes it too, and then ends the process.
 
     >>> import mast
     >>> problem = mast.Problem(mast.Quadratic([[2.0, 1.0], [1.0, 2.0]], [3.0, 3.0]), mast.PermK(2))
@@ -98,6 +103,7 @@ def minimize(
     seed = Key(seed).seed
     steps = whole("steps", steps, 0)
     tol = optional("tol", tol)
+    choice("on_interrupt", on_interrupt, ("raise", "return"))
     method = make(method, options)
     bound = method.bind(problem, seed)
     start = start_of(problem, x0)
@@ -106,13 +112,13 @@ def minimize(
     if checkpoint is not None:
         identity = identity_of(method, seed, step_size, regime, start) | problem_identity(problem)
         saved = SavedRun(Path(checkpoint), identity)
-    with contextlib.nullcontext() if saved is None else saved.file.alone():
+    with contextlib.nullcontext() if saved is None else saved.held():
         if saved is not None and step_size == "theory":
             step_size = saved.step_size() or step_size  # a longer run continues with the one it began with
         schedule, chosen = bound.step_sizes(step_size, steps, regime)
         bar = Progress(steps, bound.name, progress, unit="steps")
         run = _Run(bound, schedule, Measure(problem, samples), steps, tol, saved, bar, callback)
-        status = run.go(start, trace_steps(steps, trace))
+        status = run.go(start, trace_steps(steps, trace), on_interrupt == "raise")
     end = run.position
     return Result(
         x=end.state.x.copy(),
@@ -144,13 +150,13 @@ class _Run:
     callback: Callable[[int, Array], object] | None
     position: Position = field(init=False)
 
-    def go(self, x0: Array, stops: list[int]) -> str:
-        """Take all steps, measuring at the stops; returns the status."""
+    def go(self, x0: Array, stops: list[int], raising: bool) -> str:
+        """Take all steps, measuring at the stops; returns the status, or raises an interruption again."""
         begun = time.perf_counter()
         self.position = Position(self.method.start(x0))
         self.position.seconds = time.perf_counter() - begun
         if self.saved is not None:
-            self.saved.restore(self.position, self.steps, self.schedule)
+            self.saved.restore(self.position, stops, self.schedule)
         self.progress.first = self.position.t
         with self.progress:
             try:
@@ -158,10 +164,13 @@ class _Run:
                     self._record()
                     self._save()  # a place that cannot be written to is better known before the work
                 status = self._advance_to(stops)
-            except KeyboardInterrupt:
-                status = "interrupted"
+            except KeyboardInterrupt as interruption:
+                self._save()
+                if raising or isinstance(interruption, Terminated):
+                    raise
                 if not self.position.rows or self.position.rows[-1]["step"] != self.position.t:
-                    self._record()
+                    self._record()  # for the result only: a run that goes on measures here if it is a stop
+                return "interrupted"
         self._save()
         return status
 
@@ -194,6 +203,8 @@ class _Run:
     def _burst(self, count: int) -> float:
         """Take `count` steps on a copy of the state; returns the seconds they took."""
         position, state = self.position, self.position.state.copy()
+        if self.saved is not None:
+            self.saved.check()
         step_sizes = self.schedule(position.t, count)
         begun = time.perf_counter()
         with np.errstate(over="ignore", invalid="ignore"):

@@ -183,6 +183,4 @@ def _table(config: Mapping[str, Any], run: Run, part: Path | None) -> dict[str, 
         progress=False,
         **config,
     )
-    if result.status == "interrupted":
-        raise KeyboardInterrupt
     return {"step_size": result.step_size, "status": result.status, "trace": table_of(result.rows)}
