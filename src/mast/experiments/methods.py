@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,17 +16,9 @@ from mast.arrays import Array
 from mast.cells import Cell, Done
 from mast.experiments import style
 from mast.experiments.datasets import Dataset, logistic
-from mast.experiments.experiment import (
-    Claim,
-    Experiment,
-    Figure,
-    Findings,
-    Request,
-    Results,
-    spread,
-)
+from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results, spread
 from mast.experiments.interpolation import several_partitions
-from mast.experiments.runs import measured
+from mast.experiments.runs import ends, first_below, measured, running_mean, spread_of_gradients
 from mast.objectives import Logistic
 from mast.problem import Nodes, Problem
 from mast.run import minimize
@@ -37,20 +29,36 @@ K, PARTITIONS, NODES = 4, 5, 4
 POINTS = 120
 REACHED = 1e-2
 
-# name -> (problem, method, options, step size, steps); step sizes are multiples of theory's or of 1/L_f
-RUNS: dict[str, tuple[str, str, dict[str, Any], tuple[str, float], int]] = {
-    "GD": ("partitions", "gd", {}, ("theory", 1), 2_000),
-    "DSGD": ("partitions", "dsgd", {}, ("theory", 1), 8_000),
-    "L-SVRDSG": ("partitions", "l_svrdsg", {}, ("theory", 1), 8_000),
-    "L-SVRDSG, 10 γ": ("partitions", "l_svrdsg", {}, ("theory", 10), 8_000),
-    "S-PAGE": ("partitions", "s_page", {}, ("theory", 1), 3_000),
-    "distributed, independent": ("nodes", "distributed", {"coupling": "independent"}, ("theory", 1), 8_000),
-    "distributed, disjoint": ("nodes", "distributed", {"coupling": "disjoint"}, ("theory", 1), 8_000),
-    "DSGD, one partition": ("one", "dsgd", {}, ("theory", 1), 8_000),
-    "DCGD": ("one", "dcgd", {}, ("L", 1 / K**2), 8_000),
-    "GDCI": ("one", "gdci", {}, ("L", 1 / K**2), 8_000),
-    "naive IST": ("copies", "ist_naive", {}, ("L", NODES), 2_000),
-    "naive IST, γ/4": ("copies", "ist_naive", {}, ("L", NODES / 4), 2_000),
+
+class Contender(NamedTuple):
+    """A run: its problem (see `problem_of`), method, step size, length, and how it is drawn."""
+
+    problem: str
+    method: str
+    step: tuple[str, float]  # a multiple of theory's step size, or of 1/L_f
+    steps: int
+    colour: str
+    line: str = "-"
+    options: Mapping[str, Any] = {}
+
+
+RUNS = {
+    "GD": Contender("partitions", "gd", ("theory", 1), 2_000, style.BLACK),
+    "DSGD": Contender("partitions", "dsgd", ("theory", 1), 8_000, style.BLUE),
+    "L-SVRDSG": Contender("partitions", "l_svrdsg", ("theory", 1), 8_000, style.GREEN),
+    "L-SVRDSG, 10 γ": Contender("partitions", "l_svrdsg", ("theory", 10), 8_000, style.GREEN, "-."),
+    "S-PAGE": Contender("partitions", "s_page", ("theory", 1), 3_000, style.ORANGE),
+    "distributed, independent": Contender(
+        "nodes", "distributed", ("theory", 1), 8_000, style.PINK, options={"coupling": "independent"}
+    ),
+    "distributed, disjoint": Contender(
+        "nodes", "distributed", ("theory", 1), 8_000, style.VERMILION, options={"coupling": "disjoint"}
+    ),
+    "DSGD, one partition": Contender("one", "dsgd", ("theory", 1), 8_000, style.BLUE),
+    "DCGD": Contender("one", "dcgd", ("L", 1 / K**2), 8_000, style.ORANGE),
+    "GDCI": Contender("one", "gdci", ("L", 1 / K**2), 8_000, style.GREEN),
+    "naive IST": Contender("copies", "ist_naive", ("L", NODES), 2_000, style.VERMILION),
+    "naive IST, γ/4": Contender("copies", "ist_naive", ("L", NODES / 4), 2_000, style.BLACK, "--"),
 }
 COST = {"gd": 2, "l_svrdsg": 3, "s_page": 8, "ist_naive": 6}  # of a step, against DSGD's
 BOUNDED = ("DSGD", "L-SVRDSG", "distributed, independent", "distributed, disjoint")
@@ -103,39 +111,9 @@ def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     if method == "l_svrdsg" and isinstance(problem, Problem):
         p = 1 / (K * PARTITIONS)  # the method's default, 1/N
         r0sq = float(result.trace["dist_sq"].iloc[0])
-        Psi0 = r0sq + 16 * (factor * base) ** 2 / p * _spread_of_gradients(problem)
+        Psi0 = r0sq + 16 * (factor * base) ** 2 / p * spread_of_gradients(problem)
     of_run = measured(result, Psi0)
     return of_run | {"excess": of_run["loss"] - f.infimum()}
-
-
-def _spread_of_gradients(problem: Problem) -> float:
-    """mean_i |grad f_Si(x0) - grad f_Si(x_D*)|² at x0 = v."""
-    solution, x0 = problem.minimizer(), problem.shift
-    total = 0.0
-    for probability, draw in problem.sketch.support(problem.dim) or []:
-        f_S = problem.at(draw)
-        total += probability * float(np.sum((f_S.gradient(x0) - f_S.gradient(solution)) ** 2))
-    return total
-
-
-def ends(curve: Results, what: str) -> Array:
-    """Where each seed settles: the median over the last tenth of the run, over its start."""
-    last = curve[0]["step"] >= 0.9 * curve[0]["step"][-1]
-    return np.array([np.median(d[what][last]) / d[what][0] for d in curve])
-
-
-def running_mean(d: Done) -> Array:
-    """The mean of |grad f_D|² over all steps so far, from the measured ones (trapezes); at 0, the first."""
-    step, values = d["step"].astype(float), d["gradient_sq"]
-    area = np.concatenate([[0.0], np.cumsum(np.diff(step) * (values[1:] + values[:-1]) / 2)])
-    mean: Array = np.where(step > 0, area / np.maximum(step, 1.0), values[0])
-    return mean
-
-
-def _first_below(d: Done, target: float) -> float:
-    """The first measured step at which the relative gap is below the target."""
-    reached = np.flatnonzero(d["gap"] <= target * d["gap"][0])
-    return float(d["step"][reached[0]]) if reached.size else np.inf
 
 
 class Methods(Experiment):
@@ -151,18 +129,18 @@ class Methods(Experiment):
         return [
             cell
             for dataset in request.datasets
-            for name, (kind, method, options, step, steps) in RUNS.items()
+            for name, c in RUNS.items()
             for cell in self.grid(
                 run,
                 dataset,
-                5e-4 * (steps // shorter) * COST.get(method, 1),
-                {"seed": range(1 if method in ("gd", "ist_naive") else seeds)},
+                5e-4 * (c.steps // shorter) * COST.get(c.method, 1),
+                {"seed": range(1 if c.method in ("gd", "ist_naive") else seeds)},
                 name=name,
-                problem=kind,
-                method=method,
-                options=options,
-                step=list(step),
-                steps=steps // shorter,
+                problem=c.problem,
+                method=c.method,
+                options=dict(c.options),
+                step=list(c.step),
+                steps=c.steps // shorter,
                 kappa=KAPPA,
             )
         ]
@@ -234,7 +212,7 @@ def claims(results: Results) -> Iterator[Claim]:
     averaged = np.mean([running_mean(d) for d in page], axis=0)
     worst["S-PAGE"] = float(np.max(averaged[1:] / page.mean("bound")[1:]))
     independent, disjoint = (curves[f"distributed, {kind}"] for kind in ("independent", "disjoint"))
-    rounds = [float(np.median([_first_below(d, REACHED) for d in c])) for c in (disjoint, independent)]
+    rounds = [float(np.median([first_below(d, REACHED) for d in c])) for c in (disjoint, independent)]
     sizes = [c[0]["step_size"] for c in (disjoint, independent)]
     bias = [float(end[run][0]) for run in ("naive IST", "naive IST, γ/4")]
     yield Claim(
@@ -285,21 +263,6 @@ def claims(results: Results) -> Iterator[Claim]:
     )
 
 
-COLOURS = {
-    "GD": style.BLACK,
-    "DSGD": style.BLUE,
-    "L-SVRDSG": style.GREEN,
-    "L-SVRDSG, 10 γ": style.GREEN,
-    "S-PAGE": style.ORANGE,
-    "distributed, independent": style.PINK,
-    "distributed, disjoint": style.VERMILION,
-    "DSGD, one partition": style.BLUE,
-    "DCGD": style.ORANGE,
-    "GDCI": style.GREEN,
-    "naive IST": style.VERMILION,
-    "naive IST, γ/4": style.BLACK,
-}
-LINES = {"L-SVRDSG, 10 γ": "-.", "naive IST, γ/4": "--"}
 LOWEST = 1e-16
 
 
@@ -314,12 +277,12 @@ def draw_methods(results: Results) -> Any:
         _curve(middle, results, run, lambda d: d["distance_sq"] / d["distance_sq"][0])
         curve = results.of(name=run)
         bound = np.mean([d["bound"] / d["distance_sq"][0] for d in curve], axis=0)
-        middle.plot(curve[0]["step"], bound, "--", color=COLOURS[run], linewidth=0.9)
+        middle.plot(curve[0]["step"], bound, "--", color=RUNS[run].colour, linewidth=0.9)
     middle.set(title="distance, and bounds", ylabel=style.RELATIVE_DISTANCE)
     _curve(right, results, "S-PAGE", running_mean)
     page = results.of(name="S-PAGE")
     step, bound = page[0]["step"][1:], page.mean("bound")[1:]
-    right.plot(step, bound, "--", color=COLOURS["S-PAGE"], linewidth=0.9, label="bound")
+    right.plot(step, bound, "--", color=RUNS["S-PAGE"].colour, linewidth=0.9, label="bound")
     right.set(title="S-PAGE: mean squared gradient", ylabel=r"mean over the run of $|\nabla f_D(x)|^2$")
     middle.set_ylim(bottom=1e-6)  # room for the legend
     for ax, place in ((left, "lower right"), (middle, "lower right"), (right, "upper right")):
@@ -348,5 +311,5 @@ def _curve(
 ) -> None:
     curve = results.of(name=run)
     rows = np.maximum(np.array([values(d) for d in curve]), LOWEST)
-    style.band(ax, curve[0]["step"], rows, COLOURS[run], label or run, LINES.get(run, "-"))
+    style.band(ax, curve[0]["step"], rows, RUNS[run].colour, label or run, RUNS[run].line)
     ax.set_yscale("log")

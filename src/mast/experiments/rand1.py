@@ -16,15 +16,7 @@ from mast.arrays import Array, Indices
 from mast.cells import Cell, Done
 from mast.experiments import style
 from mast.experiments.datasets import Dataset, logistic
-from mast.experiments.experiment import (
-    Claim,
-    Experiment,
-    Figure,
-    Findings,
-    Request,
-    Results,
-    spread,
-)
+from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results, spread
 from mast.experiments.separable import CoordinateLosses, drawn, losses, units
 from mast.methods import guarantee
 from mast.problem import Problem

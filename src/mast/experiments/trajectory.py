@@ -16,15 +16,7 @@ from mast.arrays import Array
 from mast.cells import Cell
 from mast.experiments import style
 from mast.experiments.datasets import Dataset, gaussian_start, logistic
-from mast.experiments.experiment import (
-    Claim,
-    Experiment,
-    Figure,
-    Findings,
-    Request,
-    Results,
-    spread,
-)
+from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results, spread
 from mast.experiments.runs import measured
 from mast.problem import Problem
 from mast.run import minimize
