@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,9 @@ from mast.errors import ArgumentError, DataError, MastError
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
+
+LARGE = 10**7  #: numbers that fit into any memory
+LARGEST_ENTRY = 1e150  #: of data: the square of a larger number overflows
 
 
 def numbers(name: str, value: ArrayLike, ndim: int, *, finite: bool = True) -> Array:
@@ -93,6 +99,28 @@ def sound(name: str, A: Any) -> Any:
     except (ValueError, IndexError, TypeError) as error:
         raise DataError(f"{name} is a damaged sparse matrix: {error}") from error
     return A
+
+
+def memory() -> int:
+    """How many bytes this process may use: those of the machine, of its container, or of its own limit."""
+    limits = [1 << 62]
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # not on Windows
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        limits += [n for n in resource.getrlimit(resource.RLIMIT_AS) if n != resource.RLIM_INFINITY]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(ValueError, OSError):  # "max" is no number
+            limits.append(int(Path("/sys/fs/cgroup", name).read_text()))
+    return min(limits)
+
+
+def refuse_too_large(what: str, numbers: float) -> None:
+    """An error, before anything is allocated, if so many numbers cannot be held in memory."""
+    if numbers > LARGE and 8 * numbers > memory():
+        needed, there = 8 * numbers / 2**30, memory() / 2**30
+        raise ArgumentError(f"{what} would take {needed:,.1f} GiB of memory; there are {there:,.1f} GiB")
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:

@@ -41,6 +41,8 @@ class OneLineErrors(TyperGroup):
     ) -> Any:
         """Run the command; with `standalone_mode` (the default) this ends the process."""
         explain_arguments(self)
+        if standalone_mode and "" in (sys.argv[1:] if args is None else args):
+            _fail("an argument is empty: give a name or a path, or leave the option out")
         run = partial(super().main, args, prog_name, complete_var, False, windows_expand_args, **extra)
         if not standalone_mode:
             return run()

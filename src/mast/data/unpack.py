@@ -9,9 +9,11 @@ import zlib
 from pathlib import Path
 from typing import Protocol
 
+from mast.arrays import memory
 from mast.errors import DataError
 
 _CHUNK = 1 << 16
+SHARE = 4  # of the memory: the text may take so much of it, since its numbers need the rest
 
 
 class _Decompressor(Protocol):
@@ -32,7 +34,7 @@ def read(path: Path) -> bytes:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise DataError(f"{path}: not a regular file")
-            if status.st_size > _memory():
+            if status.st_size > memory():
                 raise DataError(f"{path}: {status.st_size} bytes are more than this machine's memory")
             return file.read()
     except IsADirectoryError:
@@ -57,7 +59,7 @@ def unpack(raw: bytes, name: str) -> bytes:
 
 def _streams(raw: bytes, name: str, format: str, magic: bytes) -> bytes:
     """Unpack one stream after the other, as gzip and bzip2 themselves do."""
-    room = _memory()
+    room = memory() // SHARE
     parts: list[bytes] = []
     view = memoryview(raw)
     start = 0
@@ -74,7 +76,7 @@ def _streams(raw: bytes, name: str, format: str, magic: bytes) -> bytes:
                 start += _CHUNK
                 room -= len(parts[-1])
                 if room < 0:
-                    raise DataError(f"{name}: unpacks to more than this machine's memory")
+                    raise DataError(f"{name}: unpacks to more than a quarter of this machine's memory")
             start = min(start, len(view)) - len(stream.unused_data)
             rest = bytes(view[start : start + _CHUNK])
             if not rest.strip(b"\0"):
@@ -102,14 +104,6 @@ def _line(parts: list[bytes]) -> int:
 def _open_at_once(path: str, flags: int) -> int:
     # Opening a pipe that nobody writes to would wait for ever.
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
-def _memory() -> int:
-    """Bytes of memory this machine has: what is larger cannot be loaded, so it is refused before trying."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not on Windows
-        return 1 << 62
 
 
 def _reason(error: BaseException) -> str:

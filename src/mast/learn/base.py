@@ -18,9 +18,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from mast.arrays import Array, numbers
+from mast.arrays import LARGEST_ENTRY, Array, numbers, refuse_too_large, sound
 from mast.checks import choice, number, whole
-from mast.errors import ArgumentError
+from mast.errors import ArgumentError, DataError
 from mast.learn import sparsified
 from mast.learn.fitting import OURS, Fit, FitPlan, fit
 from mast.learn.frames import aligned
@@ -96,12 +96,16 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
     def _fit(self, X: Any, target: Array, outputs: int, weights: Array | None, squares: bool) -> Fit:
         """Fit the weights of all outputs, and set what does not depend on the kind of model."""
         d = X.shape[1]
+        refuse_too_large(f"a model of {d:,} features", 12.0 * d * outputs)
         sketch = deepcopy(self._sketch())  # sketches remember things: the parameter must not change
         sketch.check(d)
         if not sketch.diagonal and d > 2000:
             raise ArgumentError(f"{sketch!r} is made of matrices, which in {d} dimensions are too large")
         seed = self._seed()
         shift, shift_intercept = self._shift(outputs, d)
+        X = sound("X", X) if scipy.sparse.issparse(X) else X
+        if (np.abs(X.data if scipy.sparse.issparse(X) else X) > LARGEST_ENTRY).any():  # NaN is not
+            raise DataError("the values of X are so large that their squares overflow: rescale the columns")
         missing, rule = self._missing(X, sketch)
         stand_ins = StandIns.of(X, sketch, weights) if missing == "conditional" else None
         if stand_ins is None:
@@ -179,9 +183,9 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
 
     def _seed(self) -> int:
         """The seed: an int itself; a generator, or None for NumPy's global one, gives the next."""
-        generator = check_random_state(self.random_state)  # refuses what scikit-learn would
         if isinstance(self.random_state, int | np.integer) and not isinstance(self.random_state, bool):
-            return int(self.random_state)
+            return whole("random_state", self.random_state, 0, 2**32 - 1)
+        generator = check_random_state(self.random_state)  # refuses what scikit-learn would
         return int(generator.randint(2**31 - 1))
 
     def _strength(self) -> tuple[float | None, float | None]:
@@ -215,9 +219,10 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
         """The rows as an array or CSR matrix, NaN where a cell is missing."""
         check_is_fitted(self)
         X = aligned(X, getattr(self, "feature_names_in_", None))
-        return validate_data(
+        X = validate_data(
             self, X, accept_sparse="csr", reset=False, dtype=np.float64, ensure_all_finite="allow-nan"
         )
+        return sound("X", X) if scipy.sparse.issparse(X) else X
 
     def _weights(self) -> tuple[Array, Array]:
         dense = self.coef_.toarray() if scipy.sparse.issparse(self.coef_) else self.coef_

@@ -9,10 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array, Indices, csr, frozen, numbers, refuse_nonfinite
+from mast.arrays import (
+    LARGEST_ENTRY,
+    Array,
+    Indices,
+    csr,
+    frozen,
+    numbers,
+    refuse_nonfinite,
+    refuse_too_large,
+)
 from mast.errors import ArgumentError, DataError
 
 SMALL = 64  #: up to this size of the Gram matrix its eigenvalues are computed densely
+OVERFLOW = "the entries of A are so large that their squares overflow: rescale the columns"
 DENSE_SHARE = 0.15  #: a sparse matrix with more non-zeros than this is multiplied by BLAS for its Gram matrix
 
 
@@ -27,6 +37,8 @@ class Design:
         import scipy.sparse
 
         self.sparse = bool(scipy.sparse.issparse(A))
+        if np.ndim(A) == 2 or self.sparse:  # the point, the gradient, its sums, and what methods keep of them
+            refuse_too_large(f"a model of {A.shape[-1]:,} features", 12.0 * A.shape[-1])
         if self.sparse:
             self.matrix: Any = csr("A", A)
         else:
@@ -34,6 +46,9 @@ class Design:
         self.n, self.d = (int(size) for size in self.matrix.shape)
         if self.n == 0 or self.d == 0:
             raise ArgumentError(f"A needs at least one row and one column, got shape {self.matrix.shape}")
+        values = self.matrix.data if self.sparse else self.matrix
+        if max(values.max(initial=0.0), -values.min(initial=0.0)) > LARGEST_ENTRY:
+            raise DataError(OVERFLOW)
 
     @cached_property
     def csr(self) -> Any:
@@ -100,7 +115,7 @@ class Design:
         with np.errstate(over="ignore", invalid="ignore"):
             bound = float(self.row_squares @ weights)  # the trace
         if not np.isfinite(bound):
-            raise DataError("the entries of A are so large that their squares overflow: rescale the columns")
+            raise DataError(OVERFLOW)
         if bound == 0.0:
             return 0.0
         if self.d <= SMALL:

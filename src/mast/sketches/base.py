@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array, Indices
+from mast.arrays import LARGE, Array, Indices, refuse_too_large
 from mast.checks import probability, whole
 from mast.errors import ArgumentError, BiasedSketchError, NotDiagonalError, SupportTooLargeError
 from mast.randomness import Key
@@ -72,7 +72,12 @@ class Sketch(ABC):
 
     def draw(self, d: int, seed: int = 0, step: int = 0, node: int = 0, index: int = 0) -> Draw:
         """The S that belongs to these numbers: a pure function of them."""
-        return self.sample(self.check(d), Key(seed, step, node, index))
+        if self.check(d) > LARGE:
+            law = self.law(d)
+            drawn = d / 8 if self.entry() is not None else 0.0  # one byte for each coordinate
+            kept = drawn + (0.0 if law is None else 2 * law.share() * d)
+            refuse_too_large(f"a draw of {self!r} in {d:,} dimensions", kept)
+        return self.sample(d, Key(seed, step, node, index))
 
     def support(self, d: int, limit: int = SUPPORT_LIMIT) -> Support | None:
         """All (probability, draw) pairs; None if there are infinitely many."""
@@ -179,7 +184,7 @@ class Sketch(ABC):
 
     def second_moment(self, d: int) -> Array:
         """E[c c'], the matrix of second moments of a diagonal sketch's diagonal c."""
-        self.check(d)
+        refuse_too_large(f"the {d:,} x {d:,} matrix E[c c']", float(self.check(d)) ** 2)
         if not self.diagonal:
             raise NotDiagonalError(
                 f"E[c c'] exists for diagonal sketches, {self!r} is not one: use sandwich(H)"

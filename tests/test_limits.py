@@ -1,0 +1,140 @@
+"""What cannot fit, overflow or be meant is refused before any work, in one line."""
+
+import gzip
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import mast
+from mast import arrays
+from mast.data.unpack import unpack
+from mast.errors import ArgumentError, CheckpointError, DataError, MastError
+
+PROBLEM = mast.Problem(mast.Quadratic([[2.0, 1.0], [1.0, 2.0]], [3.0, 3.0]), mast.PermK(2))
+GIBIBYTE = 1 << 30
+
+
+@pytest.fixture
+def small_machine(monkeypatch):
+    """One gibibyte of memory, whatever there is."""
+    for module in ("mast.arrays", "mast.data.unpack"):
+        monkeypatch.setattr(f"{module}.memory", lambda: GIBIBYTE)
+
+
+@pytest.mark.usefixtures("small_machine")
+def test_models_that_are_wider_than_the_memory_are_refused():
+    A = scipy.sparse.csr_array(([1.0, 1.0], ([0, 1], [0, 10**9 - 1])), shape=(2, 10**9))
+    with pytest.raises(ArgumentError, match=r"a model of 1,000,000,000 features would take 89.4 GiB"):
+        mast.Logistic(A, [1.0, -1.0], l2=0.1)
+    with pytest.raises(ArgumentError, match="a model of 1,000,000,000 features"):
+        mast.MastClassifier().fit(A, [1, 0])
+
+
+@pytest.mark.usefixtures("small_machine")
+def test_draws_that_are_larger_than_the_memory_are_refused():
+    for sketch in (mast.Bernoulli(0.5), mast.Gaussian(0.1), mast.Identity()):
+        with pytest.raises(ArgumentError, match=r"a draw of .* in 1,000,000,000 dimensions would take"):
+            sketch.draw(10**9)
+        with pytest.raises(ArgumentError, match=r"the 100,000,000 x 100,000,000 matrix E\[c c'\]"):
+            sketch.second_moment(10**8)
+    assert mast.RandK(3).draw(10**12).indices.size == 3  # costs what it keeps
+
+
+def test_the_memory_is_at_most_that_of_the_process():
+    code = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+from mast import arrays
+print(arrays.memory() <= 8 << 30)
+"""
+    if sys.platform == "win32":
+        pytest.skip("processes have no such limit on Windows")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+    assert arrays.memory() > 1 << 20
+
+
+@pytest.mark.usefixtures("small_machine")
+def test_a_text_that_unpacks_to_more_than_the_load_could_hold_is_refused(monkeypatch):
+    monkeypatch.setattr("mast.data.unpack.memory", lambda: 4_000_000)
+    bomb = gzip.compress(b"1 1:1\n" * 200_000)
+    assert len(bomb) < 10_000
+    with pytest.raises(DataError, match="unpacks to more than a quarter of this machine's memory"):
+        unpack(bomb, "rows.gz")
+
+
+@pytest.mark.parametrize("large", [1e308, -1e200])
+@pytest.mark.parametrize("kind", [np.array, scipy.sparse.csr_array])
+def test_values_whose_squares_overflow_are_refused(kind, large):
+    A, b = kind([[1.0, large], [2.0, 0.0], [0.0, 1.0]]), [1.0, -1.0, 1.0]
+    for use in (
+        lambda: mast.Logistic(A, b, l2=0.1),
+        lambda: mast.LeastSquares(A, b),
+        lambda: mast.MastClassifier().fit(A, b),
+        lambda: mast.MastRegressor().fit(A, b),
+    ):
+        with pytest.raises(DataError, match="so large that their squares overflow"):
+            use()
+
+
+def test_a_damaged_sparse_matrix_is_refused_by_estimators():
+    X = scipy.sparse.csr_matrix(np.eye(4))
+    model = mast.MastClassifier(random_state=0).fit(X, [0, 1, 0, 1])
+    X.indices[2] = 1 << 30
+    for use in (lambda: model.predict(X), lambda: mast.MastClassifier().fit(X, [0, 1, 0, 1])):
+        with pytest.raises(DataError, match="X is a damaged sparse matrix"):
+            use()
+
+
+def test_seeds_are_not_negative():
+    for seed in (-1, 2**32):
+        with pytest.raises(ArgumentError, match="random_state must lie in 0"):
+            mast.MastClassifier(random_state=seed).fit(np.eye(4), [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: mast.minimize(PROBLEM, steps=3, checkpoint=""),
+        lambda: mast.sweep(PROBLEM, seeds=[0], steps=3, cache=""),
+        lambda: mast.MastClassifier().fit(np.eye(4), [0, 1, 0, 1]).save(""),
+        lambda: mast.MastClassifier.load(""),
+        lambda: mast.data.load(""),
+        lambda: mast.data.save("", np.eye(2), [1.0, -1.0]),
+    ],
+)
+def test_empty_paths_are_refused(use):
+    with pytest.raises(MastError):
+        use()
+
+
+def test_a_checkpoint_needs_a_name(tmp_path):
+    with pytest.raises(CheckpointError, match="not the name of a file"):
+        mast.minimize(PROBLEM, steps=3, checkpoint="")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "ROWS", "--out", "OUT", "--seed", "-1"], "must lie in 0 .. 4294967295, got -1"),
+        (["train", "ROWS", "--out", ""], "an argument is empty"),
+        (["train", "", "--out", "OUT"], "an argument is empty"),
+        (["train", "LARGE", "--out", "OUT"], "squares overflow"),
+        (["reproduce", "accuracy", "--fast", "--dataset", "ROWS", "--out", ""], "an argument is empty"),
+    ],
+)
+def test_commands_say_it_in_one_line(arguments, message, tmp_path, capfd):
+    from mast import cli
+
+    places = {"ROWS": tmp_path / "rows", "LARGE": tmp_path / "large", "OUT": tmp_path / "out"}
+    places["ROWS"].write_text("1 1:1 2:1\n-1 1:2\n1 1:1.5 2:.3\n-1 2:2\n1 1:3\n-1 2:1\n")
+    places["LARGE"].write_text("1 1:1 2:1e308\n-1 1:2\n1 1:1.5 2:.3\n-1 2:2\n1 1:3\n-1 2:1\n")
+    with pytest.raises(SystemExit) as end:
+        cli.app([str(places.get(word, word)) for word in arguments])
+    assert end.value.code == 2
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert message in lines[0]
