@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 OLDEST := .venv-oldest
 PIP    := python -m pip install --quiet --disable-pip-version-check --constraint
 FILES  := pyproject.toml constraints.txt
+FAULTS := $(patsubst %,tests/test_%.py,arrays checkpoint generations interruptions limits locks resume)
 PYTEST := python -m pytest -n 2 --dist worksteal
 
 # Tests run in two processes and benchmarks compare single threads: more threads would only get in the way.
@@ -29,9 +30,13 @@ test-oldest: $(OLDEST)/.test
 	$(OLDEST)/bin/$(PYTEST) -m "not slow"
 
 # Kills, damage, full disks and strange files, a thousand of each; `make test` runs a small form.
+# It ends with a table of what was tried and survived, which docs/reliability.md shows.
 faults: export MAST_FAULTS = full
+faults: export MAST_FAULTS_TALLY = $(CURDIR)/build/faults.jsonl
 faults: $(VENV)/.test
-	$(BIN)/$(PYTEST) tests/faults tests/cluster tests/federated
+	mkdir -p build && rm -f $(MAST_FAULTS_TALLY)
+	$(BIN)/$(PYTEST) tests/faults tests/cluster tests/federated $(FAULTS)
+	$(BIN)/python tests/faults/tally.py $(MAST_FAULTS_TALLY)
 
 check: $(VENV)/.check
 	$(BIN)/ruff check .

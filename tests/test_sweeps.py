@@ -111,7 +111,7 @@ def test_an_interrupted_run_is_not_kept_as_finished(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         sweep()
-    assert [file.suffix for file in tmp_path.iterdir()] == [".part"]
+    assert sorted(file.suffix for file in tmp_path.iterdir()) == [".part", ".previous"]
     table = sweep()
     assert table["step"].iloc[-1] == 500
     assert [file.suffix for file in tmp_path.iterdir()] == [".cell"]

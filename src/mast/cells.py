@@ -133,12 +133,16 @@ def stored(cell: Cell, folder: Path) -> Done | None:
         description, arrays = files.load(path)
     except DataError:
         return None
+    numbers: Any = description.get("numbers")
+    seconds: Any = description.get("seconds")
     if description.get("kind") != "cell" or description.get("key") != cell.key:
+        return None
+    if not isinstance(numbers, dict) or description.get("sum") != _sum(numbers, arrays, seconds):
         return None
     for left in (_part(path), lock_of(path)):  # by a process that was killed right after writing
         with contextlib.suppress(OSError):
-            left.unlink()  # nobody needs them: whoever waits for the lock finds the result
-    return Done(cell, {**description["numbers"], **arrays}, description["seconds"])
+            files.remove(left)  # nobody needs them: whoever waits for the lock finds the result
+    return Done(cell, {**numbers, **arrays}, seconds)
 
 
 def perform(cell: Cell, folder: Path | None, wait: float = LONGEST_WAIT) -> Done:
@@ -152,17 +156,25 @@ def perform(cell: Cell, folder: Path | None, wait: float = LONGEST_WAIT) -> Done
             files.clear_leftovers(folder, path.name)
             done = _computed(cell, _part(path))
             arrays = {name: value for name, value in done.result.items() if isinstance(value, np.ndarray)}
+            numbers = {name: value for name, value in done.result.items() if name not in arrays}
             description = {
                 "kind": "cell",
                 "key": cell.key,
                 "experiment": cell.experiment,
                 "config": dict(cell.config),
                 "seconds": done.seconds,
-                "numbers": {name: value for name, value in done.result.items() if name not in arrays},
+                "numbers": numbers,
+                "sum": _sum(numbers, arrays, done.seconds),
             }
             files.save(path, description, arrays)
-            _part(path).unlink(missing_ok=True)
+            files.remove(_part(path))
         return done
+
+
+def _sum(numbers: Values, arrays: Values, seconds: Any) -> str:
+    """Of a whole result, so that one with a part that was changed or lost counts as absent."""
+    parts = [part for name in sorted(arrays) for part in (name, arrays[name])]
+    return files.digest(json.dumps(numbers, sort_keys=True), seconds, *parts)
 
 
 def _computed(cell: Cell, part: Path | None) -> Done:

@@ -1,7 +1,8 @@
 """Checkpoints: the whole state of a run in one file, from which it continues bit for bit.
 
 A checkpoint holds arrays, numbers (JSON), and an identity: names and values that must agree for a
-run to be continued. Another run's checkpoint is refused by the name of the field that differs.
+run to be continued. Another run's checkpoint is refused by the name of the field that differs. The checkpoint
+before the last one is kept beside it, and stands in, with a warning, where the last one is damaged.
 `mast.minimize` and the servers of clusters and federations write files of this one form.
 """
 
@@ -11,8 +12,10 @@ import ast
 import contextlib
 import functools
 import inspect
+import os
 import re
 import textwrap
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -20,8 +23,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mast import files
-from mast.errors import CheckpointError
+from mast import __version__, files
+from mast.errors import CheckpointError, CheckpointWarning, DataError
 from mast.locks import exclusive
 
 FORMAT = 2
@@ -35,7 +38,7 @@ class Checkpoint:
     Parameters
     ----------
     path
-        The file, in a folder that exists.
+        The file, in a folder that exists; a symbolic link stays one, and what it points to is written.
     kind
         What the run is, such as "run" or "server": other kinds are refused.
     identity
@@ -51,7 +54,10 @@ class Checkpoint:
     """
 
     def __init__(self, path: Path, kind: str, identity: Mapping[str, str]) -> None:
-        self.path, self.kind, self.identity = path, kind, dict(identity)
+        self.path = Path(os.path.realpath(path)) if path.is_symlink() else path
+        self.kind, self.identity = kind, dict(identity)
+        if not path.name:
+            raise CheckpointError(f"the checkpoint {str(path)!r} is not the name of a file")
         if not path.parent.is_dir():
             raise CheckpointError(f"the folder of the checkpoint {str(path)!r} does not exist")
 
@@ -63,9 +69,9 @@ class Checkpoint:
             yield
 
     def write(self, numbers: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Replace the file; the old one stays until the new one is whole."""
-        head = {"kind": self.kind, "format": FORMAT, "identity": self.identity}
-        files.save(self.path, head | {"numbers": dict(numbers)}, arrays)
+        """Replace the file; the old one stays until the new one is whole, and beside it until the next."""
+        head = {"kind": self.kind, "format": FORMAT, "mast": __version__, "identity": self.identity}
+        files.save(self.path, head | {"numbers": dict(numbers)}, arrays, generations=True)
 
     def read(self) -> tuple[Numbers, Arrays] | None:
         """The numbers and the arrays, or None if there is no file; another run's file is refused."""
@@ -81,9 +87,25 @@ def load(path: Path, kind: str) -> tuple[dict[str, Any], Numbers, Arrays] | None
     """The identity, numbers and arrays of a checkpoint, whatever run it belongs to; None if it is absent."""
     if not path.exists():
         return None
+    try:
+        return _load(path, kind)
+    except DataError as error:
+        try:
+            before = _load(files.previous(path), kind)
+        except (DataError, CheckpointError):
+            raise error from None
+        warnings.warn(f"{error}; the checkpoint before it is used", CheckpointWarning, stacklevel=4)
+        files.put_back(path)
+        return before
+
+
+def _load(path: Path, kind: str) -> tuple[dict[str, Any], Numbers, Arrays]:
     description, arrays = files.load(path)
     if description.get("kind") != kind or description.get("format") != FORMAT:
-        raise CheckpointError(f"{path} is not a checkpoint of a {kind} of this version of MAST")
+        raise CheckpointError(
+            f"{path} is not a checkpoint of a {kind} for MAST {__version__}: it holds a "
+            f"{description.get('kind')!s:.40}, written by MAST {description.get('mast', '0.1')!s:.40}"
+        )
     for name in ("identity", "numbers"):
         if not isinstance(description.get(name), dict):
             raise CheckpointError(f"{path} is damaged: its {name!r} is not right")

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mast.errors import DataError
+from mast.errors import DataError, MastError
 
 _MAGIC = b"MAST1\n"
 _END_OF_ZIP, _END_OF_ZIP_WITHIN = b"PK\x05\x06", 1 << 16
@@ -37,10 +37,64 @@ _UNREADABLE = (
 )  # fmt: skip
 
 
-def write(path: Path, content: bytes) -> None:
-    """Write a file; what stood there before stays until the new one is complete."""
+def write(path: Path, content: bytes, generations: bool = False) -> None:
+    """Write a file; what stood there before stays until the new one is complete.
+
+    With `generations` it stays as `previous(path)` even then.
+    """
     with _beside(path, content) as beside:
+        if generations:
+            _keep(path)
         os.replace(beside, path)
+        _settle(path.parent)
+
+
+def previous(path: Path) -> Path:
+    """Where the generation before the newest one of a file is kept."""
+    return path.with_name(f".{path.name}.previous")
+
+
+def put_back(path: Path) -> None:
+    """The previous generation takes the place of a file that is damaged, and stays."""
+    if _link(previous(path), path):
+        _settle(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Delete a file and the generation before it."""
+    for each in (path, previous(path)):
+        each.unlink(missing_ok=True)
+
+
+def _keep(path: Path) -> None:
+    """What stands at the path becomes the previous generation; the path is never empty meanwhile."""
+    if not _link(path, previous(path)):  # of another file, or of none: it would be taken for this one's
+        with contextlib.suppress(OSError):
+            previous(path).unlink()
+
+
+def _link(source: Path, target: Path) -> bool:
+    """The file at `source` gets the name `target` too, in one step; False where that cannot be."""
+    beside = _name_beside(target)
+    try:
+        os.link(source, beside)
+        os.replace(beside, target)
+    except OSError:
+        return False
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink()  # a rename does nothing between two names of one file
+    return True
+
+
+def _settle(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, where the system has that."""
+    with contextlib.suppress(OSError, AttributeError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def write_once(path: Path, content: bytes) -> bool:
@@ -54,6 +108,7 @@ def write_once(path: Path, content: bytes) -> bool:
             if path.exists():
                 return False
             os.replace(beside, path)
+        _settle(path.parent)
         return True
 
 
@@ -70,13 +125,15 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def save(path: Path, description: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+def save(
+    path: Path, description: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], generations: bool = False
+) -> None:
     """Write a description (JSON) and arrays as one file: a magic line, the sum of the rest, the rest."""
     body = io.BytesIO()
     text = np.frombuffer(json.dumps(description, sort_keys=True).encode(), dtype=np.uint8)
     np.savez(body, **{f"array_{name}": array for name, array in arrays.items()}, description=text)  # type: ignore[arg-type]
     content = body.getvalue()
-    write(path, _head(content) + content)
+    write(path, _head(content) + content, generations)
 
 
 def load(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -93,6 +150,9 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         damage = "its checksum does not fit its content" if whole else "it is truncated, its end is missing"
         raise DataError(f"{path} is damaged: {damage}")
     try:
+        with zipfile.ZipFile(io.BytesIO(content)) as packed:
+            if any(member.file_size > len(content) for member in packed.infolist()):
+                raise ValueError("an array claims to be larger than the file")  # `save` compresses nothing
         with np.load(io.BytesIO(content), allow_pickle=False) as stored:
             arrays = {
                 name.removeprefix("array_"): stored[name] for name in stored.files if name != "description"
@@ -103,6 +163,18 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     if not isinstance(description, dict):
         raise DataError(f"{path} is damaged: it has no description")
     return description, arrays
+
+
+@contextlib.contextmanager
+def damage_refused(path: str | Path) -> Iterator[None]:
+    """Whatever goes wrong while a file's content is taken apart, as an error that names the file."""
+    try:
+        yield
+    except MastError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"{path} is damaged: its parts do not fit together ({reason:.200})") from error
 
 
 def load_array(path: Path) -> NDArray[Any]:
@@ -147,9 +219,15 @@ def digest(*parts: Any) -> str:
     return total.hexdigest()[:16]
 
 
+def _name_beside(path: Path) -> Path:
+    if not path.name:
+        raise DataError(f"{str(path)!r} cannot be written: it is not the name of a file")
+    return path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+
+
 @contextlib.contextmanager
 def _beside(path: Path, content: bytes) -> Iterator[Path]:
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    beside = _name_beside(path)
     try:
         try:
             with beside.open("xb") as file:

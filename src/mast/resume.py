@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -25,15 +26,6 @@ from mast.trace import COLUMNS, rows_of, table_of, trace_steps
 
 KIND = "run"
 Schedule = Callable[[int, int], Array]
-#: the numbers of a checkpoint, and their types
-NUMBERS: dict[str, Any] = {
-    "step": int,
-    "seconds": int | float,
-    "diverged_at": int | None,
-    "step_size": int | float | None,
-    "schedule": str,
-    "state": dict,
-}
 SCHEDULED = "a schedule"
 _PROBES = tuple(Key(seed) for seed in range(4))
 
@@ -146,7 +138,10 @@ class SavedRun:
     def step_size(self) -> float | None:
         """The step size of the stored run, if there is one with a constant step size."""
         loaded = load(self.file.path, KIND)
-        return None if loaded is None else self._checked(loaded[1], loaded[2])["step_size"]
+        if loaded is None:
+            return None
+        step_size: float | None = self._checked(loaded[1], loaded[2])["step_size"]
+        return step_size
 
     def restore(self, position: Position, stops: list[int], schedule: Schedule) -> None:
         """Put a fresh run where the stored one is, if there is one; another run's checkpoint is refused."""
@@ -159,7 +154,7 @@ class SavedRun:
             raise CheckpointError(f"{path} is already at step {t}, beyond steps={steps}: ask for more")
         if self.scheduled and numbers["schedule"] != _schedule_digest(schedule, t):
             raise CheckpointError(f"{path} belongs to another run: its step_size followed another schedule")
-        _restore_state(position.state, {**numbers["state"], **arrays})
+        _restore_state(position.state, {**numbers["state"], **arrays}, numbers["diverged_at"] is None)
         position.t, position.seconds, position.diverged_at = t, numbers["seconds"], numbers["diverged_at"]
         position.rows = rows_of(arrays["trace"])
         if position.diverged_at is None and position.rows and position.rows[-1]["step"] not in stops:
@@ -182,13 +177,48 @@ class SavedRun:
         self.file.write(numbers, {**arrays, "trace": table_of(position.rows)})
 
     def _checked(self, numbers: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
-        wrong = [name for name, kinds in NUMBERS.items() if not isinstance(numbers.get(name), kinds)]
-        table = arrays.get("trace", np.zeros(0))
-        if wrong or table.shape[1:] != (len(COLUMNS),) or table.dtype != np.float64:
-            raise CheckpointError(
-                f"{self.file.path} is damaged: its {(wrong or ['trace'])[0]!r} is not right"
-            )
+        """The numbers, if each of them is one that a run may have."""
+        size: Any = numbers.get("step_size")
+        diverged_at: Any = numbers.get("diverged_at")
+        step = numbers["step"] if _count(numbers.get("step")) else -1
+        right = {
+            "step": step >= 0,
+            "seconds": _finite(numbers.get("seconds")) and numbers["seconds"] >= 0,
+            "diverged_at": "diverged_at" in numbers
+            and (diverged_at is None or (_count(diverged_at) and diverged_at < step)),
+            "step_size": size is None if self.scheduled else _finite(size) and size > 0,
+            "schedule": isinstance(numbers.get("schedule"), str),
+            "state": isinstance(numbers.get("state"), dict),
+            "trace": _is_trace(arrays.get("trace"), step),
+        }
+        wrong = [name for name, fits in right.items() if not fits]
+        if wrong:
+            raise CheckpointError(f"{self.file.path} is damaged: its {wrong[0]!r} is not right")
         return numbers
+
+
+def _count(value: Any) -> bool:
+    """Whether it is a number of things, as files hold them."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_trace(table: Any, step: int) -> bool:
+    """Whether it holds rows of a trace: from step 0 on, ascending, and not beyond the last step."""
+    if not isinstance(table, np.ndarray) or table.dtype != np.float64 or table.shape[1:] != (len(COLUMNS),):
+        return False
+    whole = table[:, [COLUMNS.index("step"), COLUMNS.index("bytes")]]
+    steps = table[:, COLUMNS.index("step")]
+    return bool(
+        len(table) > 0
+        and ((whole >= 0) & (whole < 2**53) & (whole == np.floor(whole))).all()
+        and steps[0] == 0
+        and steps[-1] <= step
+        and (np.diff(steps) > 0).all()
+    )
 
 
 def _schedule_digest(schedule: Schedule, t: int) -> str:
@@ -196,13 +226,15 @@ def _schedule_digest(schedule: Schedule, t: int) -> str:
     return files.digest(*(float(schedule(s, 1)[0]) for s in trace_steps(max(t - 1, 0), "log"))) if t else ""
 
 
-def _restore_state(state: State, stored: dict[str, Any]) -> None:
+def _restore_state(state: State, stored: dict[str, Any], finite: bool) -> None:
     for part in fields(state):
         if part.name not in stored:
             raise CheckpointError(f"the checkpoint has no {part.name!r}: it is not of this version")
-        if not _alike(stored[part.name], getattr(state, part.name)):
+        value, counted = stored[part.name], part.name in ("gradients", "bytes")
+        fits = _count(value) if counted else _alike(value, getattr(state, part.name))
+        if not fits or (part.name == "x" and finite and not np.isfinite(value).all()):
             raise CheckpointError(f"the checkpoint is damaged: its {part.name!r} does not fit the problem")
-        setattr(state, part.name, stored[part.name])
+        setattr(state, part.name, value)
 
 
 def _alike(stored: Any, fresh: Any) -> bool:
@@ -211,6 +243,8 @@ def _alike(stored: Any, fresh: Any) -> bool:
         return (
             isinstance(stored, np.ndarray)
             and stored.dtype == fresh.dtype
+            and stored.ndim == fresh.ndim
             and stored.shape == (fresh.shape if fresh.size else stored.shape)
         )
-    return isinstance(stored, int if isinstance(fresh, int) else int | float)
+    whole = isinstance(stored, int) and not isinstance(stored, bool) and abs(stored) < 2**63
+    return whole or (isinstance(stored, float) and not isinstance(fresh, int))

@@ -100,11 +100,12 @@ def sweep(
     )
     frames = []
     for run, done in zip(runs, finished.cells, strict=True):
-        frame = pandas.DataFrame(done["trace"], columns=list(COLUMNS))
-        frame = frame.astype({"step": "int64", "bytes": "int64"})
-        named = {"method": run.label, "step_size": done["step_size"], "seed": run.seed}
-        for place, (name, value) in enumerate((named | {"status": done["status"]}).items()):
-            frame.insert(place, name, value)
+        with files.damage_refused(done.cell.file(folder or Path())):
+            frame = pandas.DataFrame(done["trace"], columns=list(COLUMNS))
+            frame = frame.astype({"step": "int64", "bytes": "int64"})
+            named = {"method": run.label, "step_size": float(done["step_size"]), "seed": run.seed}
+            for place, (name, value) in enumerate((named | {"status": str(done["status"])}).items()):
+                frame.insert(place, name, value)
         frames.append(frame)
     return pandas.concat(frames, ignore_index=True)
 
@@ -162,6 +163,8 @@ def _folder(cache: str | Path | bool, problem: AbstractProblem, runs: list[Run])
     if cache is False:
         return None
     if cache is not True:
+        if not str(cache):
+            raise ArgumentError("cache is a folder, True or False, got an empty path")
         return Path(cache)
     known = all(type(run.method) in METHODS.values() for run in runs)
     if not known or not all(p.objective.fingerprint_exact for p in problem.problems):

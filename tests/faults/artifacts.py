@@ -15,7 +15,7 @@ from mast.data.lookup import EMBEDDED
 from mast.errors import DataError
 from mast.experiments.datasets import locate
 from mast.experiments.reproduce import SECTION_FORMAT, read_sections, section_bytes
-from mast.files import load_array
+from mast.files import load_array, previous
 from mast.learn.bundle import Bundle
 from mast.learn.commands import train
 
@@ -38,6 +38,7 @@ class Artifact:
 
 def _checkpoint(folder: Path) -> Path:
     mast.minimize(PROBLEM, "l_svrdsg", 10, 0.005, checkpoint=folder / "run")
+    previous(folder / "run").unlink()  # which would stand in for a damaged one
     return folder / "run"
 
 
@@ -105,7 +106,7 @@ def _trained(folder: Path) -> Path:
 
 def _bundle(path: Path) -> Any:
     bundle = Bundle.load(path.parent)
-    X, _ = bundle.features(str(path.parents[1] / "table.csv"), None)
+    X = bundle.features(str(path.parents[1] / "table.csv"), None)[0]
     return bundle.model.predict(X).tolist()
 
 

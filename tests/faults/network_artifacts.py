@@ -64,7 +64,7 @@ def _server() -> Server:
 def _served(folder: Path) -> Path:
     server = _server()
     run_in_process(server, [ProblemWorker(PROBLEM)] * 2, rounds=5)
-    server.save(folder / "server.mast", {"note": "five rounds"})
+    server.save(folder / "server.mast", {"note": "five rounds"})  # once, so that nothing stands in for it
     return folder / "server.mast"
 
 

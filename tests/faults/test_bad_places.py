@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from faults.amounts import FULL
+from faults.tally import survived
 
 pytestmark = [
     pytest.mark.faults,
@@ -30,3 +31,5 @@ def test_an_error_and_nothing_lost(how, tmp_path):
         assert not became["lost"], f"{operation}: lost {became['lost']}"
         # runs that were finished before the place went bad stay; half a file does not
         assert all(name.endswith(".cell") for name in became["left"]), f"{operation}: left {became['left']}"
+    place = "read-only folder" if how == "readonly" else "full disk"
+    survived(place, len(found), len(found), "an error of ours, and what was there before is as it was")

@@ -7,6 +7,7 @@ import pytest
 from faults.amounts import times
 from faults.artifacts import ARTIFACTS, network_artifacts
 from faults.mutations import FOREIGN, mutations
+from faults.tally import survived
 from mast.errors import MastError
 
 pytestmark = pytest.mark.faults
@@ -29,16 +30,20 @@ def test_damage_is_refused(name, tmp_path):
     artifact = ALL[name]
     path = artifact.make(tmp_path)
     raw, right = path.read_bytes(), artifact.read(path)
+    refusals = 0
     for damaged in mutations(raw, times(40, 1000)):
         path.write_bytes(damaged)
         said = refused(artifact, path)
         if artifact.summed:
             assert said is not None, "a damaged file was accepted"
+            refusals += 1
         if said is not None:
             assert len(said) > 20
             assert "\n" not in said
     path.write_bytes(raw)
     assert artifact.read(path) == right  # and nothing of all that is remembered
+    if artifact.summed:
+        survived("damaged file", refusals, refusals, "refused in one line, by its checksum")
 
 
 @each_summed

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from faults.amounts import times
+from faults.tally import survived
 
 pytestmark = [
     pytest.mark.faults,
@@ -30,3 +31,7 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(work, tmp_path):
     ended = json.loads(done.stdout.splitlines()[-1])
     assert ended["same"]
     assert ended["killed"] >= times(1, 20)
+    what = work if work in ("sweep", "reproduce") else "minimize"
+    survived(
+        f"SIGKILL of {what}", ended["killed"], ended["killed"], "resumed, with the bits of a run left alone"
+    )

@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from faults.tally import survived
+
 pytestmark = [
     pytest.mark.faults,
     pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="processes are looked up in /proc"),
@@ -70,3 +72,4 @@ def test_workers_of_a_killed_sweep_are_gone_in_ten_seconds(when, tmp_path):
     out, _ = again.communicate(timeout=120)
     assert out == "done\n"
     assert again.returncode == 0
+    survived("killed parent of a sweep", 1, 1, "workers gone within 10 s, and run again at once")

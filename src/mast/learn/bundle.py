@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mast import data
+from mast import data, files
 from mast.errors import DataError
 from mast.learn.base import SparsifiedLinear
 from mast.learn.columns import FeatureColumns
 from mast.learn.pictures import as_ours
-from mast.learn.storage import damage_refused, pack, read, unpack, write
+from mast.learn.storage import pack, read, unpack, write
 from mast.learn.tables import Table, as_numbers, missing, read_table
 
 KIND = "trained model"
@@ -70,7 +70,7 @@ class Bundle:
         if not path.exists():
             raise DataError(f"{folder}: there is no model; `mast train` makes one")
         description, arrays = read(path, KIND)
-        with damage_refused(path):
+        with files.damage_refused(path):
             model: Any = unpack(description["model"], arrays, path, SparsifiedLinear)
             content = description["columns"]
             columns = None if content is None else FeatureColumns.from_json(content)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -62,17 +60,6 @@ def read(path: Path, kind: str) -> tuple[dict[str, Any], Arrays]:
     return description, arrays
 
 
-@contextmanager
-def damage_refused(path: str | Path) -> Iterator[None]:
-    """Errors of parts that do not fit together, as one that names the file."""
-    try:
-        yield
-    except DataError:
-        raise
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
-        raise DataError(f"{path} is damaged: its parts do not fit together ({error})") from error
-
-
 def pack(model: SparsifiedLinear) -> tuple[dict[str, Any], Arrays]:
     """A fitted model as a JSON description and arrays."""
     coef, state = model.coef_, model.random_state
@@ -120,7 +107,7 @@ def unpack(description: dict[str, Any], arrays: Arrays, path: Path, wanted: type
     if not issubclass(stored, wanted) and not issubclass(wanted, stored):
         raise DataError(f"{path} holds a {stored.__name__}, not a {wanted.__name__}")
     kind: Any = wanted if issubclass(wanted, stored) else stored
-    with damage_refused(path):
+    with files.damage_refused(path):
         model: Model = _rebuilt(kind, description, arrays)
     return model
 
@@ -137,7 +124,7 @@ def _rebuilt(kind: Any, description: dict[str, Any], arrays: Arrays) -> Any:
         weight = description["class_weight"]
         model.class_weight = dict(weight) if isinstance(weight, list) else weight
         model.classes_ = np.array(description["classes"]["values"], dtype=description["classes"]["dtype"])
-        if model.classes_.ndim != 1 or np.unique(model.classes_).size != model.classes_.size:
+        if model.classes_.ndim != 1 or not 1 < np.unique(model.classes_).size == model.classes_.size:
             raise ValueError("the classes are not a list of different labels")
         rows = 1 if model.classes_.size == 2 else model.classes_.size
     coef = _floats(arrays["coef"]).reshape(rows, d)
