@@ -44,7 +44,7 @@ import mast
 
 FOLDER = Path(os.environ.get("MAST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 PAGE = Path(__file__).parents[1] / "docs" / "missing-features.md"
-RESULTS = Path(__file__).parent / "missing_features.json"
+RESULTS = Path(__file__).parent / "missing_features"  # a file per set, so that sets may run side by side
 SHARES = (0.25, 0.5, 0.75)
 DRAWS, SLOW_DRAWS = 100, 20  # the latter for imputers that learn and for trees: the first of the same draws
 COPIES = 5  # of the training rows, with other cells dropped in each
@@ -204,25 +204,31 @@ def measure(contender: str, name: str, kind: str, share: float) -> dict[str, Any
     return {"scores": scores, "seconds": (time.process_time() - begun) / len(scores)}
 
 
+def results() -> dict[str, Any]:
+    """What is finished, by the name of the part."""
+    RESULTS.mkdir(exist_ok=True)
+    return {name: found for f in RESULTS.glob("*.json") for name, found in json.loads(f.read_text()).items()}
+
+
 def run(seconds: float, only: str) -> None:
     """Do what is left, until the time is over."""
     warnings.simplefilter("ignore")
-    done = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    todo = [
-        part for part in parts() if "|".join(map(str, part)) not in done and only in "|".join(map(str, part))
-    ]
-    begun = time.monotonic()
+    done, begun = results(), time.monotonic()
+    todo = [part for part in parts() if "|".join(map(str, part)) not in done]
+    todo = [part for part in todo if not only or part[1] in only.split(",")]
     for number, part in enumerate(todo, 1):
         if time.monotonic() - begun > seconds:
             break
         found = measure(*part)
-        done["|".join(map(str, part))] = {
+        file = RESULTS / f"{part[1].replace(' ', '-')}.json"
+        mine = json.loads(file.read_text()) if file.exists() else {}
+        mine["|".join(map(str, part))] = {
             "scores": [round(score, 4) for score in found["scores"]],
             "seconds": round(found["seconds"], 5),
         }
-        beside = RESULTS.with_suffix(".part")
-        beside.write_text(json.dumps(done, separators=(",", ":")))
-        beside.replace(RESULTS)
+        beside = file.with_suffix(".part")
+        beside.write_text(json.dumps(mine, separators=(",", ":")))
+        beside.replace(file)
         mean = np.mean(found["scores"])
         print(f"{number} of {len(todo)}: {part} {mean:.4f}, {found['seconds']:.3f} s per draw", flush=True)
 
@@ -258,7 +264,7 @@ better still.
 
 def page() -> str:
     """The whole page from the results."""
-    done = json.loads(RESULTS.read_text())
+    done = results()
     means = {key: float(np.mean(found["scores"])) for key, found in done.items()}
     lines = [HEAD.format(draws=DRAWS, slow=SLOW_DRAWS)]
     titles = {
@@ -343,7 +349,7 @@ NOTES = """PLACEHOLDER"""
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=1e9)
-    parser.add_argument("--only", default="", help="parts with this in their name")
+    parser.add_argument("--only", default="", help="sets, between commas")
     parser.add_argument("--page", action="store_true", help="write the page from the results")
     arguments = parser.parse_args()
     if arguments.page:

@@ -192,6 +192,8 @@ class TestConditional:
             scores = model.score_sparsified(blank(X, 0.2), y, 0.5, draws=3)
             assert (scores > 0.6).all()
             assert model.score_sparsified(blank(X, 0.2), y, 1.0, draws=1)[0] == model.score(blank(X, 0.2), y)
+            sparse = scipy.sparse.csr_array(blank(X, 0.2))
+            assert np.array_equal(model.score_sparsified(sparse, y, 0.5, draws=3), scores)
 
     @pytest.mark.parametrize(
         ("options", "message"),

@@ -63,6 +63,13 @@ def test_the_same_bits_come_back(data, tmp_path, labels, sketch, missing):
     assert np.array_equal(again.fit(X, y).coef_, model.coef_)
 
 
+def test_a_scale_without_a_limit_comes_back(data, tmp_path):
+    X, y = data
+    model = mast.MastClassifier(missing="scale", missing_scale=np.inf).fit(X, y)
+    model.save(tmp_path / "model.mast")
+    assert mast.MastClassifier.load(tmp_path / "model.mast").missing_scale == np.inf
+
+
 def test_a_regressor_with_names_and_a_shift(tmp_path):
     import pandas
 

@@ -307,6 +307,7 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
             yield from sparsified.outputs(serving.filled(X), batch)
             return
         coef, intercept = self._weights()
+        X = X.toarray() if scipy.sparse.issparse(X) else X
         filled = X.copy()
         filled[rows] = 0.0
         for kept, whole_rows in zip(batch.kept, sparsified.outputs(filled, batch), strict=True):

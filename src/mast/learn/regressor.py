@@ -52,12 +52,6 @@ random_state
     array([0.5  , 0.714])
     """
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        # trained for a quarter of the features, the model with all of them is four times too cautious
-        tags.regressor_tags.poor_score = True
-        return tags
-
     def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
         """Minimise f_D.
 
