@@ -71,10 +71,10 @@ if torch is not None:
 
         def __init__(self):
             super().__init__()
-            self.first = nn.Parameter(torch.randn(5, 7) / 3)
-            self.second = nn.Parameter(torch.randn(7, 3) / 3)
-            self.chain = [self.first]
-            self.named = {"last": [self.second]}
+            self.first_weight = nn.Parameter(torch.randn(5, 7) / 3)
+            self.second_weight = nn.Parameter(torch.randn(7, 3) / 3)
+            self.chain = [self.first_weight]
+            self.named = {"last": [self.second_weight]}
 
         def forward(self, x):
             for w in self.chain:

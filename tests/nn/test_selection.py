@@ -25,6 +25,35 @@ def test_by_default_trainable_weights_of_two_dimensions_or_more(models):
     assert sk.dim == model[0].weight.numel() + model[7].weight.numel()
 
 
+class Layerwise(nn.Module):
+    """Parameters of two dimensions and more that are no weights of layers, beside one that is."""
+
+    def __init__(self):
+        super().__init__()
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, 4))
+        self.pos_embed = nn.Parameter(torch.zeros(1, 5, 4))
+        self.layer_scale = nn.Parameter(torch.ones(4, 1, 1))
+        self.relative_position_bias_table = nn.Parameter(torch.zeros(9, 2))
+        self.A_log = nn.Parameter(torch.zeros(4, 3))
+        self.norm = nn.LayerNorm([4, 4])
+        self.in_proj_weight = nn.Parameter(torch.ones(4, 4))
+        self.attention = nn.MultiheadAttention(4, 2, add_bias_kv=True)
+        self.recurrent = nn.LSTM(4, 4, proj_size=2)
+
+
+def test_only_weights_of_layers_are_sketched_by_default():
+    sk = mast.nn.sparsify(Layerwise(), mast.Bernoulli(0.5))
+    assert names(sk) == [
+        "in_proj_weight", "attention.in_proj_weight", "attention.out_proj.weight",
+        "recurrent.weight_ih_l0", "recurrent.weight_hh_l0", "recurrent.weight_hr_l0",
+    ]  # fmt: skip
+    for name in ("cls_token", "pos_embed", "layer_scale", "A_log", "norm.weight", "attention.bias_k"):
+        assert sk.selection.others[name] == "not the weight of a layer; where= can name it"
+    assert "where= can name it" in str(sk)
+    explicit = mast.nn.sparsify(Layerwise(), mast.Bernoulli(0.5), where=["pos_embed", "A_log"])
+    assert names(explicit) == ["pos_embed", "A_log"]
+
+
 def test_tied_weights_are_one_under_their_first_name(models):
     model, _ = models.tied()
     sk = mast.nn.sparsify(model, mast.Bernoulli(0.5))

@@ -5,9 +5,9 @@ import pytest
 
 import mast
 from mast import randomness
+from mast.errors import ArgumentError
 from mast.randomness import Key
-from mast.sketches import kept
-from mast.sketches.kept import Entries, Everything, Grid, KeptTensors, Mask
+from mast.sketches.kept import Entries, Everything, Grid, KeptTensors, Mask, entries
 
 D = 60_000
 
@@ -15,7 +15,7 @@ D = 60_000
 @pytest.fixture(params=["numpy", "compiled"])
 def way(request, monkeypatch):
     """Both forms at every size."""
-    monkeypatch.setattr(kept, "MANY", 0 if request.param == "compiled" else D + 1)
+    monkeypatch.setattr(entries, "MANY", 0 if request.param == "compiled" else D + 1)
 
 
 @pytest.mark.parametrize("keep", [0.001, 0.4, 1.0])
@@ -54,6 +54,28 @@ def test_precision_is_that_of_the_vector(way, kind):
         expected[indices] += kind(0.1) * values.astype(kind)
         assert ours.dtype == kind
         assert (ours == expected).all()
+
+
+def test_one_scale_for_all(way):
+    indices = np.arange(0, D, 3)
+    one, each = Entries([D], indices, 3.0), Entries([D], indices, np.full(indices.size, 3.0))
+    x, v = randomness.normal(Key(1), 0, D), randomness.normal(Key(2), 0, D)
+    assert (one.gather_scaled(x) == each.gather_scaled(x)).all()
+    assert (one.sparsified(x, v) == each.sparsified(x, v)).all()
+
+
+@pytest.mark.parametrize(
+    "form", [Entries([6], np.array([1, 4]), 2.0), Everything([6]), Grid([6], {0: np.array([1])})]
+)
+def test_copies_are_of_equal_shapes(way, form):
+    for x, source in (
+        (np.zeros(6), np.ones((1, 6))),
+        (np.zeros((6, 1)), np.ones(6)),
+        (np.zeros(6), np.ones(7)),
+    ):
+        with pytest.raises(ArgumentError, match="is not that of shape"):
+            form.copy(x, source)
+        assert not x.any()
 
 
 def test_empty_draws(way):

@@ -20,7 +20,9 @@ the model would bypass the slot, or trace the draw into a constant, and is refus
 from __future__ import annotations
 
 import inspect
+import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
@@ -32,7 +34,7 @@ from torch.utils.hooks import RemovableHandle
 
 from mast.errors import ArgumentError, MastError
 from mast.nn.tensors.scaling import adjoint
-from mast.nn.tensors.torch_private import compiler_is_waiting, tree_leaves
+from mast.nn.tensors.torch_private import FSDP_MARK, compiler_is_waiting, tree_leaves
 from mast.nn.tensors.weights import Place, Weight, find
 from mast.nn.values import Made, Values
 from mast.randomness import Key
@@ -61,10 +63,21 @@ class Calls:
         self.weights = weights
         self.values = values
         self.key = key
-        self.inside = False  # a call is under way, or the explicit form is in use
+        self.threads: set[int] = set()  # that are in a call of this model
+        self.sampling = False  # the explicit form is in use
         self.used = False  # a forward pass has begun since the draw last advanced
+        self.count = 0  # of forward passes
         self.watched: list[tuple[nn.Module, Call]] = []
         self.guard: RemovableHandle | None = None
+        self._turn = threading.Condition()
+        self._replaced: tuple[list[Place], list[Any]] = ([], [])  # places that hold y, and what they held
+        self._tree = _Tree(model)
+        self._parameters = [weakref.ref(w.parameter) for w in weights]  # as they were at first
+
+    @property
+    def inside(self) -> bool:
+        """Whether a call is under way in any thread, or the explicit form is in use."""
+        return self.sampling or bool(self.threads)
 
     def watch(self) -> None:
         """Start."""
@@ -94,7 +107,7 @@ class Calls:
             self.guard.remove()
 
     def check(self) -> None:
-        """An error if calls of the model no longer come here."""
+        """An error if calls of the model no longer come here, or parameters are in other modules now."""
         for module, call in self.watched:
             if module._compiled_call_impl is not call:
                 raise MastError(
@@ -102,22 +115,47 @@ class Calls:
                     "(Module.compile), which disconnects it: train it without torch.compile, and compile "
                     "the finished model or submodel"
                 )
+        self._tree.check()
+        if any(getattr(p(), FSDP_MARK, False) for p in self._parameters):
+            raise MastError(
+                "the model was wrapped in FullyShardedDataParallel after sparsify(): forward passes compute "
+                "with flattened pieces of the weights, which no draw reaches. Use DistributedDataParallel, "
+                "whose processes hold whole weights"
+            )
 
-    @contextmanager
-    def replaced(self, places: list[Place]) -> Iterator[None]:
-        """With y at these places."""
-        key = self.key()
-        tensors = [place.get() for place in places]
-        y = [self.values.of(place.number, tensor, key) for place, tensor in zip(places, tensors, strict=True)]
-        self.inside = self.used = True
-        try:
-            for place, value in zip(places, y, strict=True):
-                place.put(value)
-            yield
-        finally:
-            for place, tensor in zip(places, tensors, strict=True):
-                place.put(tensor)
-            self.inside = False
+    def enter(self, call: Call) -> None:
+        """Put y into the places of a call. Threads that call the model at the same time share it."""
+        with self._turn:
+            self._turn.wait_for(lambda: not self.threads or call.among(self._replaced[0]))
+            if not self.threads:
+                if not self.used:
+                    self.check()
+                self.values.begin_pass()
+                places = call.places
+                self._replaced = (places, [place.get() for place in places])
+            key, now = self.key(), torch.is_grad_enabled()
+            y = [
+                self.values.of(place.number, tensor, key)
+                for place, tensor in zip(*self._replaced, strict=True)
+            ]
+            if now and self.values.changes >= 2:
+                self.owner._notice_changes()
+            if not self.threads or now:  # what was put without a graph serves no thread that needs one
+                for place, value in zip(self._replaced[0], y, strict=True):
+                    place.put(value)
+            self.threads.add(threading.get_ident())
+            self.used = True
+            self.count += 1
+
+    def leave(self) -> None:
+        """Put back what the places held, when the last thread is done."""
+        with self._turn:
+            self.threads.discard(threading.get_ident())
+            if not self.threads:
+                for place, tensor in zip(*self._replaced, strict=True):
+                    place.put(tensor)
+                self._replaced = ([], [])
+                self._turn.notify_all()
 
 
 class Call:
@@ -131,12 +169,19 @@ class Call:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As the module does it, with y in its places if the model is in training mode."""
         calls = self.calls
-        if calls.inside or not calls.model.training:
+        if calls.sampling or not calls.model.training or threading.get_ident() in calls.threads:
             return self.module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
         if _being_compiled():
             raise MastError(_COMPILED)
-        with calls.replaced(self.places):
+        calls.enter(self)
+        try:
             return self.module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+        finally:
+            calls.leave()
+
+    def among(self, places: list[Place]) -> bool:
+        """Whether all places of this call are among others."""
+        return {id(place) for place in self.places} <= {id(place) for place in places}
 
     # Recurrent layers, and other modules with a __getstate__ of their own, do copy the slot: as empty.
 
@@ -147,6 +192,43 @@ class Call:
         return type(None), ()
 
 
+class _Tree:
+    """Which modules and parameters a model has, so that later changes of its structure are noticed."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._homes = self._find_homes()
+        self._remember()
+
+    def _remember(self) -> None:
+        self._children = [(m._modules, dict(m._modules)) for m in self._model.modules()]
+
+    def _find_homes(self) -> dict[str, int]:
+        """The module, by identity, that has a parameter of this name."""
+        return {
+            f"{prefix}.{name}" if prefix else name: id(module)
+            for prefix, module in self._model.named_modules()
+            for name, p in module._parameters.items()
+            if p is not None
+        }
+
+    def check(self) -> None:
+        """An error if a parameter is new, or has moved; other modules without parameters are fine."""
+        if all(now == then for now, then in self._children):
+            return
+        homes = self._find_homes()
+        for name in [*homes, *self._homes]:
+            if homes.get(name) != self._homes.get(name):
+                known, there = name in self._homes, name in homes
+                raise MastError(
+                    f"the module of the parameter {name!r} was "
+                    f"{'replaced' if known and there else 'removed' if known else 'added'} after sparsify(), "
+                    "which knows nothing of it: call sk.remove() first, change the model, then call "
+                    "sparsify() again"
+                )
+        self._remember()
+
+
 class _BypassGuard:
     """A hook that refuses training calls which come around `Call`; in a copy of the model it is inert."""
 
@@ -154,7 +236,8 @@ class _BypassGuard:
         self.calls = calls
 
     def __call__(self, module: nn.Module, args: Any) -> None:
-        if self.calls.model.training and not self.calls.inside:
+        calls = self.calls
+        if calls.model.training and not calls.sampling and threading.get_ident() not in calls.threads:
             raise MastError(_COMPILED)
 
     def __deepcopy__(self, memo: Any) -> Any:

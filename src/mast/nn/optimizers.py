@@ -14,7 +14,7 @@ that enters the gradient, g + wd x, the amount -wd v before it.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,13 +52,21 @@ def unfollow(sk: Sparsifier) -> None:
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     for sk in list(_followed):
         if sk.concerns(optimizer):
-            sk._before_step()
+            sk._before_step(optimizer)
 
 
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     for sk in list(_followed):
         if sk.concerns(optimizer):
             sk._after_step(optimizer)
+        else:
+            sk._after_other_step(optimizer)
+
+
+def holds(optimizer: Optimizer, parameters: Iterable[Tensor]) -> bool:
+    """Whether the optimizer holds one of these parameters."""
+    wanted = {id(p) for p in parameters}
+    return any(id(p) in wanted for group in optimizer.param_groups for p in group["params"])
 
 
 # ---- weight decay ------------------------------------------------------------------------

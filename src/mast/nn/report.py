@@ -14,7 +14,7 @@ from mast.errors import ArgumentError
 from mast.nn.costs import Cost, flops, latencies, measure
 from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.structure.sketches import Structured
-from mast.nn.submodels import plain_copy, put_draw, recalibrate, smaller
+from mast.nn.submodels import plain_copy, put_draw, recalibrate, smaller, warn_of_batch_norm
 from mast.nn.tensors.drawing import Drawing
 from mast.plots import COLOURS, pyplot
 from mast.progress import Progress
@@ -36,6 +36,9 @@ _COSTS = {"parameters": (_BLUE, "-", "parameters"), "flops": (_GREEN, "--", "ope
 class DensityReport(pd.DataFrame):  # type: ignore[misc]
     """A DataFrame with one row per density. `print` shows it readably, `plot` draws it.
 
+    `scores` has one row per draw: ``density``, ``seed`` and ``step`` of the draw's key, and ``score``. With
+    ``sk.sketch = sk.sketch.at(density)``, ``sk.submodel(Key(seed, step))`` is that submodel again.
+
     =======================  =======================================================================
     ``density``, ``draws``   the share that is kept, and how many draws were scored
     ``mean`` ... ``highest`` of the scores of these draws
@@ -47,9 +50,10 @@ class DensityReport(pd.DataFrame):  # type: ignore[misc]
     =======================  =======================================================================
     """
 
-    _metadata = ("metric", "title")
+    _metadata = ("metric", "title", "scores")
     metric: str
     title: str
+    scores: pd.DataFrame
 
     @property
     def _constructor(self) -> Any:
@@ -101,12 +105,16 @@ def report(
 ) -> DensityReport:
     """Score the submodels of each density, and say what they cost."""
     whole("draws", draws, 1)
+    sk._calls.check()
+    if calibrate is None:
+        warn_of_batch_norm(sk)
     sources = {"": plain_copy(sk).eval()}
     if plain is not None:
         sources["plain_"] = _alike(sk, plain)
     grid = [(d, _drawing_at(sk, d)) for d in densities]
     total = sum(1 if drawing is None else draws for _, drawing in grid) * len(sources)
     rows: list[dict[str, Any]] = []
+    scores: list[dict[str, Any]] = []  # one per draw
     shown: list[nn.Module] = []  # one submodel per density
     with Progress(total, "submodels") as progress:
         scoring = _Scoring(sk, evaluate, None if calibrate is None else list(calibrate), progress)
@@ -118,11 +126,17 @@ def report(
                 row |= _statistics(prefix, [score for score, _, _ in scored])
                 costs = costs or [cost for _, cost, _ in scored]
                 if not prefix:
+                    keys = [scoring.key(i) for i in range(row["draws"])]
+                    scores += [
+                        {"density": density, "seed": key.seed, "step": key.step, "score": score}
+                        for key, (score, _, _) in zip(keys, scored, strict=True)
+                    ]
                     shown.append(_typical([(cost.parameters, model) for _, cost, model in scored]))
             row["parameters"] = round(np.mean([c.parameters for c in costs]))
             row["bytes"] = round(np.mean([c.bytes for c in costs]))
             rows.append(row)
     result = DensityReport(_ordered(pd.DataFrame(rows), plain is not None, shown, example))
+    result.scores = pd.DataFrame(scores)
     result.metric = getattr(evaluate, "__name__", "score").replace("<lambda>", "score")
     result.title = (
         f"{type(sk.model).__name__} sparsified with {type(sk.sketch).__name__}, {draws} draws per density"
@@ -154,9 +168,13 @@ class _Scoring:
         self.scratch = plain_copy(sk).eval()
         self.done = 0
 
+    def key(self, number: int) -> Key:
+        """The key of one draw."""
+        return Key(self.root, step=number)
+
     def score(self, drawing: Drawing | None, number: int, source: nn.Module) -> tuple[float, Cost, nn.Module]:
         """The score and the cost of one draw's submodel, and the submodel."""
-        key = Key(self.root, step=number)
+        key = self.key(number)
         model = self._submodel(drawing, key, source)
         cost = measure(model)
         if drawing is not None and model is self.scratch:

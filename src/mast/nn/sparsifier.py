@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,8 @@ from torch.optim import Optimizer
 from mast.errors import ArgumentError, MastError
 from mast.nn import optimizers
 from mast.nn.calls import Calls, sampled, warn_of_checkpoints
-from mast.nn.structure import Structure, Structured, UnitDraw, structure_of
+from mast.nn.optimizers import holds
+from mast.nn.structure import Structure, Structured, UnitDraw, parse, structure_of
 from mast.nn.structure.choosing import choose_scaled
 from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.tensors.drawing import Drawing
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 def sparsify(
     model: nn.Module,
-    sketch: Sketch,
+    sketch: Sketch | str,
     *,
     shift: Shift = None,
     keep: Mapping[str, float] | None = None,
@@ -51,7 +53,8 @@ def sparsify(
         Any module. `DistributedDataParallel` is looked through; sharded parameters are refused.
     sketch
         The distribution of S. Bernoulli and Gaussian sketches act on each weight by itself,
-        all others on the sketched weights as one vector, in the order of `named_parameters`.
+        all others on the sketched weights as one vector, in the order of `named_parameters`. A text is
+        read by `mast.nn.parse`: ``"neurons:.5"``.
     shift
         v: None is 0, "init" is a copy of the weights as they are now, or a mapping from names to tensors.
     keep
@@ -59,7 +62,9 @@ def sparsify(
         1 leaves a parameter out. Other values than 1 are for Bernoulli sketches.
     where
         Which parameters to sketch: a name pattern, several, or a function of name and parameter. By
-        default trainable ones of at least two dimensions: weights, not biases and norms.
+        default the trainable weights of linear, convolutional, recurrent, attention and embedding layers, and
+        what other layers name as weights: no biases, norms, tokens, tables of positions or scales.
+        ``print(sk)`` lists all parameters, and why some are left out.
     seed, node
         Part of the key of every draw. Processes that shall have different sketches pass different nodes.
 
@@ -75,6 +80,7 @@ def sparsify(
     >>> sk.step
     1
     """
+    sketch = parse(sketch) if isinstance(sketch, str) else sketch
     return Sparsifier(model, sketch, shift=shift, keep=keep or {}, where=where, seed=seed, node=node)
 
 
@@ -93,7 +99,7 @@ class Sparsifier:
         node: int,
     ) -> None:
         self.model = unwrapped(model)
-        self.sketch = sketch
+        self._sketch = sketch
         self._key = Key(seed, 0, node)
         self.structure: Structure | None = None  # of a structured sketch
         if isinstance(sketch, Structured):
@@ -108,11 +114,46 @@ class Sparsifier:
         self.drawing = self.drawing_for(sketch)
         self._values = Values(self.weights, self.drawing, self._shifts(shift))
         self._calls = Calls(self, self.model, self.weights, self._values, lambda: self._key)
-        self._sampling = False
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # since the draw last advanced
+        self._validated: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._stepping = False  # an optimizer's step() is under way
+        self._passes_before = (
+            0  # forward passes before the last step of an optimizer without sketched weights
+        )
+        self._steps_elsewhere = 0  # of such optimizers in this draw
+        self._warned: set[str] = set()
         self._calls.watch()
         optimizers.follow(self)
         warn_of_checkpoints(self.model, {id(w.parameter) for w in self.weights})
+
+    @property
+    def sketch(self) -> Sketch:
+        """The distribution of S. Another of the same kind may be set, also as text: it holds at once.
+
+        The draws go on: seed, step and node stay as they are. A schedule sets it between two steps.
+
+        >>> import mast, torch
+        >>> sk = mast.nn.sparsify(torch.nn.Linear(2, 2), mast.Bernoulli(0.9))
+        >>> sk.sketch = "bernoulli:.5"
+        >>> sk.density
+        0.5
+        """
+        return self._sketch
+
+    @sketch.setter
+    def sketch(self, sketch: Sketch | str) -> None:
+        sketch = parse(sketch) if isinstance(sketch, str) else sketch
+        if self._calls.inside:
+            raise MastError("the sketch cannot change inside a forward pass or sk.sample()")
+        kind, now = type(self._sketch).__name__, type(sketch).__name__
+        if (self.structure is not None or isinstance(sketch, Structured)) and kind != now:
+            raise ArgumentError(
+                f"the model was sparsified with {kind}, and another sketch has to be over the same units, "
+                f"got {sketch!r}: call sk.remove() and sparsify() again"
+            )
+        self.drawing = self._values.drawing = self.drawing_for(sketch)
+        self._sketch = sketch
+        self._values.forget_all()
 
     # ---- where the draws stand -----------------------------------------------------------
 
@@ -161,11 +202,17 @@ class Sparsifier:
         self._move(Key(self.seed, self.step + 1, self.node))
         self._stepped.clear()
         self._calls.used = False
+        self._steps_elsewhere = 0
 
     def concerns(self, optimizer: Optimizer) -> bool:
-        """Whether the optimizer holds a sketched parameter."""
-        sketched = {id(w.parameter) for w in self.weights}
-        return any(id(p) in sketched for group in optimizer.param_groups for p in group["params"])
+        """Whether the optimizer holds a sketched parameter; if all of these are frozen, any of the model."""
+        try:
+            sketched = [w.parameter for w in self.weights]
+        except MastError:  # the model was changed: its next forward pass says so
+            return False
+        if holds(optimizer, sketched):
+            return True
+        return not any(p.requires_grad for p in sketched) and holds(optimizer, self.model.parameters())
 
     # ---- draws ---------------------------------------------------------------------------
 
@@ -182,11 +229,13 @@ class Sparsifier:
         ...     (model.weight == 0).tolist()
         [[False, True], [False, True]]
         """
-        if self._sampling or self._calls.inside:
+        if self._calls.inside:
             raise MastError("sk.sample() cannot be used inside another sk.sample() or a forward pass")
         key = Key(self.seed, step, self.node)
+        self._calls.check()
+        self._values.begin_pass()
         made = [self._values.current(i, key) for i in range(len(self.weights))]
-        self._sampling = self._calls.inside = self._calls.used = True
+        self._calls.sampling = self._calls.used = True
         try:
             with sampled(self.model, self.weights, made):
                 yield self
@@ -194,7 +243,7 @@ class Sparsifier:
             self._values.forget_all()
             raise
         finally:
-            self._sampling = self._calls.inside = False
+            self._calls.sampling = False
             self._values.forget()
 
     @contextmanager
@@ -326,7 +375,7 @@ class Sparsifier:
 
     def remove(self) -> None:
         """Give the model back as it was: nothing of this remains in it."""
-        if self._sampling or self._calls.inside:
+        if self._calls.inside:
             raise MastError("remove() cannot be called inside a forward pass or sk.sample()")
         self._calls.unwatch()
         optimizers.unfollow(self)
@@ -351,19 +400,53 @@ class Sparsifier:
         self._key = key
         self._values.forget()
 
-    def _before_step(self) -> None:
-        if self._sampling:
+    def _before_step(self, optimizer: Optimizer) -> None:
+        if self._calls.sampling:
             raise MastError(
                 "optimizer.step() inside sk.sample() would move the sparsified weights and lose the step: "
                 "call it after the context"
             )
         self._calls.check()
+        self._stepping = True
+        if optimizer not in self._validated:
+            from mast.nn.validation import warn_at_first_step
+
+            self._validated.add(optimizer)
+            warn_at_first_step(self, optimizer)
 
     def _after_step(self, optimizer: Optimizer) -> None:
         """Advance, unless another optimizer has done so since the last forward pass: theirs is one step."""
+        self._stepping = False
         if not self._stepped or optimizer in self._stepped or self._calls.used:
             self.advance()
         self._stepped.add(optimizer)
+
+    def _after_other_step(self, optimizer: Optimizer) -> None:
+        """An optimizer without sketched parameters has stepped: if it trains this model alone, draws rest."""
+        passes = self._calls.count
+        if passes == self._passes_before or not holds(optimizer, self.model.parameters()):
+            return
+        self._passes_before = passes
+        self._steps_elsewhere += 1
+        if self._steps_elsewhere == 2:
+            self._warn_once(
+                f"{type(optimizer).__name__} has made two steps with one draw: it holds none of the sketched "
+                "parameters, so its steps do not advance the draw. Call sk.advance() after each of them, "
+                "or sketch what it trains (where=)"
+            )
+
+    def _notice_changes(self) -> None:
+        """Warn of loops that change x again and again while the draw stays as it is."""
+        if self._values.changes >= 2 and not self._stepping:
+            self._warn_once(
+                "the weights have changed twice since the draw did: they are not trained by a torch "
+                "optimizer, whose steps advance the draw. Call sk.advance() after each step of your own"
+            )
+
+    def _warn_once(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            warnings.warn(message, stacklevel=4)
 
     def _shifts(self, shift: Shift) -> dict[str, Tensor] | None:
         return shifts_of(self.weights, shift)

@@ -28,6 +28,9 @@ def submodel(sk: Sparsifier, which: int | Key | UnitDraw, calibrate: Iterable[An
             "submodel() cannot be called inside a forward pass or sk.sample(), where the parameters hold "
             "sparsified weights: call it outside"
         )
+    sk._calls.check()
+    if calibrate is None:
+        warn_of_batch_norm(sk)
     if sk.structure is not None:
         model = smaller(sk, which if isinstance(which, UnitDraw) else sk.draw(which))
     elif isinstance(which, UnitDraw):
@@ -97,6 +100,15 @@ def put_draw(
         for i, w in enumerate(sk.weights):
             x = points.get(w.name, w.parameter).detach()
             parameters[w.name].copy_(sparsify(drawing.kept(i, key, x), x, sk._values.v(i, x)))
+
+
+def warn_of_batch_norm(sk: Sparsifier) -> None:
+    """A warning, once, if submodels have statistics of BatchNorm that are averages over all draws."""
+    if any(isinstance(m, BatchNorm) and m.track_running_stats for m in sk.model.modules()):
+        sk._warn_once(
+            "the model has BatchNorm layers, whose statistics are averages over draws and fit no submodel: "
+            "pass calibrate=batches"
+        )
 
 
 def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,12 +27,13 @@ _DRAWS = 8
 
 @dataclass(frozen=True)
 class Finding:
-    """One trap. `fixed` says whether ``fix=True`` has removed it."""
+    """One trap. `fixed` says whether ``fix=True`` has removed it, `certain` whether it always does harm."""
 
     where: str
     problem: str
     fix: str
     fixed: bool = False
+    certain: bool = False
 
     def __str__(self) -> str:
         done = " (done)" if self.fixed else ""
@@ -45,6 +47,8 @@ def validate(
 
     With a batch (an input, or a pair of inputs and targets) the outputs of a few submodels are compared with
     those of the model itself: a start at which they vary several times more is a bad one.
+
+    It runs by itself at an optimizer's first step on a sparsified model, and warns of what is certain.
 
     >>> import mast, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
@@ -65,6 +69,13 @@ def validate(
     if optimizer is not None and sk is not None:
         findings += _optimizer(sk, optimizer, fix)
     return findings
+
+
+def warn_at_first_step(sk: Sparsifier, optimizer: Optimizer) -> None:
+    """One warning for each trap that certainly does harm."""
+    for finding in validate(sk.model, optimizer):
+        if finding.certain:
+            warnings.warn(str(finding), stacklevel=6)
 
 
 def sparsifier_of(model: nn.Module) -> Sparsifier | None:
@@ -106,6 +117,7 @@ def _modules(model: nn.Module, sk: Sparsifier | None) -> Iterator[Finding]:
                 "max_norm rescales rows in place during the forward pass, of the sparsified copy: x is "
                 "never renormed",
                 f"set max_norm=None, or leave it out with keep={{'{name}.weight': 1}}",
+                certain=True,
             )
         intercepted = module._compiled_call_impl
         if intercepted is not None and not isinstance(intercepted, Call):
@@ -203,4 +215,5 @@ def _optimizer(sk: Sparsifier, optimizer: Optimizer, fix: bool) -> Iterator[Find
             if can
             else "set weight_decay=0 for the sketched parameters and add the penalty on x - v to the loss",
             fixed=fix and can,
+            certain=True,
         )

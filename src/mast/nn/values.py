@@ -46,6 +46,7 @@ class Made:
     stamp: tuple[Any, ...]
     numbers: Tensor
     kept: Kept
+    forward_pass: int = 0  # in which it was last compared with x
     node: Tensor | None = None
 
 
@@ -60,10 +61,24 @@ class Values:
         # Memory is reused from draw to draw; beside it, what is kept by the draw whose result it holds.
         self._memory: list[tuple[Tensor, Kept | None] | None] = [None] * len(weights)
         self._for_gradients = [Memory() for _ in weights]
+        self._pass = 0  # the number of the forward pass
+        self._changed_in: set[int] = (
+            set()
+        )  # the passes of this draw that found x changed since the one before
+
+    @property
+    def changes(self) -> int:
+        """In how many forward passes of this draw x was another than in the pass before."""
+        return len(self._changed_in)
+
+    def begin_pass(self) -> None:
+        """Another forward pass begins: x may have been changed since the last."""
+        self._pass += 1
 
     def forget(self) -> None:
         """The draw has changed: nothing made so far is valid."""
         self._made = [None] * len(self.weights)
+        self._changed_in.clear()
 
     def forget_all(self) -> None:
         """The shift has changed too: not even the memory is."""
@@ -102,14 +117,33 @@ class Values:
         p = self.weights[number].parameter
         stamp = (key, id(p), p.data_ptr(), p._version, p.device, p.dtype)
         made = self._made[number]
-        if made is None or made.stamp != stamp:
+        if made is not None and made.stamp == stamp:
+            if made.forward_pass != self._pass and not in_backward():
+                made = self._compared(number, p, made)
+        else:
             if in_backward():
                 raise MastError(
                     "a module was called during backward() (activation checkpointing recomputes its "
                     f"forward pass), but the weights or the draw of {self.weights[number].name!r} have "
                     "changed since the first forward pass: call backward() before optimizer.step()"
                 )
-            made = self._made[number] = Made(stamp, *self._make(number, p, key))
+            if made is not None and made.stamp[0] == key:
+                self._changed_in.add(self._pass)
+            made = self._made[number] = Made(stamp, *self._make(number, p, key), self._pass)
+        return made
+
+    def _compared(self, number: int, p: Tensor, made: Made) -> Made:
+        """What was made for an earlier pass, unless x was changed since behind autograd's back (p.data)."""
+        with torch.inference_mode(False), torch.no_grad():
+            x = p.detach()
+            v = self.v(number, x)
+            y = adjoint(made.kept, x) if v is None else sparsify(made.kept, x, v)
+        made.forward_pass = self._pass
+        if torch.equal(y, made.numbers):
+            return made
+        self._changed_in.add(self._pass)
+        self._memory[number] = (y, made.kept)  # graphs of the earlier pass keep the old memory
+        made = self._made[number] = Made(made.stamp, y, made.kept, self._pass)
         return made
 
     def _make(self, number: int, p: Tensor, key: Key) -> tuple[Tensor, Kept]:

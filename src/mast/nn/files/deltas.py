@@ -85,6 +85,7 @@ def save_delta(
     key = Key(0 if seed is None else seed) if key is None else key
     if sk._calls.inside:
         raise MastError("save_delta() cannot be called inside a forward pass or sk.sample()")
+    sk._calls.check()
     parts = changes_of(sk, key)
     whole, digests, aliases = _others(sk, base)
     sketch, arrays = (None, {}) if indices else _stored_sketch(sk, parts)

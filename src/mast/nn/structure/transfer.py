@@ -18,7 +18,7 @@ from torch import Tensor
 from mast.arrays import Indices
 from mast.nn.structure.spaces import Role, Space
 from mast.sketches import DiagonalDraw
-from mast.sketches.kept_kernels import KeptUnits, Layout, Lists, gather_units, scatter_units
+from mast.sketches.kept.kernels import KeptUnits, Layout, Lists, gather_units, scatter_units
 
 _ALL = -1  # in the place of a space: no draw cuts here
 _ALIGNED = 16  # each tensor starts at a multiple of this many entries, like one that torch has made

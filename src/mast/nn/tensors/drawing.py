@@ -159,7 +159,7 @@ class Whole(Drawing):
         """Undo the last draw where it had kept something, then write what this one keeps."""
         if self.torch_only or not isinstance(before, Entries) or not compiled(x, v, y):
             return super().write(number, key, x, v, y, before)
-        from mast.sketches import kept_kernels
+        from mast.sketches.kept import kernels as kept_kernels
 
         kept = self.kept(number, key, x)
         old, new = numbers(x), numbers(y)

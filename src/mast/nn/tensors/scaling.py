@@ -6,6 +6,7 @@ and device. `adjoint(kept, g)` is the same S'g with a compiled shortcut for cont
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ def adjoint(kept: Kept, g: Tensor, memory: Memory | None = None) -> Tensor:
     if not compiled(g) or (torch.is_grad_enabled() and g.requires_grad):
         return multiply(kept, g)
     out = torch.empty_like(g) if memory is None else memory.like(g)
-    from mast.sketches import kept_kernels
+    from mast.sketches.kept import kernels as kept_kernels
 
     flat = numbers(g)
     if isinstance(kept, Mask):
@@ -114,6 +115,7 @@ class Memory:
 
     def __init__(self) -> None:
         self._storages: list[torch.UntypedStorage] = []  # at most two: that of this step, and of the last
+        self._lock = threading.Lock()
 
     def like(self, tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """An uninitialised tensor like this one on the CPU, perhaps of another type."""
@@ -121,11 +123,12 @@ class Memory:
         size = tensor.numel() * dtype.itemsize
         if size < _WORTH_KEEPING or holders is None:
             return torch.empty_like(tensor, dtype=dtype)
-        for storage in self._storages:
-            if storage.nbytes() == size and holders(storage._cdata) == 1:
-                return torch.empty(0, dtype=dtype).set_(storage, 0, tensor.shape, tensor.stride())
-        fresh = torch.empty_like(tensor, dtype=dtype)
-        self._storages = [*self._storages[-1:], fresh.untyped_storage()]
+        with self._lock:  # threads that go backward at the same time must not find the same piece
+            for storage in self._storages:
+                if storage.nbytes() == size and holders(storage._cdata) == 1:
+                    return torch.empty(0, dtype=dtype).set_(storage, 0, tensor.shape, tensor.stride())
+            fresh = torch.empty_like(tensor, dtype=dtype)
+            self._storages = [*self._storages[-1:], fresh.untyped_storage()]
         return fresh
 
 

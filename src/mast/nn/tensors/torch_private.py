@@ -17,8 +17,8 @@ from torch.nn.modules.conv import _ConvTransposeNd as ConvTranspose
 from torch.utils._pytree import tree_leaves
 
 __all__ = [
-    "ATTRIBUTES", "EXPORTER_LOG", "BatchNorm", "Conv", "ConvTranspose", "NormBase", "compiler_is_waiting",
-    "holders", "in_backward", "make_parameter", "tree_leaves",
+    "ATTRIBUTES", "EXPORTER_LOG", "FSDP_MARK", "BatchNorm", "Conv", "ConvTranspose", "NormBase",
+    "compiler_is_waiting", "holders", "in_backward", "make_parameter", "tree_leaves",
 ]  # fmt: skip
 
 ATTRIBUTES = {
@@ -28,6 +28,7 @@ ATTRIBUTES = {
     "Optimizer": ("_optimizer_step_pre_hooks",),
     "UntypedStorage": ("_cdata",),
 }  # fmt: skip
+FSDP_MARK = "_fsdp_flattened"  # of parameters that FullyShardedDataParallel has put into one
 EXPORTER_LOG = "torch.onnx._internal.exporter._registration"
 
 # What nn.Parameter(tensor, requires_grad) comes to, after many questions: make_parameter(nn.Parameter, ...).

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
-from mast.errors import ArgumentError
+from mast.errors import ArgumentError, MastError
+from mast.nn.tensors.torch_private import Conv, NormBase
 
+_LAYERS = (
+    nn.Linear, nn.Bilinear, Conv, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention, nn.Embedding,
+    nn.EmbeddingBag,
+)  # fmt: skip
+_NORMS = (NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+# What authors of layers call a weight: "weight", "in_proj", "w1"; not "cls_token", "layer_scale", "A_log".
+_NAMES_OF_WEIGHTS = re.compile(r"(^|_)(weights?|kernel|proj|w\d*)(_|$)", re.IGNORECASE)
 _DEEP = 3  # how many dicts and lists may lie around a parameter
 
 #: what `where` may be: a pattern, patterns, or a function of a parameter's name and the parameter
@@ -31,7 +43,14 @@ class Place:
 
     def get(self) -> Any:
         """What stands there now."""
-        return self._container()[self.path[-1]]
+        try:
+            return self._container()[self.path[-1]]
+        except (KeyError, IndexError):
+            raise MastError(
+                f"the sketched parameter {self.path[-1]!r} is no longer where it was when sparsify() was "
+                "called: its module was pruned, parametrized or sharded since. Call sk.remove() first, "
+                "change the model, then call sparsify() again"
+            ) from None
 
     def put(self, value: Any) -> None:
         """Replace it."""
@@ -121,9 +140,10 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def choose(model: nn.Module, where: Where | None, keep: Mapping[str, float]) -> Selection:
-    """The weights to sketch: those that `where` names, else trainable ones of at least two dimensions."""
+    """The weights to sketch: those that `where` names, else the trainable weights of layers."""
     wanted = predicate(model, where)
     places = {id(p): place for place, p in registered(model)}
+    factors = _factors(model)
     selection = Selection()
     for name, p in model.named_parameters():
         reason = _unfit(name, p, explicit=where is not None and wanted(name, p)) or (
@@ -134,6 +154,12 @@ def choose(model: nn.Module, where: Where | None, keep: Mapping[str, float]) -> 
             reason = "keep = 1"
         if reason:
             selection.others[name] = reason
+        elif id(p) in factors:
+            raise ArgumentError(
+                f"the parameter {name!r} is a factor of a parametrized weight ({factors[id(p)]}): a sketch "
+                "of it is none of the weight that is computed with. Remove the parametrization before "
+                f"sparsify(), or leave the parameter out with keep={{{name!r}: 1}}"
+            )
         else:
             selection.add(name, p, places[id(p)], probability)
     _check(selection, keep, [name for name, _ in model.named_parameters()])
@@ -191,7 +217,8 @@ def registered(model: nn.Module) -> Iterator[tuple[Place, nn.Parameter]]:
 def predicate(model: nn.Module, where: Where | None) -> Callable[[str, nn.Parameter], bool]:
     """`where` as a function of a parameter's name and the parameter."""
     if where is None:
-        return lambda name, p: p.ndim >= 2 and p.requires_grad and p.is_floating_point()
+        weights = {id(p) for module in model.modules() for p in _weights_of_layer(module)}
+        return lambda name, p: id(p) in weights and p.requires_grad and p.is_floating_point()
     if callable(where):
         return where
     patterns = [where] if isinstance(where, str) else list(where)
@@ -200,6 +227,38 @@ def predicate(model: nn.Module, where: Where | None) -> Callable[[str, nn.Parame
         if not isinstance(pattern, str) or not fnmatch.filter(names, pattern):
             raise ArgumentError(f"where: {pattern!r} matches none of the parameters {some(names)}")
     return lambda name, p: any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _weights_of_layer(module: nn.Module) -> Iterator[nn.Parameter]:
+    """The parameters of a module, of at least two dimensions, that multiply what comes in.
+
+    Those of torch's linear, convolutional, recurrent, attention and embedding layers, and in layers of other
+    authors what is named as a weight. Tokens, tables of positions, scales of branches and norms are none.
+    """
+    layer = isinstance(module, (*_LAYERS, parametrize.ParametrizationList))
+    if isinstance(module, _NORMS) or (not layer and "norm" in type(module).__name__.lower()):
+        return
+    for name, p in module._parameters.items():
+        if p is not None and not isinstance(p, nn.parameter.UninitializedParameter) and p.ndim < 2:
+            continue
+        named = "weight" in name or "original" in name if layer else _NAMES_OF_WEIGHTS.search(name)
+        if p is not None and named:
+            yield p
+
+
+def _factors(model: nn.Module) -> dict[int, str]:
+    """The parameters that a parametrization computes a weight from, by identity, with its kind."""
+    factors = {}
+    for module in model.modules():
+        if isinstance(module, parametrize.ParametrizationList):
+            kind = ", ".join(type(part).__name__.strip("_") for part in module)
+            factors |= {id(p): kind for p in module._parameters.values()}
+        for hook in module._forward_pre_hooks.values():
+            if isinstance(hook, WeightNorm | SpectralNorm):
+                names = [f"{hook.name}{end}" for end in ("_g", "_v", "_orig")]
+                owned = [module._parameters[name] for name in names if name in module._parameters]
+                factors |= {id(p): type(hook).__name__ for p in owned}
+    return factors
 
 
 def _unfit(name: str, p: nn.Parameter, explicit: bool) -> str:
@@ -226,15 +285,17 @@ def refuse_sharded(name: str, p: Tensor) -> None:
     if hasattr(p, "device_mesh"):
         raise ArgumentError(
             f"the parameter {name!r} is a sharded DTensor (FSDP or tensor parallelism): each process holds "
-            "a part of it, so masks cannot be applied where they are used. Use DistributedDataParallel, "
-            "or sparsify before sharding"
+            "a part of it, so a draw of the whole weight cannot be applied. Use DistributedDataParallel, "
+            "whose processes hold whole weights"
         )
 
 
 def _why_not(p: nn.Parameter, where: Where | None) -> str:
     if where is not None:
         return "not named by where"
-    return "frozen" if not p.requires_grad and p.ndim >= 2 else "fewer than two dimensions"
+    if p.ndim < 2:
+        return "fewer than two dimensions"
+    return "frozen" if not p.requires_grad else "not the weight of a layer; where= can name it"
 
 
 def _keep_probability(name: str, keep: Mapping[str, float]) -> float | None:

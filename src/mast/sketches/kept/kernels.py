@@ -2,7 +2,7 @@
 
 Three families: lists of positions (`Entries`), rows and columns (`Grid`), and all tensors of a model in one
 call (`gather_units`, `scatter_units`), because at each step of training the way through Python would take
-longer than the moving. The readable twin of each is indexing, in `kept.py`, and tests compare the two.
+longer than the moving. The readable twin of each is indexing, in `base.py`, and tests compare the two.
 
 The named tuples say what a kernel takes; they are passed as plain tuples, because Numba's cache on disk would
 remember the class of a named one, and fail where it has moved.
@@ -104,40 +104,19 @@ class Runs(NamedTuple):
     width: int
 
 
+GATHER, PLACE, ADD = 0, 1, 2  # what `grid` does
+
+
 @njit(cache=True, nogil=True)
-def grid_gather(x: Any, runs: Any, out: Any) -> None:
-    """The kept entries of x, one after the other."""
+def grid(what: Any, x: Any, runs: Any, values: Any, factor: Any) -> None:
+    """The kept entries of x go to the values, are replaced by them, or grow by factor times them."""
     rows, columns, inner, width = runs
     n = 0
     for i in range(rows.size):
         row = rows[i] * width
         if inner == 1:
             for j in range(columns.size):
-                out[n + j] = x[row + columns[j]]
-            n += columns.size
-        else:
-            for j in range(columns.size):
-                first = row + columns[j] * inner
-                if inner >= _LONG:
-                    own, new = x[first : first + inner], out[n : n + inner]
-                    for k in range(inner):
-                        new[k] = own[k]
-                else:
-                    for k in range(inner):
-                        out[n + k] = x[first + k]
-                n += inner
-
-
-@njit(cache=True, nogil=True)
-def grid_place(x: Any, runs: Any, values: Any) -> None:
-    """The kept entries of x are replaced."""
-    rows, columns, inner, width = runs
-    n = 0
-    for i in range(rows.size):
-        row = rows[i] * width
-        if inner == 1:
-            for j in range(columns.size):
-                x[row + columns[j]] = values[n + j]
+                _move(what, x, row + columns[j], values, n + j, factor)
             n += columns.size
         else:
             for j in range(columns.size):
@@ -145,35 +124,22 @@ def grid_place(x: Any, runs: Any, values: Any) -> None:
                 if inner >= _LONG:
                     own, new = x[first : first + inner], values[n : n + inner]
                     for k in range(inner):
-                        own[k] = new[k]
+                        _move(what, own, k, new, k, factor)
                 else:
                     for k in range(inner):
-                        x[first + k] = values[n + k]
+                        _move(what, x, first + k, values, n + k, factor)
                 n += inner
 
 
-@njit(cache=True, nogil=True)
-def grid_add(x: Any, runs: Any, values: Any, factor: Any) -> None:
-    """The kept entries of x grow by factor times the values."""
-    rows, columns, inner, width = runs
-    n = 0
-    for i in range(rows.size):
-        row = rows[i] * width
-        if inner == 1:
-            for j in range(columns.size):
-                x[row + columns[j]] += factor * values[n + j]
-            n += columns.size
-        else:
-            for j in range(columns.size):
-                first = row + columns[j] * inner
-                if inner >= _LONG:
-                    own, new = x[first : first + inner], values[n : n + inner]
-                    for k in range(inner):
-                        own[k] += factor * new[k]
-                else:
-                    for k in range(inner):
-                        x[first + k] += factor * values[n + k]
-                n += inner
+@njit(forceinline=True)
+def _move(what: Any, x: Any, i: Any, values: Any, n: Any, factor: Any) -> None:
+    """One entry. The compiler takes the question, which is the same for all, out of the loops."""
+    if what == GATHER:
+        values[n] = x[i]
+    elif what == PLACE:
+        x[i] = values[n]
+    else:
+        x[i] += factor * values[n]
 
 
 # ---- all tensors of a model --------------------------------------------------------------------

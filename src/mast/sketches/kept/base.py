@@ -1,0 +1,164 @@
+"""What every form of `Kept` can do, by indexing; and the memory of arrays and tensors."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mast.arrays import Array, Indices
+from mast.errors import ArgumentError
+
+_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+class Kept(ABC):
+    """The kept entries of one tensor of this `shape`: `count` of them, in row-major order."""
+
+    __slots__ = ("count", "shape")
+
+    shape: tuple[int, ...]
+    count: int
+
+    @property
+    @abstractmethod
+    def entries(self) -> Any:
+        """An index: ``x[entries]`` is what is kept, of an array or a tensor."""
+
+    @property
+    def kept_shape(self) -> tuple[int, ...]:
+        """The shape of ``x[entries]``."""
+        return (self.count,)
+
+    @property
+    @abstractmethod
+    def factors(self) -> Any:
+        """What kept entries are multiplied with: a number, or an array that broadcasts to `kept_shape`."""
+
+    @property
+    def unscaled(self) -> bool:
+        """Whether every scale is 1, without a look at each."""
+        return isinstance(self.factors, float) and self.factors == 1
+
+    # ---- the readable form ------------------------------------------------------------------
+
+    def gather(self, x: Any, out: Any = None) -> Any:
+        """The kept entries of x, into `out` if it is given, which may have another precision."""
+        self.check(x)
+        if out is None:
+            out = empty_like(x, self.kept_shape)
+        out.reshape(self.kept_shape)[...] = like(x[self.entries], out)
+        return out
+
+    def place(self, x: Any, values: Any) -> None:
+        """``x[kept] = values``."""
+        self.check(x)
+        x[self.entries] = like(values.reshape(self.kept_shape), x)
+
+    def add(self, x: Any, values: Any, factor: float = 1.0) -> None:
+        """``x[kept] += factor * values``, in the precision of x."""
+        self.check(x)
+        x[self.entries] += factor * like(values.reshape(self.kept_shape), x)
+
+    def copy(self, x: Any, source: Any) -> None:
+        """``x[kept] = source[kept]``."""
+        self.check(x)
+        self.check(source)
+        x[self.entries] = source[self.entries]
+
+    def scale(self, values: Any) -> None:
+        """The kept values of a point or of a gradient are multiplied by their scales, in place."""
+        if not self.unscaled:
+            values = values if tuple(values.shape) == self.kept_shape else values.reshape(self.kept_shape)
+            values *= like(self.factors, values)
+
+    def check(self, x: Any) -> None:
+        """Refuse a tensor of another shape, which might be broadcast in silence."""
+        if tuple(x.shape) != self.shape:
+            raise ArgumentError(f"what is kept of shape {self.shape} is not that of shape {tuple(x.shape)}")
+
+    # ---- written out ------------------------------------------------------------------------
+
+    def diagonal(self) -> Array:
+        """The scale of every entry in the tensor's shape, 0 where it is dropped."""
+        c = np.zeros(self.shape)
+        c[self.entries] = self.factors
+        return c
+
+    def each_scale(self) -> Array:
+        """The scale of each kept entry, as many as there are `positions`."""
+        factors = self.factors if isinstance(self.factors, float | np.ndarray) else self.factors.cpu().numpy()
+        return np.broadcast_to(np.asarray(factors), self.kept_shape).reshape(-1)
+
+    @property
+    def positions(self) -> Indices:
+        """The kept entries as positions in the flattened tensor, ascending."""
+        numbers = np.arange(math.prod(self.shape), dtype=np.int64).reshape(self.shape)
+        return np.sort(numbers[self.entries].reshape(-1))
+
+
+# ---- memory: arrays, and tensors of torch, which is not imported here -----------------------------------
+
+
+def memory(x: Any, size: int) -> NDArray[Any] | None:
+    """The numbers of x as a flat array that shares its memory, if compiled passes can work on it.
+
+    They do not look where they read, so that x must have this many numbers.
+    """
+    if not isinstance(x, np.ndarray):
+        if not x.is_cpu or not x.is_contiguous():
+            return None
+        try:
+            x = x.detach().numpy()
+        except (TypeError, RuntimeError):  # half precision, sparse layouts, tensors without values
+            return None
+    fits = x.dtype in _FLOATS and x.flags.c_contiguous and x.size == size
+    return x.reshape(-1) if fits else None
+
+
+def add_all(x: Any, values: Any, factor: float) -> None:
+    """``x += factor * values``; tensors round once, where the processor can."""
+    if isinstance(x, np.ndarray):
+        x += factor * like(values.reshape(x.shape), x)
+    else:
+        x.add_(like(values.reshape(x.shape), x), alpha=factor)
+
+
+def written(x: Any) -> None:
+    """Tell autograd that a tensor's memory has changed."""
+    if not isinstance(x, np.ndarray):
+        from torch.autograd.graph import increment_version
+
+        increment_version(x)
+
+
+def empty_like(x: Any, shape: tuple[int, ...]) -> Any:
+    """Room for numbers like those of x, in another shape."""
+    return np.empty(shape, dtype=x.dtype) if isinstance(x, np.ndarray) else x.new_empty(shape)
+
+
+def like(numbers: Any, x: Any) -> Any:
+    """Numbers in the precision, and of the library and device, of x."""
+    if isinstance(numbers, float):
+        return numbers
+    if isinstance(x, np.ndarray):
+        return np.asarray(numbers).astype(x.dtype, copy=False)
+    return (as_tensor(numbers, x) if isinstance(numbers, np.ndarray) else numbers).to(x)
+
+
+def as_tensor(numbers: NDArray[Any], x: Any) -> Any:
+    """An array as a tensor on the device of x."""
+    import torch
+
+    return torch.from_numpy(numbers).to(x.device)
+
+
+def kernels() -> ModuleType:
+    """The compiled half, imported when first needed."""
+    from mast.sketches.kept import kernels as compiled
+
+    return compiled
