@@ -47,7 +47,8 @@ from mast.nn.start import scale_start
 from mast.nn.structure import Cut, Layers, Neurons, UnitDraw, parse, structure_of
 from mast.nn.submodels import recalibrate
 from mast.nn.validation import Finding, validate
-from mast.nn.variance_reduction import LSVRDSG, SPAGE
+from mast.nn.variance_reduction import LSVRDSGEstimator as LSVRDSG
+from mast.nn.variance_reduction import SPAGEEstimator as SPAGE
 
 __all__ = [
     "LSVRDSG",

@@ -64,6 +64,7 @@ class Calls:
         self.values = values
         self.key = key
         self.threads: set[int] = set()  # that are in a call of this model
+        self.busy = False  # whether there are any
         self.sampling = False  # the explicit form is in use
         self.used = False  # a forward pass has begun since the draw last advanced
         self.count = 0  # of forward passes
@@ -77,7 +78,13 @@ class Calls:
     @property
     def inside(self) -> bool:
         """Whether a call is under way in any thread, or the explicit form is in use."""
-        return self.sampling or bool(self.threads)
+        return self.sampling or self.busy
+
+    def nested(self) -> bool:
+        """Whether this thread is in a call already, or the explicit form is in use."""
+        if torch.compiler.is_compiling():  # which cannot ask for the thread
+            return self.inside
+        return self.sampling or threading.get_ident() in self.threads
 
     def watch(self) -> None:
         """Start."""
@@ -144,6 +151,7 @@ class Calls:
                 for place, value in zip(self._replaced[0], y, strict=True):
                     place.put(value)
             self.threads.add(threading.get_ident())
+            self.busy = True
             self.used = True
             self.count += 1
 
@@ -152,6 +160,7 @@ class Calls:
         with self._turn:
             self.threads.discard(threading.get_ident())
             if not self.threads:
+                self.busy = False
                 for place, tensor in zip(*self._replaced, strict=True):
                     place.put(tensor)
                 self._replaced = ([], [])
@@ -169,7 +178,7 @@ class Call:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As the module does it, with y in its places if the model is in training mode."""
         calls = self.calls
-        if calls.sampling or not calls.model.training or threading.get_ident() in calls.threads:
+        if not calls.model.training or calls.nested():
             return self.module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
         if _being_compiled():
             raise MastError(_COMPILED)
@@ -206,7 +215,9 @@ class _Tree:
     def _find_homes(self) -> dict[str, int]:
         """The module, by identity, that has a parameter of this name."""
         return {
-            f"{prefix}.{name}" if prefix else name: id(module)
+            f"{prefix}.{name}".removeprefix(".").replace("_orig_mod.", ""): id(
+                module
+            )  # compiled parts are fine
             for prefix, module in self._model.named_modules()
             for name, p in module._parameters.items()
             if p is not None
@@ -236,8 +247,7 @@ class _BypassGuard:
         self.calls = calls
 
     def __call__(self, module: nn.Module, args: Any) -> None:
-        calls = self.calls
-        if calls.model.training and not calls.sampling and threading.get_ident() not in calls.threads:
+        if self.calls.model.training and not self.calls.nested():
             raise MastError(_COMPILED)
 
     def __deepcopy__(self, memo: Any) -> Any:

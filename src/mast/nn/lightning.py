@@ -9,12 +9,10 @@ try:
 except ImportError as error:
     raise ImportError("mast.nn.lightning needs Lightning: pip install lightning") from error
 
-from mast.errors import MastError
-from mast.nn.sparsifier import Sparsifier, sparsify
-from mast.sketches import Sketch
+from mast.nn.callbacks import SparsifyingCallback
 
 
-class MastCallback(Callback):
+class LightningCallback(SparsifyingCallback, Callback):
     """Sparsifies the module when fitting starts; checkpoints carry the state of the draws.
 
     It takes the arguments of `mast.nn.sparsify` except the model; `per_rank=True` gives each process its own
@@ -22,29 +20,15 @@ class MastCallback(Callback):
     mode.
     """
 
-    def __init__(self, sketch: Sketch, *, per_rank: bool = False, **options: Any) -> None:
-        self.sketch = sketch
-        self.per_rank = per_rank
-        self.options = options
-        self._sk: Sparsifier | None = None
-        self._pending: dict[str, Any] | None = None
-
-    @property
-    def sk(self) -> Sparsifier:
-        """The handle that `sparsify` returned."""
-        if self._sk is None:
-            raise MastError("the model is sparsified when trainer.fit() starts; there is no handle before")
-        return self._sk
+    begins_in = "trainer.fit()"
+    _pending: dict[str, Any] | None = None
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Sparsify, and continue where a loaded checkpoint was."""
         if self._sk is None or self._sk.model is not pl_module:
-            options = self.options
-            if self.per_rank:
-                options = options | {"node": trainer.global_rank}
-            self._sk = sparsify(pl_module, self.sketch, **options)
+            self._sparsify(pl_module, trainer.global_rank)
         if self._pending is not None:
-            self._sk.load_state_dict(self._pending | ({"node": self._sk.node} if self.per_rank else {}))
+            self.sk.load_state_dict(self._pending | ({"node": self.sk.node} if self.per_rank else {}))
             self._pending = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -54,3 +38,6 @@ class MastCallback(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Called before fitting starts: kept until then."""
         self._pending = state_dict or None
+
+
+MastCallback = LightningCallback

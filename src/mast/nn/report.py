@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.structure.sketches import Structured
 from mast.nn.submodels import plain_copy, put_draw, recalibrate, smaller, warn_of_batch_norm
 from mast.nn.tensors.drawing import Drawing
+from mast.nn.tensors.weights import Batches
 from mast.plots import COLOURS, pyplot
 from mast.progress import Progress
 from mast.randomness import Key, Purpose
@@ -99,7 +100,7 @@ def report(
     evaluate: Callable[[nn.Module], float],
     densities: Sequence[float],
     draws: int,
-    calibrate: Iterable[Any] | None = None,
+    calibrate: Batches = None,
     plain: nn.Module | None = None,
     example: Any = None,
 ) -> DensityReport:
@@ -117,7 +118,8 @@ def report(
     scores: list[dict[str, Any]] = []  # one per draw
     shown: list[nn.Module] = []  # one submodel per density
     with Progress(total, "submodels") as progress:
-        scoring = _Scoring(sk, evaluate, None if calibrate is None else list(calibrate), progress)
+        batches = None if calibrate is None or calibrate is False else list(calibrate)
+        scoring = _Scoring(sk, evaluate, batches, progress)
         for density, drawing in grid:
             row: dict[str, Any] = {"density": density, "draws": 1 if drawing is None else draws}
             costs: list[Cost] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from mast.nn.structure.choosing import choose_scaled
 from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.ways import drawing_of
-from mast.nn.tensors.weights import Shift, Where, choose, shifts_of, unwrapped
+from mast.nn.tensors.weights import Batches, Shift, Where, choose, shifts_of, unwrapped
 from mast.nn.values import Values
 from mast.randomness import Key
 from mast.sketches import Sketch
@@ -116,7 +116,7 @@ class Sparsifier:
         self._calls = Calls(self, self.model, self.weights, self._values, lambda: self._key)
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # since the draw last advanced
         self._validated: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self._stepping = False  # an optimizer's step() is under way
+        self._stepping = False  # an optimizer's step() is under way, or a draw that was asked for
         self._passes_before = (
             0  # forward passes before the last step of an optimizer without sketched weights
         )
@@ -249,11 +249,13 @@ class Sparsifier:
     @contextmanager
     def at(self, key: Key) -> Iterator[Sparsifier]:
         """With another draw than the current one in training forward passes, and nothing else changed."""
-        before = self._key
+        before, stepping = self._key, self._stepping
         self._move(key)
+        self._stepping = True  # whoever names the draw may change x while it stays
         try:
             yield self
         finally:
+            self._stepping = stepping
             self._move(before)
 
     def kept(self, key: Key | None = None) -> KeptTensors:
@@ -293,7 +295,7 @@ class Sparsifier:
         seed: int | Key | UnitDraw = 0,
         *,
         member: int | None = None,
-        calibrate: Iterable[Any] | None = None,
+        calibrate: Batches = None,
     ) -> nn.Module:
         """A plain copy of the model with the weights v + S(x - v) of the draw (seed, step 0, node 0).
 
@@ -308,7 +310,8 @@ class Sparsifier:
         member
             Instead of a seed, the number of a draw of a list: `sk.members` says how many there are.
         calibrate
-            Batches from which BatchNorm layers take their statistics anew.
+            Batches from which BatchNorm layers take their statistics anew; False if you call
+            `mast.nn.recalibrate` yourself.
         """
         from mast.nn.submodels import submodel
 
@@ -320,7 +323,7 @@ class Sparsifier:
         densities: Sequence[float] = (0.9, 0.7, 0.5, 0.3),
         *,
         draws: int = 20,
-        calibrate: Iterable[Any] | None = None,
+        calibrate: Batches = None,
         plain: nn.Module | None = None,
         example: Any = None,
     ) -> DensityReport:
@@ -335,7 +338,7 @@ class Sparsifier:
         draws
             How many submodels of each density are scored.
         calibrate
-            Batches from which BatchNorm layers take their statistics anew, for each submodel.
+            Batches from which BatchNorm layers take their statistics anew, for each submodel; or False.
         plain
             The same network trained plainly: its submodels of the same draws are scored beside.
         example

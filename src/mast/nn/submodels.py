@@ -14,6 +14,7 @@ from mast.nn.structure import UnitDraw
 from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.scaling import sparsify
 from mast.nn.tensors.torch_private import BatchNorm
+from mast.nn.tensors.weights import Batches
 from mast.randomness import Key
 from mast.sketches.kept import Grid, KeptTensors
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
 
 
-def submodel(sk: Sparsifier, which: int | Key | UnitDraw, calibrate: Iterable[Any] | None) -> nn.Module:
+def submodel(sk: Sparsifier, which: int | Key | UnitDraw, calibrate: Batches) -> nn.Module:
     """A plain copy of the model with the weights v + S(x - v) of a draw, in eval mode; smaller, of units."""
     if sk._calls.inside:
         raise MastError(
@@ -39,7 +40,7 @@ def submodel(sk: Sparsifier, which: int | Key | UnitDraw, calibrate: Iterable[An
         model = plain_copy(sk)
         put_draw(sk, sk.drawing, which if isinstance(which, Key) else Key(which), model)
     model.eval()
-    if calibrate is not None:
+    if calibrate is not None and calibrate is not False:
         recalibrate(model, calibrate)
     return model
 
@@ -107,7 +108,7 @@ def warn_of_batch_norm(sk: Sparsifier) -> None:
     if any(isinstance(m, BatchNorm) and m.track_running_stats for m in sk.model.modules()):
         sk._warn_once(
             "the model has BatchNorm layers, whose statistics are averages over draws and fit no submodel: "
-            "pass calibrate=batches"
+            "pass calibrate=batches, or calibrate=False if they are taken anew later"
         )
 
 

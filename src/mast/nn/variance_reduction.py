@@ -93,7 +93,7 @@ class SupportEstimator(GradientEstimator):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that an estimator of the same kind and settings gave."""
-        kind = type(self).__name__
+        kind = type(self).__name__.removesuffix("Estimator")
         for name in (*self._settings, *self._memory):
             if name not in state:
                 raise ArgumentError(f"this is not the state of a {kind}: it has no {name!r}")
@@ -107,7 +107,7 @@ class SupportEstimator(GradientEstimator):
             setattr(self, name, _copied(state[name]))
 
 
-class LSVRDSG(SupportEstimator):
+class LSVRDSGEstimator(SupportEstimator):
     """L-SVRDSG (Algorithm 3, Theorems 17 and 19): the noise vanishes as x and w tend to a minimiser.
 
     h = grad f_S(x) - grad f_S(w) + hhat, hhat the mean gradient at w over b of the N draws; after
@@ -171,7 +171,7 @@ class LSVRDSG(SupportEstimator):
         return self.hhat or self.mean_gradient(self._batch(self.b), full, self.w)[1]
 
 
-class SPAGE(SupportEstimator):
+class SPAGEEstimator(SupportEstimator):
     """S-PAGE (Algorithm 4, Theorem 20), for non-convex f: an estimate that follows x.
 
     With probability p, h is the mean gradient over b of the N draws, else h moves by the mean over

@@ -58,7 +58,8 @@ class Scorer:
         sk = sparsify(copy.deepcopy(model), sketch, shift=shift)
         scores = []
         for i in range(draws):
-            small = sk.submodel(seed=Key(self.seed).child(i, Purpose.ESTIMATE).seed)
+            seed = Key(self.seed).child(i, Purpose.ESTIMATE).seed
+            small = sk.submodel(seed, calibrate=False)  # `score` does it
             if unscaled:
                 self._unscale(small)
             scores.append(self.score(small))

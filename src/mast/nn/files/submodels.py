@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from mast.errors import ArgumentError, DataError
 from mast.nn.files import tensor_files
 from mast.nn.structure import Layers, Neurons, Space, Structure, UnitDraw, structure_of
 from mast.nn.structure.branch_structures import BranchStructure
-from mast.nn.tensors.weights import unwrapped
+from mast.nn.tensors.weights import Batches, unwrapped
 from mast.randomness import Key
 from mast.sketches import DiagonalDraw, Identity
 
@@ -60,7 +60,7 @@ def save_draw(
     path: str | Path,
     which: int | Key | UnitDraw = 0,
     *,
-    calibrate: Iterable[Any] | None = None,
+    calibrate: Batches = None,
     model: nn.Module | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> Path:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,8 @@ _DEEP = 3  # how many dicts and lists may lie around a parameter
 
 #: what `where` may be: a pattern, patterns, or a function of a parameter's name and the parameter
 Where = str | Sequence[str] | Callable[[str, nn.Parameter], bool]
+#: what `calibrate` may be: batches; False, if there is nothing to say about their absence
+Batches = Iterable[Any] | Literal[False] | None
 #: what a shift may be: nothing, "init", or tensors by name
 Shift = None | str | Mapping[str, Tensor]
 

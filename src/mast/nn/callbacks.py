@@ -1,0 +1,40 @@
+"""What the callbacks of both trainers have in common: the sketch, and the handle once training has begun."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from mast.errors import MastError
+from mast.nn.sparsifier import Sparsifier, sparsify
+from mast.sketches import Sketch
+
+
+class SparsifyingCallback:
+    """Sparsifies a trainer's model when training starts.
+
+    It takes the arguments of `mast.nn.sparsify` except the model; `per_rank=True` gives each process its own
+    draws. After training, `sk` is the handle, for submodels and reports. Validation uses x, as always in eval
+    mode.
+    """
+
+    begins_in = "the trainer's start"  #: where training starts
+
+    def __init__(self, sketch: Sketch | str, *, per_rank: bool = False, **options: Any) -> None:
+        self.sketch = sketch
+        self.per_rank = per_rank
+        self.options = options
+        self._sk: Sparsifier | None = None
+
+    @property
+    def sk(self) -> Sparsifier:
+        """The handle that `sparsify` returned."""
+        if self._sk is None:
+            raise MastError(f"the model is sparsified in {self.begins_in}; there is no handle before")
+        return self._sk
+
+    def _sparsify(self, model: nn.Module, rank: int) -> Sparsifier:
+        own = {"node": rank} if self.per_rank else {}
+        self._sk = sparsify(model, self.sketch, **self.options, **own)
+        return self._sk
