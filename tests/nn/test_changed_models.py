@@ -195,9 +195,9 @@ def test_two_passes_share_one_graph_while_x_stays(half):
 @pytest.mark.parametrize("through_data", [True, False])
 def test_a_loop_of_ones_own_is_told_to_advance(half, through_data):
     model, sk = half
-    warned = pytest.warns(UserWarning, match=r"changed twice since the draw did.*sk.advance\(\)")
-    for step in range(4):
-        with warned if step == 2 else nullcontext():
+    warned = pytest.warns(UserWarning, match=r"changed three times since the draw did.*sk.advance\(\)")
+    for step in range(5):
+        with warned if step == 3 else nullcontext():
             model(X).square().sum().backward()
         for p in model.parameters():
             with torch.no_grad():

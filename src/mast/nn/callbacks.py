@@ -35,6 +35,6 @@ class SparsifyingCallback:
         return self._sk
 
     def _sparsify(self, model: nn.Module, rank: int) -> Sparsifier:
-        own = {"node": rank} if self.per_rank else {}
+        own: dict[str, Any] = {"node": rank} if self.per_rank else {}
         self._sk = sparsify(model, self.sketch, **self.options, **own)
         return self._sk

@@ -52,6 +52,11 @@ def _being_compiled() -> bool:
     return torch.compiler.is_compiling() or compiler_is_waiting()
 
 
+# Of x within one draw, after which a loop without a torch optimizer is suspected: a step of SAM makes one,
+# and central differences make two.
+_MANY_CHANGES = 3
+
+
 class Calls:
     """Intercepts the calls of a model's modules."""
 
@@ -145,7 +150,7 @@ class Calls:
                 self.values.of(place.number, tensor, key)
                 for place, tensor in zip(*self._replaced, strict=True)
             ]
-            if now and self.values.changes >= 2:
+            if now and self.values.changes >= _MANY_CHANGES:
                 self.owner._notice_changes()
             if not self.threads or now:  # what was put without a graph serves no thread that needs one
                 for place, value in zip(self._replaced[0], y, strict=True):
@@ -213,11 +218,9 @@ class _Tree:
         self._children = [(m._modules, dict(m._modules)) for m in self._model.modules()]
 
     def _find_homes(self) -> dict[str, int]:
-        """The module, by identity, that has a parameter of this name."""
+        """The module, by identity, that has a parameter of this name; parts may be compiled."""
         return {
-            f"{prefix}.{name}".removeprefix(".").replace("_orig_mod.", ""): id(
-                module
-            )  # compiled parts are fine
+            f"{prefix}.{name}".removeprefix(".").replace("_orig_mod.", ""): id(module)
             for prefix, module in self._model.named_modules()
             for name, p in module._parameters.items()
             if p is not None

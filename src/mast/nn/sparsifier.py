@@ -440,9 +440,9 @@ class Sparsifier:
 
     def _notice_changes(self) -> None:
         """Warn of loops that change x again and again while the draw stays as it is."""
-        if self._values.changes >= 2 and not self._stepping:
+        if not self._stepping:
             self._warn_once(
-                "the weights have changed twice since the draw did: they are not trained by a torch "
+                "the weights have changed three times since the draw did: they are not trained by a torch "
                 "optimizer, whose steps advance the draw. Call sk.advance() after each step of your own"
             )
 

@@ -73,7 +73,7 @@ def validate(
 
 def warn_at_first_step(sk: Sparsifier, optimizer: Optimizer) -> None:
     """One warning for each trap that certainly does harm."""
-    for finding in validate(sk.model, optimizer):
+    for finding in [*_modules(sk.model, sk), *_optimizer(sk, optimizer, fix=False)]:
         if finding.certain:
             warnings.warn(str(finding), stacklevel=6)
 

@@ -250,7 +250,7 @@ def _weights_of_layer(module: nn.Module) -> Iterator[nn.Parameter]:
 
 def _factors(model: nn.Module) -> dict[int, str]:
     """The parameters that a parametrization computes a weight from, by identity, with its kind."""
-    factors = {}
+    factors: dict[int, str] = {}
     for module in model.modules():
         if isinstance(module, parametrize.ParametrizationList):
             kind = ", ".join(type(part).__name__.strip("_") for part in module)
