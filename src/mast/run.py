@@ -158,6 +158,7 @@ class _Run:
         if self.saved is not None:
             self.saved.restore(self.position, stops, self.schedule)
         self.progress.first = self.position.t
+        restored = self.position.t, len(self.position.rows)
         with self.progress:
             try:
                 if not self.position.rows:
@@ -171,7 +172,8 @@ class _Run:
                 if not self.position.rows or self.position.rows[-1]["step"] != self.position.t:
                     self._record()  # for the result only: a run that goes on measures here if it is a stop
                 return "interrupted"
-        self._save()
+        if restored != (self.position.t, len(self.position.rows)):
+            self._save()  # what had ended before is only read
         return status
 
     def _advance_to(self, stops: list[int]) -> str:
