@@ -12,6 +12,7 @@ each optimizer step; the loop, the optimizer and the checkpoints stay as they ar
 `parse`                                      sketches as people type them: ``neurons:.25``
 `Average`, `LSVRDSG`, `SPAGE`                gradient estimators: `backward(closure)` fills `.grad`
 `advise`                                     the step sizes that a sketch allows, from measured curvature
+`keep_probabilities`, `TopShare`             what to keep how often; one chosen cut, by magnitude or curvature
 `scale_start`                                fresh weights whose sketched outputs keep their size
 `validate`                                   the traps in a model and its optimizer, with their fixes
 `save_delta`, `apply_delta`                  sparse files beside one base model
@@ -41,11 +42,13 @@ from mast.nn.estimators import Average
 from mast.nn.files.deltas import Delta, apply_delta, read_delta, save_delta
 from mast.nn.files.onnx import export_onnx
 from mast.nn.files.submodels import load_submodel, save_submodel
+from mast.nn.probabilities import keep_probabilities
 from mast.nn.row_optimizer import RowOptimizer
 from mast.nn.sparsifier import Sparsifier, sparsify
 from mast.nn.start import scale_start
 from mast.nn.structure import Cut, Layers, Neurons, UnitDraw, parse, structure_of
 from mast.nn.submodels import recalibrate
+from mast.nn.tensors.top_share import TopShare
 from mast.nn.validation import Finding, validate
 from mast.nn.variance_reduction import LSVRDSGEstimator as LSVRDSG
 from mast.nn.variance_reduction import SPAGEEstimator as SPAGE
@@ -63,10 +66,12 @@ __all__ = [
     "Neurons",
     "RowOptimizer",
     "Sparsifier",
+    "TopShare",
     "UnitDraw",
     "advise",
     "apply_delta",
     "export_onnx",
+    "keep_probabilities",
     "load_submodel",
     "measure",
     "parse",

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -20,8 +21,9 @@ from mast.nn.structure import Structure, Structured, UnitDraw, parse, structure_
 from mast.nn.structure.choosing import choose_scaled
 from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.tensors.drawing import Drawing
+from mast.nn.tensors.top_share import TopDrawing
 from mast.nn.tensors.ways import drawing_of
-from mast.nn.tensors.weights import Batches, Shift, Where, choose, shifts_of, unwrapped
+from mast.nn.tensors.weights import Batches, Keep, Shift, Where, choose, shifts_of, unwrapped
 from mast.nn.values import Values
 from mast.randomness import Key
 from mast.sketches import Sketch
@@ -36,7 +38,7 @@ def sparsify(
     sketch: Sketch | str,
     *,
     shift: Shift = None,
-    keep: Mapping[str, float] | None = None,
+    keep: Mapping[str, Keep] | None = None,
     where: Where | None = None,
     seed: int = 0,
     node: int = 0,
@@ -59,7 +61,8 @@ def sparsify(
         v: None is 0, "init" is a copy of the weights as they are now, or a mapping from names to tensors.
     keep
         Keep probabilities of their own for parameters whose names match a pattern (the last match counts);
-        1 leaves a parameter out. Other values than 1 are for Bernoulli sketches.
+        1 leaves a parameter out. Other values than 1, and tensors with one probability per entry, such as
+        `mast.nn.keep_probabilities` makes, are for Bernoulli sketches.
     where
         Which parameters to sketch: a name pattern, several, or a function of name and parameter. By
         default the trainable weights of linear, convolutional, recurrent, attention and embedding layers, and
@@ -93,7 +96,7 @@ class Sparsifier:
         sketch: Sketch,
         *,
         shift: Shift,
-        keep: Mapping[str, float],
+        keep: Mapping[str, Keep],
         where: Where | None,
         seed: int,
         node: int,
@@ -103,7 +106,12 @@ class Sparsifier:
         self._key = Key(seed, 0, node)
         self.structure: Structure | None = None  # of a structured sketch
         if isinstance(sketch, Structured):
-            self.structure = structure_of(self.model, sketch, keep, where)
+            if any(np.ndim(share) for share in keep.values()):
+                raise ArgumentError(
+                    "keep with one probability per entry is for single weights, not for units"
+                )
+            shares = {pattern: float(share) for pattern, share in keep.items()}
+            self.structure = structure_of(self.model, sketch, shares, where)
             self.selection = choose_scaled(self.model, self.structure)
         elif isinstance(getattr(sketch, "sketch", None), Structured):
             kind, inner = type(sketch).__name__, type(sketch.sketch).__name__  # type: ignore[attr-defined]
@@ -113,6 +121,8 @@ class Sparsifier:
         self.weights = self.selection.weights
         self.drawing = self.drawing_for(sketch)
         self._values = Values(self.weights, self.drawing, self._shifts(shift))
+        if isinstance(self.drawing, TopDrawing):
+            self.drawing.shift = self.shift
         self._calls = Calls(self, self.model, self.weights, self._values, lambda: self._key)
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # since the draw last advanced
         self._validated: weakref.WeakSet[Optimizer] = weakref.WeakSet()

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import Tensor
 
 from mast.checkpoint import describe
 from mast.errors import ArgumentError
 from mast.nn.files import tensor_files
+from mast.nn.tensors.weights import Weight
 from mast.randomness import LAYOUT, Key
 
 if TYPE_CHECKING:
@@ -55,8 +57,13 @@ def _setup(sk: Sparsifier) -> dict[str, Any]:
         "layout": LAYOUT,
         "sketch": describe(sk.sketch),
         "parameters": {w.name: list(w.shape) for w in sk.weights},
-        "keep": {w.name: w.keep for w in sk.weights if w.keep is not None},
+        "keep": {w.name: _keep(w) for w in sk.weights if w.keep is not None},
     }
+
+
+def _keep(w: Weight) -> float | str:
+    """A probability as it is, many as a digest."""
+    return describe(w.keep) if isinstance(w.keep, np.ndarray) else float(w.keep or 0)
 
 
 def _first_difference(saved: Any, present: Any) -> str:

@@ -13,6 +13,7 @@ from torch.autograd.graph import increment_version
 from mast.errors import MastError
 from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.scaling import Memory, adjoint, sparsify
+from mast.nn.tensors.top_share import Chosen
 from mast.nn.tensors.torch_private import in_backward
 from mast.nn.tensors.weights import Weight, refuse_sharded
 from mast.randomness import Key
@@ -35,7 +36,9 @@ class SketchedWeight(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *g: Tensor) -> tuple[Tensor, None, None, None]:
-        """S'g."""
+        """S'g. A cut that is chosen by curvature looks at g first."""
+        if isinstance(ctx.kept, Chosen):
+            ctx.kept.observe(g[0])
         return adjoint(ctx.kept, g[0], ctx.memory), None, None, None
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mast.arrays import Array
 from mast.errors import ArgumentError, DataError
 from mast.nn.tensors.scaling import multiply
 from mast.nn.tensors.ways import drawing_of
@@ -33,7 +34,7 @@ class WeightChange:
 
     name: str
     dtype: torch.dtype
-    keep: float | None  # its own keep probability, if it has one
+    keep: float | Array | None  # its own keep probability, if it has one
     kept: Kept
     values: Tensor
 
@@ -47,7 +48,7 @@ class WeightChange:
         """What the header says of it; the scale too, if it is the same everywhere and no sketch tells it."""
         entry: dict[str, Any] = {"name": self.name, "shape": list(self.kept.shape)}
         entry["dtype"] = str(self.dtype).removeprefix("torch.")
-        if self.keep is not None:
+        if self.keep is not None and not isinstance(self.keep, np.ndarray):
             entry["keep"] = self.keep
         if with_scale and not isinstance(self.kept, Grid) and (scale := one_scale(self.kept)) is not None:
             entry["scale"] = scale

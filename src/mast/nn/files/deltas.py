@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -240,7 +241,7 @@ def _base_digest(name: str, v: Tensor, reference: Mapping[str, Tensor]) -> str:
 def _stored_sketch(sk: Sparsifier, parts: list[WeightChange]) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """The sketch as JSON and arrays, if it has such a form over plain coordinates that is the smaller one."""
     arrays: dict[str, Any] = {}
-    if sk.structure is not None:
+    if sk.structure is not None or any(isinstance(w.keep, np.ndarray) for w in sk.weights):
         return None, {}
     try:
         sketch = describe(sk.sketch, arrays)

@@ -1,4 +1,4 @@
-"""Draws that all layers have in common: one share or window of each layer, or one member of a list."""
+"""More ways to draw: a share or window of each layer, a member of a list, probabilities entry by entry."""
 
 from __future__ import annotations
 
@@ -83,6 +83,32 @@ class Listed(Drawing):
     def sketch_of(self, number: int) -> Sketch:
         """The list."""
         return self.sketch
+
+
+class PerEntry(Drawing):
+    """Every entry of a weight has a keep probability of its own."""
+
+    def __init__(self, weights: Sequence[Weight], sketches: Sequence[Sketch]) -> None:
+        self.sketches = list(sketches)
+        self.shapes = [w.shape for w in weights]
+        self.indices = [w.index for w in weights]
+        for w, sketch in zip(weights, sketches, strict=True):
+            sketch.check(w.count)
+
+    def kept(self, number: int, key: Key, like: Tensor) -> Entries:
+        """The draw of this weight, with a key that knows its name, as of Bernoulli sketches of one number."""
+        key = Key(key.seed, key.step, key.node, self.indices[number])
+        draw = self.sketches[number].sample(self.shapes[number].numel(), key)
+        assert isinstance(draw, DiagonalDraw)
+        return Entries(self.shapes[number], draw.indices, draw.scales.astype(_precision(like)))
+
+    def share(self, number: int) -> float:
+        """The mean of its probabilities."""
+        return self.sketches[number].share(self.shapes[number].numel())
+
+    def sketch_of(self, number: int) -> Sketch:
+        """The sketch of this weight alone."""
+        return self.sketches[number]
 
 
 def _precision(like: Tensor) -> type:

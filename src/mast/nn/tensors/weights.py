@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
+from mast.arrays import Array, vector
 from mast.errors import ArgumentError, MastError
 from mast.nn.tensors.torch_private import Conv, NormBase
 
@@ -31,6 +33,8 @@ _DEEP = 3  # how many dicts and lists may lie around a parameter
 Where = str | Sequence[str] | Callable[[str, nn.Parameter], bool]
 #: what `calibrate` may be: batches; False, if there is nothing to say about their absence
 Batches = Iterable[Any] | Literal[False] | None
+#: what a parameter's keep may be: one probability, or one for each entry
+Keep = float | Array | Tensor
 #: what a shift may be: nothing, "init", or tensors by name
 Shift = None | str | Mapping[str, Tensor]
 
@@ -72,7 +76,7 @@ class Weight:
     name: str
     shape: torch.Size
     place: Place  # where its owner keeps it
-    keep: float | None = None  # its own keep probability, if it has one
+    keep: float | Array | None = None  # its own keep probability, or one for each entry, if it has any
 
     @property
     def parameter(self) -> Tensor:
@@ -98,7 +102,7 @@ class Selection:
     weights: list[Weight] = field(default_factory=list)
     others: dict[str, str] = field(default_factory=dict)
 
-    def add(self, name: str, p: Tensor, place: Place, keep: float | None) -> None:
+    def add(self, name: str, p: Tensor, place: Place, keep: float | Array | None) -> None:
         """One more weight to sketch."""
         place.number = len(self.weights)
         self.weights.append(Weight(name, p.shape, place, keep))
@@ -141,8 +145,9 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return model
 
 
-def choose(model: nn.Module, where: Where | None, keep: Mapping[str, float]) -> Selection:
+def choose(model: nn.Module, where: Where | None, keep: Mapping[str, Keep]) -> Selection:
     """The weights to sketch: those that `where` names, else the trainable weights of layers."""
+    keep = {pattern: _probabilities(pattern, share) for pattern, share in keep.items()}
     wanted = predicate(model, where)
     places = {id(p): place for place, p in registered(model)}
     factors = _factors(model)
@@ -152,7 +157,11 @@ def choose(model: nn.Module, where: Where | None, keep: Mapping[str, float]) -> 
             "" if wanted(name, p) else _why_not(p, where)
         )
         probability = _keep_probability(name, keep)
-        if not reason and probability == 1:
+        if isinstance(probability, np.ndarray) and probability.size != p.numel():
+            raise ArgumentError(
+                f"keep has {probability.size} probabilities for {p.numel()} entries of {name!r}"
+            )
+        if not reason and _is_one(probability):
             reason = "keep = 1"
         if reason:
             selection.others[name] = reason
@@ -300,17 +309,30 @@ def _why_not(p: nn.Parameter, where: Where | None) -> str:
     return "frozen" if not p.requires_grad else "not the weight of a layer; where= can name it"
 
 
-def _keep_probability(name: str, keep: Mapping[str, float]) -> float | None:
+def _probabilities(pattern: str, share: Any) -> float | Array:
+    """One probability, or one for each entry of a weight, flattened."""
+    if isinstance(share, Tensor):
+        share = share.detach().cpu().numpy()
+    if np.ndim(share) == 0:
+        return float(share)
+    return vector(f"keep[{pattern!r}]", np.asarray(share, dtype=np.float64).reshape(-1))
+
+
+def _is_one(share: float | Array | None) -> bool:
+    return not isinstance(share, np.ndarray) and share == 1
+
+
+def _keep_probability(name: str, keep: Mapping[str, Any]) -> float | Array | None:
     """That of the last pattern that matches the name: general patterns come first, exceptions after."""
-    matching = [float(share) for pattern, share in keep.items() if fnmatch.fnmatchcase(name, pattern)]
+    matching = [share for pattern, share in keep.items() if fnmatch.fnmatchcase(name, pattern)]
     return matching[-1] if matching else None
 
 
-def _check(selection: Selection, keep: Mapping[str, float], names: list[str]) -> None:
+def _check(selection: Selection, keep: Mapping[str, Any], names: list[str]) -> None:
     check_keep(keep, names)
     for pattern, share in keep.items():
         matched = fnmatch.filter(names, pattern)
-        if share != 1 and not any(w.name in matched for w in selection.weights):
+        if not _is_one(share) and not any(w.name in matched for w in selection.weights):
             raise ArgumentError(
                 f"keep: {pattern!r} matches only parameters that are not sketched ({some(matched)}): name "
                 "them in where= as well"
@@ -321,10 +343,10 @@ def _check(selection: Selection, keep: Mapping[str, float], names: list[str]) ->
     refuse_equal_codes([w.name for w in selection.weights])
 
 
-def check_keep(keep: Mapping[str, float], names: Sequence[str]) -> None:
+def check_keep(keep: Mapping[str, Any], names: Sequence[str]) -> None:
     """Refuse what is no probability, and patterns that match nothing."""
     for pattern, share in keep.items():
-        if not 0 < float(share) <= 1:
+        if not ((0 < np.asarray(share)) & (np.asarray(share) <= 1)).all():
             raise ArgumentError(f"keep[{pattern!r}] is a probability in (0, 1], got {share!r}")
         if not fnmatch.filter(names, pattern):
             raise ArgumentError(f"keep: {pattern!r} matches none of the parameters {some(names)}")

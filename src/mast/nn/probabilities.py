@@ -1,0 +1,127 @@
+"""`keep_probabilities`: which weights of a network to keep how often, from its inputs and their sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mast.allocation import allocate
+from mast.errors import ArgumentError
+from mast.nn.tensors.torch_private import Conv
+from mast.nn.tensors.weights import Where, choose, unwrapped
+from mast.nn.validation import sparsifier_of
+
+
+def keep_probabilities(
+    model: nn.Module,
+    batches: Iterable[Any],
+    *,
+    budget: float = 0.2,
+    floor: float = 0.02,
+    where: Where | None = None,
+) -> dict[str, Tensor]:
+    """Keep probabilities for every entry of the sketched weights: p = clip(c |W_ij - V_ij| |X_j|, floor, 1).
+
+    |X_j| is the norm of input j over the batches; for a linear layer and squared loss the score is the square
+    root of the curvature times the weight. Every weight gets the budget for itself. Modules other than linear
+    and convolutional ones have |X_j| = 1.
+
+    Parameters
+    ----------
+    model
+        As it is, or sparsified; then its shift is V.
+    batches
+        What the model takes, or pairs of that and targets, or keyword arguments in dicts.
+    budget, floor
+        The mean of the probabilities of a weight, and the least of them.
+    where
+        Which parameters, as in `sparsify`.
+
+    >>> import mast, torch
+    >>> model = torch.nn.Linear(3, 1)
+    >>> _ = model.weight.data.copy_(torch.tensor([[1.0, 2.0, 1.0]]))
+    >>> mast.nn.keep_probabilities(model, [torch.tensor([[1.0, 1.0, 4.0]])], budget=0.35)["weight"]
+    tensor([[0.1500, 0.3000, 0.6000]])
+    """
+    model = unwrapped(model)
+    sk = sparsifier_of(model)
+    weights = choose(model, where, {}).weights if sk is None else sk.weights
+    shift = None if sk is None else sk.shift
+    with _input_squares(model) as squares:
+        _run(model, batches)
+    result = {}
+    for w in weights:
+        x = w.parameter.detach()
+        u = (x if shift is None else x - shift[w.name].to(x)).abs().double().cpu()
+        size = squares.get(w.name.rpartition(".")[0]) if w.name.endswith("weight") else None
+        score = u if size is None else u * _along(model, w.name, size.double().cpu().sqrt())
+        p = allocate(score.reshape(-1).numpy(), budget, floor)
+        result[w.name] = torch.from_numpy(p.reshape(x.shape)).to(x.device, torch.get_default_dtype())
+    return result
+
+
+@contextmanager
+def _input_squares(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """The sum of squares of every input of linear and convolutional modules, by their names."""
+    squares: dict[str, Tensor] = {}
+
+    def see(name: str, inputs: tuple[Any, ...]) -> None:
+        x = inputs[0].detach().double()
+        channels = (
+            x.flatten(0, -2) if isinstance(model.get_submodule(name), nn.Linear) else _channels(name, x)
+        )
+        squares[name] = squares.get(name, 0) + channels.square().sum(0)
+
+    def _channels(name: str, x: Tensor) -> Tensor:
+        own: Any = model.get_submodule(name)
+        spatial = own.weight.dim() - 2
+        x = x if x.dim() == spatial + 2 else x[None]
+        return x.movedim(1, -1).flatten(0, -2)
+
+    hooks = [
+        module.register_forward_pre_hook(lambda _, inputs, name=name: see(name, inputs))
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | Conv)
+    ]
+    try:
+        yield squares
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _along(model: nn.Module, name: str, size: Tensor) -> Tensor:
+    """The sizes of the inputs in a shape that fits the weight."""
+    module: Any = model.get_submodule(name.rpartition(".")[0])
+    if isinstance(module, nn.Linear):
+        return size
+    spatial = [1] * (module.weight.dim() - 2)
+    if module.transposed:
+        return size.reshape(-1, 1, *spatial)
+    groups = size.reshape(module.groups, 1, -1)  # the outputs of a group see its inputs only
+    return groups.expand(-1, module.out_channels // module.groups, -1).reshape(
+        module.out_channels, -1, *spatial
+    )
+
+
+def _run(model: nn.Module, batches: Iterable[Any]) -> None:
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    seen = False
+    try:
+        with torch.no_grad():
+            for batch in batches:
+                seen = True
+                if isinstance(batch, dict):
+                    model(**batch)
+                else:
+                    model(batch[0] if isinstance(batch, tuple | list) else batch)
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    if not seen:
+        raise ArgumentError("keep_probabilities needs at least one batch")
