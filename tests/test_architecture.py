@@ -36,6 +36,7 @@ ALLOWED = {
     "advice": CORE | {"methods"},
     "advice_table": {"advice"},
     "allocation": CORE,
+    "certificates": CORE,
     "cells": {"errors", "files", "locks", "progress", "randomness"},
     "sweeps": CORE | {"methods", "run", "trace", "resume", "cells", "files"},
     "run": CORE | {"methods", "trace", "results", "resume", "progress", "plots"},

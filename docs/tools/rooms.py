@@ -28,6 +28,7 @@ BANDS: dict[str, dict[str, str]] = {
         "plots": "curve and bound",
         "advice": "before training",
         "allocation": "what to keep",
+        "certificates": "promises of draws",
         "advice_table": "the same, printed",
     },
     "methods": {"methods": "one method per file: x ← x − γ h"},

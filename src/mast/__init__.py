@@ -49,6 +49,7 @@ _ROOMS = {
     "guarantee": "methods",
     "advise": "advice",
     "keep_probabilities": "allocation",
+    "certificate": "certificates",
     # scikit-learn estimators
     "MastClassifier": "learn",
     "MastRegressor": "learn",
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from mast import data, errors, nn, objectives, problem, randomness, sketches, theory
     from mast.advice import advise
     from mast.allocation import keep_probabilities
+    from mast.certificates import certificate
     from mast.errors import MastError
     from mast.learn import MastClassifier, MastRegressor, MissingDisplay, make_missing_scorer
     from mast.methods import guarantee
