@@ -108,7 +108,9 @@ def _efron_stein(problem: Problem, x: Array, draws: list[DiagonalDraw], losses: 
             slope = f.gradient(y) - curvature * np.where(kept, step, 0.0)
             total += np.square(slope * step + curvature * step**2 / 2)
         else:
-            total[free] += [_change(f, y, j, -step[j] if kept[j] else step[j], loss) ** 2 for j in free]
+            total[free] += [
+                _change(f, y, j, -step[j] if kept[j] else step[j], loss) ** 2 for j in free.tolist()
+            ]
     return math.sqrt(float(np.sum((keep * (1 - keep) * total)[free])) / len(draws))
 
 
