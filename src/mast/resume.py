@@ -90,6 +90,7 @@ class SavedRun:
         self.scheduled = identity["step_size"] == SCHEDULED
         self._unwritable: DataError | None = None
         self._terminated = False
+        self._stored: tuple[int, int] | None = None  # the step and the rows that the file has
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -157,13 +158,14 @@ class SavedRun:
         _restore_state(position.state, {**numbers["state"], **arrays}, numbers["diverged_at"] is None)
         position.t, position.seconds, position.diverged_at = t, numbers["seconds"], numbers["diverged_at"]
         position.rows = rows_of(arrays["trace"])
+        self._stored = t, len(position.rows)
         if position.diverged_at is None and position.rows and position.rows[-1]["step"] not in stops:
             position.rows.pop()  # the end of a shorter run, where a straight one would not measure
 
     def save(self, position: Position, schedule: Schedule) -> None:
-        """Replace the file by the present position."""
-        if self._unwritable is not None:
-            return  # nothing has changed
+        """Replace the file by the present position, unless that is what it holds."""
+        if self._unwritable is not None or self._stored == (position.t, len(position.rows)):
+            return  # where nothing can be written, nothing has changed either
         values = {part.name: getattr(position.state, part.name) for part in fields(position.state)}
         arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         numbers = {
@@ -175,6 +177,7 @@ class SavedRun:
             "state": {name: value for name, value in values.items() if name not in arrays},
         }
         self.file.write(numbers, {**arrays, "trace": table_of(position.rows)})
+        self._stored = position.t, len(position.rows)
 
     def _checked(self, numbers: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
         """The numbers, if each of them is one that a run may have."""
