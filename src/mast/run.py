@@ -158,7 +158,6 @@ class _Run:
         if self.saved is not None:
             self.saved.restore(self.position, stops, self.schedule)
         self.progress.first = self.position.t
-        restored = self.position.t, len(self.position.rows)
         with self.progress:
             try:
                 if not self.position.rows:
@@ -172,8 +171,7 @@ class _Run:
                 if not self.position.rows or self.position.rows[-1]["step"] != self.position.t:
                     self._record()  # for the result only: a run that goes on measures here if it is a stop
                 return "interrupted"
-        if restored != (self.position.t, len(self.position.rows)):
-            self._save()  # what had ended before is only read
+        self._save()
         return status
 
     def _advance_to(self, stops: list[int]) -> str:
