@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mast.errors import DataError, MastError
+from mast.errors import CheckpointError, DataError, MastError, MissingExtraError
 
 _MAGIC = b"MAST1\n"
 _END_OF_ZIP, _END_OF_ZIP_WITHIN = b"PK\x05\x06", 1 << 16
@@ -170,9 +170,17 @@ def damage_refused(path: str | Path) -> Iterator[None]:
     """Whatever goes wrong while a file's content is taken apart, as an error that names the file."""
     try:
         yield
-    except MastError:
+    except (DataError, CheckpointError, MissingExtraError):
         raise
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+    except (
+        MastError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"{path} is damaged: its parts do not fit together ({reason:.200})") from error
 
