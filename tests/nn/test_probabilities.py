@@ -130,6 +130,16 @@ class TestTopShare:
         model.weight.data.copy_(torch.tensor([[9.0, 0.1, 1.0]]))
         assert sk.submodel().weight.tolist() == [[9.0, 0.0, 1.0]]
 
+    def test_a_schedule_and_reports_know_the_shift_too(self):
+        model = nn.Linear(4, 1, bias=False)
+        model.weight.data.copy_(torch.tensor([[9.0, 8.0, 0.0, 0.0]]))
+        sk = mast.nn.sparsify(model, mast.nn.TopShare(0.5), shift="init")
+        model.weight.data.copy_(torch.tensor([[9.0, 8.0, 1.0, 2.0]]))
+        seen = []
+        sk.report(lambda m: seen.append(m.weight.tolist()) or 0.0, [0.25], draws=1)
+        sk.sketch = mast.nn.TopShare(0.25)
+        assert seen == [sk.submodel().weight.tolist()] == [[[9.0, 8.0, 0.0, 2.0]]]
+
     def test_by_curvature(self):
         """Where an input is large the gradients are, also of entries that are dropped."""
         model = nn.Linear(2, 1, bias=False)

@@ -51,7 +51,7 @@ def test_sketched_outputs_keep_their_variance(sketch):
 def test_the_factor_is_the_root_of_the_share():
     model = mlp()
     before = weights(model)
-    assert mast.nn.scale_start(model, mast.Bernoulli(0.25)) == "3 weights were multiplied by 0.5"
+    assert mast.nn.scale_start(model, "bernoulli:.25") == "3 weights were multiplied by 0.5"
     for name, p in model.named_parameters():
         assert torch.equal(p, before[name] * (0.5 if p.ndim > 1 else 1))
 

@@ -121,8 +121,6 @@ class Sparsifier:
         self.weights = self.selection.weights
         self.drawing = self.drawing_for(sketch)
         self._values = Values(self.weights, self.drawing, self._shifts(shift))
-        if isinstance(self.drawing, TopDrawing):
-            self.drawing.shift = self.shift
         self._calls = Calls(self, self.model, self.weights, self._values, lambda: self._key)
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # since the draw last advanced
         self._validated: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -295,7 +293,10 @@ class Sparsifier:
     def drawing_for(self, sketch: Sketch) -> Drawing:
         """How another sketch of the same kind is drawn over the weights of this model."""
         if self.structure is None:
-            return drawing_of(sketch, self.weights)
+            drawing = drawing_of(sketch, self.weights)
+            if isinstance(drawing, TopDrawing):
+                drawing.shift = lambda: self.shift
+            return drawing
         return self.structure.drawing(sketch)
 
     # ---- what comes out of it ------------------------------------------------------------

@@ -18,6 +18,7 @@ from torch import nn
 from mast.arrays import Array
 from mast.errors import ArgumentError
 from mast.nn.sparsifier import Sparsifier, sparsify
+from mast.nn.structure import parse
 from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.tensors.drawing import Drawing, Whole
 from mast.nn.tensors.lists import Listed, PerLayer
@@ -28,7 +29,7 @@ from mast.sketches import Nested, Sampled, Sketch
 
 def scale_start(
     model: nn.Module,
-    sketch: Sketch,
+    sketch: Sketch | str,
     *,
     shift: Shift = None,
     keep: Mapping[str, Any] | None = None,
@@ -51,6 +52,7 @@ def scale_start(
     >>> mast.nn.scale_start(model, mast.Bernoulli(0.25))
     '2 weights were multiplied by 0.5'
     """
+    sketch = parse(sketch) if isinstance(sketch, str) else sketch
     own = sparsifier_of(unwrapped(model))
     if shift is not None or (own is not None and own.shift is not None):
         return "nothing was changed: with a shift the start is a pretrained model"

@@ -93,8 +93,8 @@ class TopDrawing(Drawing):
         self.sketch = sketch
         self.names = [w.name for w in weights]
         self.shapes = [w.shape for w in weights]
-        #: v by name, where there is a shift
-        self.shift: Mapping[str, Tensor] | None = None
+        #: gives v by name, or None where there is no shift
+        self.shift: Callable[[], Mapping[str, Tensor] | None] = lambda: None
         self._chosen: dict[int, tuple[int, Indices]] = {}  # by weight: the period, and the entries
         self._squares: dict[
             int, tuple[Tensor, int]
@@ -108,7 +108,8 @@ class TopDrawing(Drawing):
         return Chosen(self.shapes[number], self._chosen[number][1], lambda g: self._observe(number, g))
 
     def _choose(self, number: int, x: Tensor) -> Indices:
-        v = None if self.shift is None else self.shift[self.names[number]].to(x)
+        shift = self.shift()
+        v = None if shift is None else shift[self.names[number]].to(x)
         score = (x if v is None else x - v).abs().flatten()
         if self.sketch.score == "curvature" and number in self._squares:
             total, times = self._squares.pop(number)
