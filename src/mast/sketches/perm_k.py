@@ -70,8 +70,7 @@ class PermK(Sketch):
     def sample(self, d: int, key: Key) -> Draw:
         """Node n gets block ``bijection(seed, step, n // K)[n % K]`` of the partition."""
         self.check(d)
-        number = self.member_of(key)
-        shared = Key(key.seed, key.step, key.node // self.k, key.index)  # by the nodes of a group
+        shared, number = self._block_of(key)
         block = self._part(d, number, shared) if self.redraw else self._block(d, number)
         return DiagonalDraw(d, block, np.full(block.size, float(self.k)))
 
@@ -125,8 +124,13 @@ class PermK(Sketch):
 
     def member_of(self, key: Key) -> int:
         """The number of the block that `key` gets."""
+        return self._block_of(key)[1]
+
+    def _block_of(self, key: Key) -> tuple[Key, int]:
+        """The key that the nodes of a group share, and the number of this one's block."""
         group, position = divmod(key.node, self.k)
-        return randomness.permuted(Key(key.seed, key.step, group, key.index), Purpose.BLOCK, self.k, position)
+        shared = Key(key.seed, key.step, group, key.index)
+        return shared, randomness.permuted(shared, Purpose.BLOCK, self.k, position)
 
     def member_key(self, member: int) -> Key:
         """That of the node which gets the block at step 0.
