@@ -173,6 +173,7 @@ def test_a_report_of_nested_units_shows_the_trained_sizes():
     sk = mast.nn.sparsify(mlp(), mast.nn.Neurons(mast.Nested([0.25, 1.0])))
     report = sk.report(lambda m: float(m[0].out_features), densities=[1.0, 0.25], draws=2)
     assert report["mean"].tolist() == [16, 4]
+    assert report.chance_of_worse == {1.0: 1 / 3, 0.25: 1 / 3}
     whole = {}
     sk.report(
         lambda m: whole.setdefault("weight", m[2].weight.detach().clone()).norm().item(), [1.0], draws=1

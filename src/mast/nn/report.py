@@ -60,6 +60,12 @@ class DensityReport(pd.DataFrame):  # type: ignore[misc]
     def _constructor(self) -> Any:
         return pd.DataFrame  # a part of a report is a plain table
 
+    @property
+    def chance_of_worse(self) -> dict[float, float]:
+        """By density: a new draw scores lower than `lowest` with at most this probability, 1/(draws + 1)."""
+        tried = zip(self["density"], self["draws"], strict=True)
+        return {float(density): 1 / (int(draws) + 1) for density, draws in tried if draws > 1}
+
     def to_frame(self) -> pd.DataFrame:
         """The same as a plain DataFrame."""
         return pd.DataFrame(self)
