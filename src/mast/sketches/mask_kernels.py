@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit, types, uint64
+from numba import njit, types, uint32, uint64
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from mast.randomness.kernels import block, derive, word
+from mast.randomness.kernels import derive, philox, word
 
 # Random words take time and no memory traffic, products the opposite. So the work goes in small pieces, and
 # while the words of one are made, the weights of one further on are fetched: a quarter faster in all.
@@ -76,12 +76,23 @@ def draw_shifted(
             new[i] = base[i] + (old[i] - base[i]) * scale if piece[i] else base[i]
 
 
-@njit(forceinline=True)
+# Inlined by Numba, not by LLVM as elsewhere: only then are the words of several blocks made at once, with
+# wide instructions, which takes half the time.
+_philox: Any = njit(inline="always")(philox.py_func)
+
+
+@njit(inline="always")
+def _block(stream: Any, j: Any) -> Any:
+    low, high = uint32(uint64(j)), uint32(uint64(j) >> uint64(32))
+    return _philox(low, high, stream[2], stream[3], stream[0], stream[1])
+
+
+@njit(inline="always")
 def _mask(stream: Any, threshold: Any, first: Any, piece: Any) -> None:
     blocks = piece.size >> 2
     j0 = first >> 2
     for j in range(blocks):
-        w0, w1, w2, w3 = block(stream, j0 + j)
+        w0, w1, w2, w3 = _block(stream, j0 + j)
         piece[4 * j] = uint64(w0) < threshold
         piece[4 * j + 1] = uint64(w1) < threshold
         piece[4 * j + 2] = uint64(w2) < threshold
