@@ -84,8 +84,8 @@ def test_gaussian_with_a_quadratic_is_exact():
 def test_estimate_agrees_with_exact(name):
     problem = mast.Problem(quadratic(6), SKETCHES[name], np.full(D, 0.3))
     x = np.linspace(-1, 1, D)
-    estimate = problem.estimate(x, samples=1500, seed=1)
-    assert estimate.samples == 1500
+    estimate = problem.estimate(x, samples=4000, seed=1)
+    assert estimate.samples == 4000
     assert abs(estimate.value - problem.value(x)) <= 5 * estimate.value_stderr + 1e-12
     assert (np.abs(estimate.gradient - problem.gradient(x)) <= 5 * estimate.gradient_stderr + 1e-12).all()
 
