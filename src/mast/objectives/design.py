@@ -37,9 +37,8 @@ class Design:
         import scipy.sparse
 
         self.sparse = bool(scipy.sparse.issparse(A))
-        if np.ndim(A) == 2 or self.sparse:  # the point, the gradient, its sums, and what methods keep of them
+        if self.sparse:  # it may be far wider than what it stores: x, the gradient, what methods keep
             refuse_too_large(f"a model of {A.shape[-1]:,} features", 12.0 * A.shape[-1])
-        if self.sparse:
             self.matrix: Any = csr("A", A)
         else:
             self.matrix = frozen(np.array(_checked_dense(A), order="C"))  # a copy: the caller keeps theirs
