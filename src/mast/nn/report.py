@@ -14,6 +14,7 @@ from mast.errors import ArgumentError
 from mast.nn.costs import Cost, flops, latencies, measure
 from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.structure.sketches import Structured
+from mast.nn.structure.tables import text_of
 from mast.nn.submodels import plain_copy, put_draw, recalibrate, smaller, warn_of_batch_norm
 from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.weights import Batches
@@ -323,6 +324,8 @@ def overview(sk: Sparsifier) -> str:
         f"{type(sk.model).__name__} sparsified with {sk.sketch.label()}; {shift}; seed {sk.seed}, node "
         f"{sk.node}, step {sk.step}"
     )
+    if sk.structure is not None:
+        first += "\n" + text_of(sk.structure)
     last = f"{sk.dim:,} of {total:,} weights are sketched, {percent(sk.density)} of them kept on average"
     return "\n".join([first, *columns(rows), last])
 

@@ -42,6 +42,9 @@ def sparsify(
     where: Where | None = None,
     seed: int = 0,
     node: int = 0,
+    example: Any = None,
+    strict: bool = False,
+    check: bool = True,
 ) -> Sparsifier:
     """Make a model's training forward passes use y = v + S(x - v), a new draw of S for each optimizer step.
 
@@ -70,6 +73,16 @@ def sparsify(
         ``print(sk)`` lists all parameters, and why some are left out.
     seed, node
         Part of the key of every draw. Processes that shall have different sketches pass different nodes.
+    example
+        For `Neurons` and `Layers`: what the model is called with (a tensor, a tuple, or a dict of keyword
+        arguments). The model is run on it to see which weights belong to one unit, so that any model can be
+        cut: of transformers, timm, torchvision, with hooks, with branches of Python. What cannot be cut is
+        kept whole, and ``print(sk)`` says why. Without an example, torch.fx reads the model's graph.
+    strict
+        Refuse the model, with the same table, if units stay whole only because they could not be followed.
+    check
+        With an example: each submodel is compared with the whole model under the same draw, in training and
+        in eval mode, before it is returned.
 
     >>> import mast, torch
     >>> model = torch.nn.Linear(2, 2)
@@ -84,7 +97,18 @@ def sparsify(
     1
     """
     sketch = parse(sketch) if isinstance(sketch, str) else sketch
-    return Sparsifier(model, sketch, shift=shift, keep=keep or {}, where=where, seed=seed, node=node)
+    return Sparsifier(
+        model,
+        sketch,
+        shift=shift,
+        keep=keep or {},
+        where=where,
+        seed=seed,
+        node=node,
+        example=example,
+        strict=strict,
+        check=check,
+    )
 
 
 class Sparsifier:
@@ -100,18 +124,22 @@ class Sparsifier:
         where: Where | None,
         seed: int,
         node: int,
+        example: Any = None,
+        strict: bool = False,
+        check: bool = True,
     ) -> None:
         self.model = unwrapped(model)
         self._sketch = sketch
         self._key = Key(seed, 0, node)
         self.structure: Structure | None = None  # of a structured sketch
+        self.checks_submodels = check and example is not None
         if isinstance(sketch, Structured):
             if any(np.ndim(share) for share in keep.values()):
                 raise ArgumentError(
                     "keep with one probability per entry is for single weights, not for units"
                 )
             shares = {pattern: float(share) for pattern, share in keep.items()}
-            self.structure = structure_of(self.model, sketch, shares, where)
+            self.structure = structure_of(self.model, sketch, shares, where, example=example, strict=strict)
             self.selection = choose_scaled(self.model, self.structure)
         elif isinstance(getattr(sketch, "sketch", None), Structured):
             kind, inner = type(sketch).__name__, type(sketch.sketch).__name__  # type: ignore[attr-defined]

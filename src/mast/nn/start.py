@@ -89,13 +89,13 @@ def start_factors(drawing: Drawing, number: int, shape: tuple[int, ...]) -> Arra
     """What the entries of a weight are multiplied with at the start, in a shape that fits it."""
     if isinstance(drawing, UnitDrawing):
         scaled = drawing.scaled[number]
-        space = drawing.spaces[scaled.space]
-        factors = factors_of(drawing.sketches[scaled.space], space.units)
+        factors = [factors_of(drawing.sketches[i], space.units) for i, space in enumerate(drawing.spaces)]
         if scaled.dim is None:
-            return np.asarray(factors[scaled.unit])
+            return np.asarray(factors[scaled.space][scaled.unit])
         along = [1] * len(shape)
         along[scaled.dim] = shape[scaled.dim]
-        return np.repeat(factors, scaled.run).reshape(along)
+        each = [np.repeat(np.ones(1) if p.space is None else factors[p.space], p.run) for p in scaled.pieces]
+        return np.concatenate(each).reshape(along)
     if isinstance(drawing, Listed) and drawing.sketch.corrected:
         return (1 / np.sqrt(_square(drawing, number))).reshape(shape)
     if isinstance(drawing, Listed):

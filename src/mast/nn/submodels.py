@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,17 @@ def submodel(sk: Sparsifier, which: int | Key | UnitDraw, calibrate: Batches) ->
     if calibrate is None:
         warn_of_batch_norm(sk)
     if sk.structure is not None:
-        model = smaller(sk, which if isinstance(which, UnitDraw) else sk.draw(which))
+        draw = which if isinstance(which, UnitDraw) else sk.draw(which)
+        model = smaller(sk, draw)
+        sk.structure.adapt(model, draw)
+        if stay := sk.structure.remaining(draw):
+            warnings.warn(
+                f"{len(stay)} dropped branches, such as {stay[0]!r}, could not be taken out of the submodel: "
+                "it still has them, times 0. Pass example= to sparsify(), and more can be taken out",
+                stacklevel=3,
+            )
+        if sk.checks_submodels:
+            sk.structure.check(sk.model, draw, model, sk.shift)
     elif isinstance(which, UnitDraw):
         raise ArgumentError(f"a draw of units belongs to a structured sketch, and this is {sk.sketch!r}")
     else:

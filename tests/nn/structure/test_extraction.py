@@ -61,6 +61,7 @@ def test_units_of_more_sketches(zoo, sketch):
         agree(mast.nn.sparsify(model.eval(), mast.nn.Neurons(SKETCHES[sketch])), zoo, inputs, 1)
 
 
+@pytest.mark.filterwarnings("ignore:.*could not be taken out of the submodel")
 @pytest.mark.parametrize("sketch", ["bernoulli", "randk", "gaussian"])
 def test_branches(zoo, branch_model, sketch):
     model, inputs = zoo.make(branch_model)

@@ -191,6 +191,7 @@ def test_units(name):
         agree(sk, model, inputs, step)
 
 
+@pytest.mark.filterwarnings("ignore:.*could not be taken out of the submodel")
 @pytest.mark.parametrize("name", [n for n in MODELS if n[:3] in ("blo", "pre", "wri", "sca")])
 def test_branches(name):
     model, inputs = made(name)

@@ -1,4 +1,4 @@
-"""Structured sketches: hidden units, channels, heads and residual branches, found from a model's graph.
+"""Structured sketches: hidden units, channels, heads and residual branches of a model.
 
 ==================  =====================================================================================
 `Neurons, Layers`   the sketches, over units and over residual branches
@@ -6,6 +6,9 @@
 `UnitDraw`          one draw: the kept units of each space, and their scales
 `Cut`               the slices that a draw leaves: values in, a small dense model and its gradient out
 ==================  =====================================================================================
+
+What belongs to one unit is found by running the model on an example (`mast.nn.structure.following`) or,
+without one, from its graph (`mast.nn.structure.finding`).
 """
 
 from mast.nn.structure.attention import HeadsAttention

@@ -5,17 +5,20 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import fx, nn
+import torch
+from torch import Tensor, fx, nn
 
-from mast.errors import ArgumentError
+from mast.errors import ArgumentError, MastError
 from mast.nn.structure import functions, modules
 from mast.nn.structure.branches import Branch, ancestors, find_branches
 from mast.nn.structure.choosing import chosen
 from mast.nn.structure.cuts import Cut
 from mast.nn.structure.drawing import Scaled, UnitDraw, UnitDrawing
 from mast.nn.structure.dropped import NoAttention, Zeros
+from mast.nn.structure.finding import own_keep
 from mast.nn.structure.memory import in_place, same_memory
 from mast.nn.structure.resizing import put
 from mast.nn.structure.sketches import Structured
@@ -24,6 +27,10 @@ from mast.nn.structure.structures import Structure
 from mast.nn.tensors.weights import Where
 from mast.sketches import Sketch
 from mast.sketches.kept import Everything, KeptTensors
+
+if TYPE_CHECKING:
+    from mast.nn.structure.following.branching import Followed
+    from mast.nn.structure.following.examples import Example
 
 _HARMLESS = functions.ENTRYWISE | {k for k, rule in functions.RULES.items() if rule is functions.same}
 
@@ -34,18 +41,33 @@ class Removal:
 
     modules: dict[str, nn.Module] = field(default_factory=dict)
     layers: set[str] = field(default_factory=set)
+    stuck: list[str] = field(default_factory=list)  # names of branches that stay, times 0
 
 
 class BranchStructure(Structure):
     """Residual branches: one space, whose units they are, in the order in which they are computed."""
 
     def __init__(
-        self, model: nn.Module, keep: Mapping[str, float] | None = None, where: Where | None = None
+        self,
+        model: nn.Module,
+        keep: Mapping[str, float] | None = None,
+        where: Where | None = None,
+        example: Example | None = None,
     ) -> None:
         super().__init__(model)
-        self._graph, found = find_branches(self.bare, keep)
-        self.others = {branch.name: "keep = 1" for branch in found if branch.keep == 1}
-        if not found:
+        self.example = example
+        self._followed: dict[str, Followed] = {}
+        self.others = {}
+        if example is None:
+            self._graph, found = find_branches(self.bare, keep)
+        else:
+            from mast.nn.structure.following.branching import find_followed
+
+            followed, self.others = find_followed(model, example)
+            self._followed = {branch.name: branch for branch in followed}
+            found = [Branch(b.scaled, keep=own_keep(b.name, keep or {})) for b in followed]
+        self.others |= {branch.name: "keep = 1" for branch in found if branch.keep == 1}
+        if not found and not self.others:
             raise ArgumentError(
                 "the model has no residual branches (additions x + f(x)) that could be dropped"
             )
@@ -104,7 +126,7 @@ class BranchStructure(Structure):
         model = copy.deepcopy(self.template)
         removal = self._removal(draw)
         for name, stand_in in removal.modules.items():
-            put(model, name, stand_in.train(model.training))
+            put(model, name, copy.deepcopy(stand_in).train(model.training))
         for name in removal.layers:
             model.get_submodule(name).activation_relu_or_gelu = 0  # type: ignore[assignment]
         for module in model.modules():
@@ -112,12 +134,45 @@ class BranchStructure(Structure):
                 module.use_nested_tensor = False  # its fast path needs whole layers
         return model
 
+    def adapt(self, small: nn.Module, draw: UnitDraw) -> None:
+        """No configuration of transformers leaves single branches out."""
+        if self._gone(self._removal(draw)):
+            from mast.nn.structure.following.configs import refuse_saving
+
+            refuse_saving(small, "branches were taken out of this submodel")
+
+    def remaining(self, draw: UnitDraw) -> list[str]:
+        """The dropped branches that cannot be taken out of the small model: they are there, times 0."""
+        return self._removal(draw).stuck
+
+    def check(
+        self, model: nn.Module, draw: UnitDraw, small: nn.Module, shift: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Compare the small model with the whole one whose branches have their scales, on the example."""
+        if self.example is None:
+            return
+        from mast.nn.structure.following.proving import compare, shadow
+
+        c = draw[self.spaces[0].name].diagonal()
+        values = {}
+        for name, p in model.named_parameters():
+            if name in self._unit:
+                v = torch.zeros_like(p) if shift is None else shift[name].to(p)
+                values[name] = v + (p.detach() - v) * float(c[self._unit[name]])
+        _, message = compare(shadow(model), values, small, self.example.to(model))
+        if message:
+            raise MastError(f"the submodel is wrong, and not returned: {message}")
+
     # ---- what goes with a branch -------------------------------------------------------------
 
     def _removal(self, draw: UnitDraw) -> Removal:
         kept = set(draw[self.spaces[0].name].indices.tolist())
         dropped = [branch for i, branch in enumerate(self.branches) if i not in kept]
         removal = Removal()
+        if self.example is not None:
+            for branch in dropped:
+                removal.modules |= dict(self._followed[branch.name].modules)
+            return removal
         for branch in dropped:
             if branch.layer or branch.part:
                 self._of_layer(branch, removal)
@@ -149,6 +204,7 @@ class BranchStructure(Structure):
             if not stuck:
                 break
             dropped = [branch for branch in dropped if branch not in stuck]
+            removal.stuck += [branch.name for branch in stuck]
         if not dropped:
             return
         tails = {str(branch.tail.target) for branch in dropped if branch.tail is not None}

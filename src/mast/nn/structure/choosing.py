@@ -49,12 +49,14 @@ def chosen(
     parameters = dict(bare.named_parameters())
     kept = []
     for space in spaces:
-        if wanted is None or wanted(space.name, parameters[space.name]):
+        if wanted is None or wanted(space.name, parameters[space.name.partition("[")[0]]):
             kept.append(space)
         else:
             others[space.name] = "not named by where"
     if not kept:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in others.items())
+        listed: list[str] = [f"{name}: {reason}" for name, reason in others.items()]
+        more: list[str] = [f"and {len(listed) - 12} more"] if len(listed) > 12 else []
+        reasons = "; ".join([*listed[:12], *more])
         raise ArgumentError(
             f"the model has no units that could be dropped ({reasons or 'it has no hidden ones'})"
         )

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from mast.arrays import Indices
+from mast.arrays import Array, Indices
 from mast.errors import ArgumentError, MastError
-from mast.nn.structure.spaces import Space
+from mast.nn.structure.spaces import Role, Space
 from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.weights import name_index
 from mast.randomness import Key
@@ -45,14 +45,24 @@ class UnitDraw(Mapping[str, DiagonalDraw]):
 
 
 @dataclass(frozen=True)
+class Piece:
+    """Some entries along a dimension: the runs of a space's units, or entries that stay (`space` is None)."""
+
+    space: int | None
+    run: int
+    offset: int
+    scaled: bool = False  # whether these entries carry the scales
+
+
+@dataclass(frozen=True)
 class Scaled:
-    """A parameter that carries scales: those of a space along one dimension, or of one unit everywhere."""
+    """A parameter that carries scales: those of spaces along one dimension, or of one unit everywhere."""
 
     tensor: str
     space: int
     shape: tuple[int, ...]
     dim: int | None = None
-    run: int = 1
+    pieces: tuple[Piece, ...] = ()
     unit: int = 0  # if dim is None
 
     def of_one_unit(self, units: DiagonalDraw) -> Kept:
@@ -64,12 +74,15 @@ class Scaled:
 class UnitDrawing(Drawing):
     """Draws over the units of each space; a parameter that is no consumer carries no scale."""
 
-    def __init__(self, sketch: Sketch, spaces: Sequence[Space], scaled: Sequence[Scaled]) -> None:
+    def __init__(
+        self, sketch: Sketch, spaces: Sequence[Space], scaled: Sequence[Scaled], uniform: bool = False
+    ) -> None:
         self.sketch = sketch  # over units
         self.spaces = list(spaces)
         self.scaled = list(scaled)
         self.sketches = [_of_space(sketch, space) for space in spaces]
-        self._indices = [name_index(space.name) for space in spaces]
+        first = {space.units: space.name for space in reversed(spaces)}  # of each size
+        self._indices = [name_index(first[s.units] if uniform else s.name) for s in spaces]
         self._last: UnitDraw | None = None
 
     def draw(self, key: Key) -> UnitDraw:
@@ -89,16 +102,23 @@ class UnitDrawing(Drawing):
     def kept(self, number: int, key: Key, like: Tensor) -> Kept:
         """The kept columns of a consumer, with the scales of their units."""
         scaled = self.scaled[number]
-        units = self.draw(key)[self.spaces[scaled.space].name]
         if scaled.dim is None:
-            return scaled.of_one_unit(units)
-        entries = entries_of(units.indices, scaled.run, 0)
-        return Grid(scaled.shape, {scaled.dim: entries}, {scaled.dim: np.repeat(units.scales, scaled.run)})
+            return scaled.of_one_unit(self.draw(key)[self.spaces[scaled.space].name])
+        draw = self.draw(key)
+        indices, scales = along(scaled.pieces, [draw[space.name] for space in self.spaces])
+        return Grid(scaled.shape, {scaled.dim: indices}, {scaled.dim: scales})
 
     def share(self, number: int) -> float:
         """The expected share of the units that are kept."""
-        space = self.scaled[number].space
-        return self.sketches[space].share(self.spaces[space].units)
+        scaled = self.scaled[number]
+        if len(scaled.pieces) < 2:
+            return self.sketches[scaled.space].share(self.spaces[scaled.space].units)
+        sizes = [p.run * (1 if p.space is None else self.spaces[p.space].units) for p in scaled.pieces]
+        shares = [
+            1.0 if p.space is None else self.sketches[p.space].share(self.spaces[p.space].units)
+            for p in scaled.pieces
+        ]
+        return float(np.average(shares, weights=sizes))
 
     def sketch_of(self, number: int) -> Sketch:
         """That of the units whose outgoing weight this is."""
@@ -125,6 +145,42 @@ def _of_space(sketch: Sketch, space: Space) -> Sketch:
     except MastError as error:
         raise ArgumentError(f"the {space.units} units of {space.name!r}: {error}") from None
     return sketch
+
+
+def pieces_of(spaces: Sequence[Space], tensor: str, dim: int, size: int) -> tuple[Piece, ...]:
+    """How a dimension is divided among spaces, in order, with what stays between them."""
+    own = sorted(
+        (a.offset, a.run, number, a.role is Role.CONSUMES)
+        for number, space in enumerate(spaces)
+        for a in space.axes
+        if (a.tensor, a.dim) == (tensor, dim)
+    )
+    pieces, end = [], 0
+    for offset, run, number, scaled in own:
+        if offset > end:
+            pieces.append(Piece(None, offset - end, end))
+        pieces.append(Piece(number, run, offset, scaled))
+        end = offset + run * spaces[number].units
+    if end < size:
+        pieces.append(Piece(None, size - end, end))
+    return tuple(pieces)
+
+
+def along(pieces: Sequence[Piece], units: Sequence[DiagonalDraw]) -> tuple[Indices, Array]:
+    """The kept entries along a dimension, and their scales, given the kept units of each space."""
+    indices, scales = [], []
+    for piece in pieces:
+        if piece.space is None:
+            indices.append(np.arange(piece.offset, piece.offset + piece.run))
+            scales.append(np.ones(piece.run))
+            continue
+        kept = units[piece.space]
+        indices.append(entries_of(kept.indices, piece.run, piece.offset))
+        own = kept.scales if piece.scaled else np.ones(kept.count)
+        scales.append(np.repeat(own, piece.run))
+    if len(pieces) == 1:
+        return indices[0], scales[0]
+    return np.concatenate(indices), np.concatenate(scales)
 
 
 def entries_of(units: Indices, run: int, offset: int) -> Indices:

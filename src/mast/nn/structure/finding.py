@@ -12,7 +12,7 @@ from mast.errors import ArgumentError
 from mast.nn.structure import functions, modules
 from mast.nn.structure.flow import Flow
 from mast.nn.structure.spaces import Axis, Joint, Role, Space
-from mast.nn.structure.tracing import trace
+from mast.nn.structure.tracing import refuse_hooks, trace_both_modes
 
 
 def find_spaces(
@@ -67,8 +67,9 @@ def find_spaces(
 
 def graph_of(bare: nn.Module, left_out: set[str]) -> fx.Graph:
     """The graph of a model; if it is itself one of the modules that have rules, one call."""
+    refuse_hooks(bare)
     if modules.rule_for(bare) is None:
-        return trace(bare, lambda m, name: is_leaf(m, name, left_out))
+        return trace_both_modes(bare, lambda m, name: is_leaf(m, name, left_out))
     graph = fx.Graph()
     graph.output(graph.call_module("", (graph.placeholder("input"),)))
     return graph

@@ -92,7 +92,9 @@ def batch_norm(flow: Flow, name: str, module: nn.Module, args: Arguments, option
     """Each channel by itself, with its statistics."""
     norm, value, where = cast(Any, module), first(args, options), named(name, module)
     spatial = _BATCH_NORMS[kind(module)]
-    right = {-1, -2} if spatial == 1 else {-spatial - 1} if spatial else {value.dim}
+    right = {-spatial - 1} if spatial else {value.dim}
+    if kind(module) is nn.BatchNorm1d and value.rank != 3:  # (N, C): which no InstanceNorm1d takes
+        right = {-1} if value.rank == 2 else {-1, -2}
     if value.joint is not None and value.dim not in right:
         return flow.refuse(where, value, "normalises along another dimension than the units lie in")
     if value.joint is not None:

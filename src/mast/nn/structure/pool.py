@@ -43,7 +43,9 @@ class Pool:
         self._whole_buffers = _homes(whole, "_buffers", [name for name, _ in whole.named_buffers()])
         self._units = structure if isinstance(structure, UnitStructure) else None
         self._transfer = None if self._units is None else self._units.transfer()
-        self._has_heads = self._units is not None and bool(self._units.heads)
+        # Modules that have to be told of each draw: attention of its heads, recurrent ones of new parameters.
+        self._tells = self._units is not None and bool(self._units.heads)
+        self._tells |= any(isinstance(module, nn.RNNBase) for module in self._model.modules())
         self._transferred = False  # whether the present small model came that way
         self._views: list[Tensor] | None = None
         self._memory: dict[torch.dtype, Tensor] = {}
@@ -92,7 +94,7 @@ class Pool:
             home[key] = self.parameters[name]
         if self._whole_buffers:
             self._fill_buffers()
-        if views is None or views is not self._views or self._has_heads:
+        if views is None or views is not self._views or self._tells:
             self.structure.fit(self._model, draw)
         self._views = views
         return self._model

@@ -64,17 +64,30 @@ def fit(module: nn.Module, shaped: nn.Module, entries: int | None) -> None:
     if isinstance(module, nn.Linear):
         own.out_features, own.in_features = module.weight.shape
     elif isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-        if before.groups == 1:
-            own.out_channels, own.in_channels = module.weight.shape[:2]
-        elif before.groups == before.in_channels == before.out_channels:
-            own.out_channels = own.in_channels = own.groups = module.weight.shape[0]
+        own.out_channels = module.weight.shape[0]
+        if before.groups > 1:
+            own.groups = own.out_channels * before.groups // before.out_channels
+        own.in_channels = module.weight.shape[1] * own.groups
     elif isinstance(module, ConvTranspose):
         if before.groups == 1:
             own.in_channels, own.out_channels = module.weight.shape[:2]
     elif isinstance(module, nn.PReLU):
         own.num_parameters = len(module.weight)
-    elif entries is not None and isinstance(module, NormBase):
-        own.num_features = entries
-    elif entries is not None and isinstance(module, nn.GroupNorm):
-        own.num_channels = entries
-        own.num_groups = entries * before.num_groups // before.num_channels
+    elif isinstance(module, nn.Embedding):
+        own.embedding_dim = module.weight.shape[1]
+    elif isinstance(module, nn.RNNBase):
+        own.hidden_size, own.input_size = own.weight_hh_l0.shape[1], own.weight_ih_l0.shape[1]
+        own._flat_weights = [getattr(module, name) for name in own._flat_weights_names]
+    elif is_conv1d(module):
+        own.nx, own.nf = own.weight.shape
+    elif isinstance(module, NormBase):
+        tensor = module.weight if module.weight is not None else module.running_mean
+        own.num_features = entries if tensor is None else len(tensor)
+    elif isinstance(module, nn.GroupNorm):
+        own.num_channels = entries if module.weight is None else len(module.weight)
+        own.num_groups = own.num_channels * before.num_groups // before.num_channels
+
+
+def is_conv1d(module: nn.Module) -> bool:
+    """Whether it is the Conv1D of transformers: a Linear with its weight transposed."""
+    return type(module).__name__ == "Conv1D" and hasattr(module, "nf")

@@ -35,7 +35,19 @@ class Neurons(Structured):
       (1): ReLU()
       (2): Linear(in_features=2, out_features=2, bias=True)
     )
+
+    Parameters
+    ----------
+    sketch
+        The sketch over the units of each layer.
+    uniform
+        Layers with equally many units have the same draw, so that they keep the same number of units. Then
+        configurations of transformers can express the small model, whatever the sketch.
     """
+
+    def __init__(self, sketch: Sketch, uniform: bool = False) -> None:
+        super().__init__(sketch)
+        self.uniform = bool(uniform)
 
 
 class Layers(Structured):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor, nn
@@ -15,11 +15,12 @@ from mast.errors import ArgumentError
 from mast.nn.structure.attention import HeadsAttention
 from mast.nn.structure.choosing import chosen
 from mast.nn.structure.cuts import Cut
-from mast.nn.structure.drawing import Scaled, UnitDraw, UnitDrawing, entries_of
+from mast.nn.structure.drawing import Piece, Scaled, UnitDraw, UnitDrawing, along, pieces_of
 from mast.nn.structure.finding import find_spaces
 from mast.nn.structure.resizing import fit, replace_attention, template
 from mast.nn.structure.sketches import Layers, Neurons, Structured
 from mast.nn.structure.spaces import Space
+from mast.nn.structure.tables import refuse_unfollowed
 from mast.nn.structure.tracing import skeleton
 from mast.nn.tensors.weights import Where
 from mast.randomness import Key
@@ -27,6 +28,7 @@ from mast.sketches import DiagonalDraw, Sketch
 from mast.sketches.kept import Grid, KeptTensors
 
 if TYPE_CHECKING:
+    from mast.nn.structure.following.examples import Attribute, Example
     from mast.nn.structure.transfer import Transfer
 
 
@@ -36,18 +38,20 @@ class Structure(ABC):
     spaces: list[Space]
     scaled: list[Scaled]
     others: dict[str, str]  # names of spaces whose units stay, with the reason
+    other_units: dict[str, int]  # how many they are, where it is known
 
     def __init__(self, model: nn.Module) -> None:
         self._source = model
+        self.other_units = {}
         self.bare = skeleton(model)
         self.template = template(model)  # the model without values, into which submodels are poured
         self.count = sum(p.numel() for p in self.bare.parameters())  #: of all parameters' values
 
     def drawing(self, sketch: Sketch) -> UnitDrawing:
         """Draws of a sketch over these units."""
-        return UnitDrawing(
-            sketch.sketch if isinstance(sketch, Structured) else sketch, self.spaces, self.scaled
-        )
+        inner = sketch.sketch if isinstance(sketch, Structured) else sketch
+        uniform = isinstance(sketch, Neurons) and sketch.uniform
+        return UnitDrawing(inner, self.spaces, self.scaled, uniform)
 
     def draw(self, sketch: Sketch, key: Key) -> UnitDraw:
         """The kept units, and their scales, of one key."""
@@ -64,6 +68,20 @@ class Structure(ABC):
     @abstractmethod
     def fit(self, model: nn.Module, draw: UnitDraw) -> None:
         """Adapt a copy that has the values of a draw's cut to their sizes."""
+
+    def remaining(self, draw: UnitDraw) -> list[str]:
+        """Names of what a draw drops and a small model still has."""
+        return []
+
+    def adapt(self, small: nn.Module, draw: UnitDraw) -> None:
+        """Let the configuration of a small model say its sizes, if it is one of transformers."""
+        return  # it has none
+
+    def check(
+        self, model: nn.Module, draw: UnitDraw, small: nn.Module, shift: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """An error if the small model of a draw does not compute what the whole one does, on the example."""
+        return  # there is none
 
     def follow(self, model: nn.Module) -> None:
         """What is poured has the types of this model's tensors, and trains what is trained there."""
@@ -95,17 +113,46 @@ class UnitStructure(Structure):
     """Hidden units, channels and heads."""
 
     def __init__(
-        self, model: nn.Module, keep: Mapping[str, float] | None = None, where: Where | None = None
+        self,
+        model: nn.Module,
+        keep: Mapping[str, float] | None = None,
+        where: Where | None = None,
+        example: Example | None = None,
     ) -> None:
         super().__init__(model)
-        found, self.others = find_spaces(self.bare, keep)
-        self.spaces = chosen(self.bare, found, self.others, keep or {}, where)
+        self.example = example
+        self._attributes: list[Attribute] = []
+        self._keep, self._where = dict(keep or {}), where
+        if example is None:
+            found, self.others = find_spaces(self.bare, keep)
+            self.settle(self.chosen(found))
+        else:
+            from mast.nn.structure.following.finding import settle
+
+            settle(self, model, example)
+
+    def chosen(self, found: Sequence[Space]) -> list[Space]:
+        """Those that `where` and `keep` choose; an error with the reasons if there are none."""
+        return chosen(self.bare, found, self.others, self._keep, self._where)
+
+    def settle(self, spaces: Sequence[Space], attributes: Sequence[Attribute] = ()) -> None:
+        """Take these spaces, and the numbers in modules that follow from their units."""
+        self.spaces = list(spaces)
+        self._attributes = list(attributes)
         parameters = dict(self.bare.named_parameters())
-        self.scaled = [
-            Scaled(a.tensor, number, tuple(parameters[a.tensor].shape), a.dim, a.run)
-            for number, space in enumerate(self.spaces)
-            for a in space.consumers
-        ]
+        self._parameters = [(name, p.shape) for name, p in self.bare.named_parameters()]
+        self._buffers = [(n, b.shape) for n, b in self.bare.named_buffers() if b.is_floating_point()]
+        sizes = dict([*self._parameters, *self._buffers])
+        self._pieces: dict[str, dict[int, tuple[Piece, ...]]] = {}
+        for tensor, dim in dict.fromkeys((a.tensor, a.dim) for space in self.spaces for a in space.axes):
+            pieces = pieces_of(self.spaces, tensor, dim, sizes[tensor][dim])
+            self._pieces.setdefault(tensor, {})[dim] = pieces
+        self.scaled = []
+        for tensor, own in self._pieces.items():
+            for dim, pieces in own.items():
+                taken = [p.space for p in pieces if p.scaled and p.space is not None]
+                if taken:
+                    self.scaled.append(Scaled(tensor, taken[0], tuple(parameters[tensor].shape), dim, pieces))
         order = {name: i for i, name in enumerate(parameters)}
         self.scaled.sort(key=lambda s: order[s.tensor])
         #: attention modules whose heads are units, and the names of those spaces
@@ -115,29 +162,25 @@ class UnitStructure(Structure):
             if isinstance(self._owner(space.name), nn.MultiheadAttention)
         }
         for name in self.heads:
-            replace_attention(self.template, self.bare, name)
+            if not isinstance(self.template.get_submodule(name), HeadsAttention):
+                replace_attention(self.template, self.bare, name)
         owners = {a.tensor.rpartition(".")[0] for space in self.spaces for a in space.axes}
         owners |= {name for space in self.spaces for name, _ in space.modules}
         self._resized = {name: m for name, m in self.bare.named_modules() if name in owners}
-        self._parameters = [(name, p.shape) for name, p in self.bare.named_parameters()]
-        self._buffers = [(n, b.shape) for n, b in self.bare.named_buffers() if b.is_floating_point()]
 
     def cut(self, draw: UnitDraw) -> Cut:
         """Rows of producers and columns of consumers; the scales are on the columns."""
         self._check(draw)
-        indices: dict[str, dict[int, list[Indices]]] = {}
-        scales: dict[str, dict[int, Array]] = {}
-        for space in self.spaces:
-            units = at_least_one(draw[space.name])
-            for a in space.axes:
-                pieces = indices.setdefault(a.tensor, {}).setdefault(a.dim, [])
-                pieces.append(entries_of(units.indices, a.run, a.offset))
-            for a in space.consumers:
-                scales.setdefault(a.tensor, {})[a.dim] = np.repeat(units.scales, a.run)
+        units = [at_least_one(draw[space.name]) for space in self.spaces]
 
         def kept(name: str, shape: Sequence[int]) -> Grid:
-            rows_and_columns = {dim: _joined(pieces) for dim, pieces in indices.get(name, {}).items()}
-            return Grid(shape, rows_and_columns, scales.get(name))
+            indices: dict[int, Indices] = {}
+            scales: dict[int, Array] = {}
+            for dim, pieces in self._pieces.get(name, {}).items():
+                indices[dim], own = along(pieces, units)
+                if any(piece.scaled for piece in pieces):
+                    scales[dim] = own
+            return Grid(shape, indices, scales or None)
 
         parameters = KeptTensors({name: kept(name, shape) for name, shape in self._parameters})
         return Cut(self, draw, parameters, KeptTensors({n: kept(n, shape) for n, shape in self._buffers}))
@@ -164,15 +207,44 @@ class UnitStructure(Structure):
             if isinstance(module, HeadsAttention) and name in self.heads:
                 module.kept = at_least_one(draw[self.heads[name]]).indices.tolist()
             fit(module, before, channels.get(name))
+        for attribute in self._attributes:
+            runs = [(self.spaces[number].name, run) for number, run in attribute.runs]
+            length = attribute.stays + sum(run * at_least_one(draw[name]).count for name, run in runs)
+            setattr(model.get_submodule(attribute.module), attribute.name, length)
+
+    def adapt(self, small: nn.Module, draw: UnitDraw) -> None:
+        """Let the configuration of a small model say its sizes, if it is one of transformers."""
+        from mast.nn.structure.following.configs import adapt
+
+        adapt(small, [(kept.dim, at_least_one(kept).count) for kept in draw.values()])
+
+    def check(
+        self, model: nn.Module, draw: UnitDraw, small: nn.Module, shift: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Compare both on the example, in training and in eval mode."""
+        if self.example is not None:
+            from mast.nn.structure.following.proving import check
+
+            check(self, model, self.example, draw, small, shift)
 
     def _owner(self, parameter: str) -> nn.Module:
         return self.bare.get_submodule(parameter.rpartition(".")[0])
 
 
 def structure_of(
-    model: nn.Module, sketch: Sketch, keep: Mapping[str, float] | None = None, where: Where | None = None
+    model: nn.Module,
+    sketch: Sketch,
+    keep: Mapping[str, float] | None = None,
+    where: Where | None = None,
+    *,
+    example: Any = None,
+    strict: bool = False,
 ) -> Structure:
-    """The structure that a sketch acts on: `Neurons` or `Layers`. Shapes suffice: the meta device is fine.
+    """The structure that a sketch acts on: `Neurons` or `Layers`.
+
+    With an `example` of the model's input (a tensor, a tuple of arguments, or a dict of keyword arguments)
+    the model is run, and any model can be followed. Without one, its graph is read, which needs no values:
+    models on the meta device are fine.
 
     >>> import mast
     >>> from torch import nn
@@ -180,19 +252,23 @@ def structure_of(
     >>> structure_of(model, mast.nn.Neurons(mast.RandK(2)))
     <structure of Sequential: 0.weight: 8>
     """
+    from mast.nn.structure.following.examples import Example  # that folder uses the files of this one
+
+    batch = None if example is None else Example.of(example)
+    structure: Structure | None = None
     if isinstance(sketch, Neurons):
-        return UnitStructure(model, keep, where)
-    if isinstance(sketch, Layers):
+        structure = UnitStructure(model, keep, where, batch)
+    elif isinstance(sketch, Layers):
         from mast.nn.structure.branch_structures import BranchStructure
 
-        return BranchStructure(model, keep, where)
+        structure = BranchStructure(model, keep, where, batch)
+    if structure is not None:
+        if strict:
+            refuse_unfollowed(structure)
+        return structure
     raise ArgumentError(f"structured sketches are Neurons and Layers, got {sketch!r}")
 
 
 def at_least_one(units: DiagonalDraw) -> DiagonalDraw:
     """No layer can have no units: if a draw keeps none, the first stays, with scale 0."""
     return units if units.count else DiagonalDraw(units.dim, np.zeros(1, np.int64), np.zeros(1))
-
-
-def _joined(pieces: list[Indices]) -> Indices:
-    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)

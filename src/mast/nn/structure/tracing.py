@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -39,6 +40,50 @@ def skeleton(model: nn.Module) -> nn.Module:
                 "is copied, so its structure cannot be found"
             )
     return bare
+
+
+def refuse_hooks(model: nn.Module) -> None:
+    """An error for what a forward pass does and its graph does not show."""
+    for name, module in model.named_modules():
+        hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+        own = [hook for hook in hooks if not isinstance(getattr(hook, "__self__", None), nullcontext)]
+        if own or "forward" in vars(module):
+            what = f"the module {name!r}" if name else "the model"
+            raise ArgumentError(
+                f"{what} ({type(module).__name__}) has {'a hook' if own else 'a forward() of its own'}, "
+                "which torch.fx does not see: pass example= to sparsify(), and the model is run instead"
+            )
+
+
+def trace_both_modes(model: nn.Module, is_leaf: Callable[[nn.Module, str], bool]) -> fx.Graph:
+    """The graph, which has to be the same in training and in eval mode."""
+    modes = {module: module.training for module in model.modules()}
+    try:
+        graphs = [trace(model.train(training), is_leaf) for training in (False, True)]
+    finally:
+        for module, training in modes.items():
+            module.training = training
+    if _plan(graphs[0]) != _plan(graphs[1]):
+        raise ArgumentError(
+            f"forward() of the model ({type(model).__name__}) does something else in training mode than in "
+            "eval mode: pass example= to sparsify(), and both are followed"
+        )
+    return graphs[1]
+
+
+def _plan(graph: fx.Graph) -> list[Any]:
+    """What a graph does: operations, what they are made of, and which tensors of the model they use."""
+    place = {node: number for number, node in enumerate(graph.nodes)}
+    return [
+        (node.op, str(node.target).rstrip("0123456789") if _is_constant(node) else node.target,
+         [place[source] for source in node.all_input_nodes])
+        for node in graph.nodes
+    ]  # fmt: skip
+
+
+def _is_constant(node: fx.Node) -> bool:
+    """Whether it is a tensor that forward() makes of numbers, which torch.fx names anew each time."""
+    return node.op == "get_attr" and str(node.target).startswith("_tensor_constant")
 
 
 def trace(model: nn.Module, is_leaf: Callable[[nn.Module, str], bool]) -> fx.Graph:

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from mast.arrays import Indices
-from mast.nn.structure.spaces import Role, Space
+from mast.nn.structure.drawing import pieces_of
+from mast.nn.structure.spaces import Space
 from mast.sketches import DiagonalDraw
 from mast.sketches.kept.kernels import KeptUnits, Layout, Lists, gather_units, scatter_units
 
@@ -45,11 +46,14 @@ class Transfer:
 
     def __init__(self, shapes: Sequence[tuple[str, Sequence[int]]], spaces: Sequence[Space]) -> None:
         self._lists: dict[tuple[tuple[int, ...], ...], int] = {}
+        sizes = dict(shapes)
         axes: dict[tuple[str, int], list[tuple[int, ...]]] = {}
-        for number, space in enumerate(spaces):
-            for a in space.axes:
-                piece = (number, a.run, a.offset, int(a.role is Role.CONSUMES))
-                axes.setdefault((a.tensor, a.dim), []).append(piece)
+        for tensor, dim in dict.fromkeys((a.tensor, a.dim) for space in spaces for a in space.axes):
+            if tensor in sizes:
+                axes[tensor, dim] = [
+                    (_ALL if p.space is None else p.space, p.run, p.offset, int(p.scaled))
+                    for p in pieces_of(spaces, tensor, dim, sizes[tensor][dim])
+                ]
         parts = []
         self._full: list[tuple[tuple[int, ...], bool, bool]] = []  # shapes, and whether rows, columns are cut
         for name, shape in shapes:

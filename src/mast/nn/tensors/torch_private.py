@@ -7,6 +7,8 @@ others, and whether all are still there.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,11 +16,13 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from torch.nn.modules.batchnorm import _NormBase as NormBase
 from torch.nn.modules.conv import _ConvNd as Conv
 from torch.nn.modules.conv import _ConvTransposeNd as ConvTranspose
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 __all__ = [
     "ATTRIBUTES", "EXPORTER_LOG", "FSDP_MARK", "BatchNorm", "Conv", "ConvTranspose", "NormBase",
-    "compiler_is_waiting", "holders", "in_backward", "make_parameter", "tree_leaves",
+    "TorchDispatchMode", "compiler_is_waiting", "holders", "in_backward", "make_parameter", "plain_kernels",
+    "repeat_numbers", "same_numbers_after", "tree_leaves",
 ]  # fmt: skip
 
 ATTRIBUTES = {
@@ -46,3 +50,31 @@ def compiler_is_waiting() -> bool:
     """Whether torch.compile would trace the next function that is called."""
     frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     return frames is not None and callable(frames.get_eval_frame_callback())
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Without fused kernels that hide what they do with heads and hidden units."""
+    fast, mkldnn = torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        torch._C._set_mkldnn_enabled(mkldnn)
+
+
+@contextmanager
+def same_numbers_after() -> Iterator[None]:
+    """Whatever a user's model draws inside, the generator of torch goes on as if it had not."""
+    state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+
+
+def repeat_numbers(place: int) -> None:
+    """What a user's model draws next depends on this number only."""
+    torch.default_generator.manual_seed(place)

@@ -1,0 +1,69 @@
+"""An example of a model's input, and what was learned from it about a module's attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mast.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A number in a module that is a length: the entries that stay and those of the kept units."""
+
+    module: str
+    name: str
+    stays: int
+    runs: tuple[tuple[int, int], ...]  # the numbers of spaces, and how many entries one unit has
+
+
+@dataclass(frozen=True)
+class Example:
+    """Arguments that a model can be called with.
+
+    >>> import torch
+    >>> Example.of(torch.ones(2, 3)).call(torch.nn.Linear(3, 4)).shape
+    torch.Size([2, 4])
+    """
+
+    args: tuple[Any, ...]
+    options: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, batch: Any) -> Example:
+        """From a tensor, a tuple or list of arguments, or keyword arguments in a mapping."""
+        if isinstance(batch, Example):
+            return batch
+        if isinstance(batch, Tensor):
+            return cls((batch,), {})
+        if isinstance(batch, Mapping):
+            return cls((), dict(batch))
+        if isinstance(batch, tuple | list):
+            return cls(tuple(batch), {})
+        raise ArgumentError(
+            "example must be what the model is called with: a tensor, a tuple of arguments, or a dict of "
+            f"keyword arguments; got {type(batch).__name__}"
+        )
+
+    def call(self, model: Callable[..., Any]) -> Any:
+        """What the model makes of it."""
+        return model(*self.args, **self.options)
+
+    def to(self, like: nn.Module, dtype: torch.dtype | None = None) -> Example:
+        """On the device of a model; floating-point tensors in another type."""
+        first = next(like.parameters(), None)
+        device = None if first is None else first.device
+
+        def moved(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return value.to(device=device, dtype=dtype if value.is_floating_point() else None)
+            if isinstance(value, Mapping):
+                return {key: moved(v) for key, v in value.items()}
+            return type(value)(moved(v) for v in value) if type(value) in (list, tuple) else value
+
+        return Example(moved(self.args), moved(dict(self.options)))

@@ -1,0 +1,182 @@
+"""The unit spaces of a model, found by running it on an example in training and in eval mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from mast.errors import ArgumentError
+from mast.nn.structure.finding import own_keep
+from mast.nn.structure.following.atoms import Atoms
+from mast.nn.structure.following.examples import Attribute, Example
+from mast.nn.structure.following.proving import shadow, unproven
+from mast.nn.structure.following.reading import Found, Length, read
+from mast.nn.structure.following.watching import Watching
+from mast.nn.structure.resizing import is_conv1d
+from mast.nn.structure.spaces import Space
+from mast.nn.tensors.torch_private import same_numbers_after
+
+if TYPE_CHECKING:
+    from mast.nn.structure.structures import UnitStructure
+
+# Numbers in modules that are no lengths of dimensions of units, even where they are equal to one.
+_OTHER_NUMBERS = (
+    "group", "layer", "idx", "index", "window", "kernel", "stride", "pad", "seq", "vocab", "max_", "drop",
+    "head_dim", "head_size", "proj_dim", "d_kv", "training", "patch", "image", "position", "bucket", "eps",
+    "num_labels", "block", "step", "rank", "alpha",
+)  # fmt: skip
+
+
+def find(model: nn.Module, example: Example) -> Found:
+    """The spaces of a model and the lengths that its modules work with.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> found = find(model, Example.of(torch.ones(4, 3)))
+    >>> [(s.name, s.units) for s in found.spaces], found.others
+    ([('0.weight', 8)], {'2.weight': "they are the model's output"})
+    """
+    twin = shadow(model)
+    tensors: dict[str, Tensor] = dict(twin.named_parameters())
+    tensors |= {name: b for name, b in twin.named_buffers() if b.is_floating_point()}
+    atoms = Atoms(tensors)
+    lengths: dict[tuple[str, int], list[Tensor]] = {}
+    for training in (False, True):
+        twin.train(training)
+        watching = Watching(atoms, twin)
+        with same_numbers_after():
+            watching.run(lambda: example.call(twin))
+        for key, found in watching.lengths.items():
+            lengths.setdefault(key, []).extend(found)
+    return read(atoms, {name: number for number, name in enumerate(tensors)}, lengths)
+
+
+def settle(structure: UnitStructure, model: nn.Module, example: Example) -> None:
+    """Give a structure the spaces of an example, as far as small models of them are proven right."""
+    example = example.to(model)
+    try:
+        found = find(model, example)
+    except ArgumentError:
+        raise
+    except Exception as error:  # whatever the model does with an input that does not suit it
+        message = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ArgumentError(f"the model cannot be run on the example: {message}") from error
+    structure.others = dict(found.others)
+    structure.other_units = dict(found.units)
+    spaces = structure.chosen(_cuttable(structure, found.spaces))
+    best: tuple[int, list[Space], dict[str, str], list[Attribute]] | None = None
+    for usable in (_usual, _none, _all):
+        attributes = _attributes(structure, found, usable)
+        left, reasons = _proven(structure, model, example, spaces, found, attributes)
+        if best is None or len(left) > best[0]:
+            best = (len(left), left, reasons, attributes)
+        if not reasons:
+            break
+    assert best is not None
+    _, left, reasons, attributes = best
+    structure.others |= reasons
+    structure.other_units |= {space.name: space.units for space in found.spaces}
+    if not left:
+        structure.chosen(left)  # which says why there are none
+    _take(structure, left, found, attributes)
+
+
+def _cuttable(structure: UnitStructure, spaces: Sequence[Space]) -> list[Space]:
+    """Without the spaces whose keep is 1, and those whose scales a weight could not carry."""
+    patterns = structure._keep
+    left = []
+    taking: dict[str, int] = {}  # the dimension along which a weight takes units
+    for space in spaces:
+        own = own_keep(space.name, patterns)
+        twice = [a.tensor for a in space.consumers if taking.get(a.tensor, a.dim) != a.dim]
+        weights = [a.tensor for a in space.producers if len(structure.bare.state_dict()[a.tensor].shape) > 1]
+        stays = next((name for name in weights if own_keep(name, patterns) == 1), None)
+        if own == 1:
+            structure.others[space.name] = "keep = 1"
+        elif twice:
+            structure.others[space.name] = f"{twice[0]} takes units along two dimensions"
+        elif own is None and stays is not None:
+            structure.others[space.name] = f"keep = 1 of {stays}, whose units they are too"
+        else:
+            left.append(replace(space, keep=own))
+            taking |= {a.tensor: a.dim for a in space.consumers}
+            continue
+        structure.other_units[space.name] = space.units
+    return left
+
+
+def _proven(
+    structure: UnitStructure,
+    model: nn.Module,
+    example: Example,
+    spaces: Sequence[Space],
+    found: Found,
+    attributes: Sequence[Attribute],
+) -> tuple[list[Space], dict[str, str]]:
+    """The spaces whose small models compute what the whole one does, and what is wrong with the others."""
+    if not spaces:
+        return [], {}
+
+    def take(some: Sequence[Space]) -> None:
+        _take(structure, some, found, attributes)
+
+    reasons = unproven(structure, model, example, spaces, take)
+    return [space for space in spaces if space.name not in reasons], reasons
+
+
+def _take(
+    structure: UnitStructure, spaces: Sequence[Space], found: Found, attributes: Sequence[Attribute]
+) -> None:
+    """Settle on some spaces; attributes speak of their numbers among those."""
+    where = {space.name: number for number, space in enumerate(spaces)}
+    renumbered = []
+    for attribute in attributes:
+        stays, runs = attribute.stays, []
+        for number, run in attribute.runs:
+            space = found.spaces[number]
+            if space.name in where:
+                runs.append((where[space.name], run))
+            else:
+                stays += run * space.units
+        if runs:
+            renumbered.append(replace(attribute, stays=stays, runs=tuple(runs)))
+    structure.settle(spaces, renumbered)
+
+
+def _attributes(
+    structure: UnitStructure, found: Found, usable: Callable[[str, Length], bool]
+) -> list[Attribute]:
+    """The numbers in modules that are lengths of dimensions of units."""
+    chosen: dict[tuple[str, str], Attribute] = {}
+    modules = dict(structure.bare.named_modules())
+    for length in found.lengths:
+        module = modules[length.module]
+        if type(module).__module__.startswith("torch.nn") or is_conv1d(module):
+            continue
+        for name, value in vars(module).items():
+            if (
+                type(value) is int
+                and value == length.before
+                and not name.startswith("_")
+                and usable(name, length)
+            ):
+                chosen.setdefault(
+                    (length.module, name), Attribute(length.module, name, length.stays, length.runs)
+                )
+    return list(chosen.values())
+
+
+def _usual(name: str, length: Length) -> bool:
+    return not any(word in name for word in _OTHER_NUMBERS)
+
+
+def _none(name: str, length: Length) -> bool:
+    return False
+
+
+def _all(name: str, length: Length) -> bool:
+    return True

@@ -1,0 +1,231 @@
+"""Whether small models compute what the whole model computes with the weights of the draw."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from mast.errors import MastError
+from mast.nn.structure.drawing import UnitDraw, along
+from mast.nn.structure.following.examples import Example
+from mast.nn.structure.following.watching import tensors_in
+from mast.nn.structure.spaces import Space
+from mast.nn.tensors.torch_private import TorchDispatchMode, repeat_numbers, same_numbers_after
+from mast.randomness import Key, Purpose, permutation
+from mast.sketches import DiagonalDraw
+
+if TYPE_CHECKING:
+    from mast.nn.structure.structures import UnitStructure
+
+aten = torch.ops.aten
+_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+
+
+class Settled(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Without chance: dropout lets everything pass, other random numbers depend on their place only."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._calls = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run an operation."""
+        packet = func.overloadpacket
+        if packet is aten.native_dropout:
+            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
+        if func is aten.bernoulli_.float:
+            return args[0].fill_(args[1] if len(args) > 1 else (kwargs or {}).get("p", 0.5))
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self._calls += 1
+            repeat_numbers(self._calls)
+        return func(*args, **(kwargs or {}))
+
+
+def outputs(model: nn.Module, example: Example, training: bool, values: Mapping[str, Tensor]) -> list[Tensor]:
+    """The tensors of a model's output, with these values of parameters; the model stays as it is."""
+    twin = shadow(model).train(training)
+    with same_numbers_after(), torch.no_grad(), Settled():
+        found = (
+            functional_call(twin, dict(values), example.args, dict(example.options))
+            if values
+            else example.call(twin)
+        )
+    return [t.detach() for t in tensors_in(found) if t.is_floating_point()]
+
+
+def difference(some: Sequence[Tensor], others: Sequence[Tensor]) -> float:
+    """The largest difference of two outputs, relative to the largest entry."""
+    if [t.shape for t in some] != [t.shape for t in others]:
+        return float("inf")
+    worst = 0.0
+    for a, b in zip(some, others, strict=True):
+        if not a.numel():
+            continue
+        same_nan = a.isnan() == b.isnan()
+        if not bool(same_nan.all()):
+            return float("inf")
+        gap = (a - b).abs()[(a != b) & ~a.isnan()]
+        if gap.numel():
+            finite = b[b.isfinite()]
+            size = float(finite.abs().max()) if finite.numel() else 1.0
+            worst = max(worst, float(gap.max()) / max(size, 1e-30))
+    return worst
+
+
+def compare(
+    whole: nn.Module, values: Mapping[str, Tensor], small: nn.Module, example: Example
+) -> tuple[float, str]:
+    """The worse of the differences in eval and in training mode, and a message if it is too large."""
+    first = next(whole.parameters())
+    tolerance = _TOLERANCE.get(first.dtype, 1e-4)
+    worst = 0.0
+    for training in (False, True):
+        mode = "training" if training else "eval"
+        try:
+            a = outputs(small, example, training, {})
+            b = outputs(whole, example, training, values)
+        except Exception as error:  # whatever a forward pass does with sizes that it does not expect
+            message = str(error).splitlines()[0] if str(error) else type(error).__name__
+            return float("inf"), f"a smaller model cannot be run in {mode} mode: {message}"
+        gap = difference(a, b)
+        if gap > tolerance and first.dtype is not torch.float64:
+            gap = _in_double(whole, values, small, example, training)
+        worst = max(worst, gap)
+        if gap > tolerance:
+            return gap, f"a smaller model differs in {mode} mode, by {gap:.1%} of its largest output"
+    return worst, ""
+
+
+def _in_double(
+    whole: nn.Module, values: Mapping[str, Tensor], small: nn.Module, example: Example, training: bool
+) -> float:
+    """The same with more digits, which tells rounding from errors."""
+    exact = example.to(whole, torch.float64)
+    try:
+        a = outputs(copy.deepcopy(small).double(), exact, training, {})
+        b = outputs(
+            copy.deepcopy(whole).double(), exact, training, {n: v.double() for n, v in values.items()}
+        )
+    except Exception:  # a model that insists on its type
+        return float("inf")
+    return difference(a, b)
+
+
+def masked(
+    structure: UnitStructure, model: nn.Module, draw: UnitDraw, shift: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
+    """The parameters v + S(x - v) that differ from x: those that carry scales."""
+    from mast.nn.structure.structures import at_least_one
+
+    parameters = dict(model.named_parameters())
+    units = [at_least_one(draw[space.name]) for space in structure.spaces]
+    values: dict[str, Tensor] = {}
+    for scaled in structure.scaled:
+        assert scaled.dim is not None
+        indices, scales = along(scaled.pieces, units)
+        factors = np.zeros(scaled.shape[scaled.dim])
+        factors[indices] = scales
+        p = values.get(scaled.tensor, parameters[scaled.tensor].detach())
+        shape = [-1 if d == scaled.dim else 1 for d in range(p.dim())]
+        v = None if shift is None else shift.get(scaled.tensor)
+        diagonal = torch.from_numpy(factors).to(p).view(shape)
+        values[scaled.tensor] = p * diagonal if v is None else v.to(p) + (p - v.to(p)) * diagonal
+    return values
+
+
+def check(
+    structure: UnitStructure,
+    model: nn.Module,
+    example: Example,
+    draw: UnitDraw,
+    small: nn.Module,
+    shift: Mapping[str, Tensor] | None,
+) -> None:
+    """An error that names the space and its module, if a submodel is not what the whole model says."""
+    whole = shadow(model)
+    example = example.to(model)
+    _, message = compare(whole, masked(structure, whole, draw, shift), small, example)
+    if not message:
+        return
+    for space in structure.spaces:
+        one = {s.name: draw[s.name] if s is space else _everything(s) for s in structure.spaces}
+        alone = UnitDraw(draw.key, one)
+        cut = structure.cut(alone)
+        part = cut.module(cut.gather(whole), cut.gather_buffers(whole))
+        _, own = compare(whole, masked(structure, whole, alone), part, example)
+        if own:
+            owner = space.producers[0].tensor.rpartition(".")[0]
+            raise MastError(
+                f"the submodel is wrong, and not returned: with the units of {space.name!r} (module "
+                f"{owner!r}) {own}. Leave them out with keep={{{space.name!r}: 1}}"
+            )
+    raise MastError(f"the submodel is wrong, and not returned: {message}")
+
+
+def shadow(model: nn.Module) -> nn.Module:
+    """A copy with the same parameters and buffers of its own: what it does leaves no trace in the model."""
+    return copy.deepcopy(model, {id(p): p for p in model.parameters()})
+
+
+def _everything(space: Space) -> DiagonalDraw:
+    return DiagonalDraw(space.units, np.arange(space.units), np.ones(space.units))
+
+
+def unproven(
+    structure: UnitStructure,
+    model: nn.Module,
+    example: Example,
+    spaces: Sequence[Space],
+    take: Callable[[Sequence[Space]], None],
+) -> dict[str, str]:
+    """The spaces that cannot be cut after all, and what is wrong: found by trying, and by halving."""
+
+    def problem(some: Sequence[Space]) -> str:
+        take(some)
+        draw = _uneven(some)
+        cut = structure.cut(draw)
+        try:
+            small = cut.module(cut.gather(model), cut.gather_buffers(model))
+        except Exception as error:  # a module that cannot be copied or refitted
+            return f"a smaller model cannot be made: {str(error).splitlines()[0] if str(error) else error!r}"
+        return compare(model, masked(structure, model, draw), small, example)[1]
+
+    def wrong(some: Sequence[Space]) -> dict[str, str]:
+        message = problem(some)
+        if not message:
+            return {}
+        if len(some) == 1:
+            return {some[0].name: message}
+        half = len(some) // 2
+        return wrong(some[:half]) | wrong(some[half:])
+
+    found = wrong(spaces)
+    left = [space for space in spaces if space.name not in found]
+    if found and left and problem(left):  # some do not go together: take them one after the other
+        good: list[Space] = []
+        for space in left:
+            message = problem([*good, space])
+            if message:
+                found[space.name] = message
+            else:
+                good.append(space)
+    return found
+
+
+def _uneven(spaces: Sequence[Space]) -> UnitDraw:
+    """A draw that keeps another share of each space, with a scale of its own on each unit."""
+    kept = {}
+    for number, space in enumerate(spaces):
+        third = space.units // 3
+        count = max(1, third + number * 7 % (third + 1))
+        chosen = permutation(Key(number), Purpose.SUBSET, space.units, 0, count)
+        kept[space.name] = DiagonalDraw(space.units, np.sort(chosen), np.linspace(0.5, 2.0, count))
+    return UnitDraw(Key(0), kept)

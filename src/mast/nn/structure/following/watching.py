@@ -1,0 +1,136 @@
+"""Running a model on an example while each of its operations says what it does with units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils.weak import WeakIdKeyDictionary
+
+from mast.nn.structure.following import rules
+from mast.nn.structure.following.atoms import Atoms
+from mast.nn.structure.following.marks import Marking, Marks, Operand
+from mast.nn.tensors.torch_private import TorchDispatchMode, plain_kernels
+
+
+class Watching(TorchDispatchMode, Marking):  # type: ignore[no-untyped-call]
+    """A mode in which operations carry marks from their inputs to their outputs."""
+
+    def __init__(self, atoms: Atoms, model: nn.Module) -> None:
+        TorchDispatchMode.__init__(self)  # type: ignore[no-untyped-call]
+        Marking.__init__(self, atoms)
+        self._marks: Any = WeakIdKeyDictionary()
+        self._names = {id(m): name for name, m in model.named_modules()}
+        self._stack: list[nn.Module] = []
+        self._operation = ""
+        #: lengths of marked dimensions that the code of a module has met: their atoms, by name and length
+        self.lengths: dict[tuple[str, int], list[Tensor]] = {}
+        for name, t in [*model.named_buffers(), *model.named_parameters()]:
+            layers = []
+            for dim, size in enumerate(t.shape):
+                if size > 1 and t.is_floating_point():
+                    view = [1] * t.dim()
+                    view[dim] = size
+                    layers.append(atoms.of(name, dim, size).view(view).expand(t.shape))
+            self._marks[t] = Marks(layers, weight=True)
+
+    # ---- what rules use ----------------------------------------------------------------------
+
+    def of(self, tensor: Tensor) -> Marks:
+        """The marks of a value; what has none is made of the model's input, and stays."""
+        found: Marks | None = self._marks.get(tensor)
+        if found is None:
+            found = Marks(constant=tensor.numel() <= 1)
+        return found
+
+    def part(self, tensor: Tensor) -> Operand:
+        """A value that is combined with others; where it was expanded it is broadcast."""
+        marks = self.of(tensor)
+        sizes = [
+            1 if tensor.stride(d) == 0 or d in marks.loose else size for d, size in enumerate(tensor.shape)
+        ]
+        return Operand(marks, tuple(sizes))
+
+    def put(self, tensor: Any, marks: Marks) -> None:
+        """Remember the marks of a result."""
+        if isinstance(tensor, Tensor):
+            self._marks[tensor] = marks
+            if marks.layers and not marks.weight:
+                self._note_lengths(marks)
+
+    def where(self) -> str:
+        """The operation, and the module whose code calls it."""
+        name = self._names.get(id(self._stack[-1]), "") if self._stack else ""
+        kind = type(self._stack[-1]).__name__ if self._stack else ""
+        return f"{self._operation}() in " + (
+            f"the module {name!r} ({kind})" if name else "the model's forward()"
+        )
+
+    def note_length(self, atoms: Tensor) -> None:
+        """The code of the present module works with as many things as there are atoms."""
+        name = self._names.get(id(self._stack[-1])) if self._stack else None
+        if name is None:
+            return
+        known = self.lengths.setdefault((name, len(atoms)), [])
+        if len(known) < 8 and not any(torch.equal(atoms, self.atoms.root[k]) for k in known):
+            known.append(atoms)
+
+    def _note_lengths(self, marks: Marks) -> None:
+        if not self._stack:
+            return
+        for layer in marks.layers:
+            core = self.core(layer)
+            if core.dim() and core.numel() == max(core.shape):
+                self.note_length(core.reshape(-1))
+
+    # ---- running -----------------------------------------------------------------------------
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run the operation, then its rule."""
+        kwargs = dict(kwargs or {})
+        out = func(*args, **kwargs)
+        self._operation = func.overloadpacket.__name__
+        try:
+            rules.follow(self, func, args, kwargs, out)
+        except (IndexError, RuntimeError, TypeError, ValueError):  # a form of the operation without a rule
+            rules.unknown(self, func, args, kwargs, out)
+        return out
+
+    def _enter(self, module: nn.Module, inputs: Any) -> None:
+        self._stack.append(module)
+
+    def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if self._stack and self._stack[-1] is module:
+            self._stack.pop()
+
+    def run(self, call: Callable[[], Any]) -> None:
+        """Call the model; the units of its output stay."""
+        handles = [
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ]
+        try:
+            with torch.no_grad(), plain_kernels(), self:
+                output = call()
+        finally:
+            for handle in handles:
+                handle.remove()
+        for tensor in tensors_in(output):
+            self.pin(self.of(tensor), "they are the model's output")
+
+
+def tensors_in(output: Any) -> Iterator[Tensor]:
+    """The tensors of a model's output: in tuples, lists and mappings (ModelOutput is one), not in caches."""
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, Mapping):
+        for value in output.values():
+            yield from tensors_in(value)
+    elif isinstance(output, list | tuple):
+        for value in output:
+            yield from tensors_in(value)

@@ -1,0 +1,442 @@
+"""Structure from an example: any model is followed by running it, and every result is checked."""
+
+from __future__ import annotations
+
+import types
+from contextlib import contextmanager
+
+import pytest
+
+import mast
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+
+
+def neurons(sketch=None):
+    return mast.nn.Neurons(sketch or mast.Bernoulli(0.5))
+
+
+def agree(sk, *inputs, **options):
+    """Submodels are smaller, and compute what the whole model computes with the weights of the draw."""
+    whole = sum(p.numel() for p in sk.model.parameters())
+    sk.model.eval()
+    for seed in range(3):
+        small = sk.submodel(seed, calibrate=False)  # which checks itself, in both modes
+        assert sum(p.numel() for p in small.parameters()) < whole
+        with torch.no_grad(), drawn(sk, seed):
+            expected = sk.model(*inputs, **options)
+        with torch.no_grad():
+            found = small(*inputs, **options)
+        for a, b in zip(tensors(found), tensors(expected), strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
+
+
+@contextmanager
+def drawn(sk, seed):
+    """With S x of the draw (seed, step 0, node 0) in the whole model."""
+    before = {w.name: w.parameter.detach().clone() for w in sk.weights}
+    kept = sk.kept(mast.randomness.Key(seed))
+    for w in sk.weights:
+        w.parameter.mul_(torch.from_numpy(kept[w.name].diagonal()).to(w.parameter))
+    try:
+        yield
+    finally:
+        for w in sk.weights:
+            w.parameter.copy_(before[w.name])
+
+
+def tensors(output):
+    return [output] if isinstance(output, torch.Tensor) else list(output.values())
+
+
+def spaces(sk):
+    return {space.name: space.units for space in sk.structure.spaces}
+
+
+# ---- patterns ---------------------------------------------------------------------------------
+
+
+class Shuffled(nn.Module):
+    """As in ShuffleNet: half of the channels go through a branch, then both halves are shuffled."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 1)
+        self.branch = nn.Sequential(
+            nn.Conv2d(4, 6, 1), nn.BatchNorm2d(6), nn.ReLU(),
+            nn.Conv2d(6, 6, 3, padding=1, groups=6), nn.BatchNorm2d(6), nn.Conv2d(6, 4, 1),
+        )  # fmt: skip
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        a, b = self.stem(x).chunk(2, dim=1)
+        x = torch.cat([a, self.branch(b)], dim=1)
+        n, c, h, w = x.shape
+        x = x.view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w)
+        return self.head(x.mean((2, 3)))
+
+
+class Dense(nn.Module):
+    """As in DenseNet: each layer sees all layers before it, side by side."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 6, 3, padding=1)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(6), nn.BatchNorm2d(10)])
+        self.convs = nn.ModuleList([nn.Conv2d(6, 4, 3, padding=1), nn.Conv2d(10, 4, 3, padding=1)])
+        self.last, self.head = nn.BatchNorm2d(14), nn.Linear(14, 3)
+
+    def forward(self, x):
+        x = self.stem(x)
+        for norm, conv in zip(self.norms, self.convs, strict=True):
+            x = torch.cat([x, conv(F.relu(norm(x)))], 1)
+        return self.head(F.relu(self.last(x)).mean((2, 3)))
+
+
+class Excited(nn.Module):
+    """Squeeze and excitation, layer scale, and stochastic depth."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.out = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 4, 1)
+        self.squeeze, self.excite = nn.Conv2d(8, 3, 1), nn.Conv2d(3, 8, 1)
+        self.block = nn.Conv2d(8, 8, 3, padding=1)
+        self.scale = nn.Parameter(torch.rand(8, 1, 1) + 0.5)
+
+    def forward(self, x):
+        x = F.relu(self.stem(x))
+        x = x * self.excite(F.relu(self.squeeze(F.adaptive_avg_pool2d(x, 1)))).sigmoid()
+        branch = self.block(x) * self.scale
+        if self.training:
+            branch = branch * torch.empty(len(x), 1, 1, 1, dtype=x.dtype).bernoulli_(0.8).div_(0.8)
+        return self.out(x + branch)
+
+
+class SmallUNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, 2, 1)
+        self.norm = nn.GroupNorm(4, 8)
+        self.up, self.c = nn.ConvTranspose2d(8, 6, 2, 2), nn.Conv2d(14, 3, 3, padding=1)
+
+    def forward(self, x):
+        skip = F.relu(self.a(x))
+        x = self.up(F.silu(self.norm(self.b(skip))))
+        return self.c(torch.cat([x, skip], dim=1))
+
+
+class Grouped(nn.Module):
+    """Attention whose query heads share key and value heads, rotated, with gated MLP units, and options."""
+
+    def __init__(self, heads=6, groups=3, size=4):
+        super().__init__()
+        width = heads * size
+        self.heads, self.groups, self.size = heads, groups, size
+        self.norm1, self.norm2 = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.q, self.kv = nn.Linear(width, width), nn.Linear(width, 2 * groups * size)
+        self.norm_q, self.o = nn.RMSNorm(size), nn.Linear(width, width)
+        self.gate_up, self.down = nn.Linear(width, 2 * 10), nn.Linear(10, width)
+
+    def forward(self, x, mask=None, **unused):
+        n, t, _ = x.shape
+        h = self.norm1(x)
+        q = self.norm_q(self.q(h).view(n, t, self.heads, self.size)).transpose(1, 2)
+        k, v = self.kv(h).view(n, t, 2, self.groups, self.size).permute(2, 0, 3, 1, 4).unbind(0)
+        angle = torch.arange(t, dtype=x.dtype)[:, None] * torch.ones(self.size, dtype=x.dtype)
+        q, k = q * angle.cos(), k * angle.cos()
+        k, v = (
+            z[:, :, None].expand(n, self.groups, self.heads // self.groups, t, self.size).flatten(1, 2)
+            for z in (k, v)
+        )
+        if mask is None:
+            mask = torch.ones(t, t, dtype=torch.bool).tril()
+        a = F.scaled_dot_product_attention(q, k, v, mask)
+        x = x + self.o(a.transpose(1, 2).reshape(n, t, -1))
+        gate, up = self.gate_up(self.norm2(x)).chunk(2, dim=-1)
+        return {"out": x + self.down(F.silu(gate) * up)}
+
+
+class Remembering(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.rnn, self.head = kind(5, 8, num_layers=2, bidirectional=True, batch_first=True), nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0][:, -1])
+
+
+def image():
+    return torch.randn(3, 3, 8, 8, dtype=torch.float64)
+
+
+def series(width):
+    return torch.randn(2, 5, width, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("make", "example", "expected"),
+    [
+        (Shuffled, image, {"branch.0.weight": 6}),
+        (Dense, image, {"stem.weight": 6, "convs.0.weight": 4, "convs.1.weight": 4}),
+        (Excited, image, {"stem.weight": 8, "squeeze.weight": 3}),
+        (SmallUNet, image, {"a.weight": 8, "b.weight": 4, "up.weight": 6}),
+        (Grouped, lambda: {"x": series(24)}, {"q.weight": 3, "gate_up.weight": 10}),
+        (lambda: Remembering(nn.LSTM), lambda: series(5), {"rnn.weight_ih_l0": 8}),
+        (lambda: Remembering(nn.GRU), lambda: series(5), {"rnn.weight_ih_l0": 8}),
+    ],
+    ids=["shuffle", "dense", "excite", "unet", "grouped heads", "lstm", "gru"],
+)  # fmt: skip
+def test_patterns(make, example, expected):
+    torch.manual_seed(0)
+    batch = example()
+    sk = mast.nn.sparsify(make().double(), neurons(), example=batch)
+    assert spaces(sk) == expected
+    agree(sk, **batch) if isinstance(batch, dict) else agree(sk, batch)
+
+
+def test_the_model_is_left_as_it_was():
+    torch.manual_seed(0)
+    model = Dense().double()
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    state = torch.get_rng_state()
+    mast.nn.sparsify(model, neurons(), example=image_of_seed(0))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.training
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+
+
+def image_of_seed(seed):
+    return torch.randn(3, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+# ---- what a graph does not show ---------------------------------------------------------------
+
+
+def plain():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)).double()
+
+
+def test_hooks_and_patched_forwards_are_followed():
+    x = torch.randn(5, 4, dtype=torch.float64)
+    hooked = plain()
+    hooked[1].register_forward_hook(lambda module, inputs, output: output.flip(-1))
+    sk = mast.nn.sparsify(hooked, neurons(), example=x)
+    assert "2.weight" in spaces(sk)
+    agree(sk, x)
+    mixing = plain()
+    mixing[1].register_forward_hook(lambda module, inputs, output: output - output.mean(-1, keepdim=True))
+    sk = mast.nn.sparsify(mixing, neurons(), example=x)
+    assert spaces(sk) == {"2.weight": 8}
+    assert "mean" in sk.structure.others["0.weight"]
+    agree(sk, x)
+    patched = plain()
+    patched[1].forward = types.MethodType(lambda self, h: torch.softmax(h, -1), patched[1])
+    sk = mast.nn.sparsify(patched, neurons(), example=x)
+    assert spaces(sk) == {"2.weight": 8}
+    agree(sk, x)
+
+
+def test_hooks_are_refused_without_an_example():
+    hooked, early, patched = plain(), plain(), plain()
+    hooked[1].register_forward_hook(lambda module, inputs, output: 2 * output)
+    early[1].register_forward_pre_hook(lambda module, inputs: None)
+    patched[1].forward = types.MethodType(lambda self, h: h, patched[1])
+    for model, what in ((hooked, "a hook"), (early, "a hook"), (patched, r"a forward\(\) of its own")):
+        with pytest.raises(mast.MastError, match=rf"module '1' \(ReLU\) has {what}.*example="):
+            mast.nn.sparsify(model, neurons())
+
+
+def test_both_modes_count():
+    class Moody(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+
+        def forward(self, x):
+            h = torch.relu(self.a(x))
+            if self.training:
+                h = h / (1 + h.sum(-1, keepdim=True))
+            return self.c(torch.relu(self.b(h)))
+
+    x = torch.randn(5, 4, dtype=torch.float64)
+    sk = mast.nn.sparsify(Moody().double(), neurons(), example=x)
+    assert spaces(sk) == {"b.weight": 8}
+    agree(sk, x)
+    with pytest.raises(mast.MastError, match=r"something else in training mode.*example="):
+        mast.nn.sparsify(Moody().double(), neurons())
+
+
+def test_the_dimension_of_a_norm_is_seen():
+    class Series(nn.Module):
+        """Values of (N, L, C) with L = C: the norm acts along L, with statistics over C."""
+
+        def __init__(self):
+            super().__init__()
+            self.a, self.norm = nn.Linear(3, 6), nn.BatchNorm1d(6)
+            self.b, self.c = nn.Linear(6, 5), nn.Linear(5, 2)
+
+        def forward(self, x):
+            return self.c(torch.relu(self.b(torch.relu(self.norm(self.a(x))))))
+
+    model = Series().double()
+    nn.init.normal_(model.norm.weight)
+    x = torch.randn(4, 6, 3, dtype=torch.float64)
+    sk = mast.nn.sparsify(model, neurons(), example=x)
+    assert spaces(sk) == {"b.weight": 5}
+    assert "normalises along their dimension" in sk.structure.others["a.weight"]
+    agree(sk, x)
+
+
+# ---- one answer -------------------------------------------------------------------------------
+
+
+class Partly(nn.Module):
+    """One layer that can be cut, one that a determinant looks at, and one that is split by hand."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 8), nn.Linear(8, 9), nn.Linear(9, 6)
+        self.d = nn.Linear(6, 2)
+
+    def forward(self, x):
+        h = self.b(torch.relu(self.a(x)))
+        h = h * torch.linalg.det(h.view(-1, 3, 3))[:, None]
+        h = self.c(h)
+        return self.d(torch.cat([h[:, :2], 2 * h[:, 2:]], 1))
+
+
+def test_what_cannot_be_cut_is_listed():
+    torch.manual_seed(0)
+    x = torch.randn(5, 4, dtype=torch.float64)
+    sk = mast.nn.sparsify(Partly().double(), neurons(), example=x)
+    assert spaces(sk) == {"a.weight": 8}
+    assert "no rule" in sk.structure.others["b.weight"]
+    assert "a smaller model" in sk.structure.others["c.weight"]
+    lines = [line.split() for line in str(sk).splitlines()]
+    assert ["a.weight", "8", "yes"] in lines
+    assert any(line[:3] == ["b.weight", "9", "no:"] for line in lines)
+    agree(sk, x)
+    with pytest.raises(mast.MastError, match=r"(?s)strict.*b\.weight +9 +no: .*no rule"):
+        mast.nn.sparsify(Partly().double(), neurons(), example=x, strict=True)
+    mast.nn.sparsify(plain(), neurons(), example=x, strict=True)
+
+
+def test_where_and_keep_choose_among_what_is_found():
+    x = torch.randn(5, 4, dtype=torch.float64)
+    torch.manual_seed(0)
+    sk = mast.nn.sparsify(Partly().double(), neurons(), example=x, keep={"a.weight": 0.25})
+    assert sk.structure.spaces[0].keep == 0.25
+    sk = mast.nn.sparsify(plain(), neurons(), example=x, where="2.*")
+    assert spaces(sk) == {"2.weight": 8}
+    assert sk.structure.others["0.weight"] == "not named by where"
+    agree(sk, x)
+    sk = mast.nn.sparsify(plain(), neurons(), example=x, keep={"0.*": 1})
+    assert spaces(sk) == {"2.weight": 8}
+    sk = mast.nn.sparsify(Grouped().double(), neurons(), example={"x": series(24)}, where="q.*")
+    assert spaces(sk) == {"q.weight": 3}
+    agree(sk, series(24))
+
+
+def test_nothing_to_cut_is_refused_with_the_cause():
+    x = torch.randn(5, 4)
+    with pytest.raises(mast.MastError, match="they are the model's output"):
+        mast.nn.sparsify(nn.Linear(4, 2), neurons(), example=x)
+    with pytest.raises(mast.MastError, match="cannot be run on the example"):
+        mast.nn.sparsify(nn.Linear(3, 2), neurons(), example=x)
+    with pytest.raises(mast.MastError, match="example must be"):
+        mast.nn.sparsify(nn.Linear(4, 2), neurons(), example="a batch")
+
+
+def test_a_wrong_submodel_is_not_returned():
+    torch.manual_seed(0)
+    x = torch.randn(5, 4, dtype=torch.float64)
+    model = plain()
+    sk = mast.nn.sparsify(model, neurons(), example=x)
+    sk.submodel(0)
+    sk.structure.template[3].register_forward_hook(lambda module, inputs, output: output + 0.01)
+    with pytest.raises(mast.MastError, match=r"not returned"):
+        sk.submodel(0)
+    sk = mast.nn.sparsify(plain(), neurons(), example=x, check=False)
+    sk.structure.template[3].register_forward_hook(lambda module, inputs, output: output + 0.01)
+    sk.submodel(0)
+
+
+def test_training_goes_on_as_without_an_example():
+    x = torch.randn(5, 4, dtype=torch.float64)
+    found = []
+    for example in (None, x):
+        model = plain()
+        sk = mast.nn.sparsify(model, neurons(), example=example, seed=3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(x).square().sum().backward()
+            optimizer.step()
+        found.append((spaces(sk), model[2].weight.detach().clone()))
+    assert found[0][0] == found[1][0]
+    assert torch.equal(found[0][1], found[1][1])
+
+
+def test_rows_of_a_recurrent_network_are_trained():
+    """RowOptimizer with plain SGD is training with masks, hidden units of an LSTM included."""
+    x = series(5)
+    found = []
+    for rows in (False, True):
+        torch.manual_seed(0)
+        model = Remembering(nn.LSTM).double()
+        sk = mast.nn.sparsify(model, neurons(mast.RandK(4)), example=x, seed=1)
+        start = model.rnn.weight_hh_l0.detach().clone()
+        if rows:
+            optimizer = mast.nn.RowOptimizer(sk, torch.optim.SGD, lr=0.1)
+            for _ in range(3):
+                with optimizer.submodel() as small:
+                    small(x).square().sum().backward()
+                optimizer.step()
+        else:
+            plain_sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(3):
+                plain_sgd.zero_grad()
+                model.train()(x).square().sum().backward()
+                plain_sgd.step()
+        assert not torch.equal(model.rnn.weight_hh_l0, start)
+        found.append(model.rnn.weight_hh_l0.detach().clone())
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-10)
+
+
+# ---- branches ---------------------------------------------------------------------------------
+
+
+class Turned(nn.Module):
+    """A branch that changes its layout inside, and ends in a scale of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 6, 1), nn.LayerNorm(6)
+        self.up, self.down = nn.Linear(6, 11), nn.Linear(11, 6)
+        self.scale, self.head = nn.Parameter(torch.rand(6) + 0.5), nn.Linear(6, 3)
+
+    def forward(self, x):
+        x = self.stem(x)
+        h = self.down(F.gelu(self.up(self.norm(x.permute(0, 2, 3, 1))))) * self.scale
+        x = x + h.permute(0, 3, 1, 2)
+        return self.head(x.mean((2, 3)))
+
+
+def test_branches_are_removed_with_an_example_and_a_warning_comes_without():
+    torch.manual_seed(0)
+    x = image()
+    dropped = mast.nn.Layers(mast.Bernoulli(0.01))
+    whole = sum(p.numel() for p in Turned().parameters())
+    sk = mast.nn.sparsify(Turned().double(), dropped)
+    with pytest.warns(UserWarning, match="could not be taken out of the submodel"):
+        small = sk.submodel(0)
+    assert sum(p.numel() for p in small.parameters()) == whole
+    sk = mast.nn.sparsify(Turned().double(), dropped, example=x)
+    assert [branch.scaled for branch in sk.structure.branches] == [("scale",)]
+    agree(sk, x)
+    names = {name for name, _ in sk.submodel(0).named_parameters()}
+    assert names == {"stem.weight", "stem.bias", "head.weight", "head.bias", "scale"}

@@ -1,0 +1,108 @@
+"""Models of transformers, cut in one call."""
+
+from __future__ import annotations
+
+import pytest
+
+import mast
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+
+def ids(length=7):
+    return torch.randint(0, 50, (2, length), generator=torch.Generator().manual_seed(0))
+
+
+def gpt2():
+    config = transformers.GPT2Config(
+        vocab_size=50, n_positions=16, n_embd=24, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0
+    )
+    units = {"attn.c_attn.weight": 4, "mlp.c_fc.weight": 96}
+    return transformers.GPT2LMHeadModel(config), {"input_ids": ids()}, units
+
+
+def bert():
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, intermediate_size=30
+    )
+    units = {"attention.self.query.weight": 4, "intermediate.dense.weight": 30}
+    return transformers.BertForSequenceClassification(config), {"input_ids": ids()}, units
+
+
+def llama():
+    config = transformers.LlamaConfig(
+        vocab_size=50, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=8,
+        num_key_value_heads=4, max_position_embeddings=16,
+    )  # fmt: skip
+    units = {"self_attn.q_proj.weight": 4, "mlp.gate_proj.weight": 40}
+    return transformers.LlamaForCausalLM(config), {"input_ids": ids()}, units
+
+
+def t5():
+    config = transformers.T5Config(vocab_size=50, d_model=24, d_kv=6, d_ff=30, num_layers=2, num_heads=4)
+    batch = {"input_ids": ids(), "decoder_input_ids": ids(5)}
+    # Heads of all layers share their biases of relative positions: one space per stack, others per layer.
+    units = {"block.0.layer.0.SelfAttention.q.weight": 4, "layer.1.EncDecAttention.q.weight": 4}
+    return transformers.T5ForConditionalGeneration(config), batch, units
+
+
+@pytest.mark.parametrize("make", [gpt2, bert, llama, t5])
+def test_heads_and_mlp_units(make):
+    torch.manual_seed(0)
+    model, batch, units = make()
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), example=batch)
+    found = {space.name: space.units for space in sk.structure.spaces}
+    for end, count in units.items():
+        assert [n for name, n in found.items() if name.endswith(end)] == [count, count]
+    small = sk.submodel(1)
+    assert type(small) is type(model)
+    assert sum(p.numel() for p in small.parameters()) < sum(p.numel() for p in model.parameters())
+    model.eval()
+    kept = sk.kept(mast.randomness.Key(1))
+    with torch.no_grad():
+        for w in sk.weights:
+            w.parameter.mul_(torch.from_numpy(kept[w.name].diagonal()).to(w.parameter))
+        torch.testing.assert_close(small(**batch).logits, model(**batch).logits, rtol=0, atol=1e-5)
+
+
+def test_a_small_llama_is_saved_and_read_again(tmp_path):
+    torch.manual_seed(0)
+    model, batch, _ = llama()
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5), uniform=True), example=batch)
+    small = sk.submodel(3)
+    sizes = {space.units: sk.draw(3)[space.name].count for space in sk.structure.spaces}
+    assert small.config.num_key_value_heads == sizes[4]
+    assert small.config.num_attention_heads == 2 * sizes[4]
+    assert small.config.intermediate_size == sizes[40]
+    assert model.config.intermediate_size == 40
+    small.save_pretrained(tmp_path)
+    again = transformers.LlamaForCausalLM.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(again(**batch).logits, small(**batch).logits)
+
+
+def test_sizes_without_a_configuration_are_refused(tmp_path):
+    torch.manual_seed(0)
+    model, batch, _ = llama()
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5)), example=batch)
+    with pytest.raises(mast.MastError, match="uniform=True"):
+        sk.submodel(3).save_pretrained(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("make", [gpt2, bert, llama, t5])
+def test_branches_are_really_removed(make):
+    torch.manual_seed(0)
+    model, batch, _ = make()
+    sk = mast.nn.sparsify(model, mast.nn.Layers(mast.RandK(0.5)), example=batch)
+    branches = sk.structure.spaces[0].units
+    assert branches == {gpt2: 4, bert: 4, llama: 4, t5: 10}[make]
+    small = sk.submodel(1)  # which checks itself
+    left = dict(small.named_parameters())
+    kept = sk.draw(1)[sk.structure.spaces[0].name].indices
+    gone = [b.name for number, b in enumerate(sk.structure.branches) if number not in kept]
+    assert len(gone) == branches // 2
+    assert not set(gone) & set(left)
+    with pytest.raises(mast.MastError, match="branches were taken out"):
+        small.save_pretrained("nowhere")
