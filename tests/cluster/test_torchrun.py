@@ -244,7 +244,7 @@ def test_more_ranks_than_nodes(tmp_path):
 def test_a_wrong_config_is_refused_on_rank_0_and_no_rank_hangs(tmp_path):
     path, said = settings(tmp_path, 40), "unknown key 'l3' in [model]"
     path.write_text(path.read_text().replace("l2 = 0.01", "l3 = 0.01"))
-    with Torchrun("-m", "mast.cluster", path, ranks=2, restarts=3) as run:
+    with Torchrun("-m", "mast.cluster", path, ranks=2, restarts=1) as run:
         code, printed = run.wait()
     assert code != 0
     assert "exitcode  : 2" in printed
