@@ -4,9 +4,9 @@ import json
 import sys
 
 import numpy as np
+from forked import fork
 
 import mast
-from cluster.forked import fork
 from mast.cluster.engine import NodesRank, ServerRank
 from mast.cluster.wire import Wire
 from mast.methods.distributed import Roster, Server, VectorCapacity, Worker
