@@ -48,7 +48,8 @@ def everything(tmp_path_factory, small_file):
         shorter.setattr(rand1, "length", lambda dataset: 12 * 200)
         shorter.setattr(rand1, "SWEEP", (1.0, 5.0, 20.0, 50.0))
         shorter.setattr(trajectory, "length", lambda dataset: 3000)
-        shorter.setattr(methods, "RUNS", {name: (*rest, n // 4) for name, (*rest, n) in methods.RUNS.items()})
+        runs = {name: run._replace(steps=run.steps // 4) for name, run in methods.RUNS.items()}
+        shorter.setattr(methods, "RUNS", runs)
         report = reproduce.reproduce("convex", out, "fast", str(small_file), jobs=1)
         assert report == out / "report.html"
         yield out
