@@ -17,7 +17,8 @@ from federated.engines import EXAMPLE, MARK, marked, settled
 
 #: starts a process that starts another one in a session of its own, as Ray does, and waits
 SCRIPT = """
-import pathlib, sys, time
+import pathlib, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background
 sys.path.insert(0, {example!r})
 from processes import Processes
 import os
