@@ -47,7 +47,7 @@ def agree(model, plain):
     torch.testing.assert_close(ours, plain.x, rtol=1e-9, atol=1e-10)  # double precision, other order of sums
 
 
-def setup(models, sketch, reference, diagonal, loss_on, shift="init"):
+def both_forms(models, sketch, reference, diagonal, loss_on, shift="init"):
     model, inputs = models.mlp()
     model.double()
     sk = mast.nn.sparsify(model, sketch, shift=shift, seed=5)
@@ -56,7 +56,7 @@ def setup(models, sketch, reference, diagonal, loss_on, shift="init"):
 
 
 def test_average_is_the_mean_over_independent_draws(models, reference, diagonal, loss_on):
-    model, sk, plain, loss, opt = setup(models, mast.Bernoulli(0.6), reference, diagonal, loss_on)
+    model, sk, plain, loss, opt = both_forms(models, mast.Bernoulli(0.6), reference, diagonal, loss_on)
     estimator = mast.nn.Average(sk, draws=3)
     keys = []
     for step in range(4):
@@ -100,7 +100,7 @@ def test_average_of_one_is_plain_training(models, loss_on, same):
     ],
 )
 def test_l_svrdsg_follows_its_algorithm(models, reference, diagonal, loss_on, sketch, options):
-    model, sk, plain, loss, opt = setup(models, sketch, reference, diagonal, loss_on)
+    model, sk, plain, loss, opt = both_forms(models, sketch, reference, diagonal, loss_on)
     estimator = mast.nn.LSVRDSG(sk, **options)
     N, b, fresh = estimator.N, estimator.b, estimator.batch == "fresh"
     root = Key(5).child(0, Purpose.SUPPORT).seed
@@ -138,7 +138,7 @@ def test_l_svrdsg_follows_its_algorithm(models, reference, diagonal, loss_on, sk
     ],
 )
 def test_s_page_follows_its_algorithm(models, reference, diagonal, loss_on, sketch, options):
-    model, sk, plain, loss, opt = setup(models, sketch, reference, diagonal, loss_on)
+    model, sk, plain, loss, opt = both_forms(models, sketch, reference, diagonal, loss_on)
     estimator = mast.nn.SPAGE(sk, **options)
     N, root = estimator.N, Key(5).child(0, Purpose.SUPPORT).seed
 
