@@ -402,7 +402,8 @@ How f_D is averaged was measured too, on half of a5a: four copies of the rows un
 Newton's method, take 0.07 s (LogisticRegression 0.05 s) and end at f_D = 0.3822; quadrature over a normal
 approximation of the margins, by L-BFGS, takes 0.26 s, is off by 0.0003 and ends at f_D = 0.3798. Accuracy
 at 0, 25, 50, 75 % missing: 0.848, 0.832, 0.813, 0.782 for copies and 0.846, 0.831, 0.813, 0.781 for
-quadrature. Copies serve sketches, stand-ins and several classes alike, so copies it is.
+quadrature. Copies serve sketches, stand-ins and several classes alike, so copies it is. This comparison was
+made once, by hand; no script of the repository repeats it.
 """
 
 
