@@ -84,7 +84,7 @@ def test_claims_are_in_one_table_with_a_verdict_each(everything):
 
 
 def test_accuracy_table_is_what_the_cells_say(everything, small):
-    table = pandas.read_csv(everything / "numbers" / "accuracy.csv")
+    table = pandas.read_csv(everything / "numbers" / "accuracy.csv", float_precision="round_trip")
     assert len(table) == 2 * 10 * sum(accuracy.BLOCKS)
     config = {"K": 4, "permutation": 7, "kappa": 100.0, "test_share": 0.25, "split_seed": 0}
     cell = accuracy.sparsified(config, small)

@@ -4,6 +4,7 @@ import gzip
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from mast.data.lookup import EMBEDDED
 from mast.errors import DataError
 from mast.experiments.datasets import locate
 from mast.experiments.reproduce import SECTION_FORMAT, read_sections, section_bytes
-from mast.files import load_array, previous
+from mast.files import load, load_array, previous, save
 from mast.learn.bundle import Bundle
 from mast.learn.commands import train
 
@@ -28,12 +29,18 @@ class Artifact:
     """A kind of file. `read` raises a MastError, or returns what can be compared with another reading.
 
     `summed` files carry a checksum: any change is refused. The others are text of the user's, where
-    a change may be another right text.
+    a change may be another right text. `open` and `seal` are there for files of fields and arrays:
+    what such a file holds, and a file of MAST's with a right checksum around something else.
     """
 
     make: Callable[[Path], Path]
     read: Callable[[Path], Any]
     summed: bool = True
+    open: Callable[[Path], tuple[dict[str, Any], dict[str, Any]]] | None = None
+    seal: Callable[[Path, dict[str, Any], dict[str, Any]], Any] = save
+
+
+Sealed = partial(Artifact, open=load)
 
 
 def _checkpoint(folder: Path) -> Path:
@@ -139,12 +146,12 @@ def _rows(path: Path) -> Any:
 
 
 ARTIFACTS = {
-    "checkpoint of a run": Artifact(_checkpoint, _continue),
-    "cell of an experiment": Artifact(_performed, _stored),
+    "checkpoint of a run": Sealed(_checkpoint, _continue),
+    "cell of an experiment": Sealed(_performed, _stored),
     "section of a report": Artifact(_section, _sections),
-    "classifier": Artifact(_classifier, lambda p: mast.MastClassifier.load(p).predict_proba(ROWS).tolist()),
-    "regressor": Artifact(_regressor, lambda p: mast.MastRegressor.load(p).predict(ROWS).tolist()),
-    "trained model": Artifact(_trained, _bundle),
+    "classifier": Sealed(_classifier, lambda p: mast.MastClassifier.load(p).predict_proba(ROWS).tolist()),
+    "regressor": Sealed(_regressor, lambda p: mast.MastRegressor.load(p).predict(ROWS).tolist()),
+    "trained model": Sealed(_trained, _bundle),
     "data set with a name": Artifact(_named_set, _loaded, summed=False),  # gzip's own header is not summed
     "vector in a file": Artifact(_vector, lambda p: load_array(p).tolist(), summed=False),
     "LIBSVM text": Artifact(_text(bytes), _rows, summed=False),

@@ -1,17 +1,21 @@
 """The files that need PyTorch: sparse deltas, submodels in files, the checkpoint of a server."""
 
+import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.torch
 import torch
 from torch import nn
 
 import mast
-from faults.artifacts import PROBLEM, Artifact
+from faults.artifacts import PROBLEM, Artifact, Sealed
 from mast.errors import DataError
 from mast.methods.distributed import ProblemWorker, Roster, Server, VectorCapacity, run_in_process
 from mast.nn import state
+from mast.nn.files import tensor_files
 from mast.results import SUMMARY, Result
 
 
@@ -26,6 +30,11 @@ def _model(value: float) -> nn.Module:
 
 def _output(model: nn.Module) -> Any:
     return model(torch.ones(2, 3)).tolist()
+
+
+def _tensors(model: nn.Module) -> Any:
+    """All of its state: a file may hold types that only its reader's own model can use together."""
+    return {name: tensor.tolist() for name, tensor in model.state_dict().items()}
 
 
 def _delta(folder: Path) -> Path:
@@ -82,10 +91,29 @@ def _ended(folder: Path) -> Path:
     return folder / SUMMARY
 
 
+def _open(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The description and the tensors of a file of the network's, as arrays."""
+    raw = path.read_bytes()
+    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+    description = json.loads(header["__metadata__"]["mast"])
+    return description, {name: tensor.numpy() for name, tensor in safetensors.torch.load(raw).items()}
+
+
+def _seal(path: Path, description: dict[str, Any], arrays: dict[str, Any]) -> None:
+    tensors = {
+        name: torch.from_numpy(np.asarray(array))
+        for name, array in arrays.items()
+        if array.dtype.kind not in "Uc"
+    }
+    description = {key: value for key, value in description.items() if key != "sha256"}
+    tensor_files.write(path, description.get("kind", ""), description.get("format", 0), description, tensors)
+
+
+Tensors = partial(Artifact, open=_open, seal=_seal)
 ARTIFACTS = {
-    "state of a sparsifier": Artifact(_state, _restored),
-    "delta of a network": Artifact(_delta, lambda p: _output(mast.nn.apply_delta(_model(0.25), p))),
-    "submodel of a network": Artifact(_submodel, lambda p: _output(mast.nn.load_submodel(p, _model(0.25)))),
-    "checkpoint of a server": Artifact(_served, _continued),
+    "state of a sparsifier": Tensors(_state, _restored),
+    "delta of a network": Tensors(_delta, lambda p: _output(mast.nn.apply_delta(_model(0.25), p))),
+    "submodel of a network": Tensors(_submodel, lambda p: _tensors(mast.nn.load_submodel(p, _model(0.25)))),
+    "checkpoint of a server": Sealed(_served, _continued),
     "result of a cluster": Artifact(_ended, lambda p: Result.load(p.parent).steps, summed=False),
 }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from mast import files
 from mast.checkpoint import describe
 from mast.errors import ArgumentError
 from mast.nn.files import tensor_files
@@ -89,5 +90,6 @@ def read(sk: Sparsifier, folder: Path, node: int | None = None) -> None:
             f"the checkpoint has no {folder / FILE}: it was saved without sparsified training"
         )
     header, shift = tensor_files.read(folder / FILE, KIND, FORMAT)
-    state = header["state"] | {"shift": shift if header["shifted"] else None}
+    with files.damage_refused(folder / FILE):
+        state = header["state"] | {"shift": shift if header["shifted"] else None}
     restore(sk, state if node is None else state | {"node": node})

@@ -193,5 +193,7 @@ def _fill(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
                 raise ArgumentError(
                     f"its {name!r} has the shape {tuple(t.shape)}, that of the file {tuple(value.shape)}"
                 )
+            if t.dtype.is_floating_point != value.dtype.is_floating_point:
+                raise ArgumentError(f"its {name!r} is of {t.dtype}, that of the file of {value.dtype}")
             t.data = t.data.to(value.dtype)
             t.copy_(value)
