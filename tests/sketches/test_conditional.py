@@ -27,10 +27,11 @@ def test_many_masks_at_once():
     weights = generator.standard_normal((3, 9))
     served = sketch.apply_masks(masks, weights)
     rows = generator.standard_normal((60, 9))
-    filled = sketch.fill(masks, rows)
-    for mask, found, row, whole in zip(masks, served, rows, filled, strict=True):
+    filled, answers = sketch.fill(masks, rows), sketch.answers(masks, rows, weights)
+    for mask, found, row, whole, answer in zip(masks, served, rows, filled, answers, strict=True):
         np.testing.assert_allclose(found, weights @ by_hand(C, mask), atol=1e-10)
         np.testing.assert_allclose(whole, by_hand(C, mask) @ row, atol=1e-10)
+        np.testing.assert_allclose(answer, weights @ by_hand(C, mask) @ row, atol=1e-10)
 
 
 def test_a_draw_is_the_transpose_of_the_stand_ins_of_its_mask():

@@ -15,9 +15,9 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from mast import randomness
-from mast.arrays import Array
+from mast.arrays import Array, Indices
 from mast.errors import ArgumentError
-from mast.learn.missing import StandIns, distinct
+from mast.learn.missing import Masks, StandIns
 from mast.randomness import Key
 from mast.sketches import Bernoulli, DiagonalDraw, Identity, Sketch
 from mast.sketches.over import Over
@@ -72,7 +72,7 @@ def copies_of(X: Any, sketch: Sketch, seed: int, stand_ins: StandIns | None, lis
 def _sketched(X: Any, scales: Array, which: NDArray[np.int64], stand_ins: StandIns | None) -> Any:
     """Each row under the draws that `which` names for it, (rows, copies), one copy below the other."""
     if stand_ins is not None:
-        return _replaced(X, scales != 0, which, stand_ins)
+        return replaced(X, scales != 0, which, stand_ins)
     if not scipy.sparse.issparse(X):
         return np.concatenate([X * scales[column] for column in which.T])
     lengths = np.diff(X.indptr)
@@ -83,23 +83,27 @@ def _sketched(X: Any, scales: Array, which: NDArray[np.int64], stand_ins: StandI
     return scipy.sparse.vstack(parts, format="csr")
 
 
-def _replaced(X: Array, masks: NDArray[np.bool_], which: NDArray[np.int64], stand_ins: StandIns) -> Array:
-    """The rows with stand-ins for what their masks drop, and for what they miss anyway."""
+def replaced(X: Array, masks: Masks, which: Indices, stand_ins: StandIns) -> Array:
+    """The rows with stand-ins for what their masks drop, and for what they miss anyway.
+
+    `which` names masks for each row, (rows, copies); copies stand one below the other.
+    """
     n, count = which.shape
-    observed, which = ~np.isnan(X), which.T.ravel()
-    if not observed.all():
-        masks, which = distinct(masks[which] & np.tile(observed, (count, 1)))
+    observed = ~np.isnan(X)
     centred = np.where(observed, X - stand_ins.mean, 0.0)
     out = np.empty((n * count, X.shape[1]))
-    order = np.argsort(which, kind="stable")
-    ends = np.searchsorted(which[order], np.arange(len(masks) + 1))
+    if not observed.all():  # each row has a mask of its own
+        for copy, column in enumerate(which.T):
+            out[copy * n : (copy + 1) * n] = stand_ins.sketch.fill(masks[column] & observed, centred)
+        return out + stand_ins.mean
+    order = np.argsort(which.T.ravel(), kind="stable")
+    ends = np.searchsorted(which.T.ravel()[order], np.arange(len(masks) + 1))
     step = max(1, SCALES // (8 * X.shape[1] ** 2))
     for start in range(0, len(masks), step):
         for i, T in enumerate(stand_ins.maps(masks[start : start + step]), start):
             rows = order[ends[i] : ends[i + 1]]
             out[rows] = centred[rows % n] @ T.T
-    out += stand_ins.mean
-    return out
+    return out + stand_ins.mean
 
 
 # ---- the pool -------------------------------------------------------------------------------
@@ -135,7 +139,7 @@ def diagonals(sketch: Sketch, d: int, count: int, key: Key) -> Array:
             thresholds = np.tile(thresholds, count)
         kept = randomness.bernoulli(key, thresholds, 0, count * d).reshape(count, d)
         return np.asarray(kept / np.asarray(sketch.keep))
-    draws = (sketch.sample(d, Key(key.seed, index=i)) for i in range(count))
+    draws = (sketch.sample(d, Key(key.seed, key.step, index=i)) for i in range(count))
     return np.stack([draw.diagonal() for draw in draws if isinstance(draw, DiagonalDraw)])
 
 

@@ -107,22 +107,10 @@ class StandIns:
 
     @staticmethod
     def of(X: Array, masks: Sketch, weights: Array | None) -> StandIns:
-        """From training rows: their means, and their covariance as Ledoit and Wolf shrink it.
-
-        Columns are measured in standard deviations, so that units do not matter to the shrinkage. Where rows
-        have gaps, two columns are compared in the rows that have both.
-        """
-        observed = ~np.isnan(X)
-        rates = observed * (np.ones(len(X)) if weights is None else weights)[:, None]
-        total = np.maximum(rates.sum(axis=0), 1e-300)
-        mean = (rates * np.where(observed, X, 0.0)).sum(axis=0) / total
-        centred = np.where(observed, X - mean, 0.0)
-        spread = np.sqrt((rates * centred**2).sum(axis=0) / total)
-        spread = np.where(spread > 1e-12 * np.abs(mean), spread, 1.0)
-        standard = centred / spread
-        both = np.maximum(rates.T @ observed, 1e-300)
-        correlation = shrunk((rates * standard).T @ standard / both, standard, weights)
-        return StandIns(mean, Conditional(correlation * np.outer(spread, spread), masks))
+        """From training rows, all at once."""
+        moments = Moments(X.shape[1])
+        moments.add(X, weights)
+        return moments.stand_ins(masks)
 
     def maps(self, masks: Masks) -> Array:
         """T_M of each mask: from the centred features that are there to all of them."""
@@ -131,13 +119,13 @@ class StandIns:
     def outputs(self, there: Array, coef: Array, shift: Array) -> Array:
         """The answer to the row with its stand-ins, for rows with gaps.
 
-        Where patterns repeat, each has weights of its own; else each row is filled.
+        Where patterns repeat, each has weights of its own; else each row has its own system of equations.
         """
         observed = ~np.isnan(there)
         centred = np.where(observed, there - self.mean, 0.0)
         patterns, which = distinct(observed)
         if len(patterns) * len(coef) > len(there):
-            return (self.mean + self.sketch.fill(observed, centred)) @ coef.T
+            return self.sketch.answers(observed, centred, coef) + coef @ self.mean
         served = self.sketch.apply_masks(patterns, coef)
         out = np.empty((len(there), len(coef)))
         step = max(1, ENTRIES // coef.size)
@@ -147,24 +135,75 @@ class StandIns:
         return out + coef @ self.mean
 
 
-def shrunk(covariance: Array, X: Array, weights: Array | None) -> Array:
-    """The covariance of centred rows, shrunk towards a multiple of I as much as Ledoit and Wolf (2004) say.
+class Moments:
+    """Sums over rows that may come in pieces: what means and a covariance are made of.
 
-    This is scikit-learn's LedoitWolf, with weights of rows; directions without variance are given a little.
+    Columns are measured in standard deviations, so that units do not matter to the shrinkage. Where rows have
+    gaps, two columns are compared in the rows that have both.
     """
-    w = np.ones(len(X)) if weights is None else weights
-    d, n = len(covariance), float(w.sum())
-    typical = float(np.trace(covariance)) / d
+
+    def __init__(self, d: int) -> None:
+        self.origin: Array | None = None  # near the means, so that little cancels
+        self.weight, self.fourth = 0.0, 0.0
+        self.pairs = np.zeros((d, d))  # the weight of rows that have both columns
+        self.sums = np.zeros((d, d))  # of the first, over the rows that have both
+        self.products = np.zeros((d, d))
+
+    def add(self, X: Array, weights: Array | None) -> None:
+        """Count these rows."""
+        w = np.ones(len(X)) if weights is None else weights
+        observed = ~np.isnan(X)
+        if self.origin is None:
+            total = np.maximum(w @ observed, 1e-300)
+            self.origin = w @ np.where(observed, X, 0.0) / total
+        centred = np.where(observed, X - self.origin, 0.0)
+        weighted = w[:, None] * centred
+        whole = bool(observed.all())
+        self.weight += float(w.sum())
+        self.pairs += w.sum() if whole else (w[:, None] * observed).T @ observed
+        self.sums += weighted.sum(axis=0)[:, None] if whole else weighted.T @ observed
+        self.products += weighted.T @ centred
+        offset, spread = self._columns()
+        lengths = (np.where(observed, centred - offset, 0.0) / spread) ** 2
+        self.fourth += float(w @ lengths.sum(axis=1) ** 2)
+
+    def _columns(self) -> tuple[Array, Array]:
+        """The mean of each column, from the origin, and its standard deviation; 1 where it is constant."""
+        assert self.origin is not None
+        total = np.maximum(np.diag(self.pairs), 1e-300)
+        offset = np.diag(self.sums) / total
+        spread = np.sqrt(np.maximum(np.diag(self.products) / total - offset**2, 0.0))
+        return offset, np.where(spread > 1e-12 * np.abs(self.origin + offset), spread, 1.0)
+
+    def stand_ins(self, masks: Sketch) -> StandIns:
+        """The means, and the covariance as Ledoit and Wolf (2004) shrink it, towards a multiple of I.
+
+        This is scikit-learn's LedoitWolf, with weights of rows; directions without variance get a little.
+        """
+        assert self.origin is not None
+        offset, spread = self._columns()
+        crossed = offset[:, None] * self.sums.T
+        products = self.products - crossed - crossed.T + self.pairs * np.outer(offset, offset)
+        correlation = products / np.maximum(self.pairs, 1e-300) / np.outer(spread, spread)
+        shrunk = _shrunk(correlation, self.fourth / self.weight, self.weight)
+        return StandIns(self.origin + offset, Conditional(shrunk * np.outer(spread, spread), masks))
+
+
+def _shrunk(correlation: Array, fourth: float, n: float) -> Array:
+    d = len(correlation)
+    typical = float(np.trace(correlation)) / d
     if typical <= 0:
         return np.eye(d)
-    squares = float(np.sum(covariance**2))
-    noise = (float(w @ np.sum(X * X, axis=1) ** 2) / n - squares) / n
+    squares = float(np.sum(correlation**2))
+    noise = (fourth - squares) / n
     distance = squares - d * typical**2
     shrinkage = min(max(noise, 0.0), distance) / distance if distance > 0 else 0.0
-    if np.linalg.eigvalsh(covariance)[0] < 0:  # compared in different rows, columns may contradict each other
-        values, vectors = np.linalg.eigh(covariance)
-        covariance = (vectors * np.maximum(values, 0.0)) @ vectors.T
-    return (1 - shrinkage) * covariance + max(shrinkage, FLOOR) * typical * np.eye(d)
+    if (
+        np.linalg.eigvalsh(correlation)[0] < 0
+    ):  # compared in different rows, columns may contradict each other
+        values, vectors = np.linalg.eigh(correlation)
+        correlation = (vectors * np.maximum(values, 0.0)) @ vectors.T
+    return (1 - shrinkage) * correlation + max(shrinkage, FLOOR) * typical * np.eye(d)
 
 
 def distinct(masks: Masks) -> tuple[Masks, Indices]:

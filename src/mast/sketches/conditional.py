@@ -7,6 +7,7 @@ linear model x answers x'T_M a = (T_M'x)'a, so S = T_M', a matrix that is 0 on t
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mast.arrays import Array, frozen, numbers
+from mast.arrays import Array, Indices, frozen, numbers
 from mast.errors import ArgumentError
 from mast.randomness import Key
 from mast.sketches.base import Sketch
@@ -23,8 +24,6 @@ from mast.sketches.draws import Constants, DiagonalDraw, Draw, MatrixDraw
 from mast.sketches.estimates import mean_over, moments_of
 
 Masks = NDArray[np.bool_]
-
-ENTRIES = 1 << 20  #: numbers that are worked on at a time
 
 
 class Conditional(Sketch):
@@ -84,39 +83,32 @@ class Conditional(Sketch):
         """
         w, Cw = weights.T, self.covariance @ weights.T
         out = np.zeros((*masks.shape, len(weights)))
-        for part, by_kept in self._parts(masks, len(weights)):
-            kept = masks[part]
-            if by_kept:
-                out[part] = _solve_within(self.covariance, kept, Cw[None])
-            else:
-                solved = _solve_within(self.precision, ~kept, w[None])
-                moved = solved.transpose(0, 2, 1).reshape(-1, len(w)) @ self.precision
-                moved = moved.reshape(len(part), -1, len(w)).transpose(0, 2, 1)
-                out[part] = np.where(kept[:, :, None], w - moved, 0.0)
+        by_kept, by_dropped = _cheaper(masks)
+        _solve(self.covariance, masks, by_kept, Cw[None], out)
+        if by_dropped.size:
+            _solve(self.precision, ~masks, by_dropped, np.ascontiguousarray(w)[None], out)
+            moved = np.swapaxes(out[by_dropped], 1, 2) @ self.precision
+            out[by_dropped] = np.where(masks[by_dropped, :, None], w - np.swapaxes(moved, 1, 2), 0.0)
         return out.transpose(0, 2, 1)
+
+    def answers(self, masks: Masks, rows: Array, weights: Array) -> Array:
+        """w'T_M a for each row a with its mask, and each row w of `weights`: (rows, weights).
+
+        That is a_o'C_oo^-1 (C w)_o, or a_o'w_o - (Q a)_m'Q_mm^-1 w_m: one system with one right-hand side.
+        """
+        there = np.where(masks, rows, 0.0)
+        out, solved = there @ weights.T, np.zeros((*there.shape, 1))
+        by_kept, by_dropped = _cheaper(masks)
+        _solve(self.covariance, masks, by_kept, there[:, :, None], solved)
+        out[by_kept] = solved[by_kept, :, 0] @ (self.covariance @ weights.T)
+        if by_dropped.size:
+            _solve(self.precision, ~masks, by_dropped, (there @ self.precision)[:, :, None], solved)
+            out[by_dropped] -= solved[by_dropped, :, 0] @ weights.T
+        return out
 
     def fill(self, masks: Masks, rows: Array) -> Array:
         """T_M a for each row a and its mask: what it drops is replaced by its regression on the rest."""
-        out = np.where(masks, rows, 0.0)
-        for part, by_kept in self._parts(masks, 1):
-            there, kept = out[part], masks[part]
-            if by_kept:
-                solved = _solve_within(self.covariance, kept, there[:, :, None])[:, :, 0]
-                out[part] = np.where(kept, there, solved @ self.covariance)
-            else:
-                pulled = (there @ self.precision)[:, :, None]
-                out[part] = there - _solve_within(self.precision, ~kept, pulled)[:, :, 0]
-        return out
-
-    def _parts(self, masks: Masks, columns: int) -> Iterator[tuple[Any, bool]]:
-        """Rows whose systems have about the same size, and whether these are in the kept features."""
-        kept, d = masks.sum(axis=1), masks.shape[1]
-        step = max(1, ENTRIES // (d * max(d // 2, columns)))
-        for by_kept in (True, False):
-            chosen = np.flatnonzero((2 * kept < d) == by_kept)
-            chosen = chosen[np.argsort(kept[chosen], kind="stable")]
-            for start in range(0, chosen.size, step):
-                yield chosen[start : start + step], by_kept
+        return np.where(masks, rows, self.answers(masks, rows, np.eye(masks.shape[1])))
 
     # ---- what a sketch says ----------------------------------------------------------------
 
@@ -165,24 +157,16 @@ class Conditional(Sketch):
         return f"Conditional({len(self.covariance)} features) of {self.masks.label()}"
 
 
-def _solve_within(G: Array, chosen: Masks, right: Array) -> Array:
-    """For each row of `chosen` the solution y of G_cc y = right_c within the chosen c, and 0 elsewhere.
+def _cheaper(masks: Masks) -> tuple[Indices, Indices]:
+    """The masks that keep less than half, and the others; each by the size of their system."""
+    kept, d = masks.sum(axis=1), masks.shape[1]
+    order = np.argsort(kept, kind="stable")
+    few = 2 * kept[order] < d
+    return order[few], order[~few]
 
-    `right` is (rows, features, columns), or (1, ...) for all rows alike. Systems of different sizes are
-    filled up with the identity.
-    """
-    count, sizes = len(chosen), chosen.sum(axis=1)
-    width = int(sizes.max(initial=0))
-    places = np.argsort(~chosen, axis=1, kind="stable")[:, :width]
-    spare = np.arange(width) >= sizes[:, None]
-    system = np.take(G.ravel(), places[:, :, None] * len(G) + places[:, None, :])
-    if spare.any():
-        system[spare[:, :, None] | spare[:, None, :]] = 0.0
-        rows, at = np.nonzero(spare)
-        system[rows, at, at] = 1.0
-    each = np.arange(count)[:, None]
-    inner = right[0][places] if len(right) == 1 else right[each, places]
-    inner[spare] = 0.0
-    out = np.zeros((count, *right.shape[1:]))
-    out[each, places] = np.linalg.solve(system, inner)
-    return out
+
+def _solve(G: Array, chosen: Masks, order: Indices, right: Array, out: Array) -> None:
+    """For rows r in `order`, the solution of G_cc y = right_c within their chosen c, into out[r]."""
+    if order.size:
+        kernels = importlib.import_module("mast.sketches.conditional_kernels")  # Numba takes a while to load
+        kernels.solve_within(G, np.ascontiguousarray(chosen), order, np.ascontiguousarray(right), out)
