@@ -44,6 +44,14 @@ def pytest_ignore_collect(collection_path):
     return None
 
 
+def pytest_collection_modifyitems(items):
+    """Those that wait for other processes come first, so that no worker is alone with one at the end."""
+    folders = [ROOT / "tests" / name for name in ("federated", "experiments", "faults", "cluster")]
+    items.sort(
+        key=lambda item: next((i for i, f in enumerate(folders) if f in item.path.parents), len(folders))
+    )
+
+
 @pytest.fixture(autouse=True)
 def examples_write_elsewhere(request):
     """What the examples of pages and docstrings write goes to a temporary folder, not into the clone."""

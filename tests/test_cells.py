@@ -130,7 +130,7 @@ def test_lines_of_progress_where_there_is_no_terminal(tmp_path, monkeypatch, cap
     monkeypatch.setattr(progress, "LINE_EVERY", -1.0)
     cells.run([cell(1), cell(2)], tmp_path, jobs=1)
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("computing: 1 of 2 cells, about")
+    assert lines[0] == "computing: 1 of 2 cells, starting"
     assert lines[1] == "computing: 2 of 2 cells, done"
     cells.run([cell(3)], tmp_path, jobs=1, show=False)
     assert not capsys.readouterr().err

@@ -37,12 +37,21 @@ def test_a_line_has_count_speed_note_and_remaining_time(capsys):
     )
 
 
-def test_pieces_of_unequal_work(capsys):
+def test_pieces_of_unequal_work(capsys, monkeypatch):
+    """The first piece waited four seconds for what the others need not wait for."""
+    clock = 100.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock)
     with Progress(3, "computing", True, unit="cells", work=10.0) as bar:
-        bar.begun -= 4.0
-        bar.advance(1, work=8.0)
+        clock = 105.0
+        bar.advance(1, work=2.0)
+        clock = 108.0
+        bar.advance(2, work=8.0)
         bar.advance(3, work=10.0)
-    assert lines(capsys) == ["computing: 1 of 3 cells, about 1.0 s left", "computing: 3 of 3 cells, done"]
+    assert lines(capsys) == [
+        "computing: 1 of 3 cells, starting",
+        "computing: 2 of 3 cells, about 1.0 s left",
+        "computing: 3 of 3 cells, done",
+    ]
 
 
 def test_the_last_line_is_written_however_short_the_work(capsys, monkeypatch):

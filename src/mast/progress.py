@@ -50,7 +50,8 @@ class Progress:
     first
         How many pieces were done before: a continued run's speed does not count them.
     work
-        The effort of all pieces, where they differ in it; `advance` is then told the effort so far.
+        The effort of all pieces, where they differ in it; `advance` is then told the effort so far. The
+        first piece often waits for imports and compilation, so that the time left is judged by the others.
 
     >>> with Progress(3, "sweep", show=False) as progress:
     ...     progress.advance(1)
@@ -72,6 +73,7 @@ class Progress:
         self.begun = time.monotonic()
         self.next_time = self.begun + (BAR_AFTER if self.terminal else LINE_EVERY)
         self.unshown: tuple[int, float | None, str] | None = None  # what `advance` was told last
+        self.warm: tuple[float, float] | None = None  # when the first piece was done, and its effort
         self.bar: Any = None
         self.task: Any = None
 
@@ -80,6 +82,8 @@ class Progress:
 
     def advance(self, done: int, work: float | None = None, note: str = "") -> None:
         """`done` pieces are done by now, with so much `work`; the note is shown beside the speed."""
+        if self.warm is None and work is not None:
+            self.warm = time.monotonic() - self.begun, work
         if self.show:
             self.unshown = done, work, note
             if time.monotonic() >= self.next_time:
@@ -111,10 +115,11 @@ class Progress:
         if work is None or not self.work:
             rate = (done - self.first) / max(seconds, 1e-9)
             parts.append(f"{rate:,.3g} per second" if rate < 1000 else f"{rate:,.0f} per second")
-            share = (done - self.first) / max(self.total - self.first, 1)
+            rest = (self.total - done) / rate if rate > 0 else None
         else:
-            share = work / self.work
-        left = f"about {duration(seconds * (1 - share) / share)} left" if share > 0 else "starting"
+            start, first = self.warm or (0.0, 0.0)
+            rest = (seconds - start) * (self.work - work) / (work - first) if work > first else None
+        left = "starting" if rest is None else f"about {duration(rest)} left"
         return ", ".join([*parts, *([note] if note else []), left if done < self.total else "done"])
 
     def _start_bar(self) -> None:

@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 import scipy.optimize
 
+from mast.cells import Cell, Done
 from mast.errors import ArgumentError
 from mast.experiments import accuracy
-from mast.experiments.datasets import halves, logistic, split_rows
-from mast.experiments.experiment import Request
+from mast.experiments.datasets import halves, locate, logistic, split_rows
+from mast.experiments.experiment import Request, Results
 from mast.sketches import PermK
+
+DATA = locate("a1a")
 
 
 def block_optimum(A, b, l2, block):
@@ -79,3 +82,31 @@ def test_cells_of_the_paper(small):
     cells = accuracy.Accuracy().cells(Request((small,), "normal"))
     assert len(cells) == 50  # five K, ten permutations
     assert len({cell.key for cell in cells}) == 50
+
+
+def test_errors_are_those_of_other_rows_and_other_partitions():
+    rng = np.random.default_rng(0)
+    rows, partitions = rng.normal(size=(4000, 1, 60)), 0.2 * rng.normal(size=(4000, 8, 1))
+    differences = rows + partitions
+    stated = np.mean([accuracy.error(each) ** 2 for each in differences])
+    assert stated == pytest.approx(differences.mean(axis=(1, 2)).var(), rel=5 * (2 / 4000) ** 0.5)
+
+
+@pytest.mark.parametrize(("worse", "noise"), [(1, True), (9, False)])
+def test_a_claim_that_fails_by_a_row_is_not_refuted(worse, noise):
+    """Of ten test rows, the plain model is right more often on one, or on nine."""
+    cells = []
+    for K in accuracy.BLOCKS:
+        share = np.where(np.arange(10) < worse, 0.5, 1.0)
+        values = {
+            "right_erm": np.full(10, K),
+            "right_mast": K * share,
+            "right_dense": np.ones(10, dtype=bool),
+        }
+        for model, mean in (("erm", 1.0), ("mast", share.mean())):
+            values |= {f"accuracy_{model}": np.full(K, mean), f"ties_{model}": np.zeros(K)}
+            values |= {f"dense_{model}": 1.0, f"gradient_{model}": 0.0}
+        values["kept"] = np.ones(K)
+        cells.append(Done(Cell("accuracy", 2, accuracy.sparsified, config(K), DATA), values, 0.0))
+    claim = next(accuracy.claims(Results(cells)))
+    assert (claim.holds, claim.noise) == (False, noise)

@@ -84,15 +84,16 @@ def test_claims_are_in_one_table_with_a_verdict_each(everything):
 
 
 def test_accuracy_table_is_what_the_cells_say(everything, small):
-    table = pandas.read_csv(everything / "numbers" / "accuracy.csv", float_precision="round_trip")
+    table = pandas.read_csv(everything / "numbers" / "accuracy.csv")
     assert len(table) == 2 * 10 * sum(accuracy.BLOCKS)
     config = {"K": 4, "permutation": 7, "kappa": 100.0, "test_share": 0.25, "split_seed": 0}
     cell = accuracy.sparsified(config, small)
     mine = table[(table["K"] == 4) & (table["permutation"] == 7)]
     for model in ("ERM", "MAST"):
         part = mine[mine["model"] == model]
-        np.testing.assert_array_equal(part["accuracy"], cell[f"accuracy_{model.lower()}"])
-        np.testing.assert_array_equal(part["tie_share"], cell[f"ties_{model.lower()}"])
+        # old versions of pandas read the last bit of a number otherwise
+        np.testing.assert_allclose(part["accuracy"], cell[f"accuracy_{model.lower()}"], rtol=1e-14)
+        np.testing.assert_allclose(part["tie_share"], cell[f"ties_{model.lower()}"], rtol=1e-14)
 
 
 def test_trajectory_table_starts_at_one_and_obeys_the_bound(everything):
@@ -179,7 +180,7 @@ def test_report_needs_nothing_else(everything):
     assert not re.search(r"url\(|@import|https?://", text)
     assert '<meta name="viewport"' in text
     claims = pandas.read_csv(everything / "numbers" / "claims.csv")
-    assert text.count("✓ holds") + text.count("✗ does not") == len(claims)
+    assert sum(text.count(f"{mark} ") for mark in "✓≈✗") == len(claims)
     for experiment in GROUPS["convex"]:
         assert f'<section id="{experiment}">' in text
     sha256 = json.loads((everything / "configuration.json").read_text())["accuracy"]["datasets"][0]["sha256"]

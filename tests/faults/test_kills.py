@@ -18,7 +18,10 @@ pytestmark = [
 NURSERY = Path(__file__).with_name("nursery.py")
 
 
-@pytest.mark.parametrize("work", ["sampled", "variance_reduced", "page", "distributed", "sweep", "reproduce"])
+LONG = pytest.param("reproduce", marks=pytest.mark.slow)  # tests/experiments kills its command once
+
+
+@pytest.mark.parametrize("work", ["sampled", "variance_reduced", "page", "distributed", "sweep", LONG])
 def test_killed_and_resumed_it_ends_with_the_same_bits(work, tmp_path):
     """Several series of kills; a series ends early where a life was shorter than the wait for its kill."""
     series = times(1, 4) if work == "reproduce" else times(3, 10)

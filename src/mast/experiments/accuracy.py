@@ -16,7 +16,7 @@ from mast.arrays import Array
 from mast.cells import Cell, Done
 from mast.experiments import style
 from mast.experiments.datasets import Dataset, halves, logistic
-from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results
+from mast.experiments.experiment import NOISE, Claim, Experiment, Figure, Findings, Gain, Request, Results
 from mast.problem import Problem
 from mast.sketches import PermK
 
@@ -52,9 +52,12 @@ def sparsified(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name, x in models.items():
         margins = [A @ problem.sparsified(x, draw) for draw in draws]
-        result[f"accuracy_{name}"] = np.array([np.mean(predict(m) == b) for m in margins])
+        right = np.array([predict(m) == b for m in margins])
+        result[f"accuracy_{name}"] = right.mean(axis=1)
+        result[f"right_{name}"] = right.sum(axis=0).astype(np.uint8)  # how many of the K, for each row
         result[f"ties_{name}"] = np.array([np.mean(m == 0) for m in margins])
         result[f"dense_{name}"] = accuracy(A, b, x)
+    result["right_dense"] = predict(A @ models["erm"]) == b
     result["kept"] = np.array([draw.indices.size for draw in draws])  # type: ignore[attr-defined]
     result["gradient_erm"] = float(np.linalg.norm(f.gradient(models["erm"])))
     result["gradient_mast"] = float(np.linalg.norm(problem.gradient(models["mast"])))
@@ -101,6 +104,7 @@ class Accuracy(Experiment):
 
     name = "accuracy"
     title = "Test accuracy of sparsified models"
+    version = 2
 
     def cells(self, request: Request) -> list[Cell]:
         """One cell per data set, K and partition."""
@@ -152,6 +156,7 @@ class Accuracy(Experiment):
             ],
             tables={"accuracy": numbers, "accuracy_summary": summary(numbers)},
             claims=results.claims(claims),
+            gains=[gain for name, part in results.by_dataset().items() for gain in gains(name, part)],
             choices=[
                 "Zero margins decide these figures: a row without a feature in the kept block has margin 0. "
                 "The rule is “margin > 0 is +1, else −1”. Share of test rows with margin 0, by K: "
@@ -165,9 +170,35 @@ class Accuracy(Experiment):
         )
 
 
+def right(results: Results, model: str, K: int) -> Array:
+    """The share of the K sparsified models that are right, for each partition and test row."""
+    return results.of(K=K).values(f"right_{model}") / K
+
+
+def error(differences: Array) -> float:
+    """The standard error of the mean, for other partitions (rows of the array) and other test rows.
+
+    >>> error(np.array([[1.0, 0.0, 1.0, 0.0], [1.0, 0.0, 1.0, 0.0]]))
+    0.28...
+    """
+    by_row, by_partition = differences.mean(axis=0), differences.mean(axis=1)
+    of_partitions = by_partition.std(ddof=1) / len(by_partition) ** 0.5 if len(by_partition) > 1 else 0.0
+    return float(np.hypot(by_row.std(ddof=1) / by_row.size**0.5, of_partitions))
+
+
+def gains(name: str, results: Results) -> Iterator[Gain]:
+    """Mean accuracies at each sparsity."""
+    for K in BLOCKS:
+        erm, mast = right(results, "erm", K), right(results, "mast", K)
+        what = f"{name}, {100 / K:g} % of the weights kept"
+        yield Gain(what, float(erm.mean()), float(mast.mean()), error(mast - erm))
+
+
 def claims(results: Results) -> Iterator[Claim]:
     """What the paper says of this figure, decided for one data set."""
     numbers = table(results)
+    ahead = {K: right(results, "mast", K) - right(results, "erm", K) for K in BLOCKS}
+    noise = {K: NOISE * error(difference) for K, difference in ahead.items()}
     erm, mast = (numbers[numbers["model"] == model].groupby("K")["accuracy"] for model in ("ERM", "MAST"))
     lead, mean = mast.median() - erm.median(), mast.mean() - erm.mean()
     by_partition = numbers.groupby(["model", "permutation", "K"])["accuracy"].median()
@@ -188,6 +219,7 @@ def claims(results: Results) -> Iterator[Claim]:
         f"{_by_K(lead, '{:+.4f}')}; over single partitions {single.min():+.3f} to {single.max():+.3f}; "
         f"means {_by_K(mean, '{:+.4f}')}",
         bool((lead > 0).all()),
+        noise=bool(all(lead[K] > -noise[K] for K in BLOCKS)),
     )
     yield Claim(
         "Accuracies of MAST models vary less than those of ERM models",
@@ -207,6 +239,7 @@ def claims(results: Results) -> Iterator[Claim]:
         f"fall of the median from K = {first} to K = {last}, MAST below ERM",
         f"MAST {drop['MAST']:.3f}, ERM {drop['ERM']:.3f}",
         drop["MAST"] < drop["ERM"],
+        noise=drop["MAST"] < drop["ERM"] + NOISE * error(ahead[first] - ahead[last]),
     )
     yield Claim(
         "Accuracies below 0.5 occur for ERM only, and at the strongest sparsification only",
@@ -221,6 +254,8 @@ def claims(results: Results) -> Iterator[Claim]:
         f"median accuracy of MAST at K = {first} at most {CLOSE} below the dense ERM's",
         f"{middle:.3f} (partitions {light.min():.3f} to {light.max():.3f}) against {dense:.3f}",
         middle >= dense - CLOSE,
+        noise=middle
+        >= dense - CLOSE - NOISE * error(right(results, "mast", first) - results[0]["right_dense"]),
     )
 
 

@@ -20,6 +20,7 @@ from mast.cells import Cell, Done
 from mast.experiments.datasets import Dataset, locate
 
 EFFORTS = ("fast", "normal", "full")
+NOISE = 2.0  # standard errors that tell a refutation from noise
 Compute = Callable[..., dict[str, Any]]  # of a configuration and a data set
 
 
@@ -116,6 +117,26 @@ class Claim:
     holds: bool
     source: str = "paper"  # or "theory" (a bound), or "beyond" (not in the paper)
     dataset: str = ""
+    noise: bool = False  # if it does not hold, then by less than NOISE standard errors
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What MAST brought in one setting: two accuracies, and the standard error of their difference."""
+
+    setting: str
+    baseline: float
+    mast: float
+    error: float
+
+
+def verdict(claim: Mapping[str, Any]) -> str:
+    """What the numbers say of a claim.
+
+    >>> verdict({"holds": True}), verdict({"holds": False, "noise": True})
+    ('holds', 'within noise')
+    """
+    return "holds" if claim["holds"] else "within noise" if claim.get("noise") else "does not hold"
 
 
 @dataclass(frozen=True)
@@ -137,6 +158,7 @@ class Findings:
     tables: dict[str, Any]  # name -> pandas.DataFrame, written as CSV
     claims: Sequence[Claim]
     choices: Sequence[str] = ()  # what the paper leaves open, and what was chosen
+    gains: Sequence[Gain] = ()
 
 
 class Experiment(ABC):

@@ -6,10 +6,12 @@ import base64
 import html
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from mast.errors import DataError
+from mast.experiments.experiment import NOISE, verdict
 from mast.progress import duration
 
 SOURCES = {"paper": "the paper says", "theory": "theory says", "beyond": "beyond the paper"}
@@ -25,10 +27,11 @@ STYLE = Path(__file__).with_suffix(".css")
 def page(sections: list[dict[str, Any]], out: Path) -> str:
     """The whole report of the sections in a folder."""
     claims = [claim for section in sections for claim in section["claims"]]
-    holding = sum(claim["holds"] for claim in claims)
+    verdicts = Counter(verdict(claim) for claim in claims)
     seconds, cells = (_counted_once(sections, what) for what in ("seconds", "cells"))
     tally = [
-        (f"{holding} of {len(claims)}", "claims hold"),
+        (f"{verdicts['holds']} of {len(claims)}", "claims hold"),
+        (str(verdicts["within noise"]), "fail within noise"),
         (", ".join(sorted({d["name"] for s in sections for d in s["datasets"]})), "data"),
         (str(round(cells)), "cells computed"),
         (duration(seconds), "of one processor core"),
@@ -45,8 +48,9 @@ def page(sections: list[dict[str, Any]], out: Path) -> str:
             '<ul class="tally">'
             + "".join(f"<li><b>{_t(n)}</b> {_t(what)}</li>" for n, what in tally)
             + "</ul>",
-            _contents(sections) + _broken(sections) + "</header>\n<main>",
+            _contents(sections) + "</header>\n<main>",
             *(_section(section, out) for section in sections),
+            _broken(sections),
             _facts(sections),
             "</main>\n<footer>Made by <code>mast reproduce</code>. Numbers as CSV are in "
             "<code>numbers/</code>, figures as PNG and PDF in <code>figures/</code>, the configuration is in "
@@ -88,6 +92,8 @@ def _section(section: dict[str, Any], out: Path) -> str:
     if section["effort"] == "fast":
         parts.append('<p class="soft">A fast run: fewer seeds and less data than the paper\'s figure.</p>')
     parts += [_figure(figure, out) for figure in section["figures"]]
+    if section["gains"]:
+        parts += ["<h3>What was gained</h3>", _gains(section["gains"])]
     if section["claims"]:
         parts += ["<h3>Claims</h3>", _claims(section["claims"])]
     if section["choices"]:
@@ -97,8 +103,9 @@ def _section(section: dict[str, Any], out: Path) -> str:
     parts.append(
         f'<p class="facts soft">Numbers: {numbers}. {section["cells"]} cells, '
         f"{_t(duration(section['seconds']))} "
-        f"of one core; written {_t(section['written'])}, effort “{_t(section['effort'])}”.<br>"
-        f"<code>{_t(json.dumps(section['configuration'], ensure_ascii=False))}</code></p></section>"
+        f"of one core; written {_t(section['written'])}, effort “{_t(section['effort'])}”.</p>"
+        '<details class="facts"><summary>All settings</summary>'
+        f"<code>{_t(json.dumps(section['configuration'], ensure_ascii=False))}</code></details></section>"
     )
     return "\n".join(parts)
 
@@ -132,23 +139,35 @@ def _claims(claims: list[dict[str, Any]]) -> str:
             f"decided by: {_prose(decides)}</small></th></tr>"
         )
         rows += [
-            f'<tr><td class="verdict">{_verdict(member["holds"])}</td><td>{_t(member["dataset"])}</td>'
+            f'<tr><td class="verdict">{_verdict(member)}</td><td>{_t(member["dataset"])}</td>'
             f"<td>{_prose(member['measured'])}</td></tr>"
             for member in members
         ]
     return f'<table class="claims"><tbody>{"".join(rows)}</tbody></table>'
 
 
-def _verdict(holds: bool) -> str:
-    return '<span class="yes">✓ holds</span>' if holds else '<span class="no">✗ does not</span>'
+def _verdict(claim: dict[str, Any]) -> str:
+    mark, kind = {"holds": ("✓", "yes"), "within noise": ("≈", "soft")}.get(verdict(claim), ("✗", "no"))
+    return f'<span class="{kind}">{mark} {verdict(claim)}</span>'
+
+
+def _gains(gains: list[dict[str, Any]]) -> str:
+    """Setting by setting: the baseline, MAST, and the difference with twice its standard error."""
+    head = "<tr><th>Mean test accuracy</th><th>Plain</th><th>MAST</th><th>Gain</th></tr>"
+    rows = "".join(
+        f"<tr><td>{_t(gain['setting'])}</td><td>{gain['baseline']:.3f}</td><td>{gain['mast']:.3f}</td>"
+        f"<td>{gain['mast'] - gain['baseline']:+.3f} ± {NOISE * gain['error']:.3f}</td></tr>"
+        for gain in gains
+    )
+    return f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>"
 
 
 def _broken(sections: list[dict[str, Any]]) -> str:
-    """The claims that do not hold, in one place."""
+    """The claims that do not hold by more than noise, in one place."""
     broken: dict[tuple[str, str], list[str]] = {}
     for section in sections:
         for claim in section["claims"]:
-            if not claim["holds"]:
+            if verdict(claim) == "does not hold":
                 broken.setdefault((section["name"], claim["claim"]), []).append(claim["dataset"])
     if not broken:
         return ""
@@ -157,7 +176,7 @@ def _broken(sections: list[dict[str, Any]]) -> str:
         f'href="#{_t(name)}">numbers</a></li>'
         for (name, text), data in broken.items()
     )
-    return f"<h3>What does not hold</h3><ul>{items}</ul>"
+    return f"<section><h2>What does not hold</h2><ul>{items}</ul></section>"
 
 
 def _facts(sections: list[dict[str, Any]]) -> str:
