@@ -220,3 +220,9 @@ class TestRefusals:
     def test_positions_outside_of_a_permutation(self):
         with pytest.raises(ArgumentError, match="permutation of 5"):
             randomness.permutation(KEY, Purpose.SUBSET, 5, 0, 6)
+
+
+def test_uniform_numbers_of_many_nodes_are_those_of_each():
+    key = Key(seed=3, step=2**40 + 5)
+    each = [randomness.uniform(Key(seed=3, step=2**40 + 5, node=i), Purpose.PARTICIPATION) for i in range(50)]
+    np.testing.assert_array_equal(randomness.uniforms(key, Purpose.PARTICIPATION, 50), each)

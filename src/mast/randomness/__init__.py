@@ -166,6 +166,13 @@ def uniform(key: Key, purpose: Purpose, address: int = 0) -> float:
     return (high << 21 ^ low >> 11) * 2.0**-53
 
 
+def uniforms(key: Key, purpose: Purpose, nodes: int) -> NDArray[np.float64]:
+    """`uniform` for the nodes 0 .. nodes-1 of a key."""
+    out = np.empty(nodes)
+    _kernels().uniforms(key.words(purpose), out)
+    return out
+
+
 def choice(key: Key, purpose: Purpose, cumulative: NDArray[np.float64]) -> int:
     """An index drawn with the probabilities whose running sum is `cumulative`."""
     position = int(np.searchsorted(cumulative, uniform(key, purpose) * cumulative[-1], side="right"))

@@ -133,6 +133,14 @@ def normals(key: Any, start: int, out: Any) -> None:
 
 
 @njit(cache=True)
+def uniforms(key: Any, out: Any) -> None:
+    """Uniform number 0 of each of the nodes 0, 1, ..., with the rest of their key in common."""
+    for node in range(out.size):
+        w0, w1, _, _ = block(philox(key[2], key[3], uint32(node), key[5], key[0], key[1]), 0)
+        out[node] = (uint64(w0) << uint64(21) ^ uint64(w1) >> uint64(11)) * 2.0**-53
+
+
+@njit(cache=True)
 def below_key(key: Any, address: int, n: int) -> int:
     """`below` for callers outside of kernels."""
     result: int = below(derive(key), address, 0, n)

@@ -81,15 +81,12 @@ class Roster:
 
     def taking_part(self, t: int) -> list[tuple[int, float]]:
         """The nodes of round t, ascending, and the weight of each one's answer."""
+        key = Key(self.seed, t)
         if self.participants is not None:
-            key = Key(self.seed, t)
             chosen = randomness.permutation(key, Purpose.PARTICIPATION, self.nodes, 0, self.participants)
             return [(int(i), self.nodes / self.participants) for i in np.sort(chosen)]
-        return [
-            (i, 1 / q)
-            for i, q in enumerate(self.shares.tolist())
-            if q == 1 or randomness.uniform(Key(self.seed, t, i), Purpose.PARTICIPATION) < q
-        ]
+        chosen = np.flatnonzero(randomness.uniforms(key, Purpose.PARTICIPATION, self.nodes) < self.shares)
+        return list(zip(chosen.tolist(), (1 / self.shares[chosen]).tolist(), strict=True))
 
     def key(self, t: int, i: int) -> Key:
         """The key of node i's draw in round t; all that a node needs to rebuild its sketch."""
