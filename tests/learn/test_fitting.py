@@ -295,7 +295,7 @@ class TestMethods:
     def test_an_unknown_method_is_refused_with_the_known(self):
         X, y = small()
         for unknown in ("adam", "gdci", "distributed"):
-            with pytest.raises(ArgumentError, match=r"auto, exact, sampled, gd, .*, s_page$"):
+            with pytest.raises(ArgumentError, match=r"auto, exact, sampled, stochastic, gd, .*, s_page$"):
                 mast.MastClassifier(method=unknown).fit(X, y)
 
     def test_few_iterations_are_warned_about(self):

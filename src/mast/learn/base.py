@@ -22,9 +22,10 @@ from mast.arrays import LARGEST_ENTRY, Array, numbers, refuse_too_large, sound
 from mast.checks import choice, number, whole
 from mast.errors import ArgumentError, DataError
 from mast.learn import sparsified
-from mast.learn.fitting import OURS, Fit, FitPlan, fit
+from mast.learn.fitting import OURS, Fit, FitPlan, fit, largest_eigenvalue, penalty_of
 from mast.learn.frames import aligned
-from mast.learn.missing import Scaling, StandIns, cells, gaps
+from mast.learn.missing import Moments, Scaling, StandIns, cells, gaps
+from mast.learn.stochastic import LOSSES, Stream
 from mast.sketches import Bernoulli, Identity, Mixture, Sketch, parse
 from mast.theory import Guarantee
 
@@ -36,6 +37,14 @@ if TYPE_CHECKING:
 AUTO: Sketch = Mixture([Identity(), Bernoulli(0.75), Bernoulli(0.5)], [0.25, 0.25, 0.5])
 MISSING_SCALE = 0.2  #: the noise of the default scale: see docs/missing-features.md
 WIDEST = 200  #: tables with more features than this have no stand-ins by default
+
+
+#: what `validate_data` lets through
+ACCEPTED: dict[str, Any] = {
+    "accept_sparse": "csr",
+    "dtype": np.float64,
+    "ensure_all_finite": "allow-nan",
+}
 
 
 class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
@@ -52,6 +61,7 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
     sketch_: Sketch
     shift_: Array
     guarantee_: Guarantee | None
+    _stream: Stream | None
     stand_ins_: StandIns | None
 
     def __init__(
@@ -95,17 +105,9 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
 
     def _fit(self, X: Any, target: Array, outputs: int, weights: Array | None, squares: bool) -> Fit:
         """Fit the weights of all outputs, and set what does not depend on the kind of model."""
-        d = X.shape[1]
-        refuse_too_large(f"a model of {d:,} features", 12.0 * d * outputs)
-        sketch = deepcopy(self._sketch())  # sketches remember things: the parameter must not change
-        sketch.check(d)
-        if not sketch.diagonal and d > 2000:
-            raise ArgumentError(f"{sketch!r} is made of matrices, which in {d} dimensions are too large")
-        seed = self._seed()
+        X, sketch = self._features(X), self._sketch(X.shape[1], outputs)
+        seed, d = self._seed(), X.shape[1]
         shift, shift_intercept = self._shift(outputs, d)
-        X = sound("X", X) if scipy.sparse.issparse(X) else X
-        if (np.abs(X.data if scipy.sparse.issparse(X) else X) > LARGEST_ENTRY).any():  # NaN is not
-            raise DataError("the values of X are so large that their squares overflow: rescale the columns")
         missing, rule = self._missing(X, sketch)
         stand_ins = StandIns.of(X, sketch, weights) if missing == "conditional" else None
         if stand_ins is None:
@@ -135,7 +137,7 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
         found = fit(plan, shift, *start, warm)
         self.sketch_, self.shift_, self.seed_, self.missing_ = sketch, shift, seed, missing
         self.stand_ins_, self.alpha_ = stand_ins, plan.l2
-        self.method_, self.guarantee_ = found.method, found.guarantee
+        self.method_, self.guarantee_, self._stream = found.method, found.guarantee, None
         if not found.converged:
             warnings.warn(
                 f"{type(self).__name__} ({self.method_}) stopped after {found.iterations} iterations before "
@@ -145,20 +147,75 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
             )
         return found
 
+    def _partial_fit(self, X: Any, target: Array, outputs: int, weights: Array | None, loss: str) -> Stream:
+        """One pass over a piece of the data; the first one decides what `_fit` would."""
+        X = self._features(X)
+        stream = getattr(self, "_stream", None)
+        if stream is None:
+            stream = self._stream = self._begun(X, outputs, loss)
+        stream.take(X, target, weights)
+        self.stand_ins_, self.alpha_ = stream.stand_ins, stream.l2
+        return stream
+
+    def _begun(self, X: Any, outputs: int, loss: str) -> Stream:
+        """Before the first piece: from the weights of the last fit where there are any."""
+        if self.method not in ("auto", "stochastic"):
+            raise ArgumentError(f"partial_fit is stochastic: method must be 'auto', not {self.method!r}")
+        d, again = X.shape[1], getattr(self, "coef_", None) is not None
+        sketch = self._sketch(d, outputs)
+        if not sketch.diagonal:
+            raise ArgumentError(f"{sketch!r} is not diagonal: partial_fit has no draws of it")
+        shift, intercept = self._shift(outputs, d)
+        missing, rule = self._missing(X, sketch)
+        self.sketch_, self.shift_, self.seed_, self.missing_ = sketch, shift, self._seed(), missing
+        self.method_, self.guarantee_ = "stochastic", None
+        conditional, scaling = missing == "conditional", Scaling.of(sketch, d, rule)
+        kappa, alpha = self._strength()
+        if kappa is not None:
+            alpha = penalty_of(kappa, LOSSES[loss][1] * largest_eigenvalue(scaling.filled(X)))
+        return Stream(
+            sketch,
+            self.seed_,
+            loss,
+            bool(self.fit_intercept),
+            alpha,
+            shift,
+            *(self._weights() if again else (shift, intercept)),
+            scaling=None if conditional else scaling,
+            moments=Moments(d) if conditional else None,
+        )
+
+    def _piece(self, X: Any, y: Any, first: bool, **more: Any) -> tuple[Any, Any]:
+        """A piece of the data: of a data frame, the columns of the first piece."""
+        X = X if first else aligned(X, getattr(self, "feature_names_in_", None))
+        rows, labels = validate_data(self, X, y, reset=first, **ACCEPTED, **more)
+        return rows, labels
+
+    def _features(self, X: Any) -> Any:
+        """The rows as `validate_data` left them, if their numbers can be squared."""
+        X = sound("X", X) if scipy.sparse.issparse(X) else X
+        if (np.abs(X.data if scipy.sparse.issparse(X) else X) > LARGEST_ENTRY).any():  # NaN is not
+            raise DataError("the values of X are so large that their squares overflow: rescale the columns")
+        return X
+
     def _watch(self, line: str) -> None:
         print(f"{type(self).__name__}, {line}")
 
-    def _sketch(self) -> Sketch:
-        """The sketch of the parameter, which may also be a text."""
+    def _sketch(self, d: int, outputs: int) -> Sketch:
+        """The sketch of the parameter, which may also be a text, for so many features."""
+        refuse_too_large(f"a model of {d:,} features", 12.0 * d * outputs)
         if self.sketch is None or (isinstance(self.sketch, str) and self.sketch == "auto"):
-            return AUTO
-        if isinstance(self.sketch, str):
-            return parse(self.sketch)
-        if not isinstance(self.sketch, Sketch):
+            return deepcopy(AUTO)
+        sketch = parse(self.sketch) if isinstance(self.sketch, str) else self.sketch
+        if not isinstance(sketch, Sketch):
             raise ArgumentError(
                 f'sketch must be "auto", a sketch, or a text such as "bernoulli:0.7"; got {self.sketch!r}'
             )
-        return self.sketch
+        sketch = deepcopy(sketch)  # sketches remember things: the parameter must not change
+        sketch.check(d)
+        if not sketch.diagonal and d > 2000:
+            raise ArgumentError(f"{sketch!r} is made of matrices, which in {d} dimensions are too large")
+        return sketch
 
     def _missing(self, X: Any, sketch: Sketch) -> tuple[str, float | str]:
         """What becomes of missing cells: "conditional" or "scale"; and the rule of the scale."""
@@ -219,9 +276,7 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
         """The rows as an array or CSR matrix, NaN where a cell is missing."""
         check_is_fitted(self)
         X = aligned(X, getattr(self, "feature_names_in_", None))
-        X = validate_data(
-            self, X, accept_sparse="csr", reset=False, dtype=np.float64, ensure_all_finite="allow-nan"
-        )
+        X = validate_data(self, X, reset=False, **ACCEPTED)
         return sound("X", X) if scipy.sparse.issparse(X) else X
 
     def _weights(self) -> tuple[Array, Array]:

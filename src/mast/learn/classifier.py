@@ -9,12 +9,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from mast.arrays import Array
 from mast.errors import ArgumentError
-from mast.learn.base import MISSING_SCALE, SparsifiedLinear
+from mast.learn.base import ACCEPTED, MISSING_SCALE, SparsifiedLinear
 from mast.sketches import Sketch
 
 
@@ -57,13 +57,16 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
     method
         "auto" minimises f_D exactly where it has an affordable exact form, and otherwise its average over
         sampled draws, each row with draws of its own; both by Newton's method. "exact" and "sampled"
-        insist on one of them. A method of `mast.minimize` ("gd", "agd", "dsgd", "dsgd_sampled", "l_svrdsg",
-        "s_page") runs `max_iter` steps with the step size of its theorem.
+        insist on one of them. "stochastic", which "auto" is beyond 100,000 rows where there is no exact
+        form, makes passes over the rows, each of which is one step with a draw of its own, and averages
+        the steps; `partial_fit` is one such pass. A method of `mast.minimize` ("gd", "agd", "dsgd",
+        "dsgd_sampled", "l_svrdsg", "s_page") runs `max_iter` steps with the step size of its theorem.
     max_iter
-        Newton steps, or steps of the method.
+        Newton steps, passes, or steps of the method.
     tol
         Newton's method stops when a step's decrease is below tol² of the loss of the zero model (below
-        4e-6 of it for an average over draws); other methods when the gradient of f_D is tol times that at v.
+        4e-6 of it for an average over draws); passes end when one moves the model's outputs by 3 %; other
+        methods when the gradient of f_D is tol times that at v.
     class_weight
         None, "balanced", or a dict of weights, as in LogisticRegression.
     warm_start
@@ -80,7 +83,7 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
     n_iter_ : iterations.
     guarantee_ : what theory promises of the method of a theorem; None after Newton's method, and where no
         statement applies.
-    method_ : what was used: "exact", "sampled", or the method's name.
+    method_ : what was used: "exact", "sampled", "stochastic", or the method's name.
     missing_ : what was used: "conditional" or "scale".
     stand_ins_ : the means and the covariance behind "conditional"; None else.
     alpha_, sketch_, shift_, seed_ : what the parameters became.
@@ -149,7 +152,7 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
         sample_weight
             Non-negative weights of the rows; a row of weight 0 counts as if it were not there.
         """
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, ensure_all_finite="allow-nan")
+        X, y = validate_data(self, X, y, **ACCEPTED)
         check_classification_targets(y)
         weights = None
         if sample_weight is not None or self.class_weight is not None:
@@ -181,6 +184,61 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
         del self._classes_found
         self.classes_, self.coef_, self.intercept_ = classes, found.coef, found.intercept
         self.n_iter_ = np.array([found.iterations])
+        return self
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
+        """One pass over a piece of the data, by stochastic steps: for tables that do not fit into memory.
+
+        Several passes over all pieces, with `alpha` given, come close to `fit`. Without `alpha` the penalty
+        is 1/(rows so far). After `fit` or `load` it goes on from the weights that are there.
+
+        Parameters
+        ----------
+        X, y
+            Some rows and their labels; not every class must be among them, and cells may be missing.
+        classes
+            All labels that will ever come; needed at the first call.
+        sample_weight
+            Non-negative weights of the rows.
+        """
+        first = _check_partial_fit_first_call(self, classes)
+        if first and self.classes_.size < 2:
+            only = self.classes_[0] if self.classes_.size else None
+            del self.classes_
+            raise ArgumentError(f"a classifier needs at least two classes, got {only!r} only")
+        X, y = self._piece(X, y, first)
+        classes = self.classes_
+        codes = np.clip(np.searchsorted(classes, y), 0, classes.size - 1)
+        unknown = classes[codes] != y
+        if unknown.any():
+            raise ArgumentError(f"y has the label {y[unknown].tolist()[0]!r}, which is not among `classes`")
+        if isinstance(self.class_weight, str):
+            raise ArgumentError(
+                f"class_weight={self.class_weight!r} needs all labels at once: give partial_fit a dict, or "
+                "sample_weight"
+            )
+        weights = (
+            None
+            if sample_weight is None
+            else _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        )
+        if self.class_weight is not None:
+            of_class = compute_class_weight(self.class_weight, classes=classes, y=classes)[codes]
+            weights = of_class if weights is None else weights * of_class
+        self._classes_found = classes
+        if classes.size == 2:
+            stream = self._partial_fit(X, 2.0 * codes - 1.0, 1, weights, "log")
+        else:
+            stream = self._partial_fit(X, codes.astype(float), classes.size, weights, "softmax")
+        del self._classes_found
+        self.coef_, self.intercept_ = stream.average()
+        self.n_iter_ = np.array([stream.pieces])
         return self
 
     def _check_shift(self, shift: Any) -> None:

@@ -48,25 +48,33 @@ def copies_of(X: Any, sketch: Sketch, seed: int, stand_ins: StandIns | None, lis
     if not sketch.diagonal:
         raise ArgumentError(f"{sketch!r} is not diagonal: only averages over its support are possible")
     n, d = X.shape
-    size = sketch.support_size(d)
-    entries = X.nnz if scipy.sparse.issparse(X) else n * d
-    if listing and size is not None and size <= LISTED and size * entries <= ENTRIES:
+    if listing and is_listed(X, sketch):
         listed = [(p, draw) for p, draw in sketch.support(d) or [] if isinstance(draw, DiagonalDraw)]
         scales = np.stack([draw.diagonal() for _, draw in listed])
-        which = np.broadcast_to(np.arange(size), (n, size))
+        which = np.broadcast_to(np.arange(len(listed)), (n, len(listed)))
         weights = np.array([p for p, _ in listed])
         return Copies(_sketched(X, scales, which, stand_ins), weights / weights.sum(), True)
     least, most = COPIES
     places = row_numbers(X)
     different = np.unique(places).size  # as if no row stood there twice
     wanted = min(max(ROWS // different // least, 1) * least, most) if different <= LARGE else least // 2
-    count = max(1, min(wanted, ENTRIES // max(entries, 1)))
+    count = max(1, min(wanted, ENTRIES // max(_entries(X), 1)))
     room = min(POOL, SCALES // d) if stand_ins is None else min(POOL // 4, max(64, SYSTEMS // d**3))
     groups = max(1, min(room // count, different))
     scales = pool(sketch, d, groups, count, Key(seed))
     first = (places % np.uint64(groups)).astype(np.int64) * count
     which = first[:, None] + np.arange(count)
     return Copies(_sketched(X, scales, which, stand_ins), np.full(count, 1 / count), False)
+
+
+def is_listed(X: Any, sketch: Sketch) -> bool:
+    """Whether all draws are few enough to be listed."""
+    size = sketch.support_size(X.shape[1])
+    return size is not None and size <= LISTED and size * _entries(X) <= ENTRIES
+
+
+def _entries(X: Any) -> int:
+    return int(X.nnz) if scipy.sparse.issparse(X) else X.shape[0] * X.shape[1]
 
 
 def _sketched(X: Any, scales: Array, which: NDArray[np.int64], stand_ins: StandIns | None) -> Any:

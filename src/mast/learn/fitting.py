@@ -12,10 +12,11 @@ import numpy as np
 from mast.arrays import Array
 from mast.errors import ArgumentError, NotExactError
 from mast.learn.averages import SampledAverage, Softmax
-from mast.learn.copies import COPIES, Copies, copies_of
+from mast.learn.copies import COPIES, Copies, copies_of, is_listed
 from mast.learn.missing import StandIns
 from mast.learn.models import FeatureRidge, InterceptLeastSquares, InterceptLogistic, with_ones
 from mast.learn.solver import Solution, Watch, newton_to
+from mast.learn.stochastic import LOSSES, Stream
 from mast.objectives import LeastSquares, LinearModel, Logistic, Mean, Objective
 from mast.objectives.design import Design
 from mast.objectives.penalties import Penalty, Ridge, SketchedRidge
@@ -25,11 +26,13 @@ from mast.sketches import Except, Grouped, Sketch
 from mast.theory import Guarantee
 
 SINGLE = ("gd", "agd", "dsgd", "dsgd_sampled", "l_svrdsg", "s_page")  #: methods with a step size of their own
-OURS = ("auto", "exact", "sampled")  #: by Newton's method
+OURS = ("auto", "exact", "sampled", "stochastic")  #: all but the last by Newton's method
 LISTED = 50_000_000  #: a listed support is averaged if it takes at most so many products per sweep
 GRAM = 500  #: up to this size a Gram matrix has its eigenvalues computed densely
 SAMPLED_TOL = 2e-3  #: an average over draws is not worth a smaller tolerance; the last step squares it
 FIRST_TOL = 0.05  #: of the fit to the first copy, where the fit to all of them starts
+PASSES_TOL = 0.03  #: passes over the rows end when the average moves by less
+MANY_ROWS = 100_000  #: more rows than this are passed over: a third of the time, f_D within 0.1 %
 SUPPORT = 1000  #: draws that stand for a support which is too long, or not uniform
 MEASUREMENTS = 20  #: how often a stochastic method looks whether it has converged
 
@@ -60,12 +63,16 @@ class FitPlan:
         n = self.X.shape[0]
         return np.full(n, 1 / n) if self.weights is None else self.weights / self.weights.sum()
 
+    @property
+    def loss(self) -> str:
+        """The loss by its name."""
+        return "squares" if self.squares else "softmax" if self.classes > 1 else "log"
+
     @cached_property
     def L0(self) -> float:
         """The smoothness of the loss in the features, without a penalty."""
-        bound = 1.0 if self.squares else 0.5 if self.classes > 1 else 0.25
         X = self.X if self.stand_ins is None else np.where(np.isnan(self.X), self.stand_ins.mean, self.X)
-        return bound * _largest_eigenvalue(Design(X), self.rates)
+        return LOSSES[self.loss][1] * largest_eigenvalue(X, self.rates)
 
     @cached_property
     def l2(self) -> float:
@@ -74,7 +81,7 @@ class FitPlan:
             return self.alpha
         if self.kappa is None:
             return 1 / (self.X.shape[0] if self.weights is None else float(self.weights.sum()))
-        return self.L0 / (self.kappa - 1) if self.L0 > 0 else 1.0  # without features all give the same model
+        return penalty_of(self.kappa, self.L0)
 
     @cached_property
     def data(self) -> Any:
@@ -145,7 +152,10 @@ def fit(plan: FitPlan, shift: Array, start: Array, intercept: Array, warm: bool)
         x0 = np.column_stack([start, intercept])
     guarantee = None
     if plan.method in OURS:
-        name, solution = _solve(plan, v.ravel(), x0.ravel(), warm)
+        found = None if plan.method == "stochastic" else _solve(plan, v.ravel(), x0.ravel(), warm)
+        if found is None:
+            return _passes(plan, shift, start, intercept)
+        name, solution = found
     else:
         name = plan.method
         solution, guarantee = _run(plan, v.ravel(), x0.ravel())
@@ -156,13 +166,19 @@ def fit(plan: FitPlan, shift: Array, start: Array, intercept: Array, warm: bool)
     return Fit(coef.copy(), b.copy(), name, solution.iterations, solution.converged, guarantee)
 
 
-def _solve(plan: FitPlan, v: Array, x0: Array, warm: bool) -> tuple[str, Solution]:
-    """Minimise f_D itself where it has an affordable exact form, else an average over sampled draws."""
+def _solve(plan: FitPlan, v: Array, x0: Array, warm: bool) -> tuple[str, Solution] | None:
+    """Minimise f_D itself where it has an affordable exact form, else an average over sampled draws.
+
+    None where there are so many rows that passes over them come as close in less time.
+    """
     scale = _scale(plan)
     if plan.stand_ins is None and plan.classes == 1 and plan.method != "sampled":
         problem = plan.problem(v)
         if plan.method == "exact" or _affordable(problem):
             return "exact", newton_to(problem.exact, x0, plan.tol, plan.max_iter, scale, plan.verbose)
+    many = plan.method == "auto" and plan.X.shape[0] > MANY_ROWS and plan.sketch.diagonal
+    if many and not is_listed(plan.X, plan.sketch):
+        return None
     copies = copies_of(plan.X, plan.sketch, plan.seed, plan.stand_ins, listing=plan.method != "sampled")
     if plan.method == "exact" and not copies.exact:
         raise NotExactError(
@@ -174,6 +190,33 @@ def _solve(plan: FitPlan, v: Array, x0: Array, warm: bool) -> tuple[str, Solutio
         x0 = newton_to(first, x0, FIRST_TOL, plan.max_iter, scale, plan.verbose).x
     solution = newton_to(_average(plan, copies, v), x0, tol, plan.max_iter, scale, plan.verbose)
     return "exact" if copies.exact else "sampled", solution
+
+
+def _passes(plan: FitPlan, shift: Array, start: Array, intercept: Array) -> Fit:
+    """Passes over the rows until the average moves little."""
+    stream = Stream(
+        plan.sketch,
+        plan.seed,
+        plan.loss,
+        plan.fit_intercept,
+        plan.l2,
+        shift,
+        start,
+        intercept,
+        stand_ins=plan.stand_ins,
+    )
+    tol, scale = max(plan.tol, PASSES_TOL), _scale(plan)
+    for number in range(1, plan.max_iter + 1):
+        moved = stream.take(plan.X, plan.target, plan.weights)
+        error = math.sqrt(moved / scale) if scale > 0 else 0.0
+        if plan.verbose is not None:
+            plan.verbose(f"pass {number}: the model moved by {error:.2g}")
+        if error <= tol:
+            break
+    coef, b = stream.average()
+    if plan.classes > 1:
+        b = b - b.mean()
+    return Fit(coef, b, "stochastic", number, error <= tol, None)
 
 
 def _average(plan: FitPlan, copies: Copies, v: Array) -> Objective:
@@ -192,8 +235,15 @@ def _average(plan: FitPlan, copies: Copies, v: Array) -> Objective:
     return plan.softmax(rows, copies.weights, plan.penalty(v), shift=v, offsets=offsets)
 
 
-def _largest_eigenvalue(design: Design, rates: Array) -> float:
+def penalty_of(kappa: float, L0: float) -> float:
+    """The penalty that makes the condition number kappa; without features all give the same model."""
+    return L0 / (kappa - 1) if L0 > 0 else 1.0
+
+
+def largest_eigenvalue(X: Any, rates: Array | None = None) -> float:
     """The largest eigenvalue of X'WX: from the smaller Gram matrix where that is cheap, else by Lanczos."""
+    design = Design(X)
+    rates = np.full(design.n, 1 / design.n) if rates is None else rates
     if design.sparse and design.n <= min(GRAM, design.d):
         scaled = design.csr.multiply(np.sqrt(rates)[:, None]).tocsr()
         return max(float(np.linalg.eigvalsh((scaled @ scaled.T).toarray())[-1]), 0.0)

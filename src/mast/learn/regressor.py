@@ -11,7 +11,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from mast.arrays import Array
-from mast.learn.base import SparsifiedLinear
+from mast.learn.base import ACCEPTED, SparsifiedLinear
 
 
 class MastRegressor(RegressorMixin, SparsifiedLinear):  # type: ignore[misc]
@@ -64,15 +64,7 @@ random_state
         sample_weight
             Non-negative weights of the rows.
         """
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            accept_sparse="csr",
-            dtype=np.float64,
-            y_numeric=True,
-            ensure_all_finite="allow-nan",
-        )
+        X, y = validate_data(self, X, y, y_numeric=True, **ACCEPTED)
         weights = None
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -82,6 +74,20 @@ random_state
         found = self._fit(X, np.asarray(y, dtype=np.float64), 1, weights, squares=True)
         self.coef_, self.intercept_ = found.coef[0], float(found.intercept[0])
         self.n_iter_ = found.iterations
+        return self
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
+        """One pass over a piece of the data, by stochastic steps: for tables that do not fit into memory.
+
+        As `MastClassifier.partial_fit`, for numbers.
+        """
+        X, y = self._piece(X, y, getattr(self, "coef_", None) is None, y_numeric=True)
+        weights = None
+        if sample_weight is not None:
+            weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        stream = self._partial_fit(X, np.asarray(y, dtype=np.float64), 1, weights, "squares")
+        coef, intercept = stream.average()
+        self.coef_, self.intercept_, self.n_iter_ = coef[0], float(intercept[0]), stream.pieces
         return self
 
     def predict(self, X: Any) -> Array:
