@@ -37,6 +37,7 @@ except ImportError as error:
     raise MissingExtraError('mast.nn needs PyTorch: pip install "mast-train[nn]"') from error
 
 from mast.nn.advice import NetworkAdvice, advise
+from mast.nn.choices import BestDraw
 from mast.nn.costs import Cost, measure, sizes
 from mast.nn.estimators import Average
 from mast.nn.files.deltas import Delta, apply_delta, read_delta, save_delta
@@ -57,6 +58,7 @@ __all__ = [
     "LSVRDSG",
     "SPAGE",
     "Average",
+    "BestDraw",
     "Cost",
     "Cut",
     "Delta",

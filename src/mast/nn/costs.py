@@ -57,6 +57,11 @@ def flops(model: nn.Module, example: Any) -> int:
     >>> flops(nn.Conv2d(1, 2, 3, bias=False), torch.ones(1, 1, 5, 5)) == 2 * (2 * 9) * 9
     True
     """
+    return count_flops(model, lambda call: call(*_inputs(example)))
+
+
+def count_flops(model: nn.Module, run: Callable[[nn.Module], Any]) -> int:
+    """The same, for any way of calling the model."""
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False, custom_mapping=_on_the_cpu())
@@ -64,7 +69,7 @@ def flops(model: nn.Module, example: Any) -> int:
     torch.backends.mha.set_fastpath_enabled(False)  # its kernel is one operation that nobody can look into
     try:
         with _evaluated([model]), counter:
-            model(*_inputs(example))
+            run(model)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
     return int(counter.get_total_flops())

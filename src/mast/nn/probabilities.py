@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from mast.allocation import allocate
 from mast.errors import ArgumentError
+from mast.nn.submodels import run_batches
 from mast.nn.tensors.torch_private import Conv
 from mast.nn.tensors.weights import Where, choose, unwrapped
 from mast.nn.validation import sparsifier_of
@@ -111,15 +112,8 @@ def _along(model: nn.Module, name: str, size: Tensor) -> Tensor:
 def _run(model: nn.Module, batches: Iterable[Any]) -> None:
     modes = {module: module.training for module in model.modules()}
     model.eval()
-    seen = False
     try:
-        with torch.no_grad():
-            for batch in batches:
-                seen = True
-                if isinstance(batch, dict):
-                    model(**batch)
-                else:
-                    model(batch[0] if isinstance(batch, tuple | list) else batch)
+        seen = run_batches(model, batches)
     finally:
         for module, mode in modes.items():
             module.training = mode

@@ -30,6 +30,7 @@ from mast.sketches import Sketch
 from mast.sketches.kept import KeptTensors
 
 if TYPE_CHECKING:
+    from mast.nn.choices import BestDraw
     from mast.nn.report import DensityReport
 
 
@@ -77,7 +78,8 @@ def sparsify(
         For `Neurons` and `Layers`: what the model is called with (a tensor, a tuple, or a dict of keyword
         arguments). The model is run on it to see which weights belong to one unit, so that any model can be
         cut: of transformers, timm, torchvision, with hooks, with branches of Python. What cannot be cut is
-        kept whole, and ``print(sk)`` says why. Without an example, torch.fx reads the model's graph.
+        kept whole, and ``print(sk)`` says why. Without an example, the input is guessed from the
+        model's layers.
     strict
         Refuse the model, with the same table, if units stay whole only because they could not be followed.
     check
@@ -334,6 +336,8 @@ class Sparsifier:
         seed: int | Key | UnitDraw = 0,
         *,
         member: int | None = None,
+        density: float | None = None,
+        budget: str | float | None = None,
         calibrate: Batches = None,
     ) -> nn.Module:
         """A plain copy of the model with the weights v + S(x - v) of the draw (seed, step 0, node 0).
@@ -348,13 +352,44 @@ class Sparsifier:
             The draw: its seed, its whole key, or what `sk.draw` returned.
         member
             Instead of a seed, the number of a draw of a list: `sk.members` says how many there are.
+        density
+            The share to keep, instead of the sketch's own.
+        budget
+            What the submodel may cost: "25% flops" or "40% params" of the whole model, or a number of
+            parameters. The largest density at which the draw of this seed costs no more is taken.
         calibrate
             Batches from which BatchNorm layers take their statistics anew; False if you call
             `mast.nn.recalibrate` yourself.
         """
         from mast.nn.submodels import submodel
 
-        return submodel(self, seed if member is None else self.sketch.member_key(member), calibrate)
+        which = seed if member is None else self.sketch.member_key(member)
+        return submodel(self, which, calibrate, density, budget)
+
+    def best(
+        self,
+        evaluate: Callable[[nn.Module], float],
+        draws: int = 20,
+        *,
+        density: float | None = None,
+        budget: str | float | None = None,
+        calibrate: Batches = None,
+    ) -> BestDraw:
+        """The best of the submodels of the seeds 0 .. draws - 1, by the score of `evaluate`: the highest.
+
+        It is chosen, so its score is better than it deserves: score it again on data that had no part in the
+        choice. The other options are those of `submodel`.
+
+        >>> import mast, torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)))
+        >>> found = sk.best(lambda net: -net(torch.ones(1, 3)).square().sum().item(), draws=4)
+        >>> found.score == max(found.scores), found.model[0].out_features
+        (True, 4)
+        """
+        from mast.nn.choices import best
+
+        return best(self, evaluate, draws, density, budget, calibrate)
 
     def report(
         self,
@@ -393,15 +428,31 @@ class Sparsifier:
 
         return save_delta(self, path, **options)
 
-    def save_submodel(self, path: str | Path, seed: int | Key | UnitDraw = 0, **options: Any) -> Path:
+    def save_submodel(
+        self,
+        path: str | Path,
+        seed: int | Key | UnitDraw = 0,
+        *,
+        density: float | None = None,
+        budget: str | float | None = None,
+        calibrate: Batches = None,
+        model: nn.Module | None = None,
+        about: Mapping[str, Any] | None = None,
+    ) -> Path:
         """Write one submodel to a file that `mast.nn.load_submodel` reads into a model of the same class.
 
-        The options are `calibrate` of `submodel`, `about` of `mast.nn.save_submodel`, and `model`: what
-        `submodel` returned for this draw, if it has been trained since.
+        `density`, `budget` and `calibrate` are those of `submodel`, `about` is that of
+        `mast.nn.save_submodel`, and `model` is what `submodel` returned for this draw, if it has been trained
+        since.
         """
+        from mast.nn.choices import drawing_for
         from mast.nn.files.submodels import save_draw
+        from mast.nn.submodels import key_of
 
-        return save_draw(self, path, seed, **options)
+        if model is None:
+            model = self.submodel(seed, density=density, budget=budget, calibrate=calibrate)
+        drawing = drawing_for(self, key_of(seed), density, budget)
+        return save_draw(self, path, seed, drawing, model, about or {})
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs besides the model's and the optimizer's states."""

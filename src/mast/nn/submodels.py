@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from mast.errors import ArgumentError, MastError
 from mast.nn.structure import UnitDraw
+from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.scaling import sparsify
 from mast.nn.tensors.torch_private import BatchNorm
@@ -23,7 +24,13 @@ if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
 
 
-def submodel(sk: Sparsifier, which: int | Key | UnitDraw, calibrate: Batches) -> nn.Module:
+def submodel(
+    sk: Sparsifier,
+    which: int | Key | UnitDraw,
+    calibrate: Batches,
+    density: float | None = None,
+    budget: str | float | None = None,
+) -> nn.Module:
     """A plain copy of the model with the weights v + S(x - v) of a draw, in eval mode; smaller, of units."""
     if sk._calls.inside:
         raise MastError(
@@ -33,8 +40,16 @@ def submodel(sk: Sparsifier, which: int | Key | UnitDraw, calibrate: Batches) ->
     sk._calls.check()
     if calibrate is None:
         warn_of_batch_norm(sk)
+    drawing, key = sk.drawing, key_of(which)
+    if density is not None or budget is not None:
+        from mast.nn.choices import drawing_for  # which makes submodels to see what they cost
+
+        if isinstance(which, UnitDraw):
+            raise ArgumentError("a draw of units has its density: give its seed or key instead")
+        drawing = drawing_for(sk, key, density, budget)
     if sk.structure is not None:
-        draw = which if isinstance(which, UnitDraw) else sk.draw(which)
+        assert isinstance(drawing, UnitDrawing)
+        draw = which if isinstance(which, UnitDraw) else drawing.draw(key)
         model = smaller(sk, draw)
         sk.structure.adapt(model, draw)
         if stay := sk.structure.remaining(draw):
@@ -49,11 +64,16 @@ def submodel(sk: Sparsifier, which: int | Key | UnitDraw, calibrate: Batches) ->
         raise ArgumentError(f"a draw of units belongs to a structured sketch, and this is {sk.sketch!r}")
     else:
         model = plain_copy(sk)
-        put_draw(sk, sk.drawing, which if isinstance(which, Key) else Key(which), model)
+        put_draw(sk, drawing, key, model)
     model.eval()
     if calibrate is not None and calibrate is not False:
         recalibrate(model, calibrate)
     return model
+
+
+def key_of(which: int | Key | UnitDraw) -> Key:
+    """The key of a draw; that of a seed is at step 0 of node 0."""
+    return which.key if isinstance(which, UnitDraw) else which if isinstance(which, Key) else Key(which)
 
 
 def smaller(sk: Sparsifier, draw: UnitDraw, source: nn.Module | None = None) -> nn.Module:
@@ -144,15 +164,7 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
             norm.reset_running_stats()
             norm.momentum = None  # a plain average over all batches
             norm.train()
-        seen = False
-        with torch.no_grad():
-            for batch in batches:
-                seen = True
-                if isinstance(batch, dict):
-                    model(**batch)
-                else:
-                    model(batch[0] if isinstance(batch, tuple | list) else batch)
-        if not seen:
+        if not run_batches(model, batches):
             raise ArgumentError(
                 "BatchNorm layers were to be calibrated, but there was no batch to do it with"
             )
@@ -162,3 +174,16 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
         for module, mode in modes.items():
             module.training = mode
     return model
+
+
+def run_batches(model: nn.Module, batches: Iterable[Any]) -> int:
+    """Call the model with batches: an input, a pair of that and targets, or a dict of keyword arguments."""
+    count = 0
+    with torch.no_grad():
+        for batch in batches:
+            count += 1
+            if isinstance(batch, dict):
+                model(**batch)
+            else:
+                model(batch[0] if isinstance(batch, tuple | list) else batch)
+    return count

@@ -1,4 +1,4 @@
-"""Unit spaces are found from the graph, and `Neurons` is inverted dropout on them."""
+"""Unit spaces without an example, and `Neurons` is inverted dropout on them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
-from mast.nn.structure.finding import find_spaces  # noqa: E402
 from mast.nn.tensors.scaling import multiply  # noqa: E402
 from mast.nn.tensors.weights import name_index  # noqa: E402
 from mast.randomness import Key  # noqa: E402
+
+
+def find_spaces(model):
+    structure = mast.nn.structure_of(model, mast.nn.Neurons(mast.Identity()))
+    return structure.spaces, structure.others
 
 
 def names(axes):
@@ -33,7 +37,7 @@ def test_spaces_of_a_residual_network(zoo):
         "blocks.2.first.weight": 12,
         "blocks.2.second.weight": 12,
     }
-    assert others == {"head.weight": "they are the model's output"}
+    assert others["head.weight"] == "they are the model's output"
     trunk = spaces[0]  # all that is added to the stem is one space
     assert {a.tensor for a in trunk.producers} >= {"blocks.0.second.weight", "blocks.1.norm2.running_var"}
     assert names(trunk.consumers) == [
@@ -56,7 +60,10 @@ def test_heads_runs_and_groups(zoo):
     spaces, _ = find_spaces(grouped)
     # 12 channels in 4 groups of 3 and in 6 groups of 2: blocks of 6 are whole groups of both.
     assert [(s.name, s.units) for s in spaces] == [("0.weight", 2), ("6.weight", 6)]
-    assert dict(spaces[0].modules) == {"1": 6, "5": 6}
+    sk = mast.nn.sparsify(grouped, mast.nn.Neurons(mast.RandK(1)))
+    small = sk.submodel(0, calibrate=False)
+    assert [(small[i].num_groups, small[i].num_channels) for i in (1, 5)] == [(2, 6), (3, 6)]
+    assert [(small[i].num_features) for i in (7, 8)] == [1, 1]
 
 
 def test_shapes_are_enough(zoo, unit_model):

@@ -200,10 +200,7 @@ def test_branches(name):
     for step in range(6):
         small = agree(sk, model, inputs, step)
         sizes.add(sum(p.numel() for p in small.parameters()))
-    if name.startswith("written"):  # the branch changes the trunk, so it stays, times 0
-        assert sizes == {whole}
-    else:
-        assert min(sizes) < whole
+    assert min(sizes) < whole
 
 
 class Activated(nn.Module):
@@ -251,7 +248,7 @@ def test_tensors_of_whole_numbers_are_not_cut():
     model = Masked().double()
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)))
     assert [s.name for s in sk.structure.spaces] == ["b.weight"]
-    assert "'mask'" in sk.structure.others["a.weight"]
+    assert "values that stay" in sk.structure.others["a.weight"]
     agree(sk, model, torch.randn(3, 4, dtype=torch.float64), 0)
 
 

@@ -1,7 +1,9 @@
 """Submodels in files: safetensors with the weights, and a header that says which units they belong to.
 
-A file is read into a model of the class that was trained: `load_submodel(path, model)` cuts a copy of it
-to the units of the file and fills it. `mast.nn.export_onnx` makes files that need no class.
+A file is read into a model of the class that was trained: `load_submodel(path, model)` fills a copy of it.
+The tensors bring their shapes; what modules have to be told besides (`mast.nn.structure.resizing.Sizes`) is
+in the header, so nothing has to be found out when a file is read. `mast.nn.export_onnx` makes files that
+need no class.
 """
 
 from __future__ import annotations
@@ -10,19 +12,19 @@ import copy
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from mast.errors import ArgumentError, DataError
 from mast.nn.files import tensor_files
-from mast.nn.structure import Layers, Neurons, Space, Structure, UnitDraw, structure_of
-from mast.nn.structure.branch_structures import BranchStructure
-from mast.nn.tensors.weights import Batches, unwrapped
+from mast.nn.structure import HeadsAttention, Structure, UnitDraw
+from mast.nn.structure.drawing import UnitDrawing
+from mast.nn.structure.resizing import Passing, Sizes, fit, replace_attention
+from mast.nn.tensors.drawing import Drawing
+from mast.nn.tensors.weights import unwrapped
 from mast.randomness import Key
-from mast.sketches import DiagonalDraw, Identity
 
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
@@ -52,35 +54,35 @@ def save_submodel(module: nn.Module, path: str | Path, *, about: Mapping[str, An
     >>> torch.equal(again(torch.ones(1, 3)), model(torch.ones(1, 3))), again.mast_about["parameters"]
     (True, 8)
     """
-    return _write(module, path, {"dropped_branches": None, "kept_units": None}, about or {})
+    return _write(module, path, {}, about or {})
 
 
 def save_draw(
     sk: Sparsifier,
     path: str | Path,
-    which: int | Key | UnitDraw = 0,
-    *,
-    calibrate: Batches = None,
-    model: nn.Module | None = None,
-    about: Mapping[str, Any] | None = None,
+    which: int | Key | UnitDraw,
+    drawing: Drawing,
+    model: nn.Module,
+    about: Mapping[str, Any],
 ) -> Path:
     """Write the submodel of a draw; see `Sparsifier.save_submodel`."""
     key = which.key if isinstance(which, UnitDraw) else which if isinstance(which, Key) else Key(which)
-    units: dict[str, Any] = {"dropped_branches": None, "kept_units": None}
+    units: dict[str, Any] = {}
     if sk.structure is not None:
-        draw = which if isinstance(which, UnitDraw) else sk.draw(key)
-        units |= _units(sk.structure, draw)
-        density = sum(units.count for units in draw.values()) / sum(units.dim for units in draw.values())
+        assert isinstance(drawing, UnitDrawing)
+        draw = which if isinstance(which, UnitDraw) else drawing.draw(key)
+        units = _units(sk.structure, draw)
+        share = sum(units.count for units in draw.values()) / sum(units.dim for units in draw.values())
     else:
-        density = sk.kept(key).count / sk.dim
+        kept = [drawing.kept(i, key, w.parameter).count for i, w in enumerate(sk.weights)]
+        share = sum(kept) / sk.dim
     remembered = {
         "sketch": sk.sketch.label(),
         "key": {"seed": key.seed, "step": key.step, "node": key.node},
-        "density": density,
+        "density": share,
         "parameters_of_the_whole": sum(p.numel() for p in sk.model.parameters()),
     }
-    model = sk.submodel(which, calibrate=calibrate) if model is None else model
-    return _write(model, path, units, {**remembered, **(about or {})})
+    return _write(model, path, units, {**remembered, **about})
 
 
 def load_submodel(path: str | Path, model: nn.Module) -> nn.Module:
@@ -92,15 +94,19 @@ def load_submodel(path: str | Path, model: nn.Module) -> nn.Module:
     header, tensors = tensor_files.read(path, KIND, FORMAT)
     try:
         about = {"mast_version": header["mast_version"], **header["about"]}
-        dropped, kept_units = header["dropped_branches"], header["kept_units"]
-        if not isinstance(dropped, list | None) or not isinstance(kept_units, dict | None):
-            raise ValueError("units are given by names")
-    except (KeyError, TypeError, ValueError) as error:
+        sizes, shapes = _sizes_in(header), {n: tuple(s) for n, s in header.get("whole_shapes", {}).items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path} is damaged: its header is not that of a submodel ({error})") from error
+    whole = unwrapped(model)
     try:
-        small = _smaller(unwrapped(model), dropped, kept_units)
-        _fill(small, tensors)
-    except ArgumentError as error:
+        small = _resized(whole, sizes)
+        _fill(small, tensors, shapes)
+        for name, module in small.named_modules():
+            own = [f"{name}.{key}" if name else key for key in (*module._parameters, *module._buffers)]
+            if any(key in shapes for key in own):
+                fit(module, whole.get_submodule(name))
+        sizes.set_numbers(small)
+    except (ArgumentError, AttributeError) as error:
         raise ArgumentError(f"the model does not fit {path}: {error}") from error
     small.mast_about = about  # type: ignore[assignment]
     return small.eval()
@@ -115,6 +121,7 @@ def parameters_of(path: Path) -> int:
 def _write(module: nn.Module, path: str | Path, units: Mapping[str, Any], about: Mapping[str, Any]) -> Path:
     model = unwrapped(module)
     tensors = {name: t.detach().clone() for name, t in _state(model).items()}
+    tensors |= {name: b.clone() for name, b in model.named_buffers() if name in units.get("whole_shapes", ())}
     counts = {
         "parameters": sum(p.numel() for p in model.parameters()),
         "nonzero": sum(int(p.count_nonzero()) for p in model.parameters()),
@@ -138,62 +145,78 @@ def _state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _units(structure: Structure, draw: UnitDraw) -> dict[str, Any]:
-    """What a draw leaves of a model, by names that do not depend on `where` and `keep`."""
-    if isinstance(structure, BranchStructure):
-        present = set(draw[structure.spaces[0].name].indices.tolist())
-        return {"dropped_branches": [b.name for i, b in enumerate(structure.branches) if i not in present]}
-    return {"kept_units": {name: units.indices.tolist() for name, units in draw.items()}}
-
-
-def _smaller(
-    model: nn.Module, dropped: list[str] | None, kept_units: dict[str, list[int]] | None
-) -> nn.Module:
-    """A copy of the model without these branches, or with these units only."""
-    if dropped is None and kept_units is None:
-        return copy.deepcopy(model)
-    structure = structure_of(model, Neurons(Identity()) if dropped is None else Layers(Identity()))
-    if isinstance(structure, BranchStructure):
-        names = [branch.name for branch in structure.branches]
-        present = [number for number, name in enumerate(names) if name not in (dropped or ())]
-        unknown = set(dropped or ()) - set(names)
-        kept_units = {structure.spaces[0].name: present}
-    else:
-        kept_units = kept_units or {}
-        unknown = set(kept_units) - {space.name for space in structure.spaces}
-    if unknown:
-        raise ArgumentError(f"it has no units {min(unknown)!r}")
-    draw = {
-        space.name: _units_of(space, kept_units.get(space.name, range(space.units)))
-        for space in structure.spaces
+    """What a draw leaves of a model: units, shapes of tensors before, and what modules have to be told."""
+    cut, sizes = structure.cut(draw), structure.sizes(draw)
+    whole = dict(structure.bare.named_parameters()) | dict(structure.bare.named_buffers())
+    kept = {**cut.parameters, **cut.buffers}
+    return {
+        "kept_units": {name: units.indices.tolist() for name, units in draw.items()},
+        "whole_shapes": {
+            name: list(whole[name].shape)
+            for name, k in kept.items()
+            if tuple(k.kept_shape) != tuple(whole[name].shape)
+        },
+        "numbers": {module: dict(own) for module, own in sizes.numbers.items()},
+        "heads": {module: list(kept) for module, kept in sizes.heads.items()},
+        "absent": {module: m.options() for module, m in sizes.absent.items()},
     }
-    cut = structure.cut(UnitDraw(Key(0), draw))
-    return cut.pour(cut.gather(model), cut.gather_buffers(model))
 
 
-def _units_of(space: Space, numbers: Any) -> DiagonalDraw:
-    """The units of a space that a file names."""
-    units = np.array(numbers)
-    whole = units.ndim == 1 and (units.size == 0 or units.dtype.kind == "i")
-    if not whole or (
-        units.size and (units[0] < 0 or units[-1] >= space.units or (np.diff(units) <= 0).any())
-    ):
-        raise ArgumentError(f"it has {space.units} units {space.name!r}, and the file names others")
-    return DiagonalDraw(space.units, units.astype(np.int64), np.ones(units.size))
+def _sizes_in(header: Mapping[str, Any]) -> Sizes:
+    """What modules have to be told, out of a header; an error if it is no such thing."""
+    numbers = {str(name): dict(own) for name, own in header.get("numbers", {}).items()}
+    heads = {str(name): list(kept) for name, kept in header.get("heads", {}).items()}
+    absent = {str(name): Passing(**own) for name, own in header.get("absent", {}).items()}
+    given = [
+        *(n for own in numbers.values() for n in own.values()),
+        *(h for own in heads.values() for h in own),
+    ]
+    if not all(type(n) is int and 0 <= n < 2**63 for n in given):
+        raise ValueError("sizes and heads are whole numbers")
+    return Sizes(numbers, heads, absent)
 
 
-def _fill(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Put the tensors of a file into a model of the same names and shapes, with the file's types."""
+def _resized(whole: nn.Module, sizes: Sizes) -> nn.Module:
+    """A copy of a model without absent modules and heads; its tensors are as they were."""
+    small = copy.deepcopy(whole)
+    modules = dict(small.named_modules())
+    for name in (*sizes.absent, *sizes.heads, *sizes.numbers):
+        if name not in modules:
+            raise ArgumentError(f"it has no module {name!r}")
+    for name, own in sizes.numbers.items():
+        for key in own:
+            if type(vars(modules[name]).get(key)) is not int:
+                raise ArgumentError(f"its module {name!r} has no number {key!r}")
+    for name, kept in sizes.heads.items():
+        attention = modules[name]
+        if not isinstance(attention, nn.MultiheadAttention) or not (
+            kept == sorted(set(kept)) and kept and kept[-1] < attention.num_heads
+        ):
+            raise ArgumentError(f"its module {name!r} has no such heads")
+        replace_attention(small, whole, name)
+        cast(HeadsAttention, small.get_submodule(name)).kept = kept
+    sizes.take_out(small)
+    return small
+
+
+def _fill(model: nn.Module, tensors: Mapping[str, Tensor], whole: Mapping[str, tuple[int, ...]]) -> None:
+    """Put the tensors of a file into a model of the same names, with the file's types and shapes."""
     state = _state(model)
+    state |= {name: b for name, b in model.named_buffers() if name in tensors}
     for name in [*(n for n in tensors if n not in state), *(n for n in state if n not in tensors)]:
         raise ArgumentError(f"{'it has no' if name in tensors else 'the file has no'} {name!r}")
     with torch.no_grad():
         for name, t in state.items():
             value = tensors[name]
-            if t.shape != value.shape:
+            expected = whole.get(name, tuple(value.shape))
+            if tuple(t.shape) != expected:
                 raise ArgumentError(
-                    f"its {name!r} has the shape {tuple(t.shape)}, that of the file {tuple(value.shape)}"
+                    f"its {name!r} has the shape {tuple(t.shape)}, and the file is of a model with {expected}"
                 )
             if t.dtype.is_floating_point != value.dtype.is_floating_point:
                 raise ArgumentError(f"its {name!r} is of {t.dtype}, that of the file of {value.dtype}")
+            if t.shape != value.shape:
+                t.data = value.clone()
+                continue
             t.data = t.data.to(value.dtype)
             t.copy_(value)

@@ -7,8 +7,8 @@
 `Cut`               the slices that a draw leaves: values in, a small dense model and its gradient out
 ==================  =====================================================================================
 
-What belongs to one unit is found by running the model on an example (`mast.nn.structure.following`) or,
-without one, from its graph (`mast.nn.structure.finding`).
+What belongs to one unit is found by running the model on an example (`mast.nn.structure.following`), which
+is guessed from the model's layers if a user gives none.
 """
 
 from mast.nn.structure.attention import HeadsAttention

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from torch import nn
 
 from mast.errors import ArgumentError
-from mast.nn.structure.branches import Branch
-from mast.nn.structure.spaces import Space
 from mast.nn.tensors.weights import (
     Selection,
     Where,
@@ -26,7 +24,24 @@ if TYPE_CHECKING:
     from mast.nn.structure.structures import Structure
 
 
-Named = TypeVar("Named", Space, Branch)
+class HasName(Protocol):
+    """A space, or a branch."""
+
+    @property
+    def name(self) -> str:
+        """That of its first tensor."""
+
+
+Named = TypeVar("Named", bound=HasName)
+
+
+def own_keep(name: str, keep: Mapping[str, float]) -> float | None:
+    """The keep probability of the last pattern that matches."""
+    own = None
+    for pattern, share in keep.items():
+        if fnmatch.fnmatchcase(name, pattern):
+            own = float(share)
+    return own
 
 
 def chosen(

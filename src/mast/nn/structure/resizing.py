@@ -1,25 +1,70 @@
-"""Making a model's copy smaller: templates without values, and the attributes that speak of sizes."""
+"""Making a model's copy smaller: the attributes that speak of sizes, and attention with fewer heads."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from mast.nn.structure.attention import HeadsAttention
+from mast.nn.structure.copies import put
 from mast.nn.tensors.torch_private import ConvTranspose, NormBase
 
 
-def template(model: nn.Module) -> nn.Module:
-    """A copy whose parameters and floating-point buffers are empty: what a submodel is poured into."""
-    memo: dict[int, Any] = {}
-    for _, p in model.named_parameters(remove_duplicate=False):
-        memo[id(p)] = nn.Parameter(torch.empty(0, dtype=p.dtype), requires_grad=p.requires_grad)
-    for _, b in model.named_buffers(remove_duplicate=False):
-        memo[id(b)] = torch.empty(0, dtype=b.dtype)
-    return copy.deepcopy(model, memo)
+@dataclass(frozen=True)
+class Sizes:
+    """What the modules of a small model have to be told, besides the shapes of their tensors."""
+
+    numbers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # lengths, by module and attribute
+    heads: Mapping[str, Sequence[int]] = field(default_factory=dict)  # kept ones, by nn.MultiheadAttention
+    absent: Mapping[str, Passing] = field(default_factory=dict)  # what stands in for modules
+
+    def set_numbers(self, model: nn.Module) -> None:
+        """Write the lengths into a model's modules."""
+        for module, own in self.numbers.items():
+            for name, value in own.items():
+                setattr(model.get_submodule(module), name, value)
+
+    def take_out(self, model: nn.Module) -> None:
+        """Put the stand-ins into a model."""
+        for name, stand_in in self.absent.items():
+            put(model, name, copy.deepcopy(stand_in).train(model.training))
+        for module in model.modules() if self.absent else ():
+            # Kernels of torch for whole layers look at modules that are not there any more.
+            if isinstance(module, nn.TransformerEncoderLayer):
+                module.activation_relu_or_gelu = 0
+            elif isinstance(module, nn.TransformerEncoder):
+                module.use_nested_tensor = False
+
+
+class Passing(nn.Module):
+    """In the place of a module whose result nobody needs: the first tensor it is given, or zeros like it.
+
+    >>> import torch
+    >>> Passing(zeros=True)(torch.ones(2)), Passing(places=2)(torch.ones(2))
+    (tensor([0., 0.]), (tensor([1., 1.]), None))
+    """
+
+    # What nn.TransformerEncoderLayer asks its attention for, before it takes the way without its own kernel.
+    _qkv_same_embed_dim, in_proj_bias, num_heads = False, None, 1
+
+    def __init__(self, zeros: bool = False, places: int | None = None, batch_first: bool = False) -> None:
+        super().__init__()
+        self.zeros, self.places, self.batch_first = zeros, places, batch_first
+
+    def options(self) -> dict[str, Any]:
+        """What makes another one like it."""
+        return {"zeros": self.zeros, "places": self.places, "batch_first": self.batch_first}
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        """That tensor, alone or as the first of a tuple."""
+        given = next(a for a in (*args, *options.values()) if isinstance(a, Tensor))
+        found = torch.zeros_like(given) if self.zeros else given
+        return found if self.places is None else (found, *[None] * (self.places - 1))
 
 
 def replace_attention(model: nn.Module, bare: nn.Module, name: str) -> None:
@@ -46,20 +91,8 @@ def replace_attention(model: nn.Module, bare: nn.Module, name: str) -> None:
             module.use_nested_tensor = False  # its fast path knows no such heads
 
 
-def put(model: nn.Module, name: str, new: nn.Module) -> None:
-    """Another module under this name, and under all others that the old one has."""
-    old = model.get_submodule(name)
-    for parent in list(model.modules()):
-        for key, child in parent._modules.items():
-            if child is old:
-                parent._modules[key] = new
-
-
-def fit(module: nn.Module, shaped: nn.Module, entries: int | None) -> None:
-    """Let the attributes of a module say what its tensors are.
-
-    `shaped` is the module before, `entries` how many channels a norm is left with (None: all).
-    """
+def fit(module: nn.Module, shaped: nn.Module) -> None:
+    """Let the attributes of a module say what its tensors are; `shaped` is the module before."""
     own, before = cast(Any, module), cast(Any, shaped)
     if isinstance(module, nn.Linear):
         own.out_features, own.in_features = module.weight.shape
@@ -82,9 +115,10 @@ def fit(module: nn.Module, shaped: nn.Module, entries: int | None) -> None:
         own.nx, own.nf = own.weight.shape
     elif isinstance(module, NormBase):
         tensor = module.weight if module.weight is not None else module.running_mean
-        own.num_features = entries if tensor is None else len(tensor)
-    elif isinstance(module, nn.GroupNorm):
-        own.num_channels = entries if module.weight is None else len(module.weight)
+        if tensor is not None:
+            own.num_features = len(tensor)
+    elif isinstance(module, nn.GroupNorm) and module.weight is not None:
+        own.num_channels = len(module.weight)
         own.num_groups = own.num_channels * before.num_groups // before.num_channels
 
 

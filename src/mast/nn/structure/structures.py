@@ -14,14 +14,13 @@ from mast.arrays import Array, Indices
 from mast.errors import ArgumentError
 from mast.nn.structure.attention import HeadsAttention
 from mast.nn.structure.choosing import chosen
+from mast.nn.structure.copies import refuse_lazy, skeleton, template, with_values
 from mast.nn.structure.cuts import Cut
 from mast.nn.structure.drawing import Piece, Scaled, UnitDraw, UnitDrawing, along, pieces_of
-from mast.nn.structure.finding import find_spaces
-from mast.nn.structure.resizing import fit, replace_attention, template
+from mast.nn.structure.resizing import Sizes, fit, replace_attention
 from mast.nn.structure.sketches import Layers, Neurons, Structured
 from mast.nn.structure.spaces import Space
 from mast.nn.structure.tables import refuse_unfollowed
-from mast.nn.structure.tracing import skeleton
 from mast.nn.tensors.weights import Where
 from mast.randomness import Key
 from mast.sketches import DiagonalDraw, Sketch
@@ -40,8 +39,9 @@ class Structure(ABC):
     others: dict[str, str]  # names of spaces whose units stay, with the reason
     other_units: dict[str, int]  # how many they are, where it is known
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, examples: Sequence[Example]) -> None:
         self._source = model
+        self.examples = examples
         self.other_units = {}
         self.bare = skeleton(model)
         self.template = template(model)  # the model without values, into which submodels are poured
@@ -66,8 +66,12 @@ class Structure(ABC):
         """A copy of the model for this draw, without values."""
 
     @abstractmethod
+    def sizes(self, draw: UnitDraw) -> Sizes:
+        """What the modules of a small model have to be told."""
+
     def fit(self, model: nn.Module, draw: UnitDraw) -> None:
         """Adapt a copy that has the values of a draw's cut to their sizes."""
+        return  # nothing has changed its size
 
     def remaining(self, draw: UnitDraw) -> list[str]:
         """Names of what a draw drops and a small model still has."""
@@ -110,30 +114,26 @@ class Structure(ABC):
 
 
 class UnitStructure(Structure):
-    """Hidden units, channels and heads."""
+    """Hidden units: one space per set of dimensions that have to be cut alike."""
 
     def __init__(
         self,
         model: nn.Module,
+        examples: Sequence[Example],
         keep: Mapping[str, float] | None = None,
         where: Where | None = None,
-        example: Example | None = None,
     ) -> None:
-        super().__init__(model)
-        self.example = example
+        super().__init__(model, examples)
+        self.modes: tuple[bool, ...] = (False, True)  # of training, in which the model does different things
         self._attributes: list[Attribute] = []
-        self._keep, self._where = dict(keep or {}), where
-        if example is None:
-            found, self.others = find_spaces(self.bare, keep)
-            self.settle(self.chosen(found))
-        else:
-            from mast.nn.structure.following.finding import settle
+        self.keep, self._where = dict(keep or {}), where
+        from mast.nn.structure.following.finding import settle
 
-            settle(self, model, example)
+        settle(self, with_values(model), examples)
 
     def chosen(self, found: Sequence[Space]) -> list[Space]:
         """Those that `where` and `keep` choose; an error with the reasons if there are none."""
-        return chosen(self.bare, found, self.others, self._keep, self._where)
+        return chosen(self.bare, found, self.others, self.keep, self._where)
 
     def settle(self, spaces: Sequence[Space], attributes: Sequence[Attribute] = ()) -> None:
         """Take these spaces, and the numbers in modules that follow from their units."""
@@ -165,7 +165,6 @@ class UnitStructure(Structure):
             if not isinstance(self.template.get_submodule(name), HeadsAttention):
                 replace_attention(self.template, self.bare, name)
         owners = {a.tensor.rpartition(".")[0] for space in self.spaces for a in space.axes}
-        owners |= {name for space in self.spaces for name, _ in space.modules}
         self._resized = {name: m for name, m in self.bare.named_modules() if name in owners}
 
     def cut(self, draw: UnitDraw) -> Cut:
@@ -195,22 +194,26 @@ class UnitStructure(Structure):
 
         return Transfer.of(self._parameters, self.spaces)
 
+    def sizes(self, draw: UnitDraw) -> Sizes:
+        """Numbers in modules that are lengths, and the heads that are left of attention."""
+        kept = [at_least_one(draw[space.name]) for space in self.spaces]
+        numbers: dict[str, dict[str, int]] = {}
+        for a in self._attributes:
+            length = a.stays + sum(run * kept[number].count for number, run in a.runs)
+            numbers.setdefault(a.module, {})[a.name] = length
+        heads = {name: at_least_one(draw[s]).indices.tolist() for name, s in self.heads.items()}
+        return Sizes(numbers, heads)
+
     def fit(self, model: nn.Module, draw: UnitDraw) -> None:
         """Modules whose tensors have shrunk say so; attention is for the heads that are left."""
-        channels = {
-            name: run * at_least_one(draw[space.name]).count
-            for space in self.spaces
-            for name, run in space.modules
-        }
+        sizes = self.sizes(draw)
+        for name, kept in sizes.heads.items():
+            attention = model.get_submodule(name)
+            assert isinstance(attention, HeadsAttention)
+            attention.kept = list(kept)
         for name, before in self._resized.items():
-            module = model.get_submodule(name)
-            if isinstance(module, HeadsAttention) and name in self.heads:
-                module.kept = at_least_one(draw[self.heads[name]]).indices.tolist()
-            fit(module, before, channels.get(name))
-        for attribute in self._attributes:
-            runs = [(self.spaces[number].name, run) for number, run in attribute.runs]
-            length = attribute.stays + sum(run * at_least_one(draw[name]).count for name, run in runs)
-            setattr(model.get_submodule(attribute.module), attribute.name, length)
+            fit(model.get_submodule(name), before)
+        sizes.set_numbers(model)
 
     def adapt(self, small: nn.Module, draw: UnitDraw) -> None:
         """Let the configuration of a small model say its sizes, if it is one of transformers."""
@@ -222,10 +225,9 @@ class UnitStructure(Structure):
         self, model: nn.Module, draw: UnitDraw, small: nn.Module, shift: Mapping[str, Tensor] | None = None
     ) -> None:
         """Compare both on the example, in training and in eval mode."""
-        if self.example is not None:
-            from mast.nn.structure.following.proving import check
+        from mast.nn.structure.following.proving import check
 
-            check(self, model, self.example, draw, small, shift)
+        check(self, model, self.examples, draw, small, shift)
 
     def _owner(self, parameter: str) -> nn.Module:
         return self.bare.get_submodule(parameter.rpartition(".")[0])
@@ -242,9 +244,9 @@ def structure_of(
 ) -> Structure:
     """The structure that a sketch acts on: `Neurons` or `Layers`.
 
-    With an `example` of the model's input (a tensor, a tuple of arguments, or a dict of keyword arguments)
-    the model is run, and any model can be followed. Without one, its graph is read, which needs no values:
-    models on the meta device are fine.
+    It is found by running the model on an `example` of its input: a tensor, a tuple of arguments, or a dict
+    of keyword arguments. Without one, the input is guessed from the model's layers. A model on the meta
+    device is run with values that are made up, as only its structure is looked at.
 
     >>> import mast
     >>> from torch import nn
@@ -252,21 +254,21 @@ def structure_of(
     >>> structure_of(model, mast.nn.Neurons(mast.RandK(2)))
     <structure of Sequential: 0.weight: 8>
     """
-    from mast.nn.structure.following.examples import Example  # that folder uses the files of this one
+    from mast.nn.structure.following.examples import examples_of  # that folder uses the files of this one
 
-    batch = None if example is None else Example.of(example)
-    structure: Structure | None = None
+    refuse_lazy(model)
+    structure: Structure
     if isinstance(sketch, Neurons):
-        structure = UnitStructure(model, keep, where, batch)
+        structure = UnitStructure(model, examples_of(model, example), keep, where)
     elif isinstance(sketch, Layers):
         from mast.nn.structure.branch_structures import BranchStructure
 
-        structure = BranchStructure(model, keep, where, batch)
-    if structure is not None:
-        if strict:
-            refuse_unfollowed(structure)
-        return structure
-    raise ArgumentError(f"structured sketches are Neurons and Layers, got {sketch!r}")
+        structure = BranchStructure(model, examples_of(model, example), keep, where)
+    else:
+        raise ArgumentError(f"structured sketches are Neurons and Layers, got {sketch!r}")
+    if strict:
+        refuse_unfollowed(structure)
+    return structure
 
 
 def at_least_one(units: DiagonalDraw) -> DiagonalDraw:

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 __all__ = [
     "ATTRIBUTES", "EXPORTER_LOG", "FSDP_MARK", "BatchNorm", "Conv", "ConvTranspose", "NormBase",
-    "TorchDispatchMode", "compiler_is_waiting", "holders", "in_backward", "make_parameter", "plain_kernels",
+    "OperationMode", "compiler_is_waiting", "holders", "in_backward", "make_parameter", "plain_kernels",
     "repeat_numbers", "same_numbers_after", "tree_leaves",
 ]  # fmt: skip
 
@@ -50,6 +50,20 @@ def compiler_is_waiting() -> bool:
     """Whether torch.compile would trace the next function that is called."""
     frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     return frames is not None and callable(frames.get_eval_frame_callback())
+
+
+class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode whose `__torch_dispatch__` sees each operation, without loading the compiler (four seconds)."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)  # type: ignore[no-untyped-call]
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
 
 
 @contextmanager

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from mast.nn.structure.copies import shadow
 from mast.nn.structure.following.examples import Example
-from mast.nn.structure.following.proving import compare, shadow
+from mast.nn.structure.following.proving import compare
 from mast.nn.structure.following.recording import SUMS, Recording, Step, Visit
-from mast.nn.structure.resizing import put
-from mast.nn.tensors.torch_private import same_numbers_after
+from mast.nn.structure.resizing import Passing, Sizes
 
 
 @dataclass(frozen=True)
-class Followed:
+class Branch:
     """A branch: the tensors that carry its scale, and the modules that go with it."""
 
     scaled: tuple[str, ...]
-    modules: tuple[tuple[str, nn.Module], ...]  # with what stands in for each
+    modules: tuple[tuple[str, Passing], ...]  # with what stands in for each; none: it stays, times 0
 
     @property
     def name(self) -> str:
@@ -30,28 +28,20 @@ class Followed:
         return self.scaled[0]
 
 
-class Passing(nn.Module):
-    """In the place of a module whose result nobody needs: the first tensor it is given, or zeros like it."""
+def find_branches(model: nn.Module, example: Example) -> tuple[list[Branch], dict[str, str]]:
+    """The branches that can be dropped whole, in the order of the computation, and reasons for the others.
 
-    def __init__(self, zeros: bool = False, places: int | None = None) -> None:
-        super().__init__()
-        self.zeros, self.places = zeros, places
-
-    def forward(self, *args: Any, **options: Any) -> Any:
-        """That tensor, alone or as the first of a tuple."""
-        given = next(a for a in (*args, *options.values()) if isinstance(a, Tensor))
-        found = torch.zeros_like(given) if self.zeros else given
-        return found if self.places is None else (found, *[None] * (self.places - 1))
-
-
-def find_followed(model: nn.Module, example: Example) -> tuple[list[Followed], dict[str, str]]:
-    """The branches that can be dropped whole, and reasons for the others."""
+    >>> layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    >>> branches, _ = find_branches(layer, Example.of(torch.ones(2, 3, 8)))
+    >>> [branch.scaled for branch in branches]
+    [('self_attn.out_proj.weight', 'self_attn.out_proj.bias'), ('linear2.weight', 'linear2.bias')]
+    """
     example = example.to(model)
     twin = shadow(model).eval()
     record = Recording(twin)
-    with same_numbers_after():
-        record.run(lambda: example.call(twin))
-    found: list[Followed] = []
+    record.run(twin, example)
+    order = {name: number for number, (name, _) in enumerate(model.named_parameters())}
+    found: list[Branch] = []
     others: dict[str, str] = {}
     for number, step in enumerate(record.steps):
         if step.packet not in SUMS or len(step.inputs) != 2:
@@ -59,18 +49,17 @@ def find_followed(model: nn.Module, example: Example) -> tuple[list[Followed], d
         ends = _branch(record.steps, step)
         if ends is None:
             continue
-        output, trunk = ends
-        tail = tuple(dict.fromkeys(record.steps[output].tail))
+        output, _ = ends
+        tail = tuple(sorted(set(record.steps[output].tail), key=order.__getitem__))
         if not tail:
             continue
         reason = _problem(record, output, number, tail)
-        branch = Followed(tail, _stand_ins(record, output, trunk, number)) if not reason else None
-        if branch is not None:
-            reason = _wrong(model, example, branch)
-        if branch is None or reason:
+        if reason:
             others[tail[0]] = reason
-        else:
-            found.append(branch)
+            continue
+        modules = _stand_ins(model, record, output, number)
+        branch = Branch(tail, modules)
+        found.append(branch if not _wrong(model, example, branch) else Branch(tail, ()))
     return found, others
 
 
@@ -100,17 +89,15 @@ def _problem(record: Recording, output: int, addition: int, tail: tuple[str, ...
 
 
 def _stand_ins(
-    record: Recording, output: int, trunk: int, addition: int
-) -> tuple[tuple[str, nn.Module], ...]:
+    model: nn.Module, record: Recording, output: int, addition: int
+) -> tuple[tuple[str, Passing], ...]:
     """The outermost modules all of whose steps serve the branch only."""
     steps = record.steps
-    region = (steps[output].before | 1 << output) & ~(steps[trunk].before | 1 << trunk)
-    dead: set[int] = set()
-    for number in range(output, -1, -1):
-        if region >> number & 1:
-            users = set(steps[number].users) - {addition if number == output else -1}
-            if users <= dead:
-                dead.add(number)
+    dead: set[int] = set()  # steps that nobody needs without the branch
+    for number in range(addition - 1, -1, -1):
+        users = set(steps[number].users) - {addition if number == output else -1}
+        if users <= dead and number not in record.outputs:
+            dead.add(number)
     visits = Counter(visit.module for visit in record.visits)
 
     def serves(visit: Visit) -> bool:
@@ -123,19 +110,27 @@ def _stand_ins(
         if serves(v) and v.output is not None and not (v.outer is not None and serves(record.visits[v.outer]))
     ]
     last = max((v.last for v in chosen), default=-1)
-    return tuple(
-        (v.module, Passing(zeros=v.last == last, places=None if v.single else v.places)) for v in chosen
-    )
+
+    def fresh(visit: Visit) -> bool:
+        """Whether it makes new memory: what it is given is needed elsewhere, and may be written to next."""
+        own = range(visit.first, visit.last)
+        return any(i not in dead for n in own for i in steps[n].inputs)
+
+    found = []
+    for v in chosen:
+        batch_first = getattr(model.get_submodule(v.module), "batch_first", False) is True
+        stand_in = Passing(v.last == last or fresh(v), None if v.single else v.places, batch_first)
+        found.append((v.module, stand_in))
+    return tuple(found)
 
 
-def _wrong(model: nn.Module, example: Example, branch: Followed) -> str:
+def _wrong(model: nn.Module, example: Example, branch: Branch) -> str:
     """What is wrong with a model without the branch, beside one whose branch is multiplied by 0."""
     if not branch.modules:
         return "no module makes it alone, so that it could be left out"
-    small = copy.deepcopy(shadow(model))
-    for name, stand_in in branch.modules:
-        put(small, name, copy.deepcopy(stand_in))
+    small = shadow(model)
+    Sizes(absent=dict(branch.modules)).take_out(small)
     parameters = dict(model.named_parameters())
     zeros = {name: torch.zeros_like(parameters[name]) for name in branch.scaled}
-    _, message = compare(model, zeros, small, example)
+    _, message = compare(model, zeros, small, [example])
     return message

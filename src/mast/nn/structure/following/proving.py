@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from mast.errors import MastError
+from mast.nn.structure.copies import shadow
 from mast.nn.structure.drawing import UnitDraw, along
-from mast.nn.structure.following.examples import Example
-from mast.nn.structure.following.watching import tensors_in
+from mast.nn.structure.following.examples import Example, tensors_in
 from mast.nn.structure.spaces import Space
-from mast.nn.tensors.torch_private import TorchDispatchMode, repeat_numbers, same_numbers_after
+from mast.nn.tensors.torch_private import OperationMode, repeat_numbers, same_numbers_after
 from mast.randomness import Key, Purpose, permutation
 from mast.sketches import DiagonalDraw
 
@@ -27,11 +28,11 @@ aten = torch.ops.aten
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
-class Settled(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Settled(OperationMode):
     """Without chance: dropout lets everything pass, other random numbers depend on their place only."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._calls = 0
 
     def __torch_dispatch__(
@@ -81,13 +82,17 @@ def difference(some: Sequence[Tensor], others: Sequence[Tensor]) -> float:
 
 
 def compare(
-    whole: nn.Module, values: Mapping[str, Tensor], small: nn.Module, example: Example
+    whole: nn.Module,
+    values: Mapping[str, Tensor],
+    small: nn.Module,
+    examples: Sequence[Example],
+    modes: Sequence[bool] = (False, True),
 ) -> tuple[float, str]:
-    """The worse of the differences in eval and in training mode, and a message if it is too large."""
+    """The largest relative difference in these modes of training, and a message if it is too large."""
     first = next(whole.parameters())
     tolerance = _TOLERANCE.get(first.dtype, 1e-4)
     worst = 0.0
-    for training in (False, True):
+    for example, training in itertools.product(examples, modes):
         mode = "training" if training else "eval"
         try:
             a = outputs(small, example, training, {})
@@ -144,15 +149,16 @@ def masked(
 def check(
     structure: UnitStructure,
     model: nn.Module,
-    example: Example,
+    examples: Sequence[Example],
     draw: UnitDraw,
     small: nn.Module,
     shift: Mapping[str, Tensor] | None,
 ) -> None:
     """An error that names the space and its module, if a submodel is not what the whole model says."""
     whole = shadow(model)
-    example = example.to(model)
-    _, message = compare(whole, masked(structure, whole, draw, shift), small, example)
+    examples = [example.to(model) for example in examples]
+    modes = structure.modes
+    _, message = compare(whole, masked(structure, whole, draw, shift), small, examples, modes)
     if not message:
         return
     for space in structure.spaces:
@@ -160,7 +166,7 @@ def check(
         alone = UnitDraw(draw.key, one)
         cut = structure.cut(alone)
         part = cut.module(cut.gather(whole), cut.gather_buffers(whole))
-        _, own = compare(whole, masked(structure, whole, alone), part, example)
+        _, own = compare(whole, masked(structure, whole, alone), part, examples, modes)
         if own:
             owner = space.producers[0].tensor.rpartition(".")[0]
             raise MastError(
@@ -170,11 +176,6 @@ def check(
     raise MastError(f"the submodel is wrong, and not returned: {message}")
 
 
-def shadow(model: nn.Module) -> nn.Module:
-    """A copy with the same parameters and buffers of its own: what it does leaves no trace in the model."""
-    return copy.deepcopy(model, {id(p): p for p in model.parameters()})
-
-
 def _everything(space: Space) -> DiagonalDraw:
     return DiagonalDraw(space.units, np.arange(space.units), np.ones(space.units))
 
@@ -182,7 +183,7 @@ def _everything(space: Space) -> DiagonalDraw:
 def unproven(
     structure: UnitStructure,
     model: nn.Module,
-    example: Example,
+    examples: Sequence[Example],
     spaces: Sequence[Space],
     take: Callable[[Sequence[Space]], None],
 ) -> dict[str, str]:
@@ -196,7 +197,7 @@ def unproven(
             small = cut.module(cut.gather(model), cut.gather_buffers(model))
         except Exception as error:  # a module that cannot be copied or refitted
             return f"a smaller model cannot be made: {str(error).splitlines()[0] if str(error) else error!r}"
-        return compare(model, masked(structure, model, draw), small, example)[1]
+        return compare(model, masked(structure, model, draw), small, examples, structure.modes)[1]
 
     def wrong(some: Sequence[Space]) -> dict[str, str]:
         message = problem(some)

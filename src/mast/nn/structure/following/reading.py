@@ -34,6 +34,7 @@ class Found:
     others: dict[str, str]
     units: dict[str, int]  # of those others
     lengths: list[Length]
+    modes: tuple[bool, ...] = (False, True)  # of training, in which the model does different things
 
 
 def read(
@@ -158,8 +159,13 @@ def _space(
     axes.sort(key=lambda a: (order[a.tensor], a.dim, a.offset))
     producers = tuple(a for a in axes if a.role is Role.PRODUCES)
     consumers = tuple(a for a in axes if a.role is Role.CONSUMES)
+    sizes = {(d.tensor, d.dim): d.size for d in atoms.dimensions}
+    covered: dict[tuple[str, int], int] = defaultdict(int)
+    for a in producers:
+        covered[a.tensor, a.dim] += a.run * len(units)
+    own = [a.tensor for a in producers if covered[a.tensor, a.dim] == sizes[a.tensor, a.dim]]
     weights = [a.tensor for a in producers if atoms.ranks[a.tensor] > 1]
-    return Space((weights or [producers[0].tensor])[0], len(units), producers, consumers)
+    return Space((own or weights or [producers[0].tensor])[0], len(units), producers, consumers)
 
 
 def _runs(entries: Indices) -> list[tuple[int, int]] | None:

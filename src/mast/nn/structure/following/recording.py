@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
 from mast.nn.structure.following import rules
-from mast.nn.tensors.torch_private import TorchDispatchMode, plain_kernels
+from mast.nn.structure.following.examples import Example, run_in, tensors_in
+from mast.nn.tensors.torch_private import OperationMode, tree_leaves
 
 aten = torch.ops.aten
 _NORMS = (
@@ -58,14 +58,15 @@ class Visit:
     places: int = 1  # how many entries the output tuple has
 
 
-class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Recording(OperationMode):
     """A mode that writes the record."""
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.steps: list[Step] = []
         self.visits: list[Visit] = []
         self.uses: dict[str, int] = {}  # of parameters, by operations that compute with them
+        self.outputs: set[int | None] = set()  # steps whose values the model returns
         self._at: Any = WeakIdKeyDictionary()
         self._names: Any = WeakIdKeyDictionary()
         for name, p in reversed(list(model.named_parameters())):
@@ -73,18 +74,13 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._modules = {id(m): name for name, m in model.named_modules()}
         self._open: list[int] = []
 
-    def run(self, call: Callable[[], Any]) -> None:
-        """Call the model."""
-        handles = [
-            register_module_forward_pre_hook(self._enter),
-            register_module_forward_hook(self._leave, always_call=True),
-        ]
-        try:
-            with torch.no_grad(), plain_kernels(), self:
-                call()
-        finally:
-            for handle in handles:
-                handle.remove()
+    def run(self, model: nn.Module, example: Example) -> None:
+        """Call the model; its inputs are steps, too, made of nothing."""
+        for given in tree_leaves((example.args, dict(example.options))):
+            if isinstance(given, Tensor):
+                self._write(None, False, [], [], [], [given])
+        output = run_in(self, self._enter, self._leave, lambda: example.call(model))
+        self.outputs = {self._at.get(t) for t in tensors_in(output)}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

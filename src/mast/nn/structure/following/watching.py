@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
 from mast.nn.structure.following import rules
 from mast.nn.structure.following.atoms import Atoms
+from mast.nn.structure.following.examples import run_in, tensors_in
 from mast.nn.structure.following.marks import Marking, Marks, Operand
-from mast.nn.tensors.torch_private import TorchDispatchMode, plain_kernels
+from mast.nn.tensors.torch_private import OperationMode
 
 
-class Watching(TorchDispatchMode, Marking):  # type: ignore[no-untyped-call]
+class Watching(OperationMode, Marking):
     """A mode in which operations carry marks from their inputs to their outputs."""
 
-    def __init__(self, atoms: Atoms, model: nn.Module) -> None:
-        TorchDispatchMode.__init__(self)  # type: ignore[no-untyped-call]
+    def __init__(self, atoms: Atoms, model: nn.Module, living: Collection[int]) -> None:
+        OperationMode.__init__(self)
         Marking.__init__(self, atoms)
         self._marks: Any = WeakIdKeyDictionary()
         self._names = {id(m): name for name, m in model.named_modules()}
         self._stack: list[nn.Module] = []
         self._operation = ""
+        self._living = living  # the numbers of operations that matter
+        self._number = -1
         #: lengths of marked dimensions that the code of a module has met: their atoms, by name and length
         self.lengths: dict[tuple[str, int], list[Tensor]] = {}
+        #: the operations, with what they are told by True and False; dropout is left out
+        self.operations: list[tuple[str, ...]] = []
         for name, t in [*model.named_buffers(), *model.named_parameters()]:
             layers = []
             for dim, size in enumerate(t.shape):
@@ -95,6 +99,11 @@ class Watching(TorchDispatchMode, Marking):  # type: ignore[no-untyped-call]
         kwargs = dict(kwargs or {})
         out = func(*args, **kwargs)
         self._operation = func.overloadpacket.__name__
+        self._number += 1
+        if "dropout" not in self._operation:
+            self.operations.append((str(func), *(str(a) for a in args if isinstance(a, bool))))
+        if self._number not in self._living:
+            return out
         try:
             rules.follow(self, func, args, kwargs, out)
         except (IndexError, RuntimeError, TypeError, ValueError):  # a form of the operation without a rule
@@ -110,27 +119,5 @@ class Watching(TorchDispatchMode, Marking):  # type: ignore[no-untyped-call]
 
     def run(self, call: Callable[[], Any]) -> None:
         """Call the model; the units of its output stay."""
-        handles = [
-            register_module_forward_pre_hook(self._enter),
-            register_module_forward_hook(self._leave, always_call=True),
-        ]
-        try:
-            with torch.no_grad(), plain_kernels(), self:
-                output = call()
-        finally:
-            for handle in handles:
-                handle.remove()
-        for tensor in tensors_in(output):
+        for tensor in tensors_in(run_in(self, self._enter, self._leave, call)):
             self.pin(self.of(tensor), "they are the model's output")
-
-
-def tensors_in(output: Any) -> Iterator[Tensor]:
-    """The tensors of a model's output: in tuples, lists and mappings (ModelOutput is one), not in caches."""
-    if isinstance(output, Tensor):
-        yield output
-    elif isinstance(output, Mapping):
-        for value in output.values():
-            yield from tensors_in(value)
-    elif isinstance(output, list | tuple):
-        for value in output:
-            yield from tensors_in(value)

@@ -1,0 +1,95 @@
+"""Copies of a model: without values, with empty tensors, with the same parameters, with made-up values."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mast.errors import ArgumentError
+from mast.randomness import Key, Purpose, words
+
+
+def refuse_lazy(model: nn.Module) -> None:
+    """An error if a parameter would get its shape from the first batch."""
+    for name, p in model.named_parameters():
+        if isinstance(p, nn.parameter.UninitializedParameter):
+            raise ArgumentError(
+                f"the parameter {name!r} has no shape yet: run one forward pass before sparsify()"
+            )
+
+
+def skeleton(model: nn.Module) -> nn.Module:
+    """A copy whose parameters and buffers have shapes but no values (they are on the meta device).
+
+    >>> import torch
+    >>> skeleton(torch.nn.Linear(3, 2)).weight.device
+    device(type='meta')
+    """
+    memo: dict[int, Any] = {}
+    for _, p in model.named_parameters(remove_duplicate=False):
+        memo[id(p)] = nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=p.requires_grad)
+    for _, b in model.named_buffers(remove_duplicate=False):
+        memo[id(b)] = torch.empty_like(b, device="meta")
+    bare = copy.deepcopy(model, memo)
+    for name, module in bare.named_modules():
+        own = [t for t in (*module._parameters.values(), *module._buffers.values()) if t is not None]
+        if not all(isinstance(t, Tensor) and t.is_meta for t in own):
+            raise ArgumentError(
+                f"the module {name or 'at the root'!r} ({type(module).__name__}) makes its tensors anew "
+                "when it is copied, so its structure cannot be found"
+            )
+    return bare
+
+
+def template(model: nn.Module) -> nn.Module:
+    """A copy whose parameters and floating-point buffers are empty: what a submodel is poured into."""
+    memo: dict[int, Any] = {}
+    for _, p in model.named_parameters(remove_duplicate=False):
+        memo[id(p)] = nn.Parameter(torch.empty(0, dtype=p.dtype), requires_grad=p.requires_grad)
+    for _, b in model.named_buffers(remove_duplicate=False):
+        memo[id(b)] = torch.empty(0, dtype=b.dtype)
+    return copy.deepcopy(model, memo)
+
+
+def shadow(model: nn.Module) -> nn.Module:
+    """A copy with the same parameters and buffers of its own: what it does leaves no trace in the model."""
+    return copy.deepcopy(model, {id(p): p for p in model.parameters()})
+
+
+def with_values(model: nn.Module) -> nn.Module:
+    """The model; if it has shapes only, a copy with values that are as good as any to follow it with.
+
+    >>> import torch
+    >>> with_values(torch.nn.Linear(3, 2, device="meta")).weight.device
+    device(type='cpu')
+    """
+    if not any(t.is_meta for t in (*model.parameters(), *model.buffers())):
+        return model
+
+    def made(number: int, t: Tensor) -> Tensor:
+        if not t.is_meta:
+            return t.detach().clone()
+        if not t.is_floating_point():
+            return torch.zeros(t.shape, dtype=t.dtype)
+        key = Key(0, index=number)
+        shares = torch.from_numpy(words(key, Purpose.START, 0, t.numel()) / 2**32).view(t.shape)
+        return (shares - 0.5 if t.dim() > 1 else shares + 0.5).to(t.dtype)  # variances are positive
+
+    memo: dict[int, Any] = {}
+    for number, p in enumerate(model.parameters()):
+        memo[id(p)] = nn.Parameter(made(number, p), p.requires_grad)
+    for number, b in enumerate(model.buffers(), len(memo)):
+        memo[id(b)] = made(number, b)
+    return copy.deepcopy(model, memo)
+
+
+def put(model: nn.Module, name: str, new: nn.Module) -> None:
+    """Another module under this name, and under all others that the old one has."""
+    old = model.get_submodule(name)
+    for parent in list(model.modules()):
+        for key, child in parent._modules.items():
+            if child is old:
+                parent._modules[key] = new
