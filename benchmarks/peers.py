@@ -256,5 +256,5 @@ def _all_reduce() -> Iterator[Row]:
         4.0,
         limit=2 * 8 * d / loopback(),
         limit_of="wire",
-        detail=f"{(server.received.sum() + server.sent.sum()) / server.t / 1e6:.1f} MB a round",
+        detail=f"{(server.received.sum() + server.sent.sum()) / server.t / 1e6:.1f} MB per round",
     )

@@ -44,7 +44,7 @@ def stream(key: Key, purpose: Purpose) -> Words:
 
 
 def blocks(s: Words, numbers: Iterable[int]) -> NDArray[np.uint32]:
-    """Stage 2: the blocks with these numbers, one a row."""
+    """Stage 2: the blocks with these numbers, one per row."""
     counters = np.array([[j & 0xFFFFFFFF, j >> 32, s[2], s[3]] for j in numbers], dtype=np.uint32)
     return philox(counters, np.array(s[:2], dtype=np.uint32))
 

@@ -168,7 +168,7 @@ class Server:
 
     def weights(self) -> Mapping[int, float]:
         """The nodes that take part in the present round, ascending, and the weight of each one's answer."""
-        if self._weights[0] != self.t:  # made once a round: with many nodes it takes a while
+        if self._weights[0] != self.t:  # made once per round: with many nodes it takes a while
             self._weights = (self.t, dict(self.roster.taking_part(self.t)))
         return self._weights[1]
 
