@@ -16,14 +16,16 @@ F = mast.Logistic(A[:200], B[:200], kappa=100)
 
 
 def test_the_sentence_is_the_row_of_the_method_that_would_be_run():
-    for sketch in (mast.Bernoulli(0.7), mast.PermK(4), mast.Identity()):
-        advice = mast.advise(F, sketch)
+    bernoulli, perm, identity = (
+        mast.advise(F, s) for s in (mast.Bernoulli(0.7), mast.PermK(4), mast.Identity())
+    )
+    for advice in (bernoulli, perm, identity):
         plain, row = advice.lines[0], next(line for line in advice.lines if line.method == "dsgd")
         assert f"step size {row.planned_step_size:.3g} and {row.iterations:,} steps" in advice.sentence
         assert f"plain gradient descent takes {plain.iterations:,}" in advice.sentence
         assert row.above_target == ("end above the target" in advice.sentence)
-    assert mast.advise(F, mast.Bernoulli(0.7)).lines[2].above_target  # its gap is not 0
-    assert not mast.advise(F, mast.PermK(4)).lines[2].above_target
+    assert bernoulli.lines[2].above_target  # its gap is not 0
+    assert not perm.lines[2].above_target
 
 
 def test_the_gap_is_the_one_that_was_used():

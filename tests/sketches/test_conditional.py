@@ -79,7 +79,7 @@ def test_problems_with_it_are_exact_and_can_be_minimised():
     assert problem.value(x) == pytest.approx(by_support, rel=1e-12)
     estimate = problem.estimate(x, 2000)
     assert abs(estimate.value - by_support) < 5 * estimate.value_stderr
-    found = mast.minimize(problem, "agd", steps=3000, progress=False)
+    found = mast.minimize(problem, "agd", steps=600, progress=False)
     np.testing.assert_allclose(found.x, problem.minimizer(), atol=1e-6)
     assert np.abs(problem.gradient(problem.minimizer())).max() < 1e-10
     assert problem.smoothness == pytest.approx(problem.objective.smoothness * sketch.constants(4).L_D)
