@@ -22,6 +22,7 @@ from mast.nn.structure import parse
 from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.tensors.drawing import Drawing, Whole
 from mast.nn.tensors.lists import Listed, PerLayer
+from mast.nn.tensors.top_share import TopShare
 from mast.nn.tensors.weights import Shift, Where, unwrapped
 from mast.nn.validation import sparsifier_of
 from mast.sketches import Nested, Sampled, Sketch
@@ -56,6 +57,8 @@ def scale_start(
     own = sparsifier_of(unwrapped(model))
     if shift is not None or (own is not None and own.shift is not None):
         return "nothing was changed: with a shift the start is a pretrained model"
+    if isinstance(sketch, TopShare):
+        return "nothing was changed: TopShare leaves what it keeps as it is"
     if own is not None and own.sketch is not sketch and repr(own.sketch) != repr(sketch):
         raise ArgumentError(f"the model is sparsified with {own.sketch!r}, not with {sketch!r}")
     sk = own or sparsify(model, sketch, keep=keep, where=where)

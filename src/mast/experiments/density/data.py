@@ -1,7 +1,7 @@
-"""Data of the accuracy-density curves: digits, and CIFAR-10 as embeddings and as small images.
+"""Data of the study: digits, and CIFAR-10 as embeddings and as small images.
 
-Each set has training, validation and test rows. Learning rates are chosen on validation rows; test rows
-are looked at once, by the network that was chosen.
+Each set has training, validation and test rows. Settings are chosen on validation rows; test rows are looked
+at once, by the networks that were chosen.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ FOLDER = "cifar10"  # below a data folder
 FILES = {"features": "resnet50_features_10k_2k.npz", "images": "images_10k_2k.npz"}
 NAMES = ("digits", *FILES)
 LINEAR = "a1a"
-DIGITS_TESTED, VALIDATED = 0.3, 0.2  # shares: of all digits; of what is not tested, in every set
+TESTED, VALIDATED = {"digits": 0.3, "features": 0.25, "images": 0.25}, 0.2  # of all rows; of the rest
+SPLITS = 20261116, 20261117  # seeds that no pilot has used, of tested and of validated rows
 
 
 class ClassRows(NamedTuple):
@@ -36,7 +37,7 @@ class ClassRows(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """The rows to train on, to choose learning rates by, and to test on."""
+    """The rows to train on, to choose settings by, and to test on."""
 
     train: ClassRows
     validation: ClassRows
@@ -49,9 +50,8 @@ class Labelled(Dataset):
 
     def load(self) -> tuple[Any, Array]:
         """All rows, flattened, and their labels."""
-        x, y, x_test, y_test = _arrays(self)
-        flat = [part.reshape(len(part), -1) for part in (x, x_test)]
-        return np.concatenate(flat), np.concatenate([y, y_test])
+        x, y = _arrays(self)
+        return x.reshape(len(x), -1), y
 
     def parts(self) -> Parts:
         """The three parts, standardised by the training rows."""
@@ -59,7 +59,7 @@ class Labelled(Dataset):
 
 
 def find(effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Dataset, ...]:
-    """Digits, what the folder has of CIFAR-10, and a1a for the linear case; or the one that is named."""
+    """Digits, CIFAR-10 features if the folder has them, a1a for the linear case; or the one that is named."""
     need_torch()
     folder = data_folder(data_dir)
     pixels = Labelled("digits", "", digits_sum())
@@ -68,8 +68,8 @@ def find(effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Datas
             return (locate(dataset, data_dir),)
         return (pixels if dataset == "digits" else _file(dataset, folder),)
     files: list[Dataset] = []
-    if effort != "fast" and folder is not None:
-        files = [_file(name, folder) for name in FILES if (folder / FOLDER / FILES[name]).is_file()]
+    if effort != "fast" and folder is not None and (folder / FOLDER / FILES["features"]).is_file():
+        files = [_file("features", folder)]
     return (pixels, *files, locate(LINEAR, data_dir))
 
 
@@ -81,12 +81,10 @@ def _file(name: str, folder: Path | None) -> Labelled:
 
 
 @lru_cache(maxsize=1)
-def _arrays(dataset: Labelled) -> tuple[Any, Any, Any, Any]:
-    """Rows to learn from with their labels, rows to test on with theirs."""
+def _arrays(dataset: Labelled) -> tuple[Any, Any]:
+    """All rows and their labels: the files' own halves are put together, and split anew."""
     if dataset.name == "digits":
-        pixels, labels = digits()
-        rest, tested = split_rows(len(labels), 0, DIGITS_TESTED)
-        return pixels[rest], labels[rest], pixels[tested], labels[tested]
+        return digits()
     letter, rank = ("f", 2) if dataset.name == "features" else ("x", 4)
     names = (f"{letter}_train", "y_train", f"{letter}_test", "y_test")
     path = Path(dataset.path)
@@ -94,28 +92,25 @@ def _arrays(dataset: Labelled) -> tuple[Any, Any, Any, Any]:
     fit = x.shape[1:] == x_test.shape[1:]
     if x.ndim != rank or not fit or y.shape != x.shape[:1] or y_test.shape != x_test.shape[:1]:
         raise DataError(f"{path}: {names[0]} and {names[2]} must have {rank} dimensions and a label each row")
-    return x, y, x_test, y_test
+    return np.concatenate([x, x_test]), np.concatenate([y, y_test])
 
 
 @lru_cache(maxsize=1)
 def _parts(dataset: Labelled) -> Parts:
     import torch
 
-    x, y, x_test, y_test = _arrays(dataset)
-    train, validation = split_rows(len(y), 1, VALIDATED)
-    prepared = [_prepared(dataset.name, a) for a in (x, x_test)]
-    over = (0, 2, 3) if prepared[0].ndim == 4 else 0  # images: each channel; else each input
-    mean = prepared[0][train].mean(axis=over, keepdims=True)
-    spread = prepared[0][train].std(axis=over, keepdims=True)
-    learned, tested = (torch.from_numpy((a - mean) / np.maximum(spread, 1e-6)) for a in prepared)
-    if learned.dim() == 4:  # the order in which convolutions are fastest
-        learned, tested = (t.contiguous(memory_format=torch.channels_last) for t in (learned, tested))
-    labels, labels_test = (torch.from_numpy(a.astype(np.int64)) for a in (y, y_test))
-    return Parts(
-        ClassRows(learned[train], labels[train]),
-        ClassRows(learned[validation], labels[validation]),
-        ClassRows(tested, labels_test),
-    )
+    x, y = _arrays(dataset)
+    rest, test = split_rows(len(y), SPLITS[0], TESTED[dataset.name])
+    train, validation = (rest[part] for part in split_rows(len(rest), SPLITS[1], VALIDATED))
+    prepared = _prepared(dataset.name, x)
+    over = (0, 2, 3) if prepared.ndim == 4 else 0  # images: each channel; else each input
+    mean = prepared[train].mean(axis=over, keepdims=True)
+    spread = prepared[train].std(axis=over, keepdims=True)
+    standard = torch.from_numpy((prepared - mean) / np.maximum(spread, 1e-6))
+    if standard.dim() == 4:  # the order in which convolutions are fastest
+        standard = standard.contiguous(memory_format=torch.channels_last)
+    labels = torch.from_numpy(y.astype(np.int64))
+    return Parts(*(ClassRows(standard[rows], labels[rows]) for rows in (train, validation, test)))
 
 
 def _prepared(name: str, x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Figures of accuracy against density."""
+"""Figures of the study."""
 
 from __future__ import annotations
 
@@ -6,43 +6,29 @@ from collections.abc import Sequence, Sized
 from typing import Any
 
 from mast.experiments import style
-from mast.experiments.density.tables import LABELS, ONLY_LINEAR
+from mast.experiments.density.situations import LABELS, SITUATIONS
 
-TICKS = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
-LOOKS = {  # colour, line, marker
-    "scratch": (style.BLACK, "-", "s"),
-    "plain_magnitude": (style.GREEN, "-", "^"),
-    "plain_random": (style.ERM, "-", "o"),
-    "dropout_random": (style.ORANGE, "-", "o"),
-    "fixed_random": (style.SKY, "-", "o"),
-    "sparser_random": (style.SKY, "--", "v"),
-    "mixture_random": (style.MAST, "-", "o"),
-    "matched": (style.MAST, "-", "o"),
-    "one_model": (style.SKY, "-", "o"),
-    "nested": (style.PINK, "--", "D"),
-    "dropout_magnitude": (style.ORANGE, "-", "^"),
-    "fixed_magnitude": (style.SKY, "-", "^"),
-    "sparser_magnitude": (style.SKY, "--", "^"),
-    "mixture_magnitude": (style.MAST, "-", "^"),
+TICKS = (0.1, 0.2, 0.3, 0.5, 1.0)
+LOOKS = {  # colour, marker
+    "plain": (style.ERM, "o"),
+    "dropout": (style.ORANGE, "o"),
+    "usual start": (style.SKY, "v"),
+    "alone": (style.BLACK, "s"),
+    "pruned once": (style.GREEN, "^"),
+    "full": (style.BLACK, "s"),
+    "one delta": (style.GREEN, "s"),
 }
-AT_RANDOM = (
-    "scratch", "plain_magnitude", "nested", "mixture_random", "sparser_random", "fixed_random",
-    "dropout_random", "plain_random",
-)  # fmt: skip
-BY_MAGNITUDE = (
-    "plain_magnitude", "dropout_magnitude", "fixed_magnitude", "sparser_magnitude", "mixture_magnitude"
-)  # fmt: skip
-IN_LINEAR = ("plain_magnitude", "matched", "one_model", "plain_random")
+OURS = (style.MAST, "D")
+LINEAR = {
+    "magnitude": ("plain, by magnitude", style.GREEN),
+    "matched": ("MAST at each density", style.MAST),
+    "one_model": ("MAST for 25 %", style.SKY),
+    "plain": ("plain", style.ERM),
+}
 NAMES = {
     "digits": "digits, MLP",
     "features": "CIFAR-10 features, MLP",
     "images": "CIFAR-10 images, CNN",
-}
-CHANGES = {
-    "magnitude": ("largest changes of full fine-tuning", style.GREEN, "^"),
-    "random": ("random changes of full fine-tuning", style.ERM, "o"),
-    "chosen": ("weights chosen at random, then trained", style.BLACK, "s"),
-    "mast": ("MAST, at random", style.MAST, "o"),
 }
 
 
@@ -52,121 +38,75 @@ def _datasets(table: Any) -> dict[str, Any]:
 
 
 @style.drawing
-def curves(table: Any, structure: str) -> Any:
-    """Above the mean with quartiles over draws, below the worst draw; one column per data set."""
-    parts = _datasets(table[table["structure"] == structure])
-    figure, axes = style.frames(2, len(parts), width=_width(parts, 3.9), height=2.9, sharex=True)
-    for column, (name, part) in zip(axes.T, parts.items(), strict=True):
-        for contender in AT_RANDOM:
-            _line(column[0], part, contender, "mean", band=True)
-            _line(column[1], part, contender, "worst", band=False)
-        column[0].set_title(NAMES.get(name, name))
-        _density_axis(column[1])
-    axes[0][0].set_ylabel("Test accuracy, mean of draws")
-    axes[1][0].set_ylabel("Test accuracy, worst draw")
-    style.legend_below(figure, axes[0][0], columns=min(1 + len(parts), 4))
+def situations(summary: Any) -> Any:
+    """A line per situation: a dot for each contender, from the lowest to the highest seed."""
+    parts = _datasets(summary)
+    shown = [s for s in SITUATIONS if s in set(summary["situation"])]
+    width, height = 2.4 + 2.8 / len(parts), 0.36 * len(shown) + 0.8
+    figure, axes = style.frames(1, len(parts), width=width, height=height, sharey=True)
+    for ax, (name, part) in zip(axes[0], parts.items(), strict=True):
+        for _, row in part.iterrows():
+            place = shown.index(row["situation"])
+            colour, marker = LOOKS.get(row["contender"], OURS)
+            ax.plot([row["lowest_seed"], row["highest_seed"]], [place, place], color=colour, linewidth=1)
+            ax.plot(row["accuracy"], place, marker, color=colour, markersize=5)
+        ax.set_yticks(range(len(shown)), [SITUATIONS[s] for s in shown])
+        ax.set_ylim(len(shown) - 0.5, -0.5)
+        ax.set(title=NAMES.get(name, name), xlabel="Test accuracy")
+    for contender, (colour, marker) in LOOKS.items():
+        axes[0][0].plot([], [], marker, color=colour, label=LABELS[contender])
+    axes[0][0].plot([], [], OURS[1], color=OURS[0], label="MAST, for this situation")
+    style.legend_below(figure, axes[0][0], columns=3)
     return figure
 
 
 @style.drawing
-def pruned(table: Any) -> Any:
-    """Magnitude pruning of differently trained networks; one row per structure."""
-    table = table[table["contender"].isin(BY_MAGNITUDE) & (table["structure"] != "linear")]
-    parts, structures = _datasets(table), list(dict.fromkeys(table["structure"]))
-    shape = len(structures), len(parts)
-    figure, axes = style.frames(*shape, width=_width(parts, 3.9), height=2.7, sharex=True)
+def curves(table: Any, structure: str) -> Any:
+    """Accuracy at every density of the networks that were chosen for 20 %; below, the worst submodel."""
+    parts = _datasets(table[table["chosen_for"] == f"{structure} 0.2"])
+    figure, axes = style.frames(2, len(parts), width=_width(parts, 4.2), height=2.9, sharex=True)
     for column, (name, part) in zip(axes.T, parts.items(), strict=True):
-        for ax, structure in zip(column, structures, strict=True):
-            for contender in BY_MAGNITUDE:
-                _line(ax, part[part["structure"] == structure], contender, "mean", band=False)
+        for contender in ("mast", "dropout", "plain"):
+            colour, marker = LOOKS.get(contender, OURS)
+            rows = part[part["contender"] == contender]
+            _line(column[0], rows, "mean", LABELS[contender], colour, marker)
+            _line(column[1], rows, "worst", LABELS[contender], colour, marker)
         column[0].set_title(NAMES.get(name, name))
-        _density_axis(column[-1])
-    for row, structure in zip(axes, structures, strict=True):
-        row[0].set_ylabel(f"Accuracy, {structure} pruned")
-    style.legend_below(figure, axes[0][0], columns=2)
+        _density_axis(column[1])
+    axes[0][0].set_ylabel("Test accuracy, mean")
+    axes[1][0].set_ylabel("Test accuracy, worst")
+    style.legend_below(figure, axes[0][0], columns=3)
     return figure
 
 
 @style.drawing
 def linear(table: Any) -> Any:
     """The linear case."""
-    parts = _datasets(table[table["structure"] == "linear"])
+    parts = _datasets(table[table["chosen_for"] == "linear"])
     figure, axes = style.frames(1, len(parts), width=5.2, height=3.6)
     for ax, (name, part) in zip(axes[0], parts.items(), strict=True):
-        for contender in IN_LINEAR:
-            _line(ax, part, contender, "mean", band=True)
+        for contender, (label, colour) in LINEAR.items():
+            _line(ax, part[part["contender"] == contender], "mean", label, colour, "o")
         ax.set_title(f"{name}, logistic regression")
-        _density_axis(ax)
-    axes[0][0].set_ylabel("Test accuracy, mean of draws")
+        _density_axis(ax, (0.05, *TICKS))
+    axes[0][0].set_ylabel("Test accuracy, mean of blocks")
     style.legend_below(figure, axes[0][0], columns=2)
     return figure
 
 
-@style.drawing
-def areas(summary: Any) -> Any:
-    """The area under each curve: a dot for the mean over seeds, a line from the lowest to the highest."""
-    summary = summary[summary["structure"] != "linear"]
-    structures, names = (list(dict.fromkeys(summary[key])) for key in ("structure", "dataset"))
-    shown = [c for c in LABELS if c in set(summary["contender"]) and c not in ONLY_LINEAR]
-    width = 2.6 + 2.6 / len(names)
-    figure, axes = style.frames(
-        len(structures), len(names), width=width, height=3.0, sharey=True, sharex="col"
-    )
-    for (structure, name), part in summary.groupby(["structure", "dataset"]):
-        ax = axes[structures.index(structure)][names.index(name)]
-        for _, row in part[part["contender"].isin(shown)].iterrows():
-            place = shown.index(row["contender"])
-            colour, _, marker = LOOKS.get(row["contender"], (style.GREY, "-", "o"))
-            ax.plot([row["lowest_seed"], row["highest_seed"]], [place, place], color=colour)
-            ax.plot(row["area"], place, marker, color=colour, markersize=5)
-        ax.set_yticks(range(len(shown)), [LABELS[c] for c in shown])
-        ax.set_ylim(len(shown) - 0.5, -0.5)
-        ax.set_title(f"{name}, {structure}")
-    for ax in axes[-1]:
-        ax.set_xlabel("Area under the curve")
-    return figure
-
-
-@style.drawing
-def changes(table: Any) -> Any:
-    """Fine-tuning: accuracy against the share of the change that is kept."""
-    parts = _datasets(table)
-    figure, axes = style.frames(1, len(parts), width=_width(parts, 4.4), height=3.4)
-    for ax, (name, part) in zip(axes[0], parts.items(), strict=True):
-        for contender, line in (("full", "--"), ("before", ":")):
-            level = part[part["contender"] == contender]["mean"].mean()
-            label = {"full": "full fine-tuning", "before": "before fine-tuning"}[contender]
-            ax.axhline(level, color=style.GREY, linestyle=line, linewidth=1.1, label=label)
-        for contender, (label, colour, marker) in CHANGES.items():
-            seeds = part[part["contender"] == contender].groupby("density")["mean"]
-            mean = seeds.mean()
-            ax.plot(mean.index, mean, f"{marker}-", color=colour, label=label, markersize=4)
-            ax.fill_between(mean.index, seeds.min(), seeds.max(), color=colour, alpha=0.15, linewidth=0)
-        shares = sorted(part[part["contender"] == "mast"]["density"].unique())
-        _density_axis(ax, shares)
-        ax.set(xlabel="Share of the weights that change", title=NAMES.get(name, name))
-    axes[0][0].set_ylabel("Test accuracy, all classes")
-    style.legend_below(figure, axes[0][0], columns=2)
-    return figure
-
-
-def _line(ax: Any, part: Any, contender: str, statistic: str, band: bool) -> None:
-    """The mean over seeds; the band is that of the quartiles over draws, averaged over seeds."""
-    rows = part[part["contender"] == contender]
-    if rows.empty:
-        return
-    colour, line, marker = LOOKS[contender]
+def _line(ax: Any, rows: Any, statistic: str, label: str, colour: str, marker: str) -> None:
+    """The mean over seeds; with the mean, a band of the quartiles over submodels, averaged over seeds."""
     grouped = rows.groupby("density")
     mean = grouped[statistic].mean()
-    ax.plot(mean.index, mean, line, marker=marker, color=colour, label=LABELS[contender], markersize=3.5)
-    if band and int(rows["draws"].max()) > 1:
+    ax.plot(mean.index, mean, "-", marker=marker, color=colour, label=label, markersize=3.5)
+    if statistic == "mean":
         low, high = grouped["lower_quartile"].mean(), grouped["upper_quartile"].mean()
         ax.fill_between(mean.index, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
 def _width(names: Sized, usual: float) -> float:
     """Of a frame: a single one has to be as wide as the legend."""
-    return 5.6 if len(names) == 1 else usual
+    return 6.0 if len(names) == 1 else usual
 
 
 def _density_axis(ax: Any, ticks: Sequence[float] = TICKS) -> None:

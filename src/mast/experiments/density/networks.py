@@ -1,12 +1,11 @@
-"""The networks of the accuracy-density curves, and one training loop for all contenders."""
+"""The networks of the study, and one training loop for all contenders."""
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +15,6 @@ from mast import randomness
 from mast.experiments.density.data import ClassRows
 from mast.randomness import Key, Purpose
 
-Masks = Mapping[str, Tensor]
 CLIP = 1.0  # the largest norm of a gradient: of a sketch that keeps a tenth, a step can be 1/.1 too large
 
 
@@ -29,20 +27,6 @@ class Chain:
     strides: tuple[int, ...] = ()  # of convolutions; none: fully connected layers
     classes: int = 10
 
-    def share(self, density: float) -> Chain:
-        """The same chain with this share of the units in every hidden layer.
-
-        >>> Chain(64, (128, 10)).share(0.05).widths
-        (6, 1)
-        """
-        widths = tuple(count(width, density) for width in self.widths)
-        return Chain(self.inputs, widths, self.strides, self.classes)
-
-    @property
-    def consumers(self) -> tuple[str, ...]:
-        """For each hidden layer, the layer that its units feed."""
-        return (*(f"layer{i}" for i in range(1, len(self.widths))), "out")
-
 
 DESIGNS = {
     "digits": Chain(64, (128, 128)),
@@ -51,29 +35,24 @@ DESIGNS = {
 }
 
 
-def count(width: int, density: float) -> int:
-    """How many units a density leaves of a layer: rounded, at least one (as `RandK` counts)."""
-    return max(1, math.floor(density * width + 0.5))
-
-
 class KeyedDropout(nn.Module):
     """What `nn.Dropout` computes, with masks from keys: a new mask for each call and each row."""
 
-    def __init__(self, rate: float, seed: int, number: int) -> None:
+    def __init__(self, keep: float, seed: int, number: int) -> None:
         super().__init__()
-        self.rate, self.seed, self.number, self.calls = rate, seed, number, 0
+        self.keep, self.seed, self.number, self.calls = keep, seed, number, 0
 
     def forward(self, x: Tensor) -> Tensor:
         """The input, or in training mode what is left of it over the keep probability."""
-        if not self.training:
+        if not self.training or self.keep == 1:
             return x
         key = Key(self.seed, step=self.calls, index=self.number).child(0, Purpose.MASK)
         self.calls += 1
-        mask = randomness.bernoulli(key, randomness.threshold(1 - self.rate), 0, x.numel())
-        return x * (torch.from_numpy(mask).view(x.shape) / (1 - self.rate))
+        mask = randomness.bernoulli(key, randomness.threshold(self.keep), 0, x.numel())
+        return x * (torch.from_numpy(mask).view(x.shape) / self.keep)
 
 
-def network(design: Chain, seed: int, dropout: float | None = None) -> nn.Sequential:
+def network(design: Chain, seed: int, dropout_keep: float | None = None) -> nn.Sequential:
     """The network at its start: He's initialisation from keys. With dropout, after each hidden layer.
 
     >>> [name for name, _ in network(Chain(4, (3,)), seed=0).named_parameters()]
@@ -88,8 +67,8 @@ def network(design: Chain, seed: int, dropout: float | None = None) -> nn.Sequen
         else:
             parts[f"layer{i}"] = nn.Linear(before, width)
         parts[f"relu{i}"] = nn.ReLU()
-        if dropout is not None:
-            parts[f"drop{i}"] = KeyedDropout(dropout, seed, i)
+        if dropout_keep is not None:
+            parts[f"drop{i}"] = KeyedDropout(dropout_keep, seed, i)
         before = width
     if design.strides:
         parts["pool"] = nn.AdaptiveAvgPool2d(1)
@@ -114,25 +93,24 @@ def start(model: nn.Module, seed: int) -> None:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How long and how fast: the same for every contender but for the learning rate."""
+    """How long and how fast: the same for every contender but for what is tuned."""
 
     epochs: int
     batch: int
     rate: float
     seed: int
+    decay: float = 0.0
 
 
-def train(model: nn.Module, rows: ClassRows, recipe: Recipe, only: Masks | None = None) -> None:
-    """Adam, clipped gradients, a cosine schedule, keyed batches; the model is in eval mode afterwards.
+def train(
+    model: nn.Module, rows: ClassRows, recipe: Recipe, before: Callable[[int, int], None] | None = None
+) -> None:
+    """AdamW, clipped gradients, a cosine schedule, keyed batches; the model is in eval mode afterwards.
 
-    With `only`, weights outside the masks stay as they are.
+    `before` is called at the beginning of each step, with its number and that of all steps.
     """
-    handles = [
-        p.register_hook(partial(torch.mul, only[name]))  # type: ignore[no-untyped-call]
-        for name, p in model.named_parameters()
-        if only is not None and name in only
-    ]
-    optimizer = torch.optim.Adam(model.parameters(), lr=recipe.rate)
+    rate, decay = recipe.rate, recipe.decay
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=decay, fused=True)
     batches = len(rows.y) // recipe.batch  # what is left of an epoch's rows would make a small batch
     steps = recipe.epochs * batches
     model.train()
@@ -143,24 +121,13 @@ def train(model: nn.Module, rows: ClassRows, recipe: Recipe, only: Masks | None 
         batch = order[t % batches * recipe.batch :][: recipe.batch]
         for group in optimizer.param_groups:
             group["lr"] = recipe.rate * 0.5 * (1 + math.cos(math.pi * t / steps))
+        if before is not None:
+            before(t, steps)
         optimizer.zero_grad()
         cross_entropy(model(rows.x[batch]), rows.y[batch]).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
     model.eval()
-    for handle in handles:
-        handle.remove()
-
-
-def random_masks(model: nn.Module, density: float, seed: int) -> dict[str, Tensor]:
-    """A random share of each weight matrix, drawn once."""
-    masks = {}
-    for number, (name, p) in enumerate(model.named_parameters()):
-        if p.dim() > 1:
-            key = Key(seed, index=number).child(0, Purpose.SUPPORT)
-            kept = randomness.bernoulli(key, randomness.threshold(density), 0, p.numel())
-            masks[name] = torch.from_numpy(kept).view(p.shape)
-    return masks
 
 
 def accuracy(model: nn.Module, rows: ClassRows) -> float:

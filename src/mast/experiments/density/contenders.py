@@ -1,0 +1,157 @@
+"""The contenders: how each of them trains its network, and the sketch that it is trained and cut with.
+
+A contender is a part of a cell's configuration: its kind, what it is trained for (a structure, a share, a
+number of members), and which of its settings are searched for.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from mast.experiments.density.data import ClassRows, Labelled
+from mast.experiments.density.search import Setting
+from mast.sketches import Bernoulli, Grouped, Nested, PermK, RandK, Sampled, Sketch
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from mast.experiments.density.networks import Chain
+    from mast.nn import Sparsifier
+
+PACKET = 16  # units that are lost together
+SIZES = (0.1, 0.2, 0.5, 1.0)  # of the nested network
+REFRESHES = 40  # how often the largest weights are chosen in a run
+PRETRAINING = 3e-3  # the learning rate of the network that is fine-tuned, which all contenders share
+ADAPTS = ("full", "deltas", "one delta")  # contenders that start from a pretrained network
+
+RANDOM = ["weights 0.5", "weights 0.2", "units 0.5", "units 0.2"]
+PACKETS = ["packets 0.25"]
+ALL_AXES = ["rate", "keep", "decay"]
+CONTENDERS: list[dict[str, Any]] = [
+    {"kind": "plain", "axes": ["rate", "decay"], "uses": ["whole", *RANDOM, *PACKETS]},
+    {"kind": "dropout", "axes": ALL_AXES, "uses": [*RANDOM, *PACKETS]},
+    {"kind": "mast", "structure": "weights", "axes": ALL_AXES, "uses": RANDOM[:2]},
+    {"kind": "mast", "structure": "units", "axes": ALL_AXES, "uses": RANDOM[2:]},
+    {"kind": "mast", "structure": "packets", "axes": ALL_AXES, "uses": PACKETS},
+    *(
+        {"kind": kind, "structure": "weights", "share": 0.2, "axes": ["rate"], "uses": ["weights 0.2"]}
+        for kind in ("scaled start", "usual start")
+    ),
+    *(
+        {"kind": kind, "structure": structure, "share": share, "members": members}
+        | {"axes": ["rate"], "uses": ["members"]}
+        for structure, share, several in (
+            ("weights", 0.2, 20),
+            ("units", 0.5, 5),
+            ("units", 0.2, 5),
+            ("units", 0.1, 5),
+        )
+        for kind, members in (("list", several), ("alone", 1))
+    ),
+    {"kind": "nested", "shares": list(SIZES), "axes": ["rate"], "uses": ["members"]},
+    *(
+        {"kind": kind, "share": share, "axes": ["rate"], "uses": ["whole"]}
+        for share in (0.2, 0.1)
+        for kind in ("top share", "pruned once")
+    ),
+    {"kind": "full", "axes": ["rate"], "uses": ["whole"]},
+    {"kind": "deltas", "share": 0.05, "members": 20, "axes": ["rate"], "uses": ["members"]},
+    {"kind": "one delta", "share": 0.05, "members": 1, "axes": ["rate"], "uses": ["members"]},
+]
+
+
+def random_cut(structure: str, share: float, design: Chain) -> Sketch:
+    """Each weight by itself; an exact share of the units of each layer; or of its packets of units."""
+    from mast.nn import Neurons
+
+    if structure == "weights":
+        return Bernoulli(share)
+    if structure == "units":
+        return Neurons(RandK(float(share)))
+    (width,) = set(design.widths)
+    return Neurons(Grouped(RandK(float(share)), [unit // PACKET for unit in range(width)]))
+
+
+def sketch_of(config: Mapping[str, Any], setting: Setting, seed: int, design: Chain) -> Sketch | None:
+    """What a contender is trained with; its list of members, where it has one."""
+    from mast.nn import Neurons, TopShare
+
+    kind, share = config["kind"], config.get("share", 1.0)
+    if kind in ("mast", "scaled start", "usual start"):
+        return random_cut(config["structure"], setting.get("keep", share), design)
+    if kind in ("list", "alone"):
+        if config["structure"] == "units":
+            return Neurons(Sampled(RandK(share), config["members"], seed))
+        return Sampled(Bernoulli(share), config["members"], seed)
+    if kind == "nested":
+        return Neurons(Nested(config["shares"], seed=seed))
+    if kind in ("top share", "pruned once"):
+        return TopShare(1.0, every=1 << 40)
+    if kind == "deltas":
+        return PermK(config["members"], seed=seed)
+    return Sampled(Bernoulli(share), 1, seed) if kind == "one delta" else None
+
+
+def trained(config: Mapping[str, Any], dataset: Labelled, seed: int, setting: Setting) -> nn.Sequential:
+    """The contender's network as a plain one, without dropout layers; cut already where it chooses itself."""
+    from mast.experiments.density.networks import DESIGNS, Recipe, network, train
+    from mast.nn import scale_start, sparsify
+
+    kind, design = config["kind"], DESIGNS[dataset.name]
+    adapts = kind in ADAPTS
+    model = network(design, seed, setting["keep"] if kind == "dropout" else None)
+    epochs, batch = config["epochs"], config["batch"]
+    if adapts:
+        model, epochs = copy.deepcopy(pretrained(dataset, epochs, batch, seed)), config["adapting"]
+    sketch, sk = sketch_of(config, setting, seed, design), None
+    if sketch is not None:
+        if kind != "usual start":
+            scale_start(model, sketch, shift="init" if adapts else None)
+        sk = sparsify(model, sketch, shift="init" if adapts else None, seed=seed)
+    recipe = Recipe(epochs, batch, setting["rate"], seed + 1000 * adapts, setting.get("decay", 0.0))
+    with warnings.catch_warnings():
+        if kind == "usual start":  # which is what it is here for
+            warnings.simplefilter("ignore")
+        train(model, dataset.parts().train, recipe, _choices(config, sk))
+    if sk is not None:
+        cut = sk.submodel() if kind in ("top share", "pruned once") else model
+        sk.remove()
+        return cut.eval()  # type: ignore[return-value]
+    bare = network(design, seed)
+    bare.load_state_dict(model.state_dict())
+    return bare.eval()
+
+
+def _choices(config: Mapping[str, Any], sk: Sparsifier | None) -> Callable[[int, int], None] | None:
+    """When the largest weights are chosen: again and again, ever fewer; or once, in the middle."""
+    from mast.nn import TopShare
+
+    if sk is None or config["kind"] not in ("top share", "pruned once"):
+        return None
+    share, gradual = config["share"], config["kind"] == "top share"
+
+    def before(t: int, steps: int) -> None:
+        every = max(1, steps // REFRESHES)
+        if gradual and t % every == 0:
+            left = max(0.0, 1 - t / (0.75 * steps))
+            sk.sketch = TopShare(share + (1 - share) * left**3, every=every)
+        elif not gradual and t == steps // 2:
+            sk.sketch = TopShare(share, every=1 << 40)
+
+    return before
+
+
+@lru_cache(maxsize=8)
+def pretrained(dataset: Labelled, epochs: int, batch: int, seed: int) -> nn.Sequential:
+    """A network that has seen the first half of the classes only."""
+    from mast.experiments.density.networks import DESIGNS, Recipe, network, train
+
+    rows, design = dataset.parts().train, DESIGNS[dataset.name]
+    known = rows.y < design.classes // 2
+    model = network(design, seed)
+    train(model, ClassRows(rows.x[known], rows.y[known]), Recipe(epochs, batch, PRETRAINING, seed))
+    return model

@@ -1,0 +1,67 @@
+"""The search for a contender's setting: ladders without ends, climbed until the best has tried neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+Setting = dict[str, float]
+KEEPS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.85, 1.0)
+START = {"rate": 1, "decay": 2, "keep": 3}  # places: 3e-3, 0.3, 0.5
+
+
+def rung(axis: str, place: int) -> float | None:
+    """The value at a place of a ladder; None where there is none.
+
+    Learning rates go on for ever in both directions. Weight decay begins with 0. Keep probabilities end at 1,
+    and below 10 % nothing is tried.
+
+    >>> [rung("rate", place) for place in (-1, 0, 1, 2)]
+    [0.0003, 0.001, 0.003, 0.01]
+    >>> [rung("decay", place) for place in (-1, 0, 1, 2, 3)]
+    [None, 0.0, 0.1, 0.3, 1.0]
+    """
+    if axis == "keep":
+        return KEEPS[place] if 0 <= place < len(KEEPS) else None
+    if axis == "rate":
+        return _one_or_three(place - 6)
+    return None if place < 0 else 0.0 if place == 0 else _one_or_three(place - 3)
+
+
+def _one_or_three(place: int) -> float:
+    """..., 0.1, 0.3, 1, 3, 10, ...: 1 at place 0."""
+    return float(f"{(1, 3)[place % 2]}e{place // 2}")
+
+
+def climb(
+    score: Callable[[Setting], float], axes: Sequence[str]
+) -> tuple[Setting, list[tuple[Setting, float]]]:
+    """The setting that no neighbour on any axis beats, and all that were tried, with their scores.
+
+    A ladder is followed as long as its last rung is the best, so that no optimum lies at the edge of a grid.
+    Of equal settings the earlier one stays.
+
+    >>> climb(lambda s: -abs(s["rate"] - 0.1), ["rate"])[0]
+    {'rate': 0.1}
+    """
+    known: dict[tuple[int, ...], float] = {}
+    tried: list[tuple[Setting, float]] = []
+
+    def value(places: tuple[int, ...]) -> float:
+        if places not in known:
+            values = [rung(axis, place) for axis, place in zip(axes, places, strict=True)]
+            setting = {axis: v for axis, v in zip(axes, values, strict=True) if v is not None}
+            known[places] = score(setting) if len(setting) == len(axes) else -1.0
+            if len(setting) == len(axes):
+                tried.append((setting, known[places]))
+        return known[places]
+
+    best = tuple(START[axis] for axis in axes)
+    value(best)
+    moved = True
+    while moved:
+        moved = False
+        for number in range(len(axes)):
+            for way in (-1, 1):
+                while value(after := (*best[:number], best[number] + way, *best[number + 1 :])) > value(best):
+                    best, moved = after, True
+    return max(tried, key=lambda pair: pair[1])[0], tried

@@ -1,0 +1,105 @@
+"""The situations of the page "When to use MAST", and the rule that decides each claim about them.
+
+The rules were written before the run that decides them. None of the claims is the paper's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mast.experiments.experiment import Claim
+
+LABELS = {
+    "plain": "plain, weight decay tuned",
+    "dropout": "dropout, keep and decay tuned",
+    "mast": "MAST, keep and decay tuned",
+    "usual start": "MAST keep 20 %, usual start",
+    "scaled start": "MAST keep 20 %, scale_start",
+    "list": "MAST, list of masks",
+    "nested": "MAST, nested sizes",
+    "alone": "trained alone",
+    "top share": "MAST, TopShare",
+    "pruned once": "magnitude pruning, then trained on",
+    "deltas": "MAST, 20 deltas of 5 %",
+    "one delta": "one delta of 5 %, trained alone",
+    "full": "full fine-tuning",
+}
+SITUATIONS = {
+    "weights 0.5": "a random half of the weights is left",
+    "weights 0.2": "a random fifth of the weights is left",
+    "start": "a random fifth of the weights is left: the start",
+    "units 0.5": "a random half of the units is left",
+    "units 0.2": "a random fifth of the units is left",
+    "packets 0.25": "a quarter of the packets of 16 units arrives",
+    "list weights 0.2": "20 masks of 20 % of the weights are known",
+    "list units 0.5": "5 masks of 50 % of the units are known",
+    "list units 0.2": "5 masks of 20 % of the units are known",
+    "list units 0.1": "5 masks of 10 % of the units are known",
+    "size 1": "several sizes: all units",
+    "size 0.5": "several sizes: 50 % of the units",
+    "size 0.2": "several sizes: 20 % of the units",
+    "size 0.1": "several sizes: 10 % of the units",
+    "cut 0.2": "one cut to 20 % of the weights, and you choose it",
+    "cut 0.1": "one cut to 10 % of the weights, and you choose it",
+    "deltas": "many small deltas to a pretrained network",
+}
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is claimed of one situation: how far ahead of the best rival ours is, and how good at least."""
+
+    situation: str
+    ours: str
+    rivals: tuple[str, ...]
+    lead: float = -0.01  # of mean accuracy; negative: that far behind at most
+    least: Mapping[str, float] = field(default_factory=dict)  # accuracy, by data set
+
+
+GOALS = (
+    Goal("weights 0.5", "mast", ("plain", "dropout")),
+    Goal("weights 0.2", "mast", ("plain", "dropout"), 0.05, {"digits": 0.8, "features": 0.7}),
+    Goal("start", "scaled start", ("usual start",), 0.1),
+    Goal("units 0.5", "mast", ("plain", "dropout")),
+    Goal("units 0.2", "mast", ("plain", "dropout")),
+    Goal("packets 0.25", "mast", ("plain", "dropout"), 0.03),
+    Goal("list weights 0.2", "list", ("alone",)),
+    *(Goal(f"list units {share:g}", "list", ("alone",)) for share in (0.5, 0.2, 0.1)),
+    Goal("size 1", "nested", ("plain",), -0.015),
+    *(Goal(f"size {share:g}", "nested", ("alone",), -0.015) for share in (0.5, 0.2, 0.1)),
+    *(Goal(f"cut {share:g}", "top share", ("pruned once",)) for share in (0.2, 0.1)),
+    Goal("deltas", "deltas", ("full", "one delta")),
+)
+
+
+def claims(table: Any) -> Iterator[Claim]:
+    """One claim per goal and data set that the table can decide."""
+    for dataset, part in table.groupby("dataset", sort=False):
+        by_seed = part.pivot_table(index="seed", columns=["situation", "contender"], values="mean")
+        for goal in GOALS:
+            there = {name for situation, name in by_seed.columns if situation == goal.situation}
+            if {goal.ours, *goal.rivals} <= there:
+                yield _decided(goal, str(dataset), by_seed[goal.situation])
+
+
+def _decided(goal: Goal, dataset: str, by_seed: Any) -> Claim:
+    """The mean over seeds of ours against that of the best rival, and against the least that is asked for."""
+    ours = by_seed[goal.ours]
+    best = max(goal.rivals, key=lambda name: by_seed[name].mean())
+    ahead = ours - by_seed[best]
+    least = goal.least.get(dataset, 0.0)
+    words = SITUATIONS[goal.situation]
+    who = " and ".join(LABELS[name] for name in goal.rivals)
+    asked = f", and at least {least:g}" if least else ""
+    side = f"at least {goal.lead:g} above" if goal.lead > 0 else f"at most {-goal.lead:g} below"
+    return Claim(
+        f"{words[0].upper()}{words[1:]}: {LABELS[goal.ours]} is {side} {who}{asked}",
+        f"mean test accuracy over seeds minus that of the best of the others >= {goal.lead:g}{asked}",
+        f"{ours.mean():.3f} against {by_seed[best].mean():.3f} of {LABELS[best]}; by seed "
+        f"{ahead.min():+.3f} to {ahead.max():+.3f}",
+        bool(ahead.mean() >= goal.lead and ours.mean() >= least),
+        source="beyond",
+        dataset=dataset,
+    )
