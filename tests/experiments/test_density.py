@@ -172,6 +172,15 @@ def test_ladders_are_followed_until_their_best_lies_inside():
             assert peak | {axis: value} in asked
 
 
+def test_a_search_begins_with_what_is_trained():
+    """A local peak in the middle is left, because a trained network stands on a higher one."""
+    heights = {3e-3: 0.5, 1e-1: 0.8, 3e-1: 0.9}
+    best, tried = climb(lambda s: heights.get(s["rate"], 0.1), ["rate"], [{"rate": 1e-1}])
+    assert best == {"rate": 3e-1}
+    assert len(tried) == 5  # the middle, the trained one, and the neighbours of the way up
+    assert climb(lambda s: heights.get(s["rate"], 0.1), ["rate"])[0] == {"rate": 3e-3}
+
+
 def test_ladders_have_no_ends_but_natural_ones():
     assert climb(lambda s: s["keep"], ["keep"])[0] == {"keep": 1.0}
     assert climb(lambda s: -s["decay"], ["decay"])[0] == {"decay": 0.0}
@@ -284,7 +293,9 @@ def done(digits, small):
         from mast.experiments.density import cells as module
 
         middle = {"rate": 3e-3, "keep": 0.5, "decay": 0.1}
-        patch.setattr(module, "climb", lambda score, axes: one(score, {axis: middle[axis] for axis in axes}))
+        patch.setattr(
+            module, "climb", lambda score, axes, _: one(score, {axis: middle[axis] for axis in axes})
+        )
         found = [
             Done(cell, cell.compute(cell.config, cell.dataset), 0.0)
             for cell in map(tiny, Density().cells(request))
@@ -335,10 +346,15 @@ def test_findings_are_whole(done):
     assert len(settings) == sum(len(c["uses"]) for c in CONTENDERS)
 
 
-def test_images_have_no_packets():
+def test_other_data_have_fewer_questions():
     images = Labelled("images", "", "")
-    for cell in cells(Density(), Request((images,), "normal")):
-        assert not any(use.startswith("packets") for use in cell.config["uses"])
+    asked = cells(Density(), Request((images,), "normal"))
+    assert not any("packets" in use or "units" in use for cell in asked for use in cell.config["uses"])
+    alone = {c.config["share"] for c in asked if c.config["kind"] == "alone"}
+    assert alone == {0.1, 0.2, 0.5}  # the ceilings of the nested sizes are there
+    assert {"plain", "dropout", "mast", "list", "nested", "deltas", "full"} <= {
+        c.config["kind"] for c in asked
+    }
 
 
 def test_a_linear_file_alone_is_enough(small):

@@ -16,7 +16,7 @@ import numpy as np
 from mast.arrays import Array
 from mast.cells import Cell
 from mast.experiments.datasets import Dataset
-from mast.experiments.density.contenders import CONTENDERS, PACKETS, random_cut, sketch_of, trained
+from mast.experiments.density.contenders import contenders, random_cut, sketch_of, trained
 from mast.experiments.density.data import Labelled
 from mast.experiments.density.search import Setting, climb
 from mast.experiments.experiment import Experiment, Request
@@ -36,11 +36,13 @@ def tuned(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     """For each use of a contender: the setting, all that were tried, and test accuracies (seeds, draws)."""
     assert isinstance(dataset, Labelled)
     networks: dict[str, nn.Sequential] = {}
+    settings: dict[str, Setting] = {}  # that were tried for any use
 
     def network(seed: int, setting: Setting) -> nn.Sequential:
         name = f"{seed} {sorted(setting.items())}"
         if name not in networks:
             networks[name] = trained(config, dataset, seed, setting)
+            settings[str(sorted(setting.items()))] = setting
         return networks[name]
 
     result: dict[str, Any] = {}
@@ -54,7 +56,7 @@ def tuned(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
                 ]
                 return float(np.mean(scores))
 
-            best, tried = climb(validated, config["axes"])
+            best, tried = climb(validated, config["axes"], list(settings.values()))
             result |= {f"{use}: {axis}": value for axis, value in best.items()}
             result[f"{use}: tried"] = np.array([[*setting.values(), score] for setting, score in tried])
             judged = [
@@ -127,23 +129,18 @@ def cells(experiment: Experiment, request: Request) -> list[Cell]:
         if not isinstance(data, Labelled):
             continue
         common = effort(request, data.name)
-        for contender in CONTENDERS:
-            config = common | contender
-            if data.name == "images":  # whose layers have different widths
-                config["uses"] = [use for use in contender["uses"] if use not in PACKETS]
-            if config["uses"]:
-                trainings = 6 * len(config["axes"]) * len(config["uses"]) ** 0.5 + 2 * len(config["seeds"])
-                cells.append(
-                    experiment.cell(tuned, config, data, common["epochs"] * SECONDS[data.name] * trainings)
-                )
+        for contender in contenders(data.name):
+            trainings = 5 * len(contender["axes"]) * len(contender["uses"]) ** 0.5 + len(common["seeds"])
+            seconds = common["epochs"] * SECONDS[data.name] * trainings
+            cells.append(experiment.cell(tuned, common | contender, data, seconds))
     return cells
 
 
 def effort(request: Request, name: str) -> dict[str, Any]:
     """How long to train, with which seeds, and how many submodels are scored."""
     epochs = {
-        "digits": request.pick(fast=4, normal=160, full=640),
-        "features": request.pick(fast=1, normal=12, full=60),
+        "digits": request.pick(fast=4, normal=120, full=640),
+        "features": request.pick(fast=1, normal=10, full=60),
         "images": request.pick(fast=1, normal=12, full=60),
     }[name]
     return {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -28,40 +28,48 @@ REFRESHES = 40  # how often the largest weights are chosen in a run
 PRETRAINING = 3e-3  # the learning rate of the network that is fine-tuned, which all contenders share
 ADAPTS = ("full", "deltas", "one delta")  # contenders that start from a pretrained network
 
-RANDOM = ["weights 0.5", "weights 0.2", "units 0.5", "units 0.2"]
-PACKETS = ["packets 0.25"]
+RANDOM = ["weights 0.5", "weights 0.2"]
+UNITS, PACKETS = ["units 0.2"], ["packets 0.25"]
 ALL_AXES = ["rate", "keep", "decay"]
+MEMBERS: dict[str, Any] = {"axes": ["rate"], "uses": ["members"]}
 CONTENDERS: list[dict[str, Any]] = [
-    {"kind": "plain", "axes": ["rate", "decay"], "uses": ["whole", *RANDOM, *PACKETS]},
-    {"kind": "dropout", "axes": ALL_AXES, "uses": [*RANDOM, *PACKETS]},
-    {"kind": "mast", "structure": "weights", "axes": ALL_AXES, "uses": RANDOM[:2]},
-    {"kind": "mast", "structure": "units", "axes": ALL_AXES, "uses": RANDOM[2:]},
+    {"kind": "plain", "axes": ["rate", "decay"], "uses": ["whole", *RANDOM, *UNITS, *PACKETS]},
+    {"kind": "dropout", "axes": ALL_AXES, "uses": [*RANDOM, *UNITS, *PACKETS]},
+    {"kind": "mast", "structure": "weights", "axes": ALL_AXES, "uses": RANDOM},
+    {"kind": "mast", "structure": "units", "axes": ALL_AXES, "uses": UNITS},
     {"kind": "mast", "structure": "packets", "axes": ALL_AXES, "uses": PACKETS},
     *(
         {"kind": kind, "structure": "weights", "share": 0.2, "axes": ["rate"], "uses": ["weights 0.2"]}
         for kind in ("scaled start", "usual start")
     ),
-    *(
-        {"kind": kind, "structure": structure, "share": share, "members": members}
-        | {"axes": ["rate"], "uses": ["members"]}
-        for structure, share, several in (
-            ("weights", 0.2, 20),
-            ("units", 0.5, 5),
-            ("units", 0.2, 5),
-            ("units", 0.1, 5),
-        )
-        for kind, members in (("list", several), ("alone", 1))
-    ),
-    {"kind": "nested", "shares": list(SIZES), "axes": ["rate"], "uses": ["members"]},
+    {"kind": "list", "structure": "weights", "share": 0.2, "members": 20, **MEMBERS},
+    {"kind": "alone", "structure": "weights", "share": 0.2, "members": 1, **MEMBERS},
+    *({"kind": "list", "structure": "units", "share": p, "members": 5, **MEMBERS} for p in SIZES[:3]),
+    *({"kind": "alone", "structure": "units", "share": p, "members": 1, **MEMBERS} for p in SIZES[:3]),
+    {"kind": "nested", "shares": list(SIZES), **MEMBERS},
     *(
         {"kind": kind, "share": share, "axes": ["rate"], "uses": ["whole"]}
         for share in (0.2, 0.1)
         for kind in ("top share", "pruned once")
     ),
     {"kind": "full", "axes": ["rate"], "uses": ["whole"]},
-    {"kind": "deltas", "share": 0.05, "members": 20, "axes": ["rate"], "uses": ["members"]},
-    {"kind": "one delta", "share": 0.05, "members": 1, "axes": ["rate"], "uses": ["members"]},
+    {"kind": "deltas", "share": 0.05, "members": 20, **MEMBERS},
+    {"kind": "one delta", "share": 0.05, "members": 1, **MEMBERS},
 ]
+
+
+def contenders(dataset: str) -> Iterator[dict[str, Any]]:
+    """All of them on digits; elsewhere without random units, packets, lists of units and small questions."""
+    for contender in CONTENDERS:
+        kind, units = contender["kind"], contender.get("structure") == "units"
+        if dataset == "digits":
+            yield contender
+        elif "start" not in kind and contender.get("share") != 0.1 and not (kind == "list" and units):
+            uses = [use for use in contender["uses"] if use not in (*UNITS, *PACKETS)]
+            if uses:
+                yield contender | {"uses": uses}
+        elif kind == "alone":
+            yield contender
 
 
 def random_cut(structure: str, share: float, design: Chain) -> Sketch:

@@ -32,13 +32,23 @@ def _one_or_three(place: int) -> float:
     return float(f"{(1, 3)[place % 2]}e{place // 2}")
 
 
+def place(axis: str, value: float) -> int:
+    """Where a value stands on its ladder.
+
+    >>> place("rate", 0.01), place("decay", 0.0)
+    (2, 0)
+    """
+    return next(at for at in range(-40, 40) if rung(axis, at) == value)
+
+
 def climb(
-    score: Callable[[Setting], float], axes: Sequence[str]
+    score: Callable[[Setting], float], axes: Sequence[str], trained: Sequence[Setting] = ()
 ) -> tuple[Setting, list[tuple[Setting, float]]]:
     """The setting that no neighbour on any axis beats, and all that were tried, with their scores.
 
     A ladder is followed as long as its last rung is the best, so that no optimum lies at the edge of a grid.
-    Of equal settings the earlier one stays.
+    Of equal settings the earlier one stays. The climb begins in the middle of the ladders, or at the best of
+    those settings whose networks are `trained` already, which cost only their scores.
 
     >>> climb(lambda s: -abs(s["rate"] - 0.1), ["rate"])[0]
     {'rate': 0.1}
@@ -55,8 +65,8 @@ def climb(
                 tried.append((setting, known[places]))
         return known[places]
 
-    best = tuple(START[axis] for axis in axes)
-    value(best)
+    starts = [tuple(place(axis, s[axis]) for axis in axes) for s in trained]
+    best = max([tuple(START[axis] for axis in axes), *starts], key=value)
     moved = True
     while moved:
         moved = False

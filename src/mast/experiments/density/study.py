@@ -120,6 +120,8 @@ def choices(request: Request, networks: Sequence[Labelled]) -> list[str]:
             "itself: a list of 20 masks shares the same number of steps.",
             "TopShare chooses the largest weights again 40 times, ever fewer until three quarters of "
             "the training; magnitude pruning cuts once, in the middle. Both have the same number of steps.",
+            "Random units and packets, lists of units, the cut to 10 % and the start are studied on digits "
+            "alone.",
             "Fine-tuning adapts a network that knows five classes to all ten; biases change freely.",
             f"BatchNorm statistics are taken anew from {CALIBRATED} training rows for every submodel.",
         ]
