@@ -56,7 +56,7 @@ def tuned(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
                 ]
                 return float(np.mean(scores))
 
-            best, tried = climb(validated, config["axes"], list(settings.values()))
+            best, tried = climb(validated, config["axes"], list(settings.values()), config.get("scanned", ()))
             result |= {f"{use}: {axis}": value for axis, value in best.items()}
             result[f"{use}: tried"] = np.array([[*setting.values(), score] for setting, score in tried])
             judged = [

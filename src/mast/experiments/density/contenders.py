@@ -24,32 +24,37 @@ if TYPE_CHECKING:
 
 PACKET = 16  # units that are lost together
 SIZES = (0.1, 0.2, 0.5, 1.0)  # of the nested network
+LISTED = (0.1, 0.5)  # shares of the units in lists
 REFRESHES = 40  # how often the largest weights are chosen in a run
 PRETRAINING = 3e-3  # the learning rate of the network that is fine-tuned, which all contenders share
 ADAPTS = ("full", "deltas", "one delta")  # contenders that start from a pretrained network
 
 RANDOM = ["weights 0.5", "weights 0.2"]
 UNITS, PACKETS = ["units 0.2"], ["packets 0.25"]
-ALL_AXES = ["rate", "keep", "decay"]
+SETTINGS: dict[str, Any] = {"axes": ["rate", "keep", "decay"], "scanned": ["decay"]}
 MEMBERS: dict[str, Any] = {"axes": ["rate"], "uses": ["members"]}
 CONTENDERS: list[dict[str, Any]] = [
-    {"kind": "plain", "axes": ["rate", "decay"], "uses": ["whole", *RANDOM, *UNITS, *PACKETS]},
-    {"kind": "dropout", "axes": ALL_AXES, "uses": [*RANDOM, *UNITS, *PACKETS]},
-    {"kind": "mast", "structure": "weights", "axes": ALL_AXES, "uses": RANDOM},
-    {"kind": "mast", "structure": "units", "axes": ALL_AXES, "uses": UNITS},
-    {"kind": "mast", "structure": "packets", "axes": ALL_AXES, "uses": PACKETS},
+    {
+        "kind": "plain",
+        "axes": ["rate", "decay"],
+        "scanned": ["decay"],
+        "uses": ["whole", *RANDOM, *UNITS, *PACKETS],
+    },
+    {"kind": "dropout", **SETTINGS, "uses": [*RANDOM, *UNITS, *PACKETS]},
+    {"kind": "mast", "structure": "weights", **SETTINGS, "uses": RANDOM},
+    {"kind": "mast", "structure": "units", **SETTINGS, "uses": UNITS},
+    {"kind": "mast", "structure": "packets", **SETTINGS, "uses": PACKETS},
     *(
         {"kind": kind, "structure": "weights", "share": 0.2, "axes": ["rate"], "uses": ["weights 0.2"]}
         for kind in ("scaled start", "usual start")
     ),
     {"kind": "list", "structure": "weights", "share": 0.2, "members": 20, **MEMBERS},
     {"kind": "alone", "structure": "weights", "share": 0.2, "members": 1, **MEMBERS},
-    *({"kind": "list", "structure": "units", "share": p, "members": 5, **MEMBERS} for p in SIZES[:3]),
+    *({"kind": "list", "structure": "units", "share": p, "members": 5, **MEMBERS} for p in LISTED),
     *({"kind": "alone", "structure": "units", "share": p, "members": 1, **MEMBERS} for p in SIZES[:3]),
     {"kind": "nested", "shares": list(SIZES), **MEMBERS},
     *(
-        {"kind": kind, "share": share, "axes": ["rate"], "uses": ["whole"]}
-        for share in (0.2, 0.1)
+        {"kind": kind, "share": 0.2, "axes": ["rate"], "uses": ["whole"]}
         for kind in ("top share", "pruned once")
     ),
     {"kind": "full", "axes": ["rate"], "uses": ["whole"]},
@@ -64,12 +69,10 @@ def contenders(dataset: str) -> Iterator[dict[str, Any]]:
         kind, units = contender["kind"], contender.get("structure") == "units"
         if dataset == "digits":
             yield contender
-        elif "start" not in kind and contender.get("share") != 0.1 and not (kind == "list" and units):
+        elif "start" not in kind and not (kind == "list" and units):
             uses = [use for use in contender["uses"] if use not in (*UNITS, *PACKETS)]
             if uses:
                 yield contender | {"uses": uses}
-        elif kind == "alone":
-            yield contender
 
 
 def random_cut(structure: str, share: float, design: Chain) -> Sketch:

@@ -26,7 +26,7 @@ FILES = {"features": "resnet50_features_10k_2k.npz", "images": "images_10k_2k.np
 NAMES = ("digits", *FILES)
 LINEAR = "a1a"
 TESTED, VALIDATED = {"digits": 0.3, "features": 0.25, "images": 0.25}, 0.2  # of all rows; of the rest
-SPLITS = 20261116, 20261117  # seeds that no pilot has used, of tested and of validated rows
+SPLITS = 20261118, 20261119  # seeds that no pilot has used, of tested and of validated rows
 
 
 class ClassRows(NamedTuple):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 Setting = dict[str, float]
 KEEPS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.85, 1.0)
+SCAN = range(8)  # places of a scan: of weight decay, 0 to 100
 START = {"rate": 1, "decay": 2, "keep": 3}  # places: 3e-3, 0.3, 0.5
 
 
@@ -42,13 +43,17 @@ def place(axis: str, value: float) -> int:
 
 
 def climb(
-    score: Callable[[Setting], float], axes: Sequence[str], trained: Sequence[Setting] = ()
+    score: Callable[[Setting], float],
+    axes: Sequence[str],
+    trained: Sequence[Setting] = (),
+    scanned: Sequence[str] = (),
 ) -> tuple[Setting, list[tuple[Setting, float]]]:
     """The setting that no neighbour on any axis beats, and all that were tried, with their scores.
 
     A ladder is followed as long as its last rung is the best, so that no optimum lies at the edge of a grid.
     Of equal settings the earlier one stays. The climb begins in the middle of the ladders, or at the best of
-    those settings whose networks are `trained` already, which cost only their scores.
+    those settings whose networks are `trained` already, which cost only their scores. A `scanned` axis is
+    tried from end to end first, so that no small hill in the middle hides a higher one.
 
     >>> climb(lambda s: -abs(s["rate"] - 0.1), ["rate"])[0]
     {'rate': 0.1}
@@ -65,8 +70,12 @@ def climb(
                 tried.append((setting, known[places]))
         return known[places]
 
+    middle = tuple(START[axis] for axis in axes)
     starts = [tuple(place(axis, s[axis]) for axis in axes) for s in trained]
-    best = max([tuple(START[axis] for axis in axes), *starts], key=value)
+    for axis in scanned:
+        number = list(axes).index(axis)
+        starts += [(*middle[:number], at, *middle[number + 1 :]) for at in SCAN]
+    best = max([middle, *starts], key=value)
     moved = True
     while moved:
         moved = False

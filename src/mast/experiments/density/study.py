@@ -108,9 +108,9 @@ def choices(request: Request, networks: Sequence[Labelled]) -> list[str]:
             "One training loop for all: AdamW, gradients clipped to norm 1, a cosine schedule, He's start, "
             f"the same batches; epochs: {epochs}. MAST's fresh starts are scaled by mast.nn.scale_start.",
             "Every setting (learning rate, weight decay, keep) is searched for on a ladder that goes on as "
-            "long as its last rung is the best, with a seed of its own and on validation rows, scored as the "
-            "network is used. Only the ends of a ladder that mean something stay: no decay, and to keep "
-            "everything. All scores are in density_settings.csv.",
+            "long as its last rung is the best, weight decay first from 0 to 100; with a seed of its own and "
+            "on validation rows, scored as the network is used. Only the ends of a ladder that mean "
+            "something stay: no decay, and to keep everything. All scores are in density_settings.csv.",
             f"The chosen setting is trained anew with {seeds} other seeds and judged on test rows; the split "
             "is new, and test rows were never used for choosing.",
             "Random cuts of weights are Bernoulli draws; of units and packets, an exact share of each hidden "
@@ -120,8 +120,7 @@ def choices(request: Request, networks: Sequence[Labelled]) -> list[str]:
             "itself: a list of 20 masks shares the same number of steps.",
             "TopShare chooses the largest weights again 40 times, ever fewer until three quarters of "
             "the training; magnitude pruning cuts once, in the middle. Both have the same number of steps.",
-            "Random units and packets, lists of units, the cut to 10 % and the start are studied on digits "
-            "alone.",
+            "Random units and packets, lists of units and the start are studied on digits alone.",
             "Fine-tuning adapts a network that knows five classes to all ten; biases change freely.",
             f"BatchNorm statistics are taken anew from {CALIBRATED} training rows for every submodel.",
         ]
