@@ -26,6 +26,7 @@ Theorem 5 (14) (c), Cor. 8 (c)  distributed DSGD                             dis
 (not in the paper)              independent or disjoint nodes, sharper       distributed(nodes=...)
 (not in the paper)              nodes that take part now and then            distributed(participation=...)
 (not in the paper)              several draws averaged at each step          averaged_draws
+(not in the paper)              DSGD on quadratics, a longer step            expected_smoothness
 Theorem 17 (18) (c)             L-SVRDSG, Algorithm 3                        l_svrdsg("strongly_convex")
 Theorem 19 (c)                  L-SVRDSG                                     l_svrdsg("convex")
 Theorem 20 (c)                  S-PAGE, Algorithm 4                          s_page("nonconvex")
@@ -50,6 +51,7 @@ from mast.theory.arguments import NO_STATEMENT
 from mast.theory.distributed import averaged_draws, distributed
 from mast.theory.dsgd import dsgd
 from mast.theory.dsgd_inexact import SamplingConstants, dsgd_inexact, sampling_constants
+from mast.theory.expected_smoothness import expected_smoothness
 from mast.theory.forms import zeta
 from mast.theory.guarantee import Guarantee, Plan
 from mast.theory.l_svrdsg import l_svrdsg
@@ -67,6 +69,7 @@ __all__ = [
     "distributed",
     "dsgd",
     "dsgd_inexact",
+    "expected_smoothness",
     "l_svrdsg",
     "problem_bounds",
     "s_page",
