@@ -15,12 +15,14 @@ from mast.errors import ArgumentError  # noqa: E402
 LISTS = {
     "masks": mast.Sampled(mast.Bernoulli(0.4), 5, seed=2),
     "masks, corrected": mast.Sampled(mast.Bernoulli(0.4), 5, seed=2, corrected=True),
+    "masks, balanced": mast.Sampled(mast.Bernoulli(0.4), 5, seed=2, balanced=True),
     "subsets": mast.Sampled(mast.RandK(0.3), 4),
     "blocks": mast.PermK(3, seed=1),
     "partitions": mast.Sampled(mast.PermK(2, redraw=True), 6),
     "nested": mast.Nested([0.25, 0.5, 1.0]),
     "units": mast.nn.Neurons(mast.Sampled(mast.RandK(0.5), 4)),
     "units, corrected": mast.nn.Neurons(mast.Sampled(mast.Bernoulli(0.5), 6, corrected=True)),
+    "units, balanced": mast.nn.Neurons(mast.Sampled(mast.RandK(0.25), 8, balanced=True)),
     "units, blocks": mast.nn.Neurons(mast.PermK(4)),
     "units, nested": mast.nn.Neurons(mast.Nested([0.25, 1.0])),
 }
@@ -130,6 +132,19 @@ def test_a_corrected_list_has_mean_one_where_something_is_kept():
     for name in members[0]:
         mean = np.mean([m[name] for m in members], axis=0)
         np.testing.assert_allclose(mean[mean > 0], 1, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["masks, balanced", "units, balanced"])
+def test_a_balanced_list_keeps_every_weight_equally_often(name):
+    sk = mast.nn.sparsify(mlp(), LISTS[name])
+    members = diagonals(sk, [sk.sketch.member_key(i) for i in range(sk.members)])
+    for weight in members[0]:
+        np.testing.assert_allclose(np.mean([m[weight] for m in members], axis=0), 1, rtol=1e-12)
+
+
+def test_a_balanced_list_has_one_share_for_all_weights():
+    with pytest.raises(ArgumentError, match="equally often"):
+        mast.nn.sparsify(mlp(), LISTS["masks, balanced"], keep={"0.weight": 0.6})
 
 
 def test_the_blocks_of_units_partition_every_layer():

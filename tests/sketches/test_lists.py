@@ -144,6 +144,77 @@ class TestSampled:
         np.testing.assert_allclose(sketch.mean(7), np.ones(7), rtol=1e-15)
         assert not mast.Sampled(mast.PermK(3, redraw=redraw), 7).unbiased
 
+    @pytest.mark.parametrize(
+        ("inner", "n"),
+        [
+            (mast.Bernoulli(0.2), 20),
+            (mast.Bernoulli([0.5, 0.25, 1.0] * 4), 4),
+            (mast.RandK(3), 8),
+            (mast.RandK(0.5), 6),
+        ],
+        ids=repr,
+    )
+    def test_balanced_every_coordinate_is_kept_equally_often(self, inner, n):
+        sketch = mast.Sampled(inner, n, seed=5, balanced=True)
+        assert sketch.unbiased
+        np.testing.assert_allclose(sketch.mean(12), np.ones(12), rtol=1e-14)
+        times = sum((draw.diagonal() > 0).astype(int) for _, draw in sketch.support(12))
+        share = np.broadcast_to(inner.law(12).spread(inner.law(12).keep), 12)
+        np.testing.assert_allclose(times, n * share, atol=1e-6)
+        if isinstance(inner, mast.RandK):
+            assert {draw.count for _, draw in sketch.support(12)} == {inner.count(12)}
+        ours, law = sketch.constants(12), inner.constants(12)
+        assert (ours.L_D, ours.mu_D, ours.L_max) == pytest.approx((law.L_D, law.mu_D, law.L_max), rel=1e-8)
+
+    def test_a_draw_of_a_balanced_list_has_the_law_of_its_sketch(self):
+        """Alone, a member is a Bernoulli mask: shares and pairs of coordinates agree, within five errors."""
+        d, lists = 40, 500
+        sketches = [mast.Sampled(mast.Bernoulli(0.25), 8, seed=s, balanced=True) for s in range(lists)]
+        masks = np.array([sketch.member(d, 3).diagonal() > 0 for sketch in sketches])
+        count = masks.size
+        assert abs(masks.mean() - 0.25) < 5 * math.sqrt(0.25 * 0.75 / count)
+        both = (masks[:, ::2] & masks[:, 1::2]).mean()
+        assert abs(both - 0.0625) < 5 * math.sqrt(0.0625 * 0.9375 / (count / 2))
+        other = np.array([sketch.member(d, 4).diagonal() > 0 for sketch in sketches])
+        shared = 2 / 8 * 1 / 7  # two of eight draws keep a coordinate
+        assert abs((masks & other).mean() - shared) < 5 * math.sqrt(shared * (1 - shared) / count)
+
+    def test_balanced_where_it_is_possible_it_changes_little(self):
+        """The words that decide are the same: most coordinates of a long list stay with their draws."""
+        plain, even = (mast.Sampled(mast.Bernoulli(0.5), 100, seed=2, balanced=b) for b in (False, True))
+        same = [
+            np.mean((a.diagonal() > 0) == (b.diagonal() > 0))
+            for (_, a), (_, b) in zip(plain.support(50), even.support(50), strict=True)
+        ]
+        assert np.mean(same) > 0.9
+
+    def test_theorem_1_covers_balanced_lists(self):
+        f = quadratic()
+        problem = mast.Problem(f, mast.Sampled(mast.Bernoulli(0.5), 4, balanced=True))
+        g = mast.guarantee(problem)
+        assert not any("off I" in note for note in g.assumptions)
+        assert problem.infimum() >= f.infimum()
+
+    @pytest.mark.parametrize(
+        ("inner", "n", "words"),
+        [
+            (mast.Bernoulli(0.2), 7, "whole number"),
+            (mast.Bernoulli([0.5, 0.3]), 4, "0.3"),
+            (mast.UnscaledBernoulli(0.5), 4, "Bernoulli and RandK"),
+            (mast.PermK(2), 4, "balanced by themselves"),
+        ],
+        ids=repr,
+    )
+    def test_what_cannot_be_balanced_is_refused(self, inner, n, words):
+        with pytest.raises(ArgumentError, match=words):
+            mast.Sampled(inner, n, balanced=True)
+
+    def test_subsets_are_balanced_in_whole_partitions_only(self):
+        for k, n in ((5, 12), (3, 6)):
+            with pytest.raises(ArgumentError, match="k must divide d"):
+                mast.Sampled(mast.RandK(k), n, balanced=True).draw(12)
+        assert mast.Sampled(mast.Bernoulli(0.5), 4, balanced=True).at(0.3).corrected
+
     def test_corrected_its_mean_is_one_wherever_something_is_kept(self):
         plain = mast.Sampled(mast.Bernoulli(0.3), 4, seed=1)
         corrected = mast.Sampled(mast.Bernoulli(0.3), 4, seed=1, corrected=True)
@@ -195,6 +266,7 @@ class TestSampled:
 
 
 LISTS = {
+    "balanced": mast.Sampled(mast.Bernoulli(0.5), 4, seed=1, balanced=True),
     "nested": mast.Nested([0.2, 0.5, 1.0], [0.5, 0.3, 0.2], seed=4),
     "sampled": mast.Sampled(mast.Bernoulli(0.5), 7, seed=1, corrected=True),
     "blocks": mast.PermK(5, seed=2),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mast import randomness
 from mast.arrays import Array
@@ -17,8 +18,11 @@ from mast.checks import whole
 from mast.errors import ArgumentError, NotDiagonalError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch
+from mast.sketches.bernoulli import Bernoulli
 from mast.sketches.draws import Constants, DiagonalDraw, Draw
 from mast.sketches.estimates import moments_of
+from mast.sketches.perm_k import PermK
+from mast.sketches.rand_k import RandK
 
 _REMEMBERED = 1 << 22  # coordinates of all draws of a list together
 
@@ -38,9 +42,14 @@ class Sampled(Sketch):
         many different masks.
     seed
         Decides the draws.
+    balanced
+        Every coordinate is kept by equally many draws, so that the mean is I: for ``Bernoulli(p)`` if p n is
+        a whole number (by the draws that come nearest to keeping it; takes n bits of memory per coordinate),
+        for ``RandK(k)`` if k divides the dimension d and d/k divides n. Each draw by itself has the law of
+        the sketch.
     corrected
-        Divide coordinate i by its mean over the list, so that the mean is I. Coordinates that no draw keeps
-        stay at the shift.
+        Where no list is balanced: divide coordinate i by its mean over the list, so that the mean is I.
+        Coordinates that no draw keeps stay at the shift.
 
     >>> import mast
     >>> five = mast.Sampled(mast.Bernoulli(0.5), 5, seed=1)
@@ -50,9 +59,13 @@ class Sampled(Sketch):
     array([1., 1., 1., 1.])
     >>> mast.Sampled(mast.PermK(2, redraw=True), 6).mean(4)
     array([1., 1., 1., 1.])
+    >>> mast.Sampled(mast.Bernoulli(0.4), 5, balanced=True).constants(1000)
+    Constants(L_D=2.5, mu_D=2.5, L_max=6.25)
     """
 
-    def __init__(self, sketch: Sketch, n: int, seed: int = 0, *, corrected: bool = False) -> None:
+    def __init__(
+        self, sketch: Sketch, n: int, seed: int = 0, *, balanced: bool = False, corrected: bool = False
+    ) -> None:
         if not isinstance(sketch, Sketch):
             raise ArgumentError(f"Sampled takes a sketch such as mast.Bernoulli(0.5), got {sketch!r}")
         if not sketch.diagonal:
@@ -60,11 +73,14 @@ class Sampled(Sketch):
         self.sketch = sketch
         self.n = whole("n", n, 1)
         self.seed = Key(seed).seed
-        self.corrected = bool(corrected)
-        balanced = sketch.unbiased and sketch.stride > 1 and self.n % sketch.stride == 0
-        self.unbiased = self.corrected or balanced
+        self.balanced, self.corrected = bool(balanced), bool(corrected)
+        if self.balanced:
+            self._refuse_unbalanced()
+        whole_partitions = sketch.unbiased and sketch.stride > 1 and self.n % sketch.stride == 0
+        self.unbiased = self.balanced or self.corrected or whole_partitions
         self._made: tuple[int, list[DiagonalDraw]] = (0, [])
         self._means: dict[tuple[int, int | None], Array] = {}
+        self._masks: dict[tuple[int, int | None], NDArray[np.uint8]] = {}  # of a balanced list, packed
 
     # ---- the list ----------------------------------------------------------------------------
 
@@ -97,6 +113,8 @@ class Sampled(Sketch):
 
     def _plain(self, d: int, i: int, layer: int | None) -> DiagonalDraw:
         """Draw i as the sketch makes it. Nodes of one group have the blocks of one partition."""
+        if self.balanced:
+            return self._balanced(d, i, layer)
         sketch, key = self.sketch, self.member_seed(i)
         if layer is not None:
             sketch, key = sketch.choose(key)
@@ -106,6 +124,57 @@ class Sampled(Sketch):
         draw = sketch.sample(d, key)
         assert isinstance(draw, DiagonalDraw)
         return draw
+
+    def _balanced(self, d: int, i: int, layer: int | None) -> DiagonalDraw:
+        """Draw i of a balanced list: a block of a partition, or what its packed mask says."""
+        if isinstance(self.sketch, RandK):
+            parts = d // self.sketch.count(d)  # a block of a new partition into so many is a uniform subset
+            step, node = divmod(i, parts)
+            draw = PermK(parts, redraw=True).sample(d, Key(self.seed, step, node, layer or 0))
+            assert isinstance(draw, DiagonalDraw)
+            return draw
+        if (d, layer) not in self._masks:
+            self._masks[d, layer] = self._balanced_masks(d, layer)
+        kept = np.flatnonzero(np.unpackbits(self._masks[d, layer][i], count=d))
+        return DiagonalDraw(d, kept, np.broadcast_to(self.n / self._times(), (d,))[kept])
+
+    def _balanced_masks(self, d: int, layer: int | None) -> NDArray[np.uint8]:
+        """Of the words that decide on a coordinate, one per draw, the smallest keep it: as many as shall."""
+        keys = [
+            Key(self.seed, index=i) if layer is None else Key(self.seed, i, 0, layer) for i in range(self.n)
+        ]
+        times, kept = np.broadcast_to(self._times(), (d,)), np.empty((self.n, d), dtype=bool)
+        chunk = max(1, _REMEMBERED // self.n)
+        for start in range(0, d, chunk):
+            part = slice(start, min(start + chunk, d))
+            words = np.stack([randomness.words(key, Purpose.MASK, part.start, part.stop) for key in keys])
+            order = np.argsort(words, axis=0, kind="stable")  # of equal words the earlier draw's
+            np.put_along_axis(kept[:, part], order, np.arange(self.n)[:, None] < times[part], axis=0)
+        return np.packbits(kept, axis=1)
+
+    def _times(self) -> Array:
+        """How many draws keep a coordinate, of a balanced Bernoulli list."""
+        assert isinstance(self.sketch, Bernoulli)
+        times: Array = np.rint(np.asarray(self.sketch.keep) * self.n)
+        return times
+
+    def _refuse_unbalanced(self) -> None:
+        """An error that says what would be balanced; what depends on the dimension is checked with it."""
+        if isinstance(self.sketch, RandK):
+            return
+        if not isinstance(self.sketch, Bernoulli) or not self.sketch.unbiased:
+            raise ArgumentError(
+                f"balanced lists are made of Bernoulli and RandK, got {self.sketch!r}; lists of whole "
+                "partitions, Sampled(PermK(K), n) with n a multiple of K, are balanced by themselves"
+            )
+        share = np.asarray(self.sketch.keep)
+        off = np.atleast_1d(np.abs(share * self.n - np.rint(share * self.n))) > self.n / 2**31
+        if off.any():
+            raise ArgumentError(
+                f"{self.n} draws cannot all keep a coordinate with probability "
+                f"{np.atleast_1d(share)[off][0]:.6g} equally often: n times the probability must be a whole "
+                "number. Choose another n, or corrected=True"
+            )
 
     def _mean(self, d: int, layer: int | None) -> Array:
         """The mean of the draws, before any correction."""
@@ -150,15 +219,27 @@ class Sampled(Sketch):
 
     def at(self, density: float) -> Sketch:
         """A list of as many draws of the same kind of sketch, at this density."""
-        return Sampled(self.sketch.at(density), self.n, self.seed, corrected=self.corrected)
+        sketch = self.sketch.at(density)
+        try:
+            return Sampled(sketch, self.n, self.seed, balanced=self.balanced, corrected=self.corrected)
+        except ArgumentError:  # at this density no list of n draws is balanced
+            return Sampled(sketch, self.n, self.seed, corrected=True)
 
     def check(self, d: int) -> int:
-        """The dimension d, or an error if the sketch cannot be drawn in it."""
-        return self.sketch.check(d)
+        """The dimension d, or an error if the list cannot be drawn in it."""
+        d = self.sketch.check(d)
+        if self.balanced and isinstance(self.sketch, RandK):
+            k = self.sketch.count(d)
+            if d % k or self.n % (d // k):
+                raise ArgumentError(
+                    f"{self.n} draws that keep {k} of {d} coordinates cannot keep all equally often in whole "
+                    f"partitions: k must divide d, and d/k must divide n. Choose another n, or corrected=True"
+                )
+        return d
 
     def label(self) -> str:
         """How many draws of what."""
-        how = ", corrected" if self.corrected else ""
+        how = ", balanced" * self.balanced + ", corrected" * self.corrected
         return f"Sampled({self.n} draws, seed={self.seed}{how}) of {self.sketch.label()}"
 
 

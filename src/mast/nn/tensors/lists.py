@@ -41,11 +41,14 @@ class Listed(Drawing):
     def __init__(self, sketch: Sampled, inner: Drawing, weights: Sequence[Weight]) -> None:
         self.sketch, self.inner = sketch, inner
         self.counts = [w.count for w in weights]
+        self.shapes, self.indices = [w.shape for w in weights], [w.index for w in weights]
         self._last: tuple[Key, Key] | None = None  # a key, and that of its member
         self._means: dict[int, np.ndarray[tuple[int], np.dtype[np.float64]]] = {}
 
     def kept(self, number: int, key: Key, like: Tensor) -> Kept:
         """What the member keeps; corrected, each entry is divided by its mean over the list."""
+        if self.sketch.balanced:
+            return self._balanced(number, self.sketch.member_of(key), like)
         kept = self.inner.kept(number, self._member(key), like)
         if not self.sketch.corrected:
             return kept
@@ -56,10 +59,15 @@ class Listed(Drawing):
     def write(
         self, number: int, key: Key, x: Tensor, v: Tensor | None, y: Tensor, before: Kept | None
     ) -> Kept:
-        """As fast as the sketch itself, unless it is corrected."""
-        if self.sketch.corrected:
+        """As fast as the sketch itself, unless it is corrected or balanced."""
+        if self.sketch.corrected or self.sketch.balanced:
             return super().write(number, key, x, v, y, before)
         return self.inner.write(number, self._member(key), x, v, y, before)
+
+    def _balanced(self, number: int, member: int, like: Tensor) -> Entries:
+        """A draw of a balanced list, over this weight."""
+        draw = self.sketch.member(self.counts[number], member, self.indices[number])
+        return Entries(self.shapes[number], draw.indices, draw.scales.astype(_precision(like)))
 
     def _member(self, key: Key) -> Key:
         if self._last is None or self._last[0] != key:

@@ -27,6 +27,10 @@ def drawing_of(sketch: Sketch, weights: Sequence[Weight]) -> Drawing:
         )
     if isinstance(sketch, Sampled):
         inner = drawing_of(sketch.sketch, weights)
+        if sketch.balanced and any(w.keep is not None for w in weights):
+            raise ArgumentError(
+                "a balanced list keeps all weights equally often: keep= is for lists without it"
+            )
         return Whole(weights, sketch) if type(inner) is Whole else Listed(sketch, inner, weights)
     if isinstance(sketch, TopShare):
         return TopDrawing(weights, sketch)
