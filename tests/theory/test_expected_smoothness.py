@@ -116,10 +116,10 @@ def test_what_a_statement_needs_is_said():
     plan = g.plan(delta=0.1, r0sq=2.0)
     assert g.bound(plan.step_size, plan.iterations, r0sq=2.0) <= plan.target
     assert g.bound(1 / 39, 10, r0sq=2.0) == np.inf
-    for name in ("Lambda", "mu"):
+    for constant in ("Lambda", "mu"):
         for bad in (None, -1.0, 0.0, float("nan"), float("inf"), "three"):
-            with pytest.raises(ArgumentError, match=name):
-                theory.expected_smoothness(**{**good, name: bad})
+            with pytest.raises(ArgumentError, match=constant):
+                theory.expected_smoothness(**{**good, constant: bad})
     with pytest.raises(ArgumentError, match="no function and sketch"):
         theory.expected_smoothness(Lambda=1.0, mu=3.0)
     with pytest.raises(ArgumentError, match="sigma_sq is missing"):
