@@ -32,6 +32,7 @@ def situation_table(results: Results) -> Any:
         for d in results.of(tuned)
         for use in d["uses"]
         for situation, each in _situations(d, use)
+        if situation in SITUATIONS
         for seed, scores in zip(d["seeds"], each, strict=True)
     ]
     table = pandas.DataFrame(rows)
