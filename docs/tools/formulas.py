@@ -22,7 +22,7 @@ GREEK = {
     name: unicodedata.lookup(f"GREEK {'CAPITAL' if name[0].isupper() else 'SMALL'} LETTER {name.upper()}")
     for name in LETTERS.split()
 }
-GREEK |= {"lambda": "λ", "varepsilon": "ε", "ell": "ℓ", "infty": "∞"}
+GREEK |= {"lambda": "λ", "Lambda": "Λ", "varepsilon": "ε", "ell": "ℓ", "infty": "∞"}
 OPERATORS = {
     "le": "≤", "ge": "≥", "ne": "≠", "in": "∈", "to": "→", "cdot": "·", "circ": "∘", "nabla": "∇",
     "approx": "≈", "leftarrow": "←", "dots": "…", "ldots": "…", "mid": "∣", "sim": "∼", "times": "×",
