@@ -39,6 +39,15 @@ def llama():
     return transformers.LlamaForCausalLM(config), {"input_ids": ids()}, units
 
 
+def mixtral():
+    config = transformers.MixtralConfig(
+        vocab_size=50, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=8,
+        num_key_value_heads=4, num_local_experts=3, max_position_embeddings=16,
+    )  # fmt: skip
+    units = {"self_attn.q_proj.weight": 4, "mlp.experts.gate_up_proj": 40}  # the same of all experts
+    return transformers.MixtralForCausalLM(config), {"input_ids": ids()}, units
+
+
 def t5():
     config = transformers.T5Config(vocab_size=50, d_model=24, d_kv=6, d_ff=30, num_layers=2, num_heads=4)
     batch = {"input_ids": ids(), "decoder_input_ids": ids(5)}
@@ -47,7 +56,7 @@ def t5():
     return transformers.T5ForConditionalGeneration(config), batch, units
 
 
-@pytest.mark.parametrize("make", [gpt2, bert, llama, t5])
+@pytest.mark.parametrize("make", [gpt2, bert, llama, mixtral, t5])
 def test_heads_and_mlp_units(make):
     torch.manual_seed(0)
     model, batch, units = make()

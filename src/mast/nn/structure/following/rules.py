@@ -369,6 +369,21 @@ def linear(on: Watching, func: Any, args: Arguments, options: Options, out: Tens
     on.put(out, on.combine(parts, out.shape))
 
 
+def experts(on: Watching, func: Any, args: Arguments, options: Options, out: Tensor) -> None:
+    """Rows times one of several matrices each: the matrices stay, their rows and columns are units."""
+    a, b = args[:2]
+    if a.dim() != 2 or b.dim() != 3:
+        unknown(on, func, args, options, out)
+        return
+    on.fixed(on.of(b), [0], b.shape, f"{on.where()} chooses among them")
+    on.contract(on.of(a), 1, on.of(b), 1)
+    left, right = on.without(on.of(a), 1), on.without(on.of(b), 1)
+    left.layers = [layer.narrow(1, 0, 1) for layer in left.layers]
+    right.layers = [layer[0, 0] for layer in right.layers if layer.stride(0) == 0]
+    parts = [Operand(left, (a.shape[0], 1)), Operand(right, (b.shape[2],))]
+    on.put(out, on.combine(parts, out.shape))
+
+
 # ---- layers of networks ---------------------------------------------------------------------------
 
 
@@ -581,6 +596,7 @@ RULES: dict[Any, Rule] = {
         "sum mean amax amin prod var std var_mean std_mean logsumexp max min argmax argmin any all norm "
         "linalg_vector_norm median count_nonzero"), reduced),
     **dict.fromkeys(_packets("mm addmm bmm baddbmm mv dot addmv"), matrices),
+    **dict.fromkeys(_packets("_grouped_mm"), experts),
     aten.linear: linear,
     **dict.fromkeys(_packets("convolution _convolution mkldnn_convolution"), convolution),
     aten.embedding: embedding,
