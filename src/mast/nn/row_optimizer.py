@@ -117,7 +117,7 @@ class RowOptimizer:
             raise MastError("step() comes after `with rows.submodel() as small:` and a backward pass in it")
         if self._is_plain():
             self._pool.add(-float(self.param_groups[0]["lr"]))
-        else:
+        elif not (self._is_adam() and self._pool.adam(self.state, self.param_groups[0])):
             with torch.no_grad():
                 self._any_step()
         self._pool.return_buffers()
@@ -136,13 +136,19 @@ class RowOptimizer:
         keys = [Key(key.seed, key.step + i, key.node) for i in reversed(range(steps))]
         self._ahead = [(draw, self._pool.units_of(draw)) for draw in map(self.sk.draw, keys)]
 
-    # ---- the two ways of updating ------------------------------------------------------------
+    # ---- the ways of updating ------------------------------------------------------------
 
     def _is_plain(self) -> bool:
         if type(self.optimizer) is not SGD:
             return False
         group = self.param_groups[0]
         return not (group["momentum"] or group["weight_decay"] or group["maximize"])
+
+    def _is_adam(self) -> bool:
+        group = self.param_groups[0]
+        unusual = ("amsgrad", "maximize", "capturable", "differentiable")
+        plain = type(self.optimizer) in (Adam, AdamW) and not any(group.get(name) for name in unusual)
+        return plain and not any(isinstance(n, Tensor) for n in (group["lr"], *group["betas"]))
 
     def _any_step(self) -> None:
         """The torch optimizer itself, on the kept rows of weights and state."""

@@ -121,10 +121,11 @@ class Lazy:
         (torch.optim.SGD, {"lr": 0.02, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
         # eps: a bias of keys has gradient 0 but for rounding, which should not be blown up
         (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1, "eps": 1e-4}),
+        (torch.optim.Adam, {"lr": 0.01, "weight_decay": 0.1, "eps": 1e-4}),
         (torch.optim.Adam, {"lr": 0.01, "amsgrad": True, "eps": 1e-4}),
         (torch.optim.RMSprop, {"lr": 0.01, "eps": 1e-4}),
     ],
-    ids=["decay", "momentum", "nesterov", "adamw", "amsgrad", "rmsprop"],
+    ids=["decay", "momentum", "nesterov", "adamw", "adam", "amsgrad", "rmsprop"],
 )
 @pytest.mark.parametrize("name", ["mlp", "vit pre batch first"])
 def test_lazy_optimizers_equal_the_slow_reference(zoo, name, kind, options):

@@ -8,6 +8,7 @@ hooks on them end with the step.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -137,6 +138,31 @@ class Pool:
                 g = self.parameters[name].grad
                 if g is not None:
                     kept.add(found[name], g, factor)
+
+    def adam(self, state: dict[str, dict[str, Any]], group: Mapping[str, Any]) -> bool:
+        """A step of Adam on the kept entries of x and of its state; False where there is no quick way."""
+        if not self._transferred or self._transfer is None:
+            return False
+        x = [home[key] for _, home, key in self._whole]
+        gradients = [p.grad for p in self.parameters.values()]
+        first: list[Tensor | None] = []
+        second: list[Tensor | None] = []
+        steps: list[float] = []
+        for name, t, g in zip(self._names, x, gradients, strict=True):
+            own = state.get(name)
+            if g is not None and own is None:
+                own = {name: torch.zeros_like(t) for name in ("exp_avg", "exp_avg_sq")}
+                own["step"] = torch.tensor(0.0)
+                state[name] = own
+            first.append(None if own is None or g is None else own["exp_avg"])
+            second.append(None if own is None or g is None else own["exp_avg_sq"])
+            steps.append(1.0 if own is None or g is None else float(own["step"]) + 1)
+        if not self._transfer.adam(x, (first, second), gradients, steps, group):
+            return False
+        for name, g in zip(self._names, gradients, strict=True):
+            if g is not None:
+                state[name]["step"] += 1
+        return True
 
     def scale_gradients(self) -> None:
         """The gradients become S'g."""

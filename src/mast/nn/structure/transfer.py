@@ -8,7 +8,7 @@ depend on the draw is in tables here, and each way is one call of a compiled ker
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,15 @@ from mast.arrays import Indices
 from mast.nn.structure.drawing import pieces_of
 from mast.nn.structure.spaces import Space
 from mast.sketches import DiagonalDraw
-from mast.sketches.kept.kernels import KeptUnits, Layout, Lists, gather_units, scatter_units
+from mast.sketches.kept.kernels import (
+    AdamNumbers,
+    KeptUnits,
+    Layout,
+    Lists,
+    adam_units,
+    gather_units,
+    scatter_units,
+)
 
 _ALL = -1  # in the place of a space: no draw cuts here
 _ALIGNED = 16  # each tensor starts at a multiple of this many entries, like one that torch has made
@@ -107,6 +115,35 @@ class Transfer:
         layout, lists = tuple(self._layout), tuple(self._kept_lists)
         scatter_units(layout, lists, _addresses(tensors), _addresses(values), number)
         changed = [x for x, v in zip(tensors, values, strict=True) if v is not None]
+        torch.autograd.graph.increment_version(changed)
+        return True
+
+    def adam(
+        self,
+        tensors: Sequence[Tensor],
+        averages: tuple[Sequence[Tensor | None], Sequence[Tensor | None]],
+        gradients: Sequence[Tensor | None],
+        steps: Sequence[float],
+        group: Mapping[str, Any],
+    ) -> bool:
+        """A step of Adam on the kept entries, for the last `gather`; False if the tensors do not suit."""
+        dtype = self._memory.dtype
+        whole = all(_suit(ts, dtype, self._shapes) for ts in (tensors, *averages))
+        if not (whole and _suit(gradients, dtype, [v.shape for v in self._views])):
+            return False
+        lr, (beta1, beta2), decay = float(group["lr"]), group["betas"], group["weight_decay"]
+        decoupled = group.get("decoupled_weight_decay", False)
+        kind = self._kept_lists.factors.dtype.type
+        numbers = AdamNumbers(
+            kind(0 if decoupled else decay), kind(1 - lr * decay if decoupled else 1),
+            kind(beta1), kind(beta2), kind(group["eps"]), kind(1),
+        )  # fmt: skip
+        corrections = [(lr / (1 - beta1**t), (1 - beta2**t) ** -0.5) for t in steps]
+        places = np.stack([_addresses(ts) for ts in (tensors, *averages, gradients)], axis=1)
+        made = np.array(corrections, dtype=kind).reshape(-1, 2)
+        adam_units(tuple(self._layout), tuple(self._kept_lists), places, made, tuple(numbers))
+        changed = [t for ts in (tensors, *averages) for t, g in zip(ts, gradients, strict=True)
+                   if t is not None and g is not None]  # fmt: skip
         torch.autograd.graph.increment_version(changed)
         return True
 

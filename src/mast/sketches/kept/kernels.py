@@ -10,6 +10,7 @@ remember the class of a named one, and fail where it has moved.
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import Any, NamedTuple
 
 from numba import carray, njit, types, uint64  # type: ignore[attr-defined]
@@ -238,6 +239,65 @@ def scatter_units(layout: Any, lists: Any, targets: Any, sources: Any, factor: A
                     for k in range(inner):
                         own[k] += factor * (scale * new[k])
                     n += inner
+
+
+class AdamNumbers(NamedTuple):
+    """The options of Adam, in the type of the weights."""
+
+    decay: Any  # added to the gradient, times the weight
+    shrink: Any  # what the weight is multiplied by first: 1 - lr * decay of AdamW
+    beta1: Any
+    beta2: Any
+    eps: Any
+    one: Any
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def adam_units(layout: Any, lists: Any, places: Any, corrections: Any, numbers: Any) -> None:
+    """A step of Adam on the kept entries of all tensors, and on the same entries of its two averages.
+
+    A row of `places` has the addresses of a tensor, its averages, and the gradient (0: none), which is that
+    of the small tensor and is multiplied by the scales; a row of `corrections` has lr / (1 - beta1^t) and
+    1 / sqrt(1 - beta2^t).
+    """
+    parts, _ = layout
+    indices, factors, ends = lists
+    for p in range(parts.shape[0]):
+        if places[p, 3] == 0:
+            continue
+        rows, columns, width, inner = parts[p]
+        x = carray(_pointer(places[p, 0]), (1 << 60,), factors.dtype)
+        m = carray(_pointer(places[p, 1]), (1 << 60,), factors.dtype)
+        v = carray(_pointer(places[p, 2]), (1 << 60,), factors.dtype)
+        g = carray(_pointer(places[p, 3]), (1 << 60,), factors.dtype)
+        lr, root = corrections[p]
+        n = 0
+        for i in range(ends[rows], ends[rows + 1]):
+            row = indices[i] * width
+            for j in range(ends[columns], ends[columns + 1]):
+                first, scale = row + indices[j] * inner, factors[i] * factors[j]
+                if inner == 1:
+                    _adam(x, m, v, first, scale * g[n], lr, root, numbers)
+                else:
+                    own, mean, square = (
+                        x[first : first + inner],
+                        m[first : first + inner],
+                        v[first : first + inner],
+                    )
+                    new = g[n : n + inner]
+                    for k in range(inner):
+                        _adam(own, mean, square, k, scale * new[k], lr, root, numbers)
+                n += inner
+
+
+@njit(forceinline=True, error_model="numpy")
+def _adam(x: Any, m: Any, v: Any, i: Any, g: Any, lr: Any, root: Any, numbers: Any) -> None:
+    """One entry."""
+    decay, shrink, beta1, beta2, eps, one = numbers
+    g += decay * x[i]
+    m[i] += (one - beta1) * (g - m[i])
+    v[i] = beta2 * v[i] + (one - beta2) * g * g
+    x[i] = shrink * x[i] - lr * m[i] / (sqrt(v[i]) * root + eps)
 
 
 @njit(cache=True, nogil=True)
