@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mast.cli import DataDir, app, print_json
+from mast.cli import DataDir, app, completion, print_json
 from mast.errors import ArgumentError
 
 
@@ -18,7 +18,8 @@ def reproduce(
         str,
         typer.Argument(
             help="accuracy, trajectory, rand1, shift; convex is all of them and more. neural, "
-            "dropout, density: networks. all: everything."
+            "dropout, density: networks. all: everything.",
+            autocompletion=completion.experiments,
         ),
     ] = "convex",
     fast: Annotated[
@@ -26,7 +27,11 @@ def reproduce(
     ] = False,
     full: Annotated[bool, typer.Option("--full", help="More seeds, rows or steps than by default.")] = False,
     dataset: Annotated[
-        str | None, typer.Option(help="A data set by name, or a LIBSVM file, instead of the paper's.")
+        str | None,
+        typer.Option(
+            help="A data set by name, or a LIBSVM file, instead of the paper's.",
+            autocompletion=completion.data_sets,
+        ),
     ] = None,
     data_dir: DataDir = None,
     out: Annotated[Path, typer.Option(help="The folder for the report and all numbers.")] = Path(
@@ -46,8 +51,14 @@ def reproduce(
 
 @app.command()
 def advise(
-    file: Annotated[str, typer.Argument(help="A LIBSVM file, or the name of a data set.")],
-    sketch: Annotated[str, typer.Option(help="Such as bernoulli:0.7, randk:10%, permk:4.")] = "permk:4",
+    file: Annotated[
+        str,
+        typer.Argument(help="A LIBSVM file, or the name of a data set.", autocompletion=completion.data_sets),
+    ],
+    sketch: Annotated[
+        str,
+        typer.Option(help="Such as bernoulli:0.7, randk:10%, permk:4.", autocompletion=completion.sketches),
+    ] = "permk:4",
     kappa: Annotated[
         float | None, typer.Option(help="The condition number; 100 if no --alpha is given.")
     ] = None,

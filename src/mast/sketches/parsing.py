@@ -38,7 +38,7 @@ def parse(text: str) -> Sketch:
     name, *values = text.strip().lower().split(":")
     if name == "sampled" and len(values) > 1:
         values = [values[0], ":".join(values[1:])]
-    make = _FORMS.get((name, len(values)))
+    make = FORMS.get((name, len(values)))
     if make is None:
         raise ArgumentError(f"unknown sketch {text!r}; examples are {EXAMPLES}")
     try:
@@ -58,7 +58,7 @@ def _permk(k: str, how: str) -> Sketch:
 
 
 #: what is made of a name with so many values behind it
-_FORMS: dict[tuple[str, int], Callable[..., Sketch]] = {
+FORMS: dict[tuple[str, int], Callable[..., Sketch]] = {
     ("identity", 0): Identity,
     ("bernoulli", 1): lambda keep: Bernoulli(_share(keep)),
     ("unscaled", 1): lambda keep: UnscaledBernoulli(_share(keep)),
