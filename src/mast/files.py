@@ -21,7 +21,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,24 @@ def write(path: Path, content: bytes, generations: bool = False) -> None:
             _keep(path)
         os.replace(beside, path)
         _settle(path.parent)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[BinaryIO]:
+    """A file to be written piece by piece, which takes its place when it is complete."""
+    beside = _name_beside(path)
+    try:
+        try:
+            with beside.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, path)
+            _settle(path.parent)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def previous(path: Path) -> Path:

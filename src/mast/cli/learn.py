@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from mast.cli import DataDir, app, print_json, working
+
+Stream = Annotated[
+    str, typer.Option(help="Read the file in pieces: always, never, or auto, which is if it is large.")
+]
+Above = Annotated[float, typer.Option(help="Megabytes of text beyond which auto reads in pieces.")]
 
 
 @app.command()
@@ -35,6 +43,8 @@ def train(
     drop: Annotated[list[str] | None, typer.Option(help="A column to leave out; may be repeated.")] = None,
     intercept: Annotated[bool, typer.Option(help="Whether there is an intercept.")] = True,
     seed: Annotated[int, typer.Option(help="Decides everything random.")] = 0,
+    stream: Stream = "auto",
+    stream_above: Above = 200.0,
     data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a summary.")] = False,
 ) -> None:
@@ -42,6 +52,8 @@ def train(
 
     Numbers of a CSV file are standardised and its texts become categories; the features of one category
     live or die together. Values may be missing here and later, but not in the target.
+
+    A large file is read in pieces, several times, and never stands in memory as a whole.
 
     For example:
 
@@ -52,8 +64,10 @@ def train(
       mast predict model a1a
     """  # noqa: D301
     from mast.learn.commands import train
+    from mast.learn.sources import piece_size
 
-    with working(f"training on {file}"):
+    size = piece_size(file, data_dir, stream, stream_above)
+    with working(f"training on {file}") if size is None else nullcontext():  # pieces have a bar
         result = train(
             file,
             out,
@@ -67,6 +81,7 @@ def train(
             seed=seed,
             intercept=intercept,
             data_dir=data_dir,
+            size=size,
         )
     if as_json:
         print_json(result)
@@ -80,6 +95,8 @@ def predict(
     file: Annotated[str, typer.Argument(help="A file of the kind the model was trained on.")],
     proba: Annotated[bool, typer.Option("--proba", help="Also the probability of each class.")] = False,
     out: Annotated[Path | None, typer.Option(help="A CSV file to write to, instead of printing.")] = None,
+    stream: Stream = "auto",
+    stream_above: Above = 200.0,
     data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of lines.")] = False,
 ) -> None:
@@ -93,29 +110,38 @@ def predict(
       mast train a1a --out model
       mast predict model a1a --proba
     """  # noqa: D301
+    from mast import files
     from mast.learn.commands import predict
+    from mast.learn.sources import piece_size
 
+    size = piece_size(file, data_dir, stream, stream_above)
+    pieces = predict(model, file, proba=proba, data_dir=data_dir, size=size)
     with working(f"predicting {file}"):
-        names, rows, remarks = predict(model, file, proba=proba, data_dir=data_dir)
-    for remark in remarks:
+        first = next(pieces)  # whatever is wrong with model or file is mostly seen here
+    for remark in first.remarks:
         print(f"mast: {file}: {remark}", file=sys.stderr)
+    pieces = chain([first], pieces)
     if as_json:
-        print_json([dict(zip(names, row, strict=True)) for row in rows])
-        return
+        print_json([dict(zip(first.names, row, strict=True)) for piece in pieces for row in piece.rows])
+    elif out is None:
+        for text in _lines(pieces):
+            print(text, end="")
+    else:
+        with files.writing(out) as target:
+            for text in _lines(pieces):
+                target.write(text.encode())
+        print(f"predictions: {out}")
+
+
+def _lines(pieces: Iterator[Any]) -> Iterator[str]:
+    """The pieces of a table as CSV text, as they come."""
     import csv
     import io
 
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows(rows)
-    if out is None:
-        print(text.getvalue(), end="")
-    else:
-        from mast import files
-
-        files.write(out, text.getvalue().encode())
-        print(f"predictions: {out}")
+    for number, piece in enumerate(pieces):
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(piece.rows if number else [piece.names, *piece.rows])
+        yield text.getvalue()
 
 
 @app.command()
@@ -128,6 +154,8 @@ def evaluate(
         typer.Option(help="The picture to write; by default evaluation.png in the model's folder."),
     ] = None,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no picture.")] = False,
+    stream: Stream = "auto",
+    stream_above: Above = 200.0,
     data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
@@ -140,6 +168,7 @@ def evaluate(
       mast evaluate model a1a --draws 20
     """  # noqa: D301
     from mast.learn.commands import evaluate
+    from mast.learn.sources import piece_size
 
     picture = plot or (model if model.is_dir() else model.parent) / "evaluation.png"
     with working(f"evaluating on {file}"):
@@ -150,6 +179,7 @@ def evaluate(
             plot=None if no_plot else picture,
             insist=plot is not None,
             data_dir=data_dir,
+            size=piece_size(file, data_dir, stream, stream_above),
         )
     if as_json:
         print_json(result)

@@ -44,7 +44,9 @@ class LabelledRows(NamedTuple):
     labels: NDArray[np.float64]
 
 
-def parse(text: bytes, n_features: int | None = None, zero_based: bool = False) -> LabelledRows:
+def parse(
+    text: bytes, n_features: int | None = None, zero_based: bool = False, first_line: int = 1
+) -> LabelledRows:
     r"""Read all rows, or raise a `DataError` that says what is wrong with the first bad line.
 
     >>> rows = parse(b"+1 2:.5 3:25e-2\n-1 1:2\n")
@@ -56,7 +58,7 @@ def parse(text: bytes, n_features: int | None = None, zero_based: bool = False) 
     mast.errors.DataError: line 2: found '4:one', expected index:value such as 7:0.5
     """
     rows = read_quickly(text, n_features, zero_based)
-    return read_slowly(text, n_features, zero_based) if rows is None else rows
+    return read_slowly(text, n_features, zero_based, first_line) if rows is None else rows
 
 
 def read_quickly(text: bytes, n_features: int | None = None, zero_based: bool = False) -> LabelledRows | None:
@@ -75,14 +77,16 @@ def read_quickly(text: bytes, n_features: int | None = None, zero_based: bool = 
     return _rows(A.indptr, A.indices, A.data, labels, A.shape[1])
 
 
-def read_slowly(text: bytes, n_features: int | None = None, zero_based: bool = False) -> LabelledRows:
+def read_slowly(
+    text: bytes, n_features: int | None = None, zero_based: bool = False, first_line: int = 1
+) -> LabelledRows:
     """The same one token after the other: the definition, and the one that says what is wrong."""
     first = 0 if zero_based else 1
     indptr: list[int] = [0]
     indices: list[int] = []
     data: list[float] = []
     labels: list[float] = []
-    for number, tokens in _lines(text):
+    for number, tokens in _lines(text, first_line):
         try:
             labels.append(_label(tokens[0]))
             for index, value in _features(tokens[1:], first, n_features):
@@ -100,9 +104,9 @@ def line_of(text: bytes, row: int) -> int:
     return next(itertools.islice(_lines(text), row, None))[0]
 
 
-def _lines(text: bytes) -> Iterator[tuple[int, list[bytes]]]:
-    """The tokens of each line that has any, with the line's number from 1."""
-    for number, line in enumerate(text.split(b"\n"), start=1):
+def _lines(text: bytes, first: int = 1) -> Iterator[tuple[int, list[bytes]]]:
+    """The tokens of each line that has any, with the line's number."""
+    for number, line in enumerate(text.split(b"\n"), start=first):
         if tokens := _TOKEN.findall(line.partition(b"#")[0]):
             yield number, tokens
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from mast.checks import whole
 from mast.data import checksums, libsvm, lookup
 from mast.data.catalogue import SETS
 from mast.data.labels import Labels, check, short, to_signs
-from mast.data.unpack import read, unpack
+from mast.data.unpack import opened, read, unpack
 from mast.errors import DataError
 
 _LOG = logging.getLogger("mast.data")
@@ -119,6 +120,30 @@ def load(
     loaded = _parse(text, file.path, n_features, labels, zero_based)
     _LOG.info("%r from %s", loaded, file.path)
     return loaded
+
+
+def load_pieces(
+    path: str | os.PathLike[str], size: int, n_features: int | None = None
+) -> Iterator[tuple[Any, NDArray[np.float64], int]]:
+    """The rows of a LIBSVM file in pieces of about `size` bytes, their labels, and how far the file is read.
+
+    Without `n_features` each piece is as wide as its largest index.
+    """
+    line, rows = 1, 0
+    with opened(Path(path)) as (stream, position):
+        while text := stream.read(size):
+            text += stream.readline()
+            piece = text.removeprefix(_BYTE_ORDER_MARK) if line == 1 else text
+            try:
+                A, labels = libsvm.parse(piece, n_features, first_line=line)
+            except DataError as error:
+                raise DataError(f"{path}, {error}") from None
+            line += text.count(b"\n")
+            rows += A.shape[0]
+            if A.shape[0]:
+                yield A, labels, position()
+    if not rows:
+        raise DataError(f"{path}: there are no rows in it, expected lines such as '+1 3:0.5 7:1'")
 
 
 def fetch(name: str, data_dir: str | os.PathLike[str] | None = None, *, download: bool = True) -> Path:

@@ -1,13 +1,17 @@
-"""Reads a file whole and unpacks gzip and bzip2, known by their first bytes, not by the file's name."""
+"""Reads files, whole or as streams, and unpacks gzip and bzip2, known by their first bytes, not the name."""
 
 from __future__ import annotations
 
 import bz2
+import contextlib
+import gzip
+import io
 import os
 import stat
 import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from mast.arrays import memory
 from mast.errors import DataError
@@ -40,6 +44,26 @@ def read(path: Path) -> bytes:
     except IsADirectoryError:
         raise DataError(f"{path}: this is a folder, not a file") from None
     except (OSError, MemoryError) as error:
+        raise DataError(f"{path}: cannot be read: {_reason(error)}") from error
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[tuple[io.BufferedReader, Callable[[], int]]]:
+    """The text of a file as a stream, unpacked as it is read, and how far the file itself has been read."""
+    try:
+        with open(path, "rb", opener=_open_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise DataError(f"{path}: not a regular file")
+            start = file.peek(3)[:3]
+            packed: Any = file
+            if start[:2] == b"\x1f\x8b":
+                packed = io.BufferedReader(gzip.GzipFile(fileobj=file))
+            elif start == b"BZh":
+                packed = io.BufferedReader(bz2.BZ2File(file))
+            yield packed, file.tell
+    except IsADirectoryError:
+        raise DataError(f"{path}: this is a folder, not a file") from None
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read: {_reason(error)}") from error
 
 

@@ -304,6 +304,10 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
         """The score of one array (rows, outputs) of outputs."""
         raise NotImplementedError
 
+    def _error(self, output: Array, y: Any) -> float:
+        """What adds up over rows: those that are wrong, or squares of residuals."""
+        raise NotImplementedError
+
     # ---- sparsified versions -----------------------------------------------------------
 
     def score_sparsified(
@@ -339,13 +343,19 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
         X = self._validated(X)
         labels = self._targets(y, X.shape[0])
         weights = None if sample_weight is None else numbers("sample_weight", sample_weight, 1)
+        sketched = self._sparsified_outputs(X, density, draws)
+        return np.array([self._scored(output, labels, weights) for output in sketched])
+
+    def _errors(self, X: Any, y: Any, density: float | None, draws: int) -> Array:
+        """The errors of each draw, which can be added up over pieces of the data."""
+        sketched = self._sparsified_outputs(self._validated(X), density, draws)
+        return np.array([self._error(output, y) for output in sketched])
+
+    def _sparsified_outputs(self, X: Any, density: float | None, draws: int) -> Iterator[Array]:
+        """One array (rows, outputs) per sparsified model."""
         sketch = sparsified.at_density(self.sketch_, density)
-        scores = [
-            self._scored(output, labels, weights)
-            for batch in self._versions(sketch, self.seed_, draws)
-            for output in self._outputs(X, batch)
-        ]
-        return np.array(scores)
+        for batch in self._versions(sketch, self.seed_, draws):
+            yield from self._outputs(X, batch)
 
     def _versions(self, sketch: Sketch, seed: int, draws: int) -> Iterator[sparsified.Versions]:
         """Sparsified models 0, 1, ... in batches."""

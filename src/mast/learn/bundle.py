@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mast import data, files
+from mast.data.loading import load_pieces
 from mast.errors import DataError
 from mast.learn.base import SparsifiedLinear
 from mast.learn.columns import FeatureColumns
 from mast.learn.pictures import as_ours
 from mast.learn.storage import pack, read, unpack, write
-from mast.learn.tables import Table, as_numbers, missing, read_table
+from mast.learn.tables import Table, as_numbers, missing, read_table, read_tables
 
 KIND = "trained model"
 FILE = "model.mast"
@@ -84,12 +86,25 @@ class Bundle:
 
     # ---- data --------------------------------------------------------------------------
 
-    def features(self, file: str, data_dir: Path | None) -> Features:
-        """The features of a file, its labels if it has any, and what there is to remark on its columns."""
-        if self.columns is None:
-            X, y = data.load(file, self.model.n_features_in_, data_dir, labels="raw")
-            return Features(X, y, np.zeros(X.shape[0]), [])
-        table = read_table(file)
+    def features(self, file: str, data_dir: Path | None, size: int | None = None) -> Iterator[Features]:
+        """The features of a file, its labels if it has any, and what there is to remark on its columns.
+
+        In pieces of about `size` bytes, if that is given.
+        """
+        d = self.model.n_features_in_
+        if self.columns is not None:
+            tables = iter([read_table(file)]) if size is None else (t for t, _ in read_tables(file, size))
+            yield from map(self._features, tables)
+        elif size is None:
+            X, y = data.load(file, d, data_dir, labels="raw")
+            yield Features(X, y, np.zeros(X.shape[0]), [])
+        else:
+            found = data.find(file, data_dir)
+            for X, y, _ in load_pieces(file if found is None else found.path, size, d):
+                yield Features(X, y, np.zeros(X.shape[0]), [])
+
+    def _features(self, table: Table) -> Features:
+        assert self.columns is not None
         remarks = self.columns.compare(table, self.target)
         X = self.columns.apply(table)
         known = self.target in table.cells

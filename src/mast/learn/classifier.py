@@ -277,6 +277,9 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
         """Accuracy."""
         return float(np.average(self.classes_[_chosen(output)] == y, weights=sample_weight))
 
+    def _error(self, output: Array, y: Any) -> float:
+        return float(np.sum(self.classes_[_chosen(output)] != y))
+
 
 def _chosen(output: Array) -> NDArray[np.intp]:
     """The number of the class: with one column, whether it is positive."""

@@ -16,7 +16,7 @@ import scipy.sparse
 from mast.arrays import Array, Indices
 from mast.errors import DataError
 from mast.learn.frames import compare
-from mast.learn.tables import Table, as_numbers, missing
+from mast.learn.tables import MOSTLY, Table, as_numbers, cells_as_numbers, infinite_number, short_text
 
 MANY = 1000  #: more categories than this are refused
 FEW_ROWS = 50  #: in longer tables a text column that differs in most rows is taken for an identifier
@@ -139,64 +139,102 @@ class FeatureColumns:
         return FeatureColumns(parts, {str(name): str(why) for name, why in content["dropped"].items()})
 
 
+class ColumnLearner:
+    """Decides what becomes of each column but those left out, from a table that may come in pieces."""
+
+    def __init__(self, leave_out: set[str]) -> None:
+        self.leave_out = leave_out
+        self.readings: dict[str, _Reading] = {}
+        self.path = ""
+
+    def add(self, table: Table) -> None:
+        """Read some rows."""
+        self.path = table.path
+        for name in table.names:
+            if name not in self.leave_out:
+                self.readings.setdefault(name, _Reading(name)).add(table)
+
+    def columns(self) -> FeatureColumns:
+        """What becomes of each column, after all rows."""
+        dropped: dict[str, str] = {}
+        found = [reading.column(self.path, dropped) for reading in self.readings.values()]
+        parts = [part for part in found if part is not None]
+        if not parts:
+            why = f" ({'; '.join(f'{k!r} is {v}' for k, v in list(dropped.items())[:3])})" if dropped else ""
+            raise DataError(f"{self.path}: no column is left to learn from{why}")
+        return FeatureColumns(parts, dropped)
+
+
 def learn_columns(table: Table, leave_out: set[str]) -> FeatureColumns:
-    """Decide what becomes of each column but those left out, numbers by scikit-learn's transformers."""
-    names = [name for name in table.names if name not in leave_out]
-    dropped: dict[str, str] = {}
-    block = table.numbers(names) if len(names) > WIDE else None
-    parts: list[Column] = (
-        [*_standard(names, block, dropped)] if block is not None else _one_by_one(table, names, dropped)
-    )
-    if not parts:
-        why = f" ({'; '.join(f'{k!r} is {v}' for k, v in list(dropped.items())[:3])})" if dropped else ""
-        raise DataError(f"{table.path}: no column is left to learn from{why}")
-    return FeatureColumns(parts, dropped)
+    """What becomes of each column of a table but those left out."""
+    learner = ColumnLearner(leave_out)
+    learner.add(table)
+    return learner.columns()
 
 
-def _one_by_one(table: Table, names: list[str], dropped: dict[str, str]) -> list[Column]:
-    numeric: dict[str, Array] = {}
-    parts: dict[str, Column] = {}
-    for name in names:
-        numbers = as_numbers(table, name)
-        if numbers is None:
-            parts |= {part.name: part for part in _categories(table, name, dropped)}
-        elif np.isnan(numbers).all():
-            dropped[name] = "empty"
-        else:
-            numeric[name] = numbers
-    if numeric:
-        block = np.column_stack(list(numeric.values()))
-        parts |= {part.name: part for part in _standard(list(numeric), block, dropped)}
-    return [parts[name] for name in names if name in parts]
+class _Reading:
+    """One column, as far as it has been read: the moments of its numbers, and its different texts."""
 
+    def __init__(self, name: str) -> None:
+        self.name, self.rows, self.given, self.numbers = name, 0, 0, 0
+        self.mean, self.squares, self.least, self.most = 0.0, 0.0, np.inf, -np.inf
+        self.texts: set[str] = set()
+        self.odd: str | None = None  # where the first text stands
+        self.infinite: str | None = None
 
-def _standard(names: list[str], block: Array, dropped: dict[str, str]) -> list[NumberColumn]:
-    from sklearn.impute import SimpleImputer
-    from sklearn.preprocessing import StandardScaler
+    def add(self, table: Table) -> None:
+        cells = table.column(self.name)
+        values, absent = cells_as_numbers(cells)
+        there = np.flatnonzero(~absent)
+        self.rows += len(cells)
+        self.given += there.size
+        if len(self.texts) <= MANY:
+            self.texts.update(cells[row].strip() for row in there)
+        odd = there[np.isnan(values[there])]
+        if odd.size and self.odd is None:
+            self.odd = f"{table.place(int(odd[0]))}: column {self.name!r} holds numbers, but here "
+            self.odd += short_text(cells[odd[0]])
+        infinite = np.flatnonzero(np.isinf(values))
+        if infinite.size and self.infinite is None:
+            self.infinite = infinite_number(table, self.name, int(infinite[0]))
+        self._count(values[~np.isnan(values)])
 
-    scaler = StandardScaler().fit(SimpleImputer().fit_transform(block))
-    spread = np.nanmax(block, axis=0) - np.nanmin(block, axis=0)
-    parts = []
-    for name, mean, scale, width in zip(names, scaler.mean_, scaler.scale_, spread, strict=True):
-        if width == 0:
-            dropped[name] = "constant"
-        elif not (np.isfinite(mean) and np.isfinite(scale)):
-            raise DataError(f"column {name!r}: its numbers are too large to be standardised")
-        else:
-            parts.append(NumberColumn(name, float(mean), float(scale)))
-    return parts
+    def _count(self, numbers: Array) -> None:
+        if not numbers.size:
+            return
+        with np.errstate(all="ignore"):  # numbers that are too large are refused at the end
+            total, mean = self.numbers + numbers.size, float(numbers.mean())
+            apart = (mean - self.mean) ** 2 * self.numbers * numbers.size / total
+            self.squares += float(np.sum((numbers - mean) ** 2)) + apart
+            self.mean += (mean - self.mean) * numbers.size / total
+        self.numbers = total
+        self.least, self.most = min(self.least, numbers.min()), max(self.most, numbers.max())
 
+    def column(self, path: str, dropped: dict[str, str]) -> Column | None:
+        if self.given and self.numbers < self.given:
+            if self.numbers >= max(MOSTLY * self.given, 1):
+                raise DataError(str(self.odd))
+            return self._category(path, dropped)
+        if self.infinite is not None:
+            raise DataError(self.infinite)
+        if not self.given or self.least == self.most:
+            dropped[self.name] = "constant" if self.given else "empty"
+            return None
+        # of all rows: a missing number is the mean
+        scale = np.sqrt(self.squares / self.rows)
+        if not (np.isfinite(self.mean) and np.isfinite(scale)):
+            raise DataError(f"column {self.name!r}: its numbers are too large to be standardised")
+        tiny = 10 * np.finfo(float).eps * max(abs(self.mean), np.finfo(float).tiny)
+        return NumberColumn(self.name, float(self.mean), float(scale) if scale > tiny else 1.0)
 
-def _categories(table: Table, name: str, dropped: dict[str, str]) -> list[CategoryColumn]:
-    cells = table.column(name)
-    texts = [cell.strip() for cell, absent in zip(cells, missing(cells), strict=True) if not absent]
-    values = sorted(set(texts))
-    if len(values) > MANY or (len(cells) > FEW_ROWS and len(values) > len(texts) / 2):
-        raise DataError(
-            f"{table.path}: column {name!r} has {len(values):,} different texts in {len(cells):,} rows, "
-            f"which looks like an identifier; leave it out with --drop {name!r}"
-        )
-    if len(values) == 1:
-        dropped[name] = "constant"
-        return []
-    return [CategoryColumn(name, values)]
+    def _category(self, path: str, dropped: dict[str, str]) -> Column | None:
+        count = len(self.texts)
+        if count > MANY or (self.rows > FEW_ROWS and count > self.given / 2):
+            raise DataError(
+                f"{path}: column {self.name!r} has {count:,} different texts in {self.rows:,} rows, "
+                f"which looks like an identifier; leave it out with --drop {self.name!r}"
+            )
+        if count == 1:
+            dropped[self.name] = "constant"
+            return None
+        return CategoryColumn(self.name, sorted(self.texts))

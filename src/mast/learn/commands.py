@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
-from mast import data
 from mast.errors import ArgumentError, DataError, MissingExtraError
-from mast.learn.bundle import Bundle, as_integers, labels_of, preview
+from mast.learn.bundle import Bundle
 from mast.learn.classifier import MastClassifier
-from mast.learn.columns import FeatureColumns, learn_columns
+from mast.learn.evaluation import DENSITIES, Tally
 from mast.learn.grouping import sketch_of
 from mast.learn.regressor import MastRegressor
-from mast.learn.tables import is_number, read_table
+from mast.learn.sources import VALUES, TrainingData, fit_in_pieces, training_data
 from mast.sketches import Identity
 
 CLASSES = 20  #: whole numbers with at most so many values are taken for classes
-DENSITIES = (1.0, 0.75, 0.5, 0.25, 0.1)
-DRAWS = 100
+DRAWS, FEWER_DRAWS = 100, 10  #: the latter for the training rows of a large file
 
 
 def train(
@@ -40,19 +38,22 @@ def train(
     seed: int = 0,
     intercept: bool = True,
     data_dir: Path | None = None,
+    size: int | None = None,
 ) -> dict[str, Any]:
-    """Train on a file, write the model to a folder, and say what was done."""
+    """Train on a file, write the model to a folder, and say what was done.
+
+    With a `size` the file is read in pieces of so many bytes, several times.
+    """
     begun = time.monotonic()
     if task not in ("auto", "classify", "regress"):
         raise ArgumentError(f"--task is auto, classify or regress, not {task!r}")
-    X, y, columns, target = _training_data(file, target, drop or [], task, data_dir)
-    names = [part.name for part in columns.parts] if columns else [str(j + 1) for j in range(X.shape[1])]
-    owners = columns.owners if columns else np.arange(X.shape[1])
-    classify = task == "classify" or (task == "auto" and _looks_like_classes(y))
-    if not classify and y.dtype.kind not in "iuf":
-        raise DataError(f"{file}: the target holds text, so there is nothing to regress on")
-    _check_target(file, y, classify)
+    source = training_data(file, target, drop or [], task, data_dir, size)
+    columns, classify = source.columns, _classifies(file, source, task)
+    names = [part.name for part in columns.parts] if columns else [str(j + 1) for j in range(source.features)]
+    owners = columns.owners if columns else np.arange(source.features)
     kind: Any = MastClassifier if classify else MastRegressor
+    if source.whole is None and alpha is None and kappa is None:
+        alpha = 1 / source.rows  # as for the whole file
     common = {
         "alpha": alpha,
         "kappa": kappa,
@@ -60,86 +61,56 @@ def train(
         "fit_intercept": intercept,
         "random_state": seed,
     }
-    model = kind(sketch_of(sketch, owners, names), **common)
-    plain = kind(Identity(), **common)
+    model, plain = kind(sketch_of(sketch, owners, names), **common), kind(Identity(), **common)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
-        model.fit(X, y)
-        plain.fit(X, y)
-    bundle = Bundle(model, np.asarray(plain.coef_), np.asarray(plain.intercept_), columns, target)
+        if source.whole is None:
+            fit_in_pieces(file, source, [model, plain], data_dir)
+        else:
+            model.fit(*source.whole)
+            plain.fit(*source.whole)
+    bundle = Bundle(model, np.asarray(plain.coef_), np.asarray(plain.intercept_), columns, source.target)
     path = bundle.save(out)
+    tally = Tally(bundle, (), DRAWS if source.whole is not None else FEWER_DRAWS)
+    for X, y in source.pieces(None):
+        tally.add(X, y)
+    counts = zip(source.values, source.counts.tolist(), strict=True)
     return {
         "file": file,
-        "rows": int(X.shape[0]),
+        "rows": source.rows,
         "columns": len(names),
-        "features": int(X.shape[1]),
-        "target": target,
+        "features": source.features,
+        "target": source.target,
         "task": "classification" if classify else "regression",
-        "classes": _counts(y) if classify else None,
+        "classes": {_shown(value): count for value, count in counts} if classify else None,
         "dropped": columns.dropped if columns else {},
         "sketch": repr(model.sketch_).strip("<>"),
         "method": model.method_,
-        "iterations": int(np.max(model.n_iter_)),
+        "iterations": int(np.max(model.n_iter_)) if source.whole is not None else source.passes,
         "converged": not caught,
         "alpha": model.alpha_,
-        "missing": {"rule": model.missing_, "share": _share(X, columns)},
-        "training": scores(bundle, X, y, densities=()),
+        "missing": {"rule": model.missing_, "share": source.missing},
+        "training": tally.summary(),
         "seconds": round(time.monotonic() - begun, 3),
         "model": str(path),
     }
 
 
-def _share(X: Any, columns: FeatureColumns | None) -> float:
-    return 0.0 if columns is None else float(columns.missing_shares(X).mean())
-
-
-def _training_data(
-    file: str, target: str | None, drop: list[str], task: str, data_dir: Path | None
-) -> tuple[Any, NDArray[Any], Any, str | None]:
-    if target is None and not _is_csv(file):
-        if drop:
-            raise ArgumentError("--drop is for CSV files, whose columns have names")
-        X, y = data.load(file, data_dir=data_dir, labels="raw")
-        return X, as_integers(y), None, None
-    table = read_table(file)
-    if target is None:
-        raise DataError(f"{file}: which column is to be predicted? Give --target, one of {preview(table)}")
-    text = task == "classify" and not (
-        target in table.cells and all(is_number(cell) for cell in table.column(target))
-    )
-    y = labels_of(table, target, False if text else None)
-    for name in drop:
-        if name not in table.cells:
-            raise DataError(f"{file}: there is no column {name!r} to drop")
-    columns = learn_columns(table, {target, *drop})
-    return columns.apply(table), y, columns, target
-
-
-def _is_csv(file: str) -> bool:
-    name = file.lower().removesuffix(".gz").removesuffix(".bz2")
-    return name.endswith((".csv", ".tsv"))
-
-
-def _looks_like_classes(y: NDArray[Any]) -> bool:
-    """Text is classes; so are whole numbers that take few values, and any two values."""
-    distinct = np.unique(y).size
-    return y.dtype.kind not in "iuf" or distinct <= 2 or (y.dtype.kind in "iu" and distinct <= CLASSES)
-
-
-def _check_target(file: str, y: NDArray[Any], classify: bool) -> None:
-    values = np.unique(y)
+def _classifies(file: str, source: TrainingData, task: str) -> bool:
+    """Whether the target holds classes: texts, whole numbers of few values, and any two values."""
+    values, numeric = source.values, source.values.dtype.kind in "iuf"
+    few = values.size <= 2 or (values.dtype.kind in "iu" and values.size <= CLASSES)
+    classify = task == "classify" or (task == "auto" and (not numeric or few))
+    if not classify and not numeric:
+        raise DataError(f"{file}: the target holds text, so there is nothing to regress on")
     if classify and values.size < 2:
         raise DataError(f"{file}: every row has the class {_shown(values[0])}, so there is nothing to learn")
-    if classify and values.size > y.size / 2 and values.size > CLASSES:
+    if classify and values.size > max(min(source.rows / 2, VALUES), CLASSES):
         raise DataError(
-            f"{file}: the target takes {values.size:,} values in {y.size:,} rows, too many for classes; "
+            f"{file}: the target takes {values.size:,} values in {source.rows:,} rows, too many for classes; "
             "--task regress predicts numbers"
         )
-
-
-def _counts(y: NDArray[Any]) -> dict[str, int]:
-    values, counts = np.unique(y, return_counts=True)
-    return {_shown(v): int(c) for v, c in zip(values, counts, strict=True)}
+    return classify
 
 
 def _shown(value: Any) -> str:
@@ -150,25 +121,30 @@ def _shown(value: Any) -> str:
 
 
 class Predictions(NamedTuple):
-    """A table of predictions, and remarks on the columns of the file."""
+    """A table of predictions for some rows, and remarks on the columns of the file."""
 
     names: list[str]
     rows: list[list[Any]]
     remarks: list[str]
 
 
-def predict(folder: Path, file: str, *, proba: bool = False, data_dir: Path | None = None) -> Predictions:
-    """For each row the prediction, the share of its columns that is missing, and perhaps probabilities."""
+def predict(
+    folder: Path, file: str, *, proba: bool = False, data_dir: Path | None = None, size: int | None = None
+) -> Iterator[Predictions]:
+    """For each row the prediction, the share of its columns that is missing, and perhaps probabilities.
+
+    In pieces, if there is a `size` for them.
+    """
     bundle = Bundle.load(folder)
-    found = bundle.features(file, data_dir)
     if proba and not hasattr(bundle.model, "classes_"):
         raise ArgumentError("--proba is for classifiers: this model predicts numbers")
-    names = ["prediction", "missing"]
-    columns = [bundle.model.predict(found.X).tolist(), found.missing.round(6).tolist()]
-    if proba:
-        names += [f"p({_shown(label)})" for label in bundle.model.classes_]
-        columns += bundle.model.predict_proba(found.X).T.tolist()
-    return Predictions(names, [list(row) for row in zip(*columns, strict=True)], found.remarks)
+    for piece in bundle.features(file, data_dir, size):
+        names = ["prediction", "missing"]
+        columns = [bundle.model.predict(piece.X).tolist(), piece.missing.round(6).tolist()]
+        if proba:
+            names += [f"p({_shown(label)})" for label in bundle.model.classes_]
+            columns += bundle.model.predict_proba(piece.X).T.tolist()
+        yield Predictions(names, [list(row) for row in zip(*columns, strict=True)], piece.remarks)
 
 
 def evaluate(
@@ -179,27 +155,41 @@ def evaluate(
     plot: Path | None = None,
     insist: bool = False,
     data_dir: Path | None = None,
+    size: int | None = None,
 ) -> dict[str, Any]:
     """The scores of a model and of its sparsified versions on a file, and a picture of them.
 
     Where matplotlib is not installed a remark takes the place of the picture, unless one insists.
     """
     bundle = Bundle.load(folder)
-    X, y, missing, remarks = bundle.features(file, data_dir)
-    if y is None:
-        raise DataError(f"{file}: there is no column {bundle.target!r} to compare predictions with")
+    tally, missing, labels = Tally(bundle, DENSITIES, draws), 0.0, set[Any]()
+    classes = getattr(bundle.model, "classes_", None)
+    remarks: list[str] = []
+    for X, y, shares, said in bundle.features(file, data_dir, size):
+        if y is None:
+            raise DataError(f"{file}: there is no column {bundle.target!r} to compare predictions with")
+        remarks = remarks or said
+        if classes is not None:
+            labels.update(np.unique(y).tolist())
+            _refuse_other_labels(file, labels, classes)
+        tally.add(X, y)
+        missing += float(shares.sum())
+    unknown = [] if classes is None else sorted(labels - set(classes.tolist()))
+    if unknown:
+        named = ", ".join(map(str, unknown[:5]))
+        remarks = [*remarks, f"never seen in training, so always wrong: {named}"]
     result: dict[str, Any] = {
         "model": str(folder),
         "file": file,
-        "rows": int(X.shape[0]),
+        "rows": tally.rows,
         "sketch": repr(bundle.model.sketch_).strip("<>"),
-        "missing": float(missing.mean()),
-        "remarks": remarks + _unknown_labels(file, y, getattr(bundle.model, "classes_", None)),
-        **scores(bundle, X, y, draws=draws),
+        "missing": missing / tally.rows,
+        "remarks": remarks,
+        **tally.summary(),
     }
     if plot is not None:
         try:
-            result["plot"] = str(_draw(bundle, X, y, draws, plot))
+            result["plot"] = str(tally.picture(plot))
         except MissingExtraError as error:
             if insist:
                 raise
@@ -207,62 +197,9 @@ def evaluate(
     return result
 
 
-def _unknown_labels(file: str, y: Any, classes: Any) -> list[str]:
-    """A remark on labels that the model does not know; an error where they cannot be a few new classes."""
-    unknown = [] if classes is None else sorted(set(np.unique(y).tolist()) - set(classes.tolist()))
-    if not unknown:
-        return []
-    named = ", ".join(map(str, unknown[:5]))
-    if len(classes) == 2 or not np.isin(y, classes).any():
-        known = ", ".join(map(_shown, classes[:5]))
+def _refuse_other_labels(file: str, labels: set[Any], classes: Any) -> None:
+    """An error where labels that the model does not know cannot be a few new classes."""
+    unknown = sorted(labels - set(classes.tolist()))
+    if unknown and (len(classes) == 2 or len(unknown) == len(labels)):
+        known, named = ", ".join(map(_shown, classes[:5])), ", ".join(map(str, unknown[:5]))
         raise DataError(f"{file}: the model knows the labels {known}, and the file has others: {named}")
-    return [f"never seen in training, so always wrong: {named}"]
-
-
-def scores(
-    bundle: Bundle, X: Any, y: Any, densities: tuple[float, ...] = DENSITIES, draws: int = DRAWS
-) -> dict[str, Any]:
-    """Scores of the model and of a plain one: whole, under the training sketch, and at densities."""
-    both = {"mast": bundle.model, "plain": bundle.plain}
-    return {
-        "score": "accuracy" if hasattr(bundle.model, "classes_") else "R²",
-        "whole": {name: float(m.score_sparsified(X, y, 1.0, 1)[0]) for name, m in both.items()},
-        "sketched": {name: _spread(m.score_sparsified(X, y, None, draws)) for name, m in both.items()},
-        "densities": {
-            f"{density:g}": {
-                name: _spread(m.score_sparsified(X, y, density, draws if density < 1 else 1))
-                for name, m in both.items()
-            }
-            for density in densities
-        },
-        "draws": draws,
-    }
-
-
-def _spread(values: NDArray[np.float64]) -> dict[str, float]:
-    return {"mean": float(values.mean()), "worst": float(values.min())}
-
-
-def _draw(bundle: Bundle, X: Any, y: Any, draws: int, path: Path) -> Path:
-    import io
-
-    from mast import files
-    from mast.plots import pyplot
-
-    pyplot()  # says how to get matplotlib where it is not there
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    FigureCanvasAgg(figure)  # no window, whatever the user's settings
-    ax = figure.subplots()
-    bundle.model.plot_sparsified(X, y, baseline=bundle.plain, densities=DENSITIES, draws=draws, ax=ax)
-    ours, plain = ax.get_lines()
-    ax.legend([ours, plain], [str(ours.get_label()), "the same without a sketch"])
-    kind = path.suffix.lstrip(".").lower() or "png"
-    if kind not in figure.canvas.get_supported_filetypes():
-        raise ArgumentError(f"a picture cannot be written as {path.name!r}: use .png, .svg or .pdf")
-    content = io.BytesIO()
-    figure.savefig(content, format=kind, dpi=150)
-    files.write(path, content.getvalue())
-    return path

@@ -39,14 +39,22 @@ def plot_sparsified(
     if ax is None:
         _, ax = pyplot().subplots(figsize=(6, 4), layout="constrained")
     assert ax is not None
+    draw_curves(ax, shares, curves, "accuracy" if hasattr(model, "classes_") else "R²")
+    return ax
+
+
+def draw_curves(
+    ax: matplotlib.axes.Axes, shares: Sequence[float], curves: dict[str, Array], score: str
+) -> None:
+    """A line for the mean of each curve, an array (shares, draws), and a band for its range."""
     for colour, (label, scores) in zip(COLOURS, curves.items(), strict=False):
         ax.plot(shares, scores.mean(axis=1), color=colour, marker="o", label=label)
         ax.fill_between(shares, scores.min(axis=1), scores.max(axis=1), color=colour, alpha=0.15, linewidth=0)
     ax.set_xlabel("share of features that is kept")
-    ax.set_ylabel("accuracy" if hasattr(model, "classes_") else "R²")
+    ax.set_ylabel(score)
+    draws = next(iter(curves.values())).shape[1]
     ax.set_title(f"mean and range of {draws} sparsified models")
     ax.legend()
-    return ax
 
 
 def curve(model: SparsifiedLinear, X: Any, y: Any, shares: Sequence[float], draws: int) -> Array:

@@ -100,3 +100,6 @@ random_state
     def _scored(self, output: Array, y: Any, sample_weight: Array | None) -> float:
         """R²."""
         return float(r2_score(y, output[:, 0], sample_weight=sample_weight))
+
+    def _error(self, output: Array, y: Any) -> float:
+        return float(np.sum((output[:, 0] - y) ** 2))

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas
+from numpy.typing import NDArray
 
 from mast.arrays import Array
-from mast.data.unpack import read, unpack
+from mast.data.unpack import opened, read, unpack
 from mast.errors import DataError
 
 #: what stands for a value that is not there
@@ -68,29 +71,56 @@ def read_table(path: str | Path) -> Table:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise DataError(f"{path}, line {line}: this is not UTF-8 text") from None
+    return next(_tables(io.StringIO(text, newline=""), _delimiter(text), str(path), sys.maxsize))
+
+
+def read_tables(path: str | Path, size: int) -> Iterator[tuple[Table, int]]:
+    """The same in pieces of about so many bytes, each with how many bytes of the file were read by then."""
+    with opened(Path(path)) as (stream, position):
+        head = stream.peek(1 << 16)[: 1 << 16].decode("utf-8-sig", errors="replace")
+        text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+        try:
+            for table in _tables(text, _delimiter(head), str(path), size):
+                yield table, position()
+        except UnicodeDecodeError:
+            raise DataError(f"{path}: this is not UTF-8 text") from None
+
+
+def _tables(text: io.TextIOBase, delimiter: str, path: str, size: int) -> Iterator[Table]:
+    """Tables of rows whose cells have about `size` characters together; at least one."""
     header: list[str] = []
-    rows, lines = [], []
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text), strict=True)
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    room = size
+    reader = csv.reader(text, delimiter=delimiter, strict=True)
+    tables = 0
     try:
         for cells in reader:
             if not any(cells) and len(cells) <= 1:
                 continue  # an empty line; a line of empty cells is a row
             if not header:
                 header = [name.strip() for name in cells]
-            elif len(cells) != len(header):
+                _check_header(header, path)
+                continue
+            if len(cells) != len(header):
                 raise DataError(
                     f"{path}, line {reader.line_num}: found {len(cells)} values, expected {len(header)}, "
                     "one for each column"
                 )
-            else:
-                rows.append(cells)
-                lines.append(reader.line_num)
+            rows.append(cells)
+            lines.append(reader.line_num)
+            room -= len(cells) + sum(map(len, cells))
+            if room <= 0:
+                yield Table(path, pandas.DataFrame(rows, index=lines, columns=header, dtype=object))
+                rows, lines, room, tables = [], [], size, tables + 1
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
-    _check_header(header, str(path))
-    if not rows:
+    if not header:
+        _check_header(header, path)
+    if not rows and not tables:
         raise DataError(f"{path}: there is a line of column names, but no rows")
-    return Table(str(path), pandas.DataFrame(rows, index=lines, columns=header, dtype=object))
+    if rows:
+        yield Table(path, pandas.DataFrame(rows, index=lines, columns=header, dtype=object))
 
 
 def _delimiter(text: str) -> str:
@@ -117,28 +147,43 @@ def missing(cells: list[str]) -> list[bool]:
     return [cell.strip().lower() in MISSING for cell in cells]
 
 
-def as_numbers(table: Table, name: str) -> Array | None:
-    """A column as numbers, NaN where missing; None if it is text; an error if it is nearly all numbers."""
-    cells = table.column(name)
+def cells_as_numbers(cells: list[str]) -> tuple[Array, NDArray[np.bool_]]:
+    """The cells as numbers, NaN where one is missing or a text; and which are missing."""
     absent = missing(cells)
     try:
         values = _floats(["nan" if a else cell for a, cell in zip(absent, cells, strict=True)])
     except ValueError:
-        given = [row for row, a in enumerate(absent) if not a]
-        odd = [row for row in given if not is_number(cells[row])]
-        if len(given) - len(odd) >= MOSTLY * len(given) and len(odd) < len(given):
+        pairs = zip(absent, cells, strict=True)
+        known = (float(cell) if not a and is_number(cell) else np.nan for a, cell in pairs)
+        values = np.fromiter(known, dtype=np.float64, count=len(cells))
+    return values, np.array(absent, dtype=bool)
+
+
+def as_numbers(table: Table, name: str) -> Array | None:
+    """A column as numbers, NaN where missing; None if it is text; an error if it is nearly all numbers."""
+    cells = table.column(name)
+    values, absent = cells_as_numbers(cells)
+    odd = np.flatnonzero(np.isnan(values) & ~absent)
+    given = len(cells) - int(absent.sum())
+    if odd.size:
+        if given - odd.size >= MOSTLY * given and odd.size < given:
             raise DataError(
-                f"{table.place(odd[0])}: column {name!r} holds numbers, but here {_short(cells[odd[0]])}"
-            ) from None
+                f"{table.place(int(odd[0]))}: column {name!r} holds numbers, but here "
+                f"{short_text(cells[odd[0]])}"
+            )
         return None
     infinite = np.flatnonzero(np.isinf(values))
     if infinite.size:
-        row = int(infinite[0])
-        raise DataError(
-            f"{table.place(row)}: column {name!r} holds {_short(cells[row])}; "
-            "infinity and numbers beyond double precision are refused"
-        )
+        raise DataError(infinite_number(table, name, int(infinite[0])))
     return values
+
+
+def infinite_number(table: Table, name: str, row: int) -> str:
+    """What is said of a number that is too large."""
+    return (
+        f"{table.place(row)}: column {name!r} holds {short_text(table.column(name)[row])}; "
+        "infinity and numbers beyond double precision are refused"
+    )
 
 
 def _floats(cells: list[str]) -> Array:
@@ -157,5 +202,6 @@ def is_number(text: str) -> bool:
     return "_" not in text
 
 
-def _short(text: str) -> str:
+def short_text(text: str) -> str:
+    """A text in quotes, cut where it is long."""
     return repr(text) if len(text) <= 40 else repr(text[:40]) + "..."
