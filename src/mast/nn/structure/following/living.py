@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from mast.nn.structure.following import rules
+from mast.nn.structure.following import entries
 from mast.nn.structure.following.examples import run_in, tensors_in
 from mast.nn.tensors.torch_private import OperationMode
 
@@ -31,11 +31,11 @@ class Living(OperationMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run the operation and write it down."""
-        given = rules.tensors(args, dict(kwargs or {}))
+        given = entries.tensors(args, dict(kwargs or {}))
         out = func(*args, **(kwargs or {}))
         number = len(self._inputs)
         self._inputs.append([n for t in given if (n := self._makers.get(t)) is not None])
-        results = rules.tensors(out)
+        results = entries.tensors(out)
         # What else shares memory that was written to is not known, nor what Python does with a number.
         if func._schema.is_mutable or not results or self._recurrent:
             self._needed.append(number)

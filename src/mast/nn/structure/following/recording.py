@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from mast.nn.structure.following import rules
+from mast.nn.structure.following import entries, rules
 from mast.nn.structure.following.examples import Example, run_in, tensors_in
 from mast.nn.tensors.torch_private import OperationMode, tree_leaves
 
@@ -24,7 +24,9 @@ _NORMS = (
 _WEIGHTED = (aten.addmm, aten.mm, aten.bmm, aten.baddbmm, aten.convolution, aten.linear)
 _PRODUCTS = (aten.mul, aten.mul_, aten.div, aten.div_)
 SUMS = (aten.add, aten.add_)
-_MOVES = {packet for packet, rule in rules.RULES.items() if rule in (rules.moved, rules.reshaped, rules.same)}
+_MOVES = {
+    packet for packet, rule in rules.RULES.items() if rule in (entries.moved, entries.reshaped, entries.same)
+}
 # Operations that make 0 of 0, so that a branch whose last weight is 0 is 0.
 _ZERO_STAYS = _MOVES | {
     aten.relu, aten.relu_, aten.gelu, aten.silu, aten.silu_, aten.tanh, aten.leaky_relu, aten.hardswish,
@@ -86,11 +88,11 @@ class Recording(OperationMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run the operation and write it down."""
-        given = rules.tensors(args, dict(kwargs or {}))
+        given = entries.tensors(args, dict(kwargs or {}))
         named = [self._names.get(t) for t in given]
         steps = [self._at.get(t) for t in given]
         out = func(*args, **(kwargs or {}))
-        results = rules.tensors(out)
+        results = entries.tensors(out)
         moves = func.is_view or func.overloadpacket in _MOVES
         if moves and named and named[0] is not None and steps[0] is None:
             for result in results:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from mast.nn.structure.following import rules
+from mast.nn.structure.following import entries, rules
 from mast.nn.structure.following.atoms import Atoms
 from mast.nn.structure.following.examples import run_in, tensors_in
 from mast.nn.structure.following.marks import Marking, Marks, Operand
@@ -107,7 +107,7 @@ class Watching(OperationMode, Marking):
         try:
             rules.follow(self, func, args, kwargs, out)
         except (IndexError, RuntimeError, TypeError, ValueError):  # a form of the operation without a rule
-            rules.unknown(self, func, args, kwargs, out)
+            entries.unknown(self, func, args, kwargs, out)
         return out
 
     def _enter(self, module: nn.Module, inputs: Any) -> None:
