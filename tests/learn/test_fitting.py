@@ -12,8 +12,8 @@ from sklearn.metrics import roc_auc_score
 
 import mast
 from mast.errors import ArgumentError, MastError, NotExactError
-from mast.learn.averages import Softmax
 from mast.learn.fitting import SINGLE
+from mast.learn.models import Softmax
 from mast.objectives import penalties
 
 

@@ -1,36 +1,34 @@
-"""What the classifier and the regressor share: parameters, fitting, sparsified versions, files."""
+"""What the classifier and the regressor share: parameters, fitting, serving, files."""
 
 from __future__ import annotations
 
 import math
 import os
 import warnings
-from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import scipy.sparse
-from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from mast.arrays import LARGEST_ENTRY, Array, numbers, refuse_too_large, sound
 from mast.checks import choice, number, whole
 from mast.errors import ArgumentError, DataError
-from mast.learn import sparsified
 from mast.learn.fitting import OURS, Fit, FitPlan, fit, largest_eigenvalue, penalty_of
 from mast.learn.frames import aligned
 from mast.learn.missing import Moments, Scaling, StandIns, cells, gaps
+from mast.learn.sparsified import SparsifiedVersions
 from mast.learn.stochastic import LOSSES, Stream
 from mast.sketches import Bernoulli, Identity, Mixture, Sketch, parse
 from mast.theory import Guarantee
 
 if TYPE_CHECKING:
-    import matplotlib.axes
+    pass
 
 
 #: one model for shares from nothing to three quarters: see docs/missing-features.md
@@ -47,7 +45,7 @@ ACCEPTED: dict[str, Any] = {
 }
 
 
-class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
+class SparsifiedLinear(SparsifiedVersions, BaseEstimator):  # type: ignore[misc]
     """A linear model that minimises f_D, and its sparsified versions."""
 
     coef_: Any
@@ -299,158 +297,6 @@ class SparsifiedLinear(BaseEstimator):  # type: ignore[misc]
         if rows.size:
             out[rows] = self._serving.outputs(cells(X, rows), coef, self.shift_)
         return out + intercept
-
-    def _scored(self, output: Array, y: Any, sample_weight: Array | None) -> float:
-        """The score of one array (rows, outputs) of outputs."""
-        raise NotImplementedError
-
-    def _error(self, output: Array, y: Any) -> float:
-        """What adds up over rows: those that are wrong, or squares of residuals."""
-        raise NotImplementedError
-
-    # ---- sparsified versions -----------------------------------------------------------
-
-    def score_sparsified(
-        self,
-        X: Any,
-        y: ArrayLike,
-        density: float | None = None,
-        draws: int = 100,
-        sample_weight: ArrayLike | None = None,
-    ) -> Array:
-        """The scores of sparsified models, or what is the same, with features missing at serving time.
-
-        The features that are kept are served times the sketch's scale, or with ``missing="conditional"``
-        together with stand-ins for the others; the intercept is not scaled.
-
-        Parameters
-        ----------
-        X, y
-            Data to score on.
-        density
-            The share of features that is kept, uniformly at random. None draws from the sketch
-            that the model was trained with.
-        draws
-            How many sparsified models.
-        sample_weight
-            Weights of the rows.
-
-        Returns
-        -------
-        array of shape (draws,)
-            A score for each draw. The draws are functions of `seed_`: the same at each call.
-        """
-        X = self._validated(X)
-        labels = self._targets(y, X.shape[0])
-        weights = None if sample_weight is None else numbers("sample_weight", sample_weight, 1)
-        sketched = self._sparsified_outputs(X, density, draws)
-        return np.array([self._scored(output, labels, weights) for output in sketched])
-
-    def _errors(self, X: Any, y: Any, density: float | None, draws: int) -> Array:
-        """The errors of each draw, which can be added up over pieces of the data."""
-        sketched = self._sparsified_outputs(self._validated(X), density, draws)
-        return np.array([self._error(output, y) for output in sketched])
-
-    def _sparsified_outputs(self, X: Any, density: float | None, draws: int) -> Iterator[Array]:
-        """One array (rows, outputs) per sparsified model."""
-        sketch = sparsified.at_density(self.sketch_, density)
-        for batch in self._versions(sketch, self.seed_, draws):
-            yield from self._outputs(X, batch)
-
-    def _versions(self, sketch: Sketch, seed: int, draws: int) -> Iterator[sparsified.Versions]:
-        """Sparsified models 0, 1, ... in batches."""
-        return sparsified.versions(*self._weights(), self.shift_, sketch, seed, draws, self.stand_ins_)
-
-    def _outputs(self, X: Any, batch: sparsified.Versions) -> Iterator[Array]:
-        """The outputs of each model of a batch, an array (rows, outputs)."""
-        rows = gaps(X)
-        if not rows.size:
-            yield from sparsified.outputs(X, batch)
-            return
-        serving = self._serving
-        if isinstance(serving, Scaling):  # pruned models are served as the whole one would be
-            yield from sparsified.outputs(serving.filled(X), batch)
-            return
-        coef, intercept = self._weights()
-        X = X.toarray() if scipy.sparse.issparse(X) else X
-        filled = X.copy()
-        filled[rows] = 0.0
-        for kept, whole_rows in zip(batch.kept, sparsified.outputs(filled, batch), strict=True):
-            there = np.where(kept, X[rows], np.nan)
-            whole_rows[rows] = serving.outputs(there, coef, self.shift_) + intercept
-            yield whole_rows
-
-    def _targets(self, y: ArrayLike, n: int) -> NDArray[Any]:
-        labels = np.asarray(column_or_1d(y))
-        if labels.size != n:
-            raise ArgumentError(f"y must have one entry for each of the {n} rows of X, got {labels.size}")
-        return labels
-
-    def sparsify(self, density: float | None = None, seed: int | None = None) -> Self:
-        """A pruned copy: this model with one draw of the sketch applied, v + S(x - v).
-
-        With ``missing="conditional"`` the weights of dropped features move to those that predict them.
-
-        Without arguments this is scikit-learn's own `sparsify`: it makes `coef_` a SciPy sparse matrix, in
-        place, and prunes nothing.
-
-        Parameters
-        ----------
-        density
-            The share of features that is kept; None, with a seed, draws from the training sketch.
-        seed
-            Which draw; 0 if None.
-        """
-        check_is_fitted(self)
-        if density is None and seed is None:
-            self.coef_ = scipy.sparse.csr_matrix(self.coef_)
-            return self
-        sketch = sparsified.at_density(self.sketch_, density)
-        (pruned,) = self._versions(sketch, whole("seed", seed or 0), 1)
-        copy = deepcopy(self)
-        copy.coef_ = self._shaped(pruned.coef[0])
-        copy.intercept_ = pruned.intercept[0] if np.ndim(self.intercept_) else float(pruned.intercept[0, 0])
-        return copy
-
-    def densify(self) -> Self:
-        """Make `coef_` an array again, after `sparsify()`."""
-        check_is_fitted(self)
-        self.coef_ = self._shaped(self._weights()[0])
-        return self
-
-    def _shaped(self, coef: Array) -> Array:
-        """Weights (targets, features) in the shape of `coef_`."""
-        return coef
-
-    def plot_sparsified(
-        self,
-        X: Any,
-        y: ArrayLike,
-        *,
-        baseline: Any = None,
-        densities: Sequence[float] = (0.1, 0.25, 0.5, 0.75, 1.0),
-        draws: int = 100,
-        ax: matplotlib.axes.Axes | None = None,
-    ) -> matplotlib.axes.Axes:
-        """Draw the score against the density, with its spread, beside that of a plain linear model.
-
-        Parameters
-        ----------
-        X, y
-            Data to score on.
-        baseline
-            A fitted linear model (with `coef_` and `intercept_`) to compare with. None fits the same without
-            a sketch, with the same penalty, to X, y: that favours it.
-        densities
-            The shares of features that are kept.
-        draws
-            How many sparsified models per density.
-        ax
-            Where to draw; a new figure if None.
-        """
-        from mast.learn.pictures import plot_sparsified
-
-        return plot_sparsified(self, X, y, baseline, densities, draws, ax)
 
     # ---- files -------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from mast.data.loading import load_pieces
 from mast.errors import DataError
 from mast.learn.base import SparsifiedLinear
 from mast.learn.columns import FeatureColumns
-from mast.learn.pictures import as_ours
+from mast.learn.scoring import as_ours
 from mast.learn.storage import pack, read, unpack, write
 from mast.learn.tables import Table, as_numbers, missing, read_table, read_tables
 
@@ -47,7 +47,9 @@ class Bundle:
     def plain(self) -> SparsifiedLinear:
         """The plain model, in the form of ours."""
         intercept = self.plain_intercept
-        return as_ours(self.model, self.plain_coef, intercept if intercept.ndim else float(intercept))
+        level = intercept if intercept.ndim else float(intercept)
+        plain: SparsifiedLinear = as_ours(self.model, self.plain_coef, level)
+        return plain
 
     def save(self, folder: Path) -> Path:
         """Write the file of the folder, which is made if it is not there."""

@@ -12,7 +12,7 @@ from mast import files
 from mast.arrays import Array
 from mast.errors import ArgumentError
 from mast.learn.bundle import Bundle
-from mast.learn.pictures import draw_curves
+from mast.learn.scoring import draw_curves
 
 DENSITIES = (1.0, 0.75, 0.5, 0.25, 0.1)
 

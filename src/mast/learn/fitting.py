@@ -11,10 +11,16 @@ import numpy as np
 
 from mast.arrays import Array
 from mast.errors import ArgumentError, NotExactError
-from mast.learn.averages import SampledAverage, Softmax
 from mast.learn.copies import COPIES, Copies, copies_of, is_listed
 from mast.learn.missing import StandIns
-from mast.learn.models import FeatureRidge, InterceptLeastSquares, InterceptLogistic, with_ones
+from mast.learn.models import (
+    FeatureRidge,
+    InterceptLeastSquares,
+    InterceptLogistic,
+    SampledAverage,
+    Softmax,
+    with_ones,
+)
 from mast.learn.solver import Solution, Watch, newton_to
 from mast.learn.stochastic import LOSSES, Stream
 from mast.objectives import LeastSquares, LinearModel, Logistic, Mean, Objective

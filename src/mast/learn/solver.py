@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from mast.arrays import Array
-from mast.learn.averages import Softmax
+from mast.learn.models import Softmax
 from mast.objectives import Objective
 from mast.objectives.newton import OneBlock, newton_steps
 
