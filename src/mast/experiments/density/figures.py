@@ -42,7 +42,7 @@ def situations(summary: Any) -> Any:
     """A line per situation: a dot for each contender, from the lowest to the highest seed."""
     parts = _datasets(summary)
     shown = [s for s in SITUATIONS if s in set(summary["situation"])]
-    width, height = 2.4 + 2.8 / len(parts), 0.36 * len(shown) + 0.8
+    width, height = 3.4 + 4.6 / len(parts), 0.36 * len(shown) + 1.4  # names of situations, and a legend
     figure, axes = style.frames(1, len(parts), width=width, height=height, sharey=True)
     for ax, (name, part) in zip(axes[0], parts.items(), strict=True):
         for _, row in part.iterrows():
@@ -56,7 +56,7 @@ def situations(summary: Any) -> Any:
     for contender, (colour, marker) in LOOKS.items():
         axes[0][0].plot([], [], marker, color=colour, label=LABELS[contender])
     axes[0][0].plot([], [], OURS[1], color=OURS[0], label="MAST, for this situation")
-    style.legend_below(figure, axes[0][0], columns=3)
+    style.legend_below(figure, axes[0][0], columns=2)
     return figure
 
 
