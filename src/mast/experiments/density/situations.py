@@ -39,7 +39,7 @@ SITUATIONS = {
     "size 0.5": "several sizes: 50 % of the units",
     "size 0.2": "several sizes: 20 % of the units",
     "size 0.1": "several sizes: 10 % of the units",
-    "cut 0.2": "one cut to 20 % of the weights, and you choose it",
+    "cut 0.2": "a chosen cut to 20 % of the weights",
     "deltas": "many small deltas to a pretrained network",
 }
 
