@@ -15,6 +15,7 @@ if sys.platform != "linux":
 
 import mast
 from cluster.launching import Torchrun, forked, rows_of, until
+from faults.tally import survived
 from mast.randomness import Key, normal
 
 CAPACITIES = ["bernoulli:.9", "randk:30", "permk:4", "identity", "permk:4"]
@@ -123,7 +124,9 @@ def kill_twice(folder, moments, rounds, ranks=4):
             assert run.signal(rank, signal.SIGKILL)
         code, printed = run.wait()
     assert code == 0, printed
-    return checked(folder, rounds), printed
+    result = checked(folder, rounds)
+    survived("SIGKILL of a rank", len(moments), len(moments), "resumed, with the bits of a run left alone")
+    return result, printed
 
 
 def test_two_kills_and_the_same_bits_bytes_and_trace(tmp_path):

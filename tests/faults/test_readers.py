@@ -105,7 +105,7 @@ def test_training_on_any_table(file, tmp_path_factory, content):
     out = tmp_path_factory.getbasetemp() / f"model{os.getpid()}"
     if not refused(lambda: train(str(path), out, target="y")):
         bundle = Bundle.load(out)
-        X = bundle.features(str(path), None)[0]
+        X = next(bundle.features(str(path), None))[0]
         assert len(bundle.model.predict(X)) == X.shape[0]
 
 

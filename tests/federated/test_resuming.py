@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 
+from faults.tally import survived
 from federated.samples import NODES, maker, problems, server
 from mast import files
 from mast.errors import CheckpointError, DataError
@@ -126,6 +127,7 @@ def test_a_server_killed_at_any_moment_ends_with_the_same_bits(tmp_path):
     assert [row["step"] for row in found.rows] == list(range(1, 81))
     left = sorted(p.name for p in tmp_path.iterdir())
     assert left == [".run.mast.previous", "run.mast", "run.mast.trace.jsonl"]  # nothing half written, no lock
+    survived("SIGKILL of a federation's server", 5, 5, "resumed, with the bits of a run left alone")
 
 
 def test_a_round_costs_the_same_after_many(tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 
 from mast import data, files
@@ -82,6 +83,8 @@ class Bundle:
                 model, arrays["plain_coef"], arrays["plain_intercept"], columns, description["target"]
             )
             _ = bundle.plain
+            if not isinstance(bundle.target, str | None):
+                raise DataError(f"{path} is damaged: its target is not the name of a column")
         if columns is not None and len(columns.feature_names) != model.n_features_in_:
             raise DataError(f"{path} is damaged: its columns do not fit the model")
         return bundle
@@ -108,7 +111,10 @@ class Bundle:
     def _features(self, table: Table) -> Features:
         assert self.columns is not None
         remarks = self.columns.compare(table, self.target)
-        X = self.columns.apply(table)
+        with np.errstate(over="ignore"):
+            X = self.columns.apply(table)
+        if np.isinf(X.data if scipy.sparse.issparse(X) else X).any():
+            raise DataError(f"{table.path}: numbers that are too large for this model's columns")
         known = self.target in table.cells
         labels = labels_of(table, str(self.target), self._numeric) if known else None
         return Features(X, labels, self.columns.missing_shares(X), remarks)

@@ -14,6 +14,7 @@ import pandas
 import scipy.sparse
 
 from mast.arrays import Array, Indices
+from mast.checks import number, positive
 from mast.errors import DataError
 from mast.learn.frames import compare
 from mast.learn.tables import MOSTLY, Table, as_numbers, cells_as_numbers, infinite_number, short_text
@@ -133,10 +134,15 @@ class FeatureColumns:
         parts: list[Column] = [
             CategoryColumn(str(part["name"]), [str(value) for value in part["values"]])
             if "values" in part
-            else NumberColumn(str(part["name"]), float(part["mean"]), float(part["scale"]))
+            else NumberColumn(
+                str(part["name"]), number("mean", part["mean"]), positive("scale", part["scale"])
+            )
             for part in content["parts"]
         ]
-        return FeatureColumns(parts, {str(name): str(why) for name, why in content["dropped"].items()})
+        columns = FeatureColumns(parts, {str(name): str(why) for name, why in content["dropped"].items()})
+        if len(set(columns.feature_names)) < len(columns.feature_names):
+            raise DataError("a column, or a value of one, is there twice")
+        return columns
 
 
 class ColumnLearner:
