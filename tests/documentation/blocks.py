@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
 
 RUN = ("python", "pycon", "console", "bash")  # what is run
-SHOWN = ("text", "toml", "yaml", "json", "csv")  # what is only read
+SHOWN = ("text", "toml", "yaml", "json", "csv", "bibtex")  # what is only read
 OPTIONAL = {  # packages, and words that show a need for them
     "torch": ("torch", "mast.nn", "mast.cluster", "mast.federated"),
     "flwr": ("flwr", "mast.federated"),
