@@ -9,6 +9,7 @@ from typing import Any, Self
 BAR_AFTER = 1.0  # seconds: short work needs no bar
 BAR_EVERY = 0.1
 LINE_EVERY = 5.0
+ENOUGH = 4  # pieces, or a tenth of the work, before the time left is guessed
 
 
 def duration(seconds: float) -> str:
@@ -118,7 +119,8 @@ class Progress:
             rest = (self.total - done) / rate if rate > 0 else None
         else:
             start, first = self.warm or (0.0, 0.0)
-            rest = (seconds - start) * (self.work - work) / (work - first) if work > first else None
+            known = work > first and (done >= ENOUGH or work >= self.work / 10)
+            rest = (seconds - start) * (self.work - work) / (work - first) if known else None
         left = "starting" if rest is None else f"about {duration(rest)} left"
         return ", ".join([*parts, *([note] if note else []), left if done < self.total else "done"])
 
