@@ -234,8 +234,9 @@ class Softmax(Objective):
 
         def product(p: Array) -> Array:
             moved = np.asarray(self.design.matrix @ p.reshape(K, -1).T)
-            mean = np.einsum("ik,ik->i", chances, moved)
-            return self._back(weighted * (moved - mean[:, None])) + ridge * p
+            moved -= np.einsum("ik,ik->i", chances, moved)[:, None]
+            moved *= weighted
+            return self._back(moved) + ridge * p
 
         return product, np.asarray(squares.T @ (weighted * (1 - chances))).T.ravel() + ridge
 
