@@ -36,6 +36,10 @@ def philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
     return c0, c1, c2, c3
 
 
+#: the same for loops over many blocks: inlined by Numba itself, which compiles longer and vectorises better
+_philox = njit(inline="always")(philox.py_func)
+
+
 @njit(forceinline=True)
 def derive(key: Any) -> Any:
     """Stage 1: the stream of a key's six words."""
@@ -87,6 +91,7 @@ def _below(w: Any, threshold: Any) -> Any:
 def words(key: Any, threshold: Any, start: int, out: Any) -> None:
     """Words start .. of the stream of `key`; with a threshold, which of them are below it."""
     stream = derive(key)
+    s0, s1, s2, s3 = stream
     n = out.size
     first = min(n, -start & 3)  # up to the first whole block
     for i in range(first):
@@ -95,7 +100,8 @@ def words(key: Any, threshold: Any, start: int, out: Any) -> None:
     j0 = (start + first) >> 2
     whole = out[first : first + 4 * blocks]
     for j in range(blocks):
-        w0, w1, w2, w3 = block(stream, j0 + j)
+        c = uint64(j0 + j)
+        w0, w1, w2, w3 = _philox(uint32(c), uint32(c >> _32), s2, s3, s0, s1)
         whole[4 * j] = _below(w0, threshold)
         whole[4 * j + 1] = _below(w1, threshold)
         whole[4 * j + 2] = _below(w2, threshold)
