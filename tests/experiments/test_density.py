@@ -8,14 +8,15 @@ import pytest
 
 from mast.cells import Cell, Done
 from mast.errors import DataError
-from mast.experiments.density import linear, tables
+from mast.experiments.density import linear, tables, text
 from mast.experiments.density.cells import CHOOSING, cells, effort, scores_of
 from mast.experiments.density.contenders import CONTENDERS, PACKET, random_cut, sketch_of, trained
-from mast.experiments.density.data import FILES, FOLDER, Labelled, find
+from mast.experiments.density.data import FILES, FOLDER, TEXTS, Labelled, find
 from mast.experiments.density.search import START, climb, rung
 from mast.experiments.density.situations import GOALS, LABELS, SITUATIONS, claims
 from mast.experiments.density.study import Density
 from mast.experiments.experiment import Request, Results
+from mast.sketches import RandK
 
 torch = pytest.importorskip("torch")
 
@@ -27,7 +28,7 @@ from mast.experiments.density.networks import (  # noqa: E402
     network,
     train,
 )
-from mast.nn import sparsify  # noqa: E402
+from mast.nn import Neurons, sparsify  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -420,3 +421,29 @@ def test_the_fast_run_ends_in_a_report(tmp_path):
     page = reproduce("density", tmp_path, effort="fast", jobs=1)
     assert "Accuracy against density" in page.read_text()
     assert (tmp_path / "numbers" / "density_situations.csv").exists()
+
+
+def test_text_is_split_by_documents():
+    """No row that is tested on comes from a document that is trained on, and what follows is one further."""
+    for name in TEXTS:
+        x, y, owner = text.rows(name)
+        assert x.shape == y.shape == (len(owner), text.LENGTH)
+        np.testing.assert_array_equal(x[:, 1:], y[:, :-1])
+        assert x.min() >= 0
+        assert x.max() < text.SYMBOLS
+        (data,) = find("normal", name, None)
+        learned, _, tested = ({row.numpy().tobytes() for row in part.x} for part in data.parts())
+        assert len(tested & learned) <= 3  # empty lines, and what all files say
+
+
+def test_a_transformer_reads_text():
+    """A million weights; what follows a character does not depend on later ones; half of it runs alone."""
+    (data,) = find("normal", "code", None)
+    model, rows = network(DESIGNS["code"], seed=0), data.parts().test.x[:2]
+    assert 0.9e6 < sum(p.numel() for p in model.parameters()) < 1.1e6
+    changed = rows.clone()
+    changed[:, 40:] = 0
+    torch.testing.assert_close(model(changed)[:, :40], model(rows)[:, :40])
+    small = sparsify(model, Neurons(RandK(0.5)), example=rows).submodel(0)
+    assert sum(p.numel() for p in small.parameters()) < 0.6e6
+    assert small(rows).shape == (2, text.LENGTH, text.SYMBOLS)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 CALIBRATED = 512  # training rows that BatchNorm statistics are taken from
 CHOOSING = (100,)  # seeds that settings are chosen with, and nothing else
 DENSITIES = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1)  # of the curves
-SECONDS = {"digits": 0.03, "features": 0.4, "images": 1.5}  # about, per epoch
+SECONDS = {"digits": 0.03, "features": 0.4, "images": 1.5, "code": 60, "manual": 60}  # about, per epoch
 
 
 def tuned(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def scores_of(
             shift = {name: p.detach() for name, p in v.named_parameters() if p.dim() > 1}
     else:
         sketch = random_cut(structure, float(share), design)
-    sk = sparsify(copy.deepcopy(model), sketch, shift=shift)
+    sk = sparsify(copy.deepcopy(model), sketch, shift=shift, example=parts.train.x[:2])
     if structure == "members":
         found = [score(sk.submodel(member=i, calibrate=False)) for i in range(sk.members or 0)]
     else:
@@ -142,11 +142,13 @@ def effort(request: Request, name: str) -> dict[str, Any]:
         "digits": request.pick(fast=4, normal=120, full=640),
         "features": request.pick(fast=1, normal=10, full=60),
         "images": request.pick(fast=1, normal=12, full=60),
+        "code": request.pick(fast=1, normal=4, full=20),
+        "manual": request.pick(fast=1, normal=4, full=20),
     }[name]
     return {
         "epochs": epochs,
         "adapting": 2 * epochs,  # twenty deltas share them
-        "batch": 64 if name == "digits" else 128,
+        "batch": {"digits": 64, "code": 16, "manual": 16}.get(name, 128),
         "choosing": list(CHOOSING),
         "seeds": list(range(request.pick(fast=2, normal=3, full=5))),
         "draws": request.pick(fast=3, normal=10, full=30),

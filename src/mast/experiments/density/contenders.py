@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from mast.experiments.density.data import ClassRows, Labelled
+from mast.experiments.density.data import TEXTS, Labelled
 from mast.experiments.density.search import Setting
 from mast.sketches import Bernoulli, Grouped, Nested, PermK, RandK, Sampled, Sketch
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from mast.experiments.density.networks import Chain
+    from mast.experiments.density.networks import Design
     from mast.nn import Sparsifier
 
 PACKET = 16  # units that are lost together
@@ -64,18 +64,28 @@ CONTENDERS: list[dict[str, Any]] = [
 
 
 def contenders(dataset: str) -> Iterator[dict[str, Any]]:
-    """All of them on digits; elsewhere without random units, packets, lists of units and small questions."""
+    """All of them on digits; elsewhere without random units, packets, lists of units and small questions.
+
+    On text only those whose learning rate alone is searched for: source code has lists, sizes and cuts, and
+    the manual has deltas.
+    """
     for contender in CONTENDERS:
         kind, units = contender["kind"], contender.get("structure") == "units"
         if dataset == "digits":
             yield contender
+        elif dataset in TEXTS:
+            if kind == "plain":
+                contender = contender | {"axes": ["rate"], "scanned": [], "uses": ["whole"]}
+            small = "start" in kind or (kind == "list" and units)
+            if contender["axes"] == ["rate"] and not small and (kind in ADAPTS) == (dataset == "manual"):
+                yield contender
         elif "start" not in kind and not (kind == "list" and units):
             uses = [use for use in contender["uses"] if use not in (*UNITS, *PACKETS)]
             if uses:
                 yield contender | {"uses": uses}
 
 
-def random_cut(structure: str, share: float, design: Chain) -> Sketch:
+def random_cut(structure: str, share: float, design: Design) -> Sketch:
     """Each weight by itself; an exact share of the units of each layer; or of its packets of units."""
     from mast.nn import Neurons
 
@@ -87,7 +97,7 @@ def random_cut(structure: str, share: float, design: Chain) -> Sketch:
     return Neurons(Grouped(RandK(float(share)), [unit // PACKET for unit in range(width)]))
 
 
-def sketch_of(config: Mapping[str, Any], setting: Setting, seed: int, design: Chain) -> Sketch | None:
+def sketch_of(config: Mapping[str, Any], setting: Setting, seed: int, design: Design) -> Sketch | None:
     """What a contender is trained with; its list of members, where it has one."""
     from mast.nn import Neurons, TopShare
 
@@ -122,7 +132,8 @@ def trained(config: Mapping[str, Any], dataset: Labelled, seed: int, setting: Se
     if sketch is not None:
         if kind != "usual start":
             scale_start(model, sketch, shift="init" if adapts else None)
-        sk = sparsify(model, sketch, shift="init" if adapts else None, seed=seed)
+        shift, example = "init" if adapts else None, dataset.parts().train.x[:2]
+        sk = sparsify(model, sketch, shift=shift, seed=seed, example=example)
     recipe = Recipe(epochs, batch, setting["rate"], seed + 1000 * adapts, setting.get("decay", 0.0))
     with warnings.catch_warnings():
         if kind == "usual start":  # which is what it is here for
@@ -158,11 +169,9 @@ def _choices(config: Mapping[str, Any], sk: Sparsifier | None) -> Callable[[int,
 
 @lru_cache(maxsize=8)
 def pretrained(dataset: Labelled, epochs: int, batch: int, seed: int) -> nn.Sequential:
-    """A network that has seen the first half of the classes only."""
+    """A network that has seen a part: the first half of the classes, or source code."""
     from mast.experiments.density.networks import DESIGNS, Recipe, network, train
 
-    rows, design = dataset.parts().train, DESIGNS[dataset.name]
-    known = rows.y < design.classes // 2
-    model = network(design, seed)
-    train(model, ClassRows(rows.x[known], rows.y[known]), Recipe(epochs, batch, PRETRAINING, seed))
+    model = network(DESIGNS[dataset.name], seed)
+    train(model, dataset.known(), Recipe(epochs, batch, PRETRAINING, seed))
     return model

@@ -1,4 +1,4 @@
-"""Data of the study: digits, and CIFAR-10 as embeddings and as small images.
+"""Data of the study: digits, CIFAR-10 as embeddings and as small images, source code and its manual.
 
 Each set has training, validation and test rows. Settings are chosen on validation rows; test rows are looked
 at once, by the networks that were chosen.
@@ -16,6 +16,7 @@ import numpy as np
 from mast.arrays import Array
 from mast.errors import DataError
 from mast.experiments.datasets import Dataset, locate, split_rows
+from mast.experiments.density import text
 from mast.experiments.network_data import data_folder, digits, digits_sum, file_sum, need_torch, read_npz
 
 if TYPE_CHECKING:
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
 
 FOLDER = "cifar10"  # below a data folder
 FILES = {"features": "resnet50_features_10k_2k.npz", "images": "images_10k_2k.npz"}
-NAMES = ("digits", *FILES)
+TEXTS = ("code", "manual")
+NAMES = ("digits", *FILES, *TEXTS)
 LINEAR = "a1a"
-TESTED, VALIDATED = {"digits": 0.3, "features": 0.25, "images": 0.25}, 0.2  # of all rows; of the rest
+TESTED, VALIDATED = {"digits": 0.3}, 0.2  # of all rows (elsewhere a quarter); of the rest
 SPLITS = 20261118, 20261119  # seeds that no pilot has used, of tested and of validated rows
 
 
@@ -55,7 +57,15 @@ class Labelled(Dataset):
 
     def parts(self) -> Parts:
         """The three parts, standardised by the training rows."""
-        return _parts(self)
+        return _text_parts(self.name) if self.name in TEXTS else _parts(self)
+
+    def known(self) -> ClassRows:
+        """What a network has seen that is then fine-tuned: half of the classes, or source code."""
+        if self.name in TEXTS:
+            return _text_parts("code").train
+        rows = self.parts().train
+        half = rows.y < (1 + int(rows.y.max())) // 2
+        return ClassRows(rows.x[half], rows.y[half])
 
 
 def find(effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Dataset, ...]:
@@ -66,6 +76,8 @@ def find(effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Datas
     if dataset is not None:
         if dataset not in NAMES:
             return (locate(dataset, data_dir),)
+        if dataset in TEXTS:
+            return (Labelled(dataset, "", text.text_sum(dataset)),)
         return (pixels if dataset == "digits" else _file(dataset, folder),)
     files: list[Dataset] = []
     if effort != "fast" and folder is not None and (folder / FOLDER / FILES["features"]).is_file():
@@ -85,6 +97,8 @@ def _arrays(dataset: Labelled) -> tuple[Any, Any]:
     """All rows and their labels: the files' own halves are put together, and split anew."""
     if dataset.name == "digits":
         return digits()
+    if dataset.name in TEXTS:
+        return text.rows(dataset.name)[:2]
     letter, rank = ("f", 2) if dataset.name == "features" else ("x", 4)
     names = (f"{letter}_train", "y_train", f"{letter}_test", "y_test")
     path = Path(dataset.path)
@@ -100,7 +114,7 @@ def _parts(dataset: Labelled) -> Parts:
     import torch
 
     x, y = _arrays(dataset)
-    rest, test = split_rows(len(y), SPLITS[0], TESTED[dataset.name])
+    rest, test = split_rows(len(y), SPLITS[0], TESTED.get(dataset.name, 0.25))
     train, validation = (rest[part] for part in split_rows(len(rest), SPLITS[1], VALIDATED))
     prepared = _prepared(dataset.name, x)
     over = (0, 2, 3) if prepared.ndim == 4 else 0  # images: each channel; else each input
@@ -111,6 +125,23 @@ def _parts(dataset: Labelled) -> Parts:
         standard = standard.contiguous(memory_format=torch.channels_last)
     labels = torch.from_numpy(y.astype(np.int64))
     return Parts(*(ClassRows(standard[rows], labels[rows]) for rows in (train, validation, test)))
+
+
+@lru_cache(maxsize=2)
+def _text_parts(name: str) -> Parts:
+    """Whole documents are trained, validated or tested on; of the last two, some rows from all over them."""
+    import torch
+
+    x, y, owner = text.rows(name)
+    rest, test = split_rows(owner.max() + 1, SPLITS[0], 0.25)
+    train, validation = (rest[part] for part in split_rows(len(rest), SPLITS[1], VALIDATED))
+
+    def part(documents: Any, most: int) -> ClassRows:
+        rows = np.flatnonzero(np.isin(owner, documents))
+        rows = rows[:: -(-len(rows) // most)]
+        return ClassRows(torch.from_numpy(x[rows]), torch.from_numpy(y[rows]))
+
+    return Parts(part(train, len(x)), part(validation, text.HELD), part(test, text.HELD))
 
 
 def _prepared(name: str, x: Any) -> Any:

@@ -29,6 +29,8 @@ NAMES = {
     "digits": "digits, MLP",
     "features": "CIFAR-10 features, MLP",
     "images": "CIFAR-10 images, CNN",
+    "code": "source code, transformer",
+    "manual": "from code to its manual, transformer",
 }
 
 

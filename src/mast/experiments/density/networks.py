@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 
 from mast import randomness
-from mast.experiments.density.data import ClassRows
+from mast.experiments.density.data import TEXTS, ClassRows
+from mast.experiments.density.text import LENGTH, SYMBOLS
 from mast.randomness import Key, Purpose
 
 CLIP = 1.0  # the largest norm of a gradient: of a sketch that keeps a tenth, a step can be 1/.1 too large
@@ -28,10 +29,28 @@ class Chain:
     classes: int = 10
 
 
-DESIGNS = {
+@dataclass(frozen=True)
+class Reader:
+    """A transformer that says for every character of a row which one follows."""
+
+    symbols: int
+    length: int
+    width: int = 128
+    heads: int = 4
+    blocks: int = 5
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Hidden units of the blocks."""
+        return (4 * self.width,) * self.blocks
+
+
+Design = Chain | Reader
+DESIGNS: dict[str, Design] = {
     "digits": Chain(64, (128, 128)),
     "features": Chain(2048, (128, 128)),
     "images": Chain(3, (32, 64, 64), strides=(2, 2, 1)),
+    **dict.fromkeys(TEXTS, Reader(SYMBOLS, LENGTH)),
 }
 
 
@@ -52,13 +71,55 @@ class KeyedDropout(nn.Module):
         return x * (torch.from_numpy(mask).view(x.shape) / self.keep)
 
 
-def network(design: Chain, seed: int, dropout_keep: float | None = None) -> nn.Sequential:
+class Attends(nn.Module):
+    """Causal attention, and a layer of hidden units; each added to what comes in."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.size = width // heads  # of a head
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What comes in (rows, characters, width), with what was seen added."""
+        y = self.norm1(x)
+        q, k, v = (
+            part(y).unflatten(-1, (-1, self.size)).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
+        )
+        seen = scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(seen.transpose(1, 2).flatten(2))
+        return x + self.down(gelu(self.up(self.norm2(x))))  # type: ignore[no-any-return]
+
+
+class Places(nn.Module):
+    """A vector for each character and one for its place."""
+
+    def __init__(self, design: Reader) -> None:
+        super().__init__()
+        self.symbol = nn.Embedding(design.symbols, design.width)
+        self.place = nn.Embedding(design.length, design.width)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """Their sum."""
+        places = torch.arange(codes.shape[1], device=codes.device)
+        return self.symbol(codes) + self.place(places)  # type: ignore[no-any-return]
+
+
+def network(design: Design, seed: int, dropout_keep: float | None = None) -> nn.Sequential:
     """The network at its start: He's initialisation from keys. With dropout, after each hidden layer.
 
     >>> [name for name, _ in network(Chain(4, (3,)), seed=0).named_parameters()]
     ['layer0.weight', 'layer0.bias', 'out.weight', 'out.bias']
     """
     parts: OrderedDict[str, nn.Module] = OrderedDict()
+    if isinstance(design, Reader):
+        blocks = {f"block{i}": Attends(design.width, design.heads) for i in range(design.blocks)}
+        ends = {"norm": nn.LayerNorm(design.width), "out": nn.Linear(design.width, design.symbols)}
+        reader = nn.Sequential(OrderedDict(places=Places(design), **blocks, **ends))
+        start(reader, seed)
+        return reader
     before = design.inputs
     for i, width in enumerate(design.widths):
         if design.strides:
@@ -124,7 +185,7 @@ def train(
         if before is not None:
             before(t, steps)
         optimizer.zero_grad()
-        cross_entropy(model(rows.x[batch]), rows.y[batch]).backward()  # type: ignore[no-untyped-call]
+        cross_entropy(model(rows.x[batch]).flatten(0, -2), rows.y[batch].flatten()).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
     model.eval()
@@ -134,4 +195,4 @@ def accuracy(model: nn.Module, rows: ClassRows) -> float:
     """The share of rows that the model classifies rightly, in eval mode."""
     model.eval()
     with torch.no_grad():
-        return float((model(rows.x).argmax(1) == rows.y).double().mean())
+        return float((model(rows.x).argmax(-1) == rows.y).double().mean())

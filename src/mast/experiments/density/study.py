@@ -120,8 +120,12 @@ def choices(request: Request, networks: Sequence[Labelled]) -> list[str]:
             "itself: a list of 20 masks shares the same number of steps.",
             "TopShare chooses the largest weights again 40 times, ever fewer until three quarters of "
             "the training; magnitude pruning cuts once, in the middle. Both have the same number of steps.",
-            "Random units and packets, lists of units and the start are studied on digits alone.",
-            "Fine-tuning adapts a network that knows five classes to all ten; biases change freely.",
+            "Random units and packets, lists of units and the start are studied on digits alone. On "
+            "text, a transformer of a million weights says which character follows: lists of weights, sizes "
+            "and cuts on the source of Python's library (--dataset code), deltas from there to Python's "
+            "manual (--dataset manual). Documents that are tested on are not trained on.",
+            "Fine-tuning adapts a network that knows five classes to all ten (on text: source code to the "
+            "manual); biases change freely.",
             f"BatchNorm statistics are taken anew from {CALIBRATED} training rows for every submodel.",
         ]
     if len(request.datasets) > len(networks):
