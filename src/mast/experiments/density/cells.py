@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -128,16 +129,20 @@ def cells(experiment: Experiment, request: Request) -> list[Cell]:
     for data in request.datasets:
         if not isinstance(data, Labelled):
             continue
-        common = effort(request, data.name)
         for contender in contenders(data.name):
+            longer = contender.get("longer", 1)
+            common, rows = effort(request, data.name, longer), replace(data, split=int(longer > 1))
             trainings = 5 * len(contender["axes"]) * len(contender["uses"]) ** 0.5 + len(common["seeds"])
-            seconds = common["epochs"] * SECONDS[data.name] * trainings
-            cells.append(experiment.cell(tuned, common | contender, data, seconds))
+            seconds = common["epochs"] * longer * SECONDS[data.name] * trainings
+            cells.append(experiment.cell(tuned, common | contender, rows, seconds))
     return cells
 
 
-def effort(request: Request, name: str) -> dict[str, Any]:
-    """How long to train, with which seeds, and how many submodels are scored."""
+def effort(request: Request, name: str, longer: int = 1) -> dict[str, Any]:
+    """How long to train, with which seeds, and how many submodels are scored.
+
+    Who trains longer does so because of what the first seeds have shown, and is judged by others.
+    """
     epochs = {
         "digits": request.pick(fast=4, normal=120, full=640),
         "features": request.pick(fast=1, normal=10, full=60),
@@ -150,6 +155,6 @@ def effort(request: Request, name: str) -> dict[str, Any]:
         "adapting": 2 * epochs,  # twenty deltas share them
         "batch": {"digits": 64, "code": 16, "manual": 16}.get(name, 128),
         "choosing": list(CHOOSING),
-        "seeds": list(range(request.pick(fast=2, normal=3, full=5))),
+        "seeds": [10 * (longer > 1) + seed for seed in range(request.pick(fast=2, normal=3, full=5))],
         "draws": request.pick(fast=3, normal=10, full=30),
     }

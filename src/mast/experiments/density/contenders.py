@@ -33,6 +33,7 @@ RANDOM = ["weights 0.5", "weights 0.2"]
 UNITS, PACKETS = ["units 0.2"], ["packets 0.25"]
 SETTINGS: dict[str, Any] = {"axes": ["rate", "keep", "decay"], "scanned": ["decay"]}
 MEMBERS: dict[str, Any] = {"axes": ["rate"], "uses": ["members"]}
+LONGER = {"longer": 4}  # times as many steps: twenty members share them
 CONTENDERS: list[dict[str, Any]] = [
     {
         "kind": "plain",
@@ -48,8 +49,8 @@ CONTENDERS: list[dict[str, Any]] = [
         {"kind": kind, "structure": "weights", "share": 0.2, "axes": ["rate"], "uses": ["weights 0.2"]}
         for kind in ("scaled start", "usual start")
     ),
-    {"kind": "list", "structure": "weights", "share": 0.2, "members": 20, **MEMBERS},
-    {"kind": "alone", "structure": "weights", "share": 0.2, "members": 1, **MEMBERS},
+    {"kind": "list", "structure": "weights", "share": 0.2, "members": 20, **MEMBERS, **LONGER},
+    {"kind": "alone", "structure": "weights", "share": 0.2, "members": 1, **MEMBERS, **LONGER},
     *({"kind": "list", "structure": "units", "share": p, "members": 5, **MEMBERS} for p in LISTED),
     *({"kind": "alone", "structure": "units", "share": p, "members": 1, **MEMBERS} for p in SIZES[:3]),
     {"kind": "nested", "shares": list(SIZES), **MEMBERS},
@@ -57,9 +58,9 @@ CONTENDERS: list[dict[str, Any]] = [
         {"kind": kind, "share": 0.2, "axes": ["rate"], "uses": ["whole"]}
         for kind in ("top share", "pruned once")
     ),
-    {"kind": "full", "axes": ["rate"], "uses": ["whole"]},
-    {"kind": "deltas", "share": 0.05, "members": 20, **MEMBERS},
-    {"kind": "one delta", "share": 0.05, "members": 1, **MEMBERS},
+    {"kind": "full", "axes": ["rate"], "uses": ["whole"], **LONGER},
+    {"kind": "deltas", "share": 0.05, "members": 20, **MEMBERS, **LONGER},
+    {"kind": "one delta", "share": 0.05, "members": 1, **MEMBERS, **LONGER},
 ]
 
 
@@ -78,7 +79,7 @@ def contenders(dataset: str) -> Iterator[dict[str, Any]]:
                 contender = contender | {"axes": ["rate"], "scanned": [], "uses": ["whole"]}
             small = "start" in kind or (kind == "list" and units)
             if contender["axes"] == ["rate"] and not small and (kind in ADAPTS) == (dataset == "manual"):
-                yield contender
+                yield {name: value for name, value in contender.items() if name != "longer"}
         elif "start" not in kind and not (kind == "list" and units):
             uses = [use for use in contender["uses"] if use not in (*UNITS, *PACKETS)]
             if uses:
@@ -125,9 +126,9 @@ def trained(config: Mapping[str, Any], dataset: Labelled, seed: int, setting: Se
     kind, design = config["kind"], DESIGNS[dataset.name]
     adapts = kind in ADAPTS
     model = network(design, seed, setting["keep"] if kind == "dropout" else None)
-    epochs, batch = config["epochs"], config["batch"]
+    batch, epochs = config["batch"], config["adapting" if adapts else "epochs"] * config.get("longer", 1)
     if adapts:
-        model, epochs = copy.deepcopy(pretrained(dataset, epochs, batch, seed)), config["adapting"]
+        model = copy.deepcopy(pretrained(dataset, config["epochs"], batch, seed))
     sketch, sk = sketch_of(config, setting, seed, design), None
     if sketch is not None:
         if kind != "usual start":

@@ -28,7 +28,10 @@ TEXTS = ("code", "manual")
 NAMES = ("digits", *FILES, *TEXTS)
 LINEAR = "a1a"
 TESTED, VALIDATED = {"digits": 0.3}, 0.2  # of all rows (elsewhere a quarter); of the rest
-SPLITS = 20261118, 20261119  # seeds that no pilot has used, of tested and of validated rows
+SPLITS = (
+    (20261118, 20261119),
+    (20261120, 20261121),
+)  # seeds that no pilot has used, of tested and validated rows
 
 
 class ClassRows(NamedTuple):
@@ -50,6 +53,8 @@ class Parts(NamedTuple):
 class Labelled(Dataset):
     """Rows with class labels 0, 1, ...; `name` is one of `NAMES`."""
 
+    split: int = 0  # of two: what the first has decided is judged by the second
+
     def load(self) -> tuple[Any, Array]:
         """All rows, flattened, and their labels."""
         x, y = _arrays(self)
@@ -57,12 +62,12 @@ class Labelled(Dataset):
 
     def parts(self) -> Parts:
         """The three parts, standardised by the training rows."""
-        return _text_parts(self.name) if self.name in TEXTS else _parts(self)
+        return _text_parts(self.name, self.split) if self.name in TEXTS else _parts(self)
 
     def known(self) -> ClassRows:
         """What a network has seen that is then fine-tuned: half of the classes, or source code."""
         if self.name in TEXTS:
-            return _text_parts("code").train
+            return _text_parts("code", self.split).train
         rows = self.parts().train
         half = rows.y < (1 + int(rows.y.max())) // 2
         return ClassRows(rows.x[half], rows.y[half])
@@ -114,8 +119,9 @@ def _parts(dataset: Labelled) -> Parts:
     import torch
 
     x, y = _arrays(dataset)
-    rest, test = split_rows(len(y), SPLITS[0], TESTED.get(dataset.name, 0.25))
-    train, validation = (rest[part] for part in split_rows(len(rest), SPLITS[1], VALIDATED))
+    tested, validated = SPLITS[dataset.split]
+    rest, test = split_rows(len(y), tested, TESTED.get(dataset.name, 0.25))
+    train, validation = (rest[part] for part in split_rows(len(rest), validated, VALIDATED))
     prepared = _prepared(dataset.name, x)
     over = (0, 2, 3) if prepared.ndim == 4 else 0  # images: each channel; else each input
     mean = prepared[train].mean(axis=over, keepdims=True)
@@ -128,13 +134,13 @@ def _parts(dataset: Labelled) -> Parts:
 
 
 @lru_cache(maxsize=2)
-def _text_parts(name: str) -> Parts:
+def _text_parts(name: str, split: int) -> Parts:
     """Whole documents are trained, validated or tested on; of the last two, some rows from all over them."""
     import torch
 
     x, y, owner = text.rows(name)
-    rest, test = split_rows(owner.max() + 1, SPLITS[0], 0.25)
-    train, validation = (rest[part] for part in split_rows(len(rest), SPLITS[1], VALIDATED))
+    rest, test = split_rows(owner.max() + 1, SPLITS[split][0], 0.25)
+    train, validation = (rest[part] for part in split_rows(len(rest), SPLITS[split][1], VALIDATED))
 
     def part(documents: Any, most: int) -> ClassRows:
         rows = np.flatnonzero(np.isin(owner, documents))

@@ -118,6 +118,9 @@ def choices(request: Request, networks: Sequence[Labelled]) -> list[str]:
             "two hidden layers it is squared.",
             "“Trained alone” is one fixed random mask, or one smaller network, with all the steps for "
             "itself: a list of 20 masks shares the same number of steps.",
+            "Lists of weights and deltas, and what they are compared with, have four times as many steps: an "
+            "earlier run, with as many as all others, left lists .014 and deltas .030 behind on digits. They "
+            "were then run anew, with another split of the rows and other seeds.",
             "TopShare chooses the largest weights again 40 times, ever fewer until three quarters of "
             "the training; magnitude pruning cuts once, in the middle. Both have the same number of steps.",
             "Random units and packets, lists of units and the start are studied on digits alone. On "
