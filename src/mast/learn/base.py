@@ -7,7 +7,7 @@ import os
 import warnings
 from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse
@@ -26,10 +26,6 @@ from mast.learn.sparsified import SparsifiedVersions
 from mast.learn.stochastic import LOSSES, Stream
 from mast.sketches import Bernoulli, Identity, Mixture, Sketch, parse
 from mast.theory import Guarantee
-
-if TYPE_CHECKING:
-    pass
-
 
 #: one model for shares from nothing to three quarters: see docs/missing-features.md
 AUTO: Sketch = Mixture([Identity(), Bernoulli(0.75), Bernoulli(0.5)], [0.25, 0.25, 0.5])

@@ -76,7 +76,7 @@ class Bundle:
             raise DataError(f"{folder}: there is no model; `mast train` makes one")
         description, arrays = read(path, KIND)
         with files.damage_refused(path):
-            model: Any = unpack(description["model"], arrays, path, SparsifiedLinear)
+            model: Any = unpack(description["model"], arrays, path, SparsifiedLinear)  # type: ignore[type-abstract]
             content = description["columns"]
             columns = None if content is None else FeatureColumns.from_json(content)
             bundle = Bundle(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -83,7 +84,7 @@ def outputs(X: Any, batch: Versions) -> Iterator[Array]:
             yield product[:, i * count : (i + 1) * count] + batch.intercept[begin + i]
 
 
-class SparsifiedVersions:
+class SparsifiedVersions(ABC):
     """What an estimator does with its sparsified versions."""
 
     coef_: Any
@@ -94,22 +95,25 @@ class SparsifiedVersions:
     stand_ins_: StandIns | None
 
     @property
+    @abstractmethod
     def _serving(self) -> Scaling | StandIns:
-        raise NotImplementedError
+        """What answers for rows with missing cells."""
 
+    @abstractmethod
     def _validated(self, X: Any) -> Any:
-        raise NotImplementedError
+        """The rows as an array or CSR matrix, NaN where a cell is missing."""
 
+    @abstractmethod
     def _weights(self) -> tuple[Array, Array]:
-        raise NotImplementedError
+        """The weights (outputs, features) and the intercepts."""
 
+    @abstractmethod
     def _scored(self, output: Array, y: Any, sample_weight: Array | None) -> float:
         """The score of one array (rows, outputs) of outputs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _error(self, output: Array, y: Any) -> float:
         """What adds up over rows: those that are wrong, or squares of residuals."""
-        raise NotImplementedError
 
     def score_sparsified(
         self,

@@ -17,17 +17,17 @@ import numpy as np
 from mast.arrays import Array
 from mast.cells import Cell
 from mast.experiments.datasets import Dataset
-from mast.experiments.density.contenders import contenders, random_cut, sketch_of, trained
+from mast.experiments.density.contenders import SEEN, chances, contenders, random_cut, sketch_of, trained
 from mast.experiments.density.data import Labelled
 from mast.experiments.density.search import Setting, climb
 from mast.experiments.experiment import Experiment, Request
 from mast.experiments.network_data import one_thread
 from mast.randomness import Key, Purpose
+from mast.sketches import Bernoulli
 
 if TYPE_CHECKING:
     from torch import nn
 
-CALIBRATED = 512  # training rows that BatchNorm statistics are taken from
 CHOOSING = (100,)  # seeds that settings are chosen with, and nothing else
 DENSITIES = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1)  # of the curves
 SECONDS = {"digits": 0.03, "features": 0.4, "images": 1.5, "code": 60, "manual": 60}  # about, per epoch
@@ -65,8 +65,8 @@ def tuned(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
                 for seed in config["seeds"]
             ]
             result[f"{use}: scores"] = np.array(judged)
-            structure, _, share = use.partition(" ")
-            if share and structure != "packets":
+            structure = use.partition(" ")[0]
+            if structure in ("weights", "units"):
                 curves = [
                     [
                         scores_of(
@@ -97,12 +97,12 @@ def scores_of(
     rows = getattr(parts, part)
 
     def score(small: nn.Module) -> float:
-        return accuracy(recalibrate(small, [parts.train.x[:CALIBRATED]]), rows)
+        return accuracy(recalibrate(small, [parts.train.x[:SEEN]]), rows)
 
     if use == "whole":
         return np.array([score(copy.deepcopy(model))])
     structure, _, share = use.partition(" ")
-    shift = None
+    shift = keep = None
     if structure == "members":
         sketch = sketch_of(config, setting, seed, design)
         assert sketch is not None
@@ -111,9 +111,11 @@ def scores_of(
 
             v = pretrained(dataset, config["epochs"], config["batch"], seed)
             shift = {name: p.detach() for name, p in v.named_parameters() if p.dim() > 1}
+    elif structure == "chances":
+        sketch, keep = Bernoulli(float(share)), chances(model, dataset, float(share))
     else:
         sketch = random_cut(structure, float(share), design)
-    sk = sparsify(copy.deepcopy(model), sketch, shift=shift, example=parts.train.x[:2])
+    sk = sparsify(copy.deepcopy(model), sketch, shift=shift, keep=keep, example=parts.train.x[:2])
     if structure == "members":
         found = [score(sk.submodel(member=i, calibrate=False)) for i in range(sk.members or 0)]
     else:

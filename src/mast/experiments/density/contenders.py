@@ -9,12 +9,12 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from mast.experiments.density.data import TEXTS, Labelled
 from mast.experiments.density.search import Setting
-from mast.sketches import Bernoulli, Grouped, Nested, PermK, RandK, Sampled, Sketch
+from mast.sketches import Bernoulli, Grouped, Nested, PermK, RandK, Rolling, Sampled, Sketch
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,11 +25,15 @@ if TYPE_CHECKING:
 PACKET = 16  # units that are lost together
 SIZES = (0.1, 0.2, 0.5, 1.0)  # of the nested network
 LISTED = (0.1, 0.5)  # shares of the units in lists
+SEEN = 512  # training rows that keep probabilities and BatchNorm statistics are taken from
+FOLLOWED = 8  # how often keep probabilities follow the weights in a run
 REFRESHES = 40  # how often the largest weights are chosen in a run
 PRETRAINING = 3e-3  # the learning rate of the network that is fine-tuned, which all contenders share
+ONLY_DIGITS = ("scaled start", "usual start", "noise", "rolling", "chances")
 ADAPTS = ("full", "deltas", "one delta")  # contenders that start from a pretrained network
 
 RANDOM = ["weights 0.5", "weights 0.2"]
+CHANCES = ["chances 0.2"]
 UNITS, PACKETS = ["units 0.2"], ["packets 0.25"]
 SETTINGS: dict[str, Any] = {"axes": ["rate", "keep", "decay"], "scanned": ["decay"]}
 MEMBERS: dict[str, Any] = {"axes": ["rate"], "uses": ["members"]}
@@ -39,10 +43,13 @@ CONTENDERS: list[dict[str, Any]] = [
         "kind": "plain",
         "axes": ["rate", "decay"],
         "scanned": ["decay"],
-        "uses": ["whole", *RANDOM, *UNITS, *PACKETS],
+        "uses": ["whole", *RANDOM, *UNITS, *PACKETS, *CHANCES],
     },
     {"kind": "dropout", **SETTINGS, "uses": [*RANDOM, *UNITS, *PACKETS]},
+    {"kind": "noise", **SETTINGS, "uses": RANDOM},
     {"kind": "mast", "structure": "weights", **SETTINGS, "uses": RANDOM},
+    {"kind": "chances", "share": 0.2, "axes": ["rate", "decay"], "scanned": ["decay"], "uses": CHANCES},
+    {"kind": "rolling", **SETTINGS, "uses": UNITS},
     {"kind": "mast", "structure": "units", **SETTINGS, "uses": UNITS},
     {"kind": "mast", "structure": "packets", **SETTINGS, "uses": PACKETS},
     *(
@@ -77,11 +84,11 @@ def contenders(dataset: str) -> Iterator[dict[str, Any]]:
         elif dataset in TEXTS:
             if kind == "plain":
                 contender = contender | {"axes": ["rate"], "scanned": [], "uses": ["whole"]}
-            small = "start" in kind or (kind == "list" and units)
+            small = kind in ONLY_DIGITS or (kind == "list" and units)
             if contender["axes"] == ["rate"] and not small and (kind in ADAPTS) == (dataset == "manual"):
                 yield {name: value for name, value in contender.items() if name != "longer"}
-        elif "start" not in kind and not (kind == "list" and units):
-            uses = [use for use in contender["uses"] if use not in (*UNITS, *PACKETS)]
+        elif kind not in ONLY_DIGITS and not (kind == "list" and units):
+            uses = [use for use in contender["uses"] if use not in (*UNITS, *PACKETS, *CHANCES)]
             if uses:
                 yield contender | {"uses": uses}
 
@@ -109,6 +116,10 @@ def sketch_of(config: Mapping[str, Any], setting: Setting, seed: int, design: De
         if config["structure"] == "units":
             return Neurons(Sampled(RandK(share), config["members"], seed))
         return Sampled(Bernoulli(share), config["members"], seed)
+    if kind == "rolling":
+        return Neurons(Rolling(float(setting["keep"])))
+    if kind == "chances":
+        return Bernoulli(share)
     if kind == "nested":
         return Neurons(Nested(config["shares"], seed=seed))
     if kind in ("top share", "pruned once"):
@@ -120,12 +131,15 @@ def sketch_of(config: Mapping[str, Any], setting: Setting, seed: int, design: De
 
 def trained(config: Mapping[str, Any], dataset: Labelled, seed: int, setting: Setting) -> nn.Sequential:
     """The contender's network as a plain one, without dropout layers; cut already where it chooses itself."""
-    from mast.experiments.density.networks import DESIGNS, Recipe, network, train
+    from mast.experiments.density.networks import DESIGNS, Recipe, add_noise, network, remove_noise, train
     from mast.nn import scale_start, sparsify
+    from mast.nn.validation import sparsifier_of
 
     kind, design = config["kind"], DESIGNS[dataset.name]
     adapts = kind in ADAPTS
     model = network(design, seed, setting["keep"] if kind == "dropout" else None)
+    if kind == "noise":
+        add_noise(model, setting["keep"], seed)
     batch, epochs = config["batch"], config["adapting" if adapts else "epochs"] * config.get("longer", 1)
     if adapts:
         model = copy.deepcopy(pretrained(dataset, config["epochs"], batch, seed))
@@ -139,8 +153,11 @@ def trained(config: Mapping[str, Any], dataset: Labelled, seed: int, setting: Se
     with warnings.catch_warnings():
         if kind == "usual start":  # which is what it is here for
             warnings.simplefilter("ignore")
-        train(model, dataset.parts().train, recipe, _choices(config, sk))
+        train(model, dataset.parts().train, recipe, _choices(config, dataset, sk))
+    if kind == "noise":
+        remove_noise(model)
     if sk is not None:
+        sk = sparsifier_of(model) or sk
         cut = sk.submodel() if kind in ("top share", "pruned once") else model
         sk.remove()
         return cut.eval()  # type: ignore[return-value]
@@ -149,12 +166,23 @@ def trained(config: Mapping[str, Any], dataset: Labelled, seed: int, setting: Se
     return bare.eval()
 
 
-def _choices(config: Mapping[str, Any], sk: Sparsifier | None) -> Callable[[int, int], None] | None:
-    """When the largest weights are chosen: again and again, ever fewer; or once, in the middle."""
+def chances(model: nn.Module, dataset: Labelled, share: float) -> Any:
+    """How often to keep each weight: this share on average, large ones with large inputs more often."""
+    from mast.nn import keep_probabilities
+
+    return keep_probabilities(model, [dataset.parts().train.x[:SEEN]], budget=share, floor=0.02)
+
+
+def _choices(
+    config: Mapping[str, Any], dataset: Labelled, sk: Sparsifier | None
+) -> Callable[[int, int], None] | None:
+    """When a sketch follows the weights: again and again, of ever fewer; or once, in the middle."""
     from mast.nn import TopShare
 
-    if sk is None or config["kind"] not in ("top share", "pruned once"):
+    if sk is None or config["kind"] not in ("top share", "pruned once", "chances"):
         return None
+    if config["kind"] == "chances":
+        return partial(_follow, sk.model, dataset, config["share"], sk.seed)
     share, gradual = config["share"], config["kind"] == "top share"
 
     def before(t: int, steps: int) -> None:
@@ -166,6 +194,18 @@ def _choices(config: Mapping[str, Any], sk: Sparsifier | None) -> Callable[[int,
             sk.sketch = TopShare(share, every=1 << 40)
 
     return before
+
+
+def _follow(model: nn.Module, dataset: Labelled, share: float, seed: int, t: int, steps: int) -> None:
+    """Keep probabilities from the weights as they are, now and then."""
+    from mast.nn import sparsify
+    from mast.nn.validation import sparsifier_of
+
+    if t > 0 and t % max(1, steps // FOLLOWED) == 0:
+        keep, sk = chances(model, dataset, share), sparsifier_of(model)
+        assert sk is not None
+        sk.remove()
+        sparsify(model, Bernoulli(share), keep=keep, seed=seed + t)
 
 
 @lru_cache(maxsize=8)

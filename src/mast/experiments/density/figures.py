@@ -12,6 +12,7 @@ TICKS = (0.1, 0.2, 0.3, 0.5, 1.0)
 LOOKS = {  # colour, marker
     "plain": (style.ERM, "o"),
     "dropout": (style.ORANGE, "o"),
+    "noise": (style.ORANGE, "^"),
     "usual start": (style.SKY, "v"),
     "alone": (style.BLACK, "s"),
     "pruned once": (style.GREEN, "^"),

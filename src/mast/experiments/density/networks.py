@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
+from torch.nn.utils import parametrize
 
 from mast import randomness
 from mast.experiments.density.data import TEXTS, ClassRows
@@ -105,6 +106,37 @@ class Places(nn.Module):
         """Their sum."""
         places = torch.arange(codes.shape[1], device=codes.device)
         return self.symbol(codes) + self.place(places)  # type: ignore[no-any-return]
+
+
+class Noise(nn.Module):
+    """W times 1 plus normal numbers, whose variance is that of masks that keep this share; with keys."""
+
+    def __init__(self, keep: float, seed: int, number: int) -> None:
+        super().__init__()
+        self.spread, self.seed, self.number, self.calls = math.sqrt(1 / keep - 1), seed, number, 0
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Noisy weights in training mode, new ones for each call."""
+        if not self.training:
+            return weight
+        key = Key(self.seed, step=self.calls, index=self.number).child(0, Purpose.MASK)
+        self.calls += 1
+        noise = torch.from_numpy(randomness.normal(key, 0, weight.numel())).to(weight)
+        return weight * (1 + self.spread * noise.view(weight.shape))
+
+
+def add_noise(model: nn.Module, keep: float, seed: int) -> None:
+    """Noise on the weights of all linear and convolutional layers."""
+    layers = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
+    for number, layer in enumerate(layers):
+        parametrize.register_parametrization(layer, "weight", Noise(keep, seed, number))
+
+
+def remove_noise(model: nn.Module) -> None:
+    """The weights as they are without it."""
+    for layer in list(model.modules()):
+        if parametrize.is_parametrized(layer):
+            parametrize.remove_parametrizations(layer, "weight", leave_parametrized=False)
 
 
 def network(design: Design, seed: int, dropout_keep: float | None = None) -> nn.Sequential:

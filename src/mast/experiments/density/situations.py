@@ -6,7 +6,7 @@ The rules were written before the run that decides them. None of the claims is t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mast.experiments.experiment import Claim
@@ -15,6 +15,9 @@ LABELS = {
     "plain": "plain, weight decay tuned",
     "dropout": "dropout, keep and decay tuned",
     "mast": "MAST, keep and decay tuned",
+    "noise": "noise on the weights, its size and decay tuned",
+    "rolling": "MAST, rolling windows",
+    "chances": "MAST, keep probabilities by size",
     "usual start": "MAST keep 20 %, usual start",
     "scaled start": "MAST keep 20 %, scale_start",
     "list": "MAST, list of masks",
@@ -29,6 +32,7 @@ LABELS = {
 SITUATIONS = {
     "weights 0.5": "a random half of the weights is left",
     "weights 0.2": "a random fifth of the weights is left",
+    "chances 0.2": "a fifth of the weights is left, each by its own chance",
     "start": "a random fifth of the weights is left: the start",
     "units 0.2": "a random fifth of the units is left",
     "packets 0.25": "a quarter of the packets of 16 units arrives",
@@ -56,8 +60,9 @@ class Goal:
 
 
 GOALS = (
-    Goal("weights 0.5", "mast", ("plain", "dropout")),
-    Goal("weights 0.2", "mast", ("plain", "dropout"), 0.05, {"digits": 0.8, "features": 0.7}),
+    Goal("weights 0.5", "mast", ("plain", "dropout", "noise")),
+    Goal("weights 0.2", "mast", ("plain", "dropout", "noise"), 0.05, {"digits": 0.8, "features": 0.7}),
+    Goal("chances 0.2", "chances", ("plain",)),
     Goal("start", "scaled start", ("usual start",), 0.1),
     Goal("units 0.2", "mast", ("plain", "dropout")),
     Goal("packets 0.25", "mast", ("plain", "dropout"), 0.03),
@@ -76,8 +81,9 @@ def claims(table: Any) -> Iterator[Claim]:
         by_seed = part.pivot_table(index="seed", columns=["situation", "contender"], values="mean")
         for goal in GOALS:
             there = {name for situation, name in by_seed.columns if situation == goal.situation}
-            if {goal.ours, *goal.rivals} <= there:
-                yield _decided(goal, str(dataset), by_seed[goal.situation])
+            rivals = tuple(name for name in goal.rivals if name in there)
+            if goal.ours in there and rivals:
+                yield _decided(replace(goal, rivals=rivals), str(dataset), by_seed[goal.situation])
 
 
 def _decided(goal: Goal, dataset: str, by_seed: Any) -> Claim:

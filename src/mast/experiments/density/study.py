@@ -14,7 +14,8 @@ from typing import Any
 from mast.cells import Cell
 from mast.experiments.datasets import Dataset
 from mast.experiments.density import cells, figures, linear, tables
-from mast.experiments.density.cells import CALIBRATED, effort
+from mast.experiments.density.cells import effort
+from mast.experiments.density.contenders import SEEN
 from mast.experiments.density.data import FILES, Labelled, find
 from mast.experiments.density.situations import claims
 from mast.experiments.experiment import Experiment, Figure, Findings, Request, Results
@@ -129,7 +130,7 @@ def choices(request: Request, networks: Sequence[Labelled]) -> list[str]:
             "manual (--dataset manual). Documents that are tested on are not trained on.",
             "Fine-tuning adapts a network that knows five classes to all ten (on text: source code to the "
             "manual); biases change freely.",
-            f"BatchNorm statistics are taken anew from {CALIBRATED} training rows for every submodel.",
+            f"BatchNorm statistics are taken anew from {SEEN} training rows for every submodel.",
         ]
     if len(request.datasets) > len(networks):
         sentences.append(
