@@ -62,3 +62,15 @@ def test_submodels_are_better_than_those_of_the_plain_network():
     ours, plain = ([float(cell) for cell in table[name]] for name in ("accuracy", "trained plainly"))
     assert min(ours[:3]) > 0.93
     assert ours[3] > plain[3] + 0.1
+
+
+def test_deltas_in_files():
+    """Every member is in a file of about a twentieth of the model."""
+    lines = [line for line in run(EXAMPLES / "deltas.py", "--fast").splitlines() if line.startswith("| ")]
+    table = {name.strip(): cells for name, *cells in (line.strip("|").split("|") for line in lines[1:])}
+    whole, each = (
+        int(table[name][1].removesuffix("each ").replace(",", ""))
+        for name in ("full fine-tuning", "20 deltas, mean")
+    )
+    assert 0.05 * whole < each < 0.07 * whole
+    assert float(table["20 deltas, worst"][0]) <= float(table["20 deltas, mean"][0])
