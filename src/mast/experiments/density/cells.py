@@ -146,7 +146,7 @@ def effort(request: Request, name: str, longer: int = 1) -> dict[str, Any]:
     Who trains longer does so because of what the first seeds have shown, and is judged by others.
     """
     epochs = {
-        "digits": request.pick(fast=4, normal=120, full=640),
+        "digits": request.pick(fast=2, normal=120, full=640),
         "features": request.pick(fast=1, normal=10, full=60),
         "images": request.pick(fast=1, normal=12, full=60),
         "code": request.pick(fast=1, normal=4, full=20),
