@@ -144,7 +144,7 @@ def test_help_imports_nothing_heavy():
 
 def test_the_module_runs_too():
     done = subprocess.run(
-        [sys.executable, "-m", "mast.cli", "data", "fetch", "no such set"],
+        [sys.executable, "-m", "mast", "data", "fetch", "no such set"],
         capture_output=True,
         text=True,
         timeout=60,

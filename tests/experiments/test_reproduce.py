@@ -238,7 +238,7 @@ def test_report_grows_with_each_experiment(tmp_path, small_file, monkeypatch):
 
 
 def command(out, *extra):
-    return [sys.executable, "-m", "mast.cli", "reproduce", "accuracy", "--fast", "--out", str(out), *extra]
+    return [sys.executable, "-m", "mast", "reproduce", "accuracy", "--fast", "--out", str(out), *extra]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="SIGKILL is of POSIX")
@@ -291,7 +291,7 @@ def test_command_line_refuses_in_one_line(tmp_path):
         (["accuracy", "--fast", "--jobs", "0"], "at least 1"),
     ):
         said = subprocess.run(
-            [sys.executable, "-m", "mast.cli", "reproduce", *arguments, "--out", out],
+            [sys.executable, "-m", "mast", "reproduce", *arguments, "--out", out],
             capture_output=True,
             text=True,
         )

@@ -1,0 +1,5 @@
+"""``python -m mast`` is the `mast` command."""
+
+from mast.cli import main
+
+main()

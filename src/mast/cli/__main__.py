@@ -1,5 +1,0 @@
-"""``python -m mast.cli`` is the `mast` command."""
-
-from mast.cli import main
-
-main()
