@@ -17,8 +17,9 @@ def reproduce(
     experiment: Annotated[
         str,
         typer.Argument(
-            help="accuracy, trajectory, rand1, shift; convex is all of them and more. neural, "
-            "dropout, density: networks. all: everything.",
+            help="The experiment, or a group of them: accuracy, trajectory, rand1, shift, conditioning and "
+            "methods (together: convex); neural, dropout, submodels and density, which train networks; demo, "
+            "which is accuracy and submodels; all.",
             autocompletion=completion.experiments,
         ),
     ] = "convex",

@@ -191,7 +191,7 @@ def gains(name: str, results: Results) -> Iterator[Gain]:
     for K in BLOCKS:
         erm, mast = right(results, "erm", K), right(results, "mast", K)
         what = f"{name}, {100 / K:g} % of the weights kept"
-        yield Gain(what, float(erm.mean()), float(mast.mean()), error(mast - erm))
+        yield Gain(what, float(erm.mean()), float(mast.mean()), error(mast - erm), "plain model")
 
 
 def claims(results: Results) -> Iterator[Claim]:

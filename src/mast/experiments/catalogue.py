@@ -6,6 +6,7 @@ from mast.errors import ArgumentError
 from mast.experiments.accuracy import Accuracy
 from mast.experiments.conditioning import Conditioning
 from mast.experiments.density.study import Density
+from mast.experiments.density.submodels import Submodels
 from mast.experiments.experiment import Experiment
 from mast.experiments.methods import Methods
 from mast.experiments.neural.dropout import Dropout
@@ -15,10 +16,14 @@ from mast.experiments.shift import Shift
 from mast.experiments.trajectory import Trajectory
 
 CONVEX = (Accuracy(), Trajectory(), Rand1(), Shift(), Conditioning(), Methods())
-NETWORKS = (Neural(), Dropout(), Density())
+NETWORKS = (Neural(), Dropout(), Submodels(), Density())
 
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in (*CONVEX, *NETWORKS)}
-GROUPS = {"convex": tuple(experiment.name for experiment in CONVEX), "all": tuple(EXPERIMENTS)}
+GROUPS = {
+    "convex": tuple(experiment.name for experiment in CONVEX),
+    "demo": ("accuracy", "submodels"),
+    "all": tuple(EXPERIMENTS),
+}
 
 
 def experiments_of(name: str) -> list[Experiment]:

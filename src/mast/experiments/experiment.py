@@ -128,6 +128,7 @@ class Gain:
     baseline: float
     mast: float
     error: float
+    rival: str  # what the baseline is
 
 
 def verdict(claim: Mapping[str, Any]) -> str:

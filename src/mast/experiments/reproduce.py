@@ -30,7 +30,7 @@ from mast.experiments.experiment import EFFORTS, NOISE, Experiment, Findings, Re
 from mast.locks import exclusive
 from mast.progress import duration
 
-SECTION_FORMAT = 3
+SECTION_FORMAT = 4
 VERDICTS = {"holds": "hold", "within noise": "fail within noise", "does not hold": "do not hold"}
 PACKAGES = ("numpy", "scipy", "numba", "scikit-learn", "pandas", "matplotlib", "joblib", "torch")
 
@@ -198,17 +198,19 @@ def _print_summary(finished: cells.Finished, sections: list[dict[str, Any]], sec
 def gains_table(gains: list[dict[str, Any]]) -> list[str]:
     """The gains as lines of text, with twice their standard errors.
 
-    >>> for line in gains_table([{"setting": "a half", "baseline": 0.7, "mast": 0.75, "error": 0.004}]):
+    >>> gain = {"setting": "a half", "baseline": 0.7, "mast": 0.75, "error": 0.004, "rival": "plain model"}
+    >>> for line in gains_table([gain]):
     ...     print(line)
-    test accuracy of sparsified models  plain   MAST            gain
-    a half                              0.700  0.750  +0.050 ± 0.008
+    test accuracy of submodels   MAST  baseline            gain
+    a half                      0.750     0.700  +0.050 ± 0.008  over plain model
     """
     if not gains:
         return []
-    title = "test accuracy of sparsified models"
+    title = "test accuracy of submodels"
     width = max(len(title), *(len(gain["setting"]) for gain in gains))
-    rows = [f"{title:<{width}}  plain   MAST            gain"]
+    rows = [f"{title:<{width}}   MAST  baseline            gain"]
     for gain in gains:
         ahead = f"{gain['mast'] - gain['baseline']:+.3f} ± {NOISE * gain['error']:.3f}"
-        rows.append(f"{gain['setting']:<{width}}  {gain['baseline']:.3f}  {gain['mast']:.3f}  {ahead}")
+        numbers = f"{gain['mast']:.3f}     {gain['baseline']:.3f}  {ahead}"
+        rows.append(f"{gain['setting']:<{width}}  {numbers}  over {gain['rival']}")
     return rows

@@ -17,7 +17,15 @@ import numpy as np
 from mast.arrays import Array
 from mast.cells import Cell
 from mast.experiments.datasets import Dataset
-from mast.experiments.density.contenders import SEEN, chances, contenders, random_cut, sketch_of, trained
+from mast.experiments.density.contenders import (
+    PACKET,
+    SEEN,
+    chances,
+    contenders,
+    random_cut,
+    sketch_of,
+    trained,
+)
 from mast.experiments.density.data import Labelled
 from mast.experiments.density.search import Setting, climb
 from mast.experiments.experiment import Experiment, Request
@@ -114,7 +122,7 @@ def scores_of(
     elif structure == "chances":
         sketch, keep = Bernoulli(float(share)), chances(model, dataset, float(share))
     else:
-        sketch = random_cut(structure, float(share), design)
+        sketch = random_cut(structure, float(share), design, config.get("packet", PACKET))
     sk = sparsify(copy.deepcopy(model), sketch, shift=shift, keep=keep, example=parts.train.x[:2])
     if structure == "members":
         found = [score(sk.submodel(member=i, calibrate=False)) for i in range(sk.members or 0)]

@@ -93,7 +93,7 @@ def contenders(dataset: str) -> Iterator[dict[str, Any]]:
                 yield contender | {"uses": uses}
 
 
-def random_cut(structure: str, share: float, design: Design) -> Sketch:
+def random_cut(structure: str, share: float, design: Design, packet: int = PACKET) -> Sketch:
     """Each weight by itself; an exact share of the units of each layer; or of its packets of units."""
     from mast.nn import Neurons
 
@@ -102,7 +102,7 @@ def random_cut(structure: str, share: float, design: Design) -> Sketch:
     if structure == "units":
         return Neurons(RandK(float(share)))
     (width,) = set(design.widths)
-    return Neurons(Grouped(RandK(float(share)), [unit // PACKET for unit in range(width)]))
+    return Neurons(Grouped(RandK(float(share)), [unit // packet for unit in range(width)]))
 
 
 def sketch_of(config: Mapping[str, Any], setting: Setting, seed: int, design: Design) -> Sketch | None:
@@ -111,7 +111,8 @@ def sketch_of(config: Mapping[str, Any], setting: Setting, seed: int, design: De
 
     kind, share = config["kind"], config.get("share", 1.0)
     if kind in ("mast", "scaled start", "usual start"):
-        return random_cut(config["structure"], setting.get("keep", share), design)
+        keep = setting.get("keep", share)
+        return random_cut(config["structure"], keep, design, config.get("packet", PACKET))
     if kind in ("list", "alone"):
         if config["structure"] == "units":
             return Neurons(Sampled(RandK(share), config["members"], seed))
