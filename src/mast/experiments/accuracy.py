@@ -16,7 +16,17 @@ from mast.arrays import Array
 from mast.cells import Cell, Done
 from mast.experiments import style
 from mast.experiments.datasets import Dataset, halves, logistic
-from mast.experiments.experiment import NOISE, Claim, Experiment, Figure, Findings, Gain, Request, Results
+from mast.experiments.experiment import (
+    NOISE,
+    Claim,
+    Experiment,
+    Figure,
+    Findings,
+    Gain,
+    Request,
+    Results,
+    small_table,
+)
 from mast.problem import Problem
 from mast.sketches import PermK
 
@@ -150,7 +160,7 @@ class Accuracy(Experiment):
                 Figure(
                     "accuracy_swarm",
                     "The same, model by model",
-                    "Each dot is one sparsified model of the figure above.",
+                    "Each dot is one sparsified model of the other figure.",
                     partial(draw, numbers, results, as_swarm=True),
                 ),
             ],
@@ -216,16 +226,28 @@ def claims(results: Results) -> Iterator[Claim]:
     yield Claim(
         "Sparsified MAST models are more accurate than sparsified ERM models, at every sparsity",
         "median accuracy of MAST minus that of ERM > 0 for each K",
-        f"{_by_K(lead, '{:+.4f}')}; over single partitions {single.min():+.3f} to {single.max():+.3f}; "
-        f"means {_by_K(mean, '{:+.4f}')}",
+        small_table(
+            "K",
+            BLOCKS,
+            difference_of_medians=_each("{:+.4f}", lead),
+            difference_of_means=_each("{:+.4f}", mean),
+            lowest_partition=_each("{:+.3f}", single.groupby("K").min()),
+            highest_partition=_each("{:+.3f}", single.groupby("K").max()),
+        ),
         bool((lead > 0).all()),
         noise=bool(all(lead[K] > -noise[K] for K in BLOCKS)),
     )
     yield Claim(
         "Accuracies of MAST models vary less than those of ERM models",
         "distance of the quartiles, MAST below ERM for each K",
-        f"MAST/ERM: {_pairs(apart['MAST'], apart['ERM'])}; standard deviations "
-        f"{_pairs(mast.std(), erm.std())}",
+        small_table(
+            "K",
+            BLOCKS,
+            MAST=_each("{:.3f}", apart["MAST"]),
+            ERM=_each("{:.3f}", apart["ERM"]),
+            MAST_standard_deviation=_each("{:.3f}", mast.std()),
+            ERM_standard_deviation=_each("{:.3f}", erm.std()),
+        ),
         bool((apart["MAST"] < apart["ERM"]).all()),
     )
     yield Claim(
@@ -259,12 +281,8 @@ def claims(results: Results) -> Iterator[Claim]:
     )
 
 
-def _by_K(values: Any, form: str) -> str:
-    return ", ".join(f"K={K} {form.format(value)}" for K, value in values.items())
-
-
-def _pairs(first: Any, second: Any) -> str:
-    return _by_K(first.map("{:.3f}".format) + "/" + second.map("{:.3f}".format), "{}")
+def _each(form: str, by_K: Any) -> list[str]:
+    return [form.format(by_K[K]) for K in BLOCKS]
 
 
 @style.drawing

@@ -16,7 +16,7 @@ from mast.arrays import Array
 from mast.cells import Cell
 from mast.experiments import style
 from mast.experiments.datasets import Dataset
-from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results
+from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results, small_table
 from mast.objectives import LeastSquares
 from mast.randomness import Key, Purpose, words
 from mast.sketches import Bernoulli
@@ -133,12 +133,12 @@ def claims(results: Results) -> Iterator[Claim]:
         bool(against.max() <= 1 + 1e-9),
         source="theory",
     )
-    by_keep = zip(d["keep"][uniform], d["kappa_D"][uniform] / kappa, strict=True)
+    uniform_keeps = [float(keep) for keep in np.ravel(d["keep"][uniform])]
+    ratios = [f"{ratio:.2f}" for ratio in d["kappa_D"][uniform] / kappa]
     yield Claim(
         "Uniform keep probabilities do not worsen the condition number",
         "kappa(f_D)/kappa(f) at most 1 (the bound is 1, whatever p)",
-        ", ".join(f"p={p:g} {k:.2f}" for p, k in by_keep)
-        + ": the bound is unchanged, the measured number falls",
+        small_table("keep probability", uniform_keeps, measured=ratios, bound=["1.00"] * len(ratios)),
         bool((d["kappa_D"][uniform] <= kappa * (1 + 1e-9)).all()),
     )
     yield Claim(

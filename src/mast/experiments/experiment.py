@@ -22,6 +22,7 @@ from mast.experiments.datasets import Dataset, locate
 EFFORTS = ("fast", "normal", "full")
 NOISE = 2.0  # standard errors that tell a refutation from noise
 Compute = Callable[..., dict[str, Any]]  # of a configuration and a data set
+Table = list[list[str]]  # a small table for a reader: its first row and its first column are headings
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class Claim:
 
     claim: str  # in our words
     decides: str  # the number, and on which side of what it has to be
-    measured: str  # with its spread
+    measured: str | Table  # with its spread
     holds: bool
     source: str = "paper"  # or "theory" (a bound), or "beyond" (not in the paper)
     dataset: str = ""
@@ -129,6 +130,27 @@ class Gain:
     mast: float
     error: float
     rival: str  # what the baseline is
+
+
+def small_table(corner: str, columns: Iterable[Any], **rows: Iterable[str]) -> Table:
+    """The evidence of a claim, one row per keyword; an underscore in its name stands for a space.
+
+    >>> small_table("K", [2, 4], lowest_score=["0.7", "0.6"])
+    [['K', '2', '4'], ['lowest score', '0.7', '0.6']]
+    """
+    head = [corner, *(f"{c:g}" if isinstance(c, float) else str(c) for c in columns)]
+    return [head, *([name.replace("_", " "), *values] for name, values in rows.items())]
+
+
+def sentence(measured: str | Table) -> str:
+    """A measurement in one line, for files of numbers.
+
+    >>> sentence(small_table("K", [2, 4], ERM=["0.7", "0.6"]))
+    'K: 2, 4; ERM: 0.7, 0.6'
+    """
+    if isinstance(measured, str):
+        return measured
+    return "; ".join(f"{row[0]}: {', '.join(row[1:])}" for row in measured)
 
 
 def verdict(claim: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from mast.cells import Cell
 from mast.experiments import style
 from mast.experiments.datasets import Dataset, gaussian_start, logistic
-from mast.experiments.experiment import Claim, Experiment, Figure, Request, Results, spread
+from mast.experiments.experiment import Claim, Experiment, Figure, Request, Results, small_table, spread
 from mast.experiments.runs import measured
 from mast.problem import Problem
 from mast.run import minimize
@@ -94,7 +94,7 @@ def claims(runs: Results) -> Iterator[Claim]:
     yield Claim(
         "Away from x*, DSGD stops at a distance that grows with the gap",
         "|x − x_D*|² at the end grows with |v − x*|",
-        ", ".join(f"{s:g}: {m:.1e}" for s, m in middle.items()),
+        small_table("|v − x*|/|x*|", middle, median=[f"{m:.1e}" for m in middle.values()]),
         bool(np.all(np.diff(list(middle.values())) > 0)),
     )
     yield Claim(

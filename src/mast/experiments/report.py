@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mast.errors import DataError
-from mast.experiments.experiment import NOISE, verdict
+from mast.experiments.experiment import NOISE, Table, verdict
 from mast.progress import duration
 
 SOURCES = {"paper": "the paper says", "theory": "theory says", "beyond": "beyond the paper"}
@@ -20,6 +20,7 @@ _LOWERED = re.compile(r"(?<![A-Za-z])([A-Za-zφ]|kappa)_(\{[^}]*\}|[A-Za-z]+|[0-
 _RAISED = re.compile(r"\^(inf|[0-9]+)")
 
 PIXELS = 0.7  # of a page, for each of a figure's
+NARROW = 560  # of these: two such figures fit beside each other
 
 STYLE = Path(__file__).with_suffix(".css")
 
@@ -33,8 +34,6 @@ def page(sections: list[dict[str, Any]], out: Path) -> str:
         (f"{verdicts['holds']} of {len(claims)}", "claims hold"),
         (str(verdicts["within noise"]), "fail within noise"),
         (", ".join(sorted({d["name"] for s in sections for d in s["datasets"]})), "data"),
-        (str(round(cells)), "cells computed"),
-        (duration(seconds), "of one processor core"),
     ]
     return "\n".join(
         [
@@ -51,7 +50,7 @@ def page(sections: list[dict[str, Any]], out: Path) -> str:
             _contents(sections) + "</header>\n<main>",
             *(_section(section, out) for section in sections),
             _broken(sections),
-            _facts(sections),
+            _facts(sections, f"{cells:.0f} cells, {duration(seconds)} of one processor core"),
             "</main>\n<footer>Made by <code>mast reproduce</code>. Numbers as CSV are in "
             "<code>numbers/</code>, figures as PNG and PDF in <code>figures/</code>, the configuration is in "
             "<code>configuration.json</code>.</footer>",
@@ -91,7 +90,7 @@ def _section(section: dict[str, Any], out: Path) -> str:
     ]
     if section["effort"] == "fast":
         parts.append('<p class="soft">A fast run: fewer seeds and less data than the paper\'s figure.</p>')
-    parts += [_figure(figure, out) for figure in section["figures"]]
+    parts.append(_figures(section["figures"], out))
     if section["gains"]:
         parts += ["<h3>What was gained</h3>", _gains(section["gains"])]
     if section["claims"]:
@@ -105,9 +104,26 @@ def _section(section: dict[str, Any], out: Path) -> str:
         f"{_t(duration(section['seconds']))} "
         f"of one core; written {_t(section['written'])}, effort “{_t(section['effort'])}”.</p>"
         '<details class="facts"><summary>All settings</summary>'
-        f"<code>{_t(json.dumps(section['configuration'], ensure_ascii=False))}</code></details></section>"
+        f"{_settings(section['configuration'])}</details></section>"
     )
     return "\n".join(parts)
+
+
+def _settings(configuration: dict[str, dict[str, Any]]) -> str:
+    """Setting by setting, for each function that computed cells."""
+    rows = "".join(
+        f"<tr><td><code>{_t(function)}</code></td><td>{_t(name)}</td>"
+        f"<td><code>{_t(json.dumps(value, ensure_ascii=False))}</code></td></tr>"
+        for function, settings in configuration.items()
+        for name, value in settings.items()
+    )
+    head = "<tr><th>Function</th><th>Setting</th><th>Value, or all values</th></tr>"
+    return f'<div class="wide"><table><thead>{head}</thead><tbody>{rows}</tbody></table></div>'
+
+
+def _figures(figures: list[dict[str, Any]], out: Path) -> str:
+    """Two narrow figures beside each other; every other one over the whole width."""
+    return f'<div class="figures">{"".join(_figure(figure, out) for figure in figures)}</div>'
 
 
 def _figure(figure: dict[str, Any], out: Path) -> str:
@@ -119,8 +135,9 @@ def _figure(figure: dict[str, Any], out: Path) -> str:
     picture = base64.b64encode(content).decode()
     # as wide as its letters are readable: a PNG's width is in its header
     width = int.from_bytes(content[16:20], "big") * PIXELS
+    narrow = ' class="narrow"' if width < NARROW else ""
     return (
-        f'<figure><div class="wide"><img style="--wide: {width:.0f}px" alt="{_t(figure["title"])}. '
+        f'<figure{narrow}><div class="wide"><img style="--wide: {width:.0f}px" alt="{_t(figure["title"])}. '
         f'{_t(figure["caption"])}" src="data:image/png;base64,{picture}"></div>'
         f"<figcaption><b>{_prose(figure['title'])}.</b> {_prose(figure['caption'])}</figcaption></figure>"
     )
@@ -140,10 +157,22 @@ def _claims(claims: list[dict[str, Any]]) -> str:
         )
         rows += [
             f'<tr><td class="verdict">{_verdict(member)}</td><td>{_t(member["dataset"])}</td>'
-            f"<td>{_prose(member['measured'])}</td></tr>"
+            f"<td>{_evidence(member['measured'])}</td></tr>"
             for member in members
         ]
     return f'<table class="claims"><tbody>{"".join(rows)}</tbody></table>'
+
+
+def _evidence(measured: str | Table) -> str:
+    """A sentence, or a small table with headings in its first row and first column."""
+    if isinstance(measured, str):
+        return _prose(measured)
+    tags = ["th", *["td"] * (len(measured) - 1)]
+    rows = "".join(
+        f"<tr>{''.join(f'<{tag}>{_prose(cell)}</{tag}>' for cell in row)}</tr>"
+        for tag, row in zip(tags, measured, strict=True)
+    )
+    return f'<div class="wide"><table class="small"><tbody>{rows}</tbody></table></div>'
 
 
 def _verdict(claim: dict[str, Any]) -> str:
@@ -153,13 +182,15 @@ def _verdict(claim: dict[str, Any]) -> str:
 
 def _gains(gains: list[dict[str, Any]]) -> str:
     """Setting by setting: the baseline, MAST, and the difference with twice its standard error."""
-    head = "<tr><th>Mean test accuracy</th><th>Plain</th><th>MAST</th><th>Gain</th></tr>"
+    titles = ("Mean test accuracy", "MAST", "Baseline", "Gain", "What the baseline is")
+    head = f"<tr>{''.join(f'<th>{title}</th>' for title in titles)}</tr>"
     rows = "".join(
-        f"<tr><td>{_t(gain['setting'])}</td><td>{gain['baseline']:.3f}</td><td>{gain['mast']:.3f}</td>"
-        f"<td>{gain['mast'] - gain['baseline']:+.3f} ± {NOISE * gain['error']:.3f}</td></tr>"
+        f"<tr><td>{_t(gain['setting'])}</td><td>{gain['mast']:.3f}</td><td>{gain['baseline']:.3f}</td>"
+        f"<td><b>{gain['mast'] - gain['baseline']:+.3f}</b> ± {NOISE * gain['error']:.3f}</td>"
+        f"<td>{_t(gain['rival'])}</td></tr>"
         for gain in gains
     )
-    return f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>"
+    return f'<div class="wide"><table><thead>{head}</thead><tbody>{rows}</tbody></table></div>'
 
 
 def _broken(sections: list[dict[str, Any]]) -> str:
@@ -179,8 +210,8 @@ def _broken(sections: list[dict[str, Any]]) -> str:
     return f"<section><h2>What does not hold</h2><ul>{items}</ul></section>"
 
 
-def _facts(sections: list[dict[str, Any]]) -> str:
-    """Data with their checksums, and the versions of everything."""
+def _facts(sections: list[dict[str, Any]], effort: str) -> str:
+    """Data with their checksums, the versions of everything, and what was computed."""
     data = {d["sha256"]: d for section in sections for d in section["datasets"]}
     rows = "".join(
         f"<tr><td>{_t(d['name'])}</td><td>{d['rows']:,} × {d['features']:,}</td>"
@@ -193,10 +224,10 @@ def _facts(sections: list[dict[str, Any]]) -> str:
             versions.setdefault(package, set()).add(version)
     packages = ", ".join(f"{_t(name)} {_t('/'.join(sorted(each)))}" for name, each in versions.items())
     return (
-        "<section><h2>Data and versions</h2><table><thead><tr><th>Data</th><th>Rows × "
+        '<section><h2>Data and versions</h2><div class="wide"><table><thead><tr><th>Data</th><th>Rows × '
         "features</th><th>sha256 of "
-        f"the unpacked file</th></tr></thead><tbody>{rows}</tbody></table><p "
-        f'class="facts">{packages}</p></section>'
+        f"the unpacked file</th></tr></thead><tbody>{rows}</tbody></table></div><p "
+        f'class="facts">Computed: {_t(effort)}. {packages}</p></section>'
     )
 
 

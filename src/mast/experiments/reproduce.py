@@ -26,7 +26,16 @@ from mast.errors import ArgumentError, DataError, optional_module
 from mast.experiments import report, style
 from mast.experiments.catalogue import EXPERIMENTS, experiments_of
 from mast.experiments.datasets import Dataset
-from mast.experiments.experiment import EFFORTS, NOISE, Experiment, Findings, Request, Results, verdict
+from mast.experiments.experiment import (
+    EFFORTS,
+    NOISE,
+    Experiment,
+    Findings,
+    Request,
+    Results,
+    sentence,
+    verdict,
+)
 from mast.locks import exclusive
 from mast.progress import duration
 
@@ -163,7 +172,11 @@ def _write_overview(out: Path, sections: list[dict[str, Any]]) -> None:
     import pandas
 
     columns = ["experiment", "dataset", "claim", "decides", "measured", "holds", "noise", "source"]
-    rows = [{"experiment": s["name"], **claim} for s in sections for claim in s["claims"]]
+    rows = [
+        {"experiment": s["name"], **claim, "measured": sentence(claim["measured"])}
+        for s in sections
+        for claim in s["claims"]
+    ]
     (out / "numbers").mkdir(exist_ok=True)
     table = pandas.DataFrame(rows, columns=columns)
     files.write(out / "numbers" / "claims.csv", table.to_csv(index=False).encode())

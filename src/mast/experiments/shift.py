@@ -17,7 +17,7 @@ from mast.cells import Cell
 from mast.experiments import interpolation, style
 from mast.experiments.accuracy import accuracy
 from mast.experiments.datasets import Dataset, gaussian_start, halves, logistic
-from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results
+from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results, small_table
 from mast.problem import Problem
 from mast.sketches import PermK
 from mast.theory import problem_bounds
@@ -185,7 +185,12 @@ def claims(results: Results) -> Iterator[Claim]:
     yield Claim(
         "A pretrained model close to x* gives a solution whose loss is close to the optimal one",
         f"f(x_D*) − f(x*) with v at {NEAR:g} |x*| from x* below 1 % of what it is with v = 0, for each K",
-        ", ".join(f"K={K} {np.median(r):.1e} (≤ {r.max():.1e})" for K, r in falls.items()),
+        small_table(
+            "K",
+            falls,
+            median=[f"{np.median(r):.1e}" for r in falls.values()],
+            largest=[f"{r.max():.1e}" for r in falls.values()],
+        ),
         all(float(r.max()) < 0.01 for r in falls.values()),
     )
     yield Claim(
@@ -197,7 +202,13 @@ def claims(results: Results) -> Iterator[Claim]:
     yield Claim(
         "Light sparsification stays close to ERM, stronger costs more",
         "(f(x_D*) − f(x*))/f(x*) with v = 0 grows with K",
-        ", ".join(f"K={K} {m:.1%} ({cost[K].min():.1%} to {cost[K].max():.1%})" for K, m in medians.items()),
+        small_table(
+            "K",
+            medians,
+            median=[f"{m:.1%}" for m in medians.values()],
+            lowest=[f"{cost[K].min():.1%}" for K in medians],
+            highest=[f"{cost[K].max():.1%}" for K in medians],
+        ),
         bool(np.all(np.diff(list(medians.values())) > 0)),
     )
     yield Claim(

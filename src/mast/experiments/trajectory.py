@@ -16,7 +16,16 @@ from mast.arrays import Array
 from mast.cells import Cell
 from mast.experiments import style
 from mast.experiments.datasets import Dataset, gaussian_start, logistic
-from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results, spread
+from mast.experiments.experiment import (
+    Claim,
+    Experiment,
+    Figure,
+    Findings,
+    Request,
+    Results,
+    small_table,
+    spread,
+)
 from mast.experiments.runs import measured
 from mast.problem import Problem
 from mast.run import minimize
@@ -202,7 +211,9 @@ def claims(results: Results) -> Iterator[Claim]:
     yield Claim(
         "At the same step size, sampling sketches adds variance",
         "floor of f_{i,S} over that of f_{i,D} above 1, for each step size",
-        ", ".join(f"{STEP_LABEL[shrink]}: {ratio:.3g}" for shrink, ratio in added.items()),
+        small_table(
+            "step size", (STEP_LABEL[s] for s in added), ratio=[f"{ratio:.3g}" for ratio in added.values()]
+        ),
         all(ratio > 1 for ratio in added.values()),
     )
     covered = [curve for curve in curves.values() if np.isfinite(curve.mean("bound")).all()]

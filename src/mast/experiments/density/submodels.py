@@ -181,7 +181,10 @@ def claims(results: Results) -> Iterator[Claim]:
         yield Claim(
             f"MAST is ahead of {gain.rival}: {gain.setting}",
             f"mean test accuracy minus that of {gain.rival} > 0",
-            f"{gain.mast:.3f} against {gain.baseline:.3f}: {ahead:+.3f} ± {NOISE * gain.error:.3f}",
+            [
+                ["MAST", gain.rival, "difference"],
+                [f"{gain.mast:.3f}", f"{gain.baseline:.3f}", f"{ahead:+.3f} ± {NOISE * gain.error:.3f}"],
+            ],
             ahead > 0,
             source="beyond",
             dataset="digits",

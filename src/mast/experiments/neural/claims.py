@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from mast.experiments.experiment import Claim, Results
+from mast.experiments.experiment import Claim, Results, small_table
 from mast.experiments.neural.runs import HIGH, KEEPS, STEP_SIZES, UNSETTLED, Curve, advised, curve
 
 SPARSE = KEEPS[:-1]
@@ -50,16 +50,17 @@ def claims(results: Results) -> Iterator[Claim]:
 
 def _sweet_spot(curves: Curves) -> Iterator[Claim]:
     spots = {k: best(curves, k) for k in KEEPS}
-    shown = ", ".join(f"keep {k:g}: {s:g}" for k, s in spots.items())
+    shown = small_table("keep", spots, best_step_size=[f"{s:g}" for s in spots.values()])
     order, longest = list(spots.values()), STEP_SIZES[-1]
     yield Claim(
         "At every sparsity there is a sweet spot of the step size, beyond which longer steps do worse",
         f"for keep .5, .7 and .9 the best step size is below {longest:g}",
-        ", ".join(
-            f"keep {k:g}: {curves[k, spots[k]].level:.3g} at {spots[k]:g}, {curves[k, longest].level:.3g} at "
-            f"{longest:g}"
-            for k in SPARSE
-        ),
+        [
+            ["keep", *(f"{k:g}" for k in SPARSE)],
+            ["best step size", *(f"{spots[k]:g}" for k in SPARSE)],
+            ["loss at it", *(f"{curves[k, spots[k]].level:.3g}" for k in SPARSE)],
+            [f"loss at {longest:g}", *(f"{curves[k, longest].level:.3g}" for k in SPARSE)],
+        ],
         all(spots[k] < longest for k in SPARSE),
     )
     yield Claim(
@@ -102,7 +103,12 @@ def _stagnation(curves: Curves) -> Iterator[Claim]:
             text,
             f"in the second half of the run the loss falls by less than {STAGNANT:.0%} at keep .5, and "
             "by more at .7 and .9",
-            ", ".join(f"keep {k:g} (γ = {sizes[k]:g}): {fall:.1%}" for k, fall in falls.items()),
+            small_table(
+                "keep",
+                falls,
+                step_size=[f"{sizes[k]:g}" for k in falls],
+                fall_of_the_loss=[f"{fall:.1%}" for fall in falls.values()],
+            ),
             falls[0.5] < STAGNANT and falls[0.7] > STAGNANT and falls[0.9] > STAGNANT,
         )
 
@@ -120,15 +126,16 @@ def _variance(curves: Curves) -> Iterator[Claim]:
         ("deviations", "", "changes of f between measured rounds of the last quarter, its trend taken out"),
     ):
         noise = {(k, s): float(np.median(getattr(curves[k, s], measure))) for k in SPARSE for s in STEP_SIZES}
-        shown = "; ".join(
-            f"keep {k:g}: " + ", ".join(f"{noise[k, s]:.2g}" for s in STEP_SIZES) for k in SPARSE
-        )
+        shown = [
+            ["step size", *(f"{s:g}" for s in STEP_SIZES)],
+            *([f"keep {k:g}", *(f"{noise[k, s]:.2g}" for s in STEP_SIZES)] for k in SPARSE),
+        ]
         for text, pairs in (("Longer steps make", by_step), ("More sparsity makes", by_keep)):
             ordered = sum(noise[a] < noise[b] or noise[a] == noise[b] == np.inf for a, b in pairs)
             yield Claim(
                 f"{text} the loss fluctuate more{relative}",
                 f"{decides}: larger for each of the neighbouring step sizes or keep probabilities",
-                f"{ordered} of {len(pairs)} neighbours; by step size, {shown}",
+                [*shown, ["neighbours in order", f"{ordered} of {len(pairs)}"]],
                 ordered == len(pairs),
             )
 
@@ -140,14 +147,14 @@ def _sparse_ahead(curves: Curves) -> Iterator[Claim]:
     yield Claim(
         "Sparse training can beat dense training at a small step size (γ = .01)",
         "some keep below 1 ends lower than keep 1, in every seed",
-        ", ".join(f"keep {k:g}: {curves[k, 0.01]}" for k in KEEPS),
+        small_table("keep", KEEPS, level=[str(curves[k, 0.01]) for k in KEEPS]),
         any(bool((curves[k, 0.01].levels < dense.levels).all()) for k in SPARSE),
     )
     yield Claim(
         "Sparse training can beat dense training early on (γ = .1; in the paper, for about 1,200 rounds)",
         f"some keep below 1 has the lower median loss from the first measured round on, for at least "
         f"{EARLY:.0%} of the run",
-        ", ".join(f"keep {k:g}: ahead until round {r:.0f}" for k, r in ahead.items()) + f" of {total:.0f}",
+        small_table("keep", ahead, ahead_until_round=[f"{r:.0f} of {total:.0f}" for r in ahead.values()]),
         max(ahead.values()) >= EARLY * total,
     )
 
@@ -172,14 +179,19 @@ def _advice(results: Results, curves: Curves) -> Iterator[Claim]:
         "The step size that mast.nn.advise proposes is on the stable side",
         f"every seed settles at it: ends below {HIGH:g} of its start, and changes by less than a factor "
         f"of {UNSETTLED:g} within the last quarter",
-        ", ".join(f"keep {k:g}: γ = {sizes[k]:.2g}, level {curves[k, 'advised']}" for k in KEEPS),
+        small_table(
+            "keep",
+            KEEPS,
+            step_size=[f"{sizes[k]:.2g}" for k in KEEPS],
+            level=[str(curves[k, "advised"]) for k in KEEPS],
+        ),
         all(bool(curves[k, "advised"].settled.all()) for k in KEEPS),
         source="beyond",
     )
     yield Claim(
         "The step size that mast.nn.advise proposes loses little against the best one found",
         f"its level is at most {WORTH:g} times that of the best of the five step sizes",
-        ", ".join(f"keep {k:g}: {ratio:.2f} times" for k, ratio in cost.items()),
+        small_table("keep", cost, times_the_best_level=[f"{ratio:.2f}" for ratio in cost.values()]),
         max(cost.values()) <= WORTH,
         source="beyond",
     )

@@ -15,7 +15,7 @@ import numpy as np
 
 from mast.cells import Cell
 from mast.experiments import style
-from mast.experiments.experiment import Claim, Figure, Findings, Request, Results
+from mast.experiments.experiment import Claim, Figure, Findings, Request, Results, Table
 from mast.experiments.neural import figures, runs
 from mast.experiments.neural.runs import Curve, curve
 from mast.experiments.neural.study import Neural, over_seeds
@@ -85,39 +85,41 @@ def claims(results: Results) -> Iterator[Claim]:
     yield Claim(
         "The unbiased sketch reaches a lower loss than the original dropout, always",
         "lower median level at each of the six pairs of keep and step size",
-        f"biased over unbiased, {_listed(ratio)}",
+        _listed(ratio),
         all(r > 1 for r in ratio.values()),
     )
     yield Claim(
         "The difference is larger at keep .7 than at keep .9",
         "the ratio of the levels is larger, at each of the three step sizes",
-        f"biased over unbiased, {_listed(ratio)}",
+        _listed(ratio),
         all(ratio[0.7, s] > ratio[0.9, s] for s in STEP_SIZES),
     )
     yield Claim(
         "Longer steps make the loss of both fluctuate more",
         "deviation of log f from its trend in the last quarter, larger at the longer of neighbouring "
         "step sizes",
-        f"{sum(steps)} of {len(steps)} neighbours; "
-        + "; ".join(
-            f"{kind}, keep {k:g}: " + ", ".join(f"{noise[kind, k, s]:.2g}" for s in STEP_SIZES)
-            for kind, k in rows
-        ),
+        [
+            ["step size", *(f"{s:g}" for s in STEP_SIZES)],
+            *([f"{kind}, keep {k:g}", *(f"{noise[kind, k, s]:.2g}" for s in STEP_SIZES)] for kind, k in rows),
+            ["neighbours in order", f"{sum(steps)} of {len(steps)}"],
+        ],
         all(steps),
     )
     yield Claim(
         "The unbiased sketch is lower also where the original dropout is evaluated as was meant, at p x",
         "lower median level at each of the six pairs of keep and step size",
-        f"biased at p x over unbiased, {_listed(fair)}",
+        _listed(fair),
         all(r > 1 for r in fair.values()),
         source="beyond",
     )
 
 
-def _listed(ratios: dict[tuple[float, float], float]) -> str:
-    return "; ".join(
-        f"keep {k:g}: " + ", ".join(f"{ratios[k, s]:.2f} (γ = {s:g})" for s in STEP_SIZES) for k in KEEPS
-    )
+def _listed(ratios: dict[tuple[float, float], float]) -> Table:
+    """Biased over unbiased."""
+    return [
+        ["step size", *(f"{s:g}" for s in STEP_SIZES)],
+        *([f"ratio at keep {k:g}", *(f"{ratios[k, s]:.2f}" for s in STEP_SIZES)] for k in KEEPS),
+    ]
 
 
 def level_table(results: Results) -> Any:

@@ -166,7 +166,10 @@ def claims(results: Results) -> Iterator[Claim]:
                 f"Per gradient computed, {method} pays: it ends with a lower {words} than DSGD",
                 f"lower in every seed over the last tenth of the gradients, each method at that of the step "
                 f"sizes {', '.join(f'{s:g}' for s in STEP_SIZES)} which is best for it",
-                ", ".join(f"{m} {shown[m]} at {sizes[m]:g}" for m in ("DSGD", method)),
+                [
+                    ["method", "step size", words],
+                    *([m, f"{sizes[m]:g}", shown[m]] for m in ("DSGD", method)),
+                ],
                 bool((ends[method] < ends["DSGD"]).all()),
                 source="beyond",
             )
