@@ -30,6 +30,7 @@ BANDS: dict[str, dict[str, str]] = {
         "allocation": "what to keep",
         "certificates": "promises of draws",
         "advice_table": "the same, printed",
+        "loggers": "TensorBoard and others",
     },
     "methods": {"methods": "one method per file: x ← x − γ h"},
     "mathematics": {
@@ -44,6 +45,7 @@ BANDS: dict[str, dict[str, str]] = {
         "checkpoint": "stop and go on",
         "files": "written whole or not",
         "locks": "one process at a time",
+        "cards": "in a notebook",
         "arrays": "arrays, checked",
         "checks": "numbers, checked",
         "errors": "what went wrong",

@@ -46,6 +46,7 @@ _ROOMS = {
     "minimize": "run",
     "Result": "results",
     "sweep": "sweeps",
+    "logger": "loggers",
     "guarantee": "methods",
     "advise": "advice",
     "keep_probabilities": "allocation",
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from mast.certificates import certificate
     from mast.errors import MastError
     from mast.learn import MastClassifier, MastRegressor, MissingDisplay, make_missing_scorer
+    from mast.loggers import logger
     from mast.methods import guarantee
     from mast.objectives import Function, LeastSquares, Logistic, NonconvexLogistic, Objective, Quadratic
     from mast.problem import Nodes, Problem

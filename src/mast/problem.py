@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mast.arrays import Array, frozen, vector
+from mast.cards import card
 from mast.checks import listed, whole
 from mast.errors import ArgumentError, NotExactError, SupportTooLargeError
 from mast.objectives import Objective, Sketched, mean
@@ -186,6 +187,15 @@ class Problem(AbstractProblem):
         return (
             f"<Problem: {type(self.objective).__name__} in {self.dim} dimensions, {self.sketch!r}, {shift}>"
         )
+
+    def _repr_html_(self) -> str:
+        length = float(np.linalg.norm(self.shift))
+        facts = {
+            "objective": f"{type(self.objective).__name__} in {self.dim:,} dimensions",
+            "sketch": repr(self.sketch),
+            "shift v": f"a point of length {length:.4g}" if length else "0",
+        }
+        return card("Problem: min E f(v + S(x - v))", facts)
 
 
 class Nodes(AbstractProblem):

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mast import files
+from mast.cards import card
 from mast.errors import ArgumentError, DataError
+from mast.loggers import logger
 from mast.progress import size_of
 from mast.theory import Guarantee
 from mast.trace import TraceFile, frame
@@ -91,11 +93,29 @@ class Result:
 
         return plot_nodes(self) if self.nodes and not (column or ax) else plot_result(self, column, ax)
 
+    def log(self, target: Any) -> None:
+        """Send all rows of the trace to TensorBoard, MLflow, Weights & Biases or a function.
+
+        See `mast.logger` for what `target` may be. It serves for runs that were not logged while they ran,
+        such as those on processes that torchrun started, or those that were loaded from a folder.
+        """
+        write = logger(target)
+        for row in self.rows:
+            write(row["step"], {name: value for name, value in row.items() if name != "step"})
+
     def __repr__(self) -> str:
         last = self.rows[-1] if self.rows else {}
         numbers = [f"{name} = {last[name]:.6g}" for name in ("f", "f_D", "grad_sq") if _known(last.get(name))]
         parts = ", ".join([f"{self.status} after {self.steps:,} steps", *numbers])
         return f"<Result of {self.method}: {parts}>"
+
+    def _repr_html_(self) -> str:
+        last = self.rows[-1] if self.rows else {}
+        size = "a schedule" if callable(self.step_size) else float(self.step_size)
+        guarantee = self.note if self.guarantee is None else self.guarantee.statement
+        measured = {name: last[name] for name in ("f", "f_D", "grad_sq", "dist_sq") if _known(last.get(name))}
+        facts = {"status": self.status, "steps": f"{self.steps:,}", "step size": size, "guarantee": guarantee}
+        return card(f"Result of {self.method}", facts | measured | {"nodes": len(self.nodes) or None})
 
     # ---- nodes -----------------------------------------------------------------------------
 

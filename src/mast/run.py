@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from mast.arrays import Array, vector
 from mast.checks import choice, optional, whole
 from mast.errors import ArgumentError, MastError
+from mast.loggers import Log, logger
 from mast.methods import Method, make
 from mast.methods.base import StepSize
 from mast.problem import AbstractProblem
@@ -50,6 +51,7 @@ def minimize(
     checkpoint: str | Path | None = None,
     progress: bool | None = None,
     callback: Callable[[int, Array], object] | None = None,
+    log: Any = None,
     on_interrupt: str = "raise",
     **options: Any,
 ) -> Result:
@@ -87,6 +89,9 @@ def minimize(
         A function that is called as ``callback(step, x)`` after each step, `step` being the number of
         steps taken and x read-only. The clock does not count it, but steps are then taken one by one,
         which is slower where a method has a compiled loop.
+    log
+        Where to send each row of the trace as soon as it is measured: a TensorBoard ``SummaryWriter``, the
+        module ``mlflow``, a run of Weights & Biases, or a function of (step, numbers); see `mast.logger`.
     on_interrupt
         What follows Ctrl-C once the checkpoint is written: "raise" raises `KeyboardInterrupt`, so that a
         script ends; "return" returns what there is, with the status "interrupted". With a checkpoint,
@@ -103,6 +108,7 @@ def minimize(
     seed = Key(seed).seed
     steps = whole("steps", steps, 0)
     tol = optional("tol", tol)
+    write = None if log is None else logger(log)
     choice("on_interrupt", on_interrupt, ("raise", "return"))
     method = make(method, options)
     bound = method.bind(problem, seed)
@@ -117,7 +123,7 @@ def minimize(
             step_size = saved.step_size() or step_size  # a longer run continues with the one it began with
         schedule, chosen = bound.step_sizes(step_size, steps, regime)
         bar = Progress(steps, bound.name, progress, unit="steps")
-        run = _Run(bound, schedule, Measure(problem, samples), steps, tol, saved, bar, callback)
+        run = _Run(bound, schedule, Measure(problem, samples), steps, tol, saved, bar, callback, write)
         status = run.go(start, trace_steps(steps, trace), on_interrupt == "raise")
     end = run.position
     return Result(
@@ -148,6 +154,7 @@ class _Run:
     saved: SavedRun | None
     progress: Progress
     callback: Callable[[int, Array], object] | None
+    log: Log | None = None
     position: Position = field(init=False)
 
     def go(self, x0: Array, stops: list[int], raising: bool) -> str:
@@ -242,6 +249,8 @@ class _Run:
             **self.measure.at(position.state.x),
         }
         position.rows.append(row)
+        if self.log is not None:
+            self.log(position.t, {name: value for name, value in row.items() if name != "step"})
 
     def _converged(self) -> bool:
         return (

@@ -17,6 +17,7 @@ from mast.cluster.settings import Settings, roster_of
 from mast.cluster.tasks import Task
 from mast.cluster.wire import Wire, my_nodes, under_torchrun
 from mast.errors import ArgumentError, CheckpointError, DataError, MastError
+from mast.loggers import Log
 from mast.methods.distributed import Server, digest_of_run, fingerprints_of, stride_of
 from mast.progress import Progress, size_of
 from mast.results import TRACE, Result, score_columns
@@ -31,10 +32,10 @@ MakeTask = Callable[[Settings, Wire, Sequence[int]], Task]
 class Rank:
     """One process of the run, with its nodes. All ranks make theirs together, and train together."""
 
-    def __init__(self, settings: Settings, wire: Wire, make: MakeTask) -> None:
+    def __init__(self, settings: Settings, wire: Wire, make: MakeTask, log: Log | None = None) -> None:
         nodes = settings.nodes
         assert nodes.count is not None
-        self.settings, self.wire = settings, wire
+        self.settings, self.wire, self.log = settings, wire, log
         self.mine = my_nodes(wire.rank, nodes.count, wire.ranks, nodes.on_server)
         self.task = make(settings, wire, self.mine)
         self.roster = roster_of(settings.run.seed, nodes, stride_of(self.task.sketches))
@@ -177,6 +178,8 @@ class Rank:
             nonlocal saved
             due = time.monotonic() - saved >= run.checkpoint_seconds or not server.goes_on(run.rounds)
             trace.add(row, durable=due)
+            if self.log is not None:
+                self.log(row["step"], {name: value for name, value in row.items() if name != "step"})
             progress.advance(row["step"], note=f"{size_of(row['down'] + row['up'])} per round")
             if due:
                 server.save(out / CHECKPOINT, {"step_size": server.step_size})

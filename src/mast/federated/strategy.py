@@ -37,6 +37,7 @@ from mast.federated.records import (
     send,
     vector_of,
 )
+from mast.loggers import logger
 from mast.methods.distributed import Server
 from mast.methods.distributed.robust import parse_aggregation, robust
 from mast.methods.distributed.roster import Dropouts
@@ -81,6 +82,8 @@ class MastStrategy(Strategy):
         Rounds between two evaluations on the clients; 0: at the end only.
     evaluate_draws
         Submodels that each client scores in an evaluation.
+    log
+        Where to send each round's numbers; see `mast.logger`.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class MastStrategy(Strategy):
         node_ids: Mapping[int, int] | None = None,
         evaluate_every: int = 0,
         evaluate_draws: int = 1,
+        log: Any = None,
     ) -> None:
         self.server = server
         self.dropouts = Dropouts(answering, server.roster.nodes)
@@ -114,6 +118,7 @@ class MastStrategy(Strategy):
             self._trace = TraceFile(self.checkpoint.with_name(f"{self.checkpoint.name}.trace.jsonl"))
         self._rows: list[dict[str, Any]] = []  # of the trace, where there is no file for them
         self.scores: dict[int, list[dict[str, float]]] = {}  #: by client, one row of numbers per draw
+        self._log = None if log is None else logger(log)
         self.timeout = 600.0
         self._invited: list[tuple[int, float]] = []
         self._where: dict[int, int] = {}  # partition -> node id, in this round
@@ -264,6 +269,8 @@ class MastStrategy(Strategy):
             self._rows.append(row)
         else:
             self._trace.add(row, durable=due)
+        if self._log is not None:
+            self._log(server.t, {name: value for name, value in row.items() if name != "step"})
         if due:
             self.save()
         log(INFO, "[round %d] %s", server.t, _in_words(row, means))

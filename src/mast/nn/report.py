@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
+from mast.cards import table
 from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.nn.costs import Cost, flops, latencies, measure
@@ -79,6 +80,9 @@ class DensityReport(pd.DataFrame):  # type: ignore[misc]
         rows = [self._head()]
         rows += [self._line(row) for row in self.to_dict("records")]
         return "\n".join([self.title, *columns(rows)])
+
+    def _repr_html_(self) -> str:
+        return table(self.title, [self._line(row) for row in self.to_dict("records")], self._head())
 
     def _head(self) -> tuple[str, ...]:
         head = ["density", self.metric, "quartiles", "range"]

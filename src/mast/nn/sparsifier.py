@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mast.errors import ArgumentError, MastError
+from mast.loggers import logger
 from mast.nn import optimizers
 from mast.nn.calls import Calls, sampled, warn_of_checkpoints
 from mast.nn.optimizers import holds
@@ -241,6 +242,14 @@ class Sparsifier:
         self._stepped.clear()
         self._calls.used = False
         self._steps_elsewhere = 0
+
+    def log(self, target: Any, **numbers: float) -> None:
+        """Send the numbers of this step to TensorBoard, MLflow, Weights & Biases or a function.
+
+        The step is that of the current draw, and the expected density is sent beside the numbers, so that the
+        curve of a schedule is there too. See `mast.logger` for what `target` may be.
+        """
+        logger(target)(self.step, {**numbers, "density": self.density})
 
     def concerns(self, optimizer: Optimizer) -> bool:
         """Whether the optimizer holds a sketched parameter; if all of these are frozen, any of the model."""

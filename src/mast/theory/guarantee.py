@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mast.cards import card
 from mast.checks import positive
 from mast.errors import ArgumentError, NoGuaranteeError
 from mast.theory.arguments import ROUNDING, Array, iteration_counts, target_share, values
@@ -223,6 +224,16 @@ class Guarantee(ABC):
 
     def __repr__(self) -> str:
         return f"<Guarantee of {self.algorithm}, {self.regime}: {self.limit_formula}; {self.statement}>"
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "statement": self.statement,
+            "step size": self.limit_formula,
+            "promises": f"{self.quantity} <= {self.bound_formula}",
+            "constants": ", ".join(f"{name} = {value:.4g}" for name, value in self.constants.items()),
+            "assumes": "; ".join(self.assumptions),
+        }
+        return card(f"Guarantee of {self.algorithm}, {self.regime.replace('_', ' ')}", facts)
 
     def __str__(self) -> str:
         numbers = ", ".join(f"{name} = {value:.4g}" for name, value in self.constants.items())
