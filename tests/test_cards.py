@@ -60,7 +60,7 @@ def test_a_report_is_the_table_that_is_printed():
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     sk = mast.nn.sparsify(torch.nn.Linear(4, 2), mast.Bernoulli(0.5))
-    report = sk.report(lambda model: float(model.weight.sum()), [1.0, 0.5], draws=3)
+    report = sk.report(lambda model: float(model.weight.detach().sum()), [1.0, 0.5], draws=3)
     shown = words(report)
     assert set(report._line(report.to_dict("records")[1])) <= set(shown)
 
