@@ -476,7 +476,7 @@ def test_dropout_uses_the_runs_of_neural(everything):
     assert section["cells"] == 4
     assert section["borrowed"]["neural"]["cells"] == 2
     neural = json.loads((everything / "sections" / "neural.json").read_text())
-    assert f"<b>{neural['cells'] + 2}</b> cells computed" in (everything / "report.html").read_text()
+    assert f"Computed: {neural['cells'] + 2} cells" in (everything / "report.html").read_text()
 
 
 def test_repeated_they_compute_nothing(everything, embedded):
