@@ -19,6 +19,7 @@ def rows() -> Iterator[Row]:
     try:
         torch.manual_seed(0)
         yield from _training()
+        yield from _adamw()
         yield from _inference()
     finally:
         torch.set_num_threads(threads)
@@ -46,6 +47,25 @@ def _training() -> Iterator[Row]:
             yield versus(job, took, "plain dense step", plain, target, detail=detail)
 
 
+def _adamw() -> Iterator[Row]:
+    """The state of AdamW is moved in the same pass as the weights."""
+    import torch
+
+    x, y, digits = torch.randn(128, 2048), torch.randint(0, 10, (128,)), torch.randn(128, 64)
+    for name, make, inputs, goals in (
+        ("MLP 2048-1024-10, batch 128", mlp, x, ((0.5, 0.66), (1.0, 1.1))),
+        ("MLP 64-256-256-10 (85,000 weights), batch 128", little_mlp, digits, ((0.25, 1.0),)),
+    ):
+        plain, *rest = best(
+            dense(make(1.0), inputs, y, torch.optim.AdamW),
+            *(small(make, inputs, y, share, torch.optim.AdamW) for share, _ in goals),
+            tries=60,
+        )
+        for (share, target), took in zip(goals, rest, strict=True):
+            job = f"{name}, AdamW step on {share:.0%} of the units"
+            yield versus(job, took, "plain dense step", plain, target)
+
+
 def _inference() -> Iterator[Row]:
     import torch
 
@@ -59,11 +79,11 @@ def _inference() -> Iterator[Row]:
         yield versus(job, sub, "hand-built small model", peer, 1.02)
 
 
-def dense(model, inputs, targets) -> Callable[[], None]:
-    """One step of SGD, forward, backward and update, as a job."""
+def dense(model, inputs, targets, kind=None) -> Callable[[], None]:
+    """One step of SGD or another optimizer, forward, backward and update, as a job."""
     import torch
 
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    optimizer = (kind or torch.optim.SGD)(model.parameters(), lr=1e-4)
 
     def job() -> None:
         optimizer.zero_grad()
@@ -73,14 +93,14 @@ def dense(model, inputs, targets) -> Callable[[], None]:
     return job
 
 
-def small(make, inputs, targets, share) -> Callable[[], None]:
+def small(make, inputs, targets, share, kind=None) -> Callable[[], None]:
     """The same on the submodel of each step's draw."""
     import torch
 
     import mast
 
     sk = mast.nn.sparsify(make(1.0), mast.nn.Neurons(mast.RandK(share)))
-    optimizer = mast.nn.RowOptimizer(sk, torch.optim.SGD, lr=1e-4)
+    optimizer = mast.nn.RowOptimizer(sk, kind or torch.optim.SGD, lr=1e-4)
 
     def job() -> None:
         with optimizer.submodel() as model:
@@ -107,6 +127,15 @@ def mlp(share: float):
 
     width = max(1, int(share * 1024 + 0.5))
     return nn.Sequential(nn.Linear(2048, width), nn.ReLU(), nn.Linear(width, 10))
+
+
+def little_mlp(share: float):
+    from torch import nn
+
+    width = max(1, int(share * 256 + 0.5))
+    return nn.Sequential(
+        nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
+    )
 
 
 def cnn(share: float):

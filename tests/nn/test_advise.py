@@ -31,7 +31,7 @@ def top(H):
 
 def test_the_curvature_of_a_quadratic_is_exact():
     model, A, batch = linear()
-    advice = mast.nn.advise(model, mse, [batch], mast.Bernoulli(0.5))
+    advice = mast.nn.advise(model, mse, [batch], mast.Bernoulli(0.5), iterations=20)
     assert advice.smoothness == pytest.approx(top(2 * A.T @ A / 30), rel=1e-10)
     assert advice.plain == pytest.approx(1 / advice.smoothness)
     assert advice.smoothness_error < 1e-6 * advice.smoothness
@@ -57,7 +57,7 @@ def test_the_numbers_are_those_of_the_theory():
 
 def test_the_curvature_of_draws_is_that_of_S_H_S(diagonal):
     model, A, batch = linear()
-    advice = mast.nn.advise(model, mse, [batch], mast.Bernoulli(0.5), draws=4)
+    advice = mast.nn.advise(model, mse, [batch], mast.Bernoulli(0.5), draws=4, iterations=20)
     H = 2 * A.T @ A / 30
     sk = mast.nn.sparsify(model, mast.Bernoulli(0.5))
     root = mast.randomness.Key(0).child(0, mast.randomness.Purpose.ESTIMATE).seed
@@ -80,6 +80,48 @@ def test_the_uncertainty_covers_the_truth():
         assert (exact - found.value).abs().min() <= found.residual + 1e-9
         assert found.value <= exact[-1] + 1e-9
     assert 0 < found.stderr < found.value
+
+
+class Passes:
+    """Counts how often a loss is computed, gradients are taken, and products with the Hessian."""
+
+    def __init__(self, monkeypatch):
+        self.forward = self.gradients = self.products = 0
+        self.original = torch.autograd.grad
+        monkeypatch.setattr(torch.autograd, "grad", self.grad)
+
+    def loss(self, outputs, targets):
+        self.forward += 1
+        return nn.functional.cross_entropy(outputs, targets)
+
+    def grad(self, outputs, *args, create_graph=False, **options):
+        self.gradients += create_graph
+        self.products += not create_graph
+        return self.original(outputs, *args, create_graph=create_graph, **options)
+
+
+@pytest.mark.parametrize("sketch", [mast.Bernoulli(0.5), mast.nn.Neurons(mast.RandK(0.5))])
+def test_the_quick_way_takes_twenty_passes_and_finds_nearly_the_same(models, monkeypatch, sketch):
+    model, inputs = models.cnn()
+    batches = [(inputs[0], torch.arange(10) % 3)]
+    passes = Passes(monkeypatch)
+    quick = mast.nn.advise(model, passes.loss, batches, sketch)
+    assert passes.forward == passes.gradients == 2
+    assert passes.gradients + 2.25 * passes.products <= 20  # a product costs 2.2 passes of resnet18
+    slow = mast.nn.advise(model, passes.loss, batches, sketch, iterations=40)
+    pairs = [(quick.at_x, slow.at_x), *zip(quick.at_draws, slow.at_draws, strict=True)]
+    for found, exact in [*pairs, *zip(quick.of_draws, slow.of_draws, strict=True)]:
+        assert 0.4 * exact.value <= found.value <= (1 + 1e-5) * exact.value  # Lanczos comes from below
+    assert 0.8 * slow.at_x.value <= quick.at_x.value
+
+
+def test_many_batches_are_followed_once_each(models, monkeypatch):
+    model, inputs = models.mlp()
+    passes = Passes(monkeypatch)
+    batches = [(inputs[i], torch.arange(10) % 3) for i in range(3)]
+    advice = mast.nn.advise(model, passes.loss, batches, mast.Bernoulli(0.5))
+    assert (passes.forward, passes.products) == (6, 21)
+    assert advice.at_x.stderr > 0
 
 
 def test_nothing_changes(models):
@@ -105,12 +147,12 @@ def test_nothing_changes(models):
 def test_a_sparsified_model_is_advised_on_its_x():
     model, A, batch = linear()
     mast.nn.sparsify(model, mast.Bernoulli(0.1))
-    advice = mast.nn.advise(model, mse, [batch], mast.Bernoulli(0.5))
+    advice = mast.nn.advise(model, mse, [batch], mast.Bernoulli(0.5), iterations=20)
     assert advice.smoothness == pytest.approx(top(2 * A.T @ A / 30), rel=1e-10)
 
 
 def test_layers_without_second_derivatives_use_differences(models, monkeypatch):
-    from mast.nn.curvature import _Hessian
+    from mast.nn.curvature import MeanHessian
 
     model, inputs = models.mlp()
     model.double()
@@ -121,7 +163,7 @@ def test_layers_without_second_derivatives_use_differences(models, monkeypatch):
     def unavailable(self, batch, u):
         raise RuntimeError("derivative for aten::something is not implemented")
 
-    monkeypatch.setattr(_Hessian, "_exact", unavailable)
+    monkeypatch.setattr(MeanHessian, "_exact", unavailable)
     close = mast.nn.advise(model, loss, batches, mast.Bernoulli(0.7), draws=1, iterations=40).at_x.value
     assert close == pytest.approx(exact, rel=1e-3)  # a ReLU network's differences see a few kinks
 

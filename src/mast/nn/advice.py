@@ -8,15 +8,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from mast import theory
 from mast.checks import whole
 from mast.errors import ArgumentError, BiasedSketchError, NoGuaranteeError
-from mast.nn.curvature import Curvature, Loss, curvature
+from mast.nn.curvature import Curvature, Loss, MeanHessian, curvature
 from mast.nn.sparsifier import Sparsifier, sparsify
 from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.submodels import put_draw
+from mast.nn.tensors.scaling import multiply
 from mast.nn.tensors.weights import Shift, Where, unwrapped
 from mast.randomness import Key, Purpose
 from mast.sketches import Constants, Sampled, Sketch
@@ -101,8 +103,8 @@ def advise(
     sketch: Sketch,
     *,
     steps: int = 1000,
-    draws: int = 3,
-    iterations: int = 20,
+    draws: int = 1,
+    iterations: int | None = None,
     shift: Shift = None,
     keep: Mapping[str, float] | None = None,
     where: Where | None = None,
@@ -111,8 +113,14 @@ def advise(
     """The largest step size that each method allows with this sketch, and what plain training would allow.
 
     The smoothness L_f is estimated as the largest curvature at the present weights and at `draws`
-    sparsified points, by `iterations` of Lanczos on Hessian-vector products over the batches. The model
-    is not changed.
+    sparsified points, by Lanczos on Hessian-vector products over the batches. The model is not changed.
+
+    By default this takes the time of about 20 forward and backward passes over the batches: 3 products with
+    the Hessian at x, and 4 at the sparsified point, each of which costs 2.2 passes. Lanczos comes
+    from below: on small networks, fresh and trained, the curvature at x was .82 to 1 times the true one,
+    and those of draws half to 1 times (once a quarter). Each has its `residual`, within which an
+    eigenvalue lies. With ``draws=3, iterations=20`` all of them are found to about .1 %, in fifteen times
+    the time.
 
     Parameters
     ----------
@@ -124,6 +132,10 @@ def advise(
         A few batches, enough to stand for the data: their mean loss is taken as f.
     steps
         The length of the run, T, which the non-convex statements need.
+    draws
+        At how many sparsified points the curvature is measured.
+    iterations
+        Of Lanczos, for each curvature, from a random start. None is the quick way.
 
     >>> import mast, torch
     >>> model = torch.nn.Linear(2, 1, bias=False)
@@ -137,7 +149,6 @@ def advise(
         raise ArgumentError("advise needs at least one batch")
     T = whole("steps", steps)
     work = copy.deepcopy(unwrapped(model))
-    training = work.training
     sk = sparsify(work, sketch, shift=shift, keep=keep, where=where)
     root = Key(seed).child(0, Purpose.ESTIMATE).seed
     try:
@@ -145,16 +156,21 @@ def advise(
         dense = copy.deepcopy(work)
         for module, original in zip(dense.modules(), unwrapped(model).modules(), strict=True):
             module.training = original.training
-        at_x = curvature(dense, loss, data, iterations, seed)
+        noise, hessian = None, MeanHessian(dense, loss, data)
+        if iterations is not None:
+            noise = hessian.random(seed)
+        at_x, along = curvature(hessian, _start(noise, hessian.gradient()), iterations or 3)
         at_draws, of_draws = [], []
         for i in range(draws):
             key = Key(root, step=i)
             put_draw(sk, sk.drawing, key, dense)
-            at_draws.append(curvature(dense, loss, data, iterations, seed))
-        work.train(training)
-        for i in range(draws if training else 0):
-            with sk.at(Key(root, step=i)):
-                of_draws.append(curvature(work, loss, data, iterations, seed))
+            hessian = MeanHessian(dense, loss, data)
+            at_y, along_y = curvature(hessian, _start(noise, hessian.gradient(), along), iterations or 2)
+            at_draws.append(at_y)
+            if dense.training:
+                apply = _sketch(sk, key, hessian.parameters, dense)
+                of_y, _ = curvature(hessian, _start(noise, apply(along_y)), iterations or 2, apply)
+                of_draws.append(of_y)
         top = max([at_x, *at_draws], key=lambda c: c.value)
         constants = constants_of(sk)
     finally:
@@ -173,6 +189,33 @@ def advise(
         rows=tuple(_rows(top.value, constants, of_draws, T)),
         adam=_adam(constants),
     )
+
+
+def _start(noise: Tensor | None, *guesses: Tensor) -> Tensor:
+    """The vector that Lanczos starts from: noise, if there is time for many iterations, else a good guess."""
+    if noise is not None:
+        return noise
+    start = sum(guess / guess.norm().clamp(min=1e-30) for guess in guesses)
+    assert isinstance(start, Tensor)
+    return start if start.norm() > 0 else torch.ones_like(start)
+
+
+def _sketch(
+    sk: Sparsifier, key: Key, parameters: list[nn.Parameter], model: nn.Module
+) -> Callable[[Tensor], Tensor]:
+    """S of this key on a vector of all trainable parameters; S' is the same."""
+    kept = sk.kept(key)
+    names = {id(p): name for name, p in model.named_parameters()}
+    sizes = [p.numel() for p in parameters]
+
+    def apply(u: Tensor) -> Tensor:
+        parts = []
+        for p, part in zip(parameters, torch.split(u, sizes), strict=True):
+            name = names[id(p)]
+            parts.append(multiply(kept[name], part.view(p.shape)).flatten() if name in kept else part)
+        return torch.cat(parts)
+
+    return apply
 
 
 def constants_of(sk: Sparsifier) -> Constants | None:

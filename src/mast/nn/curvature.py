@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from mast import randomness
 from mast.errors import ArgumentError
+from mast.nn.tensors.torch_private import repeat_numbers, same_numbers_after
 from mast.randomness import Key
 
 Loss = Callable[..., Tensor]
@@ -37,19 +38,27 @@ class Curvature:
         return self.residual + (0.0 if math.isnan(self.stderr) else self.stderr)
 
 
-def curvature(model: nn.Module, loss: Loss, batches: Sequence[Any], iterations: int, seed: int) -> Curvature:
-    """Of the mean loss over the batches, at the model's present weights, over its trainable parameters."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    hessian = _Hessian(model, loss, parameters)
-    first = parameters[0]
-    start = torch.from_numpy(randomness.normal(Key(seed), 0, sum(p.numel() for p in parameters)))
-    start = start.to(first.device, torch.promote_types(first.dtype, torch.float32))
-    top = extremes(lambda u: _finite_mean([hessian(batch, u) for batch in batches]), start, iterations)
-    v = top.vector
-    quotients = torch.stack([v @ hessian(batch, v) for batch in batches])
-    n = len(batches)
-    stderr = float(quotients.std() / math.sqrt(n)) if n > 1 else math.nan
-    return Curvature(*top.dominant, stderr)
+def curvature(
+    hessian: MeanHessian, start: Tensor, iterations: int, sketched: Callable[[Tensor], Tensor] = lambda u: u
+) -> tuple[Curvature, Tensor]:
+    """Of H, or of S'HS with a function that applies S, and the vector along which it is largest."""
+    seen: list[Tensor] = []  # what H was multiplied with, and for each batch all products of pairs of these
+    forms: list[list[list[float]]] = [[] for _ in hessian.batches]
+
+    def product(u: Tensor) -> Tensor:
+        seen.append(u)
+        products = [sketched(p) for p in hessian(sketched(u))]
+        for form, p in zip(forms, products, strict=True):
+            form.append([float(q @ p) for q in seen])
+        return _finite_mean(products)
+
+    top = extremes(product, start, iterations)
+    n = len(forms)
+    along = np.array([float(q @ top.vector) for q in seen])
+    quotients = [sum(float(along[: i + 1] @ row) * along[i] * 2 - row[i] * along[i] ** 2
+                     for i, row in enumerate(form)) for form in forms]  # fmt: skip
+    stderr = float(np.std(quotients, ddof=1) / math.sqrt(n)) if n > 1 else math.nan
+    return Curvature(*top.dominant, stderr), top.vector
 
 
 def evaluate(model: nn.Module, loss: Loss, batch: Any) -> Tensor:
@@ -59,40 +68,57 @@ def evaluate(model: nn.Module, loss: Loss, batch: Any) -> Tensor:
     return loss(model, batch)
 
 
-class _Hessian:
-    """Products of one batch's Hessian with vectors: exact, or by differences where torch cannot."""
+class MeanHessian:
+    """Products of vectors with the Hessian of each batch's loss, at the model's weights when it is made.
 
-    def __init__(self, model: nn.Module, loss: Loss, parameters: list[nn.Parameter]) -> None:
+    The graphs of the gradients stay in memory, so that a product takes the time of about 2.2 forward and
+    backward passes. Where torch has no second derivative, differences of gradients stand in. What a model
+    draws by itself (dropout) is the same in all of them.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss, batches: Sequence[Any]) -> None:
         self.model = model
         self.loss = loss
-        self.parameters = parameters
-        self.exact = True
+        self.batches = batches
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.exact = True  # until a layer turns out to have no second derivative
+        self._gradients = [self._gradient(batch, create_graph=True) for batch in batches]
 
-    def __call__(self, batch: Any, u: Tensor) -> Tensor:
+    def random(self, seed: int) -> Tensor:
+        """A vector with normal entries, in the order of the parameters."""
+        u = torch.from_numpy(randomness.normal(Key(seed), 0, sum(p.numel() for p in self.parameters)))
+        first = self.parameters[0]
+        return u.to(first.device, torch.promote_types(first.dtype, torch.float32))
+
+    def gradient(self) -> Tensor:
+        """Of the mean loss: large curvature shows in it, so that few iterations from it come far."""
+        return _finite_mean([self._join(gradients) for gradients in self._gradients])
+
+    def __call__(self, u: Tensor) -> list[Tensor]:
+        """One product for each batch."""
+        return [self._product(i, u) for i in range(len(self.batches))]
+
+    def _product(self, number: int, u: Tensor) -> Tensor:
         if self.exact:
             try:
-                return self._exact(batch, u)
+                return self._exact(number, u)
             except RuntimeError as error:
                 if "derivative for" not in str(error) and "double backward" not in str(error):
                     raise
                 self.exact = False  # some layers (recurrent ones, fused attention) have no second derivative
-        return self._differences(batch, u)
+        return self._differences(self.batches[number], u)
 
-    def _exact(self, batch: Any, u: Tensor) -> Tensor:
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-
-        with sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
-            value = evaluate(self.model, self.loss, batch)
-            gradients = torch.autograd.grad(value, self.parameters, create_graph=True, allow_unused=True)
-            terms = [
-                (g * part.to(g.dtype)).sum()
-                for g, part in zip(gradients, self._parts(u), strict=True)
-                if g is not None and g.requires_grad
-            ]
-            if not terms:
-                return torch.zeros_like(u)
-            products = torch.autograd.grad(sum(terms), self.parameters, allow_unused=True)  # type: ignore[arg-type]
-        return self._join(products, u)
+    def _exact(self, number: int, u: Tensor) -> Tensor:
+        terms = [
+            (g, part.to(g.dtype))
+            for g, part in zip(self._gradients[number], self._parts(u), strict=True)
+            if g is not None and g.requires_grad
+        ]
+        if not terms:
+            return torch.zeros_like(u)
+        outputs, along = zip(*terms, strict=True)
+        products = torch.autograd.grad(outputs, self.parameters, along, retain_graph=True, allow_unused=True)
+        return self._join(products)
 
     def _differences(self, batch: Any, u: Tensor) -> Tensor:
         """(grad(x + eps u) - grad(x - eps u)) / 2 eps, with eps relative to the size of x."""
@@ -101,11 +127,17 @@ class _Hessian:
         shifted = []
         for sign in (1, -2):
             self._move(u, sign * eps)
-            value = evaluate(self.model, self.loss, batch)
-            gradients = torch.autograd.grad(value, self.parameters, allow_unused=True)
-            shifted.append(self._join(gradients, u))
+            shifted.append(self._join(self._gradient(batch)))
         self._move(u, eps)
         return (shifted[0] - shifted[1]) / (2 * eps)
+
+    def _gradient(self, batch: Any, create_graph: bool = False) -> tuple[Tensor | None, ...]:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        with sdpa_kernel(SDPBackend.MATH), torch.enable_grad(), same_numbers_after():
+            repeat_numbers(0)
+            value = evaluate(self.model, self.loss, batch)
+            return torch.autograd.grad(value, self.parameters, create_graph=create_graph, allow_unused=True)
 
     def _move(self, u: Tensor, amount: float) -> None:
         with torch.no_grad():
@@ -116,17 +148,18 @@ class _Hessian:
         parts = torch.split(u, [p.numel() for p in self.parameters])
         return [part.view(p.shape) for p, part in zip(self.parameters, parts, strict=True)]
 
-    def _join(self, tensors: Sequence[Tensor | None], u: Tensor) -> Tensor:
+    def _join(self, tensors: Sequence[Tensor | None]) -> Tensor:
+        wide = torch.promote_types(self.parameters[0].dtype, torch.float32)
         flat = [
-            (torch.zeros_like(p) if t is None else t).detach().reshape(-1).to(u.dtype)
+            (torch.zeros_like(p) if t is None else t).detach().reshape(-1).to(wide)
             for t, p in zip(tensors, self.parameters, strict=True)
         ]
         return torch.cat(flat)
 
 
-def _finite_mean(tensors: list[Tensor]) -> Tensor:
-    mean = sum(tensors[1:], tensors[0]) / len(tensors)
-    if not torch.isfinite(mean).all():
+def _finite_mean(tensors: Sequence[Tensor]) -> Tensor:
+    mean = tensors[0] if len(tensors) == 1 else sum(tensors[1:], tensors[0]) / len(tensors)
+    if not torch.isfinite(mean.sum()) and not torch.isfinite(mean).all():  # a sum may overflow
         raise ArgumentError("the loss has no finite curvature at these weights: NaN or infinity appears")
     return mean
 
@@ -163,11 +196,11 @@ def extremes(product: Callable[[Tensor], Tensor], start: Tensor, iterations: int
     alpha: list[float] = []
     beta: list[float] = []
     for _ in range(iterations):
-        r = product(basis[-1])
+        r = product(basis[-1])  # new memory, which is written to
         alpha.append(float(basis[-1] @ r))
         for _ in range(2):  # twice is enough
             for q in basis:
-                r = r - (q @ r) * q
+                r -= (q @ r) * q
         beta.append(float(r.norm()))
         if beta[-1] <= 1e-7 * max(map(abs, alpha)):
             break
@@ -176,7 +209,8 @@ def extremes(product: Callable[[Tensor], Tensor], start: Tensor, iterations: int
     values, vectors = np.linalg.eigh(np.diag(alpha) + np.diag(beta[: m - 1], 1) + np.diag(beta[: m - 1], -1))
     residuals = abs(beta[m - 1] * vectors[-1])
     top = int(np.argmax(abs(values)))
-    vector = torch.stack(basis[:m], dim=1) @ torch.from_numpy(vectors[:, top]).to(start)
-    return Extremes(
-        float(values[-1]), float(residuals[-1]), float(values[0]), float(residuals[0]), vector / vector.norm()
-    )
+    vector = torch.zeros_like(start)
+    for q, share in zip(basis, vectors[:, top].tolist(), strict=False):
+        vector.add_(q, alpha=share)
+    vector /= vector.norm()
+    return Extremes(float(values[-1]), float(residuals[-1]), float(values[0]), float(residuals[0]), vector)

@@ -14,10 +14,10 @@ from mast.errors import MastError
 from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.scaling import Memory, adjoint, sparsify
 from mast.nn.tensors.top_share import Chosen
-from mast.nn.tensors.torch_private import in_backward
+from mast.nn.tensors.torch_private import go_back_early, in_backward
 from mast.nn.tensors.weights import Weight, refuse_sharded
 from mast.randomness import Key
-from mast.sketches.kept import Kept
+from mast.sketches.kept import Entries, Kept
 
 
 class SketchedWeight(torch.autograd.Function):
@@ -61,7 +61,8 @@ class Values:
         self.drawing = drawing
         self.shift = shift
         self._made: list[Made | None] = [None] * len(weights)
-        # Memory is reused from draw to draw; beside it, what is kept by the draw whose result it holds.
+        # Memory is reused from draw to draw; beside it, the entries kept by the draw whose result it holds,
+        # if it is known which (a mask would only take room: everything is written anew).
         self._memory: list[tuple[Tensor, Kept | None] | None] = [None] * len(weights)
         self._for_gradients = [Memory() for _ in weights]
         self._pass = 0  # the number of the forward pass
@@ -109,8 +110,10 @@ class Values:
             return made.numbers
         if made.node is None:
             numbers = made.numbers
-            made.node = SketchedWeight.apply(  # type: ignore[no-untyped-call]
-                p, lambda: numbers, made.kept, self._for_gradients[number]
+            made.node = go_back_early(
+                SketchedWeight.apply(  # type: ignore[no-untyped-call]
+                    p, lambda: numbers, made.kept, self._for_gradients[number]
+                )
             )
         node: Tensor = made.node
         return node
@@ -160,7 +163,7 @@ class Values:
                 increment_version(y)  # a graph that still needs the last draw's y must fail loudly
             self._memory[number] = (y, None)  # not known while it is being written
             kept = self.drawing.write(number, key, x, self.v(number, x), y, before)
-            self._memory[number] = (y, kept)
+            self._memory[number] = (y, kept if isinstance(kept, Entries) else None)
         return y, kept
 
     def _stand_in(self, number: int, tensor: Tensor, key: Key) -> Tensor:

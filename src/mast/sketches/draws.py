@@ -14,6 +14,8 @@ from mast.arrays import Array, Indices, numbers
 from mast.errors import ArgumentError, NotDiagonalError
 from mast.sketches.kept import Entries, Everything, Kept
 
+MANY_EQUAL = 1 << 17  #: equal scales from which on they are one number, read many times
+
 
 @dataclass(frozen=True)
 class Constants:
@@ -47,6 +49,11 @@ class Constants:
     def __repr__(self) -> str:
         how = ", estimated=True" if self.estimated else ""
         return f"Constants(L_D={self.L_D!r}, mu_D={self.mu_D!r}, L_max={self.L_max!r}{how})"
+
+
+def equal_scales(count: int, scale: float) -> Array:
+    """The same scale for each of `count` coordinates; many of them are one number in memory."""
+    return np.full(count, scale) if count < MANY_EQUAL else np.broadcast_to(np.float64(scale), count)
 
 
 class Draw(ABC):

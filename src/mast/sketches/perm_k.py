@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from mast import randomness
 from mast.arrays import Indices, frozen
@@ -21,8 +21,10 @@ from mast.checks import listed, whole
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
-from mast.sketches.draws import DiagonalDraw, Draw
+from mast.sketches.draws import DiagonalDraw, Draw, equal_scales
 from mast.sketches.laws import DrawKind, Law
+
+_NARROW = range(1 << 20, 1 << 31)  # dimensions whose blocks are remembered in four bytes per coordinate
 
 
 class PermK(Sketch):
@@ -65,14 +67,14 @@ class PermK(Sketch):
         self.k = whole("PermK's k", k) if k is not None else len(self.blocks or [])
         if self.k < 1:
             raise ArgumentError(f"PermK has at least one block, got k = {self.k}")
-        self._made: tuple[int, dict[int, Indices]] = (0, {})  # (d, block number -> block) of the last d used
+        self._made: tuple[int, dict[int, NDArray[Any]]] = (0, {})  # of the last d used: number -> block
 
     def sample(self, d: int, key: Key) -> Draw:
         """Node n gets block ``bijection(seed, step, n // K)[n % K]`` of the partition."""
         self.check(d)
         shared, number = self._block_of(key)
         block = self._part(d, number, shared) if self.redraw else self._block(d, number)
-        return DiagonalDraw(d, block, np.full(block.size, float(self.k)))
+        return DiagonalDraw(d, block, equal_scales(block.size, float(self.k)))
 
     def partition(self, d: int) -> list[Indices]:
         """The K blocks of the fixed partition."""
@@ -81,7 +83,8 @@ class PermK(Sketch):
             raise ArgumentError("this PermK draws a new partition each time: it has no fixed one")
         if self.blocks is None and self.k > 1:
             order = randomness.permutation(Key(self.seed), Purpose.PARTITION, d)  # once, not block by block
-            self._made = (d, {i: frozen(np.sort(b)) for i, b in enumerate(np.array_split(order, self.k))})
+            blocks = enumerate(np.array_split(order, self.k))
+            self._made = (d, {i: frozen(np.sort(block).astype(_stored(d))) for i, block in blocks})
         return [self._block(d, number) for number in range(self.k)]
 
     def _block(self, d: int, number: int) -> Indices:
@@ -91,15 +94,17 @@ class PermK(Sketch):
             self._made = (d, {})
         made = self._made[1]
         if number not in made:
-            made[number] = frozen(self._part(d, number, Key(self.seed)))
-        return made[number]
+            made[number] = frozen(self._part(d, number, Key(self.seed)).astype(_stored(d), copy=False))
+        return made[number].astype(np.int64, copy=False)
 
     def _part(self, d: int, number: int, key: Key) -> Indices:
         """Block `number` of the partition that `key` names, made without the other blocks."""
         small, larger = divmod(d, self.k)
         start = number * small + min(number, larger)
         stop = start + small + (number < larger)
-        return np.sort(randomness.permutation(key, Purpose.PARTITION, d, start, stop))
+        block = randomness.permutation(key, Purpose.PARTITION, d, start, stop)
+        block.sort()
+        return block
 
     def support_size(self, d: int) -> int:
         """K blocks, or all subsets of a block's size."""
@@ -207,6 +212,11 @@ class PermK(Sketch):
         """How many blocks, and where they come from."""
         how = "given blocks" if self.blocks is not None else "redrawn" if self.redraw else f"seed={self.seed}"
         return f"PermK({self.k}, {how}): keeps {percent(1 / self.k)}, one of {self.k} blocks"
+
+
+def _stored(d: int) -> type[np.signedinteger[Any]]:
+    """The type in which blocks are remembered: those of a large network would else dwarf its weights."""
+    return np.int32 if d in _NARROW else np.int64
 
 
 def checked_blocks(blocks: Sequence[ArrayLike]) -> list[Indices]:

@@ -13,7 +13,7 @@ from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
-from mast.sketches.draws import DiagonalDraw, Draw
+from mast.sketches.draws import DiagonalDraw, Draw, equal_scales
 from mast.sketches.laws import DrawKind, Law
 
 
@@ -48,8 +48,9 @@ class RandK(Sketch):
     def sample(self, d: int, key: Key) -> Draw:
         """The subset of `key`."""
         k = self.count(d)
-        indices = np.sort(randomness.permutation(key, Purpose.SUBSET, d, 0, k))
-        return DiagonalDraw(d, indices, np.full(k, d / k))
+        indices = randomness.permutation(key, Purpose.SUBSET, d, 0, k)
+        indices.sort()
+        return DiagonalDraw(d, indices, equal_scales(k, d / k))
 
     def support_size(self, d: int) -> int:
         """All K-subsets."""

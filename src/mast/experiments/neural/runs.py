@@ -71,7 +71,9 @@ def advice(network: nn.Sequential, X: Tensor, T: Tensor, sketch: Bernoulli, seed
     from mast.experiments.neural.rounds import squared_loss
     from mast.nn import advise
 
-    proposal = advise(network, squared_loss, [(X.flatten(0, 1), T.flatten(0, 1))], sketch, seed=seed)
+    proposal = advise(
+        network, squared_loss, [(X.flatten(0, 1), T.flatten(0, 1))], sketch, draws=3, iterations=20, seed=seed
+    )
     assert proposal.step_size is not None
     return proposal.step_size, proposal.smoothness
 

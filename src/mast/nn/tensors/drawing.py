@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from mast import randomness
-from mast.nn.tensors.scaling import Memory, compiled, numbers, sparsify_into
+from mast.arrays import Array
+from mast.nn.tensors.scaling import Memory, compiled, numbers, scales_of, sparsify_into
 from mast.nn.tensors.weights import Weight
 from mast.randomness import Key, Purpose
 from mast.randomness.kernels import stream_words
@@ -140,18 +141,30 @@ class Whole(Drawing):
         self.borders = np.cumsum([0] + [w.count for w in weights])
         self.dim = int(self.borders[-1])
         self.sketch.check(self.dim)
-        self._last: tuple[Key, DiagonalDraw, np.ndarray[tuple[int], np.dtype[np.int64]]] | None = None
+        self._last: tuple[Key, list[tuple[Any, Any]]] | None = None  # positions, scales by weight
 
     def kept(self, number: int, key: Key, like: Tensor) -> Entries:
         """The part of the draw that falls on this weight."""
         if self._last is None or self._last[0] != key:
-            draw = self.sketch.sample(self.dim, key)
-            assert isinstance(draw, DiagonalDraw)
-            self._last = (key, draw, np.searchsorted(draw.indices, self.borders))
-        _, draw, cuts = self._last
-        span = slice(cuts[number], cuts[number + 1])
-        scales = draw.scales[span].astype(np.float64 if like.dtype == torch.float64 else np.float32)
-        return Entries(self.shapes[number], draw.indices[span] - self.borders[number], scales)
+            self._last = (key, self._by_weight(key))
+        positions, scales = self._last[1][number]
+        precision = np.float64 if like.dtype == torch.float64 else np.float32
+        one = isinstance(scales, float)
+        return Entries(
+            self.shapes[number], positions, float(precision(scales)) if one else scales.astype(precision)
+        )
+
+    def _by_weight(self, key: Key) -> list[tuple[Any, Any]]:
+        """The draw, cut at the borders of weights, in no more bytes than are needed: it stays for a step."""
+        draw = self.sketch.sample(self.dim, key)
+        assert isinstance(draw, DiagonalDraw)
+        cuts = np.searchsorted(draw.indices, self.borders)
+        parts: list[tuple[Any, Any]] = []
+        for border, end, a, b in zip(self.borders, self.borders[1:], cuts, cuts[1:], strict=False):
+            positions = np.empty(b - a, dtype=np.int32 if end - border < 1 << 31 else np.int64)
+            np.subtract(draw.indices[a:b], border, out=positions, casting="unsafe")
+            parts.append((positions, _one_or_each(draw.scales[a:b])))
+        return parts
 
     def write(
         self, number: int, key: Key, x: Tensor, v: Tensor | None, y: Tensor, before: Kept | None
@@ -165,10 +178,10 @@ class Whole(Drawing):
         old, new = numbers(x), numbers(y)
         if v is None:
             kept_kernels.clear(new, before.indices)
-            kept_kernels.multiply(new, kept.indices, kept.scales, old)
+            kept_kernels.multiply(new, kept.indices, scales_of(kept, old.dtype), old)
         else:
             kept_kernels.copy(new, before.indices, numbers(v))
-            kept_kernels.sparsify(new, kept.indices, kept.scales, old, numbers(v))
+            kept_kernels.sparsify(new, kept.indices, scales_of(kept, old.dtype), old, numbers(v))
         return kept
 
     def share(self, number: int) -> float:
@@ -178,6 +191,11 @@ class Whole(Drawing):
     def sketch_of(self, number: int) -> Sketch:
         """The sketch of all weights together."""
         return self.sketch
+
+
+def _one_or_each(scales: Array) -> float | Array:
+    """One number for scales that are equal and lie in one place."""
+    return float(scales[0]) if scales.size and scales.strides == (0,) else scales.copy()
 
 
 def _in_parts(work: Callable[[int, int], None], count: int) -> None:

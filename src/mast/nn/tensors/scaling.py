@@ -26,7 +26,7 @@ def multiply(kept: Kept, u: Tensor) -> Tensor:
         return u * _tensor(kept.mask, u).view(u.shape) * kept.scales
     if isinstance(kept, Entries):
         flat, indices = u.reshape(-1), _tensor(kept.positions, u)
-        picked = _times(flat[indices], _tensor(kept.scales, u))
+        picked = _times(flat[indices], _scales(kept, u))
         return torch.zeros_like(flat).index_copy(0, indices, picked).view(u.shape)
     return _times(u, _spread(kept, u))
 
@@ -74,8 +74,8 @@ def _adjoint_sparse(kept: Kept, g: Tensor) -> Tensor:
         scales = _tensor(kept.mask, g).view(g.shape)[rows].double() * kept.scales
     elif isinstance(kept, Entries):
         whole = torch.zeros(g.shape.numel(), dtype=torch.float64, device=g.device)
-        at, numbers_there = _tensor(kept.positions, g), _tensor(scales_of(kept, np.dtype(float)), g)
-        scales = whole.index_copy(0, at, numbers_there).view(g.shape)[rows]
+        numbers_there = torch.as_tensor(kept.scales, dtype=torch.float64, device=g.device).expand(kept.count)
+        scales = whole.index_copy(0, _tensor(kept.positions, g), numbers_there).view(g.shape)[rows]
     else:
         scales = _spread(kept, g).expand(g.shape)[rows]
     values = g.values() * scales.to(g.dtype)
@@ -85,20 +85,27 @@ def _adjoint_sparse(kept: Kept, g: Tensor) -> Tensor:
 def _spread(kept: Kept, u: Tensor) -> Tensor:
     """All scales, 0 where an entry is dropped, in a shape that broadcasts; at least in single precision."""
     spread = kept.spread() if isinstance(kept, Grid) else kept.factors
-    wide = torch.promote_types(u.dtype, torch.float32)
-    return torch.as_tensor(spread, dtype=wide, device=u.device)
+    return torch.as_tensor(spread, dtype=_wide(u), device=u.device)
+
+
+def _scales(kept: Entries, u: Tensor) -> Tensor:
+    """One scale, or one for each kept entry; at least in single precision."""
+    return torch.as_tensor(kept.scales, dtype=_wide(u), device=u.device)
+
+
+def _wide(u: Tensor) -> torch.dtype:
+    return torch.promote_types(u.dtype, torch.float32)
 
 
 def _times(u: Tensor, scales: Tensor) -> Tensor:
     """u times scales, rounded once: in half precision the scales themselves would be off, and S biased."""
-    wide = torch.promote_types(u.dtype, torch.float32)
-    return (u.to(wide) * scales.to(wide)).to(u.dtype)
+    return (u.to(_wide(u)) * scales.to(_wide(u))).to(u.dtype)
 
 
 def scales_of(kept: Entries, dtype: np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
     """One scale for each kept entry, in this precision."""
     scales = np.asarray(kept.scales, dtype=dtype)
-    return scales if scales.ndim else np.full(kept.count, scales)
+    return scales if scales.ndim else np.broadcast_to(scales, kept.count)
 
 
 def _tensor(numbers_there: Any, like: Tensor) -> Tensor:

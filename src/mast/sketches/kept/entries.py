@@ -28,10 +28,9 @@ class Entries(Kept):
     @property
     def entries(self) -> Any:
         """The positions, split by dimension."""
-        if len(self.shape) == 1:
+        if len(self.shape) == 1 and not isinstance(self.indices, np.ndarray):
             return self.indices
-        indices = self.indices if isinstance(self.indices, np.ndarray) else self.indices.cpu().numpy()
-        return np.unravel_index(indices.astype(np.int64, copy=False), self.shape)
+        return self.positions if len(self.shape) == 1 else np.unravel_index(self.positions, self.shape)
 
     @property
     def factors(self) -> Any:

@@ -1,0 +1,104 @@
+"""The networks of the benchmarks of `mast.nn`."""
+
+from __future__ import annotations
+
+#: what a process runs to find out how much memory a sketch takes beside plain training
+MEMORY = """
+import torch
+from torch import nn
+
+import mast
+
+
+def peak():
+    status = open("/proc/self/status").read()
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+
+
+def network(width, layers):
+    return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
+
+
+def train(model, steps):
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    x = torch.ones(2, model[0].in_features)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+
+torch.set_num_threads(1)
+warm = network(400, 10)  # loads what is needed, and compiles the kernels
+mast.nn.sparsify(warm, {sketch})
+train(warm, 2)
+model = network(1000, 20)
+train(model, 2)
+plain = peak()
+mast.nn.sparsify(model, {sketch})
+train(model, 30)
+print(peak() - plain)
+"""
+
+
+def cnn():
+    from torch import nn
+
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(64 * 49, 10),
+    )  # fmt: skip
+
+
+def transformer():
+    from torch import nn
+
+    width = 256
+    layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
+    return nn.Sequential(
+        nn.Embedding(4096, width),
+        nn.TransformerEncoder(layer, 10, enable_nested_tensor=False),
+        nn.Linear(width, 4096),
+    )
+
+
+def resnet18():
+    """Its convolutions, norms and shortcuts, with a stem for small pictures."""
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self, a: int, b: int, stride: int) -> None:
+            super().__init__()
+            self.branch = nn.Sequential(
+                nn.Conv2d(a, b, 3, stride, 1, bias=False), nn.BatchNorm2d(b), nn.ReLU(),
+                nn.Conv2d(b, b, 3, 1, 1, bias=False), nn.BatchNorm2d(b),
+            )  # fmt: skip
+            self.shortcut = nn.Identity() if a == b else nn.Conv2d(a, b, 1, stride, bias=False)
+
+        def forward(self, x):
+            return (self.branch(x) + self.shortcut(x)).relu()
+
+    widths = ((64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1),
+              (256, 512, 2), (512, 512, 1))  # fmt: skip
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
+        *(Block(*sizes) for sizes in widths),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10),
+    )  # fmt: skip
+
+
+def gpt2():
+    """Its layers at a small size: norms first, GELU, no bias at the end."""
+    from torch import nn
+
+    width = 128
+    layer = nn.TransformerEncoderLayer(
+        width, 4, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+    )
+    return nn.Sequential(
+        nn.Embedding(4096, width),
+        nn.TransformerEncoder(layer, 4, enable_nested_tensor=False),
+        nn.LayerNorm(width),
+        nn.Linear(width, 4096, bias=False),
+    )
