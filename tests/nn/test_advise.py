@@ -111,7 +111,7 @@ def test_the_quick_way_takes_twenty_passes_and_finds_nearly_the_same(models, mon
     slow = mast.nn.advise(model, passes.loss, batches, sketch, iterations=40)
     pairs = [(quick.at_x, slow.at_x), *zip(quick.at_draws, slow.at_draws, strict=True)]
     for found, exact in [*pairs, *zip(quick.of_draws, slow.of_draws, strict=True)]:
-        assert 0.4 * exact.value <= found.value <= (1 + 1e-5) * exact.value  # Lanczos comes from below
+        assert 0.2 * exact.value <= found.value <= (1 + 1e-5) * exact.value  # Lanczos comes from below
     assert 0.8 * slow.at_x.value <= quick.at_x.value
 
 
