@@ -1,8 +1,6 @@
 """The pictures of the pages, made by MAST itself: `python docs/tools/pictures.py [name ...]`.
 
 overview        the start page: what MAST does, and what comes of it (two minutes)
-researcher      a run beside its bound
-data-scientist  what `mast evaluate` draws
 gallery         what the commands on the gallery page draw (a few minutes)
 architecture    the rooms of the source, and the data's way through a run
 """
@@ -226,36 +224,7 @@ def _draw_network(axes: Any, corner: Any, size: Any, layers: Any, kept: Any) -> 
             axes.plot(x, y, "o", color=colour, ms=5.2 if kept is None else 4.2, zorder=2)
 
 
-# ---- tutorials and gallery ----------------------------------------------------------------------
-
-
-def researcher() -> None:
-    """The run of the researcher's tutorial."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    import mast
-
-    A, b = mast.data.load("a1a")
-    problem = mast.Problem(mast.Logistic(A, b, kappa=100), mast.PermK(10, seed=0))
-    figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
-    mast.minimize(problem, "dsgd", steps=2000).plot(ax=axes)
-    figure.savefig(IMAGES / "tutorial-researcher.png", dpi=150)
-
-
-def data_scientist() -> None:
-    """What `mast evaluate` draws in the data scientist's tutorial."""
-    from sklearn.datasets import load_breast_cancer
-
-    table = load_breast_cancer(as_frame=True)
-    with tempfile.TemporaryDirectory() as folder:
-        names = table.target.map({0: "malignant", 1: "benign"})
-        table.data.assign(diagnosis=names).to_csv(f"{folder}/patients.csv", index=False)
-        _command("mast train patients.csv --target diagnosis --sketch bernoulli:0.25 --out model", folder)
-        _command("mast evaluate model patients.csv", folder)
-        shutil.copy(f"{folder}/model/evaluation.png", IMAGES / "tutorial-data-scientist.png")
+# ---- gallery and architecture --------------------------------------------------------------------
 
 
 def gallery() -> None:
@@ -285,8 +254,6 @@ def architecture() -> None:
 
 PICTURES = {
     "overview": overview,
-    "researcher": researcher,
-    "data-scientist": data_scientist,
     "gallery": gallery,
     "architecture": architecture,
 }
