@@ -5,14 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from mast.checks import whole
 from mast.errors import ArgumentError
+from mast.nn.row_draws import row_key
 from mast.nn.sparsifier import Sparsifier
-from mast.randomness import Key, Purpose
+from mast.randomness import Key
 
 Closure = Callable[[], Tensor]
 Tensors = dict[str, Tensor]
@@ -96,7 +98,10 @@ class Average(GradientEstimator):
     """The mean of grad f_S over `draws` independent draws: less noise, for as many passes.
 
     The first draw is the one plain training would use, so ``draws=1`` is plain training.
-    `mast.theory.averaged_draws` has the guarantee.
+    `mast.theory.averaged_draws` has the guarantee. With ``split=True`` the batch is divided into as many
+    parts, and each has a draw of its own, for the time of one pass over the batch:
+    ``backward(closure, *batch)`` calls the closure with each part of the batch's tensors, and weighs the
+    losses by their rows.
 
     >>> import mast, torch
     >>> model = torch.nn.Linear(3, 1)
@@ -105,28 +110,44 @@ class Average(GradientEstimator):
     >>> estimator = mast.nn.Average(sk, draws=4)
     >>> loss = estimator.backward(lambda: model(torch.ones(2, 3)).square().mean())
     >>> optimizer.step()
+    >>> estimator = mast.nn.Average(sk, draws=2, split=True)
+    >>> loss = estimator.backward(lambda x: model(x).square().mean(), torch.ones(4, 3))
     """
 
-    def __init__(self, sk: Sparsifier, draws: int) -> None:
+    def __init__(self, sk: Sparsifier, draws: int, split: bool = False) -> None:
         super().__init__(sk)
         self.draws = whole("draws", draws, 1)
+        self.split = bool(split)
 
     def key(self, j: int) -> Key:
         """Draw j of the current step."""
-        if j == 0:
-            return self.sk.key
-        return Key(Key(self.sk.seed).child(j, Purpose.ESTIMATE).seed, self.sk.step, self.sk.node)
+        return row_key(self.sk.key, j)
 
-    def backward(self, closure: Closure) -> Tensor:
+    def backward(self, closure: Callable[..., Tensor], *batch: Tensor) -> Tensor:
         """Add the mean gradient to `.grad`, and return the mean loss."""
         total = None
-        for j in range(self.draws):
+        for j, (divisor, part) in enumerate(self._parts(batch)):
             with self.sk.at(self.key(j)):
-                loss = _loss(closure) / self.draws
+                loss = _loss(partial(closure, *part)) / divisor
                 loss.backward()  # type: ignore[no-untyped-call]
             total = loss.detach() if total is None else total + loss.detach()
         assert total is not None
         return total
+
+    def _parts(self, batch: tuple[Tensor, ...]) -> Iterator[tuple[float, tuple[Tensor, ...]]]:
+        """For each draw what its loss is divided by, and what the closure takes."""
+        if not self.split:
+            for _ in range(self.draws):
+                yield self.draws, batch
+            return
+        rows = {len(tensor) for tensor in batch}
+        if len(rows) != 1 or min(rows) < self.draws:
+            raise ArgumentError(
+                f"split=True divides a batch into {self.draws} parts: pass its tensors after the closure, "
+                f"all with the same number of rows, at least {self.draws}; got {sorted(rows) or 'none'}"
+            )
+        for part in zip(*(tensor.tensor_split(self.draws) for tensor in batch), strict=True):
+            yield min(rows) / len(part[0]), part
 
 
 def _loss(closure: Closure) -> Tensor:

@@ -13,11 +13,13 @@ import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from mast.checks import choice
 from mast.errors import ArgumentError, MastError
 from mast.loggers import logger
 from mast.nn import optimizers
 from mast.nn.calls import Calls, sampled, warn_of_checkpoints
 from mast.nn.optimizers import holds
+from mast.nn.row_draws import RowDraws
 from mast.nn.structure import Structure, Structured, UnitDraw, parse, structure_of
 from mast.nn.structure.choosing import choose_scaled
 from mast.nn.structure.drawing import UnitDrawing
@@ -47,6 +49,7 @@ def sparsify(
     example: Any = None,
     strict: bool = False,
     check: bool = True,
+    draws: str = "batch",
 ) -> Sparsifier:
     """Make a model's training forward passes use y = v + S(x - v), a new draw of S for each optimizer step.
 
@@ -86,6 +89,9 @@ def sparsify(
     check
         With an example: each submodel is compared with the whole model under the same draw, in training and
         in eval mode, before it is returned.
+    draws
+        "batch" is one draw per step. With "row", for `Neurons`, every row of the batch (the first
+        dimension) has a draw of its own, as with dropout; ``sk.sample(step)`` still has one for all.
 
     >>> import mast, torch
     >>> model = torch.nn.Linear(2, 2)
@@ -111,6 +117,7 @@ def sparsify(
         example=example,
         strict=strict,
         check=check,
+        draws=draws,
     )
 
 
@@ -130,6 +137,7 @@ class Sparsifier:
         example: Any = None,
         strict: bool = False,
         check: bool = True,
+        draws: str = "batch",
     ) -> None:
         self.model = unwrapped(model)
         self._sketch = sketch
@@ -162,6 +170,10 @@ class Sparsifier:
         self._steps_elsewhere = 0  # of such optimizers in this draw
         self._warned: set[str] = set()
         self._calls.watch()
+        self._rows: RowDraws | None = None
+        if choice("draws", draws, ("batch", "row")) == "row":
+            self._rows = RowDraws(self)
+            self._values.dense = True
         optimizers.follow(self)
         warn_of_checkpoints(self.model, {id(w.parameter) for w in self.weights})
 
@@ -480,6 +492,8 @@ class Sparsifier:
         if self._calls.inside:
             raise MastError("remove() cannot be called inside a forward pass or sk.sample()")
         self._calls.unwatch()
+        if self._rows is not None:
+            self._rows.remove()
         optimizers.unfollow(self)
         self._values.forget_all()
 

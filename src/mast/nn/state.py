@@ -56,7 +56,7 @@ def _setup(sk: Sparsifier) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "layout": LAYOUT,
-        "sketch": describe(sk.sketch),
+        "sketch": describe(sk.sketch) if sk._rows is None else [describe(sk.sketch), "one draw per row"],
         "parameters": {w.name: list(w.shape) for w in sk.weights},
         "keep": {w.name: _keep(w) for w in sk.weights if w.keep is not None},
     }
