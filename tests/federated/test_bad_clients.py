@@ -61,13 +61,13 @@ def ended(nodes, rounds=60, change=None, **options):
     return strategy, float(np.mean([p.objective.value(strategy.server.x) for p in nodes]))
 
 
-@pytest.mark.parametrize("aggregation", ["trimmed", "clipped"])
+@pytest.mark.parametrize("kind", ["trimmed", "clipped"])
 @pytest.mark.parametrize("factor", [-1.0, -50.0])
-def test_one_client_of_ten_that_flips_the_sign_hardly_matters(aggregation, factor):
+def test_one_client_of_ten_that_flips_the_sign_hardly_matters(kind, factor):
     """f rises by at most 20 %, also where flipped answers are fifty times as long: the mean is lost then."""
     nodes = of_ten()
     _, honest = ended(nodes)
-    strategy, robust = ended(nodes, change=lambda values: factor * values, aggregation=aggregation)
+    strategy, robust = ended(nodes, change=lambda values: factor * values, robust=kind)
     assert robust <= 1.2 * honest
     if factor == -1.0:
         assert int(strategy.server.answered[7]) == strategy.server.t
@@ -79,8 +79,8 @@ def test_one_client_of_ten_that_flips_the_sign_hardly_matters(aggregation, facto
 def test_robust_sums_of_honest_clients_end_close_by():
     nodes = of_ten("permk:2")
     _, honest = ended(nodes)
-    for aggregation in ("trimmed:0.2", "clipped:2"):
-        assert ended(nodes, aggregation=aggregation)[1] <= 1.05 * honest
+    for kind in ("trimmed:0.2", "clipped:2"):
+        assert ended(nodes, robust=kind)[1] <= 1.05 * honest
 
 
 def test_finite_nonsense_is_refused_with_a_warning(caplog):
@@ -134,8 +134,8 @@ def test_norms_are_part_of_a_checkpoint(tmp_path):
 
     ends(3, path)
     np.testing.assert_array_equal(ends(6, path).x, ends(6).x)
-    with pytest.raises(CheckpointError, match=r"its aggregation is mean:0, here it is trimmed:0\.1"):
-        ends(6, path, aggregation="trimmed")
+    with pytest.raises(CheckpointError, match=r"its robust is none:0, here it is trimmed:0\.1"):
+        ends(6, path, robust="trimmed")
     with pytest.raises(CheckpointError, match=r"its norm_limit is 100\.0, here it is None"):
         ends(6, path, norm_limit=None)
 
@@ -183,9 +183,9 @@ def test_metrics_are_bounded():
 
 
 @pytest.mark.parametrize("text", ["median", "trimmed:0.5", "trimmed:x", "clipped:0", "mean:1"])
-def test_unknown_aggregations(text):
-    with pytest.raises(ArgumentError, match="aggregation"):
-        MastStrategy(server(problems()), aggregation=text)
+def test_unknown_robust_sums(text):
+    with pytest.raises(ArgumentError, match=r"robust|trimmed|clipped"):
+        MastStrategy(server(problems()), robust=text)
 
 
 def test_the_sums_of_answers_that_are_trimmed():

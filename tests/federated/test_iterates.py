@@ -51,12 +51,13 @@ def test_same_bits_as_the_distributed_method(roster, local_steps):
     assert np.any(inside.x != nodes[0].shift)
 
 
-@pytest.mark.parametrize("optimizer", ["momentum:0.9", "adam"])
-def test_same_bits_with_a_server_optimizer(optimizer):
+@pytest.mark.parametrize("aggregation", ["unbiased", "mean"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum:0.9", "adam"])
+def test_same_bits_with_a_server_optimizer(optimizer, aggregation):
     nodes = problems()
-    expected = server(nodes, optimizer=optimizer)
+    expected = server(nodes, optimizer=optimizer, aggregation=aggregation)
     run_in_process(expected, [ProblemWorker(problem, RUN) for problem in nodes], ROUNDS)
-    strategy = MastStrategy(server(nodes, optimizer=optimizer))
+    strategy = MastStrategy(server(nodes, optimizer=optimizer, aggregation=aggregation))
     strategy.start(grid(nodes), num_rounds=ROUNDS)
     np.testing.assert_array_equal(strategy.server.x, expected.x)
 

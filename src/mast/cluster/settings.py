@@ -2,7 +2,7 @@
 
 =============  ==================================================================================
 ``[run]``      rounds, seed, out, timeout, checkpoint_seconds, progress, draws, threads
-``[server]``   step_size, optimizer, local_step_size, regime, wire
+``[server]``   step_size, optimizer, local_step_size, aggregation, regime, wire
 ``[nodes]``    count, capacity or capacities, coupling, participation, participants, local_steps,
                on_server
 ``[model]``    kind, and for linear models l2, kappa, weight, shift; for networks factory, loss,
@@ -51,6 +51,7 @@ class ServerSettings:
     step_size: float | str = "theory"
     optimizer: str = "sgd"
     local_step_size: float | None = None
+    aggregation: Literal["unbiased", "mean"] = "unbiased"  # over all nodes, or over those that held a weight
     regime: Literal["strongly_convex", "convex", "nonconvex"] | None = None  # for step_size = "theory"
     wire: Literal["float32", "float64"] | None = None  # what values travel as; the model's own if absent
 
@@ -62,7 +63,7 @@ class NodesSettings:
     count: int | None = None  # as many as there are ranks, or capacities
     capacity: str | None = None  # of all nodes
     capacities: list[str] | None = None  # one per node
-    coupling: Literal["independent", "disjoint"] = "independent"
+    coupling: Literal["independent", "disjoint", "common"] = "independent"
     participation: float | list[float] = 1.0
     participants: int | None = None
     local_steps: int = 1
@@ -285,6 +286,8 @@ def _check_server(settings: Settings) -> None:
         if settings.network
         else f"there is no statement about the optimizer {server.optimizer!r}"
         if not optimizer.plain
+        else f"there is no statement about the aggregation {server.aggregation!r}"
+        if server.aggregation != "unbiased"
         else "there is no statement about several local steps"
         if settings.nodes.local_steps > 1
         else "there is no statement about local steps of another size"

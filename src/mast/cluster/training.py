@@ -156,6 +156,7 @@ class Rank:
             optimizer=server.optimizer,
             local_steps=settings.nodes.local_steps,
             local_step_size=server.local_step_size,
+            aggregation=server.aggregation,
             wire=server.wire,
             run=self.run,
             about=self.about,

@@ -8,6 +8,7 @@ from mast.experiments.conditioning import Conditioning
 from mast.experiments.density.study import Density
 from mast.experiments.density.submodels import Submodels
 from mast.experiments.experiment import Experiment
+from mast.experiments.federated.study import FederatedSchemes
 from mast.experiments.methods import Methods
 from mast.experiments.neural.dropout import Dropout
 from mast.experiments.neural.study import Neural
@@ -16,7 +17,7 @@ from mast.experiments.shift import Shift
 from mast.experiments.trajectory import Trajectory
 
 CONVEX = (Accuracy(), Trajectory(), Rand1(), Shift(), Conditioning(), Methods())
-NETWORKS = (Neural(), Dropout(), Submodels(), Density())
+NETWORKS = (Neural(), Dropout(), Submodels(), Density(), FederatedSchemes())
 
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in (*CONVEX, *NETWORKS)}
 GROUPS = {

@@ -39,7 +39,7 @@ from mast.federated.records import (
 )
 from mast.loggers import logger
 from mast.methods.distributed import Server
-from mast.methods.distributed.robust import parse_aggregation, robust
+from mast.methods.distributed.robust import parse_robust, robust_answers
 from mast.methods.distributed.roster import Dropouts
 from mast.results import Result, score_columns
 from mast.trace import TraceFile
@@ -68,8 +68,8 @@ class MastStrategy(Strategy):
     norm_limit
         Answers longer than so many times the running median of accepted ones are refused, with a warning;
         None takes all that are finite.
-    aggregation
-        "mean", or a sum that a few bad clients cannot spoil: "clipped", "trimmed:0.1". See
+    robust
+        A sum that a few bad clients cannot spoil: "clipped", "trimmed:0.1". See
         `mast.methods.distributed.robust` for what each does, and its price.
     gathering
         Seconds to wait for all clients at the start, and for any client if everybody is gone.
@@ -95,7 +95,7 @@ class MastStrategy(Strategy):
         checkpoint_every: int = 1,
         shapes: Mapping[str, Sequence[int]] | None = None,
         norm_limit: float | None = 100.0,
-        aggregation: str = "mean",
+        robust: str | None = None,
         gathering: float = 120.0,
         least: int = 1,
         node_ids: Mapping[int, int] | None = None,
@@ -112,7 +112,7 @@ class MastStrategy(Strategy):
         self.evaluate_draws = whole("evaluate_draws", evaluate_draws)
         self.presence = RollCall(server.roster.nodes, positive("gathering", gathering), least, node_ids)
         self.norms = NormLimit(None if norm_limit is None else number("norm_limit", norm_limit, least=1))
-        self.aggregation = parse_aggregation(aggregation)
+        self.robust = parse_robust(robust)
         self._trace: TraceFile | None = None
         if self.checkpoint is not None:
             self._trace = TraceFile(self.checkpoint.with_name(f"{self.checkpoint.name}.trace.jsonl"))
@@ -249,8 +249,8 @@ class MastStrategy(Strategy):
         replied = valid_answers(replies, server, self._where, dict(self._invited), self.norms)
         answers = {node: answer for node, (answer, _) in replied.items()}
         weights = self.dropouts.weights(self._invited, sorted(answers))
-        if self.aggregation[0] != "mean":
-            answers = robust(self.aggregation, server, answers, weights, self.norms.median())
+        if self.robust[0] != "none":
+            answers = robust_answers(self.robust, server, answers, weights, self.norms.median())
         for node in sorted(answers):  # the order of sums: ascending partitions
             server.absorb(answers[node], weights[node])
             server.sent[node] += payload(replied[node][1].content) - answers[node].size
@@ -349,10 +349,10 @@ class MastStrategy(Strategy):
 
     def _rules(self) -> dict[str, str]:
         """What a checkpoint must agree in beside the server: what is done with the answers."""
-        kind, value = self.aggregation
+        kind, value = self.robust
         return {
             "answering": self.dropouts.label,
-            "aggregation": f"{kind}:{value:g}",
+            "robust": f"{kind}:{value:g}",
             "norm_limit": str(self.norms.limit),
         }
 

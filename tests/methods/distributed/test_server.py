@@ -64,6 +64,8 @@ def workers_of(problem, run=0):
         {"local_steps": 3},
         {"coupling": "disjoint"},
         {"coupling": "disjoint", "participants": 3, "local_steps": 2},
+        {"coupling": "common"},
+        {"aggregation": "mean", "participants": 2, "local_steps": 2},
     ],
     ids=str,
 )
@@ -210,15 +212,16 @@ def test_compiled_optimizers(dtype):
         np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("aggregation", ["unbiased", "mean"])
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
-def test_a_checkpoint_continues_with_the_same_bits(tmp_path, optimizer):
-    problem = nodes()
-    whole = server_of(problem, optimizer=optimizer, participation=0.5)
+def test_a_checkpoint_continues_with_the_same_bits(tmp_path, optimizer, aggregation):
+    problem, options = nodes(), {"optimizer": optimizer, "aggregation": aggregation, "participation": 0.5}
+    whole = server_of(problem, **options)
     run_in_process(whole, workers_of(problem), 30)
-    first = server_of(problem, optimizer=optimizer, participation=0.5)
+    first = server_of(problem, **options)
     run_in_process(first, workers_of(problem), 13)
     first.save(tmp_path / "at13", {"seconds": 1.5})
-    second = server_of(problem, optimizer=optimizer, participation=0.5)
+    second = server_of(problem, **options)
     assert second.load(tmp_path / "at13") == {"seconds": 1.5}
     assert second.t == 13
     run_in_process(second, workers_of(problem), 30)
@@ -233,6 +236,7 @@ def test_a_checkpoint_continues_with_the_same_bits(tmp_path, optimizer):
         ({"seed": 4}, "seed"),
         ({"step_size": 0.06}, "step_size"),
         ({"optimizer": "momentum"}, "optimizer"),
+        ({"aggregation": "mean"}, "aggregation"),
         ({"participation": 0.5}, "participation"),
         ({"local_steps": 2}, "local_steps"),
         ({"run": 9}, "run"),

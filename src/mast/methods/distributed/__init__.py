@@ -25,6 +25,7 @@ and ``server.load(path)`` are the atomic checkpoint, ``server.t`` is the round t
 `Worker`                            a node: `answer(message) -> message`
 `VectorCapacity`, `ProblemWorker`   both for linear models (any `mast.Problem`)
 `mast.nn.nodes`                     both for networks (torch): `capacity_of`, `NetworkWorker`, and more
+`scheme_of`                         what clients hold and how is summed, by names such as "heterofl"
 `run_in_process`                    rounds of messages without a wire
 ==================================  =====================================================================
 """
@@ -49,6 +50,7 @@ from mast.methods.distributed.nodes import (
 )
 from mast.methods.distributed.optimizers import SGD, Adam, Momentum, Optimizer, parse_optimizer
 from mast.methods.distributed.roster import Roster, stride_of, submodel_key
+from mast.methods.distributed.schemes import Scheme, scheme_of
 from mast.methods.distributed.server import Server
 
 __all__ = [
@@ -67,6 +69,7 @@ __all__ = [
     "Part",
     "ProblemWorker",
     "Roster",
+    "Scheme",
     "Server",
     "VectorCapacity",
     "Worker",
@@ -76,6 +79,7 @@ __all__ = [
     "parse_optimizer",
     "parse_sketch",
     "run_in_process",
+    "scheme_of",
     "stride_of",
     "submodel_key",
 ]

@@ -19,7 +19,7 @@ import numpy as np
 
 from mast import theory
 from mast.arrays import Array
-from mast.errors import ArgumentError
+from mast.errors import ArgumentError, NoGuaranteeError
 from mast.methods.base import Method, State
 from mast.methods.constants import constants_for, gap_of, refuse_dependent, regime_of
 from mast.methods.distributed.nodes import ProblemWorker, Worker
@@ -46,7 +46,8 @@ class Distributed(Method):
     ----------
     coupling
         "independent": the nodes' sketches are independent, whatever they are. "disjoint": node i
-        gets the draw with node=i, so that Perm-K nodes of one group train disjoint parts.
+        gets the draw with node=i, so that Perm-K nodes of one group train disjoint parts. "common": all
+        nodes get the draw with node=0.
     participation
         The probability that a node takes part in a round (its answer then weighs 1/probability),
         one for all or one per node.
@@ -54,6 +55,8 @@ class Distributed(Method):
         Instead of that: how many of the nodes take part, chosen uniformly.
     local_steps
         Gradient steps a node takes in a round. Above 1 there is no statement.
+    aggregation
+        "unbiased", or "mean" over the nodes that held a coordinate, of which there is no statement.
     """
 
     name: ClassVar[str] = "distributed"
@@ -61,6 +64,7 @@ class Distributed(Method):
     participation: Any = 1.0
     participants: int | None = None
     local_steps: int = 1
+    aggregation: str = "unbiased"
 
     def bind(self, problem: AbstractProblem, seed: int) -> Self:
         """A single problem counts as one node."""
@@ -86,7 +90,14 @@ class Distributed(Method):
             self.seed, len(capacities), stride, self.coupling, self.participation, self.participants
         )
         start = np.zeros(self.problem.dim)
-        return Server(start, capacities, roster, step_size=1.0, local_steps=self.local_steps)
+        return Server(
+            start,
+            capacities,
+            roster,
+            step_size=1.0,
+            local_steps=self.local_steps,
+            aggregation=self.aggregation,
+        )
 
     def start(self, x0: Array) -> Rounds:
         """Nothing is sent yet."""
@@ -121,6 +132,8 @@ class Distributed(Method):
 
     def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:
         """Theorem 15, 16 or 5, as sharp as the coupling allows."""
+        if self.aggregation != "unbiased":
+            raise NoGuaranteeError(f'no statement covers aggregation="{self.aggregation}": it is biased')
         problems, gap = self.problem.problems, gap_of(self.problem, effort)
         facts = [
             Facts(p.objective.smoothness, p.objective.strong_convexity, bool(p.objective.convex))
@@ -203,7 +216,7 @@ def guarantee_of(
 
 def _independence(sketches: Sequence[Sketch], coupling: str) -> str:
     """How the nodes' sketches depend on each other, as the statements say it."""
-    if len(sketches) == 1:
+    if len(sketches) == 1 or coupling == "common":
         return "any"
     if coupling == "independent":
         return "independent"

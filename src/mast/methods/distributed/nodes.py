@@ -38,6 +38,8 @@ class Part:
         The views of a vector that `kept` takes; the vector itself by default.
     release
         Called when the part is not needed any more, so that its memory may be used for another one.
+    scales
+        For nodes that are sent S x and train it as it is: what S scales by, which is undone in `add`.
     """
 
     def __init__(
@@ -46,11 +48,12 @@ class Part:
         draw: Any,
         pieces: Callable[[Values], Any] | None = None,
         release: Callable[[Part], None] | None = None,
+        scales: KeptTensors | None = None,
     ) -> None:
         self.kept: Any = kept
         self.draw = draw
         self.count = kept.count
-        self._pieces, self._release = pieces, release
+        self._pieces, self._release, self._scales = pieces, release, scales
 
     def _of(self, x: Values) -> Any:
         return x if self._pieces is None else self._pieces(x)
@@ -59,12 +62,18 @@ class Part:
         """The kept values of x, in `out` if it is given, which may have another dtype."""
         out = np.empty(self.count, dtype=x.dtype) if out is None else out
         self.kept.gather(self._of(x), out)
+        if self._scales is not None:
+            self._scales.scale(out)
         return out
 
     def add(self, x: Values, values: Values, factor: float) -> None:
         """x += factor * values, on the kept coordinates."""
         if self._pieces is not None and not values.flags.writeable:
             values = values.copy()  # pieces may be tensors, and torch takes no memory that is read-only
+        if self._scales is not None:
+            factors = np.ones_like(values)
+            self._scales.scale(factors)
+            values = values / factors
         self.kept.add(self._of(x), values, factor)
 
     def release(self) -> None:

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from mast.arrays import Indices
 from mast.checks import number, positive
 from mast.errors import ArgumentError
 from mast.methods.distributed.messages import Values
@@ -40,6 +41,25 @@ class Optimizer(ABC):
     @abstractmethod
     def step(self, x: Values, h: Values, step_size: float, t: int) -> None:
         """Change x; t counts from 0. `h` may be overwritten."""
+
+    def step_at(self, places: Indices, x: Values, h: Values, step_size: float, t: int) -> None:
+        """The same at some coordinates, of which h is made: the others, and what is remembered of them, stay.
+
+        >>> x, optimizer = np.zeros(3), SGD()
+        >>> optimizer.step_at(np.array([0, 2]), x, np.array([1.0, 2.0]), 0.5, 0)
+        >>> x
+        array([-0.5,  0. , -1. ])
+        """
+        if places.size == x.size:
+            self.step(x, h, step_size, t)
+            return
+        some, arrays = x[places], self.arrays
+        self.arrays = {name: array[places] for name, array in arrays.items()}
+        self.step(some, h, step_size, t)
+        x[places] = some
+        for name, array in arrays.items():
+            array[places] = self.arrays[name]
+        self.arrays = arrays
 
     @property
     def label(self) -> str:

@@ -1,9 +1,9 @@
 """Sums that a few bad answers cannot spoil: answers are changed before the server adds them up.
 
 ==================  ==========================================================================================
-`aggregation`       what is done
+`robust`            what is done
 ==================  ==========================================================================================
-"mean"              nothing: the mean that theory speaks of
+None                nothing
 "clipped:c"         answers longer than c times the running median of norms are cut to that length (c = 1)
 "trimmed:share"     in each coordinate this share of the values at either end, and at least one where three or
                     more nodes hold it, gives way to the mean of the others (share = 0.1)
@@ -26,27 +26,27 @@ from mast.methods.distributed.messages import Message, Values
 from mast.methods.distributed.nodes import Part
 from mast.methods.distributed.server import Server
 
-EXAMPLES = "mean, clipped, clipped:2, trimmed, trimmed:0.2"
+EXAMPLES = "clipped, clipped:2, trimmed, trimmed:0.2"
 
 
-def parse_aggregation(text: str) -> tuple[str, float]:
+def parse_robust(text: str | None) -> tuple[str, float]:
     """The kind of sum that a text names, and its number.
 
-    >>> parse_aggregation("trimmed:0.2"), parse_aggregation("mean")
-    (('trimmed', 0.2), ('mean', 0.0))
+    >>> parse_robust("trimmed:0.2"), parse_robust(None)
+    (('trimmed', 0.2), ('none', 0.0))
     """
     kind, _, word = str(text).strip().lower().partition(":")
-    default = {"mean": 0.0, "clipped": 1.0, "trimmed": 0.1}.get(kind)
+    default = {"none": 0.0, "clipped": 1.0, "trimmed": 0.1}.get(kind)
     try:
         value = default if not word else float(word)
     except ValueError:
         value = None
-    if default is None or value is None or (word and kind == "mean"):
-        raise ArgumentError(f"unknown aggregation {text!r}; examples are {EXAMPLES}")
+    if default is None or value is None or (word and kind == "none"):
+        raise ArgumentError(f"unknown robust sum {text!r}; examples are {EXAMPLES}")
     if kind == "clipped":
-        positive("aggregation's factor", value)
+        positive("the factor of clipped", value)
     if kind == "trimmed":
-        number("aggregation's share", value, above=0, below=0.5)
+        number("the share of trimmed", value, above=0, below=0.5)
     return kind, value
 
 
@@ -95,15 +95,15 @@ def trimmed(
     ]
 
 
-def robust(
-    aggregation: tuple[str, float],
+def robust_answers(
+    robust: tuple[str, float],
     server: Server,
     answers: Mapping[int, Message],
     weights: Mapping[int, float],
     length: float,
 ) -> dict[int, Message]:
-    """The answers of a round, changed as the aggregation asks; `length` is the running median of norms."""
-    (kind, value), nodes = aggregation, sorted(answers)
+    """The answers of a round, changed as `robust` asks; `length` is the running median of norms."""
+    (kind, value), nodes = robust, sorted(answers)
     values = [answers[node].values for node in nodes]
     if kind == "clipped":
         values = clipped(values, value * length)

@@ -37,6 +37,9 @@ from mast.checks import choice, whole
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
 
+#: draws of the nodes of a round: independent; those of nodes 0, 1, ...; or node 0's for all of them
+COUPLINGS = ("independent", "disjoint", "common")
+
 
 @dataclass(frozen=True)
 class Roster:
@@ -61,7 +64,7 @@ class Roster:
     shares: Array = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        choice("coupling", self.coupling, ("independent", "disjoint"))
+        choice("coupling", self.coupling, COUPLINGS)
         object.__setattr__(self, "shares", self._shares())
         if self.participants is not None:
             count = whole("participants", self.participants, 1, self.nodes)
@@ -92,7 +95,8 @@ class Roster:
         """The key of node i's draw in round t; all that a node needs to rebuild its sketch."""
         if self.coupling == "independent" and self.stride * self.nodes >= 1 << 32:
             return Key(self.seed, t).child(i)  # more nodes than a key can number that far apart
-        return Key(self.seed, t, i if self.coupling == "disjoint" else i * self.stride)
+        node = {"independent": i * self.stride, "disjoint": i, "common": 0}[self.coupling]
+        return Key(self.seed, t, node)
 
 
 def submodel_key(seed: int, draw: int, node: int) -> Key:

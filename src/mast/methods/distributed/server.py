@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from mast import __version__, files
 from mast.checkpoint import Checkpoint, fill
-from mast.checks import positive, whole
+from mast.checks import choice, positive, whole
 from mast.errors import ArgumentError, CheckpointError, DataError
 from mast.methods.distributed.messages import Header, Message, MessageKind, Values, checked_dtype
 from mast.methods.distributed.nodes import Capacity, Part, fingerprints_of
@@ -37,7 +37,7 @@ from mast.randomness import LAYOUT, Key
 LARGE = 1 << 20  # values: looking at so many takes a tenth of the round, ...
 SELDOM = 8  # ... so it is done in one of these rounds: what is not finite does not go away
 TOO_LARGE = 1e100  # a coordinate beyond this is a divergence, as in `mast.minimize`
-
+AGGREGATIONS = ("unbiased", "mean")
 
 #: the numbers of a checkpoint, and their types
 NUMBERS: dict[str, Any] = {"round": int, "seconds": int | float, "extra": dict}
@@ -62,6 +62,11 @@ class Server:
         "sgd" (the one that theory speaks of), "momentum:0.9" or "adam".
     local_steps
         Gradient steps a node takes in a round.
+    aggregation
+        "unbiased": h is the mean over all nodes, and a node that does not hold a coordinate counts with 0
+        there. This is the estimate that theory speaks of. "mean": each coordinate's mean over those who held
+        it, as HeteroFL and FedRolex have it; a coordinate that nobody held stays. With equal step sizes of
+        nodes and server it is the mean of the nodes' weights after their local steps.
     wire
         The dtype that values travel as; x's own if None.
     run
@@ -100,6 +105,7 @@ class Server:
         optimizer: str | Optimizer = "sgd",
         local_steps: int = 1,
         local_step_size: float | None = None,
+        aggregation: str = "unbiased",
         wire: Any = None,
         run: int = 0,
         about: Mapping[str, str] | None = None,
@@ -114,6 +120,7 @@ class Server:
         self.local_steps = whole("local_steps", local_steps, 1)
         self.optimizer = parse_optimizer(optimizer)
         self.optimizer.start(self.x)
+        self.aggregation = choice("aggregation", aggregation, AGGREGATIONS)
         self.wire = self.x.dtype if wire is None else checked_dtype(wire)
         self.run, self.about = run, dict(about or {})
         self.t = 0  #: rounds done
@@ -124,7 +131,8 @@ class Server:
         self._parts: dict[tuple[int, int], Part] = {}  # by round and node: of this round, or the next
         self._weights: tuple[int, dict[int, float]] = (-1, {})
         self._last = -1
-        self._h: Values | None = None
+        self._h: Values | None = None  # the sum of the answers, where they are not added to x at once
+        self._held: Values | None = None  # the sum of the weights of those who held a coordinate
 
     def _check(self) -> None:
         if self.x.ndim != 1:
@@ -219,29 +227,48 @@ class Server:
     def add(self, part: Part, values: Values, weight: float) -> None:
         """The update: x <- x - (g/M) weight * values on the part, or the same into h for an optimizer."""
         M = self.roster.nodes
-        if self.optimizer.plain:
+        if self.aggregation == "mean":
+            if self._held is None:
+                self._held = np.zeros_like(self.x)
+            part.add(self._sum, values, weight / M)
+            part.add(self._held, np.ones_like(values), weight / M)
+        elif self.optimizer.plain:
             part.add(self.x, values, -(self.step_size * weight / M))
         else:
-            if self._h is None:
-                self._h = np.zeros_like(self.x)
-            part.add(self._h, values, weight / M)
+            part.add(self._sum, values, weight / M)
+
+    @property
+    def _sum(self) -> Values:
+        if self._h is None:
+            self._h = np.zeros_like(self.x)
+        return self._h
 
     def close(self, *, step: bool = True) -> None:
         """End the round: the optimizer's step. A round without answers does not move x (SGD).
 
         With ``step=False`` no optimizer moves it: for rounds that tell nothing, not even that h = 0.
         """
-        if step and not self.optimizer.plain:
-            h = np.zeros_like(self.x) if self._h is None else self._h
+        if step:
             with np.errstate(over="ignore", invalid="ignore"):
-                self.optimizer.step(self.x, h, self.step_size, self.t)
-            h.fill(0)
-            self._h = h
+                self._take_step()
         for t, node in list(self._parts):
             if t == self.t:
                 self._parts.pop((t, node)).release()
         self.t += 1
         self._last = -1
+
+    def _take_step(self) -> None:
+        if self.aggregation == "mean":
+            if self._held is not None:  # somebody answered
+                held = np.flatnonzero(self._held)
+                self.optimizer.step_at(
+                    held, self.x, self._sum[held] / self._held[held], self.step_size, self.t
+                )
+                self._held.fill(0)
+                self._sum.fill(0)
+        elif not self.optimizer.plain:
+            self.optimizer.step(self.x, self._sum, self.step_size, self.t)
+            self._sum.fill(0)
 
     def row(self, took: float, **columns: Any) -> dict[str, Any]:
         """The row of the trace for the round that was closed last, which took so many seconds."""
@@ -323,7 +350,8 @@ class Server:
                 raise CheckpointError(f"{path} is damaged: its {name!r} is not right")
         fill(self._arrays(), arrays)
         self.t, self.seconds = numbers["round"], float(numbers["seconds"])
-        self._last, self._h, self._before = -1, None, (int(self.received.sum()), int(self.sent.sum()))
+        self._last, self._h, self._held = -1, None, None
+        self._before = (int(self.received.sum()), int(self.sent.sum()))
         self._parts.clear()
         extra: dict[str, Any] = numbers["extra"]
         return extra
@@ -350,6 +378,7 @@ class Server:
             "coupling": roster.coupling,
             "participation": str(roster.participants or roster.shares.tolist()),
             "optimizer": self.optimizer.label,
+            "aggregation": self.aggregation,
             "step_size": repr(self.step_size),
             "local_steps": f"{self.local_steps} of {self.local_step_size!r}",
             "dtype": f"{self.x.dtype.name}, {self.wire.name} on the wire",

@@ -12,13 +12,15 @@ from torch import nn
 
 from mast.methods.distributed.nodes import Capacity, Part
 from mast.nn.nodes.layout import VectorLayout
+from mast.nn.structure.cuts import Cut
+from mast.nn.structure.drawing import UnitDraw
 from mast.nn.structure.sketches import Structured, parse
 from mast.nn.structure.structures import structure_of
 from mast.nn.tensors.drawing import PerWeight
 from mast.nn.tensors.ways import drawing_of
 from mast.nn.tensors.weights import Where, choose
 from mast.randomness import Key, Purpose
-from mast.sketches import Sketch
+from mast.sketches import DiagonalDraw, Sketch
 from mast.sketches.kept import Entries, Everything, Kept, KeptTensors
 
 _WORTH_KEEPING = 1 << 14  # positions
@@ -114,6 +116,14 @@ class Units(Capacity):
     The draw of a part is a `mast.nn.structure.Cut`, which makes the small model. A node of this capacity
     needs the model's skeleton only: it may be on the meta device.
 
+    Parameters
+    ----------
+    own_weights
+        The node is sent the weights y = S x of its small model, and its local steps are steps of y; what
+        comes back is brought to the coordinates of x by undoing the scale. So a step has the same length
+        for every capacity, as in FedRolex and Federated Dropout; but the answer is no gradient in x.
+        Otherwise local steps are x <- x - g S'grad, which a scale of 1/p makes 1/p² times as long.
+
     >>> import mast
     >>> model = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> Units(model, mast.nn.Neurons(mast.RandK(2))).part(Key(0)).count  # 2 x 10 + 2, and 2 x 2 + 2
@@ -127,16 +137,26 @@ class Units(Capacity):
         *,
         where: Where | None = None,
         keep: Mapping[str, float] | None = None,
+        own_weights: bool = False,
     ) -> None:
         self.layout = VectorLayout(model)
         self.dim = self.layout.dim
+        self.own_weights = own_weights
         self.structure = structure_of(model, sketch, keep, where)
         self.drawing = self.structure.drawing(sketch)
         self.stride = sketch.stride
-        self.label = repr(sketch).strip("<>")
+        self.label = repr(sketch).strip("<>") + ", own weights" * own_weights
 
     def part(self, key: Key) -> Part:
         """The slices that the draw leaves of the trainable parameters."""
-        cut, trained = self.structure.cut(self.drawing.draw(key)), self.layout.slices
-        kept = KeptTensors({name: kept for name, kept in cut.parameters.items() if name in trained})
-        return Part(kept, cut, self.layout.tensors)
+        draw = self.drawing.draw(key)
+        cut = self.structure.cut(draw)
+        if not self.own_weights:
+            return Part(self._trained(cut), cut, self.layout.tensors)
+        plain = {name: DiagonalDraw(d.dim, d.indices, np.ones(d.count)) for name, d in draw.items()}
+        small = self.structure.cut(UnitDraw(key, plain))
+        return Part(self._trained(small), small, self.layout.tensors, scales=self._trained(cut))
+
+    def _trained(self, cut: Cut) -> KeptTensors:
+        """What is kept of the parameters that are trained."""
+        return KeptTensors({n: kept for n, kept in cut.parameters.items() if n in self.layout.slices})

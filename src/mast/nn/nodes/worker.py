@@ -16,11 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mast import randomness
+from mast.checks import choice
 from mast.errors import ArgumentError
 from mast.methods.distributed.messages import Header, Values
 from mast.methods.distributed.nodes import Capacity, Part, Worker, local_sum
 from mast.nn.nodes.capacities import Units, Weights, capacity_of
 from mast.nn.nodes.layout import VectorLayout
+from mast.nn.tensors.torch_private import NormBase
 from mast.randomness import Key, Purpose
 from mast.sketches import Sketch
 
@@ -74,6 +76,10 @@ class NetworkWorker(Worker):
         ``batches(key)``: a batch for each local step, such as `NodeRows`.
     shift
         v, a vector, if the sketches shrink towards a pretrained model.
+    batch_norm
+        Statistics of BatchNorm never travel. "static", as in HeteroFL: training uses those of each batch, and
+        a submodel that is scored takes its own from batches (`mast.nn.recalibrate`). "local": the node keeps
+        running ones for its units, and its submodels are scored with them.
     """
 
     def __init__(
@@ -85,11 +91,13 @@ class NetworkWorker(Worker):
         *,
         shift: Values | None = None,
         run: int = 0,
+        batch_norm: str = "static",
     ) -> None:
         if not isinstance(capacity, Capacity):
             capacity = capacity_of(model, capacity)
         super().__init__(capacity, run)
         self.model, self.loss, self.batches = model, loss, batches
+        self.batch_norm = choice("batch_norm", batch_norm, ("static", "local"))
         self.held: WholeModel | SmallModel
         if isinstance(capacity, Weights):
             self.held = WholeModel(model, capacity.layout, shift)
@@ -99,27 +107,33 @@ class NetworkWorker(Worker):
                     "with a shift, a dropped unit would have the shift's weights and not be gone: whole "
                     "units (neurons, layers) take no shift, single weights (bernoulli, randk, permk) do"
                 )
-            self.held = SmallModel(model, capacity.layout)
+            self.held = SmallModel(model, capacity.layout, keeps_statistics=batch_norm == "local")
         else:
             raise ArgumentError(f"a network has no nodes with the capacity {capacity.label}")
 
     def gradients(self, part: Any, values: Values, header: Header) -> Values:
         """Local steps of x <- x - g S'grad f(v + S(x - v)) on the kept values; their sum."""
         memory = np.empty_like(values)
+        module = None
 
         def gradient(held: Values, step: int) -> Values:
+            nonlocal module
             key = Key(header.key.seed, header.round, header.node, step)
-            module = self.held.module(part, held)
+            module = self.held.module(part, held, module)
             with torch_seeded(key, devices_of(module)):
                 self.loss(module, self.batches(key)).backward()  # type: ignore[no-untyped-call]
             self.held.collect(part, module, memory)
             return memory
 
         total: Values = local_sum(values, gradient, header.step_size, header.local_steps)
+        self.held.trained(part, module)
         return total
 
     def submodel(self, part: Any, values: Values) -> nn.Module:
         """The model that the node would train, in training mode."""
+        if self.batch_norm == "static" and isinstance(self.held, WholeModel):
+            for norm in (m for m in self.model.modules() if isinstance(m, NormBase)):
+                norm.reset_running_stats()
         return self.held.module(part, values.copy())
 
 
@@ -136,7 +150,7 @@ class WholeModel:
         self._memory = np.empty(0)
         model.train()
 
-    def module(self, part: Part, values: Values) -> nn.Module:
+    def module(self, part: Part, values: Values, made: nn.Module | None = None) -> nn.Module:
         """The node's model in training mode with the weights v + S(x - v), its gradients cleared."""
         if self.shift is None:
             y = self._scratch(part.count, self.dtype or values.dtype)
@@ -175,15 +189,23 @@ class WholeModel:
                 kept.gather(wide.cpu().numpy(), target)
                 kept.scale(target)
 
+    def trained(self, part: Part, module: nn.Module | None) -> None:
+        """The local steps of a round are done: the model keeps its statistics anyway."""
+
 
 class SmallModel:
     """How a node holds whole units: a model of its own for each draw, as large as what is kept."""
 
-    def __init__(self, model: nn.Module, layout: VectorLayout) -> None:
+    def __init__(self, model: nn.Module, layout: VectorLayout, keeps_statistics: bool = False) -> None:
+        #: the node's own statistics of norms and other buffers, of all units
+        self.buffers = {n: b.detach().clone() for n, b in model.named_buffers()} if keeps_statistics else None
         self.frozen = {name: p.detach() for name, p in model.named_parameters() if name not in layout.slices}
 
-    def module(self, part: Part, values: Values) -> nn.Module:
-        """The small model in training mode, with the weights S x; frozen parameters are the node's own."""
+    def module(self, part: Part, values: Values, made: nn.Module | None = None) -> nn.Module:
+        """The small model in training mode, with the weights S x; frozen parameters are the node's own.
+
+        `made` is the model of the same part that was made before: it gets the new weights.
+        """
         cut, sent = part.draw, torch.from_numpy(values)
         if self.frozen:
             full = sent.new_empty(cut.count)
@@ -194,8 +216,19 @@ class SmallModel:
                 else:
                     kept.gather(self.frozen[name].to(full), small)
             sent = full
-        module: nn.Module = cut.module(sent)
+        if made is not None:
+            y = cut.scaled(sent)
+            for name, p in made.named_parameters():
+                p.data, p.grad = cut.parameters.of(y, name).to(p.dtype), None
+            return made.train()
+        buffers = None if self.buffers is None else cut.gather_buffers(self.buffers)
+        module: nn.Module = cut.module(sent, buffers)
         return module
+
+    def trained(self, part: Part, module: nn.Module | None) -> None:
+        """The local steps of a round are done: remember the statistics, if the node has its own."""
+        if self.buffers is not None and module is not None:
+            part.draw.place_buffers(self.buffers, part.draw.buffers_of(module))
 
     def collect(self, part: Part, module: nn.Module, out: Values) -> None:
         """S' times the small model's gradients, without those of frozen parameters."""

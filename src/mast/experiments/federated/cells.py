@@ -1,0 +1,244 @@
+"""The cells of the study: one scheme on one data set and split, tuned, then judged on other seeds.
+
+The clients are workers of `mast.nn.nodes`, and the server is that of all engines. A run ends when its bytes
+are spent; the step size of the clients falls along a cosine of the bytes. A cell's rate is searched for with
+a seed that serves for nothing else, on rows that no client trains on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mast.arrays import Array, Indices
+from mast.cells import Cell
+from mast.experiments.datasets import Dataset
+from mast.experiments.density.data import ClassRows, Labelled
+from mast.experiments.density.search import climb
+from mast.experiments.experiment import Experiment, Request
+from mast.experiments.federated.clients import CAPACITIES, SPLITS, deal, shares
+from mast.experiments.network_data import one_thread
+from mast.methods.distributed import Scheme, Server, scheme_of
+from mast.randomness import Key, Purpose
+from mast.sketches import Mixture, Nested, Sketch
+
+if TYPE_CHECKING:
+    from torch import nn
+
+OURS = ("mast_nested", "mast_fixed", "mast_random")
+RIVALS = ("fedavg", "heterofl", "fjord", "fedrolex", "federated_dropout")
+USES = ("whole", "sizes")  # what a rate is chosen for: the whole model, or the mean over all capacities
+CHOOSING = 100  # the seed that rates are chosen with, and nothing else
+MARKS = 4  # how often a run is scored
+DRAWS = 5  # submodels per capacity, where they are random
+CALIBRATED = 512  # training rows that BatchNorm statistics are taken from
+SECONDS = {"digits": 6.0, "features": 14.0, "images": 60.0}  # about, per run
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A run, at each of its marks: bytes, operations of all clients, accuracies by capacity and class."""
+
+    bytes: Array  # (marks,)
+    operations: Array
+    accuracy: Array  # (marks, capacities, classes)
+    labels: Array  # (clients, classes): the share of each class among a client's rows
+
+    def score(self, use: str, test: Array) -> float:
+        """The accuracy at the end, on rows with these shares of the classes."""
+        by_capacity = self.accuracy[-1] @ test
+        return float(by_capacity[0] if use == "whole" else by_capacity.mean())
+
+
+def tuned(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+    """For each use: the rate, all that were tried, and what the judged runs came to."""
+    assert isinstance(dataset, Labelled)
+    runs: dict[tuple[int, float], Scored] = {}
+
+    def run(seed: int, rate: float, part: str) -> Scored:
+        if (seed, rate) not in runs:
+            runs[seed, rate] = federated(config, dataset, seed, rate, part)
+        return runs[seed, rate]
+
+    result: dict[str, Any] = {}
+    with one_thread():
+        parts = dataset.parts()
+        validation, test = (_class_shares(rows) for rows in (parts.validation, parts.test))
+        tried: list[dict[str, float]] = [{"rate": config["start"]}]
+        for use in USES:
+            best, scores = climb(
+                lambda s: run(CHOOSING, s["rate"], "validation").score(use, validation),  # noqa: B023
+                ["rate"],
+                tried,
+            )
+            tried = [setting for setting, _ in scores]
+            judged = [run(seed, best["rate"], "test") for seed in config["seeds"]]
+            result |= {
+                f"{use}: rate": best["rate"],
+                f"{use}: tried": np.array([[s["rate"], score] for s, score in scores]),
+                f"{use}: bytes": np.array([r.bytes for r in judged]),
+                f"{use}: operations": np.array([r.operations for r in judged]),
+                f"{use}: accuracy": np.array([r.accuracy @ test for r in judged]),
+                f"{use}: clients": np.array([_by_client(r) for r in judged]),
+            }
+    return result
+
+
+def _by_client(run: Scored) -> Array:
+    """The accuracy of each client's submodel on rows with the client's own shares of the classes."""
+    clients = len(run.labels)
+    held = [CAPACITIES.index(share) for share in shares(clients)]
+    return np.array([run.accuracy[-1, held[i]] @ run.labels[i] for i in range(clients)])
+
+
+def federated(config: Mapping[str, Any], dataset: Labelled, seed: int, rate: float, part: str) -> Scored:
+    """One federation: train until the bytes are spent, and score on the rows of a part."""
+    from mast.experiments.density.networks import DESIGNS, network
+    from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout, cross_entropy
+
+    parts, scheme, clients = dataset.parts(), scheme_of(config["scheme"]), config["clients"]
+    rows = deal(parts.train.y.numpy(), clients, config["split"], Key(seed).child(0, Purpose.SPLIT))
+    model = network(DESIGNS[dataset.name], seed)
+    held = dict(zip(scheme.clients(shares(clients)), scheme.capacities(model, shares(clients)), strict=True))
+    mine = [i for i in held if len(rows[i]) > 1]
+    workers = [
+        NetworkWorker(
+            held[i],
+            model,
+            cross_entropy,
+            NodeRows(parts.train.x[rows[i]], parts.train.y[rows[i]], config["batch"]),
+        )
+        for i in mine
+    ]
+    layout = VectorLayout(model)
+    server = _server(config, scheme, [held[i] for i in mine], layout.read(model), seed, rate)
+    scores, operations, spent = [], Operations(parts.train.x[: config["batch"]], config["local_steps"]), []
+    budget = config["megabytes"] * 1e6
+    for mark in range(1, MARKS + 1):
+        while (used := _sent(server) / budget) < mark / MARKS and not server.diverged:
+            server.local_step_size = rate * max(1e-3, 0.5 * (1 + math.cos(math.pi * min(1.0, used))))
+            server.step_size = server.local_step_size
+            answers = []
+            for message in server.messages():
+                operations.count(server.part(message.header.node), message.values)
+                answers.append(workers[message.header.node].answer(message))
+            for answer in answers:
+                server.absorb(answer)
+            server.close()
+        scores.append(_accuracies(model, scheme, server.x, getattr(parts, part), parts.train))
+        spent.append((_sent(server), operations.total))
+    y = parts.train.y.numpy()
+    labels = np.array([np.bincount(y[own], minlength=10) / max(1, len(own)) for own in rows])
+    return Scored(*np.array(spent, dtype=np.float64).T, np.array(scores), labels)
+
+
+def _server(
+    config: Mapping[str, Any], scheme: Scheme, capacities: list[Any], x: Any, seed: int, rate: float
+) -> Server:
+    from mast.methods.distributed import Roster, stride_of
+
+    take_part = max(1, round(config["participants"] * len(capacities) / config["clients"]))
+    roster = Roster(seed, len(capacities), stride_of(capacities), scheme.coupling, participants=take_part)
+    options = {"local_steps": config["local_steps"], "aggregation": scheme.aggregation}
+    return Server(x, capacities, roster, step_size=rate, **options)
+
+
+def _sent(server: Server) -> int:
+    return int(server.received.sum() + server.sent.sum())
+
+
+class Operations:
+    """Counts the multiplications and additions of all clients: forward, and twice as many backward."""
+
+    def __init__(self, batch: Any, local_steps: int) -> None:
+        self.batch, self.local_steps, self.total = batch, local_steps, 0
+        self._known: dict[int, int] = {}  # by the number of kept values, which tells the sizes
+
+    def count(self, part: Any, values: Any) -> None:
+        """One more client trains this part for a round."""
+        import torch
+
+        from mast.nn.costs import flops
+
+        if part.count not in self._known:
+            small = part.draw.module(torch.from_numpy(values.copy()))
+            self._known[part.count] = 3 * flops(small, self.batch) * self.local_steps
+        self.total += self._known[part.count]
+
+
+def runs_on(scheme: Scheme, capacity: float) -> Sketch:
+    """What a client of this capacity runs in the end: the largest front, or a draw of the scheme's sketch."""
+    if scheme.whole_only:
+        return Nested([capacity])
+    sketch = scheme.sketch(capacity, sorted(CAPACITIES))
+    return sketch.sketches[-1] if isinstance(sketch, Mixture) else sketch
+
+
+def _accuracies(model: nn.Module, scheme: Scheme, x: Any, rows: ClassRows, train: ClassRows) -> Array:
+    """(capacities, classes): of the whole model, and of what a client of each other capacity runs."""
+    import torch
+
+    from mast.nn import Neurons, recalibrate
+    from mast.nn.nodes import capacity_of
+
+    found = []
+    for capacity in CAPACITIES:
+        sketch = runs_on(scheme, capacity)
+        held = capacity_of(model, Neurons(sketch))
+        draws = 1 if capacity == 1 or isinstance(sketch, Nested) else DRAWS
+        each = []
+        for draw in range(draws):
+            part = held.part(Key(CHOOSING, draw).child(0, Purpose.ESTIMATE))
+            small = part.draw.module(torch.from_numpy(part.gather(x)))
+            each.append(_by_class(recalibrate(small, [train.x[:CALIBRATED]]).eval(), rows))
+        found.append(np.mean(each, axis=0))
+    return np.array(found)
+
+
+def _by_class(model: nn.Module, rows: ClassRows) -> Array:
+    import torch
+
+    with torch.no_grad():
+        right = (model(rows.x).argmax(1) == rows.y).numpy()
+    classes: Indices = rows.y.numpy()
+    return np.array([right[classes == c].mean() for c in range(10)])
+
+
+def _class_shares(rows: ClassRows) -> Array:
+    return np.bincount(rows.y.numpy(), minlength=10) / len(rows.y)
+
+
+def cells(experiment: Experiment, request: Request) -> list[Cell]:
+    """One cell per scheme and split."""
+    made = []
+    for data in request.datasets:
+        assert isinstance(data, Labelled)
+        common = effort(request, data.name)
+        runs = 8 + len(common["seeds"])
+        for split in SPLITS:
+            for scheme in (*RIVALS, *OURS):
+                config = common | {"scheme": scheme, "split": split}
+                made.append(experiment.cell(tuned, config, data, runs * SECONDS[data.name]))
+    return made
+
+
+def effort(request: Request, name: str) -> dict[str, Any]:
+    """The federation: how many clients and rounds, and with which seeds."""
+    megabytes = {
+        "digits": request.pick(fast=2, normal=20, full=80),
+        "features": request.pick(fast=20, normal=150, full=1000),
+        "images": request.pick(fast=10, normal=60, full=400),
+    }
+    return {
+        "clients": 40,
+        "participants": 10,
+        "local_steps": 5,
+        "batch": 16,
+        "start": 0.1,
+        "megabytes": megabytes[name],
+        "seeds": request.pick(fast=[1], normal=[1, 2, 3], full=[1, 2, 3]),
+    }

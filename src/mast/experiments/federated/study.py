@@ -1,0 +1,205 @@
+"""Federations of clients of different size: every scheme in one engine, at equal bytes."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mast.cells import Cell, Done
+from mast.errors import ArgumentError
+from mast.experiments import style
+from mast.experiments.datasets import Dataset
+from mast.experiments.density.data import NAMES, Labelled, find
+from mast.experiments.experiment import Experiment, Figure, Findings, Request, Results
+from mast.experiments.federated import cells
+from mast.experiments.federated.cells import MARKS, OURS, RIVALS, USES, effort, tuned
+from mast.experiments.federated.claims import SPLIT_NAMES, claims
+from mast.experiments.federated.clients import CAPACITIES, SPLITS
+from mast.methods.distributed import scheme_of
+
+COLOURS = dict(
+    zip(
+        (*RIVALS, *OURS),
+        (style.BLACK, style.SKY, style.ORANGE, style.GREEN, style.GREY, style.MAST, style.PINK, style.ERM),
+        strict=True,
+    )
+)
+SHOWN = (1.0, 0.25, 0.0625)  # capacities in the figures
+
+
+class FederatedSchemes(Experiment):
+    """Which scheme gives which model for the same bytes."""
+
+    name = "federated"
+    title = "Clients of different size: accuracy against bytes"
+
+    def find(self, effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Dataset, ...]:
+        """Digits, and CIFAR-10 features where they are there; images by name."""
+        if dataset is not None and dataset not in NAMES:
+            raise ArgumentError(f"the federations run on {', '.join(NAMES)}, not on {dataset!r}")
+        return tuple(d for d in find(effort, dataset, data_dir) if isinstance(d, Labelled))
+
+    def cells(self, request: Request) -> list[Cell]:
+        """One per scheme, split and data set."""
+        return cells.cells(self, request)
+
+    def findings(self, request: Request, results: Results) -> Findings:
+        """Tables, figures, and who wins where."""
+        table, curves = end_table(results), curve_table(results)
+        figures = [
+            Figure(
+                f"federated_{name}_{axis}",
+                f"{name}: accuracy against {words}",
+                "Means over seeds; bands go from the lowest to the highest seed. Capacity 1 is the whole "
+                "model.",
+                partial(draw, curves[curves["dataset"] == name], axis, label),
+            )
+            for name in results.datasets
+            for axis, words, label in (
+                ("megabytes", "megabytes sent", "Megabytes, both ways, all clients"),
+                ("operations", "the clients' operations", "Operations of all clients"),
+            )
+        ]
+        return Findings(
+            lead="Clients that can hold 1, 1/2, 1/4, 1/8 and 1/16 of the hidden units train one model. "
+            "Every scheme sends the same number of bytes. Which whole model comes out, and which one for "
+            "each capacity?",
+            figures=figures,
+            tables={
+                "federated_by_seed": table,
+                "federated": summary(table),
+                "federated_curves": curves,
+                "federated_rates": rate_table(results),
+            },
+            claims=list(claims(table)),
+            choices=choices(request),
+        )
+
+
+def _use(capacity: float) -> str:
+    return "whole" if capacity == 1 else "sizes"
+
+
+def end_table(results: Results) -> Any:
+    """A row per data set, split, capacity, scheme and seed, when all bytes are spent."""
+    import pandas
+
+    return pandas.DataFrame(
+        {**_who(d, capacity), "seed": seed}
+        | {
+            "accuracy": d[f"{_use(capacity)}: accuracy"][i, -1, c],
+            "worst_client": d["sizes: clients"][i].min(),
+            "spread_over_clients": d["sizes: clients"][i].std(),
+        }
+        for d in results.of(tuned)
+        for c, capacity in enumerate(CAPACITIES)
+        for i, seed in enumerate(d["seeds"])
+    )
+
+
+def _who(d: Done, capacity: float) -> dict[str, Any]:
+    where = {"dataset": d.cell.dataset.name, "split": d["split"], "capacity": capacity}
+    return where | {"scheme": d["scheme"]}
+
+
+def summary(table: Any) -> Any:
+    """Mean and range over seeds, one row per data set, split, capacity and scheme."""
+    grouped = table.groupby(["dataset", "split", "capacity", "scheme"], sort=False)
+    out = grouped["accuracy"].agg(["mean", "min", "max"])
+    out.columns = ["accuracy", "lowest_seed", "highest_seed"]
+    out["worst_client"] = grouped["worst_client"].mean()
+    out["spread_over_clients"] = grouped["spread_over_clients"].mean()
+    return out.reset_index()
+
+
+def curve_table(results: Results) -> Any:
+    """Accuracy at each mark, against what was spent by then; means and ranges over seeds."""
+    import pandas
+
+    rows = []
+    for d in results.of(tuned):
+        for c, capacity in enumerate(CAPACITIES):
+            use = _use(capacity)
+            for mark in range(MARKS):
+                accuracy = d[f"{use}: accuracy"][:, mark, c]
+                rows.append(
+                    _who(d, capacity)
+                    | {
+                        "megabytes": d[f"{use}: bytes"][:, mark].mean() / 1e6,
+                        "operations": d[f"{use}: operations"][:, mark].mean(),
+                        "accuracy": accuracy.mean(),
+                        "lowest_seed": accuracy.min(),
+                        "highest_seed": accuracy.max(),
+                    }
+                )
+    return pandas.DataFrame(rows)
+
+
+def rate_table(results: Results) -> Any:
+    """The rates that were chosen, and the validation scores of all that were tried."""
+    import pandas
+
+    return pandas.DataFrame(
+        {"dataset": d.cell.dataset.name, "split": d["split"], "scheme": d["scheme"], "use": use}
+        | {
+            "rate": d[f"{use}: rate"],
+            "tried": "; ".join(f"{r:g}: {score:.3f}" for r, score in d[f"{use}: tried"]),
+        }
+        for d in results.of(tuned)
+        for use in USES
+    )
+
+
+@style.drawing
+def draw(curves: Any, axis: str, label: str) -> Any:
+    """A frame per split and capacity, a line per scheme."""
+    figure, axes = style.frames(len(SPLITS), len(SHOWN), width=3.3, height=2.7, sharey="row")
+    for row, split in zip(axes, SPLITS, strict=True):
+        for ax, capacity in zip(row, SHOWN, strict=True):
+            there = curves[(curves["split"] == split) & np.isclose(curves["capacity"], capacity)]
+            for scheme, colour in COLOURS.items():
+                line = there[there["scheme"] == scheme]
+                if scheme in OURS:
+                    seeds = line["lowest_seed"], line["highest_seed"]
+                    ax.fill_between(line[axis], *seeds, color=colour, alpha=0.18, linewidth=0)
+                ax.plot(
+                    line[axis],
+                    line["accuracy"],
+                    "-" if scheme in OURS else "--",
+                    marker="o",
+                    markersize=3,
+                    color=colour,
+                    label=scheme_of(scheme).title,
+                )
+            of = "whole model" if capacity == 1 else f"capacity 1/{round(1 / capacity)}"
+            ax.set_title(f"{SPLIT_NAMES[split]}, {of}")
+            ax.set_xlabel(label)
+        row[0].set_ylabel("Test accuracy")
+    style.legend_below(figure, axes[0][0], columns=4)
+    return figure
+
+
+def choices(request: Request) -> list[str]:
+    """What a reader has to know."""
+    settings = effort(request, request.datasets[0].name)
+    megabytes = ", ".join(f"{effort(request, d.name)['megabytes']} on {d.name}" for d in request.datasets)
+    return [
+        f"{settings['clients']} clients, every capacity equally often, {settings['participants']} per round "
+        "(FedAvg: the same share of the clients that hold everything); "
+        f"{settings['local_steps']} local steps with {settings['batch']} rows; megabytes in all: {megabytes}.",
+        "Labels uneven: each class is dealt by a Dirichlet law of concentration 0.3.",
+        "The clients' step size falls along a cosine of the bytes that are spent, and the server's is the "
+        "same, so that the aggregation “mean” is the mean of the clients' weights. Rates are searched for "
+        "on a ladder without ends, with a seed of their own and on rows of no client, for two uses: the whole "
+        "model, and the mean over all capacities.",
+        "The submodel of a capacity is the largest front that it holds, or a random draw (mean over "
+        f"{cells.DRAWS}) where the scheme has no fixed one; of FedAvg, the front of the whole model.",
+        "Random units and windows are scaled by 1/share in the model that is sent, and, with the aggregation "
+        "“mean”, the scale is undone in what comes back; fronts are not scaled.",
+        "A client's accuracy is that of the submodel of its capacity, on test rows weighed by the client's "
+        "own shares of the classes.",
+        f"BatchNorm statistics are taken anew from {cells.CALIBRATED} training rows for every submodel.",
+    ]

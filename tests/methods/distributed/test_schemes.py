@@ -1,0 +1,171 @@
+"""The mean over those who held a coordinate, and the schemes that people know by name."""
+
+import copy
+
+import numpy as np
+import pytest
+
+import mast
+from mast.errors import ArgumentError, NoGuaranteeError
+from mast.methods.distributed import (
+    ProblemWorker,
+    Roster,
+    Server,
+    VectorCapacity,
+    run_in_process,
+    scheme_of,
+    stride_of,
+)
+from mast.methods.distributed.schemes import SCHEMES
+from mast.randomness import Key, normal
+
+SHARES = [1.0, 0.5, 0.25, 0.25]
+D = 8
+
+
+def problems(sketches):
+    return [
+        mast.Problem(mast.Quadratic(np.diag(1.0 + np.arange(D)), normal(Key(i), 0, D)), sketch)
+        for i, sketch in enumerate(sketches)
+    ]
+
+
+def server_of(nodes, scheme, **options):
+    capacities = [VectorCapacity(p.sketch, D) for p in nodes]
+    roster = Roster(3, len(nodes), stride_of(capacities), scheme.coupling)
+    return Server(np.ones(D), capacities, roster, step_size=0.05, aggregation=scheme.aggregation, **options)
+
+
+def test_the_mean_is_over_those_who_held_a_coordinate():
+    """HeteroFL by hand: local steps on the front, then the mean of the weights; local steps are two."""
+    nodes = problems(scheme_of("heterofl").sketches(SHARES))
+    server = server_of(nodes, scheme_of("heterofl"), local_steps=2)
+    run_in_process(server, [ProblemWorker(p) for p in nodes], 1)
+    ends, held = np.zeros(D), np.zeros(D)
+    for p in nodes:
+        mask = p.sketch.draw(D).diagonal()
+        y = mask.copy()
+        for _ in range(2):
+            y -= 0.05 * mask * p.objective.gradient(y)
+        ends, held = ends + mask * y, held + mask
+    assert set(held) == {1.0, 2.0, 4.0}
+    np.testing.assert_allclose(server.x, ends / held, rtol=1e-14)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_a_coordinate_that_nobody_held_stays(optimizer):
+    """Also what an optimizer remembers of it; the others move as if there were no more."""
+    nodes = problems([mast.Nested([0.5])] * 2)
+    server = server_of(nodes, scheme_of("heterofl"), optimizer=optimizer)
+    run_in_process(server, [ProblemWorker(p) for p in nodes], 3)
+    held = nodes[0].sketch.draw(D).diagonal() > 0
+    assert (server.x[~held] == 1.0).all()
+    assert (server.x[held] != 1.0).all()
+    assert all((array[~held] == 0).all() for array in server.optimizer.arrays.values())
+
+
+def test_heterofl_is_covered_in_other_coordinates():
+    """With z_j = x_j sqrt(n_j / M) its mean is the unbiased sum, as the table of schemes says."""
+    nodes = problems(scheme_of("heterofl").sketches(SHARES))
+    server = server_of(nodes, scheme_of("heterofl"))
+    run_in_process(server, [ProblemWorker(p) for p in nodes], 5)
+    masks = np.array([p.sketch.draw(D).diagonal() for p in nodes])
+    scale = 1 / np.sqrt(masks.mean(axis=0))  # x = scale * z
+    z = 1 / scale
+    for _ in range(5):
+        z = z - 0.05 * np.mean(
+            [scale * m * p.objective.gradient(m * scale * z) for m, p in zip(masks, nodes, strict=True)],
+            axis=0,
+        )
+    np.testing.assert_allclose(server.x, scale * z, rtol=1e-13)
+
+
+def test_no_statement_covers_the_mean():
+    nodes = mast.Nodes(problems([mast.RandK(2)] * 3))
+    with pytest.raises(NoGuaranteeError, match="biased"):
+        mast.guarantee(nodes, "distributed", aggregation="mean")
+    assert mast.guarantee(nodes, "distributed").max_step_size() > 0
+    common = mast.guarantee(nodes, "distributed", coupling="common").max_step_size()
+    assert common < mast.guarantee(nodes, "distributed").max_step_size()
+
+
+def test_what_clients_hold():
+    def kept(name, t):
+        scheme = scheme_of(name)
+        nodes = problems(scheme.sketches(SHARES))
+        server = server_of(nodes, scheme)
+        server.t = t
+        return [set(server.part(i).draw.indices.tolist()) for i in range(len(nodes))]
+
+    assert [len(held) for held in kept("federated_dropout", 0)] == [8, 4, 2, 2]
+    assert kept("heterofl", 0) == kept("heterofl", 1)
+    first, second = kept("fedrolex", 0), kept("fedrolex", 1)
+    assert first[2] == first[3] < first[1]  # one window for all
+    assert {(i + 1) % D for i in first[2]} == second[2]
+    assert len(kept("fedavg", 0)) == 1
+    assert set.union(*kept("ist", 0)) == set(range(D))
+    assert [len(held) for held in kept("ist", 0)] == [2, 2, 2, 2]
+    sizes = np.array([[len(held) for held in kept("fjord", t)] for t in range(40)])
+    assert sizes.max(axis=0).tolist() == [8, 4, 2, 2]
+    assert set(sizes[:, 0]) == {2, 4, 8}
+    own = kept("mast_rolling", 0)
+    assert own[2] != own[3] or own[2] != kept("mast_rolling", 5)[2]
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_networks_train_by_every_scheme(name):
+    """Units of a small network: the loss falls, and a step of a node has one length for every capacity."""
+    torch = pytest.importorskip("torch")
+    from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout, mean_squares
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).double()
+    inputs = torch.from_numpy(normal(Key(9), 0, 60).reshape(12, 5))
+    rows, scheme = NodeRows(inputs, inputs[:, :1] + inputs[:, 1:2]), scheme_of(name)
+    capacities, layout = scheme.capacities(model, SHARES), VectorLayout(model)
+    roster = Roster(1, len(capacities), stride_of(capacities), scheme.coupling)
+    options = {"step_size": 0.05 if scheme.aggregation == "mean" else 0.01, "local_steps": 3}
+    server = Server(layout.read(model), capacities, roster, aggregation=scheme.aggregation, **options)
+    workers = [NetworkWorker(c, copy.deepcopy(model), mean_squares, rows) for c in capacities]
+
+    def loss():
+        layout.write(server.x, model)
+        with torch.no_grad():
+            return float(mean_squares(model, (rows.inputs, rows.targets)))
+
+    before = loss()
+    run_in_process(server, workers, 40)
+    assert loss() < 0.6 * before
+
+
+def test_a_node_that_trains_its_own_weights():
+    """It is sent S x; what it answers comes back with the scale undone."""
+    torch = pytest.importorskip("torch")
+    from mast.nn import Neurons
+    from mast.nn.nodes import Units
+
+    model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    sketch = Neurons(mast.RandK(0.25))
+    plain, own = Units(model, sketch), Units(model, sketch, own_weights=True)
+    key, x = Key(4), np.arange(1.0, plain.dim + 1)
+    a, b = plain.part(key), own.part(key)
+    assert own.fingerprint() != plain.fingerprint()
+    sent = b.gather(x)
+    models = a.draw.module(torch.from_numpy(a.gather(x))), b.draw.module(torch.from_numpy(sent))
+    for p, q in zip(*(model.parameters() for model in models), strict=True):
+        assert (p == q).all()  # the same small model either way
+    assert sent.max() > a.gather(x).max()
+    back = np.zeros_like(x)
+    b.add(back, sent, 1.0)
+    kept = np.zeros_like(x)
+    a.add(kept, a.gather(x), 1.0)
+    np.testing.assert_allclose(back, kept, rtol=1e-14)
+
+
+def test_wrong_schemes():
+    with pytest.raises(ArgumentError, match="scheme must be one of 'fedavg'"):
+        scheme_of("fedprox")
+    with pytest.raises(ArgumentError, match="share"):
+        scheme_of("fjord").sketches([0.5, 2])
+    with pytest.raises(ArgumentError, match="FedAvg needs a client"):
+        scheme_of("fedavg").sketches([0.5])
