@@ -189,12 +189,12 @@ def choices(request: Request) -> list[str]:
     return [
         f"{settings['clients']} clients, every capacity equally often, {settings['participants']} per round "
         "(FedAvg: the same share of the clients that hold everything); "
-        f"{settings['local_steps']} local steps with {settings['batch']} rows; megabytes in all: {megabytes}.",
+        f"{settings['local_steps']} local steps with {settings['batch']} rows. Megabytes: {megabytes}.",
         "Labels uneven: each class is dealt by a Dirichlet law of concentration 0.3.",
         "The clients' step size falls along a cosine of the bytes that are spent, and the server's is the "
-        "same, so that the aggregation “mean” is the mean of the clients' weights. Rates are searched for "
-        "on a ladder without ends, with a seed of their own and on rows of no client, for two uses: the whole "
-        "model, and the mean over all capacities.",
+        "same, so that the aggregation “mean” is the mean of the clients' weights.",
+        "Rates are searched for on a ladder without ends, with a seed of their own and on rows of no client, "
+        "for two uses: the whole model, and the mean over all capacities.",
         "The submodel of a capacity is the largest front that it holds, or a random draw (mean over "
         f"{cells.DRAWS}) where the scheme has no fixed one; of FedAvg, the front of the whole model.",
         "Random units and windows are scaled by 1/share in the model that is sent, and, with the aggregation "
