@@ -124,8 +124,9 @@ def federated(config: Mapping[str, Any], dataset: Labelled, seed: int, rate: flo
             server.step_size = server.local_step_size
             answers = []
             for message in server.messages():
-                operations.count(server.part(message.header.node), message.values)
-                answers.append(workers[message.header.node].answer(message))
+                node = message.header.node
+                operations.count(server.part(node), message.values)
+                answers.append(workers[node].answer(message, server.part(node)))
             for answer in answers:
                 server.absorb(answer)
             server.close()
