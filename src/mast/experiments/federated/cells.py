@@ -230,8 +230,8 @@ def cells(experiment: Experiment, request: Request) -> list[Cell]:
 def effort(request: Request, name: str) -> dict[str, Any]:
     """The federation: how many clients and rounds, and with which seeds."""
     megabytes = {
-        "digits": request.pick(fast=2, normal=20, full=80),
-        "features": request.pick(fast=20, normal=150, full=1000),
+        "digits": request.pick(fast=1, normal=16, full=80),
+        "features": request.pick(fast=10, normal=100, full=1000),
         "images": request.pick(fast=10, normal=60, full=400),
     }
     return {
