@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+import mast
 from mast import Result
 from mast.cluster import run
 
@@ -31,6 +32,14 @@ def test_examples_run(name, tmp_path):
     assert result.score > 0.5
     assert result.table().count("\n") == 5
     assert (result.trace["down"] > 0).all()
+
+
+def test_the_linear_example_beats_the_largest_class(tmp_path):
+    """By more than three standard errors after half of its rounds, as its README says."""
+    result = run(shortened("linear.toml", tmp_path / "out", 1000), folder=FOLDER)
+    _, b = mast.data.load("a1a")
+    largest = max(np.mean(b > 0), np.mean(b < 0))
+    assert result.score > largest + 3 * (largest * (1 - largest) / len(b)) ** 0.5
 
 
 def test_there_is_a_linear_model_and_a_network():

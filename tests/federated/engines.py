@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 import uuid
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from mast import files
+from mast.errors import StepSizeWarning
 from mast.locks import exclusive
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "federated"
@@ -86,14 +88,18 @@ def wait_for_round(checkpoint: Path, t: int, patience: float = 600.0) -> None:
         time.sleep(0.1)
 
 
-def expected(config: dict[str, Any], rounds: int, step_size: float | None = None) -> Any:
+def expected(config: dict[str, Any], rounds: int, step_size: float | None = None, **options: Any) -> Any:
     """Where the example's linear model ends after so many rounds in one process, if all clients answer."""
     import mast
 
     task = example("mast_federation.tasks").task_of(DEFAULTS | config)
     nodes = mast.Nodes([task.problem(i) for i in range(task.nodes)])
     size = step_size or mast.guarantee(nodes, "distributed").max_step_size()
-    return mast.minimize(nodes, "distributed", rounds, size, seed=task.seed, trace=rounds).x
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StepSizeWarning)  # there is none of theory for local steps
+        return mast.minimize(
+            nodes, "distributed", rounds, size, seed=task.seed, trace=rounds, samples=0, **options
+        ).x
 
 
 DEFAULTS = {"task": "linear", "nodes": 4, "capacities": "", "seed": 0}

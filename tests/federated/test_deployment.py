@@ -14,7 +14,10 @@ from mast.trace import TraceFile
 TWO = {"nodes": 2, "capacities": "bernoulli:0.5 permk:4"}
 STEP = 0.05
 # Times are the most that is waited, for machines that are busy with other things.
-WORDS = f'capacities="{TWO["capacities"]}" step-size={STEP} draws=0 gathering=300.0 timeout=300.0'
+WORDS = (
+    f'capacities="{TWO["capacities"]}" step-size={STEP} strategy="mast" local-steps=1 draws=0 '
+    "gathering=300.0 timeout=300.0"
+)
 
 
 def rows_of(checkpoint):

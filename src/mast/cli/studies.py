@@ -18,8 +18,8 @@ def reproduce(
         str,
         typer.Argument(
             help="The experiment, or a group of them: accuracy, trajectory, rand1, shift, conditioning and "
-            "methods (together: convex); neural, dropout, submodels and density, which train networks; demo, "
-            "which is accuracy and submodels; all.",
+            "methods (together: convex); neural, dropout, submodels, density and federated, which train "
+            "networks; demo, which is accuracy and submodels; all.",
             autocompletion=completion.experiments,
         ),
     ] = "convex",

@@ -129,7 +129,8 @@ def evaluated(client: Client, part: Part, values: Values) -> Mapping[str, float]
         return client.evaluate(submodel)
     from mast.federated.training import evaluate_network
 
-    return evaluate_network(submodel, client.evaluate, client.calibrate)
+    kind = getattr(client.worker, "batch_norm", "static")
+    return evaluate_network(submodel, client.evaluate, client.calibrate, kind)
 
 
 def client_of(make: Make, context: Context) -> Client:

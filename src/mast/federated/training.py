@@ -65,7 +65,7 @@ class TrainingWorker(NetworkWorker):
     train
         ``train(model, assignment)`` trains the model in place; numbers that it returns by name are
         shown by the strategy. torch's generator is seeded by the round and the client while it runs.
-    shift, run
+    shift, run, batch_norm
         As for `mast.nn.nodes.NetworkWorker`.
 
     >>> from mast.methods.distributed import MessageKind, Message
@@ -90,8 +90,9 @@ class TrainingWorker(NetworkWorker):
         *,
         shift: Values | None = None,
         run: int = 0,
+        batch_norm: str = "static",
     ) -> None:
-        super().__init__(capacity, model, _no_loss, _no_batches, shift=shift, run=run)
+        super().__init__(capacity, model, _no_loss, _no_batches, shift=shift, run=run, batch_norm=batch_norm)
         self.train = train
         self.config: Mapping[str, Any] = {}
         self.metrics: dict[str, float] = {}
@@ -117,6 +118,7 @@ class TrainingWorker(NetworkWorker):
                 p.grad = (old - p) / header.step_size
         out = np.empty_like(values)
         self.held.collect(part, module, out)
+        self.held.trained(part, module)
         return out
 
 
@@ -139,12 +141,15 @@ def only_kept(part: Part, module: nn.Module) -> Iterator[None]:
 
 
 def evaluate_network(
-    module: nn.Module, evaluate: Callable[[Any], Mapping[str, float]], calibrate: Iterable[Any] | None
+    module: nn.Module,
+    evaluate: Callable[[Any], Mapping[str, float]],
+    calibrate: Iterable[Any] | None,
+    batch_norm: str = "static",
 ) -> Mapping[str, float]:
     """A client's score of a submodel, in evaluation mode."""
     if calibrate is not None:
         recalibrate(module, calibrate)
-    elif any(isinstance(m, BatchNorm) and m.track_running_stats for m in module.modules()):
+    elif batch_norm == "static" and any(map(_has_statistics, module.modules())):
         log(WARNING, STALE)
     module.eval()
     try:
@@ -154,9 +159,14 @@ def evaluate_network(
         module.train()
 
 
+def _has_statistics(module: nn.Module) -> bool:
+    return isinstance(module, BatchNorm) and bool(module.track_running_stats)
+
+
 STALE = (
     "The model has BatchNorm, whose statistics do not travel: this submodel is scored with those of other "
-    "draws, or of a new layer. Client(worker, evaluate, calibrate=batches) takes them anew for each draw"
+    "draws, or of a new layer. Client(worker, evaluate, calibrate=batches) takes them anew for each draw, "
+    'and a worker with batch_norm="local" has its own'
 )
 
 

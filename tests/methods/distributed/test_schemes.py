@@ -116,13 +116,13 @@ def test_what_clients_hold():
 def test_networks_train_by_every_scheme(name):
     """Units of a small network: the loss falls, and a step of a node has one length for every capacity."""
     torch = pytest.importorskip("torch")
-    from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout, mean_squares
+    from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout, capacities_of, mean_squares
 
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).double()
     inputs = torch.from_numpy(normal(Key(9), 0, 60).reshape(12, 5))
     rows, scheme = NodeRows(inputs, inputs[:, :1] + inputs[:, 1:2]), scheme_of(name)
-    capacities, layout = scheme.capacities(model, SHARES), VectorLayout(model)
+    capacities, layout = capacities_of(model, scheme, SHARES), VectorLayout(model)
     roster = Roster(1, len(capacities), stride_of(capacities), scheme.coupling)
     options = {"step_size": 0.05 if scheme.aggregation == "mean" else 0.01, "local_steps": 3}
     server = Server(layout.read(model), capacities, roster, aggregation=scheme.aggregation, **options)

@@ -305,3 +305,25 @@ def test_arguments():
     with pytest.raises(ArgumentError, match="no nodes with the capacity"):
         NetworkWorker(vectors, model, cross_entropy, NodeRows(INPUTS, TARGETS))
     assert stride_of([units, capacity_of(model, "permk:4")]) == 4
+
+
+@pytest.mark.parametrize("kind", ["static", "local"])
+def test_statistics_of_batch_norm(kind):
+    """Local ones are those of the units that the node trained, round by round; static ones are not kept."""
+    model = made(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 3))
+    capacity = capacity_of(model, mast.nn.Neurons(mast.Nested([0.5])))
+    worker = NetworkWorker(capacity, model, cross_entropy, NodeRows(INPUTS, TARGETS), batch_norm=kind)
+    server = Server(
+        VectorLayout(model).read(model), [capacity], Roster(0, nodes=1), step_size=0.1, local_steps=3
+    )
+    run_in_process(server, [worker], 4)
+    part = capacity.part(Key(0))
+    norm = worker.submodel(part, part.gather(server.x))[1]
+    assert norm.running_mean.shape == (2,)
+    assert bool((norm.running_mean == 0).all()) == (kind == "static")
+    if kind == "local":
+        kept = next(iter(part.draw.draw.values())).indices
+        assert (worker.held.buffers["1.running_mean"][kept] == norm.running_mean).all()
+        assert int((worker.held.buffers["1.running_mean"] == 0).sum()) == 2
+    with pytest.raises(ArgumentError, match="batch_norm"):
+        NetworkWorker(capacity, model, cross_entropy, NodeRows(INPUTS, TARGETS), batch_norm="global")

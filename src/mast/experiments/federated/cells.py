@@ -98,12 +98,13 @@ def _by_client(run: Scored) -> Array:
 def federated(config: Mapping[str, Any], dataset: Labelled, seed: int, rate: float, part: str) -> Scored:
     """One federation: train until the bytes are spent, and score on the rows of a part."""
     from mast.experiments.density.networks import DESIGNS, network
-    from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout, cross_entropy
+    from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout, capacities_of, cross_entropy
 
     parts, scheme, clients = dataset.parts(), scheme_of(config["scheme"]), config["clients"]
     rows = deal(parts.train.y.numpy(), clients, config["split"], Key(seed).child(0, Purpose.SPLIT))
     model = network(DESIGNS[dataset.name], seed)
-    held = dict(zip(scheme.clients(shares(clients)), scheme.capacities(model, shares(clients)), strict=True))
+    own = shares(clients)
+    held = dict(zip(scheme.clients(own), capacities_of(model, scheme, own), strict=True))
     mine = [i for i in held if len(rows[i]) > 1]
     workers = [
         NetworkWorker(
@@ -133,8 +134,9 @@ def federated(config: Mapping[str, Any], dataset: Labelled, seed: int, rate: flo
         scores.append(_accuracies(model, scheme, server.x, getattr(parts, part), parts.train))
         spent.append((_sent(server), operations.total))
     y = parts.train.y.numpy()
-    labels = np.array([np.bincount(y[own], minlength=10) / max(1, len(own)) for own in rows])
-    return Scored(*np.array(spent, dtype=np.float64).T, np.array(scores), labels)
+    labels = np.array([np.bincount(y[of_one], minlength=10) / max(1, len(of_one)) for of_one in rows])
+    bytes_sent, operations_done = np.array(spent, dtype=np.float64).T
+    return Scored(bytes_sent, operations_done, np.array(scores), labels)
 
 
 def _server(

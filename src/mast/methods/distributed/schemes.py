@@ -38,7 +38,6 @@ from typing import Any
 
 from mast.checks import choice, number
 from mast.errors import ArgumentError
-from mast.methods.distributed.nodes import Capacity
 from mast.sketches import Identity, Mixture, Nested, PermK, RandK, Rolling, Sketch
 
 
@@ -61,22 +60,10 @@ class Scheme:
         return found
 
     def sketches(self, shares: Sequence[float]) -> list[Sketch]:
-        """One for each of `clients(shares)`."""
+        """One for each of `clients(shares)`; of networks, `mast.nn.nodes.capacities_of` makes capacities."""
         shares = _checked(shares)
         made = {share: self.sketch(share, sorted(set(shares))) for share in set(shares)}
         return [made[shares[i]] for i in self.clients(shares)]
-
-    def capacities(self, model: Any, shares: Sequence[float]) -> list[Capacity]:
-        """The same over the hidden units of a network, for the server and for workers."""
-        from mast.nn.nodes import Units
-        from mast.nn.structure.sketches import Neurons
-
-        made: dict[int, Capacity] = {}
-        sketches = self.sketches(shares)
-        for sketch in sketches:
-            if id(sketch) not in made:
-                made[id(sketch)] = Units(model, Neurons(sketch), own_weights=self.aggregation == "mean")
-        return [made[id(sketch)] for sketch in sketches]
 
     @property
     def options(self) -> dict[str, Any]:

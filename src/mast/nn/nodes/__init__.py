@@ -1,6 +1,6 @@
 """Networks as nodes of the distributed method: what each can hold, and its work. Needs torch."""
 
-from mast.nn.nodes.capacities import Units, Weights, capacity_of
+from mast.nn.nodes.capacities import Units, Weights, capacities_of, capacity_of
 from mast.nn.nodes.layout import VectorLayout, module_identity
 from mast.nn.nodes.worker import (
     NetworkWorker,
@@ -16,6 +16,7 @@ __all__ = [
     "Units",
     "VectorLayout",
     "Weights",
+    "capacities_of",
     "capacity_of",
     "cross_entropy",
     "mean_squares",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from mast.methods.distributed.nodes import Capacity, Part
+from mast.methods.distributed.schemes import Scheme, scheme_of
 from mast.nn.nodes.layout import VectorLayout
 from mast.nn.structure.cuts import Cut
 from mast.nn.structure.drawing import UnitDraw
-from mast.nn.structure.sketches import Structured, parse
+from mast.nn.structure.sketches import Neurons, Structured, parse
 from mast.nn.structure.structures import structure_of
 from mast.nn.tensors.drawing import PerWeight
 from mast.nn.tensors.ways import drawing_of
@@ -40,6 +41,22 @@ def capacity_of(model: nn.Module, text: Any, **options: Any) -> Capacity:
     if isinstance(sketch, Structured):
         return Units(model, sketch, **options)
     return Weights(model, sketch, **options)
+
+
+def capacities_of(model: nn.Module, scheme: Scheme | str, shares: Sequence[float]) -> list[Capacity]:
+    """What clients of these shares hold of a network's hidden units, by a scheme such as "heterofl".
+
+    One for each of ``scheme.clients(shares)``, the same on the server and for workers.
+
+    >>> model = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> [capacity.part(Key(0)).count for capacity in capacities_of(model, "heterofl", [1, 0.25])]
+    [106, 28]
+    """
+    scheme = scheme_of(scheme) if isinstance(scheme, str) else scheme
+    sketches = scheme.sketches(shares)
+    own_weights = scheme.aggregation == "mean"
+    made = {id(s): Units(model, Neurons(s), own_weights=own_weights) for s in sketches}
+    return [made[id(sketch)] for sketch in sketches]
 
 
 class Weights(Capacity):

@@ -1,0 +1,88 @@
+"""The federations of all schemes: how rows are dealt, what a run counts, what decides the claims."""
+
+import numpy as np
+import pandas
+import pytest
+
+from mast.errors import ArgumentError
+from mast.experiments.experiment import Request
+from mast.experiments.federated.cells import OURS, RIVALS, Scored, cells, effort
+from mast.experiments.federated.claims import OUR_SCHEME, claims
+from mast.experiments.federated.clients import CAPACITIES, deal, shares
+from mast.experiments.federated.study import FederatedSchemes
+from mast.methods.distributed import scheme_of
+from mast.randomness import Key
+
+torch = pytest.importorskip("torch")
+
+from mast.experiments.federated.cells import federated, runs_on  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def digits():
+    (dataset,) = FederatedSchemes().find("normal", "digits", None)
+    return dataset
+
+
+def test_rows_are_dealt_once_and_unevenly():
+    labels = np.repeat(np.arange(10), 100)
+    for split in ("iid", "dirichlet"):
+        rows = deal(labels, 20, split, Key(3))
+        assert sorted(np.concatenate(rows)) == list(range(1000))
+        counts = np.array([np.bincount(labels[own], minlength=10) for own in rows])
+        most = counts.max(axis=0) / 100
+        assert (most == 0.05).all() if split == "iid" else (most > 0.15).all()
+    assert np.mean(shares(40)) == np.mean(CAPACITIES)
+
+
+@pytest.mark.parametrize("scheme", ["fedavg", "mast_nested", "fedrolex"])
+def test_a_run_spends_its_bytes(digits, scheme):
+    """Operations are three times those of a forward pass, per local step and client."""
+    request = Request((digits,), "fast")
+    config = effort(request, "digits") | {"scheme": scheme, "split": "dirichlet", "megabytes": 0.8}
+    run = federated(config, digits, 1, 0.1, "validation")
+    assert isinstance(run, Scored)
+    assert run.accuracy.shape == (4, 5, 10)
+    assert (np.diff(run.bytes) >= 0).all()
+    assert 0.8e6 <= run.bytes[-1] <= 0.8e6 + 10 * 2 * 4 * 26_122 + 10_000
+    if scheme == "fedavg":  # bytes are values to and fro, and headers; products have no biases
+        clients = run.bytes[-1] / (2 * (4 * 26_122 + 64))
+        assert run.operations[-1] == round(clients) * 5 * 3 * 16 * 2 * (64 * 128 + 128 * 128 + 128 * 10)
+    again = federated(config, digits, 1, 0.1, "validation")
+    assert (again.accuracy == run.accuracy).all()
+
+
+def test_what_runs_in_the_end():
+    assert runs_on(scheme_of("fjord"), 0.25).shares.tolist() == [0.25]
+    assert runs_on(scheme_of("fedavg"), 0.5).shares.tolist() == [0.5]
+    assert runs_on(scheme_of("fedrolex"), 0.5).share(8) == 0.5
+
+
+def test_cells_and_data(digits):
+    made = cells(FederatedSchemes(), Request((digits,), "normal"))
+    assert len(made) == 2 * len({*RIVALS, *OURS})
+    assert OUR_SCHEME in OURS
+    with pytest.raises(ArgumentError, match="digits, features, images"):
+        FederatedSchemes().find("normal", "a1a", None)
+
+
+def test_numbers_decide_the_claims():
+    def table(ours, heterofl):
+        rows = [
+            {"dataset": "digits", "split": "iid", "capacity": c, "scheme": name, "seed": seed}
+            | {"accuracy": {OUR_SCHEME: ours, "heterofl": heterofl}.get(name, 0.5) + 0.01 * seed}
+            for c in CAPACITIES
+            for name in (*RIVALS, *OURS)
+            for seed in (1, 2, 3)
+        ]
+        return list(claims(pandas.DataFrame(rows)))
+
+    found = table(0.8, 0.7)
+    assert len(found) == len(CAPACITIES) + 1
+    assert all(claim.holds for claim in found[:-1])
+    assert "outside" in found[0].measured
+    assert not found[-1].holds  # FedRolex is not above HeteroFL
+    close = table(0.8, 0.81)
+    assert not any(claim.holds for claim in close[:-1])
+    assert all(claim.noise for claim in close[:-1])
+    assert not any(claim.noise for claim in table(0.7, 0.8)[:-1])
