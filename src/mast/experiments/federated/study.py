@@ -12,10 +12,10 @@ from mast.cells import Cell, Done
 from mast.errors import ArgumentError
 from mast.experiments import style
 from mast.experiments.datasets import Dataset
-from mast.experiments.density.data import NAMES, Labelled, find
+from mast.experiments.density.data import find
 from mast.experiments.experiment import Experiment, Figure, Findings, Request, Results
 from mast.experiments.federated import cells
-from mast.experiments.federated.cells import MARKS, OURS, RIVALS, USES, effort, tuned
+from mast.experiments.federated.cells import MARKS, OURS, RIVALS, SECONDS, USES, effort, tuned
 from mast.experiments.federated.claims import SPLIT_NAMES, claims
 from mast.experiments.federated.clients import CAPACITIES, SPLITS
 from mast.methods.distributed import scheme_of
@@ -38,9 +38,9 @@ class FederatedSchemes(Experiment):
 
     def find(self, effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Dataset, ...]:
         """Digits, and CIFAR-10 features where they are there; images by name."""
-        if dataset is not None and dataset not in NAMES:
-            raise ArgumentError(f"the federations run on {', '.join(NAMES)}, not on {dataset!r}")
-        return tuple(d for d in find(effort, dataset, data_dir) if isinstance(d, Labelled))
+        if dataset is not None and dataset not in SECONDS:
+            raise ArgumentError(f"the federations run on {', '.join(SECONDS)}, not on {dataset!r}")
+        return tuple(d for d in find(effort, dataset, data_dir) if d.name in SECONDS)
 
     def cells(self, request: Request) -> list[Cell]:
         """One per scheme, split and data set."""
