@@ -131,7 +131,7 @@ def federated(config: Mapping[str, Any], dataset: Labelled, seed: int, rate: flo
             for answer in answers:
                 server.absorb(answer)
             server.close()
-        scores.append(_accuracies(model, scheme, server.x, getattr(parts, part), parts.train))
+        scores.append(_accuracies(scheme, workers[0], server.x, getattr(parts, part), parts.train))
         spent.append((_sent(server), operations.total))
     y = parts.train.y.numpy()
     labels = np.array([np.bincount(y[of_one], minlength=10) / max(1, len(of_one)) for of_one in rows])
@@ -181,17 +181,17 @@ def runs_on(scheme: Scheme, capacity: float) -> Sketch:
     return sketch.sketches[-1] if isinstance(sketch, Mixture) else sketch
 
 
-def _accuracies(model: nn.Module, scheme: Scheme, x: Any, rows: ClassRows, train: ClassRows) -> Array:
+def _accuracies(scheme: Scheme, worker: Any, x: Any, rows: ClassRows, train: ClassRows) -> Array:
     """(capacities, classes): of the whole model, and of what a client of each other capacity runs."""
     import torch
 
     from mast.nn import Neurons, recalibrate
-    from mast.nn.nodes import capacity_of
+    from mast.nn.nodes import Units
 
     found = []
     for capacity in CAPACITIES:
         sketch = runs_on(scheme, capacity)
-        held = capacity_of(model, Neurons(sketch))
+        held = Units(worker.model, Neurons(sketch), like=worker.capacity)
         draws = 1 if capacity == 1 or isinstance(sketch, Nested) else DRAWS
         each = []
         for draw in range(draws):

@@ -54,8 +54,10 @@ def capacities_of(model: nn.Module, scheme: Scheme | str, shares: Sequence[float
     """
     scheme = scheme_of(scheme) if isinstance(scheme, str) else scheme
     sketches = scheme.sketches(shares)
-    own_weights = scheme.aggregation == "mean"
-    made = {id(s): Units(model, Neurons(s), own_weights=own_weights) for s in sketches}
+    made: dict[int, Units] = {}
+    for sketch in {id(sketch): sketch for sketch in sketches}.values():
+        like = next(iter(made.values()), None)
+        made[id(sketch)] = Units(model, Neurons(sketch), own_weights=scheme.aggregation == "mean", like=like)
     return [made[id(sketch)] for sketch in sketches]
 
 
@@ -140,6 +142,8 @@ class Units(Capacity):
         comes back is brought to the coordinates of x by undoing the scale. So a step has the same length
         for every capacity, as in FedRolex and Federated Dropout; but the answer is no gradient in x.
         Otherwise local steps are x <- x - g S'grad, which a scale of 1/p makes 1/p² times as long.
+    like
+        Another capacity of the same model over units of the same kind: they need not be found again.
 
     >>> import mast
     >>> model = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -155,11 +159,12 @@ class Units(Capacity):
         where: Where | None = None,
         keep: Mapping[str, float] | None = None,
         own_weights: bool = False,
+        like: Units | None = None,
     ) -> None:
         self.layout = VectorLayout(model)
         self.dim = self.layout.dim
         self.own_weights = own_weights
-        self.structure = structure_of(model, sketch, keep, where)
+        self.structure = structure_of(model, sketch, keep, where) if like is None else like.structure
         self.drawing = self.structure.drawing(sketch)
         self.stride = sketch.stride
         self.label = repr(sketch).strip("<>") + ", own weights" * own_weights
