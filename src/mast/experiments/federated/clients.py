@@ -22,7 +22,7 @@ def deal(labels: Indices, clients: int, split: str, key: Key) -> list[Indices]:
 
     >>> rows = deal(np.array([0, 1] * 50), clients=4, split="iid", key=Key(1))
     >>> [len(of_client) for of_client in rows]
-    [24, 26, 24, 26]
+    [24, 26, 26, 24]
     """
     dealt: list[list[Indices]] = [[] for _ in range(clients)]
     for number, label in enumerate(np.unique(labels)):
