@@ -16,7 +16,7 @@ from mast.nn.nodes.layout import VectorLayout
 from mast.nn.structure.cuts import Cut
 from mast.nn.structure.drawing import UnitDraw
 from mast.nn.structure.sketches import Neurons, Structured, parse
-from mast.nn.structure.structures import structure_of
+from mast.nn.structure.structures import Structure, structure_of
 from mast.nn.tensors.drawing import PerWeight
 from mast.nn.tensors.ways import drawing_of
 from mast.nn.tensors.weights import Where, choose
@@ -164,7 +164,9 @@ class Units(Capacity):
         self.layout = VectorLayout(model)
         self.dim = self.layout.dim
         self.own_weights = own_weights
-        self.structure = structure_of(model, sketch, keep, where) if like is None else like.structure
+        self.structure: Structure = (
+            structure_of(model, sketch, keep, where) if like is None else like.structure
+        )
         self.drawing = self.structure.drawing(sketch)
         self.stride = sketch.stride
         self.label = repr(sketch).strip("<>") + ", own weights" * own_weights
