@@ -16,8 +16,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from mast.plots import COLOURS, SETTINGS
+
 IMAGES = Path(__file__).parents[1] / "images"
-BLUE, ORANGE, GREY = "#3b5bdb", "#e8710a", "#868e96"
+BLUE, ORANGE, GREY = COLOURS[0], COLOURS[4], "#868e96"
 WIDTH, PACKET = 256, 16  # hidden neurons of a layer, and of a packet
 DENSITIES = [1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2]
 CONTENDERS = {
@@ -141,7 +143,7 @@ def _draw_overview(curves: dict[str, Any], examples: list[tuple[int, float, floa
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
+    plt.rcParams.update(SETTINGS)
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(10.6, 4.3), width_ratios=(1.12, 1), layout="constrained"
     )
@@ -156,12 +158,12 @@ def _draw_overview(curves: dict[str, Any], examples: list[tuple[int, float, floa
     right.invert_xaxis()
     right.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     right.set(
-        xlabel="share of the packets of neurons that arrive",
-        ylabel="accuracy on unseen digits",
+        xlabel="Share of the packets of neurons that arrive (%)",
+        ylabel="Test accuracy (share of digits)",
         ylim=(0.4, 1.05),
     )
     right.legend(loc="lower left", frameon=False, reverse=True)
-    right.set_title("mean and range of 30 random submodels", fontsize=10, loc="left")
+    right.set_title("Mean and range of 30 random submodels", loc="left")
     figure.savefig(IMAGES / "overview.png", dpi=170)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -17,7 +19,31 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours, which people with any colour vision can tell apart
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 
+# How all our figures look, whoever draws them.
+SETTINGS: Any = {
+    "font.size": 9.5,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.labelsize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.7,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "lines.linewidth": 1.6,
+    "figure.autolayout": False,
+    "figure.constrained_layout.use": False,
+    "savefig.facecolor": "white",
+    "pdf.fonttype": 42,
+}
+
 LABELS = {
+    "passes": "Passes over the data",
+    "seconds": "Seconds",
+    "bytes": "Bytes sent",
     "f": r"$f(x)$",
     "f_D": r"$f_D(x) - f_D^{\inf}$",
     "grad_sq": r"$\|\nabla f_D(x)\|^2$",
@@ -31,6 +57,22 @@ def pyplot() -> Any:
     return optional_module("matplotlib.pyplot", "pictures need matplotlib", "plots")
 
 
+@contextlib.contextmanager
+def look() -> Iterator[None]:
+    """Our settings, inside a block only: the user's are not touched, nor is the backend."""
+    import matplotlib
+
+    with matplotlib.rc_context(SETTINGS):
+        yield
+
+
+def new_axes(columns: int = 1, width: float = 6.0, height: float = 4.0) -> Any:
+    """The axes of a new figure that looks like ours; an array of them if there are several columns."""
+    with look():
+        _, axes = pyplot().subplots(1, columns, figsize=(width, height), layout="constrained")
+    return axes
+
+
 def plot_result(result: Result, column: str | None, ax: matplotlib.axes.Axes | None) -> matplotlib.axes.Axes:
     """The curve of a run on log-log axes, with the bound of its guarantee where there is one."""
     guarantee = result.guarantee
@@ -41,7 +83,7 @@ def plot_result(result: Result, column: str | None, ax: matplotlib.axes.Axes | N
         names = ", ".join(name for name in trace if name != "step")
         raise ArgumentError(f"column must be one of {names}, got {column!r}")
     if ax is None:
-        _, ax = pyplot().subplots(figsize=(6, 4), layout="constrained")
+        ax = cast("matplotlib.axes.Axes", new_axes())
     values = trace[column].to_numpy(dtype=float)
     if column == "f_D":
         values = values - result.infimum
@@ -52,7 +94,7 @@ def plot_result(result: Result, column: str | None, ax: matplotlib.axes.Axes | N
     if np.nanmax(values, initial=0.0) > 0:
         ax.set_yscale("log")
     ax.set_xscale("log")
-    ax.set_xlabel("step + 1")
+    ax.set_xlabel("Step + 1")
     ax.set_ylabel(LABELS.get(column, column))
     size = f"step size {result.step_size:.3g}" if isinstance(result.step_size, float) else "a schedule"
     ax.set_title(f"{result.method}, {size}: {result.status}")
@@ -84,16 +126,17 @@ def _bound(result: Result, trace: Any) -> Any:
 
 def plot_nodes(result: Result) -> matplotlib.axes.Axes:
     """Scores by capacity, bytes by node, seconds by round; returns the axes of the first."""
-    _, (scores, sizes, times) = pyplot().subplots(1, 3, figsize=(12, 3.8), layout="constrained")
-    _draw_scores(scores, result)
-    _draw_bytes(sizes, result)
-    _draw_seconds(times, result)
+    scores, sizes, times = new_axes(3, 12.0, 3.8)
+    with look():
+        _draw_scores(scores, result)
+        _draw_bytes(sizes, result)
+        _draw_seconds(times, result)
     return cast("matplotlib.axes.Axes", scores)
 
 
 def _draw_scores(axes: Any, result: Result) -> None:
     """The mean by capacity, with the lowest and the highest draw."""
-    axes.set_title("scores of submodels by capacity", fontsize=10)
+    axes.set(title="Scores of submodels by capacity", xlabel="Capacity (share kept)")
     names = [name.removesuffix(" lowest") for row in result.nodes for name in row if name.endswith(" lowest")]
     if not names:
         axes.text(0.5, 0.5, "nothing was scored", ha="center", transform=axes.transAxes)
@@ -115,10 +158,8 @@ def _draw_bytes(axes: Any, result: Result) -> None:
         heights = [row[column] / 1000 for row in result.nodes]
         axes.bar(places + shift, heights, 0.4, color=COLOURS[colour], label=label)
     axes.axhline(result.x.nbytes / 1000, color="0.4", linestyle="--", linewidth=1, label="the whole model")
-    axes.set_title("bytes per round", fontsize=10)
-    axes.set_xlabel("node")
-    axes.set_ylabel("kB")
-    axes.legend(fontsize=8, loc="upper right")
+    axes.set(title="Traffic of a node", xlabel="Node", ylabel="Bytes per round (kB)")
+    axes.legend(loc="upper right")
 
 
 def _draw_seconds(axes: Any, result: Result) -> None:
@@ -127,9 +168,8 @@ def _draw_seconds(axes: Any, result: Result) -> None:
         seconds = [max(row[column], 1e-4) for row in result.rows]
         axes.plot(rounds, seconds, "o-", color=COLOURS[colour], markersize=3, label=label)
     axes.set_yscale("log")
-    axes.set_title("seconds", fontsize=10)
-    axes.set_xlabel("round")
-    axes.legend(fontsize=8)
+    axes.set(title="Time of a round", xlabel="Round", ylabel="Seconds")
+    axes.legend()
 
 
 def _short(label: str) -> str:

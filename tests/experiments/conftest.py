@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from mast import data
-from mast.experiments import style
+from mast import data, plots
 from mast.experiments.datasets import Dataset, locate
 from mast.randomness import Key, normal
 
@@ -13,7 +12,7 @@ from mast.randomness import Key, normal
 def fonts_of_type_3():
     """Fonts of type 42 take matplotlib a second per figure; what the tests start as a command has them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(style.SETTINGS, "pdf.fonttype", 3)
+        patch.setitem(plots.SETTINGS, "pdf.fonttype", 3)
         yield
 
 

@@ -183,5 +183,5 @@ def test_the_result_is_written_and_drawn(tmp_path):
     assert again.nodes == result.nodes
     pytest.importorskip("matplotlib").use("agg")
     figure = again.plot().figure
-    assert [axes.get_title() for axes in figure.axes][1:] == ["bytes per round", "seconds"]
+    assert [axes.get_title() for axes in figure.axes][1:] == ["Traffic of a node", "Time of a round"]
     assert again.plot("took").get_ylabel() == "took"

@@ -37,6 +37,7 @@ from mast.experiments.experiment import (
     verdict,
 )
 from mast.locks import exclusive
+from mast.plots import look
 from mast.progress import duration
 
 SECTION_FORMAT = 4
@@ -94,7 +95,7 @@ def _write_section(
         style.settle(drawn)
         for kind, options in (("png", {"dpi": 160}), ("pdf", {"metadata": {"CreationDate": None}})):
             content = io.BytesIO()
-            with style.look():
+            with look():
                 drawn.savefig(content, format=kind, **options)
             files.write(out / "figures" / f"{figure.name}.{kind}", content.getvalue())
     for name, frame in findings.tables.items():

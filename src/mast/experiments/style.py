@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec
 
 import numpy as np
 
 from mast.arrays import Array
-from mast.plots import COLOURS
+from mast.plots import COLOURS, look
 
 P = ParamSpec("P")
 PALETTE = COLOURS
@@ -20,35 +19,6 @@ GREY = "#666666"
 
 RELATIVE_GAP = r"$(f_D(x) - f_D^{\inf})\,/\,(f_D(x^0) - f_D^{\inf})$"
 RELATIVE_DISTANCE = r"$|x - x_D^\star|^2\,/\,|x^0 - x_D^\star|^2$"
-
-SETTINGS: Any = {
-    "font.size": 9.5,
-    "axes.titlesize": 10.5,
-    "axes.titleweight": "bold",
-    "axes.labelsize": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e4e4e4",
-    "grid.linewidth": 0.7,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "lines.linewidth": 1.6,
-    "figure.autolayout": False,
-    "figure.constrained_layout.use": False,
-    "savefig.facecolor": "white",
-    "pdf.fonttype": 42,
-}
-
-
-@contextlib.contextmanager
-def look() -> Iterator[None]:
-    """Our settings, inside a block only: the user's are not touched, nor is the backend."""
-    import matplotlib
-
-    with matplotlib.rc_context(SETTINGS):
-        yield
 
 
 def drawing(draw: Callable[P, Any]) -> Callable[P, Any]:

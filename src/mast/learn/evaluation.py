@@ -68,7 +68,7 @@ class Tally:
 
     def picture(self, path: Path) -> Path:
         """Write the score against the density."""
-        from mast.plots import pyplot
+        from mast.plots import look, pyplot
 
         pyplot()  # says how to get matplotlib where it is not there
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -85,8 +85,9 @@ class Tally:
             label: np.stack([np.broadcast_to(self.scores(name, share), (self.draws,)) for share in shares])
             for name, label in labels.items()
         }
-        draw_curves(figure.subplots(), shares, curves, self.summary()["score"])
         content = io.BytesIO()
-        figure.savefig(content, format=kind, dpi=150)
+        with look():
+            draw_curves(figure.subplots(), shares, curves, self.summary()["score"])
+            figure.savefig(content, format=kind, dpi=150)
         files.write(path, content.getvalue())
         return path

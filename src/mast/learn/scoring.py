@@ -14,7 +14,7 @@ from mast import randomness
 from mast.arrays import Array
 from mast.checks import number, whole
 from mast.errors import ArgumentError
-from mast.plots import COLOURS, pyplot
+from mast.plots import COLOURS, new_axes
 from mast.randomness import Key
 from mast.sketches import Identity
 
@@ -154,14 +154,14 @@ class MissingDisplay:
     def plot(self, ax: matplotlib.axes.Axes | None = None) -> MissingDisplay:
         """Draw a line for the mean of each estimator, and a band from its worst to its best draw."""
         if ax is None:
-            _, ax = pyplot().subplots(figsize=(6, 4), layout="constrained")
+            ax = new_axes()
         assert ax is not None
         self.lines_ = []
         for number_, (name, scores) in enumerate(self.scores.items()):
             colour = COLOURS[number_ % len(COLOURS)]
             self.lines_ += ax.plot(self.shares, scores.mean(axis=1), color=colour, marker="o", label=name)
             ax.fill_between(self.shares, scores.min(axis=1), scores.max(axis=1), color=colour, alpha=0.12)
-        ax.set_xlabel("share of cells that is missing")
+        ax.set_xlabel("Share of cells that is missing")
         ax.set_ylabel(self.score_name)
         ax.legend()
         self.ax_, self.figure_ = ax, ax.figure
@@ -190,7 +190,7 @@ def plot_sparsified(
         plain_label: curve(plain, X, y, shares, draws),
     }
     if ax is None:
-        _, ax = pyplot().subplots(figsize=(6, 4), layout="constrained")
+        ax = new_axes()
     assert ax is not None
     draw_curves(ax, shares, curves, "accuracy" if hasattr(model, "classes_") else "R²")
     return ax
@@ -203,10 +203,10 @@ def draw_curves(
     for colour, (label, scores) in zip(COLOURS, curves.items(), strict=False):
         ax.plot(shares, scores.mean(axis=1), color=colour, marker="o", label=label)
         ax.fill_between(shares, scores.min(axis=1), scores.max(axis=1), color=colour, alpha=0.15, linewidth=0)
-    ax.set_xlabel("share of features that is kept")
+    ax.set_xlabel("Share of features that is kept")
     ax.set_ylabel(score)
     draws = next(iter(curves.values())).shape[1]
-    ax.set_title(f"mean and range of {draws} sparsified models")
+    ax.set_title(f"Mean and range of {draws} sparsified models")
     ax.legend()
 
 

@@ -19,7 +19,7 @@ from mast.nn.structure.tables import text_of
 from mast.nn.submodels import plain_copy, put_draw, recalibrate, smaller, warn_of_batch_norm
 from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.weights import Batches
-from mast.plots import COLOURS, pyplot
+from mast.plots import COLOURS, new_axes
 from mast.progress import Progress
 from mast.randomness import Key, Purpose
 from mast.sketches import Identity
@@ -268,8 +268,9 @@ def _plot(report: DensityReport, ax: matplotlib.axes.Axes | None) -> matplotlib.
     """Median, quartiles and range of the scores; into `ax`, or into a new figure with the costs beside it."""
     table = report.to_frame().sort_values("density")
     if ax is None:
-        _, (ax, beside) = pyplot().subplots(1, 2, figsize=(8.4, 3.6), layout="constrained")
+        ax, beside = new_axes(2, 8.4, 3.6)
         _costs(beside, table)
+    assert ax is not None
     names = [("", _BLUE, "-", "trained sparse")]
     if "plain_mean" in table:
         names.append(("plain_", _VERMILION, "--", "trained plainly"))
@@ -280,10 +281,10 @@ def _plot(report: DensityReport, ax: matplotlib.axes.Axes | None) -> matplotlib.
         ax.plot(x, table[prefix + "median"], line, marker="o", markersize=4, color=colour, label=label)
         for end, mark in (("lowest", "v"), ("highest", "^")):
             ax.plot(x, table[prefix + end], mark, markersize=3, color=colour, alpha=0.6, linestyle="none")
-    ax.set_xlabel("density, % kept")
+    ax.set_xlabel("Density (% kept)")
     ax.set_ylabel(report.metric)
-    ax.set_title("median, quartiles (band), extremes (triangles)", fontsize="medium")
-    _finish(ax)
+    ax.set_title("Median, quartiles (band), extremes (triangles)")
+    ax.legend()
     return ax
 
 
@@ -293,18 +294,11 @@ def _costs(ax: Any, table: Any) -> None:
         if name in table:
             share = 100 * table[name] / table[name].max()
             ax.plot(100 * table["density"], share, line, marker="o", markersize=4, color=colour, label=label)
-    ax.set_xlabel("density, % kept")
-    ax.set_ylabel("% of the largest submodel here")
+    ax.set_xlabel("Density (% kept)")
+    ax.set_ylabel("Cost (% of the largest submodel here)")
     ax.set_ylim(bottom=0)
-    ax.set_title("what a submodel costs", fontsize="medium")
-    _finish(ax)
-
-
-def _finish(ax: Any) -> None:
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(color="#e4e4e4", linewidth=0.7)
-    ax.set_axisbelow(True)
-    ax.legend(frameon=False)
+    ax.set_title("What a submodel costs")
+    ax.legend()
 
 
 # ---- text ------------------------------------------------------------------------------------
