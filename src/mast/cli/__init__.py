@@ -87,7 +87,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-DataDir = Annotated[Path | None, typer.Option("--data-dir", help="The folder to search first.")]
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="The folder to search for data sets first.")]
 
 
 def main() -> None:
@@ -99,7 +99,7 @@ def main() -> None:
 def mast_command(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version and stop.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what is done meanwhile.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print what is being done.")] = False,
 ) -> None:
     """Options that come before the command's name."""
     if version:

@@ -22,7 +22,7 @@ def data_command(context: typer.Context) -> None:
 @data_app.command("list")
 def data_list(
     data_dir: DataDir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON list instead of a table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead of a table.")] = False,
 ) -> None:
     """List the data sets known by name, and where each is now."""
     from mast import data
@@ -64,7 +64,7 @@ def data_fetch(
         typer.Argument(help="A name that `mast data list` shows.", autocompletion=completion.data_sets),
     ],
     data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="The folder to put it into, instead of the cache.")
+        Path | None, typer.Option("--data-dir", help="The folder to put the file into, instead of the cache.")
     ] = None,
 ) -> None:
     """Bring a data set to this machine, verify it, and print the path of its file."""

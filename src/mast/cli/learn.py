@@ -14,39 +14,56 @@ import typer
 from mast.cli import DataDir, app, print_json, working
 
 Stream = Annotated[
-    str, typer.Option(help="Read the file in pieces: always, never, or auto, which is if it is large.")
+    str,
+    typer.Option(
+        help="Whether to read the file in pieces: always, never, or auto, which does so if the file is large."
+    ),
 ]
-Above = Annotated[float, typer.Option(help="Megabytes of text beyond which auto reads in pieces.")]
+Above = Annotated[
+    float, typer.Option(help="The size in megabytes beyond which --stream auto reads a file in pieces.")
+]
 
 
 @app.command()
 def train(
     file: Annotated[str, typer.Argument(help="A CSV file, a LIBSVM file, or the name of a data set.")],
-    target: Annotated[str | None, typer.Option(help="The column to predict, in a CSV file.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="The name of the column to predict, for a CSV file.")
+    ] = None,
     sketch: Annotated[
         str,
         typer.Option(
-            help="auto, bernoulli:0.7, randk:10%, permk:4, or groups:FILE with one group of columns per line."
+            help="The sketch to train with: auto, bernoulli:0.7, randk:10%, permk:4, or groups:FILE with one "
+            "group of columns per line."
         ),
     ] = "auto",
-    out: Annotated[Path, typer.Option(help="The folder for the model.")] = Path("model"),
-    task: Annotated[str, typer.Option(help="classify or regress; auto looks at the target.")] = "auto",
+    out: Annotated[Path, typer.Option(help="The folder to write the model to.")] = Path("model"),
+    task: Annotated[
+        str, typer.Option(help="What to predict: classify, regress, or auto, which looks at the target.")
+    ] = "auto",
     alpha: Annotated[
-        float | None, typer.Option(help="The l2 penalty; by default that of LogisticRegression's C = 1.")
+        float | None,
+        typer.Option(help="The l2 penalty. The default is that of LogisticRegression with C = 1."),
     ] = None,
     kappa: Annotated[
-        float | None, typer.Option(help="The condition number, instead of --alpha; larger penalises less.")
+        float | None,
+        typer.Option(help="The condition number, instead of --alpha. A larger one penalises less."),
     ] = None,
     missing: Annotated[
-        str, typer.Option(help="What stands for missing values: conditional, scale, or auto.")
+        str,
+        typer.Option(
+            help="What stands for missing values: conditional, scale, or auto, which looks at the table."
+        ),
     ] = "auto",
-    drop: Annotated[list[str] | None, typer.Option(help="A column to leave out; may be repeated.")] = None,
-    intercept: Annotated[bool, typer.Option(help="Whether there is an intercept.")] = True,
-    seed: Annotated[int, typer.Option(help="Decides everything random.")] = 0,
+    drop: Annotated[
+        list[str] | None, typer.Option(help="A column to leave out. The option may be repeated.")
+    ] = None,
+    intercept: Annotated[bool, typer.Option(help="Whether the model has an intercept.")] = True,
+    seed: Annotated[int, typer.Option(help="The seed that decides everything random.")] = 0,
     stream: Stream = "auto",
     stream_above: Above = 200.0,
     data_dir: DataDir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a summary.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a summary.")] = False,
 ) -> None:
     """Train a linear model that keeps working when features are missing or weights are pruned.
 
@@ -92,13 +109,15 @@ def train(
 @app.command()
 def predict(
     model: Annotated[Path, typer.Argument(help="The folder that `mast train` wrote.")],
-    file: Annotated[str, typer.Argument(help="A file of the kind the model was trained on.")],
-    proba: Annotated[bool, typer.Option("--proba", help="Also the probability of each class.")] = False,
-    out: Annotated[Path | None, typer.Option(help="A CSV file to write to, instead of printing.")] = None,
+    file: Annotated[str, typer.Argument(help="A file of the kind that the model was trained on.")],
+    proba: Annotated[bool, typer.Option("--proba", help="Print the probability of each class, too.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="A CSV file to write the predictions to, instead of printing them.")
+    ] = None,
     stream: Stream = "auto",
     stream_above: Above = 200.0,
     data_dir: DataDir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of lines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
 ) -> None:
     """Predict, one line for each row of a file: the prediction, and the share of its columns that is missing.
 
@@ -148,16 +167,16 @@ def _lines(pieces: Iterator[Any]) -> Iterator[str]:
 def evaluate(
     model: Annotated[Path, typer.Argument(help="The folder that `mast train` wrote.")],
     file: Annotated[str, typer.Argument(help="A file with the target's column, or a LIBSVM file.")],
-    draws: Annotated[int, typer.Option(help="Sparsified models per density.")] = 100,
+    draws: Annotated[int, typer.Option(help="How many sparsified models are scored per density.")] = 100,
     plot: Annotated[
         Path | None,
-        typer.Option(help="The picture to write; by default evaluation.png in the model's folder."),
+        typer.Option(help="The picture to write. The default is evaluation.png in the model's folder."),
     ] = None,
-    no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no picture.")] = False,
+    no_plot: Annotated[bool, typer.Option("--no-plot", help="Do not write a picture.")] = False,
     stream: Stream = "auto",
     stream_above: Above = 200.0,
     data_dir: DataDir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Score a model and its sparsified versions on a file, beside a plain model; write a picture of it.
 

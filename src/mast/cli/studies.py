@@ -24,9 +24,12 @@ def reproduce(
         ),
     ] = "convex",
     fast: Annotated[
-        bool, typer.Option("--fast", help="Small data, few seeds, short runs: a minute or two.")
+        bool,
+        typer.Option("--fast", help="Use small data, few seeds and short runs, which take a minute or two."),
     ] = False,
-    full: Annotated[bool, typer.Option("--full", help="More seeds, rows or steps than by default.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Use more seeds, rows or steps than by default.")
+    ] = False,
     dataset: Annotated[
         str | None,
         typer.Option(
@@ -35,10 +38,12 @@ def reproduce(
         ),
     ] = None,
     data_dir: DataDir = None,
-    out: Annotated[Path, typer.Option(help="The folder for the report and all numbers.")] = Path(
+    out: Annotated[Path, typer.Option(help="The folder to write the report and all numbers to.")] = Path(
         "runs/paper"
     ),
-    jobs: Annotated[int | None, typer.Option(help="Processes at once; by default one per core.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="How many processes compute at once. The default is one per core.")
+    ] = None,
 ) -> None:
     """Repeat the paper's experiments and decide its claims; the last line names the report."""
     if fast and full:
@@ -58,15 +63,20 @@ def advise(
     ],
     sketch: Annotated[
         str,
-        typer.Option(help="Such as bernoulli:0.7, randk:10%, permk:4.", autocompletion=completion.sketches),
+        typer.Option(
+            help="The sketch, such as bernoulli:0.7, randk:10% or permk:4.",
+            autocompletion=completion.sketches,
+        ),
     ] = "permk:4",
     kappa: Annotated[
-        float | None, typer.Option(help="The condition number; 100 if no --alpha is given.")
+        float | None, typer.Option(help="The condition number. The default is 100, unless --alpha is given.")
     ] = None,
     alpha: Annotated[float | None, typer.Option(help="The l2 penalty, instead of --kappa.")] = None,
-    delta: Annotated[float, typer.Option(help="The accuracy to plan for, as a share of the start's.")] = 0.01,
+    delta: Annotated[
+        float, typer.Option(help="The accuracy to plan for, as a share of that of the start.")
+    ] = 0.01,
     data_dir: DataDir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Say which step sizes a sketch allows on a data set, and what it costs, before training."""
     from mast import advice, data, objectives, sketches
@@ -87,9 +97,10 @@ def advise(
 def bench(
     only: Annotated[str, typer.Argument(help="Run only the benchmark files with this in their name.")] = "",
     folder: Annotated[Path, typer.Option(help="The folder with the benchmark files.")] = Path("benchmarks"),
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     markdown: Annotated[
-        Path | None, typer.Option(help="A file to write the table to as well, such as docs/benchmarks.md.")
+        Path | None,
+        typer.Option(help="A file that the table is written to as well, such as docs/benchmarks.md."),
     ] = None,
 ) -> None:
     """Measure speed beside peers, in one run, as ratios; from a checkout of the source."""
