@@ -17,6 +17,7 @@ NOT_RUN = {
     "docs/federated.md": 2,
     "docs/gpus.md": 1,
     "docs/index.md": 1,
+    "docs/reference/runs.md": 1,
 }
 
 

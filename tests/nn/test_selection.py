@@ -21,7 +21,10 @@ def test_by_default_trainable_weights_of_two_dimensions_or_more(models):
     sk = mast.nn.sparsify(model, mast.Bernoulli(0.5))
     assert names(sk) == ["0.weight", "7.weight"]
     assert sk.selection.others["3.weight"] == "frozen"
-    assert sk.selection.others["1.weight"] == "fewer than two dimensions"
+    assert (
+        sk.selection.others["1.weight"]
+        == "a vector or a number: only weights of two or more dimensions are sketched"
+    )
     assert sk.dim == model[0].weight.numel() + model[7].weight.numel()
 
 

@@ -86,7 +86,9 @@ def choose_scaled(model: nn.Module, structure: Structure) -> Selection:
     selection = Selection()
     for name, p in model.named_parameters():
         if name not in scaled:
-            selection.others[name] = structure.others.get(name, "no outgoing weight of units")
+            selection.others[name] = structure.others.get(
+                name, "its weights do not leave the units that are drawn"
+            )
             continue
         if p.is_meta:
             raise ArgumentError(f"the parameter {name!r} is on the meta device: materialise the model first")

@@ -305,7 +305,7 @@ def _why_not(p: nn.Parameter, where: Where | None) -> str:
     if where is not None:
         return "not named by where"
     if p.ndim < 2:
-        return "fewer than two dimensions"
+        return "a vector or a number: only weights of two or more dimensions are sketched"
     return "frozen" if not p.requires_grad else "not the weight of a layer; where= can name it"
 
 
