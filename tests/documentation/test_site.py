@@ -3,6 +3,7 @@
 import importlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 from xml.etree import ElementTree
@@ -99,3 +100,25 @@ def test_the_site_builds_without_warnings_and_is_complete(tmp_path):
         asked = re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(https?://[^"]+)"', text)
         assert not asked, f"{page.name} asks another server for {asked}"
         assert "arithmatex" not in text, f"{page.name} has a formula that was not rendered"
+    assert (tmp_path / "assets" / "STIXTwoMath.woff").is_file()  # the font of the formulas
+    _search_from_the_disk(tmp_path)
+
+
+def _search_from_the_disk(site):
+    """A page that is opened as a file finds what is looked for, in a browser."""
+    if not (browser := shutil.which("chromium")):
+        pytest.skip("the search was not tried: chromium is not installed")
+    quiet = ["quic", "background-networking", "component-update", "sync", "gpu"]
+    done = subprocess.run(
+        [
+            browser,
+            *("--headless", "--no-sandbox", "--no-first-run", "--virtual-time-budget=15000", "--dump-dom"),
+            *(f"--disable-{what}" for what in quiet),
+            f"--user-data-dir={site / 'browser'}",
+            f"file://{site}/index.html?q=Bernoulli",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert re.search(r"\d+ matching documents", done.stdout)

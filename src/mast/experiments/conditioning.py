@@ -174,7 +174,9 @@ def draw(results: Results) -> Any:
             )
     left.axhline(1, color=style.BLACK, linestyle=":", label="bound")
     right.plot([1, 10], [1, 10], ":", color=style.BLACK, label="bound")
-    left.set(xlabel="Keep probability p, the same for all weights", ylabel=r"$\kappa(f_D)\,/\,\kappa(f)$")
+    for ax in (left, right):
+        ax.set_ylabel(r"$\kappa(f_D)\,/\,\kappa(f)$")
+    left.set_xlabel("Keep probability p, the same for all weights")
     left.set_ylim(0, 1.08)
     right.set(xlabel=r"$p_{\max}/p_{\min}$", xscale="log", yscale="log")
     right.set_xticks([1, 2, 5, 10], ["1", "2", "5", "10"])

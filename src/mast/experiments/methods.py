@@ -283,7 +283,7 @@ def draw_methods(results: Results) -> Any:
     page = results.of(name="S-PAGE")
     step, bound = page[0]["step"][1:], page.mean("bound")[1:]
     right.plot(step, bound, "--", color=RUNS["S-PAGE"].colour, linewidth=0.9, label="bound")
-    right.set(title="S-PAGE: mean squared gradient", ylabel=r"mean over the run of $|\nabla f_D(x)|^2$")
+    right.set(title="S-PAGE: mean squared gradient", ylabel=r"Mean over the run of $|\nabla f_D(x)|^2$")
     middle.set_ylim(bottom=1e-6)  # room for the legend
     for ax, place in ((left, "lower right"), (middle, "lower right"), (right, "upper right")):
         ax.set_xlabel("Steps")

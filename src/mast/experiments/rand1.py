@@ -259,7 +259,7 @@ def draw(results: Results) -> Any:
         for ax, by_gradients in ((row[0], False), (row[1], True)):
             _curves(ax, curves, by_gradients)
         row[0].set(ylabel=style.RELATIVE_GAP, title=f"{name}: by steps")
-        row[1].set_title("by sketched gradients")
+        row[1].set(ylabel=style.RELATIVE_GAP, title="by sketched gradients")
         _sweep(row[2], curves[1], *sweep_of(part))
     style.legend_below(figure, axes[0][0], 6)
     return figure

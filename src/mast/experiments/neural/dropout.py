@@ -158,7 +158,7 @@ def draw(results: Results) -> Any:
         figures.log_losses(ax)
     axes[0][0].set_ylim(top=figures.CEILING * begin)
     for row in axes:
-        row[0].set_ylabel("loss $f$ (S = I)")
+        row[0].set_ylabel("Loss $f$ (S = I)")
     for ax in axes[-1]:
         ax.set_xlabel("Rounds")
     style.legend_below(figure, axes[0][0], 3)

@@ -68,7 +68,7 @@ def _frames(axes: Any, curves: Curves) -> None:
         ax.set_xlabel("Rounds")
         ax.legend(ncols=columns, loc="upper center", bbox_to_anchor=(0.5, -0.2))  # one for the whole column
     for ax in axes[:, 0]:
-        ax.set_ylabel("loss $f$ (S = I)")
+        ax.set_ylabel("Loss $f$ (S = I)")
 
 
 @style.drawing
@@ -88,8 +88,8 @@ def levels(results: Results) -> Any:
             noise = np.array([curves[keep, s].fluctuations for s in STEP_SIZES]).T
             style.band(right, x, np.minimum(noise, 10), colour, _label(keep), "o-")
     left.plot([], [], "*", color=style.GREY, markersize=11, label="at the advised γ")
-    left.set_ylabel("loss $f$ at the end")
-    right.set_ylabel("fluctuation of log $f$ at the end")
+    left.set_ylabel("Loss $f$ at the end")
+    right.set_ylabel("Fluctuation of log $f$ at the end")
     for ax, title in ((left, "where runs end"), (right, "how much they fluctuate")):
         ax.set(xscale="log", yscale="log", xlabel="Step size γ", title=f"{results.datasets[0]}: {title}")
         ax.legend()

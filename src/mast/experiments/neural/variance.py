@@ -197,7 +197,7 @@ def draw(results: Results) -> Any:
             highest = max(highest, float(np.median(curves[:, 0])))
         ax.set_yscale("log")
         ax.set_ylim(top=2 * highest)
-        ax.set(title=f"{results.datasets[0]}: {title}", xlabel="Gradients computed")
+        ax.set(title=results.datasets[0], xlabel="Gradients computed", ylabel=title)
         ax.legend(loc="upper right")
     return figure
 
