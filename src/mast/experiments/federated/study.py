@@ -35,6 +35,7 @@ class FederatedSchemes(Experiment):
 
     name = "federated"
     title = "Clients of different size: accuracy against bytes"
+    version = 2  # in the first, one seed chose the rates, and some of these diverged with others
 
     def find(self, effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Dataset, ...]:
         """Digits, and CIFAR-10 features where they are there; images by name."""
@@ -193,8 +194,8 @@ def choices(request: Request) -> list[str]:
         "Labels uneven: each class is dealt by a Dirichlet law of concentration 0.3.",
         "The clients' step size falls along a cosine of the bytes that are spent, and the server's is the "
         "same, so that the aggregation “mean” is the mean of the clients' weights.",
-        "Rates are searched for on a ladder without ends, with a seed of their own and on rows of no client, "
-        "for two uses: the whole model, and the mean over all capacities.",
+        "Rates are searched for on a ladder without ends, with two seeds of their own and on rows of no "
+        "client, for two uses: the whole model, and the mean over all capacities.",
         "The submodel of a capacity is the largest front that it holds, or a random draw (mean over "
         f"{cells.DRAWS}) where the scheme has no fixed one; of FedAvg, the front of the whole model.",
         "Random units and windows are scaled by 1/share in the model that is sent, and, with the aggregation "
