@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from mast.allocation import allocate
 from mast.errors import ArgumentError
 from mast.nn.submodels import run_batches
+from mast.nn.tensors.selection import choose
 from mast.nn.tensors.torch_private import Conv
-from mast.nn.tensors.weights import Where, choose, unwrapped
+from mast.nn.tensors.weights import Where, unwrapped
 from mast.nn.validation import sparsifier_of
 
 

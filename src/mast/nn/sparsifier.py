@@ -17,17 +17,20 @@ from mast.checks import choice
 from mast.errors import ArgumentError, MastError
 from mast.loggers import logger
 from mast.nn import optimizers
-from mast.nn.calls import Calls, sampled, warn_of_checkpoints
 from mast.nn.optimizers import holds
+from mast.nn.passes.calls import Calls
+from mast.nn.passes.checkpointing import warn_of_checkpoints
+from mast.nn.passes.explicit import sampled
+from mast.nn.passes.values import Values
 from mast.nn.row_draws import RowDraws
 from mast.nn.structure import Structure, Structured, UnitDraw, parse, structure_of
 from mast.nn.structure.choosing import choose_scaled
 from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.tensors.drawing import Drawing
+from mast.nn.tensors.selection import choose
 from mast.nn.tensors.top_share import TopDrawing
 from mast.nn.tensors.ways import drawing_of
-from mast.nn.tensors.weights import Batches, Keep, Shift, Where, choose, shifts_of, unwrapped
-from mast.nn.values import Values
+from mast.nn.tensors.weights import Batches, Keep, Shift, Where, shifts_of, unwrapped
 from mast.randomness import Key
 from mast.sketches import Sketch
 from mast.sketches.kept import KeptTensors

@@ -18,8 +18,9 @@ from mast.nn.structure.drawing import UnitDraw
 from mast.nn.structure.sketches import Neurons, Structured, parse
 from mast.nn.structure.structures import Structure, structure_of
 from mast.nn.tensors.drawing import PerWeight
+from mast.nn.tensors.selection import choose
 from mast.nn.tensors.ways import drawing_of
-from mast.nn.tensors.weights import Where, choose
+from mast.nn.tensors.weights import Where
 from mast.randomness import Key, Purpose
 from mast.sketches import DiagonalDraw, Sketch
 from mast.sketches.kept import Entries, Everything, Kept, KeptTensors

@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from torch import nn
 
 from mast.errors import ArgumentError
-from mast.nn.tensors.weights import (
-    Selection,
-    Where,
-    check_keep,
-    predicate,
-    refuse_equal_codes,
-    refuse_sharded,
-    registered,
-    some,
-)
+from mast.nn.tensors.selection import Selection, check_keep, predicate, refuse_equal_codes, some
+from mast.nn.tensors.weights import Where, refuse_sharded, registered
 
 if TYPE_CHECKING:
     from mast.nn.structure.structures import Structure

@@ -1,7 +1,8 @@
 """What a draw does to the tensors of a model, and nothing above that.
 
 =================  ==================================================================================
-`weights`          which parameters are sketched, where the model looks them up, and their shift
+`selection`        which parameters are sketched
+`weights`          where the model looks them up, and their shift
 `drawing`          how a key becomes what is kept of each
 `scaling`          S and S' on tensors
 `torch_private`    what is used of PyTorch that PyTorch does not promise

@@ -1,0 +1,110 @@
+"""The explicit form: `sk.sample(step)`.
+
+Inside ``with sk.sample(step)`` the parameters themselves hold y. Their memory is exchanged for that of y
+(x is never overwritten), and hooks turn each gradient that arrives into S'g. The context has to cover
+backward(); what would go wrong silently is refused:
+
+- `state_dict()` inside gives x, `copy.deepcopy` and pickling inside raise;
+- backward() outside of the context, of a forward pass inside, raises;
+- `optimizer.step()` inside, or any other change in place, raises: it would be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import increment_version
+from torch.utils.hooks import RemovableHandle
+
+from mast.errors import MastError
+from mast.nn.passes.values import Made
+from mast.nn.tensors.scaling import adjoint
+from mast.nn.tensors.torch_private import tree_leaves
+from mast.nn.tensors.weights import Weight
+from mast.sketches.kept import Kept
+
+
+@contextmanager
+def sampled(model: nn.Module, weights: list[Weight], made: list[Made]) -> Iterator[None]:
+    """With the parameters holding y, and their gradients multiplied by S'."""
+    parameters = [w.parameter for w in weights]
+    originals = [p.data for p in parameters]
+    handles: list[RemovableHandle] = []
+    open_context = [True]
+    try:
+        for p, m in zip(parameters, made, strict=True):
+            p.data = m.numbers
+            increment_version(p)  # autograd then refuses graphs of x inside the context
+            if p.requires_grad:
+                handles.append(p.register_hook(_adjoint(m.kept)))  # type: ignore[no-untyped-call]
+        to_x, to_y = _Exchange(parameters, originals), _Exchange(parameters, [m.numbers for m in made])
+        for module in model.modules():
+            handles.append(module.register_state_dict_pre_hook(to_x))  # type: ignore[no-untyped-call]
+            handles.append(module.register_state_dict_post_hook(to_y))  # type: ignore[no-untyped-call]
+        handles.append(model.register_forward_hook(_OutputGuard(open_context)))
+        torch.clear_autocast_cache()
+        versions = [p._version for p in parameters]
+        yield
+        for w, p, version in zip(weights, parameters, versions, strict=True):
+            if p._version != version:
+                raise MastError(
+                    f"the parameter {w.name!r} was changed inside sk.sample(): it holds sparsified weights "
+                    "there, and the change is lost. Change parameters (optimizer.step()) after the context"
+                )
+    finally:
+        open_context[0] = False
+        for handle in handles:
+            handle.remove()
+        for p, x in zip(parameters, originals, strict=True):
+            p.data = x
+            increment_version(p)  # and graphs of y outside of it
+        torch.clear_autocast_cache()
+
+
+def _adjoint(kept: Kept) -> Any:
+    return lambda g: adjoint(kept, g)
+
+
+class _Uncopyable:
+    """Part of a model inside sk.sample(), whose copy would hold sparsified weights as if they were x."""
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        raise MastError(
+            "the model cannot be copied or pickled inside sk.sample(), where it holds sparsified weights: "
+            "do it outside, or use sk.submodel()"
+        )
+
+    def __reduce__(self) -> NoReturn:
+        self.__deepcopy__(None)
+
+
+class _Exchange(_Uncopyable):
+    """A hook around `state_dict()` that gives the parameters other memory: x while it is made, then y."""
+
+    def __init__(self, parameters: list[Tensor], memory: list[Tensor]) -> None:
+        self.parameters, self.memory = parameters, memory
+
+    def __call__(self, *_: Any) -> None:
+        for p, tensor in zip(self.parameters, self.memory, strict=True):
+            p.data = tensor
+
+
+class _OutputGuard(_Uncopyable):
+    """Marks what the model returns, so that a backward pass after the context is noticed."""
+
+    def __init__(self, open_context: list[bool]) -> None:
+        self.open_context = open_context
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        for leaf in tree_leaves(output):
+            if isinstance(leaf, Tensor) and leaf.requires_grad:
+                leaf.register_hook(self.check)  # type: ignore[no-untyped-call]
+
+    def check(self, g: Tensor) -> None:
+        """Called when a gradient arrives."""
+        if not self.open_context[0]:
+            raise MastError("backward() of a forward pass inside sk.sample() must be called inside it too")
