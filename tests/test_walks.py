@@ -75,8 +75,8 @@ def check(title: str, files: set[str], most: int) -> None:
     names = listed(title)
     assert len(names) <= most, f"{title} takes {len(names)} files, more than {most}"
     assert len(set(names)) == len(names)
-    assert not files - set(names), f"{title}: run, but not on the page"
-    assert not set(names) - files, f"{title}: on the page, but not run"
+    assert not files - set(names), f"{title}: run, but not on the page: {files - set(names)}"
+    assert not set(names) - files, f"{title}: on the page, but not run: {set(names) - files}"
 
 
 def test_minimize():

@@ -200,7 +200,7 @@ def gains(name: str, results: Results) -> Iterator[Gain]:
     """Mean accuracies at each sparsity."""
     for K in BLOCKS:
         erm, mast = right(results, "erm", K), right(results, "mast", K)
-        what = f"{name}, {100 / K:g} % of the weights kept"
+        what = f"{name}, {100 / K:.0f} % of the weights kept"
         yield Gain(what, float(erm.mean()), float(mast.mean()), error(mast - erm), "plain model")
 
 

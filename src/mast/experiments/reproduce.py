@@ -37,7 +37,6 @@ from mast.experiments.experiment import (
     verdict,
 )
 from mast.locks import exclusive
-from mast.plots import look
 from mast.progress import duration
 
 SECTION_FORMAT = 4
@@ -95,7 +94,7 @@ def _write_section(
         style.settle(drawn)
         for kind, options in (("png", {"dpi": 160}), ("pdf", {"metadata": {"CreationDate": None}})):
             content = io.BytesIO()
-            with look():
+            with style.look():
                 drawn.savefig(content, format=kind, **options)
             files.write(out / "figures" / f"{figure.name}.{kind}", content.getvalue())
     for name, frame in findings.tables.items():

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec
 import numpy as np
 
 from mast.arrays import Array
-from mast.plots import COLOURS, look
+from mast.plots import COLOURS, SETTINGS
 
 P = ParamSpec("P")
 PALETTE = COLOURS
@@ -19,6 +19,13 @@ GREY = "#666666"
 
 RELATIVE_GAP = r"$(f_D(x) - f_D^{\inf})\,/\,(f_D(x^0) - f_D^{\inf})$"
 RELATIVE_DISTANCE = r"$|x - x_D^\star|^2\,/\,|x^0 - x_D^\star|^2$"
+
+
+def look() -> Any:
+    """A block in which figures look like ours."""
+    import matplotlib
+
+    return matplotlib.rc_context(SETTINGS)
 
 
 def drawing(draw: Callable[P, Any]) -> Callable[P, Any]:
