@@ -110,7 +110,7 @@ def _arrays(dataset: Labelled) -> tuple[Any, Any]:
     x, y, x_test, y_test = read_npz(path, dataset.sha256, names)
     fit = x.shape[1:] == x_test.shape[1:]
     if x.ndim != rank or not fit or y.shape != x.shape[:1] or y_test.shape != x_test.shape[:1]:
-        raise DataError(f"{path}: {names[0]} and {names[2]} must have {rank} dimensions and a label each row")
+        raise DataError(f"{path}: {names[0]} and {names[2]} must have {rank} dimensions and a label per row")
     return np.concatenate([x, x_test]), np.concatenate([y, y_test])
 
 

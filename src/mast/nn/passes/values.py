@@ -67,9 +67,7 @@ class Values:
         self._memory: list[tuple[Tensor, Kept | None] | None] = [None] * len(weights)
         self._for_gradients = [Memory() for _ in weights]
         self._pass = 0  # the number of the forward pass
-        self._changed_in: set[int] = (
-            set()
-        )  # the passes of this draw that found x changed since the one before
+        self._changed_in: set[int] = set()  # the passes of this draw that found x changed since the last
 
     @property
     def changes(self) -> int:
