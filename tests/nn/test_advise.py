@@ -31,7 +31,7 @@ def top(H):
 
 def test_the_curvature_of_a_quadratic_is_exact():
     model, A, batch = linear()
-    advice = mast.nn.advise(model, mse, [batch], mast.Bernoulli(0.5), iterations=20)
+    advice = mast.nn.advise(model, mse, [batch], mast.Bernoulli(0.5))
     assert advice.smoothness == pytest.approx(top(2 * A.T @ A / 30), rel=1e-10)
     assert advice.plain == pytest.approx(1 / advice.smoothness)
     assert advice.smoothness_error < 1e-6 * advice.smoothness
@@ -57,7 +57,7 @@ def test_the_numbers_are_those_of_the_theory():
 
 def test_the_curvature_of_draws_is_that_of_S_H_S(diagonal):
     model, A, batch = linear()
-    advice = mast.nn.advise(model, mse, [batch], mast.Bernoulli(0.5), draws=4, iterations=20)
+    advice = mast.nn.advise(model, mse, [batch], mast.Bernoulli(0.5), draws=4)
     H = 2 * A.T @ A / 30
     sk = mast.nn.sparsify(model, mast.Bernoulli(0.5))
     root = mast.randomness.Key(0).child(0, mast.randomness.Purpose.ESTIMATE).seed
@@ -105,19 +105,22 @@ def test_the_quick_way_takes_twenty_passes_and_finds_nearly_the_same(models, mon
     model, inputs = models.cnn()
     batches = [(inputs[0], torch.arange(10) % 3)]
     passes = Passes(monkeypatch)
+    monkeypatch.setattr("mast.nn.advice.LARGE", 0)
     quick = mast.nn.advise(model, passes.loss, batches, sketch)
     assert passes.forward == passes.gradients == 2
     assert passes.gradients + 2.25 * passes.products <= 20  # a product costs 2.2 passes of resnet18
-    slow = mast.nn.advise(model, passes.loss, batches, sketch, iterations=40)
+    slow = mast.nn.advise(model, passes.loss, batches, sketch, draws=1, iterations=40)
     pairs = [(quick.at_x, slow.at_x), *zip(quick.at_draws, slow.at_draws, strict=True)]
     for found, exact in [*pairs, *zip(quick.of_draws, slow.of_draws, strict=True)]:
         assert 0.2 * exact.value <= found.value <= (1 + 1e-5) * exact.value  # Lanczos comes from below
     assert 0.8 * slow.at_x.value <= quick.at_x.value
+    assert quick.step_size <= 1.5 * slow.step_size
 
 
 def test_many_batches_are_followed_once_each(models, monkeypatch):
     model, inputs = models.mlp()
     passes = Passes(monkeypatch)
+    monkeypatch.setattr("mast.nn.advice.LARGE", 0)
     batches = [(inputs[i], torch.arange(10) % 3) for i in range(3)]
     advice = mast.nn.advise(model, passes.loss, batches, mast.Bernoulli(0.5))
     assert (passes.forward, passes.products) == (6, 21)
@@ -147,7 +150,7 @@ def test_nothing_changes(models):
 def test_a_sparsified_model_is_advised_on_its_x():
     model, A, batch = linear()
     mast.nn.sparsify(model, mast.Bernoulli(0.1))
-    advice = mast.nn.advise(model, mse, [batch], mast.Bernoulli(0.5), iterations=20)
+    advice = mast.nn.advise(model, mse, [batch], mast.Bernoulli(0.5))
     assert advice.smoothness == pytest.approx(top(2 * A.T @ A / 30), rel=1e-10)
 
 

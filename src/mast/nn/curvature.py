@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +36,11 @@ class Curvature:
     def error(self) -> float:
         """Both together."""
         return self.residual + (0.0 if math.isnan(self.stderr) else self.stderr)
+
+    @property
+    def upper(self) -> Curvature:
+        """The largest that an eigenvalue within the residual can be."""
+        return replace(self, value=self.value + self.residual)
 
 
 def curvature(

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from mast.cards import card
 from mast.checks import positive
 from mast.errors import ArgumentError, NoGuaranteeError
 from mast.theory.arguments import ROUNDING, Array, iteration_counts, target_share, values
@@ -233,6 +232,8 @@ class Guarantee(ABC):
             "constants": ", ".join(f"{name} = {value:.4g}" for name, value in self.constants.items()),
             "assumes": "; ".join(self.assumptions),
         }
+        from mast.cards import card  # the theory needs nothing but the standard library
+
         return card(f"Guarantee of {self.algorithm}, {self.regime.replace('_', ' ')}", facts)
 
     def __str__(self) -> str:
