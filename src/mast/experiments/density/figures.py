@@ -13,6 +13,7 @@ LOOKS = {  # colour, marker
     "plain": (style.ERM, "o"),
     "dropout": (style.ORANGE, "o"),
     "noise": (style.ORANGE, "^"),
+    "rolling": (style.PINK, "D"),
     "usual start": (style.SKY, "v"),
     "alone": (style.BLACK, "s"),
     "pruned once": (style.GREEN, "^"),
@@ -109,7 +110,7 @@ def _line(ax: Any, rows: Any, statistic: str, label: str, colour: str, marker: s
 
 def _width(names: Sized, usual: float) -> float:
     """Of a frame: a single one has to be as wide as the legend."""
-    return 6.0 if len(names) == 1 else usual
+    return 7.2 if len(names) == 1 else usual
 
 
 def _density_axis(ax: Any, ticks: Sequence[float] = TICKS) -> None:

@@ -32,7 +32,7 @@ LABELS = {
 SITUATIONS = {
     "weights 0.5": "a random half of the weights is left",
     "weights 0.2": "a random fifth of the weights is left",
-    "chances 0.2": "a fifth of the weights is left, each by its own chance",
+    "chances 0.2": "a fifth of the weights, each by its own chance",
     "start": "a random fifth of the weights is left: the start",
     "units 0.2": "a random fifth of the units is left",
     "packets 0.25": "a quarter of the packets of 16 units arrives",
