@@ -433,7 +433,7 @@ def test_text_is_split_by_documents():
         assert x.max() < text.SYMBOLS
         (data,) = find("normal", name, None)
         learned, _, tested = ({row.numpy().tobytes() for row in part.x} for part in data.parts())
-        assert len(tested & learned) <= 3  # empty lines, and what all files say
+        assert len(tested & learned) <= 0.02 * len(tested)  # empty lines, and what all files say
 
 
 def test_a_transformer_reads_text():

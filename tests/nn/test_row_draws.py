@@ -45,7 +45,7 @@ def test_each_row_has_the_submodel_of_its_key(make, shape):
         out = model(x)
         for i, row in enumerate(x):
             small = sk.submodel(row_key(sk.key, i)).train()
-            torch.testing.assert_close(out[i : i + 1], small(row[None]), rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(out[i : i + 1], small(row[None]), rtol=1e-10, atol=1e-11)
         optimizer.zero_grad()
         out.square().mean().backward()
         optimizer.step()
@@ -74,7 +74,7 @@ def test_parts_of_unequal_length_are_weighed_by_their_rows():
     mast.nn.Average(sk, draws=3, split=True).backward(lambda a, b: mse(model(a), b), x, y)
     plain = mlp()
     mse(plain(x), y).backward()
-    torch.testing.assert_close(gradients(model), gradients(plain), rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(gradients(model), gradients(plain), rtol=1e-10, atol=1e-12)
 
 
 def test_the_whole_model_the_explicit_form_and_copies_are_as_ever():

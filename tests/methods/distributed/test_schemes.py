@@ -49,7 +49,7 @@ def test_the_mean_is_over_those_who_held_a_coordinate():
             y -= 0.05 * mask * p.objective.gradient(y)
         ends, held = ends + mask * y, held + mask
     assert set(held) == {1.0, 2.0, 4.0}
-    np.testing.assert_allclose(server.x, ends / held, rtol=1e-14)
+    np.testing.assert_allclose(server.x, ends / held, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
@@ -77,7 +77,7 @@ def test_heterofl_is_covered_in_other_coordinates():
             [scale * m * p.objective.gradient(m * scale * z) for m, p in zip(masks, nodes, strict=True)],
             axis=0,
         )
-    np.testing.assert_allclose(server.x, scale * z, rtol=1e-13)
+    np.testing.assert_allclose(server.x, scale * z, rtol=1e-10, atol=1e-12)
 
 
 def test_no_statement_covers_the_mean():
@@ -159,7 +159,7 @@ def test_a_node_that_trains_its_own_weights():
     b.add(back, sent, 1.0)
     kept = np.zeros_like(x)
     a.add(kept, a.gather(x), 1.0)
-    np.testing.assert_allclose(back, kept, rtol=1e-14)
+    np.testing.assert_allclose(back, kept, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", [name for name in SCHEMES if name not in ("ist", "mast_parts")])
@@ -171,7 +171,7 @@ def test_where_everybody_holds_everything_all_schemes_are_fedavg(name):
         server = server_of(nodes, scheme, local_steps=3)
         run_in_process(server, [ProblemWorker(p) for p in nodes], 5)
         ends.append(server.x)
-    np.testing.assert_allclose(*ends, rtol=1e-13)
+    np.testing.assert_allclose(*ends, rtol=1e-10, atol=1e-12)
 
 
 def test_wrong_schemes():
