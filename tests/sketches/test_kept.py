@@ -138,6 +138,18 @@ def test_every_form_is_indexing_and_scaling(way, form, library):
     assert (np.asarray(zeros) == np.where(keeps, x, 0)).all()
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_arrays_that_are_read_may_be_read_only(way, form):
+    kept, x = FORMS[form], np.arange(90.0).reshape(SHAPE)
+    x.setflags(write=False)
+    values = kept.gather(x)
+    values.setflags(write=False)
+    out = np.zeros(SHAPE)
+    kept.place(out, values)
+    kept.add(out, values)
+    assert (out == np.where(kept.diagonal() != 0, 2 * x, 0)).all()
+
+
 def test_the_values_of_a_model_lie_one_after_the_other():
     draw = KeptTensors({name: FORMS[name] for name in ("both", "entries", "everything")})
     tensors = {name: randomness.normal(Key(i), 0, 90).reshape(SHAPE) for i, name in enumerate(draw)}

@@ -37,7 +37,7 @@ def philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
 
 
 #: the same for loops over many blocks: inlined by Numba itself, which compiles longer and vectorises better
-_philox = njit(inline="always")(philox.py_func)
+wide_philox: Any = njit(inline="always")(philox.py_func)
 
 
 @njit(forceinline=True)
@@ -101,7 +101,7 @@ def words(key: Any, threshold: Any, start: int, out: Any) -> None:
     whole = out[first : first + 4 * blocks]
     for j in range(blocks):
         c = uint64(j0 + j)
-        w0, w1, w2, w3 = _philox(uint32(c), uint32(c >> _32), s2, s3, s0, s1)
+        w0, w1, w2, w3 = wide_philox(uint32(c), uint32(c >> _32), s2, s3, s0, s1)
         whole[4 * j] = _below(w0, threshold)
         whole[4 * j + 1] = _below(w1, threshold)
         whole[4 * j + 2] = _below(w2, threshold)

@@ -12,7 +12,7 @@ from numba import njit, types, uint32, uint64
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from mast.randomness.kernels import derive, philox, word
+from mast.randomness.kernels import derive, wide_philox, word
 
 # Random words take time and no memory traffic, products the opposite. So the work goes in small pieces, and
 # while the words of one are made, the weights of one further on are fetched: a quarter faster in all.
@@ -41,58 +41,38 @@ _fetch: Any = _prefetch
 
 
 @njit(cache=True, nogil=True)
-def draw(key: Any, threshold: Any, scale: Any, x: Any, y: Any, mask: Any, start: int, stop: int) -> None:
-    """Coordinates start .. stop-1 (start a multiple of 4) of the mask and of y = S x."""
-    stream = derive(key)
-    zero = x.dtype.type(0)
-    line = _LINE // x.itemsize
-    for first in range(start, stop, _PIECE):
-        last = min(first + _PIECE, stop)
-        for i in range(first + _AHEAD, min(last + _AHEAD, stop), line):
-            _fetch(x, i)
-            _fetch(y, i)
-        piece, old, new = mask[first:last], x[first:last], y[first:last]
-        _mask(stream, threshold, first, piece)
-        for i in range(piece.size):
-            new[i] = old[i] * scale if piece[i] else zero
-
-
-@njit(cache=True, nogil=True)
-def draw_shifted(
+def draw(
     key: Any, threshold: Any, scale: Any, x: Any, v: Any, y: Any, mask: Any, start: int, stop: int
 ) -> None:
-    """As `draw`, with a shift: y = v + S(x - v)."""
+    """Coordinates start .. stop-1 of the mask and of y = v + S(x - v); v is None where there is no shift."""
     stream = derive(key)
     line = _LINE // x.itemsize
     for first in range(start, stop, _PIECE):
         last = min(first + _PIECE, stop)
         for i in range(first + _AHEAD, min(last + _AHEAD, stop), line):
             _fetch(x, i)
-            _fetch(v, i)
             _fetch(y, i)
-        piece, old, base, new = mask[first:last], x[first:last], v[first:last], y[first:last]
+            if v is not None:
+                _fetch(v, i)
+        piece, old, new = mask[first:last], x[first:last], y[first:last]
         _mask(stream, threshold, first, piece)
-        for i in range(piece.size):
-            new[i] = base[i] + (old[i] - base[i]) * scale if piece[i] else base[i]
-
-
-# Inlined by Numba, not by LLVM as elsewhere: only then are the words of several blocks made at once, with
-# wide instructions, which takes half the time.
-_philox: Any = njit(inline="always")(philox.py_func)
-
-
-@njit(inline="always")
-def _block(stream: Any, j: Any) -> Any:
-    low, high = uint32(uint64(j)), uint32(uint64(j) >> uint64(32))
-    return _philox(low, high, stream[2], stream[3], stream[0], stream[1])
+        if v is None:
+            for i in range(piece.size):
+                new[i] = old[i] * scale if piece[i] else x.dtype.type(0)
+        else:
+            base = v[first:last]
+            for i in range(piece.size):
+                new[i] = base[i] + (old[i] - base[i]) * scale if piece[i] else base[i]
 
 
 @njit(inline="always")
 def _mask(stream: Any, threshold: Any, first: Any, piece: Any) -> None:
+    """Which words are below the threshold; inlined by Numba, which makes several blocks at once."""
+    s0, s1, s2, s3 = stream
     blocks = piece.size >> 2
-    j0 = first >> 2
     for j in range(blocks):
-        w0, w1, w2, w3 = _block(stream, j0 + j)
+        c = uint64((first >> 2) + j)
+        w0, w1, w2, w3 = wide_philox(uint32(c), uint32(c >> uint64(32)), s2, s3, s0, s1)
         piece[4 * j] = uint64(w0) < threshold
         piece[4 * j + 1] = uint64(w1) < threshold
         piece[4 * j + 2] = uint64(w2) < threshold

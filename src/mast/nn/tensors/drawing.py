@@ -109,15 +109,8 @@ class PerWeight(Drawing):
         words[5] = self.indices[number]  # as in _key
         old, new, flags = numbers(x), numbers(y), numbers(mask)
         t, c = np.uint64(entry.threshold), old.dtype.type(entry.scale)
-        if v is None and old.size < 2 * _WORTH_A_THREAD:
-            mask_kernels.draw(words, t, c, old, new, flags, 0, old.size)
-        elif v is None:
-            _in_parts(lambda a, b: mask_kernels.draw(words, t, c, old, new, flags, a, b), old.size)
-        else:
-            base = numbers(v)
-            _in_parts(
-                lambda a, b: mask_kernels.draw_shifted(words, t, c, old, base, new, flags, a, b), old.size
-            )
+        base = None if v is None else numbers(v)
+        _in_parts(lambda a, b: mask_kernels.draw(words, t, c, old, base, new, flags, a, b), old.size)
         return Mask(x.shape, mask, entry.scale)
 
     def share(self, number: int) -> float:

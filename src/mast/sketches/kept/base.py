@@ -44,31 +44,63 @@ class Kept(ABC):
         """Whether every scale is 1, without a look at each."""
         return isinstance(self.factors, float) and self.factors == 1
 
-    # ---- the readable form ------------------------------------------------------------------
+    # ---- the operations ---------------------------------------------------------------------
 
     def gather(self, x: Any, out: Any = None) -> Any:
         """The kept entries of x, into `out` if it is given, which may have another precision."""
-        self.check(x)
         if out is None:
             out = empty_like(x, self.kept_shape)
-        out.reshape(self.kept_shape)[...] = like(x[self.entries], out)
+        if not self._pass(x, out, gathers=True):
+            self.check(x)
+            out.reshape(self.kept_shape)[...] = like(self._taken(x), out)
         return out
 
     def place(self, x: Any, values: Any) -> None:
         """``x[kept] = values``."""
-        self.check(x)
-        x[self.entries] = like(values.reshape(self.kept_shape), x)
+        if not self._pass(x, values):
+            self.check(x)
+            x[self.entries] = like(values.reshape(self.kept_shape), x)
 
     def add(self, x: Any, values: Any, factor: float = 1.0) -> None:
         """``x[kept] += factor * values``, in the precision of x."""
-        self.check(x)
-        x[self.entries] += factor * like(values.reshape(self.kept_shape), x)
+        if not self._pass(x, values, factor):
+            self.check(x)
+            x[self.entries] += factor * like(values.reshape(self.kept_shape), x)
 
     def copy(self, x: Any, source: Any) -> None:
         """``x[kept] = source[kept]``."""
-        self.check(x)
         self.check(source)
-        x[self.entries] = source[self.entries]
+        self.place(x, self.gather(source))
+
+    def _taken(self, x: Any) -> Any:
+        """``x[entries]``, by the quickest way to index."""
+        return x[self.entries]
+
+    def _walk(self) -> tuple[Any, Any] | None:
+        """The kernel that walks over the kept entries, and what tells it where they are; None: indexing."""
+        return None
+
+    def _pass(self, x: Any, values: Any, factor: float | None = None, *, gathers: bool = False) -> bool:
+        """Gather, place, or add with a factor, by one compiled pass; False if it cannot, or is not worth it.
+
+        What does not fit goes the readable way, which raises: a pass would read beyond the end.
+        """
+        walk = self._walk() if tuple(x.shape) == self.shape else None
+        flat = None if walk is None else memory(x, math.prod(self.shape))
+        others = None if flat is None else memory(values, self.count)
+        if walk is None or flat is None or others is None:
+            return False
+        kernel, where = walk
+        if gathers:
+            kernel(flat, where, others, True, None, None)
+            return True
+        if factor is None:
+            kernel(flat, where, others, None, True, None)
+        else:
+            others = others.astype(flat.dtype, copy=False)
+            kernel(flat, where, others, None, None, flat.dtype.type(factor))
+        written(x)
+        return True
 
     def scale(self, values: Any) -> None:
         """The kept values of a point or of a gradient are multiplied by their scales, in place."""

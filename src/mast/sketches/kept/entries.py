@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mast.arrays import Array, Indices
-from mast.sketches.kept.base import Kept, empty_like, kernels, memory, written
+from mast.sketches.kept.base import Kept, kernels, memory
 
 MANY = 1 << 14  #: entries from which on the compiled form is used
 
@@ -45,55 +45,17 @@ class Entries(Kept):
         return positions
 
     def gather(self, x: Any, out: Any = None) -> Any:
-        """One pass, where there are many."""
-        if out is None:
-            if self.count < MANY:
-                return x[self.entries]
-            out = empty_like(x, self.kept_shape)
-        flat, target = self._passes(x, out)
-        if flat is None:
-            return super().gather(x, out)
-        kernels().gather(flat, self.indices, target)
-        return out
+        """The kept entries; where they are few, indexing makes the array."""
+        return x[self.entries] if out is None and self.count < MANY else super().gather(x, out)
 
-    def place(self, x: Any, values: Any) -> None:
-        """One pass, where there are many."""
-        flat, source = self._passes(x, values)
-        if flat is None:
-            super().place(x, values)
-        else:
-            kernels().place(flat, self.indices, source)
-            written(x)
-
-    def add(self, x: Any, values: Any, factor: float = 1.0) -> None:
-        """One pass, where there are many."""
-        flat, source = self._passes(x, values)
-        if flat is None:
-            super().add(x, values, factor)
-        else:
-            source = source.astype(flat.dtype, copy=False)
-            kernels().add(flat, self.indices, source, flat.dtype.type(factor))
-            written(x)
-
-    def copy(self, x: Any, source: Any) -> None:
-        """One pass, where there are many."""
-        self.check(source)
-        flat, values = self._passes(x, source, math.prod(self.shape))
-        if flat is None:
-            super().copy(x, source)
-        else:
-            kernels().copy(flat, self.indices, values)
-            written(x)
+    def _walk(self) -> tuple[Any, Any] | None:
+        few = self.count < MANY or not isinstance(self.indices, np.ndarray)
+        return None if few else (kernels().entries, self.indices)
 
     def gather_scaled(self, x: Array) -> Array:
         """S'x at the kept entries: the values of a sketched gradient."""
-        flat, _ = self._passes(x, None)
-        if flat is None:
-            product: Array = self.scales * x[self.entries]
-            return product
-        out = np.empty(self.count)
-        kernels().gather_scaled(flat, self.indices, self._each(), out)
-        return out
+        product: Array = self.scales * self.gather(x)
+        return product
 
     def sparsified(self, x: Array, shift: Array) -> Array:
         """The vector v + S(x - v).
@@ -102,27 +64,16 @@ class Entries(Kept):
         array([1., 9.])
         """
         y = shift.copy()
-        flat, point = self._passes(y, x, math.prod(self.shape))
-        if flat is None:
+        flat, point = self._memory(y), self._memory(x)
+        if flat is None or point is None:
             v = y[self.entries]
             y[self.entries] = v + self.scales * (x[self.entries] - v)
         else:
-            kernels().sparsify(flat, self.indices, self._each(), point, flat)
+            scales = self.scales if np.ndim(self.scales) else np.full(self.count, self.scales)
+            kernels().sparsify(flat, self.indices, scales, point, flat)
         return y
 
-    def _each(self) -> Array:
-        """One scale for each position."""
-        return self.scales if np.ndim(self.scales) else np.full(self.count, self.scales)
-
-    def _passes(self, x: Any, other: Any, size: int | None = None) -> tuple[Any, Any]:
-        """The memory of both, if a compiled pass is worth it and they fit; else None.
-
-        What does not fit goes the readable way, which raises: a pass would read beyond the end.
-        """
-        if self.count < MANY or not isinstance(self.indices, np.ndarray):
-            return None, None
-        flat = memory(x, math.prod(self.shape)) if tuple(x.shape) == self.shape else None
-        if other is None or flat is None:
-            return flat, None
-        memory_of_other = memory(other, self.count if size is None else size)
-        return (None, None) if memory_of_other is None else (flat, memory_of_other)
+    def _memory(self, x: Array) -> Any:
+        """The numbers of a point, if a compiled pass over them is worth it and they fit; else None."""
+        worth = tuple(x.shape) == self.shape and self._walk() is not None
+        return memory(x, math.prod(self.shape)) if worth else None

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from mast.arrays import Array, Indices
-from mast.sketches.kept.base import Kept, add_all, as_tensor, empty_like, kernels, like, memory, written
+from mast.sketches.kept.base import Kept, add_all, as_tensor, kernels
+
+LONG = 32  #: entries that lie together are moved together from this length on
 
 
 class Grid(Kept):
@@ -69,41 +71,24 @@ class Grid(Kept):
             product = numbers.reshape(shape) * product
         return product
 
-    def gather(self, x: Any, out: Any = None) -> Any:
-        """One pass over the kept rows and columns, where they lie in the first two dimensions."""
-        if out is None:
-            out = empty_like(x, self.kept_shape)
-        flat, target = self._passes(x, out)
-        if flat is None:
-            self.check(x)
-            for dim, index in self.indices.items():
-                numpy = isinstance(x, np.ndarray)
-                x = np.take(x, index, dim) if numpy else x.index_select(dim, as_tensor(index, x))
-            out.reshape(self.kept_shape)[...] = like(x, out)
-        else:
-            kernels().grid(kernels().GATHER, flat, self.runs, target, flat.dtype.type(1))
-        return out
-
-    def place(self, x: Any, values: Any) -> None:
-        """One pass over the kept rows and columns."""
-        flat, source = self._passes(x, values)
-        if flat is None:
-            super().place(x, values)
-        else:
-            kernels().grid(kernels().PLACE, flat, self.runs, source, flat.dtype.type(1))
-            written(x)
-
     def add(self, x: Any, values: Any, factor: float = 1.0) -> None:
-        """One pass over the kept rows and columns."""
-        flat, source = self._passes(x, values)
-        if not self.indices:
-            self.check(x)
-            add_all(x, values, factor)
-        elif flat is None:
+        """Without indices, where nothing is cut."""
+        if self.indices:
             super().add(x, values, factor)
         else:
-            kernels().grid(kernels().ADD, flat, self.runs, source, flat.dtype.type(factor))
-            written(x)
+            self.check(x)
+            add_all(x, values, factor)
+
+    def _taken(self, x: Any) -> Any:
+        for dim, index in self.indices.items():
+            numpy = isinstance(x, np.ndarray)
+            x = np.take(x, index, dim) if numpy else x.index_select(dim, as_tensor(index, x))
+        return x
+
+    def _walk(self) -> tuple[Any, Any] | None:
+        """Over rows and columns, if only these are cut."""
+        cut = self.indices and all(dim < 2 for dim in self.indices)
+        return (kernels().grid, self.runs) if cut else None
 
     @property
     def runs(self) -> Any:
@@ -113,14 +98,7 @@ class Grid(Kept):
             inner = math.prod(self.shape[2:]) if 1 in self.indices else width
             rows = self.indices[0] if 0 in self.indices else np.arange(self.shape[0])
             columns = self.indices.get(1, np.zeros(1, dtype=np.int64))
+            if inner < LONG:
+                columns, inner = (columns[:, None] * inner + np.arange(inner)).reshape(-1), 1
             self._runs = tuple(kernels().Runs(rows, columns, inner, width))
         return self._runs
-
-    def _passes(self, x: Any, other: Any) -> tuple[Any, Any]:
-        if not self.indices or any(dim > 1 for dim in self.indices):
-            return None, None
-        flat = memory(x, math.prod(self.shape)) if tuple(x.shape) == self.shape else None
-        memory_of_other = memory(other, self.count)
-        if flat is None or memory_of_other is None or flat.dtype != memory_of_other.dtype:
-            return None, None
-        return flat, memory_of_other

@@ -17,37 +17,29 @@ from numba import carray, njit, types, uint64  # type: ignore[attr-defined]
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-_LONG = 32  # runs from this length on are worth the slices that let the compiler use wide instructions
+
+@njit(forceinline=True)
+def _move(x: Any, i: Any, values: Any, n: Any, gather: Any, place: Any, factor: Any) -> None:
+    """Gather an entry, place it, or add factor times it: the one of these that is not None.
+
+    Numba leaves out what is None, so that arrays which are only read may be read-only.
+    """
+    if gather is not None:
+        values[n] = x[i]
+    if place is not None:
+        x[i] = values[n]
+    if factor is not None:
+        x[i] += factor * values[n]
+
 
 # ---- lists of positions ------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True)
-def gather(x: Any, positions: Any, out: Any) -> None:
-    """out = x[positions]."""
+def entries(x: Any, positions: Any, values: Any, gather: Any, place: Any, factor: Any) -> None:
+    """The entries of x at the positions go to the values, are replaced by them, or grow by them."""
     for k in range(positions.size):
-        out[k] = x[uint64(positions[k])]
-
-
-@njit(cache=True, nogil=True)
-def gather_scaled(x: Any, positions: Any, scales: Any, out: Any) -> None:
-    """out = scales * x[positions]."""
-    for k in range(positions.size):
-        out[k] = scales[k] * x[uint64(positions[k])]
-
-
-@njit(cache=True, nogil=True)
-def add(x: Any, positions: Any, values: Any, factor: Any) -> None:
-    """x[positions] += factor * values; no position occurs twice."""
-    for k in range(positions.size):
-        x[uint64(positions[k])] += factor * values[k]
-
-
-@njit(cache=True, nogil=True)
-def place(x: Any, positions: Any, values: Any) -> None:
-    """x[positions] = values."""
-    for k in range(positions.size):
-        x[uint64(positions[k])] = values[k]
+        _move(x, uint64(positions[k]), values, k, gather, place, factor)
 
 
 @njit(cache=True, nogil=True)
@@ -97,7 +89,10 @@ def select(mask: Any, scale: Any, x: Any, out: Any) -> None:
 
 
 class Runs(NamedTuple):
-    """Kept rows of `width` entries, and in each the kept columns, which are runs of `inner` entries."""
+    """Kept rows of `width` entries, and in each the kept columns, which are runs of `inner` entries.
+
+    Long runs are moved as slices, which lets the compiler use wide instructions; shorter ones are no runs.
+    """
 
     rows: Any
     columns: Any
@@ -105,11 +100,8 @@ class Runs(NamedTuple):
     width: int
 
 
-GATHER, PLACE, ADD = 0, 1, 2  # what `grid` does
-
-
 @njit(cache=True, nogil=True)
-def grid(what: Any, x: Any, runs: Any, values: Any, factor: Any) -> None:
+def grid(x: Any, runs: Any, values: Any, gather: Any, place: Any, factor: Any) -> None:
     """The kept entries of x go to the values, are replaced by them, or grow by factor times them."""
     rows, columns, inner, width = runs
     n = 0
@@ -117,30 +109,15 @@ def grid(what: Any, x: Any, runs: Any, values: Any, factor: Any) -> None:
         row = rows[i] * width
         if inner == 1:
             for j in range(columns.size):
-                _move(what, x, row + columns[j], values, n + j, factor)
+                _move(x, row + columns[j], values, n + j, gather, place, factor)
             n += columns.size
-        else:
-            for j in range(columns.size):
-                first = row + columns[j] * inner
-                if inner >= _LONG:
-                    own, new = x[first : first + inner], values[n : n + inner]
-                    for k in range(inner):
-                        _move(what, own, k, new, k, factor)
-                else:
-                    for k in range(inner):
-                        _move(what, x, first + k, values, n + k, factor)
-                n += inner
-
-
-@njit(forceinline=True)
-def _move(what: Any, x: Any, i: Any, values: Any, n: Any, factor: Any) -> None:
-    """One entry. The compiler takes the question, which is the same for all, out of the loops."""
-    if what == GATHER:
-        values[n] = x[i]
-    elif what == PLACE:
-        x[i] = values[n]
-    else:
-        x[i] += factor * values[n]
+            continue
+        for j in range(columns.size):
+            first = row + columns[j] * inner
+            run, new = x[first : first + inner], values[n : n + inner]
+            for k in range(inner):
+                _move(run, k, new, k, gather, place, factor)
+            n += inner
 
 
 # ---- all tensors of a model --------------------------------------------------------------------
