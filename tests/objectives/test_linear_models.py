@@ -426,7 +426,7 @@ class TestLosses:
 
 def test_gram_matrices_agree(monkeypatch):
     """Compiled, by BLAS in slices, and dense: one matrix."""
-    from mast.objectives import reference
+    from objectives import reference
 
     A, _ = data(n=40, d=7)
     weights = np.random.default_rng(0).random(40)

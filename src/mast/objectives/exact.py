@@ -163,14 +163,12 @@ def sketched_linear(model: LinearModel, sketch: Sketch, shift: Array) -> Objecti
         from mast.objectives.separable import Separable
 
         return Separable(model, sketch, shift, penalty, *blocks)
-    local = law.local_law()
-    if local is not None:
-        from mast.objectives.rowwise import RowPairs, Rowwise
+    if law.noise:
+        return None
+    from mast.objectives.rowwise import RowPairs, Rowwise
 
-        pairs = RowPairs(model, local)
-        if pairs.small_enough:
-            return Rowwise(model, sketch, shift, penalty, local, pairs)
-    return None
+    pairs = RowPairs(model, law)
+    return Rowwise(model, sketch, shift, penalty, law, pairs) if pairs.small_enough else None
 
 
 def _mixed(model: LinearModel, parts: list[tuple[float, Sketch]], shift: Array) -> Objective | None:

@@ -1,4 +1,4 @@
-"""Sweeps over the non-zeros of a sparse matrix, compiled. `reference` says the same readably.
+"""Sweeps over the non-zeros of a sparse matrix, compiled. `tests/objectives/reference.py` has them readably.
 
 A sparse matrix is the tuple (indptr, indices, data) of its CSR arrays, unpacked by name in the first
 line. It is not a named tuple, which Numba takes several times as long to recognise at a call.
@@ -229,7 +229,7 @@ def fold(cases: Any, work: Any, units: Any, totals: Any) -> None:
 
 @njit(cache=True)
 def fold_pairs(cases: Any, square_start: Any, work: Any, squares: Any, totals: Any) -> None:
-    """Sum `work` over the masks that hold each two units: m x m lower triangles; destroys `work`."""
+    """Sum `work` over the masks that hold each two units, m x m for each row; destroys `work`."""
     rows, m, _ = cases
     width = 1 << m
     upper = np.empty(width)
@@ -250,45 +250,8 @@ def fold_pairs(cases: Any, square_start: Any, work: Any, squares: Any, totals: A
                 for s in range(quarter):
                     total += upper[quarter + s]
                     upper[s] += upper[quarter + s]
-                squares[begin + j * m + l] = total
+                squares[begin + j * m + l] = squares[begin + l * m + j] = total
         totals[rows[r]] = work[left]
-
-
-@njit(cache=True)
-def row_hessian(B: Any, starts: Any, squares: Any, out: Any) -> None:
-    """Add sum_i B_i' G_i B_i to `out`, G_i the m x m matrices of the rows (lower triangles).
-
-    `starts` say where the units and the matrix of each row begin.
-    """
-    indptr, indices, data = B
-    row_start, square_start = starts
-    for i in range(row_start.size - 1):
-        begin = row_start[i]
-        m = row_start[i + 1] - begin
-        for j in range(m):
-            for l in range(j + 1):
-                weight = squares[square_start[i] + j * m + l]
-                for a in range(indptr[begin + j], indptr[begin + j + 1]):
-                    for b in range(indptr[begin + l], indptr[begin + l + 1]):
-                        value = weight * data[a] * data[b]
-                        out[indices[a], indices[b]] += value
-                        if l != j:
-                            out[indices[b], indices[a]] += value
-
-
-@njit(cache=True)
-def row_products(starts: Any, squares: Any, q: Any, out: Any) -> None:
-    """G_i q_i for every row, G_i symmetric and given by its lower triangle."""
-    row_start, square_start = starts
-    for i in range(row_start.size - 1):
-        begin = row_start[i]
-        m = row_start[i + 1] - begin
-        for j in range(m):
-            out[begin + j] += squares[square_start[i] + j * m + j] * q[begin + j]
-            for l in range(j):
-                weight = squares[square_start[i] + j * m + l]
-                out[begin + j] += weight * q[begin + l]
-                out[begin + l] += weight * q[begin + j]
 
 
 # ---- gradients of one draw: products with some lines of a matrix, its rows or (by its transpose) columns

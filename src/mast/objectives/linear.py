@@ -109,7 +109,7 @@ class LinearModel(Objective):
 
     def offsets(self, shift: Array) -> Array:
         """The margin of each row at the shift."""
-        offsets = self.loss.offsets(self.labels)
+        offsets = self.loss.margins(np.zeros(self.terms), self.labels)
         return offsets + self.signs * self.design.times(shift) if shift.any() else offsets
 
     def _margins(self, x: Array) -> Array:

@@ -32,10 +32,6 @@ class Loss(ABC):
         """The derivative of each row's margin in its product a'x; None if it is 1 throughout."""
 
     @abstractmethod
-    def offsets(self, labels: Array) -> Array:
-        """The margin of each row where its product is 0."""
-
-    @abstractmethod
     def value(self, m: Array) -> Array:
         """The loss."""
 
@@ -81,10 +77,6 @@ class LogLoss(Loss):
     def signs(self, labels: Array) -> Array | None:
         """The labels."""
         return labels
-
-    def offsets(self, labels: Array) -> Array:
-        """Zeros."""
-        return np.zeros(labels.size)
 
     def value(self, m: Array) -> Array:
         """log(1 + e) + max(-m, 0) with e = exp(-|m|)."""
@@ -134,10 +126,6 @@ class HalfSquare(Loss):
     def signs(self, labels: Array) -> None:
         """Ones."""
         return
-
-    def offsets(self, labels: Array) -> Array:
-        """Minus the labels."""
-        return -labels
 
     def value(self, m: Array) -> Array:
         """m²/2."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mast.arrays import Array, Indices
-from mast.objectives.design import csr_arrays, kernels
+from mast.objectives.design import kernels
 from mast.objectives.exact import Bend, PairForm
 from mast.objectives.losses import weighted_sum
 from mast.objectives.pairs import BlockRun, Blocks, Pairs, SparsePairs
@@ -23,8 +23,7 @@ from mast.objectives.penalties import Penalty
 
 if TYPE_CHECKING:
     from mast.objectives.linear import LinearModel
-    from mast.sketches import Sketch
-    from mast.sketches.laws import LocalLaw
+    from mast.sketches import Law, Sketch
 
 LARGEST_ROW = 16  #: rows with more units than this are not enumerated
 LARGEST_TOTAL = 1 << 31  #: nor are data with more cases than this
@@ -45,15 +44,16 @@ class Rowwise(PairForm):
         sketch: Sketch,
         shift: Array,
         penalty: Penalty,
-        law: LocalLaw,
+        law: Law,
         pairs: RowPairs,
     ) -> None:
         super().__init__(model, sketch, shift, penalty)
         self.pairs, self.blocks = pairs, pairs.blocks
         self.offsets = model.offsets(shift)
         self.border = model.design.dense_columns(self.blocks.free) * model.signs[:, None]
-        self._keep = None if law.keep is None else law.keep[pairs.units]
-        self._tables = {} if law.patterns is None else {m: law.patterns(m)[_bits(m)] for m in pairs.lengths}
+        #: the probability of each pair's unit, or of each case of so many units
+        self._keep = law.per_unit(law.keep)[pairs.units] if law.sizes is None else None
+        self._tables = {} if law.sizes is None else {m: law.patterns(m)[_bits(m)] for m in pairs.lengths}
 
     @property
     def work(self) -> int:
@@ -103,23 +103,29 @@ class Rowwise(PairForm):
         gradient = self._gathered(x, pairs.backward(slopes), totals)
         return float(np.sum(parts)) + (self.penalty.value(x) if values else 0.0), gradient
 
-    def _squares(self, x: Array) -> tuple[Array, Array]:
-        """For each row the curvatures summed over the cases that hold each two units, and over all cases."""
+    def _squares(self, x: Array) -> tuple[Any, Array]:
+        """The curvatures summed over the cases that hold each two units of a row, and over all its cases.
+
+        The first is a matrix over the pairs, with one block of m x m for each row.
+        """
+        import scipy.sparse
+
         pairs = self.pairs
         squares, totals = np.zeros(int(pairs.square_start[-1])), np.empty(self.model.terms)
         for cases, margins, weights in self._cases(x):
             work = self.model.loss.curvature(margins)
             work *= weights
             kernels().fold_pairs(cases, pairs.square_start, work, squares, totals)
-        return squares, totals
+        starts = np.concatenate([[0], np.cumsum(pairs.row_lengths[pairs.context])])
+        shape = (pairs.context.size, pairs.context.size)
+        return scipy.sparse.csr_array((squares, pairs.together, starts), shape=shape), totals
 
     def _bend(self, x: Array) -> Bend:
         pairs, order, (squares, totals) = self.pairs, self.blocks.order, self._squares(x)
-        with_itself = squares[pairs.diagonal]
+        with_itself = squares.diagonal()
 
         def product(in_pairs: Array, in_rows: Array) -> tuple[Array, Array]:
-            out = np.zeros(in_pairs.size)
-            kernels().row_products(pairs.starts, squares, in_pairs, out)
+            out = squares @ in_pairs
             if not self.blocks.free.size:
                 return out, in_rows
             out += with_itself * in_rows[pairs.context]
@@ -127,9 +133,7 @@ class Rowwise(PairForm):
             return out, totals * in_rows + pulled
 
         def fill(H: Array) -> None:
-            inner = np.zeros((order.size, order.size))
-            kernels().row_hessian(csr_arrays(pairs.B), pairs.starts, squares, inner)
-            H[np.ix_(order, order)] = inner
+            H[np.ix_(order, order)] = (pairs.B.T @ (squares @ pairs.B)).toarray()
 
         return Bend(with_itself, totals, product, fill)
 
@@ -137,22 +141,22 @@ class Rowwise(PairForm):
 class RowPairs(Pairs):
     """The (row, unit) pairs of the data, row by row."""
 
-    def __init__(self, model: LinearModel, law: LocalLaw) -> None:
-        self.blocks = Blocks(law.labels)
+    def __init__(self, model: LinearModel, law: Law) -> None:
+        labels = law.fates()
+        self.blocks = Blocks(labels)
         rows = np.arange(model.terms)
         by_unit = SparsePairs(model.design.csr, model.signs, self.blocks, rows, model.rates)
         by_row = np.argsort(by_unit.context, kind="stable")
         self.context = by_unit.context[by_row]
         unit = np.repeat(np.arange(self.blocks.count), np.diff(by_unit.start))[by_row]
         #: the law's number of each pair's unit
-        self.units = law.labels[self.blocks.order[self.blocks.start[unit]]]
+        self.units = labels[self.blocks.order[self.blocks.start[unit]]]
         self.B: Any = by_unit.B[by_row]
-        self.B.data *= np.repeat(law.scales[self.units], np.diff(self.B.indptr))
+        self.B.data *= np.repeat(law.per_unit(law.scales)[self.units], np.diff(self.B.indptr))
         self.row_lengths = np.bincount(self.context, minlength=model.terms)
         self.lengths = sorted(set(self.row_lengths.tolist()))
         self.start = np.concatenate([[0], np.cumsum(self.row_lengths)])
         self.square_start = np.concatenate([[0], np.cumsum(self.row_lengths**2)])
-        self.starts = self.start, self.square_start
 
     @property
     def small_enough(self) -> bool:
@@ -165,10 +169,11 @@ class RowPairs(Pairs):
         return [BlockRun(slice(None), slice(None), self.B, self.B.T.tocsr())]
 
     @cached_property
-    def diagonal(self) -> Indices:
-        """Where, in the rows' m x m matrices, each unit meets itself."""
-        offset = np.arange(self.context.size) - self.start[self.context]
-        return np.asarray(self.square_start[self.context] + offset * (self.row_lengths[self.context] + 1))
+    def together(self) -> Indices:
+        """For each pair, the pairs of its row: the columns of a matrix with one block per row."""
+        m = self.row_lengths[self.context]
+        first = np.cumsum(m) - m
+        return np.asarray(np.repeat(self.start[self.context] - first, m) + np.arange(int(m.sum())))
 
     @cached_property
     def chunks(self) -> list[Cases]:

@@ -25,8 +25,8 @@ permutation, n large  a Feistel network of `ROUNDS` rounds on ``[a] x [b]``, a =
                       b = ceil(n / a), cycle walking back into ``[n]``
 ====================  =====================================================================
 
-`mast.randomness.kernels` computes this fast, `mast.randomness.reference` readably, and a
-test compares them bit for bit.
+`mast.randomness.kernels` computes this fast, `tests/randomness/reference.py` readably, and a test compares
+the two bit for bit.
 """
 
 from __future__ import annotations

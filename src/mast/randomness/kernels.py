@@ -1,4 +1,4 @@
-"""Philox4x32-10 and what is drawn with it, compiled. `reference` says the same readably.
+"""Philox4x32-10 and what is drawn with it, compiled. `tests/randomness/reference.py` says the same readably.
 
 Small functions marked forceinline are the building blocks that other rooms' kernels use too; LLVM inlines
 them, which compiles three times as fast as if Numba did (inline="always") and runs as fast.

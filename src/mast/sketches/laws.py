@@ -46,21 +46,6 @@ class UnitArrays(NamedTuple):
     thresholds: NDArray[np.uint64]  # of each unit, for masks
 
 
-class LocalLaw(NamedTuple):
-    """The law of the survivors among any few units, in a form that can be enumerated.
-
-    The mean of a function of one row of data needs the law of S on that row's non-zeros only,
-    however many coordinates there are. Either the units are independent (`keep` is given), or every set of
-    units of one size is alike (`patterns` is given): ``patterns(m)[r]`` is the probability that of m units
-    exactly a given set of r survives.
-    """
-
-    labels: Indices  #: the unit of each coordinate; -1 for one that always survives, times 1
-    scales: Array  #: what a unit is multiplied with if it survives
-    keep: Array | None = None
-    patterns: Callable[[int], Array] | None = None
-
-
 class MomentForm(NamedTuple):
     """E[c c'] without a d x d matrix: ``share m m'``, plus ``extra[u]`` within unit u."""
 
@@ -126,12 +111,13 @@ class Law:
 
     def spread(self, values: float | Array, alone: float = 1.0) -> Array:
         """Values of units as values of coordinates."""
-        per_unit = self._per_unit(values)
+        per_unit = self.per_unit(values)
         if self.labels is None:
             return per_unit
         return (np.append(per_unit, alone) if self.alone else per_unit)[self.unit_of]
 
-    def _per_unit(self, values: float | Array) -> Array:
+    def per_unit(self, values: float | Array) -> Array:
+        """One value for each unit."""
         return np.full(self.units, values, dtype=np.float64)
 
     # ---- moments ---------------------------------------------------------------------------
@@ -196,7 +182,7 @@ class Law:
             alone = sum(w * q for q, w in weights.items()) / n
             share, m = (scale**2 * (pairs / (n * (n - 1))) if pairs else 0.0), 1.0
             extra = np.square(scale) * alone - share
-        per_unit = self._per_unit(extra)
+        per_unit = self.per_unit(extra)
         if not self.alone:
             return MomentForm(share, self.spread(m), self.unit_of, per_unit)
         # One more unit holds what is left alone: `share m beside` has to be the mean of each other unit.
@@ -216,19 +202,15 @@ class Law:
         """
         return (self.unit_of, self.units) if self.sizes is not None and set(self.sizes) == {1} else None
 
-    def local_law(self) -> LocalLaw | None:
-        """The law of any few coordinates; None where one unit survives (see `separable`)."""
-        if self.noise or (self.sizes is not None and set(self.sizes) == {1}):
-            return None
-        scales = self._per_unit(self.scales)
-        if self.sizes is None:
-            keep = self._per_unit(self.keep)
-            always = np.append((keep == 1) & (scales == 1), True)
-            return LocalLaw(np.where(always[self.unit_of], -1, self.unit_of), scales, keep=keep)
-        return LocalLaw(self.unit_of, scales, patterns=self._patterns)
+    def fates(self) -> Indices:
+        """The unit of each coordinate; -1 for one that surely survives, times 1."""
+        if self.sizes is not None:
+            return self.unit_of
+        always = (self.per_unit(self.keep) == 1) & (self.per_unit(self.scales) == 1)
+        return np.where(np.append(always, True)[self.unit_of], -1, self.unit_of)
 
-    def _patterns(self, m: int) -> Array:
-        """P(of m units exactly a given r survive)."""
+    def patterns(self, m: int) -> Array:
+        """Of a subset law, the probability that of m units exactly a given set of r survives, for each r."""
         assert self.sizes is not None
         out = np.zeros(m + 1)
         for size, number in self.sizes.items():
@@ -256,7 +238,7 @@ class Law:
         if self.kind is None:
             return None
         count, unit_of = self.units, self.unit_of
-        scales, keep = self._per_unit(self.scales), self._per_unit(self.keep)
+        scales, keep = self.per_unit(self.scales), self.per_unit(self.keep)
         if self.alone and self.kind is DrawKind.ALL:
             unit_of = np.zeros(self.dim, dtype=np.int64)
         elif self.alone and self.kind is DrawKind.MASK:  # one more unit, that no mask drops

@@ -17,7 +17,40 @@ from mast.sketches.draws import DiagonalDraw, Draw, equal_scales
 from mast.sketches.laws import DrawKind, Law
 
 
-class RandK(Sketch):
+class Counted(Sketch):
+    """A sketch that keeps K coordinates, times d/K. An int k is a count, a float k a share of d."""
+
+    def __init__(self, k: int | float) -> None:
+        kind = type(self).__name__
+        if isinstance(k, float | np.floating):
+            if not 0 < k <= 1:
+                raise ArgumentError(f"{kind} with a float k keeps that share of d, in (0, 1]; got {k!r}")
+            self.k: int | float = float(k)
+        else:
+            self.k = whole(f"{kind}'s k", k, 1)
+
+    def count(self, d: int) -> int:
+        """How many coordinates survive in dimension d; a share is rounded, to at least one."""
+        d = self.check(d)
+        return max(1, self._rounded(self.k * d)) if isinstance(self.k, float) else self.k
+
+    def _rounded(self, number: float) -> int:
+        return round(number)
+
+    def _at(self, density: float) -> Sketch:
+        return type(self)(density)
+
+    def check(self, d: int) -> int:
+        """The dimension d, or an error if it is smaller than K."""
+        d = super().check(d)
+        if not isinstance(self.k, float) and self.k > d:
+            raise ArgumentError(
+                f"{type(self).__name__}({self.k}) cannot keep {self.k} of d = {d} coordinates"
+            )
+        return d
+
+
+class RandK(Counted):
     """Keep K coordinates, uniformly, times d/K. An int k is a count, a float k a share of d.
 
     >>> import mast
@@ -32,18 +65,8 @@ class RandK(Sketch):
     array([ 36621755825, 133582402317, 367840726896])
     """
 
-    def __init__(self, k: int | float) -> None:
-        if isinstance(k, float | np.floating):
-            if not 0 < k <= 1:
-                raise ArgumentError(f"RandK with a float k keeps that share of d, in (0, 1]; got {k!r}")
-            self.k: int | float = float(k)
-        else:
-            self.k = whole("RandK's k", k, 1)
-
-    def count(self, d: int) -> int:
-        """How many coordinates survive in dimension d; a share is rounded, to at least one."""
-        d = self.check(d)
-        return max(1, math.floor(self.k * d + 0.5)) if isinstance(self.k, float) else self.k
+    def _rounded(self, number: float) -> int:
+        return math.floor(number + 0.5)  # of two equally near the larger
 
     def sample(self, d: int, key: Key) -> Draw:
         """The subset of `key`."""
@@ -67,13 +90,6 @@ class RandK(Sketch):
         """A subset of K coordinates."""
         kind = None if d > randomness.EXACT_SHUFFLE else DrawKind.SUBSET
         return Law.subsets(d, d, {self.count(d): 1}, kind=kind)
-
-    def check(self, d: int) -> int:
-        """The dimension d, or an error if it is smaller than K."""
-        d = super().check(d)
-        if not isinstance(self.k, float) and self.k > d:
-            raise ArgumentError(f"RandK({self.k}) cannot keep {self.k} of d = {d} coordinates")
-        return d
 
     def label(self) -> str:
         """How many coordinates, or which share of them."""

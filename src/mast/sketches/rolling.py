@@ -8,16 +8,14 @@ import numpy as np
 
 from mast import randomness
 from mast.arrays import Array
-from mast.checks import whole
-from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
-from mast.sketches.base import Sketch, percent
+from mast.sketches.base import percent
 from mast.sketches.draws import Constants, DiagonalDraw, Draw
 from mast.sketches.laws import Atoms
-from mast.sketches.nested import count_of
+from mast.sketches.rand_k import Counted
 
 
-class Rolling(Sketch):
+class Rolling(Counted):
     """Keep K neighbouring coordinates, times d/K. An int k is a count, a float k a share of d.
 
     The window starts at ``offset + step``, modulo d; the offset is uniform, made of seed, node and index.
@@ -37,19 +35,6 @@ class Rolling(Sketch):
 
     per_layer = True
     independent = False
-
-    def __init__(self, k: int | float) -> None:
-        if isinstance(k, float | np.floating):
-            if not 0 < k <= 1:
-                raise ArgumentError(f"Rolling with a float k keeps that share of d, in (0, 1]; got {k!r}")
-            self.k: int | float = float(k)
-        else:
-            self.k = whole("Rolling's k", k, 1)
-
-    def count(self, d: int) -> int:
-        """How many coordinates the window has in dimension d; a share is rounded, to at least one."""
-        d = self.check(d)
-        return count_of(self.k, d) if isinstance(self.k, float) else self.k
 
     def start(self, d: int, key: Key) -> int:
         """Where the window of `key` starts."""
@@ -97,16 +82,6 @@ class Rolling(Sketch):
     def share(self, d: int) -> float:
         """K/d."""
         return self.count(d) / d
-
-    def _at(self, density: float) -> Sketch:
-        return Rolling(density)
-
-    def check(self, d: int) -> int:
-        """The dimension d, or an error if it is smaller than K."""
-        d = super().check(d)
-        if not isinstance(self.k, float) and self.k > d:
-            raise ArgumentError(f"Rolling({self.k}) cannot keep {self.k} of d = {d} coordinates")
-        return d
 
     def label(self) -> str:
         """How many coordinates, or which share of them."""

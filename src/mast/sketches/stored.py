@@ -12,25 +12,11 @@ from mast.sketches.base import Sketch
 
 Arrays = dict[str, Any]
 
-#: the kinds that files may name
+#: the kinds that files may name: all that the room lists
 KINDS: dict[str, type[Sketch]] = {
-    kind.__name__: kind
-    for kind in (
-        sketches.Identity,
-        sketches.Bernoulli,
-        sketches.UnscaledBernoulli,
-        sketches.RandK,
-        sketches.PermK,
-        sketches.Gaussian,
-        sketches.Matrices,
-        sketches.Grouped,
-        sketches.Except,
-        sketches.Mixture,
-        sketches.Nested,
-        sketches.Rolling,
-        sketches.Sampled,
-        sketches.Conditional,
-    )
+    name: kind
+    for name, kind in vars(sketches).items()
+    if isinstance(kind, type) and issubclass(kind, Sketch) and kind is not Sketch
 }
 
 

@@ -171,51 +171,49 @@ def gather_units(layout: Any, kept: Any, lists: Any, sources: Any, starts: Any, 
     """
     _fill_lists(layout, kept, lists)
     parts, _ = layout
-    indices, factors, ends = lists
     for p in range(parts.shape[0]):
-        rows, columns, width, inner = parts[p]
         x = carray(_pointer(sources[p]), (1 << 60,), out.dtype)
-        n = starts[p]
-        for i in range(ends[rows], ends[rows + 1]):
-            row = indices[i] * width
-            if inner == 1:
-                for j in range(ends[columns], ends[columns + 1]):
-                    out[n] = factors[i] * factors[j] * x[row + indices[j]]
-                    n += 1
-            else:
-                for j in range(ends[columns], ends[columns + 1]):
-                    first, factor = row + indices[j] * inner, factors[i] * factors[j]
-                    own, new = x[first : first + inner], out[n : n + inner]
-                    for k in range(inner):
-                        new[k] = factor * own[k]
-                    n += inner
+        _move_units(parts[p], lists, x, out[starts[p] :], None)
 
 
 @njit(cache=True, nogil=True)
 def scatter_units(layout: Any, lists: Any, targets: Any, sources: Any, factor: Any) -> None:
     """The kept entries of all tensors grow by factor times their scales times the values; 0 is no source."""
     parts, _ = layout
-    indices, factors, ends = lists
     for p in range(parts.shape[0]):
-        if sources[p] == 0:
+        if sources[p] != 0:
+            x = carray(_pointer(targets[p]), (1 << 60,), lists[1].dtype)
+            values = carray(_pointer(sources[p]), (1 << 60,), lists[1].dtype)
+            _move_units(parts[p], lists, x, values, factor)
+
+
+@njit(forceinline=True)
+def _move_units(part: Any, lists: Any, x: Any, values: Any, factor: Any) -> None:
+    """The kept entries of one tensor go to the values; with a factor, they grow by what the values add."""
+    rows, columns, width, inner = part
+    indices, factors, ends = lists
+    n = 0
+    for i in range(ends[rows], ends[rows + 1]):
+        row = indices[i] * width
+        if inner == 1:
+            for j in range(ends[columns], ends[columns + 1]):
+                _move_scaled(x, row + indices[j], values, n, factors[i] * factors[j], factor)
+                n += 1
             continue
-        rows, columns, width, inner = parts[p]
-        x = carray(_pointer(targets[p]), (1 << 60,), factors.dtype)
-        values = carray(_pointer(sources[p]), (1 << 60,), factors.dtype)
-        n = 0
-        for i in range(ends[rows], ends[rows + 1]):
-            row = indices[i] * width
-            if inner == 1:
-                for j in range(ends[columns], ends[columns + 1]):
-                    x[row + indices[j]] += factor * (factors[i] * factors[j] * values[n])
-                    n += 1
-            else:
-                for j in range(ends[columns], ends[columns + 1]):
-                    first, scale = row + indices[j] * inner, factors[i] * factors[j]
-                    own, new = x[first : first + inner], values[n : n + inner]
-                    for k in range(inner):
-                        own[k] += factor * (scale * new[k])
-                    n += inner
+        for j in range(ends[columns], ends[columns + 1]):
+            first, scale = row + indices[j] * inner, factors[i] * factors[j]
+            run, new = x[first : first + inner], values[n : n + inner]
+            for k in range(inner):
+                _move_scaled(run, k, new, k, scale, factor)
+            n += inner
+
+
+@njit(forceinline=True)
+def _move_scaled(x: Any, i: Any, values: Any, n: Any, scale: Any, factor: Any) -> None:
+    if factor is None:
+        values[n] = scale * x[i]
+    else:
+        x[i] += factor * (scale * values[n])
 
 
 class AdamNumbers(NamedTuple):
