@@ -40,6 +40,10 @@ def test_draws_that_are_larger_than_the_memory_are_refused():
             sketch.draw(10**9)
         with pytest.raises(ArgumentError, match=r"the 100,000,000 x 100,000,000 matrix E\[c c'\]"):
             sketch.second_moment(10**8)
+    for sketch in (mast.Nested([0.5, 1.0]), mast.Rolling(3), mast.Except(mast.RandK(3), [-1])):
+        with pytest.raises(ArgumentError, match=r"the 1,000,000 x 1,000,000 matrix E\[c c'\]"):
+            sketch.second_moment(10**6)
+    assert mast.Nested([0.5]).expected_square(10**6).sum() == 5e5  # no matrix is made for its diagonal
     assert mast.RandK(3).draw(10**12).indices.size == 3  # costs what it keeps
 
 

@@ -189,6 +189,9 @@ class Sketch(ABC):
             raise NotDiagonalError(
                 f"E[c c'] exists for diagonal sketches, {self!r} is not one: use sandwich(H)"
             )
+        return self._second_moment(d)
+
+    def _second_moment(self, d: int) -> Array:
         parts = self.components()
         if parts is not None:
             return np.asarray(sum(weight * sketch.second_moment(d) for weight, sketch in parts))

@@ -128,10 +128,11 @@ class Nested(Sketch):
         return Constants(1 / least, 1 / most, 1 / least**2)
 
     def expected_square(self, d: int) -> Array:
-        """E[c_i²] = 1/q_i."""
-        return np.diag(self.second_moment(d)) if not self.unbiased else 1 / self.keep(d)
+        """E[c_i²] = 1/q_i; 0 where nothing is ever kept."""
+        keep = self.keep(d)
+        return np.divide(1, keep, out=np.zeros(d), where=keep > 0)
 
-    def second_moment(self, d: int) -> Array:
+    def _second_moment(self, d: int) -> Array:
         """E[c_i c_j] = 1/max(q_i, q_j): the more often kept is there whenever the other is."""
         keep = self.keep(d)
         both = np.maximum.outer(keep, keep)

@@ -102,7 +102,7 @@ class Over(Sketch):
             return super().expected_square(d)
         return self._placed(d, self.sketch.expected_square(self.size(d)))
 
-    def second_moment(self, d: int) -> Array:
+    def _second_moment(self, d: int) -> Array:
         """That of `sketch`, in the places; beside a 1 stands the mean."""
         n, labels = self.size(d), self.labels_in(d)
         inner = self.sketch.second_moment(n)

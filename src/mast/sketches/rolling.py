@@ -67,7 +67,7 @@ class Rolling(Counted):
         """E[c_i²] = d/K."""
         return np.full(d, d / self.count(d))
 
-    def second_moment(self, d: int) -> Array:
+    def _second_moment(self, d: int) -> Array:
         """(d/K²) (max(0, K - e) + max(0, K - d + e)) for coordinates at a distance e: windows with both."""
         k, e = self.count(d), np.abs(np.subtract.outer(np.arange(d), np.arange(d)))
         together = np.where(e == 0, k, np.maximum(0, k - e) + np.maximum(0, k - d + e))
