@@ -265,7 +265,7 @@ class Sketch(ABC):
     @property
     def cycle(self) -> int | None:
         """K, if nodes 0 .. K-1 with one key draw each S of the support once, all alike; else None."""
-        return None
+        return self.members if self.members == self.stride else None
 
     @property
     def stride(self) -> int:

@@ -124,11 +124,6 @@ class Over(Sketch):
         return self.over(self.sketch.at(density))
 
     @property
-    def cycle(self) -> int | None:
-        """That of `sketch`."""
-        return self.sketch.cycle
-
-    @property
     def members(self) -> int | None:
         """Those of `sketch`."""
         return self.sketch.members

@@ -150,11 +150,6 @@ class PermK(Sketch):
         return next(key for node in range(self.k) if self.member_of(key := Key(node=node)) == member)
 
     @property
-    def cycle(self) -> int | None:
-        """The K nodes of a group get all blocks of a fixed partition."""
-        return None if self.redraw else self.k
-
-    @property
     def stride(self) -> int:
         """The K nodes of a group share a partition."""
         return self.k

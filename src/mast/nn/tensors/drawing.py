@@ -168,13 +168,9 @@ class Whole(Drawing):
         from mast.sketches.kept import kernels as kept_kernels
 
         kept = self.kept(number, key, x)
-        old, new = numbers(x), numbers(y)
-        if v is None:
-            kept_kernels.clear(new, before.indices)
-            kept_kernels.multiply(new, kept.indices, scales_of(kept, old.dtype), old)
-        else:
-            kept_kernels.copy(new, before.indices, numbers(v))
-            kept_kernels.sparsify(new, kept.indices, scales_of(kept, old.dtype), old, numbers(v))
+        old, new, base = numbers(x), numbers(y), None if v is None else numbers(v)
+        kept_kernels.copy(new, before.indices, base)
+        kept_kernels.sparsify(new, kept.indices, scales_of(kept, old.dtype), old, base)
         return kept
 
     def share(self, number: int) -> float:

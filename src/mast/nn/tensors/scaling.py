@@ -58,7 +58,7 @@ def adjoint(kept: Kept, g: Tensor, memory: Memory | None = None) -> Tensor:
         kept_kernels.select(numbers(_tensor(kept.mask, g)), flat.dtype.type(kept.scales), flat, numbers(out))
     elif isinstance(kept, Entries):
         out.zero_()
-        kept_kernels.multiply(numbers(out), kept.indices, scales_of(kept, flat.dtype), flat)
+        kept_kernels.sparsify(numbers(out), kept.indices, scales_of(kept, flat.dtype), flat, None)
     else:
         torch.mul(g, _spread(kept, g).to(g.dtype), out=out)
     return out

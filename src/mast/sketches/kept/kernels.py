@@ -44,34 +44,18 @@ def entries(x: Any, positions: Any, values: Any, gather: Any, place: Any, factor
 
 @njit(cache=True, nogil=True)
 def copy(x: Any, positions: Any, source: Any) -> None:
-    """x[positions] = source[positions]."""
+    """x[positions] = source[positions], or 0 where the source is None."""
     for k in range(positions.size):
         i = uint64(positions[k])
-        x[i] = source[i]
-
-
-@njit(cache=True, nogil=True)
-def clear(x: Any, positions: Any) -> None:
-    """x[positions] = 0."""
-    zero = x.dtype.type(0)
-    for k in range(positions.size):
-        x[uint64(positions[k])] = zero
-
-
-@njit(cache=True, nogil=True)
-def multiply(y: Any, positions: Any, scales: Any, x: Any) -> None:
-    """y[positions] = scales * x[positions]."""
-    for k in range(positions.size):
-        i = uint64(positions[k])
-        y[i] = scales[k] * x[i]
+        x[i] = x.dtype.type(0) if source is None else source[i]
 
 
 @njit(cache=True, nogil=True)
 def sparsify(y: Any, positions: Any, scales: Any, x: Any, v: Any) -> None:
-    """y = v + scales * (x - v) at the positions; y and v may be the same."""
+    """y = v + scales * (x - v) at the positions; y and v may be the same, and v may be None for 0."""
     for k in range(positions.size):
         i = uint64(positions[k])
-        y[i] = v[i] + scales[k] * (x[i] - v[i])
+        y[i] = scales[k] * x[i] if v is None else v[i] + scales[k] * (x[i] - v[i])
 
 
 # ---- masks -------------------------------------------------------------------------------------
