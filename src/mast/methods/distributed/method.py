@@ -26,8 +26,7 @@ from mast.methods.distributed.nodes import ProblemWorker, Worker
 from mast.methods.distributed.roster import Roster, stride_of
 from mast.methods.distributed.server import Server
 from mast.problem import AbstractProblem, Nodes, Problem
-from mast.randomness import Key
-from mast.sketches import Draw, Sketch
+from mast.sketches import Sketch
 
 
 @dataclass
@@ -103,15 +102,6 @@ class Distributed(Method):
         """Nothing is sent yet."""
         nodes = len(self.workers)
         return Rounds(x0.copy(), received=np.zeros(nodes, np.int64), sent=np.zeros(nodes, np.int64))
-
-    def node_key(self, t: int, i: int) -> Key:
-        """The key of node i's draw in round t."""
-        return self.server.roster.key(t, i)
-
-    def node_draw(self, t: int, i: int) -> Draw:
-        """The sketch of node i in round t."""
-        problem = self.problem.problems[i]
-        return problem.sketch.sample(problem.dim, self.node_key(t, i))
 
     def step(self, state: Rounds, t: int, step_size: float) -> None:
         """One round."""
