@@ -25,10 +25,6 @@ END = -1  #: instead of a round's number: there is no other
 Row = dict[str, Any]  #: of the trace
 
 
-class NodeError(ArgumentError):
-    """What a node was given to do failed: the user's loss, batches or model."""
-
-
 @contextlib.contextmanager
 def blamed(node: int, when: str) -> Iterator[None]:
     """Turn whatever the user's functions raise into an error that names the node, and the line."""
@@ -37,7 +33,7 @@ def blamed(node: int, when: str) -> Iterator[None]:
     except MastError:
         raise
     except Exception as error:
-        raise NodeError(f"node {node} failed {when}: {in_one_line(error)}") from error
+        raise ArgumentError(f"node {node} failed {when}: {in_one_line(error)}") from error
 
 
 @dataclass

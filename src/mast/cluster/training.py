@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mast import checkpoint, files, locks
+from mast import __version__, checkpoint, files, locks
 from mast.cluster.engine import NodesRank, Row, ServerRank
 from mast.cluster.settings import Settings, roster_of
 from mast.cluster.tasks import Task
@@ -20,6 +20,7 @@ from mast.errors import ArgumentError, CheckpointError, DataError, MastError
 from mast.loggers import Log
 from mast.methods.distributed import Server, digest_of_run, fingerprints_of, stride_of
 from mast.progress import Progress, size_of
+from mast.randomness import LAYOUT
 from mast.results import TRACE, Result, score_columns
 from mast.theory import Guarantee
 from mast.trace import TraceFile
@@ -53,7 +54,7 @@ class Rank:
         All ranks must speak of the same model first.
         """
         wire, task, nodes = self.wire, self.task, range(self.roster.nodes)
-        identity = task.identity()
+        identity = task.identity() | {"layout of keys": str(LAYOUT), "version of MAST": __version__}
         _compare(wire.collect(identity))
         prints = fingerprints_of({node: task.capacity(node) for node in self.mine})
         by_rank = wire.collect([[node, text, task.data(node)] for node, text in prints.items()])

@@ -204,8 +204,9 @@ class Message:
 def checked_dtype(dtype: Any) -> np.dtype[Any]:
     """A dtype that can travel."""
     with contextlib.suppress(TypeError):
-        if np.dtype(dtype) in _CODES:
-            return np.dtype(dtype)
+        checked: np.dtype[Any] = np.dtype(dtype)
+        if checked in _CODES:
+            return checked
     raise ArgumentError(f"values travel as float32 or float64, not as {dtype}")
 
 

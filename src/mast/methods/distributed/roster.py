@@ -1,24 +1,8 @@
 """Who takes part in a round of the distributed method, with which key, and which weight its answer gets.
 
-The estimate of the gradient is h = (1/M) sum_i w_i answer_i over the clients that answered. Client i is
-invited in a round with probability q_i (the roster's doing, so known) and, if invited, answers with
-probability r_i (the world's doing). Let c_i = 1/q_i be its weight if nobody drops out.
-
-==================  ====================  ===============================================================
-`answering`         w_i                   unbiased
-==================  ====================  ===============================================================
-r_i, known          c_i / r_i             always, if dropping out does not depend on draw, data or point;
-                                          a round without answers is part of it (h = 0)
-"unknown"           c_i * invited /       given who is invited and that somebody answers, if all clients
-                    answered              drop out alike (all r_i equal and independent); a round without
-                                          answers does not move x. With different r_i: biased towards the
-                                          reliable ones
-"always"            c_i                   if nobody drops out; else client i's part is too short by r_i
-==================  ====================  ===============================================================
-
-Dropping out that is not random, such as that of a client that fails whenever its submodel is large, is
-corrected by no weight: the method then minimises another mean, with the weights that the clients have in
-effect (`effective_weights`).
+The estimate of the gradient is h = (1/M) sum_i w_i answer_i over the nodes that answered. Node i is invited
+with probability q_i (the roster's doing, so known) and, if invited, answers with probability r_i (the world's
+doing). Its weight is c_i = 1/q_i if nobody drops out; `Dropouts` says what it is otherwise.
 """
 
 from __future__ import annotations
@@ -114,7 +98,17 @@ def stride_of(sketches: Sequence[Any]) -> int:
 
 @dataclass(frozen=True)
 class Dropouts:
-    """The weights of the answers in a round.
+    """The weights of the answers in a round, by what is known of `answering`.
+
+    - r_i, one for all or one each: c_i/r_i. Always unbiased, if dropping out does not depend on draw, data or
+      point; a round without answers is part of it (h = 0).
+    - "unknown": c_i invited/answered. Unbiased given who is invited and that somebody answers, if all drop
+      out alike (all r_i equal and independent); a round without answers does not move x. With different r_i
+      it is biased towards the reliable ones.
+    - "always": c_i. Unbiased if nobody drops out; else client i's part is too short by r_i.
+
+    Dropping out that is not random, such as that of a client that fails whenever its submodel is large, is
+    corrected by no weight: the method then minimises another mean, that of `effective_weights`.
 
     >>> Dropouts("unknown", nodes=4).weights([(0, 1.0), (1, 1.0), (3, 1.0)], answered=[0, 3])
     {0: 1.5, 3: 1.5}
