@@ -161,16 +161,16 @@ class Wire:
         if self.ranks == 1:
             return [fact]
         raw = bytearray(self._signed(fact))
-        sizes = torch.zeros(self.ranks, dtype=torch.int64)
+        sizes = torch.zeros((self.ranks, 1), dtype=torch.int64)
         with self.watched("between rounds"):
-            dist.all_gather_into_tensor(sizes, torch.tensor([len(raw)]))
+            dist.all_gather(list(sizes), torch.tensor([len(raw)]))
             most = int(sizes.max())
             if int(sizes.min()) < 0 or most > LARGEST_FACT:
                 raise DataError(f"another rank announces a fact of {most} bytes")
             padded = torch.zeros(most, dtype=torch.uint8)
             padded[: len(raw)] = torch.frombuffer(raw, dtype=torch.uint8)
             rows = torch.empty((self.ranks, most), dtype=torch.uint8)
-            dist.all_gather_into_tensor(rows, padded)
+            dist.all_gather(list(rows), padded)
         return [self._read(rows[i, : int(sizes[i])].numpy().tobytes(), i) for i in range(self.ranks)]
 
     def _signed(self, fact: Any) -> bytes:

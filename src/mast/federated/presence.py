@@ -87,7 +87,8 @@ class RollCall:
             online - set(self.known) - set(self._misfits) - doubles - set(self._asked.values())
         )
         if strangers:
-            questions = [_question(node_id, self.gathering) for node_id in strangers]
+            ttl = max(self.gathering, 60.0)
+            questions = [Message(RecordDict(), node_id, HELLO, ttl=ttl) for node_id in strangers]
             for asked, node_id in zip(grid.push_messages(questions), strangers, strict=False):
                 if asked:
                     self._asked[asked] = node_id
@@ -144,10 +145,6 @@ class RollCall:
                 + (f"; a client failed: {self._failed}" if self._failed else "")
             )
         log(WARNING, "Going on without the partitions %s", _few(missing))
-
-
-def _question(node_id: int, ttl: float) -> Message:
-    return Message(RecordDict(), dst_node_id=node_id, message_type=HELLO, ttl=max(ttl, 60.0))
 
 
 def _few(numbers: list[int]) -> str:
@@ -213,10 +210,8 @@ def valid_answers(
     norms = {node: float(np.linalg.norm(answers[node][0].values)) for node in sorted(answers)}
     for node in limit.too_long(norms):
         del answers[node]
-        words = (
-            f"its answer of norm {norms[node]:.3g} is more than `norm_limit` = {limit.limit:g} times as long"
-        )
-        log(WARNING, "Round %d goes on without client %d: %s as usual", server.t + 1, node, words)
+        words = f"its answer of norm {norms[node]:.3g} is more than `norm_limit` = {limit.limit:g} times"
+        log(WARNING, "Round %d goes on without client %d: %s as long as usual", server.t + 1, node, words)
     return answers
 
 
