@@ -111,7 +111,7 @@ class Rank:
             server, start = None, {}
             with self.wire.together():
                 if self.wire.rank == 0:
-                    self._hold_folder(held)
+                    held.enter_context(self._folder())
                     server = self._server()
                     start = {"t": server.t, "itemsize": server.wire.itemsize}
             start = self.wire.tell(start)
@@ -122,21 +122,14 @@ class Rank:
                 self._lead(server)
             return self._end(server)
 
-    def _hold_folder(self, held: contextlib.ExitStack) -> None:
+    def _folder(self) -> contextlib.AbstractContextManager[None]:
         """Make the folder and lock it; ranks of a torchrun that was killed may need a moment to end."""
-        out, end = self.settings.out, time.monotonic() + (MOMENT if under_torchrun() else 0.0)
+        out = self.settings.out
         try:
             out.mkdir(exist_ok=True)
         except OSError as error:
             raise DataError(f"out in [run]: {out} cannot be made: {error.strerror or error}") from None
-        while True:
-            try:
-                held.enter_context(locks.exclusive(out / CHECKPOINT))
-                return
-            except locks.InUseError:
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.1)
+        return locks.exclusive(out / CHECKPOINT, wait=MOMENT if under_torchrun() else 0.0)
 
     def _server(self) -> Server:
         """The server, where the last checkpoint left it."""

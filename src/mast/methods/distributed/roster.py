@@ -7,7 +7,7 @@ doing). Its weight is c_i = 1/q_i if nobody drops out; `Dropouts` says what it i
 
 from __future__ import annotations
 
-import itertools
+import functools
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -167,7 +167,7 @@ def effective_weights(answering: Any, rates: Sequence[float]) -> Array:
     Client i answers with probability rates[i], independently. All ones is unbiased; else the method
     minimises the mean of the f_i with these weights.
 
-    For "unknown", rounds without answers do not count. Exact, by listing who may answer: up to 20 clients.
+    For "unknown", rounds without answers do not count.
 
     >>> effective_weights("unknown", [0.5, 0.5, 0.5])
     array([1., 1., 1.])
@@ -176,16 +176,15 @@ def effective_weights(answering: Any, rates: Sequence[float]) -> Array:
     >>> effective_weights("unknown", [1.0, 0.5])
     array([1.5, 0.5])
     """
-    M = len(rates)
-    if not 1 <= M <= 20:
-        raise ArgumentError(f"effective_weights lists all subsets of at most 20 clients, got {M}")
-    dropouts = Dropouts(answering, M)
-    invited = [(i, 1.0) for i in range(M)]
-    mean, somebody = np.zeros(M), 0.0
-    for there in itertools.product((False, True), repeat=M):
-        probability = math.prod(r if t else 1 - r for r, t in zip(rates, there, strict=True))
-        answered = [i for i in range(M) if there[i]]
-        somebody += probability if answered else 0.0
-        for i, weight in dropouts.weights(invited, answered).items():
-            mean[i] += probability * weight
-    return mean / somebody if dropouts.rates is None else mean
+    r = vector("rates", rates)
+    dropouts = Dropouts(answering, r.size)
+    if dropouts.rates is not None:
+        return r / dropouts.rates
+
+    def mean_factor(others: Array) -> float:
+        """E[invited/answered] for a client that answers, over how many of the others do."""
+        law = functools.reduce(np.convolve, [[1 - q, q] for q in others], np.ones(1))
+        return float(np.sum(law * r.size / np.arange(1, r.size + 1)))
+
+    somebody = 1 - np.prod(1 - r)
+    return np.array([r[i] * mean_factor(np.delete(r, i)) / somebody for i in range(r.size)])
