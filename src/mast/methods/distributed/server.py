@@ -99,9 +99,8 @@ class Server:
         self.capacities, self.roster = list(capacities), roster
         self._check()
         self.step_size = positive("step_size", step_size)
-        self.local_step_size = (
-            self.step_size if local_step_size is None else positive("local_step_size", local_step_size)
-        )
+        local_step_size = step_size if local_step_size is None else local_step_size
+        self.local_step_size = positive("local_step_size", local_step_size)
         self.local_steps = whole("local_steps", local_steps, 1)
         self.optimizer = parse_optimizer(optimizer)
         self.optimizer.start(self.x)
@@ -116,8 +115,10 @@ class Server:
         self._parts: dict[tuple[int, int], Part] = {}  # by round and node: of this round, or the next
         self._weights: tuple[int, dict[int, float]] = (-1, {})
         self._last = -1
-        self._h: Values | None = None  # the sum of the answers, where they are not added to x at once
-        self._held: Values | None = None  # the sum of the weights of those who held a coordinate
+        # the sum of the answers, where they are not added to x at once; of the weights of those who held it
+        mean = self.aggregation == "mean"
+        self._h = np.zeros_like(self.x) if mean or not self.optimizer.plain else np.empty(0)
+        self._held = np.zeros_like(self.x) if mean else np.empty(0)
 
     def _check(self) -> None:
         if self.x.ndim != 1:
@@ -206,20 +207,12 @@ class Server:
         """The update: x <- x - (g/M) weight * values on the part, or the same into h for an optimizer."""
         M = self.roster.nodes
         if self.aggregation == "mean":
-            if self._held is None:
-                self._held = np.zeros_like(self.x)
-            part.add(self._sum, values, weight / M)
+            part.add(self._h, values, weight / M)
             part.add(self._held, np.ones_like(values), weight / M)
         elif self.optimizer.plain:
             part.add(self.x, values, -(self.step_size * weight / M))
         else:
-            part.add(self._sum, values, weight / M)
-
-    @property
-    def _sum(self) -> Values:
-        if self._h is None:
-            self._h = np.zeros_like(self.x)
-        return self._h
+            part.add(self._h, values, weight / M)
 
     def close(self, *, step: bool = True) -> None:
         """End the round: the optimizer's step. A round without answers does not move x (SGD).
@@ -237,16 +230,13 @@ class Server:
 
     def _take_step(self) -> None:
         if self.aggregation == "mean":
-            if self._held is not None:  # somebody answered
-                held = np.flatnonzero(self._held)
-                self.optimizer.step_at(
-                    held, self.x, self._sum[held] / self._held[held], self.step_size, self.t
-                )
-                self._held.fill(0)
-                self._sum.fill(0)
+            held = np.flatnonzero(self._held)
+            h = self._h[held] / self._held[held]
+            self.optimizer.step_at(held, self.x, h, self.step_size, self.t)
         elif not self.optimizer.plain:
-            self.optimizer.step(self.x, self._sum, self.step_size, self.t)
-            self._sum.fill(0)
+            self.optimizer.step(self.x, self._h, self.step_size, self.t)
+        self._h.fill(0)
+        self._held.fill(0)
 
     def row(self, took: float, **columns: Any) -> dict[str, Any]:
         """The row of the trace for the round that was closed last, which took so many seconds."""
@@ -323,7 +313,9 @@ class Server:
                 raise CheckpointError(f"{path} is damaged: its {name!r} is not right")
         fill(self._arrays(), arrays)
         self.t, self.seconds = numbers["round"], float(numbers["seconds"])
-        self._last, self._h, self._held = -1, None, None
+        self._last = -1
+        self._h.fill(0)
+        self._held.fill(0)
         self._before = (int(self.received.sum()), int(self.sent.sum()))
         self._parts.clear()
         extra: dict[str, Any] = numbers["extra"]
