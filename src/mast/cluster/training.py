@@ -190,8 +190,12 @@ class Rank:
     def _end(self, server: Server | None) -> Result:
         """Every rank scores the submodels of its nodes; rank 0 gathers."""
         wire = self.wire
-        end = wire.tell(None if server is None else {"diverged": server.diverged, "rounds": server.t})
-        x = self._point(server)
+        x, end = np.empty(0), Row()
+        if server is not None:
+            x, end = server.x, {"diverged": server.diverged, "rounds": server.t}
+        end = wire.tell(end | {"size": x.size, "dtype": x.dtype.str})
+        x = x if server is not None else np.empty(end["size"], end["dtype"])
+        wire.spread(x.view(np.uint8))  # the scores need the last point on every rank
         rows: list[Row] = []
         with wire.together("the scores"):  # the user's model or score may fail on a submodel
             if not end["diverged"]:
@@ -226,13 +230,6 @@ class Rank:
             return row
         scores = self.task.scores(node, x, run.draws, run.seed)
         return row | score_columns(metric, scores) | {f"{metric} whole": self.task.full_score(node, x)}
-
-    def _point(self, server: Server | None) -> Any:
-        """The last point, on every rank, for the scores."""
-        dtype, size = self.wire.tell(None if server is None else [server.x.dtype.str, server.x.size])
-        x = np.empty(size, dtype=dtype) if server is None else server.x
-        self.wire.spread(x.view(np.uint8))
-        return x
 
 
 def _compare(identities: Sequence[dict[str, str]]) -> None:
