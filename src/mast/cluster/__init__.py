@@ -17,7 +17,7 @@ another kind.
 
 from __future__ import annotations
 
-import mast.cluster.faults  # noqa: F401 - first: it notes who started this process
+import mast.cluster.processes  # noqa: F401 - first: it notes who started this process
 
 try:
     import torch  # noqa: F401

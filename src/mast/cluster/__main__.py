@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
     )
     asked = parser.parse_args(arguments)
     from mast.cluster import LostRankError
-    from mast.cluster.launch import supervise
+    from mast.cluster.processes import supervise
     from mast.cluster.running import run, start
     from mast.cluster.wire import RefusedError
     from mast.errors import MastError

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mast.cluster.faults import in_one_line
+from mast.cluster.processes import in_one_line
 from mast.cluster.wire import Buffers, Wire, rank_of
 from mast.errors import ArgumentError, DataError, MastError
 from mast.methods.distributed import SIZE, Message, Part, Roster, Server, Worker

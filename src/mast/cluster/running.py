@@ -11,8 +11,7 @@ from typing import Any
 
 from mast import files
 from mast.checks import whole
-from mast.cluster.faults import end_stopped_siblings, end_with_parent, in_one_line
-from mast.cluster.launch import launch
+from mast.cluster.processes import end_stopped_siblings, end_with_parent, in_one_line, launch
 from mast.cluster.settings import Settings, read, settings_of
 from mast.cluster.tasks import Task
 from mast.cluster.training import MakeTask, Rank

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import rendezvous
 
-from mast.cluster.faults import in_one_line
-from mast.cluster.launch import SECRET
+from mast.cluster.processes import SECRET, in_one_line
 from mast.errors import ArgumentError, DataError, MastError
 
 Bytes = NDArray[np.uint8]
