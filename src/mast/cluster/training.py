@@ -15,7 +15,7 @@ from mast import __version__, checkpoint, files, locks
 from mast.cluster.engine import NodesRank, Row, ServerRank
 from mast.cluster.settings import Settings, roster_of
 from mast.cluster.tasks import Task
-from mast.cluster.wire import Wire, my_nodes, under_torchrun
+from mast.cluster.wire import Wire, rank_of, under_torchrun
 from mast.errors import ArgumentError, CheckpointError, DataError, MastError
 from mast.loggers import Log
 from mast.methods.distributed import Server, digest_of_run, fingerprints_of, stride_of
@@ -37,7 +37,8 @@ class Rank:
         nodes = settings.nodes
         assert nodes.count is not None
         self.settings, self.wire, self.log = settings, wire, log
-        self.mine = my_nodes(wire.rank, nodes.count, wire.ranks, nodes.on_server)
+        ranks = [rank_of(i, nodes.count, wire.ranks, nodes.on_server) for i in range(nodes.count)]
+        self.mine = [node for node, rank in enumerate(ranks) if rank == wire.rank]
         self.task = make(settings, wire, self.mine)
         self.roster = roster_of(settings.run.seed, nodes, stride_of(self.task.sketches))
         self.run, self.about = self._agree()

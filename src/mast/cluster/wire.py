@@ -14,7 +14,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -249,8 +249,3 @@ def rank_of(node: int, nodes: int, ranks: int, on_server: bool) -> int:
     """
     first = 0 if on_server or ranks == 1 else 1
     return first + node * (ranks - first) // max(nodes, 1)
-
-
-def my_nodes(rank: int, nodes: int, ranks: int, on_server: bool) -> Sequence[int]:
-    """The nodes of a rank, ascending."""
-    return [i for i in range(nodes) if rank_of(i, nodes, ranks, on_server) == rank]

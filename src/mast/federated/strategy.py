@@ -341,7 +341,7 @@ class MastStrategy(Strategy):
         if extra is not None:
             compare(extra, self._rules(), str(self.checkpoint))
             norms = extra.get("norms")
-            if not isinstance(norms, list) or not all(isinstance(norm, int | float) for norm in norms):
+            if not isinstance(norms, list) or not all(type(n) is float and 0 <= n < math.inf for n in norms):
                 raise CheckpointError(f"{self.checkpoint} is damaged: its 'norms' are not right")
             self.norms.accepted = norms
 

@@ -49,22 +49,18 @@ class Roster:
 
     def __post_init__(self) -> None:
         choice("coupling", self.coupling, COUPLINGS)
-        object.__setattr__(self, "shares", self._shares())
-        if self.participants is not None:
-            count = whole("participants", self.participants, 1, self.nodes)
-            object.__setattr__(self, "participants", count)
-            if (self.shares < 1).any():
-                raise ArgumentError("give participation or participants, not both")
-
-    def _shares(self) -> Array:
-        """Each node's probability of taking part."""
-        q = vector("participation", np.atleast_1d(self.participation))
-        if q.size not in (1, self.nodes) or not ((q > 0) & (q <= 1)).all():
+        shares = _probabilities(self.participation, self.nodes)
+        if shares is None:
             raise ArgumentError(
                 f"participation is one probability in (0, 1], or one for each of the {self.nodes} nodes; "
                 "for m of the nodes pass participants=m"
             )
-        return np.broadcast_to(q, (self.nodes,))
+        object.__setattr__(self, "shares", shares)
+        if self.participants is not None:
+            count = whole("participants", self.participants, 1, self.nodes)
+            object.__setattr__(self, "participants", count)
+            if (shares < 1).any():
+                raise ArgumentError("give participation or participants, not both")
 
     def taking_part(self, t: int) -> list[tuple[int, float]]:
         """The nodes of round t, ascending, and the weight of each one's answer."""
@@ -81,6 +77,16 @@ class Roster:
             return Key(self.seed, t).child(i)  # more nodes than a key can number that far apart
         node = {"independent": i * self.stride, "disjoint": i, "common": 0}[self.coupling]
         return Key(self.seed, t, node)
+
+
+def _probabilities(value: Any, nodes: int) -> Array | None:
+    """One probability in (0, 1] per node, from one for all or one each; None if the value is neither."""
+    try:
+        p = np.atleast_1d(np.asarray(value, dtype=np.float64))
+    except (TypeError, ValueError):
+        return None
+    fits = p.ndim == 1 and p.size in (1, nodes) and ((p > 0) & (p <= 1)).all()
+    return np.broadcast_to(p, (nodes,)) if fits else None
 
 
 def submodel_key(seed: int, draw: int, node: int) -> Key:
@@ -121,24 +127,14 @@ class Dropouts:
     rates: Array | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rates", self._rates())
-
-    def _rates(self) -> Array | None:
-        if isinstance(self.answering, str):
-            if self.answering == "unknown":
-                return None
-            if self.answering == "always":
-                return np.ones(self.nodes)
-        try:
-            r = np.atleast_1d(np.asarray(self.answering, dtype=np.float64))
-        except (TypeError, ValueError):
-            r = np.empty(0)
-        if r.ndim != 1 or r.size not in (1, self.nodes) or not ((r > 0) & (r <= 1)).all():
+        word = self.answering if isinstance(self.answering, str) else ""
+        rates = _probabilities(1.0 if word == "always" else self.answering, self.nodes)
+        if rates is None and word != "unknown":
             raise ArgumentError(
                 '`answering` is "unknown", "always", or the probability in (0, 1] that an invited client '
                 f"answers, one for all or one for each of the {self.nodes}; got {self.answering!r}"
             )
-        return np.broadcast_to(r, (self.nodes,))
+        object.__setattr__(self, "rates", rates)
 
     def weights(self, invited: Sequence[tuple[int, float]], answered: Sequence[int]) -> dict[int, float]:
         """The weight of each answer; `invited` has the roster's weights."""
