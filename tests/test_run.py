@@ -10,6 +10,7 @@ import pytest
 import mast
 from mast.errors import ArgumentError, NoGuaranteeError, StepSizeWarning
 from mast.methods import METHODS, SingleMethod, make
+from mast.methods.constants import deviation_of
 from mast.trace import COLUMNS, trace_steps
 
 H = np.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.2], [0.0, 0.2, 3.0]])
@@ -155,7 +156,7 @@ class TestConvergence:
         result = mast.minimize(problem, "l_svrdsg", 40_000, support=30, p=0.1)
         bound = make("l_svrdsg", {"support": 30, "p": 0.1}).bind(problem, 0)
         np.testing.assert_allclose(result.x, bound.over.minimizer(), atol=1e-9)
-        assert 0 < bound.deviation < 0.5
+        assert 0 < deviation_of(bound.over.sketch, problem.dim) < 0.5
         with pytest.raises(ArgumentError, match="support=N"):
             mast.minimize(problem, "l_svrdsg", 10)
         with pytest.raises(ArgumentError, match="support=N"):
@@ -307,18 +308,17 @@ class TestIndependentNodes:
             mast.PermK(3),
         )
         bound = make("distributed", {}).bind(mast.Nodes([mast.Problem(f, s) for s in sketches]), 0)
-        assert len({bound.node_key(0, i).node for i in range(4)}) == 4
-        same = [
-            np.array_equal(bound.node_draw(t, 1).diagonal(), bound.node_draw(t, 2).diagonal())
-            for t in range(400)
-        ]
+        key = bound.server.roster.key
+        assert len({key(0, i).node for i in range(4)}) == 4
+        draws = [[sketches[i].sample(6, key(t, i)).diagonal() for i in (1, 2)] for t in range(400)]
+        same = [np.array_equal(*pair) for pair in draws]
         assert np.mean(same) < 0.1
 
     def test_very_many_blocks(self):
         f = mast.Quadratic(np.eye(2), np.ones(2))
         nodes = mast.Nodes([mast.Problem(f, mast.PermK(2**31)) for _ in range(3)])
         bound = make("distributed", {}).bind(nodes, 0)
-        assert len({bound.node_key(0, i) for i in range(3)}) == 3
+        assert len({bound.server.roster.key(0, i) for i in range(3)}) == 3
 
     def test_grouped_blocks_are_disjoint_too(self):
         f = mast.Quadratic(np.eye(6), np.ones(6))

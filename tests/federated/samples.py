@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 import mast
 from mast.methods.distributed import ProblemWorker, Roster, Server, VectorCapacity, digest_of_run, stride_of
 from mast.randomness import Key, normal
 
-DIM, NODES = 8, 4
+DIM, NODES, ROUNDS = 8, 4, 5
 RUN = digest_of_run("the tests' federation")
 
 
@@ -39,5 +37,15 @@ def maker(nodes: list[mast.Problem]):
     return make
 
 
-def start() -> np.ndarray:
-    return problems()[0].shift
+def without(node):
+    """The run in which a client never takes part in the sum, of all the same invitations."""
+    from mast.federated import LocalGrid, MastStrategy, client
+
+    nodes = problems()
+    strategy = MastStrategy(server(nodes))
+    app = client(maker(nodes))
+    strategy.start(
+        LocalGrid(app, NODES, answers=lambda p, m: p != node or m.metadata.message_type != "train"),
+        num_rounds=ROUNDS,
+    )
+    return strategy

@@ -9,23 +9,9 @@ pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 
 from flwr.app import Array, ArrayRecord, MetricRecord
 
-from federated.samples import NODES, maker, problems, server
+from federated.samples import NODES, ROUNDS, maker, problems, server, without
 from mast.federated import LocalGrid, MastStrategy, client
 from mast.federated.records import pack, unpack
-
-ROUNDS = 5
-
-
-def without(node):
-    """The run in which a client never takes part in the sum, of all the same invitations."""
-    nodes = problems()
-    strategy = MastStrategy(server(nodes))
-    app = client(maker(nodes))
-    strategy.start(
-        LocalGrid(app, NODES, answers=lambda p, m: p != node or m.metadata.message_type != "train"),
-        num_rounds=ROUNDS,
-    )
-    return strategy
 
 
 def spoiled(node, spoil, nodes=None):

@@ -8,27 +8,13 @@ pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 from flwr.app import ArrayRecord, Message, RecordDict
 
 import mast
-from federated.samples import NODES, RUN, maker, problems, server
+from federated.samples import NODES, ROUNDS, RUN, maker, problems, server, without
 from mast.errors import ArgumentError, DataError
 from mast.federated import LocalGrid, MastStrategy, client
 from mast.federated.clients import partition_of
 from mast.federated.records import send, unpack
 from mast.locks import InUseError
 from mast.methods.distributed import ProblemWorker
-
-ROUNDS = 5
-
-
-def without(node):
-    """The run in which a client never takes part in the sum, of all the same invitations."""
-    nodes = problems()
-    strategy = MastStrategy(server(nodes))
-    app = client(maker(nodes))
-    strategy.start(
-        LocalGrid(app, NODES, answers=lambda p, m: p != node or m.metadata.message_type != "train"),
-        num_rounds=ROUNDS,
-    )
-    return strategy
 
 
 def test_an_exception_in_a_client_does_not_stop_the_round():

@@ -102,6 +102,16 @@ for share in (0.02, 0.05, 0.1, 0.15, 0.2):
 """
 
 
+@pytest.mark.parametrize("norms", [None, ["1"], [True], [-1.0], [float("nan")]], ids=str)
+def test_norms_that_are_none_are_refused(tmp_path, norms):
+    """A median of such numbers would refuse every answer, or none."""
+    path = tmp_path / "run.mast"
+    strategy = MastStrategy(server(problems()), checkpoint=path)
+    strategy.server.save(path, {"norms": norms, **strategy._rules()})
+    with pytest.raises(CheckpointError, match="'norms'"):
+        MastStrategy(server(problems()), checkpoint=path)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are of POSIX")
 def test_a_server_killed_at_any_moment_ends_with_the_same_bits(tmp_path):
     """SIGKILL, again and again, at moments that nobody chose; then once without, in another process."""

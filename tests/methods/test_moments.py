@@ -36,6 +36,8 @@ def runs(method, problem, step_size, options, count=RUNS):
     bound = make(method, options).bind(problem, 0)
     for seed in range(count):
         bound.seed = seed
+        if method == "distributed":
+            bound.prepare()  # its server knows the seed
         state = bound.start(X0)
         bound.advance(state, 0, np.full(T, step_size))
         last[seed] = state.x

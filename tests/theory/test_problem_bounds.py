@@ -31,8 +31,8 @@ def test_smoothness_and_convexity(instance):
     for S, H in zip(instance.S, instance.gradients.H, strict=True):
         square = np.linalg.eigvalsh(S.T @ S)
         eigenvalues = np.linalg.eigvalsh(H)
-        assert eigenvalues[-1] <= bounds.smoothness_of_draw(square[-1]) + 1e-9
-        assert eigenvalues[0] >= bounds.strong_convexity_of_draw(max(square[0], 0)) - 1e-9
+        assert eigenvalues[-1] <= bounds.L_f * square[-1] + 1e-9
+        assert eigenvalues[0] >= bounds.mu_f * max(square[0], 0) - 1e-9
 
 
 def test_values(instance):

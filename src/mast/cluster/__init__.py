@@ -11,17 +11,13 @@ survives the death of any of its processes: torchrun starts all of them again, a
 last checkpoint with the same bits. The order of sums is that of the nodes' numbers, whatever rank they are
 on and whoever answers first, so the number of ranks does not matter either.
 
-==========================  ===========================================================================
-`mast.cluster.settings`     what `train.toml` may say
-`run`                       a run, which ends with a `mast.Result`
-`Task`                      what is trained: write one for models of another kind
-`LostRankError`             another rank died, hangs, or is too slow
-==========================  ===========================================================================
+`mast.cluster.settings` has what `train.toml` may say. A `Task` is what is trained: write one for models of
+another kind.
 """
 
 from __future__ import annotations
 
-import mast.cluster.faults  # noqa: F401 - first: it notes who started this process
+import mast.cluster.processes  # noqa: F401 - first: it notes who started this process
 
 try:
     import torch  # noqa: F401

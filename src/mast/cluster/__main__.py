@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 # Seconds: torchrun stops all ranks when the first one ends, and rank 0 has something to say.
 AFTER_RANK_0 = 3.0
@@ -24,17 +22,16 @@ def main(arguments: list[str]) -> int:
     )
     asked = parser.parse_args(arguments)
     from mast.cluster import LostRankError
-    from mast.cluster.launch import supervise
+    from mast.cluster.processes import supervise
     from mast.cluster.running import run, start
     from mast.cluster.wire import RefusedError
     from mast.errors import MastError
 
     first = os.environ.get("RANK", "0") == "0"
     try:
-        source, folder = _source(asked.settings)
         if asked.ranks is not None:
-            return start(source, folder, asked.ranks, asked.max_restarts, supervise)[0]
-        result = run(source, folder=folder)
+            return start(asked.settings, Path(), asked.ranks, asked.max_restarts, supervise)[0]
+        result = run(asked.settings)
     except LostRankError as error:
         print(f"mast.cluster: {error}", file=sys.stderr)
         return 1
@@ -52,14 +49,6 @@ def main(arguments: list[str]) -> int:
         print(result.table())
         print(f"results in {result.folder}")
     return 0
-
-
-def _source(name: str) -> tuple[Any, Path]:
-    """A TOML file, or the JSON form in which `run(dict, ranks=...)` hands settings on."""
-    if not name.endswith(".json"):
-        return name, Path(".")
-    stored = json.loads(Path(name).read_text(encoding="utf-8"))
-    return stored["content"], Path(stored["folder"])
 
 
 if __name__ == "__main__":

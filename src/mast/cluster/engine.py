@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mast.cluster.faults import in_one_line
+from mast.cluster.processes import in_one_line
 from mast.cluster.wire import Buffers, Wire, rank_of
 from mast.errors import ArgumentError, DataError, MastError
 from mast.methods.distributed import SIZE, Message, Part, Roster, Server, Worker
@@ -23,10 +23,6 @@ from mast.methods.distributed import SIZE, Message, Part, Roster, Server, Worker
 WORTH_A_THREAD = 1 << 18  #: coordinates from which on a helper draws ahead
 END = -1  #: instead of a round's number: there is no other
 Row = dict[str, Any]  #: of the trace
-
-
-class NodeError(ArgumentError):
-    """What a node was given to do failed: the user's loss, batches or model."""
 
 
 @contextlib.contextmanager
@@ -37,7 +33,7 @@ def blamed(node: int, when: str) -> Iterator[None]:
     except MastError:
         raise
     except Exception as error:
-        raise NodeError(f"node {node} failed {when}: {in_one_line(error)}") from error
+        raise ArgumentError(f"node {node} failed {when}: {in_one_line(error)}") from error
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -23,13 +24,11 @@ from mast.methods.distributed import (
     VectorCapacity,
     Worker,
     guarantee_of,
-    submodel_key,
 )
 from mast.methods.distributed.messages import Values
 from mast.objectives import LeastSquares, Logistic, NonconvexLogistic
 from mast.objectives.linear import LinearModel
 from mast.problem import Problem
-from mast.randomness import LAYOUT
 from mast.theory import Guarantee
 
 
@@ -54,10 +53,7 @@ class LinearTask(Task):
             self.shift = np.zeros(self.dim) if shift is None else shift
             self._capacities = {id(sketch): VectorCapacity(sketch, self.dim) for sketch in self.sketches}
             self.test = None if test is None else _widened(*test, self.dim)
-            self.problems = {
-                i: Problem(_objective(settings, *_widened(A, b, self.dim)), self.sketches[i], self.shift)
-                for i, (A, b) in rows.items()
-            }
+            self.objectives = {i: _objective(settings, *_widened(*row, self.dim)) for i, row in rows.items()}
 
     def capacity(self, node: int) -> Capacity:
         """The node's sketch."""
@@ -69,27 +65,21 @@ class LinearTask(Task):
 
     def worker(self, node: int, run: int) -> Worker:
         """The node's rows and sketch."""
-        return ProblemWorker(self.problems[node], run)
+        return ProblemWorker(Problem(self.objectives[node], self.sketches[node], self.shift), run)
 
     def identity(self) -> dict[str, str]:
-        """The dimension, the shift, the layout of keys, and the versions that numbers depend on."""
-        return {
-            "number of features": str(self.dim),
-            "shift": files.digest(self.shift),
-            "layout of keys": str(LAYOUT),
-            "version of MAST": mast.__version__,
-        }
+        """The dimension and the shift."""
+        return {"number of features": str(self.dim), "shift": files.digest(self.shift)}
 
     def data(self, node: int) -> str:
         """Of the rows and the penalty."""
-        return self.problems[node].objective.fingerprint()
+        return self.objectives[node].fingerprint()
 
     # ---- theory ----------------------------------------------------------------------------
 
     def facts(self, node: int) -> dict[str, Any]:
         """The node's smoothness and convexity; its data stay where they are."""
-        f = self.problems[node].objective
-        return {"L_f": f.smoothness, "mu_f": f.strong_convexity, "convex": bool(f.convex)}
+        return asdict(Facts.of(self.objectives[node]))
 
     def guarantee(self, facts: Sequence[Any], roster: Roster, settings: Settings) -> Guarantee:
         """Theorem 15, 16 or 5, as ``mast.minimize(..., "distributed")`` has it."""
@@ -99,25 +89,15 @@ class LinearTask(Task):
 
     # ---- scores ----------------------------------------------------------------------------
 
-    def scores(self, node: int, values: Values, draws: int, seed: int) -> list[float]:
-        """Of v + S(x - v), on the test rows, or on the node's own if there are none."""
-        problem, x = self.problems[node], values.astype(np.float64)
-        keys = [submodel_key(seed, draw, node) for draw in range(draws)]
-        submodels = [problem.sparsified(x, problem.sketch.sample(self.dim, key)) for key in keys]
-        return [self._score(y, problem) for y in submodels]
-
     def full_score(self, node: int, values: Values) -> float:
         """Of x itself."""
-        return self._score(values.astype(np.float64), self.problems[node])
+        return self.score(node, values.astype(np.float64))
 
-    def _score(self, y: Array, problem: Problem) -> float:
-        if self.test is not None:
-            A, b = self.test
-        else:
-            model = problem.objective
-            assert isinstance(model, LinearModel)
-            A, b = model.design.csr, model.labels
-        margins = A @ y
+    def score(self, node: int, model: Array) -> float:
+        """On the test rows, or on the node's own if there are none."""
+        f = self.objectives[node]
+        A, b = (f.design.csr, f.labels) if self.test is None else self.test
+        margins = A @ model
         if self.metric == "accuracy":
             return float(np.mean(np.where(margins > 0, 1.0, -1.0) == b))
         missed, spread = float(np.sum((b - margins) ** 2)), float(np.sum((b - b.mean()) ** 2))

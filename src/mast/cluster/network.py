@@ -6,7 +6,7 @@ import copy
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
@@ -14,21 +14,20 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
-import mast
 from mast import files
 from mast.checkpoint import describe, source_digest
 from mast.cluster.settings import Settings
 from mast.cluster.tasks import Task, shift_of, sketches_of
 from mast.cluster.wire import Wire
 from mast.errors import ArgumentError, DataError, NoGuaranteeError
-from mast.methods.distributed import Capacity, Roster, Worker, submodel_key
+from mast.methods.distributed import Capacity, Roster, Worker
 from mast.methods.distributed.messages import Values
 from mast.nn import recalibrate
 from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout, capacity_of, module_identity, torch_seeded
 from mast.nn.nodes.worker import LOSSES, Batches, Loss
 from mast.nn.structure.sketches import Structured
 from mast.nn.tensors.torch_private import NormBase
-from mast.randomness import LAYOUT, Key
+from mast.randomness import Key
 from mast.theory import Guarantee
 
 _SCORED_AT_ONCE = 1024  # rows
@@ -49,12 +48,13 @@ class NetworkTask(Task):
             self._capacities: dict[int, Capacity] = {}
             for node in range(len(self.sketches)) if wire.rank == 0 else mine:
                 self.capacity(node)
-            self.loss: Loss = _loss(settings)
+            self.loss: Loss = LOSSES.get(settings.model.loss) or _named(settings, settings.model.loss)
             self.batches: dict[int, Batches] = {node: _batches(settings, node) for node in mine}
             self.test = _test(settings)
-            self.score = _named(settings, settings.model.score)
-        accuracy = settings.model.loss == "cross_entropy" and settings.model.score is None
-        self.metric = "accuracy" if accuracy else "score" if settings.model.score else "-loss"
+            score = settings.model.score
+            self.scoring = None if score is None else _named(settings, score)
+        default = "accuracy" if settings.model.loss == "cross_entropy" else "-loss"
+        self.metric = default if score is None else "score"
 
     def capacity(self, node: int) -> Capacity:
         """The node's sketch of this model."""
@@ -77,7 +77,7 @@ class NetworkTask(Task):
         """The node's part of the model, its loss and its rows."""
         return NetworkWorker(
             self.capacity(node),
-            self.model if isinstance(self.sketches[node], Structured) else self._copy(),
+            self.model if isinstance(self.sketches[node], Structured) else copy.deepcopy(self.model),
             self.loss,
             self.batches[node],
             shift=self.shift,
@@ -85,7 +85,7 @@ class NetworkTask(Task):
         )
 
     def identity(self) -> dict[str, str]:
-        """Modules, functions, what is not trained, the shift, and the versions that numbers depend on."""
+        """Modules, functions, what is not trained, the shift, and the version of torch."""
         settings = self.settings.model
         frozen = [p for n, p in self.model.named_parameters() if n not in self.layout.slices]
         norms = _statistics(self.model)
@@ -99,8 +99,6 @@ class NetworkTask(Task):
             "frozen parameters": files.digest(*map(_bytes, frozen)),
             "buffers": files.digest(*map(_bytes, buffers)),
             "shift": "none" if self.shift is None else files.digest(self.shift),
-            "layout of keys": str(LAYOUT),
-            "version of MAST": mast.__version__,
             "version of torch": torch.__version__,
         }
 
@@ -124,45 +122,38 @@ class NetworkTask(Task):
 
     # ---- scores ----------------------------------------------------------------------------
 
-    def scores(self, node: int, values: Values, draws: int, seed: int) -> list[float]:
-        """Of the submodels of the node's capacity, on the test rows or on the node's own."""
-        keys = [submodel_key(seed, draw, node) for draw in range(draws)]
-        return [self._score(self._submodel(node, values, key), node) for key in keys]
-
     def full_score(self, node: int, values: Values) -> float:
         """Of the whole model; on a rank that has its skeleton only, it is made for this once."""
         if any(p.is_meta for p in self.model.parameters()):
             self.model = _model(self.settings, light=False)
-        return self._score(self._whole(values, node), node)
+        return self.score(node, self._whole(values))
 
     def save(self, values: Values, folder: Path) -> None:
         """The model's state as model.safetensors."""
         from safetensors.torch import save
 
-        state = self._whole(values, next(iter(self.batches), None)).state_dict()
+        node = next(iter(self.batches), None)
+        model = self._whole(values).eval()
+        state = (model if node is None else self._calibrated(model, node)).state_dict()
         state = {name: tensor.detach().contiguous().clone() for name, tensor in state.items()}
         files.write(folder / "model.safetensors", save(state))
 
-    def _submodel(self, node: int, values: Values, key: Key) -> nn.Module:
-        worker, part = self.worker(node, run=0), self.capacity(node).part(key)
-        return self._calibrated(worker.submodel(part, part.gather(values)), node)
-
-    def _whole(self, values: Values, node: int | None) -> nn.Module:
-        model = self._copy()
+    def _whole(self, values: Values) -> nn.Module:
+        model = copy.deepcopy(self.model)
         self.layout.write(values, model)
-        return self._calibrated(model, node)
+        return model
 
-    def _calibrated(self, model: nn.Module, node: int | None) -> nn.Module:
+    def _calibrated(self, model: nn.Module, node: int) -> nn.Module:
         """Ready to be used; statistics of norms are those of the node's rows."""
-        rows = None if node is None else self.batches[node]
+        rows = self.batches[node]
         model.eval()
-        if not isinstance(rows, NodeRows):
-            return model
-        return recalibrate(model, torch.split(rows.inputs, _SCORED_AT_ONCE))
+        return recalibrate(model, _pieces(rows.inputs)) if isinstance(rows, NodeRows) else model
 
-    def _score(self, model: nn.Module, node: int) -> float:
-        if self.score is not None:
-            return float(self.score(model))
+    def score(self, node: int, model: nn.Module) -> float:
+        """On the test rows, or on the node's own, unless the settings name a function."""
+        model = self._calibrated(model, node)
+        if self.scoring is not None:
+            return float(self.scoring(model))
         batch: Any = self.test
         if batch is None:
             rows = self.batches[node]
@@ -171,16 +162,13 @@ class NetworkTask(Task):
             if self.metric != "accuracy":
                 return -float(self.loss(model, batch))
             inputs, targets = batch
-            right = [(model(x).argmax(-1) == y).float().sum() for x, y in _together(inputs, targets)]
+            pairs = zip(_pieces(inputs), _pieces(targets), strict=True)
+            right = [(model(x).argmax(-1) == y).float().sum() for x, y in pairs]
             return float(sum(right) / targets.numel())
 
-    def _copy(self) -> nn.Module:
-        return copy.deepcopy(self.model)
 
-
-def _together(inputs: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows, so many at once."""
-    return zip(torch.split(inputs, _SCORED_AT_ONCE), torch.split(targets, _SCORED_AT_ONCE), strict=True)
+def _pieces(rows: Tensor) -> tuple[Tensor, ...]:
+    return torch.split(rows, _SCORED_AT_ONCE)
 
 
 # ---- what the settings name -------------------------------------------------------------------------
@@ -236,13 +224,13 @@ def _sources(names: Mapping[str, str], folder: Path) -> dict[str, str]:
     return functions | texts
 
 
-def _named(settings: Settings, name: str | None) -> Callable[..., Any] | None:
-    return None if name is None else function(name, settings.folder)
+def _named(settings: Settings, name: str | None) -> Callable[..., Any]:
+    return function(name or "", settings.folder)
 
 
 def _model(settings: Settings, light: bool) -> nn.Module:
     """The model, the same on every rank; without values where a skeleton is enough."""
-    make = function(settings.model.factory or "", settings.folder)
+    make = _named(settings, settings.model.factory)
     if light:
         try:
             with torch.device("meta"):
@@ -276,14 +264,9 @@ def _bytes(tensor: Tensor) -> Any:
     return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
 
 
-def _loss(settings: Settings) -> Loss:
-    name = settings.model.loss
-    return LOSSES[name] if name in LOSSES else function(name, settings.folder)
-
-
 def _batches(settings: Settings, node: int) -> Batches:
     """A node's rows, or a function of a key that the user's function gave."""
-    given = function(settings.data.factory or "", settings.folder)(node, settings.nodes.count)
+    given = _named(settings, settings.data.factory)(node, settings.nodes.count)
     if _is_pair(given):
         _check_finite(given, f"node {node}")
         return NodeRows(*given, settings.data.batch_size)
@@ -297,8 +280,7 @@ def _batches(settings: Settings, node: int) -> Batches:
 
 
 def _test(settings: Settings) -> Any:
-    make = _named(settings, settings.data.test)
-    made = None if make is None else make()
+    made = None if settings.data.test is None else _named(settings, settings.data.test)()
     if _is_pair(made):
         _check_finite(made, "the test")
     return made

@@ -11,8 +11,7 @@ from typing import Any
 
 from mast import files
 from mast.checks import whole
-from mast.cluster.faults import end_stopped_siblings, end_with_parent, in_one_line
-from mast.cluster.launch import launch
+from mast.cluster.processes import end_stopped_siblings, end_with_parent, in_one_line, launch
 from mast.cluster.settings import Settings, read, settings_of
 from mast.cluster.tasks import Task
 from mast.cluster.training import MakeTask, Rank
@@ -69,7 +68,10 @@ def run(
             raise ArgumentError(
                 "a task cannot be sent to new processes: call run() in a script under torchrun"
             )
-        result = _started(source, Path(folder), ranks, max_restarts)
+        code, out = start(source, Path(folder), ranks, max_restarts)
+        if code:
+            raise DataError(f"the processes ended with code {code}: see what they printed")
+        result = Result.load(out)
         if log is not None:
             result.log(log)
         return result
@@ -117,6 +119,9 @@ def _settings(source: Source, folder: Path, wire: Wire) -> Settings:
 def _content(source: Source, folder: Path) -> tuple[dict[str, Any], Path]:
     if isinstance(source, Mapping):
         return dict(source), folder
+    if str(source).endswith(".json"):  # what `start` wrote
+        stored = json.loads(Path(source).read_text(encoding="utf-8"))
+        return stored["content"], Path(stored["folder"])
     return read(source), Path(source).parent
 
 
@@ -166,11 +171,3 @@ def start(
         path = Path(temporary) / "train.json"
         path.write_text(json.dumps({"content": content, "folder": str(folder.resolve())}))
         return launch(path, ranks, max_restarts), settings.out
-
-
-def _started(source: Source, folder: Path, ranks: int, max_restarts: int) -> Result:
-    """Start so many processes, and read what they wrote."""
-    code, out = start(source, folder, ranks, max_restarts)
-    if code:
-        raise DataError(f"the processes ended with code {code}: see what they printed")
-    return Result.load(out)

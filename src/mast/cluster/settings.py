@@ -1,16 +1,6 @@
 """The settings of a run: what `train.toml` may say, checked before anything starts.
 
-=============  ==================================================================================
-``[run]``      rounds, seed, out, timeout, checkpoint_seconds, progress, draws, threads
-``[server]``   step_size, optimizer, local_step_size, aggregation, regime, wire
-``[nodes]``    count, capacity or capacities, coupling, participation, participants, local_steps,
-               on_server
-``[model]``    kind, and for linear models l2, kappa, weight, shift; for networks factory, loss,
-               score, keep, shift
-``[data]``     file or files, split, labels, n_features, test; for networks factory, test, batch_size
-=============  ==================================================================================
-
-Paths are relative to the file that names them.
+The sections are the classes below, with their keys. Paths are relative to the file that names them.
 """
 
 from __future__ import annotations
@@ -131,11 +121,7 @@ class Settings:
 
 
 _SECTIONS: dict[str, type[Any]] = {
-    "run": RunSettings,
-    "server": ServerSettings,
-    "nodes": NodesSettings,
-    "model": ModelSettings,
-    "data": DataSettings,
+    name: kind for name, kind in typing.get_type_hints(Settings).items() if name != "folder"
 }
 
 
@@ -281,20 +267,16 @@ def _check_server(settings: Settings) -> None:
             )
         positive("step_size in [server]", server.step_size)
         return
-    reason = (
-        "networks have no known smoothness (mast.nn.advise measures it)"
-        if settings.network
-        else f"there is no statement about the optimizer {server.optimizer!r}"
-        if not optimizer.plain
-        else f"there is no statement about the aggregation {server.aggregation!r}"
-        if server.aggregation != "unbiased"
-        else "there is no statement about several local steps"
-        if settings.nodes.local_steps > 1
-        else "there is no statement about local steps of another size"
-        if server.local_step_size is not None
-        else ""
-    )
-    if reason:
+    biased = server.aggregation != "unbiased"
+    reasons = {
+        "networks have no known smoothness (mast.nn.advise measures it)": settings.network,
+        f"there is no statement about the optimizer {server.optimizer!r}": not optimizer.plain,
+        f"there is no statement about the aggregation {server.aggregation!r}": biased,
+        "there is no statement about several local steps": settings.nodes.local_steps > 1,
+        "there is no statement about local steps of another size": server.local_step_size is not None,
+    }
+    reason = next((words for words, holds in reasons.items() if holds), None)
+    if reason is not None:
         raise ArgumentError(f'step_size in [server] cannot be "theory": {reason}. Give a number')
 
 
@@ -319,15 +301,13 @@ def _check_model(settings: Settings) -> None:
 
 def _check_network(settings: Settings) -> None:
     model, data = settings.model, settings.data
-    for section, key, name, needed in (
-        ("model", "factory", model.factory, True),
-        ("data", "factory", data.factory, True),
-        ("data", "test", data.test, False),
-        ("model", "score", model.score, False),
-        ("model", "loss", model.loss if ":" in model.loss else None, False),
-    ):
-        if needed or name is not None:
-            _check_function(f"{key} in [{section}]", name, settings)
+    _check_function("factory in [model]", model.factory or "", settings)
+    _check_function("factory in [data]", data.factory or "", settings)
+    loss = model.loss if ":" in model.loss else None
+    optional = {"test in [data]": data.test, "score in [model]": model.score, "loss in [model]": loss}
+    for key, name in optional.items():
+        if name is not None:
+            _check_function(key, name, settings)
     if ":" not in model.loss and model.loss not in ("cross_entropy", "mean_squares"):
         raise ArgumentError(
             f'loss in [model] must be "cross_entropy", "mean_squares" or a function such as '
@@ -365,12 +345,10 @@ def _check_file(key: str, name: str, settings: Settings) -> None:
         raise ArgumentError(f"{key}: there is no file {str(settings.path(name))!r}")
 
 
-def _check_function(key: str, name: str | None, settings: Settings) -> None:
-    rule = f'{key} must be a function such as "file.py:function" or "module:function"'
-    if name is None:
-        raise ArgumentError(f"{rule}; it is missing")
+def _check_function(key: str, name: str, settings: Settings) -> None:
     where, _, function = name.partition(":")
     if not where or not function.isidentifier():
-        raise ArgumentError(f"{rule}, got {name!r}")
+        got = f", got {name!r}" if name else "; it is missing"
+        raise ArgumentError(f'{key} must be a function such as "file.py:function" or "module:function"{got}')
     if where.endswith(".py") and not settings.path(where).is_file():
         raise ArgumentError(f"{key}: there is no file {str(settings.path(where))!r}")

@@ -11,7 +11,7 @@ from mast import files
 from mast.arrays import vector
 from mast.cluster.settings import Settings
 from mast.errors import ArgumentError, MastError, NoGuaranteeError
-from mast.methods.distributed import Capacity, Roster, Worker
+from mast.methods.distributed import Capacity, Roster, Worker, submodel_key
 from mast.methods.distributed.messages import Values
 from mast.nn.structure.sketches import parse
 from mast.sketches import Sketch
@@ -44,7 +44,7 @@ class Task(ABC):
 
     @abstractmethod
     def identity(self) -> dict[str, str]:
-        """What must be the same on all ranks, field by field."""
+        """What must be the same on all ranks, field by field, beside the version of MAST and of its keys."""
 
     def data(self, node: int) -> str:
         """A digest of the node's objective and data, so that a checkpoint does not continue on others."""
@@ -58,9 +58,15 @@ class Task(ABC):
         """The statement that applies, from the facts of all nodes; `NoGuaranteeError` if there is none."""
         raise NoGuaranteeError("no guarantee: nothing is known of the smoothness of this model")
 
-    @abstractmethod
+    def score(self, node: int, model: Any) -> float:
+        """The score of a submodel as the node's worker makes it, for `scores`; higher is better."""
+        raise NotImplementedError
+
     def scores(self, node: int, values: Values, draws: int, seed: int) -> list[float]:
-        """The scores of `draws` submodels of the node's capacity made from x = `values`; higher is better."""
+        """The scores of `draws` submodels of the node's capacity made from x = `values`."""
+        worker, capacity = self.worker(node, run=0), self.capacity(node)
+        parts = [capacity.part(submodel_key(seed, draw, node)) for draw in range(draws)]
+        return [self.score(node, worker.submodel(part, part.gather(values))) for part in parts]
 
     @abstractmethod
     def full_score(self, node: int, values: Values) -> float:

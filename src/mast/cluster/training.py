@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from mast import checkpoint, files, locks
+from mast import __version__, checkpoint, files, locks
 from mast.cluster.engine import NodesRank, Row, ServerRank
 from mast.cluster.settings import Settings, roster_of
 from mast.cluster.tasks import Task
-from mast.cluster.wire import Wire, my_nodes, under_torchrun
+from mast.cluster.wire import Wire, rank_of, under_torchrun
 from mast.errors import ArgumentError, CheckpointError, DataError, MastError
 from mast.loggers import Log
 from mast.methods.distributed import Server, digest_of_run, fingerprints_of, stride_of
 from mast.progress import Progress, size_of
+from mast.randomness import LAYOUT
 from mast.results import TRACE, Result, score_columns
 from mast.theory import Guarantee
 from mast.trace import TraceFile
@@ -36,7 +37,8 @@ class Rank:
         nodes = settings.nodes
         assert nodes.count is not None
         self.settings, self.wire, self.log = settings, wire, log
-        self.mine = my_nodes(wire.rank, nodes.count, wire.ranks, nodes.on_server)
+        ranks = [rank_of(i, nodes.count, wire.ranks, nodes.on_server) for i in range(nodes.count)]
+        self.mine = [node for node, rank in enumerate(ranks) if rank == wire.rank]
         self.task = make(settings, wire, self.mine)
         self.roster = roster_of(settings.run.seed, nodes, stride_of(self.task.sketches))
         self.run, self.about = self._agree()
@@ -53,7 +55,7 @@ class Rank:
         All ranks must speak of the same model first.
         """
         wire, task, nodes = self.wire, self.task, range(self.roster.nodes)
-        identity = task.identity()
+        identity = task.identity() | {"layout of keys": str(LAYOUT), "version of MAST": __version__}
         _compare(wire.collect(identity))
         prints = fingerprints_of({node: task.capacity(node) for node in self.mine})
         by_rank = wire.collect([[node, text, task.data(node)] for node, text in prints.items()])
@@ -110,7 +112,7 @@ class Rank:
             server, start = None, {}
             with self.wire.together():
                 if self.wire.rank == 0:
-                    self._hold_folder(held)
+                    held.enter_context(self._folder())
                     server = self._server()
                     start = {"t": server.t, "itemsize": server.wire.itemsize}
             start = self.wire.tell(start)
@@ -121,21 +123,14 @@ class Rank:
                 self._lead(server)
             return self._end(server)
 
-    def _hold_folder(self, held: contextlib.ExitStack) -> None:
+    def _folder(self) -> contextlib.AbstractContextManager[None]:
         """Make the folder and lock it; ranks of a torchrun that was killed may need a moment to end."""
-        out, end = self.settings.out, time.monotonic() + (MOMENT if under_torchrun() else 0.0)
+        out = self.settings.out
         try:
             out.mkdir(exist_ok=True)
         except OSError as error:
             raise DataError(f"out in [run]: {out} cannot be made: {error.strerror or error}") from None
-        while True:
-            try:
-                held.enter_context(locks.exclusive(out / CHECKPOINT))
-                return
-            except locks.InUseError:
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.1)
+        return locks.exclusive(out / CHECKPOINT, wait=MOMENT if under_torchrun() else 0.0)
 
     def _server(self) -> Server:
         """The server, where the last checkpoint left it."""
@@ -196,8 +191,12 @@ class Rank:
     def _end(self, server: Server | None) -> Result:
         """Every rank scores the submodels of its nodes; rank 0 gathers."""
         wire = self.wire
-        end = wire.tell(None if server is None else {"diverged": server.diverged, "rounds": server.t})
-        x = self._point(server)
+        x, end = np.empty(0), Row()
+        if server is not None:
+            x, end = server.x, {"diverged": server.diverged, "rounds": server.t}
+        end = wire.tell(end | {"size": x.size, "dtype": x.dtype.str})
+        x = x if server is not None else np.empty(end["size"], end["dtype"])
+        wire.spread(x.view(np.uint8))  # the scores need the last point on every rank
         rows: list[Row] = []
         with wire.together("the scores"):  # the user's model or score may fail on a submodel
             if not end["diverged"]:
@@ -232,13 +231,6 @@ class Rank:
             return row
         scores = self.task.scores(node, x, run.draws, run.seed)
         return row | score_columns(metric, scores) | {f"{metric} whole": self.task.full_score(node, x)}
-
-    def _point(self, server: Server | None) -> Any:
-        """The last point, on every rank, for the scores."""
-        dtype, size = self.wire.tell(None if server is None else [server.x.dtype.str, server.x.size])
-        x = np.empty(size, dtype=dtype) if server is None else server.x
-        self.wire.spread(x.view(np.uint8))
-        return x
 
 
 def _compare(identities: Sequence[dict[str, str]]) -> None:

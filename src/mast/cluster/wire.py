@@ -14,7 +14,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import rendezvous
 
-from mast.cluster.faults import in_one_line
-from mast.cluster.launch import SECRET
+from mast.cluster.processes import SECRET, in_one_line
 from mast.errors import ArgumentError, DataError, MastError
 
 Bytes = NDArray[np.uint8]
@@ -148,16 +147,7 @@ class Wire:
 
     def tell(self, fact: Any) -> Any:
         """Rank 0's fact (JSON), on every rank."""
-        if self.ranks == 1:
-            return fact
-        raw = self._signed_bytes(fact) if self.rank == 0 else np.empty(0, np.uint8)
-        size = torch.tensor([raw.size], dtype=torch.int64)
-        with self.watched("between rounds"):
-            dist.broadcast(size, 0)
-            count = _sane(int(size.item()))
-            buffer = torch.from_numpy(raw if self.rank == 0 else np.empty(count, np.uint8))
-            dist.broadcast(buffer, 0)
-        return self._read(buffer.numpy().tobytes(), 0)
+        return self.collect(fact if self.rank == 0 else None)[0]
 
     def spread(self, buffer: Bytes) -> None:
         """Rank 0's bytes, into the buffers of every rank."""
@@ -169,27 +159,23 @@ class Wire:
         """The facts (JSON) of all ranks, on every rank, by rank."""
         if self.ranks == 1:
             return [fact]
-        raw = self._signed_bytes(fact)
-        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.ranks)]
+        raw = bytearray(self._signed(fact))
+        sizes = torch.zeros((self.ranks, 1), dtype=torch.int64)
         with self.watched("between rounds"):
-            dist.all_gather(sizes, torch.tensor([raw.size], dtype=torch.int64))
-            most = max(_sane(int(size.item())) for size in sizes)
+            dist.all_gather(list(sizes), torch.tensor([len(raw)]))
+            most = int(sizes.max())
+            if int(sizes.min()) < 0 or most > LARGEST_FACT:
+                raise DataError(f"another rank announces a fact of {most} bytes")
             padded = torch.zeros(most, dtype=torch.uint8)
-            padded[: raw.size] = torch.from_numpy(raw)
-            parts = [torch.empty(most, dtype=torch.uint8) for _ in range(self.ranks)]
-            dist.all_gather(parts, padded)
-        return [
-            self._read(part[: int(size.item())].numpy().tobytes(), rank)
-            for rank, (part, size) in enumerate(zip(parts, sizes, strict=True))
-        ]
+            padded[: len(raw)] = torch.frombuffer(raw, dtype=torch.uint8)
+            rows = torch.empty((self.ranks, most), dtype=torch.uint8)
+            dist.all_gather(list(rows), padded)
+        return [self._read(rows[i, : int(sizes[i])].numpy().tobytes(), i) for i in range(self.ranks)]
 
     def _signed(self, fact: Any) -> bytes:
         """A fact as JSON, behind its sum under the secret that the launcher gave all ranks."""
         text = json.dumps(fact).encode()
         return hmac.digest(self._secret, text, "sha256") + text
-
-    def _signed_bytes(self, fact: Any) -> Bytes:
-        return np.frombuffer(self._signed(fact), dtype=np.uint8).copy()
 
     def _read(self, raw: bytes, rank: int) -> Any:
         """A fact that another rank told; one that was not signed with the secret of this run is refused."""
@@ -250,13 +236,6 @@ def _seconds(timeout: float) -> datetime.timedelta:
     return datetime.timedelta(seconds=timeout)
 
 
-def _sane(size: int) -> int:
-    """A size that another rank told, if what it announces can be true."""
-    if not 0 <= size <= LARGEST_FACT:
-        raise DataError(f"another rank announces a fact of {size} bytes")
-    return size
-
-
 def under_torchrun() -> bool:
     """Whether this process is one of several that torchrun started."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
@@ -270,8 +249,3 @@ def rank_of(node: int, nodes: int, ranks: int, on_server: bool) -> int:
     """
     first = 0 if on_server or ranks == 1 else 1
     return first + node * (ranks - first) // max(nodes, 1)
-
-
-def my_nodes(rank: int, nodes: int, ranks: int, on_server: bool) -> Sequence[int]:
-    """The nodes of a rank, ascending."""
-    return [i for i in range(nodes) if rank_of(i, nodes, ranks, on_server) == rank]

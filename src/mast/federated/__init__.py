@@ -24,6 +24,7 @@ try:
 except ImportError as error:
     raise ImportError('mast.federated needs Flower: pip install "mast-train[federated]"') from error
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from mast.federated.clients import Client, client
@@ -52,12 +53,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Workers of networks, imported when first used: clients of linear models do not wait for torch."""
-    if name == "NetworkWorker":
-        from mast.nn.nodes import NetworkWorker
-
-        return NetworkWorker
-    if name == "TrainingWorker":
-        from mast.federated.training import TrainingWorker
-
-        return TrainingWorker
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in ("NetworkWorker", "TrainingWorker"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("mast.federated.training"), name)

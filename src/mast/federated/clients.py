@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from flwr.clientapp import ClientApp
 
 from mast.errors import ArgumentError, NoGuaranteeError
 from mast.federated.records import CONFIG, METRICS, PARTITION, metric_record, pack, unpack
-from mast.methods.distributed import Part, ProblemWorker, Worker
+from mast.methods.distributed import Facts, Part, ProblemWorker, Worker
 from mast.methods.distributed.messages import Values
 
 Evaluate = Callable[[Any], Mapping[str, float]]  #: of a submodel: a vector, or a module
@@ -54,23 +55,10 @@ def client(make: Make, *, mods: list[Any] | None = None) -> ClientApp:
     array([0.1156, 0.1244])
     """
     app = ClientApp(mods=mods)
-
-    @app.query("mast")
-    def hello(message: Message, context: Context) -> Message:
-        return introduced(message, context)
-
-    @app.query("facts")
-    def facts(message: Message, context: Context) -> Message:
-        return known_facts(make, message, context)
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        return trained(make, message, context)
-
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        return scored(make, message, context)
-
+    app.query("mast")(introduced)
+    app.query("facts")(partial(known_facts, make))
+    app.train()(partial(trained, make))
+    app.evaluate()(partial(scored, make))
     return app
 
 
@@ -91,8 +79,8 @@ def known_facts(make: Make, message: Message, context: Context) -> Message:
     worker = client_of(make, context).worker
     if not isinstance(worker, ProblemWorker):
         raise NoGuaranteeError("nothing is known of the smoothness of this client's model")
-    f = worker.problem.objective
-    facts = {"L_f": f.smoothness, "mu_f": f.strong_convexity, "convex": int(bool(f.convex))}
+    facts = asdict(Facts.of(worker.problem.objective))
+    facts["convex"] = int(facts["convex"])
     return Message(RecordDict({METRICS: metric_record(facts)}), reply_to=message)
 
 
@@ -116,14 +104,14 @@ def scored(make: Make, message: Message, context: Context) -> Message:
     for i, asked in enumerate(unpack(message.content)):
         _check_node(asked.header.node, context)
         part = client.worker.part_of(asked)
-        scores = {} if client.evaluate is None else evaluated(client, part, asked.values)
-        records[f"{METRICS}-{i}"] = metric_record(scores)
+        records[f"{METRICS}-{i}"] = metric_record(evaluated(client, part, asked.values))
     return Message(RecordDict(records), reply_to=message)
 
 
 def evaluated(client: Client, part: Part, values: Values) -> Mapping[str, float]:
     """The client's score of a submodel."""
-    assert client.evaluate is not None
+    if client.evaluate is None:
+        return {}
     submodel = client.worker.submodel(part, values)
     if isinstance(submodel, np.ndarray):
         return client.evaluate(submodel)
@@ -163,6 +151,5 @@ def partition_of(context: Context) -> int:
 
 
 def _check_node(node: int, context: Context) -> None:
-    own = partition_of(context)
-    if node != own:
+    if node != (own := partition_of(context)):
         raise ArgumentError(f"the message is for partition {node}, but this client has partition {own}")

@@ -89,10 +89,5 @@ def _start(model: Any, capacities: Sequence[Any]) -> tuple[Any, list[Capacity], 
         held = [own if isinstance(own, Capacity) else capacity_of(model, own) for own in capacities]
         return VectorLayout(model).read(model), held, module_identity(model)
     x0 = np.asarray(model)
-    return x0, [_of_vector(own, x0.size) for own in capacities], {}
-
-
-def _of_vector(own: Any, dim: int) -> Capacity:
-    if isinstance(own, Capacity):
-        return own
-    return VectorCapacity(own if isinstance(own, Sketch) else parse_sketch(own), dim)
+    sketches = [own if isinstance(own, Capacity | Sketch) else parse_sketch(own) for own in capacities]
+    return x0, [VectorCapacity(own, x0.size) if isinstance(own, Sketch) else own for own in sketches], {}

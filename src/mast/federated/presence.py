@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Collection, Iterable, Mapping
 from logging import WARNING
+from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -51,8 +52,7 @@ class RollCall:
         self.node_ids = dict(node_ids or {})  # partition -> node id
         self.known: dict[int, int] = {}  # node id -> partition
         self._asked: dict[str, int] = {}  # message id -> node id
-        self._misfits: dict[int, str] = {}  # node id -> what is wrong with what it said
-        self._doubles: dict[int, int] = {}  # node id -> partition that another one has
+        self._left_out: dict[int, tuple[str, int | None]] = {}  # node id -> why, the partition that is taken
         self._failed = ""  # what the last client that could not answer said
         self._met = False
 
@@ -65,8 +65,8 @@ class RollCall:
             enough = self.least if self._met else self.nodes
             if len(there) >= enough:
                 break
-            if self._misfits and not (there or self._asked or self._met):
-                raise ArgumentError(next(iter(self._misfits.values())))
+            if self._left_out and not (there or self._asked or self._met):
+                raise ArgumentError(next(iter(self._left_out.values()))[0])
             if time.monotonic() > deadline:
                 self._give_up(there)
                 break
@@ -81,13 +81,12 @@ class RollCall:
         if self._asked:
             self._hear(grid.pull_messages(list(self._asked)))
         self._asked = {asked: node_id for asked, node_id in self._asked.items() if node_id in online}
-        self._misfits = {node_id: why for node_id, why in self._misfits.items() if node_id in online}
-        doubles = {node_id for node_id, its in self._doubles.items() if its in self.known.values()}
-        strangers = sorted(
-            online - set(self.known) - set(self._misfits) - doubles - set(self._asked.values())
-        )
+        still = {None, *self.known.values()}
+        self._left_out = {n: why for n, why in self._left_out.items() if n in online and why[1] in still}
+        strangers = sorted(online - set(self.known) - set(self._left_out) - set(self._asked.values()))
         if strangers:
-            questions = [_question(node_id, self.gathering) for node_id in strangers]
+            ttl = max(self.gathering, 60.0)
+            questions = [Message(RecordDict(), node_id, HELLO, ttl=ttl) for node_id in strangers]
             for asked, node_id in zip(grid.push_messages(questions), strangers, strict=False):
                 if asked:
                     self._asked[asked] = node_id
@@ -105,18 +104,16 @@ class RollCall:
             self._place(node_id, reply.content)
 
     def _place(self, node_id: int, content: RecordDict) -> None:
-        said = content.get(CONFIG)
-        said = said if isinstance(said, ConfigRecord) else ConfigRecord()
-        partition, partitions = said.get(PARTITION, -1), said.get("num-partitions", self.nodes)
-        wrong = self._wrong(partition, partitions, node_id)
-        if wrong:
-            log(WARNING, "A client is left out: %s", wrong)
-            self._misfits[node_id] = wrong
-            return
-        assert isinstance(partition, int)
-        if partition in self.known.values():
-            log(WARNING, "A client is left out: partition %d belongs to another one that is there", partition)
-            self._doubles[node_id] = partition
+        config = content.get(CONFIG)
+        config = config if isinstance(config, ConfigRecord) else ConfigRecord()
+        partition: Any = config.get(PARTITION, -1)
+        partitions = config.get("num-partitions", self.nodes)
+        why, taken = self._wrong(partition, partitions, node_id), None
+        if not why and partition in self.known.values():
+            why, taken = f"partition {partition} belongs to another one that is there", partition
+        if why:
+            log(WARNING, "A client is left out: %s", why)
+            self._left_out[node_id] = why, taken
         else:
             self.known[node_id] = partition
 
@@ -144,10 +141,6 @@ class RollCall:
                 + (f"; a client failed: {self._failed}" if self._failed else "")
             )
         log(WARNING, "Going on without the partitions %s", _few(missing))
-
-
-def _question(node_id: int, ttl: float) -> Message:
-    return Message(RecordDict(), dst_node_id=node_id, message_type=HELLO, ttl=max(ttl, 60.0))
 
 
 def _few(numbers: list[int]) -> str:
@@ -213,10 +206,8 @@ def valid_answers(
     norms = {node: float(np.linalg.norm(answers[node][0].values)) for node in sorted(answers)}
     for node in limit.too_long(norms):
         del answers[node]
-        words = (
-            f"its answer of norm {norms[node]:.3g} is more than `norm_limit` = {limit.limit:g} times as long"
-        )
-        log(WARNING, "Round %d goes on without client %d: %s as usual", server.t + 1, node, words)
+        words = f"its answer of norm {norms[node]:.3g} is more than `norm_limit` = {limit.limit:g} times"
+        log(WARNING, "Round %d goes on without client %d: %s as long as usual", server.t + 1, node, words)
     return answers
 
 

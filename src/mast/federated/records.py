@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid
 
+from mast.arrays import refuse_nonfinite
 from mast.errors import ArgumentError, DataError
 from mast.methods.distributed import Message, Server
 from mast.methods.distributed.messages import Values
@@ -152,27 +153,18 @@ def record_of(x: Values, shapes: Shapes) -> ArrayRecord:
     >>> record["bias"].numpy()
     array([4., 5.])
     """
-    return ArrayRecord({name: Array(x[at].reshape(shapes[name])) for name, at in _places(shapes)})
+    ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
+    pieces = zip(shapes.items(), np.split(x, ends[:-1]), strict=True)
+    return ArrayRecord({name: Array(piece.reshape(shape)) for (name, shape), piece in pieces})
 
 
 def vector_of(record: ArrayRecord, shapes: Shapes, dtype: np.dtype[np.generic]) -> Values:
     """The vector that a record holds; other names or shapes are refused."""
-    x = np.empty(sum(math.prod(shape) for shape in shapes.values()), dtype=dtype)
     if list(record) != list(shapes):
         raise ArgumentError(f"the arrays should be {list(shapes)}, in this order; got {list(record)}")
-    for name, at in _places(shapes):
-        array = record[name].numpy()
-        if array.shape != shapes[name]:
+    arrays = {name: array.numpy() for name, array in record.items()}
+    for name, array in arrays.items():
+        if array.shape != tuple(shapes[name]):
             raise ArgumentError(f"the array {name!r} has shape {array.shape}, expected {shapes[name]}")
-        if not np.isfinite(array).all():
-            raise ArgumentError(f"the array {name!r} holds NaN or infinity")
-        x[at] = array.reshape(-1)
-    return x
-
-
-def _places(shapes: Shapes) -> Iterator[tuple[str, slice]]:
-    start = 0
-    for name, shape in shapes.items():
-        stop = start + math.prod(shape)
-        yield name, slice(start, stop)
-        start = stop
+        refuse_nonfinite(f"the array {name!r}", array, ArgumentError)
+    return np.concatenate([array.ravel() for array in arrays.values()], dtype=dtype, casting="unsafe")

@@ -155,42 +155,27 @@ class MastStrategy(Strategy):
             if evaluate_fn is not None and self.server.t == 0:
                 _keep(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, self.arrays()))
             while self.server.goes_on(rounds):
-                self._round(grid, result, train_config, evaluate_config, evaluate_fn)
+                t = self.server.t + 1
+                messages = self.configure_train(t, ArrayRecord(), train_config, grid)
+                replies = send(grid, messages, self.timeout)
+                if messages and not replies:
+                    log(WARNING, "Nobody answered in %g s: is `timeout` too short for a round?", self.timeout)
+                result.train_metrics_clientapp[t] = self._aggregated(replies)
+                if self.evaluate_every and t % self.evaluate_every == 0:
+                    _keep(result.evaluate_metrics_clientapp, t, self._evaluate(grid, evaluate_config))
+                if evaluate_fn is not None:
+                    _keep(result.evaluate_metrics_serverapp, t, evaluate_fn(t, self.arrays()))
             if self.server.diverged:
                 log(WARNING, "The run diverged in round %d: take a smaller step size", self.server.t)
             self.save()
             result.arrays = self.arrays()
             if not self.server.diverged and self.server.t not in result.evaluate_metrics_clientapp:
-                metrics = self._last_scores(grid, evaluate_config)
-                _keep(result.evaluate_metrics_clientapp, self.server.t, metrics)
+                try:
+                    scores = self._evaluate(grid, evaluate_config)
+                    _keep(result.evaluate_metrics_clientapp, self.server.t, scores)
+                except NoClientsError as error:
+                    log(WARNING, "The model is trained, but was not scored: %s", error)
         return result
-
-    def _last_scores(self, grid: Grid, config: ConfigRecord) -> MetricRecord | None:
-        """Of the trained model, which stays as it is if nobody is left to score it."""
-        try:
-            return self._evaluate(grid, config)
-        except NoClientsError as error:
-            log(WARNING, "The model is trained, but was not scored: %s", error)
-            return None
-
-    def _round(
-        self,
-        grid: Grid,
-        result: FlowerResult,
-        train_config: ConfigRecord,
-        evaluate_config: ConfigRecord,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
-    ) -> None:
-        t = self.server.t + 1
-        messages = self.configure_train(t, ArrayRecord(), train_config, grid)
-        replies = send(grid, messages, self.timeout)
-        if messages and not replies:
-            log(WARNING, "Nobody answered in %g s: is `timeout` too short for a round?", self.timeout)
-        _keep(result.train_metrics_clientapp, t, self._aggregated(replies))
-        if self.evaluate_every and t % self.evaluate_every == 0:
-            _keep(result.evaluate_metrics_clientapp, t, self._evaluate(grid, evaluate_config))
-        if evaluate_fn is not None:
-            _keep(result.evaluate_metrics_serverapp, t, evaluate_fn(t, self.arrays()))
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -229,13 +214,8 @@ class MastStrategy(Strategy):
         return messages
 
     def _addressed(self, records: Any, node: int, kind: str) -> Message:
-        return Message(
-            records,
-            dst_node_id=self._where[node],
-            message_type=kind,
-            ttl=self.timeout,
-            group_id=str(self.server.t + 1),
-        )
+        group = str(self.server.t + 1)
+        return Message(records, self._where[node], kind, ttl=self.timeout, group_id=group)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -344,8 +324,7 @@ class MastStrategy(Strategy):
     def save(self) -> None:
         """Write the checkpoint, if there is a file for it; the old one stays until the new one is whole."""
         if self.checkpoint is not None:
-            extra = {"norms": self.norms.accepted, **self._rules()}
-            self.server.save(self.checkpoint, extra)
+            self.server.save(self.checkpoint, {"norms": self.norms.accepted, **self._rules()})
 
     def _rules(self) -> dict[str, str]:
         """What a checkpoint must agree in beside the server: what is done with the answers."""
@@ -362,7 +341,7 @@ class MastStrategy(Strategy):
         if extra is not None:
             compare(extra, self._rules(), str(self.checkpoint))
             norms = extra.get("norms")
-            if not isinstance(norms, list) or not all(isinstance(norm, int | float) for norm in norms):
+            if not isinstance(norms, list) or not all(type(n) is float and 0 <= n < math.inf for n in norms):
                 raise CheckpointError(f"{self.checkpoint} is damaged: its 'norms' are not right")
             self.norms.accepted = norms
 

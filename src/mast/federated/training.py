@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.supercore import log
-from torch import Tensor, nn
+from torch import nn
 
 from mast.errors import ArgumentError
 from mast.methods.distributed import Capacity, Header, Part
@@ -92,7 +92,7 @@ class TrainingWorker(NetworkWorker):
         run: int = 0,
         batch_norm: str = "static",
     ) -> None:
-        super().__init__(capacity, model, _no_loss, _no_batches, shift=shift, run=run, batch_norm=batch_norm)
+        super().__init__(capacity, model, _unused, _unused, shift=shift, run=run, batch_norm=batch_norm)
         self.train = train
         self.config: Mapping[str, Any] = {}
         self.metrics: dict[str, float] = {}
@@ -149,7 +149,9 @@ def evaluate_network(
     """A client's score of a submodel, in evaluation mode."""
     if calibrate is not None:
         recalibrate(module, calibrate)
-    elif batch_norm == "static" and any(map(_has_statistics, module.modules())):
+    elif batch_norm == "static" and any(
+        isinstance(m, BatchNorm) and m.track_running_stats for m in module.modules()
+    ):
         log(WARNING, STALE)
     module.eval()
     try:
@@ -159,10 +161,6 @@ def evaluate_network(
         module.train()
 
 
-def _has_statistics(module: nn.Module) -> bool:
-    return isinstance(module, BatchNorm) and bool(module.track_running_stats)
-
-
 STALE = (
     "The model has BatchNorm, whose statistics do not travel: this submodel is scored with those of other "
     "draws, or of a new layer. Client(worker, evaluate, calibrate=batches) takes them anew for each draw, "
@@ -170,9 +168,5 @@ STALE = (
 )
 
 
-def _no_loss(model: nn.Module, batch: Any) -> Tensor:
-    raise AssertionError("the user's function has its own loss")
-
-
-def _no_batches(key: Key) -> Any:
-    raise AssertionError("the user's function has its own batches")
+def _unused(*_: Any) -> Any:
+    raise AssertionError("the user's function has its own loss and batches")

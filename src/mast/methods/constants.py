@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mast.arrays import Array
 from mast.errors import ArgumentError, MastError, NoGuaranteeError, NotExactError
 from mast.objectives import Objective, Quadratic
 from mast.problem import AbstractProblem, Problem
@@ -151,14 +152,10 @@ def _by_theorem_1(problem: AbstractProblem, infima: list[float]) -> Gap:
     return Gap(max(total / len(problem.problems), 0.0), BOUND)
 
 
-def _best_known(
-    objective: Objective, problem: AbstractProblem
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _best_known(objective: Objective, problem: AbstractProblem) -> Array:
     if len(problem.problems) == 1 and objective.convex:
-        try:
+        with contextlib.suppress(MastError):
             return objective.minimizer()
-        except MastError:
-            pass
     return problem.shift
 
 

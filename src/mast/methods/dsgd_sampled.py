@@ -128,6 +128,8 @@ class Steps(NamedTuple):
     first: int
     sizes: Array
     batch_size: int
+    a: int  # sides of the rectangle on which rows are chosen
+    b: int
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,8 @@ class CompiledLoop:
         """Steps t, t+1, ..., in place."""
         kernels = importlib.import_module("mast.methods.kernels")  # Numba takes a while to load
         words = np.array([seed & 0xFFFFFFFF, seed >> 32], dtype=np.uint32)
-        steps = Steps(words, t, step_sizes, self.batch_size)
+        sides = randomness.feistel_sides(self.terms.labels.size)
+        steps = Steps(words, t, step_sizes, self.batch_size, *sides)
         # as plain tuples: Numba's cache on disk would look for the classes where they were once defined
         getattr(kernels, self.kernel)(tuple(self.terms), tuple(self.units), tuple(steps), x)
 

@@ -52,25 +52,13 @@ def choose_rows(stream: Any, n: Any, a: Any, b: Any, rows: Any) -> None:
         rows[m] = shuffled_in(stream, n, m) if n <= _EXACT else feistel_element(stream, n, a, b, _ROUNDS, m)
 
 
-@njit(forceinline=True)
-def sides(n: Any) -> Any:
-    """The rectangle of the Feistel network; exact for n up to 2^52."""
-    a = math.ceil(math.sqrt(n))
-    while (a - 1) * (a - 1) >= n:
-        a -= 1
-    while a * a < n:
-        a += 1
-    return a, (n + a - 1) // a
-
-
 @njit(cache=True)
 def sampled_steps(terms: Any, units: Any, steps: Any, x: Any) -> None:
     """One sketch and a minibatch of rows per step."""
     indptr, indices, data, labels, rates, loss, l2, weight, shift, base = terms
     kind, k, unit_of, members, start, scales, thresholds = units
-    seed, t0, step_sizes, batch_size = steps
+    seed, t0, step_sizes, batch_size, a, b = steps
     n = labels.size
-    a, b = sides(n)
     order = np.arange(scales.size)
     kept = np.empty(scales.size, dtype=np.int64)
     c = np.zeros(scales.size)  # the diagonal of S, by unit; zero again after each step
@@ -115,9 +103,8 @@ def masked_steps(terms: Any, units: Any, steps: Any, x: Any) -> None:
     """The same where every coordinate has a mask of its own: loops over whole vectors are fastest."""
     indptr, indices, data, labels, rates, loss, l2, weight, shift, base = terms
     _, _, _, _, _, scales, thresholds = units
-    seed, t0, step_sizes, batch_size = steps
+    seed, t0, step_sizes, batch_size, a, b = steps
     n, d = labels.size, x.size
-    a, b = sides(n)
     rows = np.empty(batch_size, dtype=np.int64)
     factors = np.empty(batch_size)
     words = np.empty((d + 3) // 4 * 4, dtype=np.uint32)
@@ -163,9 +150,8 @@ def averaged_steps(terms: Any, units: Any, steps: Any, x: Any) -> None:
     """
     indptr, indices, data, labels, rates, loss, l2, weight, shift, base = terms
     _, _, unit_of, _, _, scales, _ = units
-    seed, t0, step_sizes, batch_size = steps
+    seed, t0, step_sizes, batch_size, a, b = steps
     n = labels.size
-    a, b = sides(n)
     rows = np.empty(batch_size, dtype=np.int64)
     margins, K = np.zeros(scales.size), scales[0]
     longest = 0

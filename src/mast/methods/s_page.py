@@ -11,7 +11,6 @@ import numpy as np
 from mast import theory
 from mast.arrays import Array
 from mast.checks import probability
-from mast.errors import NoGuaranteeError
 from mast.methods.base import State
 from mast.methods.constants import constants_of, gap_of
 from mast.methods.support import OverSupport
@@ -83,10 +82,6 @@ class SPAGE(OverSupport):
 
     def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:
         """Theorem 20, which needs no convexity."""
-        if regime not in (None, "nonconvex"):
-            raise NoGuaranteeError(f"S-PAGE has a statement for non-convex f only, none for {regime!r}")
-        assert self.b_small is not None
         batches: dict[str, Any] = {"N": self.N, "b": self.b, "b_small": self.b_small, "p": self.p}
-        sigma_sq = 0.0 if self.b == self.N else self.sigma_sq
         numbers = constants_of(self.over, gap_of(self.over, "none"))
-        return theory.s_page("nonconvex", sigma_sq=sigma_sq, **batches, **numbers)
+        return theory.s_page(regime or "nonconvex", sigma_sq=self.sigma_sq, **batches, **numbers)

@@ -21,8 +21,7 @@ class OverSupport(SingleMethod):
     """A method that averages gradients over batches of the N sketches of a uniform finite support.
 
     `support=None` takes the sketch's own support; a number N draws N sketches once, from the
-    seed. Their mean is not quite I: `deviation` is the largest entry of |mean S - I|, and all
-    constants are those of the sample.
+    seed. Their mean is not quite I, and all constants are those of the sample.
     """
 
     support: int | None = None
@@ -48,7 +47,6 @@ class OverSupport(SingleMethod):
                 "pass support=N to work on N sketches sampled once"
             )
         self.draws: list[Draw] = [draw for _, draw in listed]
-        self.deviation = float(np.abs(problem.sketch.mean(problem.dim) - 1).max())
 
     @property
     def N(self) -> int:

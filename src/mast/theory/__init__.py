@@ -49,9 +49,7 @@ from __future__ import annotations
 
 from mast.theory.arguments import NO_STATEMENT
 from mast.theory.distributed import averaged_draws, distributed
-from mast.theory.dsgd import dsgd
-from mast.theory.dsgd_inexact import SamplingConstants, dsgd_inexact, sampling_constants
-from mast.theory.expected_smoothness import expected_smoothness
+from mast.theory.dsgd import SamplingConstants, dsgd, dsgd_inexact, expected_smoothness, sampling_constants
 from mast.theory.forms import zeta
 from mast.theory.guarantee import Guarantee, Plan
 from mast.theory.l_svrdsg import l_svrdsg

@@ -1,25 +1,8 @@
 """Distributed DSGD (Algorithm 2): Theorems 5, 15 and 16, Corollaries 8, 9 and 10, corrected and sharpened.
 
 Node i of M holds f_i and its own sketch; one step is x <- x - (g/M) sum_i S_i' grad f_i(v + S_i(x - v)).
-With Lbar = mean_i(L_fi L_Di), Lhat = max_i(L_fi L_max_i), D' = Lbar Lhat,
-mu = mean_i(mu_fi mu_Di) and gap = f_D^inf - mean_i f_i^inf:
-
-==================  ==============================  ==========================================================
-regime, nodes       step size                       bound
-==================  ==============================  ==========================================================
-strongly_convex
- - any              g <= 1/Lhat                     E|x^T - x_D*|² <= (1 - g mu)^T r0sq + 2 g Lhat gap/mu
- - independent      g <= 1/(Lbar + Lhat/M)          the same with Lhat/M in the last term
- - disjoint         g <= M/Lhat                     the same with Lhat/M in the last term
-convex
- - any              g <= 1/(2 Lhat)                 E f_D(xbar) - f_D^inf <= r0sq/(g T) + 2 g Lhat gap
- - independent      g <= 1/(2 (Lbar + Lhat/M))      the same with Lhat/M in the last term
- - disjoint         g <= M/(2 Lhat)                 the same with Lhat/M in the last term
-nonconvex
- - any              g <= 1/sqrt(D' T)               min_t E|grad f_D|² <= 3 delta0/(g T) + g D' gap
- - independent      g <= min{1/Lbar, sqrt(M/(D'T))} min_t E|grad f_D|² <= 6 delta0/(g T) + 2 g (D'/M) gap
- - disjoint         g <= sqrt(M/(D' T))             min_t E|grad f_D|² <= 3 delta0/(g T) + g (D'/M) gap
-==================  ==============================  ==========================================================
+`_ROWS` has its step size and its bound for each regime, with Lbar = mean_i(L_fi L_Di), D' = Lbar Lhat,
+Lhat = max_i(L_fi L_max_i), mu = mean_i(mu_fi mu_Di) and gap = f_D^inf - mean_i f_i^inf.
 
 "any" needs nothing of how the nodes' sketches depend on each other. "independent": they are independent.
 "disjoint": no coordinate is kept by two nodes (Perm-K over M <= K nodes, independent subnetwork training),
@@ -48,13 +31,37 @@ from mast.theory.forms import UNBIASED, Words, descent, known, noise_of
 from mast.theory.guarantee import Guarantee
 
 _SMOOTH = "each f_i is L_fi-smooth and bounded below"
-_STRONG = "each f_i is mu_fi-convex, the mean of mu_fi mu_Di positive"
 _COUPLING = {
     "any": "the nodes' sketches may depend on each other in any way",
     "independent": "the nodes' sketches are independent",
     "disjoint": "no coordinate is kept by two nodes at one step",
 }
-_SCALE = {"any": "Lhat", "independent": "(Lbar + Lhat/M)", "disjoint": "(Lhat/M)"}
+# what stands for Lhat in the step size, for Lhat in the noise, and for D'
+_PLACES = {
+    "any": ("Lhat", "Lhat", "D'"),
+    "independent": ("(Lbar + Lhat/M)", "(Lhat/M)", "(D'/M)"),
+    "disjoint": ("(Lhat/M)", "(Lhat/M)", "(D'/M)"),
+}
+_ROWS = {
+    "strongly_convex": (
+        "Theorem 15, Corollary 9, corrected: distributed, strongly convex",
+        (_SMOOTH, "each f_i is mu_fi-convex, the mean of mu_fi mu_Di positive"),
+        "g <= 1/{scale}",
+        "(1 - g mu)^T r0sq + 2 g {noisy} gap/mu",
+    ),
+    "convex": (
+        "Theorem 16, Corollary 10, corrected: distributed, convex",
+        (_SMOOTH, "each f_i is convex and f_D has a minimiser"),
+        "g <= 1/(2 {scale})",
+        "r0sq/(g T) + 2 g {noisy} gap",
+    ),
+    "nonconvex": (
+        "Theorem 5, Corollary 8, corrected: distributed, non-convex",
+        (_SMOOTH,),
+        "g <= 1/sqrt({product} T)",
+        "3 delta0/(g T) + g {product} gap",
+    ),
+}
 
 
 def distributed(
@@ -126,7 +133,7 @@ def distributed(
         _words(regime, nodes),
         known(M=M, participants=participants, Lhat=Lhat, Lbar=Lbar, gap=gap, mu=mu),
         steepest=steepest,
-        steepest_words=_SCALE[nodes],
+        steepest_words=_PLACES[nodes][0],
         noise=noise,
         mu=mu,
         smoothness=Lbar,
@@ -181,33 +188,14 @@ def _mean_mu(mu_f: Any, mu_D: Any, M: int) -> float:
 
 
 def _words(regime: str, nodes: str) -> Words:
-    """The row of the table above."""
-    sharper = "" if nodes == "any" else f", {nodes} nodes"
-    term = "2 g Lhat gap" if nodes == "any" else "2 g (Lhat/M) gap"
-    product = "D'" if nodes == "any" else "(D'/M)"
-    if regime == "strongly_convex":
-        return Words(
-            f"Theorem 15, Corollary 9, corrected: distributed, strongly convex{sharper}",
-            (
-                _SMOOTH,
-                "each f_i is mu_fi-convex, the mean of mu_fi mu_Di positive",
-                UNBIASED,
-                _COUPLING[nodes],
-            ),
-            f"g <= 1/{_SCALE[nodes]}",
-            f"(1 - g mu)^T r0sq + {term}/mu",
-        )
-    if regime == "convex":
-        return Words(
-            f"Theorem 16, Corollary 10, corrected: distributed, convex{sharper}",
-            (_SMOOTH, "each f_i is convex and f_D has a minimiser", UNBIASED, _COUPLING[nodes]),
-            f"g <= 1/(2 {_SCALE[nodes]})",
-            f"r0sq/(g T) + {term}",
-        )
-    independent = nodes == "independent"
+    """The row of a regime, with what stands for Lhat and D'."""
+    statement, assumptions, limit, bound = _ROWS[regime]
+    if (regime, nodes) == ("nonconvex", "independent"):
+        limit, bound = "g <= min{{1/Lbar, 1/sqrt({product} T)}}", "6 delta0/(g T) + 2 g {product} gap"
+    scale, noisy, product = _PLACES[nodes]
     return Words(
-        f"Theorem 5, Corollary 8, corrected: distributed, non-convex{sharper}",
-        (_SMOOTH, UNBIASED, _COUPLING[nodes]),
-        f"g <= min{{1/Lbar, 1/sqrt({product} T)}}" if independent else f"g <= 1/sqrt({product} T)",
-        f"6 delta0/(g T) + 2 g {product} gap" if independent else f"3 delta0/(g T) + g {product} gap",
+        statement if nodes == "any" else f"{statement}, {nodes} nodes",
+        (*assumptions, UNBIASED, _COUPLING[nodes]),
+        limit.format(scale=scale, product=product),
+        bound.format(noisy=noisy, product=product),
     )

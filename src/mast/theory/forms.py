@@ -26,20 +26,12 @@ class Words(NamedTuple):
 
     statement: str
     assumptions: tuple[str, ...]
-    limit: str
-    bound: str
+    limit_formula: str
+    bound_formula: str
 
     def filled(self, algorithm: str, regime: str, constants: Mapping[str, float]) -> dict[str, Any]:
         """The fields of a guarantee that are words and numbers to show."""
-        return {
-            "algorithm": algorithm,
-            "regime": regime,
-            "statement": self.statement,
-            "assumptions": self.assumptions,
-            "limit_formula": self.limit,
-            "bound_formula": self.bound,
-            "constants": constants,
-        }
+        return {"algorithm": algorithm, "regime": regime, "constants": constants, **self._asdict()}
 
 
 def descent(
@@ -148,10 +140,7 @@ class Stationarity(_Noisy):
     cap: float = math.inf
     first: float = 3.0
     quantity: str = "min_{t<T} E|grad f_D(x^t)|²"
-
-    @property
-    def _limit_depends_on_T(self) -> bool:
-        return True
+    _limit_depends_on_T = True
 
     def _limit(self, T: Array | None) -> Array:
         assert T is not None

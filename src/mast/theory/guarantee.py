@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,11 +29,11 @@ class Plan:
 class Start:
     """What is known of the start of a run; a statement takes what it uses and leaves the rest."""
 
-    r0sq: Array | None
-    delta0: Array | None
-    Psi0: Array | None
-    D0: Array | None
-    sigma_sq: Array | None
+    r0sq: Array | None = None
+    delta0: Array | None = None
+    Psi0: Array | None = None
+    D0: Array | None = None
+    sigma_sq: Array | None = None
 
     @classmethod
     def of(cls, **known: Any) -> Start:
@@ -175,11 +175,8 @@ class Guarantee(ABC):
             f"{self.limit_formula} = {limit:.4g}{run}; {self._beyond_words}"
         )
 
-    _beyond_words = "above it the statement promises nothing, and the bound is infinite"
-
-    @property
-    def _limit_depends_on_T(self) -> bool:
-        return False
+    _beyond_words: ClassVar[str] = "above it the statement promises nothing, and the bound is infinite"
+    _limit_depends_on_T: ClassVar[bool] = False
 
     @abstractmethod
     def _limit(self, T: Array | None) -> Array:
@@ -204,10 +201,8 @@ class Guarantee(ABC):
         iterations = max(1, math.ceil(needed))
         for _ in range(100):
             size = step(iterations)
-            if (
-                size > 0
-                and float(self._value(np.asarray(size), np.asarray(float(iterations)), start)) <= target
-            ):
+            bound = self._value(np.asarray(size), np.asarray(float(iterations)), start)
+            if size > 0 and float(bound) <= target:
                 return Plan(step_size=size, iterations=iterations, target=target)
             iterations += max(1, iterations >> 50)
         raise NoGuaranteeError(f"a target of {target:g} is below what floating point resolves here")
@@ -224,29 +219,24 @@ class Guarantee(ABC):
     def __repr__(self) -> str:
         return f"<Guarantee of {self.algorithm}, {self.regime}: {self.limit_formula}; {self.statement}>"
 
-    def _repr_html_(self) -> str:
-        facts = {
+    def _facts(self) -> dict[str, str]:
+        return {
             "statement": self.statement,
             "step size": self.limit_formula,
             "promises": f"{self.quantity} <= {self.bound_formula}",
             "constants": ", ".join(f"{name} = {value:.4g}" for name, value in self.constants.items()),
-            "assumes": "; ".join(self.assumptions),
         }
+
+    def _repr_html_(self) -> str:
         from mast.cards import card  # the theory needs nothing but the standard library
 
+        facts = self._facts() | {"assumes": "; ".join(self.assumptions)}
         return card(f"Guarantee of {self.algorithm}, {self.regime.replace('_', ' ')}", facts)
 
     def __str__(self) -> str:
-        numbers = ", ".join(f"{name} = {value:.4g}" for name, value in self.constants.items())
+        facts = [*self._facts().items(), *(("assumes", words) for words in self.assumptions)]
         return "\n".join(
-            [
-                f"{self.algorithm}, {self.regime}",
-                f"  statement   {self.statement}",
-                f"  step size   {self.limit_formula}",
-                f"  promises    {self.quantity} <= {self.bound_formula}",
-                f"  constants   {numbers}",
-                *(f"  assumes     {words}" for words in self.assumptions),
-            ]
+            [f"{self.algorithm}, {self.regime}", *(f"  {name:<12}{text}" for name, text in facts)]
         )
 
 

@@ -2,22 +2,12 @@
 
 h = grad f_S(x) - grad f_S(w) + hhat, x <- x - g h; with probability p the reference point w becomes the x
 of before the step. hhat is the mean of grad f_Si(w) over a batch of b of the N sketches, drawn without
-replacement. With rho = min{g mu_D mu_f, p/2}, z = zeta(N, b),
-D0 = mean_i |grad f_Si(x0) - grad f_Si(x_D*)|² and sigma² = mean_i |grad f_Si(x_D*)|²:
+replacement. `_FRESH` has the statements for b = N, p = 1, or a fresh batch at every step, `_KEPT` those
+for a batch that is kept until the next refresh. There
 
-**b = N, or p = 1, or a fresh batch at every step**, with
-Psi = |x - x_D*|² + (16 g²/(p N)) sum_i |grad f_Si(w) - grad f_Si(x_D*)|²
-
-- strongly_convex: g <= 1/(20 L_f L_max), E Psi^T <= (1 - rho)^T Psi0 + 8 g² L_f L_max z gap/rho
-- convex: g <= 1/(40 L_f L_max), E f_D(xbar) - f_D^inf <= Psi0/(g T) + 8 g L_f L_max z gap
-
-**the batch kept until the next refresh**, b < N and p < 1
-
-- strongly_convex: g <= 1/(L_f [6 L_max + (2 L_D + 32 z L_max)/p]),
-  E|x^T - x_D*|² <= 2 (1 - rho)^T (r0sq + c D0) + 48 g² z sigma²/(p rho), c = (4 g²/p)(1 + 8 z/p)
-- convex: g <= 1/(L_f [2 L_D/p + 8 L_max + (12/p + 8) z L_max]),
-  mean_t E f_D(x^t) - f_D^inf <= (r0sq + c' D0)/(g T) + 10 g z sigma²/p + 2 g z sigma²/(p² T),
-  c' = (g²/p)(6 z/p + 2 + 4 z)
+- rho = min{g mu_D mu_f, p/2}, zeta = zeta(N, b),
+- Psi = |x - x_D*|² + (16 g²/(p N)) sum_i |grad f_Si(w) - grad f_Si(x_D*)|²,
+- D0 = mean_i |grad f_Si(x0) - grad f_Si(x_D*)|² and sigma² = mean_i |grad f_Si(x_D*)|².
 
 The support may be a sample of a sketch: the constants are then those of the sample, whose mean S is not
 quite I, so L_D and mu_D may be below 1 here.
@@ -117,13 +107,8 @@ def l_svrdsg(
     choice("batch", batch, ("fresh", "kept"))
     N = whole("N", N, 1)
     b = N if b is None else whole("b", b, 1, N)
-    p, L_f, L_max, gap = (
-        probability("p", p),
-        positive("L_f", L_f),
-        bounded_sketch(L_max),
-        optional("gap", gap),
-    )
-    z, mu = zeta(N, b), None
+    p, L_f, L_max = probability("p", p), positive("L_f", L_f), bounded_sketch(L_max)
+    z, mu, gap = zeta(N, b), None, optional("gap", gap)
     if regime == "strongly_convex":
         mu = combined("mu_D mu_f", strong_convexity("mu_f", mu_f) * positive("mu_D", mu_D))
     numbers = known(N=N, b=b, p=p, zeta=z, L_f=L_f, L_max=L_max, mu=mu, gap=gap)
@@ -143,7 +128,7 @@ def l_svrdsg(
         scale = L_f * (2 * L_D / p + 8 * L_max + (12 / p + 8) * z * L_max)
     else:
         scale = L_f * (6 * L_max + (2 * L_D + 32 * z * L_max) / p)
-    formula = words.limit.removeprefix("g <= 1/(").removesuffix(")")
+    formula = words.limit_formula.removeprefix("g <= 1/(").removesuffix(")")
     limit = 1 / combined(formula, scale)
     consistent(mu or 0.0, limit, formula)
     return KeptBatch(
@@ -182,9 +167,7 @@ class FreshBatch(FixedLimit):
         return start.r0sq + step * (16 * step / self.p) * start.D0
 
     def _plan(self, aim: float, start: Start) -> Plan:
-        known_start = Start.of(
-            r0sq=None, delta0=None, D0=None, sigma_sq=None, Psi0=self._start(np.asarray(self.limit), start)
-        )
+        known_start = Start.of(Psi0=self._start(np.asarray(self.limit), start))
         return self._search(2 * aim * known_start.need_positive("Psi0"), known_start)
 
 

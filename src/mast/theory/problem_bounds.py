@@ -57,14 +57,6 @@ class ProblemBounds:
         """(L_D/mu_D)(L_f/mu_f), which bounds the condition number of f_D; infinite if mu_f is 0."""
         return self.L_D / self.mu_D * (self.L_f / self.mu_f) if self.mu_f > 0 else math.inf
 
-    def smoothness_of_draw(self, L_S: float) -> float:
-        """L_S L_f for one draw, L_S the largest eigenvalue of S'S (Lemma 1, i)."""
-        return nonnegative("L_S", L_S) * self.L_f
-
-    def strong_convexity_of_draw(self, mu_S: float) -> float:
-        """mu_S mu_f for one draw, mu_S the smallest eigenvalue of S'S (Lemma 3, i)."""
-        return nonnegative("mu_S", mu_S) * self.mu_f
-
     def lipschitz(self, mean_squared_norm: float) -> float:
         """L_f E|S|², a Lipschitz constant of grad f_D (Lemma 12); `smoothness` is the sharper number."""
         return nonnegative("mean_squared_norm", mean_squared_norm) * self.L_f

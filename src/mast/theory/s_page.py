@@ -1,14 +1,10 @@
 """S-PAGE (Algorithm 4), variance reduction for non-convex f over a finite support: Theorem 20, corrected.
 
 x <- x - g h; then, with probability p, h becomes the mean of grad f_Si(x) over b of the N sketches, else
-h <- h + the mean over b' sketches of grad f_Si(x) - grad f_Si(x of before the step). Then:
-
-    g <= 1/(L_f (L_D + sqrt((1-p)/p zeta(N, b') L_max L_D)))
-    mean_{t<T} E|grad f_D(x^t)|² <= 2 Psi0/(g T) + zeta(N, b) sigma_D²
-    Psi0 = delta0 + (g/(2p)) |h0 - grad f_D(x0)|²
-
-sigma_D² bounds E|grad f_S(x) - grad f_D(x)|² at every x. For a quadratic or an l2 term no such number exists
-(unless all f_S have the same curvature): use b = N there, which needs none.
+h <- h + the mean over b' sketches of grad f_Si(x) - grad f_Si(x of before the step). In the statement
+Psi0 = delta0 + (g/(2p)) |h0 - grad f_D(x0)|², and sigma_D² bounds E|grad f_S(x) - grad f_D(x)|² at every x.
+For a quadratic or an l2 term no such number exists (unless all f_S have the same curvature): use b = N there,
+which needs none.
 """
 
 from __future__ import annotations
@@ -72,13 +68,8 @@ def s_page(
     regime_of(regime, "S-PAGE", {"strongly_convex": _ONLY, "convex": _ONLY})
     N = whole("N", N, 1)
     b = N if b is None else whole("b", b, 1, N)
-    p, L_f, L_D, L_max = (
-        probability("p", p),
-        positive("L_f", L_f),
-        positive("L_D", L_D),
-        bounded_sketch(L_max),
-    )
-    sigma_sq = optional("sigma_sq", sigma_sq)
+    p, sigma_sq = probability("p", p), optional("sigma_sq", sigma_sq)
+    L_f, L_D, L_max = positive("L_f", L_f), positive("L_D", L_D), bounded_sketch(L_max)
     large, small = zeta(N, b), zeta(N, whole("b_small", b_small, 1, N))
     scale = L_f * (L_D + math.sqrt((1 - p) / p * small * L_D) * math.sqrt(L_max))
     return SPage(

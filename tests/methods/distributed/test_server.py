@@ -105,7 +105,7 @@ def test_the_roster_is_the_method_s():
     roster = Roster(11, 4, 4, **options)
     for t in range(200):
         assert roster.taking_part(t) == method.server.roster.taking_part(t)
-        assert [roster.key(t, i) for i in range(4)] == [method.node_key(t, i) for i in range(4)]
+        assert [roster.key(t, i) for i in range(4)] == [method.server.roster.key(t, i) for i in range(4)]
 
 
 @pytest.mark.parametrize("options", [{"participation": [0.8, 1.0, 0.5, 0.75]}, {"participants": 3}], ids=str)

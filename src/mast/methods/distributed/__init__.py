@@ -15,29 +15,9 @@ Engines are: one process (``mast.minimize(nodes, "distributed")``), torchrun (`m
 ``Message.decode(what_came)`` on the other side, which refuses cut, foreign or mixed-up messages. Counts
 of bytes by node are in ``server.received`` (to nodes) and ``server.sent``. ``server.save(path, extra)``
 and ``server.load(path)`` are the atomic checkpoint, ``server.t`` is the round that comes next.
-
-==================================  =====================================================================
-`Distributed`                       the method that `mast.minimize` runs
-`Server`                            x, optimizer, weights, bytes, checkpoints
-`Roster`                            who takes part in a round, with which weight and which key
-`Message`, `Header`, `MessageKind`  the wire format, 64 bytes and the values
-`Capacity`, `Part`                  what a node can hold; what one draw keeps: `gather` and `add` on x
-`Worker`                            a node: `answer(message) -> message`
-`VectorCapacity`, `ProblemWorker`   both for linear models (any `mast.Problem`)
-`mast.nn.nodes`                     both for networks (torch): `capacity_of`, `NetworkWorker`, and more
-`scheme_of`                         what clients hold and how is summed, by names such as "heterofl"
-`run_in_process`                    rounds of messages without a wire
-==================================  =====================================================================
 """
 
-from mast.methods.distributed.messages import (
-    SIZE,
-    VERSION,
-    Header,
-    Message,
-    MessageKind,
-    digest_of_run,
-)
+from mast.methods.distributed.messages import SIZE, VERSION, Header, Message, MessageKind, digest_of_run
 from mast.methods.distributed.method import Distributed, Facts, guarantee_of, run_in_process
 from mast.methods.distributed.nodes import (
     Capacity,

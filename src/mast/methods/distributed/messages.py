@@ -26,6 +26,7 @@ The version of the keys' own layout (`mast.randomness.LAYOUT`) is part of `run`.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -94,8 +95,8 @@ class Header:
         """The 64 bytes."""
         key, number = self.key, self.step_size if self.kind is MessageKind.VALUES else self.seconds
         return HEADER.pack(
-            _MAGIC, VERSION, self.kind, code_of(self.dtype), self.run, key.seed, key.step, key.node,
-            key.index, self.node, self.local_steps, number, self.count,
+            _MAGIC, VERSION, self.kind, _CODES[checked_dtype(self.dtype)], self.run, key.seed, key.step,
+            key.node, key.index, self.node, self.local_steps, number, self.count,
         )  # fmt: skip
 
     @classmethod
@@ -182,41 +183,31 @@ class Message:
 
     def expect(self, header: Header) -> Message:
         """Itself, if its header is the expected one; else an error that names the first difference."""
-        if self.header != header:
-            for name in ("kind", "run", "node", "key", "dtype", "count", "local_steps", "step_size"):
-                here, there = getattr(self.header, name), getattr(header, name)
-                if here != there:
-                    raise DataError(_difference(name, here, there, header))
-        return self
+        if self.header == header:
+            return self
+        where = f"the message of node {header.node} in round {header.round}"
+        if self.header.kind is header.kind and self.header.run != header.run:
+            raise DataError(
+                f"{where} belongs to another run ({self.header.run:016x}, not {header.run:016x}): server and "
+                "nodes must have the same shift, sketches, seed and layout of keys"
+            )
+        names = ("kind", "node", "key", "dtype", "count", "local_steps", "step_size")
+        here, there = ({name: getattr(h, name) for name in names} for h in (self.header, header))
+        first = next(name for name in names if here[name] != there[name])
+        raise DataError(f"{where} has {first} {here[first]}, expected {there[first]}")
 
     def __repr__(self) -> str:
         h = self.header
         return f"<message: {h.kind.name.lower()} of node {h.node}, round {h.round}, {h.count} x {h.dtype}>"
 
 
-def code_of(dtype: Any) -> int:
-    """The code of a dtype in a header."""
-    try:
-        return _CODES[np.dtype(dtype)]
-    except (KeyError, TypeError):
-        raise ArgumentError(f"values travel as float32 or float64, not as {dtype}") from None
-
-
 def checked_dtype(dtype: Any) -> np.dtype[Any]:
     """A dtype that can travel."""
-    code_of(dtype)
-    checked: np.dtype[Any] = np.dtype(dtype)
-    return checked
-
-
-def _difference(name: str, here: Any, there: Any, header: Header) -> str:
-    where = f"the message of node {header.node} in round {header.round}"
-    if name == "run":
-        return (
-            f"{where} belongs to another run ({here:016x}, not {there:016x}): server and nodes must have the "
-            "same shift, sketches, seed and layout of keys"
-        )
-    return f"{where} has {name} {here}, expected {there}"
+    with contextlib.suppress(TypeError):
+        checked: np.dtype[Any] = np.dtype(dtype)
+        if checked in _CODES:
+            return checked
+    raise ArgumentError(f"values travel as float32 or float64, not as {dtype}")
 
 
 def digest_of_run(*parts: Any) -> int:

@@ -1,12 +1,6 @@
 """Distributed DSGD (Algorithm 2): every node trains the part of the model it can hold. Theorems 5, 15 and 16.
 
-Here the server and the nodes work in one process, with nothing between them:
-
-- the server sends node i its key and the values of x that S_i keeps;
-- the node answers with the values of its gradient there, summed over local steps;
-- the server averages, in the order of the nodes: x <- x - (g/M) sum_i weight_i answer_i.
-
-Indices never travel: both sides make them from the key.
+Here the server and the nodes work in one process, with nothing between them.
 """
 
 from __future__ import annotations
@@ -25,9 +19,9 @@ from mast.methods.constants import constants_for, gap_of, refuse_dependent, regi
 from mast.methods.distributed.nodes import ProblemWorker, Worker
 from mast.methods.distributed.roster import Roster, stride_of
 from mast.methods.distributed.server import Server
+from mast.objectives import Objective
 from mast.problem import AbstractProblem, Nodes, Problem
-from mast.randomness import Key
-from mast.sketches import Draw, Sketch
+from mast.sketches import Sketch
 
 
 @dataclass
@@ -74,44 +68,16 @@ class Distributed(Method):
         """Check the options; the nodes share their memory, because they work one after the other."""
         room = self.problem.shift.copy()
         self.workers = [ProblemWorker(p, room=room) for p in self.problem.problems]
-        self._server = self._made_server()
-
-    @property
-    def server(self) -> Server:
-        """The server, for the seed that the method has now."""
-        if self._server.roster.seed != self.seed:
-            self._server = self._made_server()
-        return self._server
-
-    def _made_server(self) -> Server:
         capacities = [worker.capacity for worker in self.workers]
-        stride = stride_of(capacities)
-        roster = Roster(
-            self.seed, len(capacities), stride, self.coupling, self.participation, self.participants
-        )
-        start = np.zeros(self.problem.dim)
-        return Server(
-            start,
-            capacities,
-            roster,
-            step_size=1.0,
-            local_steps=self.local_steps,
-            aggregation=self.aggregation,
-        )
+        nodes, stride = len(capacities), stride_of(capacities)
+        roster = Roster(self.seed, nodes, stride, self.coupling, self.participation, self.participants)
+        options: dict[str, Any] = {"local_steps": self.local_steps, "aggregation": self.aggregation}
+        self.server = Server(np.zeros(self.problem.dim), capacities, roster, step_size=1.0, **options)
 
     def start(self, x0: Array) -> Rounds:
         """Nothing is sent yet."""
         nodes = len(self.workers)
         return Rounds(x0.copy(), received=np.zeros(nodes, np.int64), sent=np.zeros(nodes, np.int64))
-
-    def node_key(self, t: int, i: int) -> Key:
-        """The key of node i's draw in round t."""
-        return self.server.roster.key(t, i)
-
-    def node_draw(self, t: int, i: int) -> Draw:
-        """The sketch of node i in round t."""
-        problem = self.problem.problems[i]
-        return problem.sketch.sample(problem.dim, self.node_key(t, i))
 
     def step(self, state: Rounds, t: int, step_size: float) -> None:
         """One round."""
@@ -135,17 +101,12 @@ class Distributed(Method):
         if self.aggregation != "unbiased":
             raise NoGuaranteeError(f'no statement covers aggregation="{self.aggregation}": it is biased')
         problems, gap = self.problem.problems, gap_of(self.problem, effort)
-        facts = [
-            Facts(p.objective.smoothness, p.objective.strong_convexity, bool(p.objective.convex))
-            for p in problems
-        ]
-        sketches = [p.sketch for p in problems]
-        regime = regime_of(self.problem, regime)
-        return gap.mark(
-            guarantee_of(
-                sketches, self.problem.dim, facts, self.server.roster, self.local_steps, regime, gap.value
-            )
+        facts, sketches = [Facts.of(p.objective) for p in problems], [p.sketch for p in problems]
+        roster, regime = self.server.roster, regime_of(self.problem, regime)
+        statement = guarantee_of(
+            sketches, self.problem.dim, facts, roster, self.local_steps, regime, gap.value
         )
+        return gap.mark(statement)
 
 
 def run_in_process(server: Server, workers: Sequence[Worker], rounds: int) -> None:
@@ -180,6 +141,11 @@ class Facts:
     L_f: float
     mu_f: float
     convex: bool
+
+    @classmethod
+    def of(cls, objective: Objective) -> Facts:
+        """What an objective knows of itself."""
+        return cls(objective.smoothness, objective.strong_convexity, bool(objective.convex))
 
 
 def guarantee_of(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -146,9 +147,7 @@ class Worker(ABC):
     def part_of(self, message: Message, part: Part | None = None) -> Part:
         """What the message's draw keeps; a message of another run or for another sketch is refused."""
         h = message.header
-        message.expect(
-            Header(MessageKind.VALUES, h.node, h.key, h.count, h.dtype, self.run, h.local_steps, h.step_size)
-        )
+        message.expect(replace(h, kind=MessageKind.VALUES, run=self.run))
         part = self.capacity.part(h.key) if part is None else part
         if part.count != h.count:
             raise ArgumentError(

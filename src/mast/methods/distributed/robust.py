@@ -1,13 +1,8 @@
 """Sums that a few bad answers cannot spoil: answers are changed before the server adds them up.
 
-==================  ==========================================================================================
-`robust`            what is done
-==================  ==========================================================================================
-None                nothing
-"clipped:c"         answers longer than c times the running median of norms are cut to that length (c = 1)
-"trimmed:share"     in each coordinate this share of the values at either end, and at least one where three or
-                    more nodes hold it, gives way to the mean of the others (share = 0.1)
-==================  ==========================================================================================
+- "clipped:c": answers longer than c times the running median of norms are cut to that length (c = 1).
+- "trimmed:share": in each coordinate this share of the values at either end, and at least one where three or
+  more nodes hold it, gives way to the mean of the others (share = 0.1).
 
 Both have a price: the estimate of the gradient is biased as soon as nodes differ, and no statement covers it.
 Trimming takes as much memory as all answers written out in full. Where only one or two nodes hold a

@@ -1,29 +1,13 @@
 """Who takes part in a round of the distributed method, with which key, and which weight its answer gets.
 
-The estimate of the gradient is h = (1/M) sum_i w_i answer_i over the clients that answered. Client i is
-invited in a round with probability q_i (the roster's doing, so known) and, if invited, answers with
-probability r_i (the world's doing). Let c_i = 1/q_i be its weight if nobody drops out.
-
-==================  ====================  ===============================================================
-`answering`         w_i                   unbiased
-==================  ====================  ===============================================================
-r_i, known          c_i / r_i             always, if dropping out does not depend on draw, data or point;
-                                          a round without answers is part of it (h = 0)
-"unknown"           c_i * invited /       given who is invited and that somebody answers, if all clients
-                    answered              drop out alike (all r_i equal and independent); a round without
-                                          answers does not move x. With different r_i: biased towards the
-                                          reliable ones
-"always"            c_i                   if nobody drops out; else client i's part is too short by r_i
-==================  ====================  ===============================================================
-
-Dropping out that is not random, such as that of a client that fails whenever its submodel is large, is
-corrected by no weight: the method then minimises another mean, with the weights that the clients have in
-effect (`effective_weights`).
+The estimate of the gradient is h = (1/M) sum_i w_i answer_i over the nodes that answered. Node i is invited
+with probability q_i (the roster's doing, so known) and, if invited, answers with probability r_i (the world's
+doing). Its weight is c_i = 1/q_i if nobody drops out; `Dropouts` says what it is otherwise.
 """
 
 from __future__ import annotations
 
-import itertools
+import functools
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -65,22 +49,18 @@ class Roster:
 
     def __post_init__(self) -> None:
         choice("coupling", self.coupling, COUPLINGS)
-        object.__setattr__(self, "shares", self._shares())
-        if self.participants is not None:
-            count = whole("participants", self.participants, 1, self.nodes)
-            object.__setattr__(self, "participants", count)
-            if (self.shares < 1).any():
-                raise ArgumentError("give participation or participants, not both")
-
-    def _shares(self) -> Array:
-        """Each node's probability of taking part."""
-        q = vector("participation", np.atleast_1d(self.participation))
-        if q.size not in (1, self.nodes) or not ((q > 0) & (q <= 1)).all():
+        shares = _probabilities(self.participation, self.nodes)
+        if shares is None:
             raise ArgumentError(
                 f"participation is one probability in (0, 1], or one for each of the {self.nodes} nodes; "
                 "for m of the nodes pass participants=m"
             )
-        return np.broadcast_to(q, (self.nodes,))
+        object.__setattr__(self, "shares", shares)
+        if self.participants is not None:
+            count = whole("participants", self.participants, 1, self.nodes)
+            object.__setattr__(self, "participants", count)
+            if (shares < 1).any():
+                raise ArgumentError("give participation or participants, not both")
 
     def taking_part(self, t: int) -> list[tuple[int, float]]:
         """The nodes of round t, ascending, and the weight of each one's answer."""
@@ -99,6 +79,16 @@ class Roster:
         return Key(self.seed, t, node)
 
 
+def _probabilities(value: Any, nodes: int) -> Array | None:
+    """One probability in (0, 1] per node, from one for all or one each; None if the value is neither."""
+    try:
+        p = np.atleast_1d(np.asarray(value, dtype=np.float64))
+    except (TypeError, ValueError):
+        return None
+    fits = p.ndim == 1 and p.size in (1, nodes) and ((p > 0) & (p <= 1)).all()
+    return np.broadcast_to(p, (nodes,)) if fits else None
+
+
 def submodel_key(seed: int, draw: int, node: int) -> Key:
     """The key of a node's submodel that is scored: a draw with another seed, which training never uses."""
     return Key(Key(seed).child(0, Purpose.ESTIMATE).seed, draw, node)
@@ -114,7 +104,17 @@ def stride_of(sketches: Sequence[Any]) -> int:
 
 @dataclass(frozen=True)
 class Dropouts:
-    """The weights of the answers in a round.
+    """The weights of the answers in a round, by what is known of `answering`.
+
+    - r_i, one for all or one each: c_i/r_i. Always unbiased, if dropping out does not depend on draw, data or
+      point; a round without answers is part of it (h = 0).
+    - "unknown": c_i invited/answered. Unbiased given who is invited and that somebody answers, if all drop
+      out alike (all r_i equal and independent); a round without answers does not move x. With different r_i
+      it is biased towards the reliable ones.
+    - "always": c_i. Unbiased if nobody drops out; else client i's part is too short by r_i.
+
+    Dropping out that is not random, such as that of a client that fails whenever its submodel is large, is
+    corrected by no weight: the method then minimises another mean, that of `effective_weights`.
 
     >>> Dropouts("unknown", nodes=4).weights([(0, 1.0), (1, 1.0), (3, 1.0)], answered=[0, 3])
     {0: 1.5, 3: 1.5}
@@ -127,24 +127,14 @@ class Dropouts:
     rates: Array | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rates", self._rates())
-
-    def _rates(self) -> Array | None:
-        if isinstance(self.answering, str):
-            if self.answering == "unknown":
-                return None
-            if self.answering == "always":
-                return np.ones(self.nodes)
-        try:
-            r = np.atleast_1d(np.asarray(self.answering, dtype=np.float64))
-        except (TypeError, ValueError):
-            r = np.empty(0)
-        if r.ndim != 1 or r.size not in (1, self.nodes) or not ((r > 0) & (r <= 1)).all():
+        word = self.answering if isinstance(self.answering, str) else ""
+        rates = _probabilities(1.0 if word == "always" else self.answering, self.nodes)
+        if rates is None and word != "unknown":
             raise ArgumentError(
                 '`answering` is "unknown", "always", or the probability in (0, 1] that an invited client '
                 f"answers, one for all or one for each of the {self.nodes}; got {self.answering!r}"
             )
-        return np.broadcast_to(r, (self.nodes,))
+        object.__setattr__(self, "rates", rates)
 
     def weights(self, invited: Sequence[tuple[int, float]], answered: Sequence[int]) -> dict[int, float]:
         """The weight of each answer; `invited` has the roster's weights."""
@@ -173,7 +163,7 @@ def effective_weights(answering: Any, rates: Sequence[float]) -> Array:
     Client i answers with probability rates[i], independently. All ones is unbiased; else the method
     minimises the mean of the f_i with these weights.
 
-    For "unknown", rounds without answers do not count. Exact, by listing who may answer: up to 20 clients.
+    For "unknown", rounds without answers do not count.
 
     >>> effective_weights("unknown", [0.5, 0.5, 0.5])
     array([1., 1., 1.])
@@ -182,16 +172,15 @@ def effective_weights(answering: Any, rates: Sequence[float]) -> Array:
     >>> effective_weights("unknown", [1.0, 0.5])
     array([1.5, 0.5])
     """
-    M = len(rates)
-    if not 1 <= M <= 20:
-        raise ArgumentError(f"effective_weights lists all subsets of at most 20 clients, got {M}")
-    dropouts = Dropouts(answering, M)
-    invited = [(i, 1.0) for i in range(M)]
-    mean, somebody = np.zeros(M), 0.0
-    for there in itertools.product((False, True), repeat=M):
-        probability = math.prod(r if t else 1 - r for r, t in zip(rates, there, strict=True))
-        answered = [i for i in range(M) if there[i]]
-        somebody += probability if answered else 0.0
-        for i, weight in dropouts.weights(invited, answered).items():
-            mean[i] += probability * weight
-    return mean / somebody if dropouts.rates is None else mean
+    r = vector("rates", rates)
+    dropouts = Dropouts(answering, r.size)
+    if dropouts.rates is not None:
+        return r / dropouts.rates
+
+    def mean_factor(others: Array) -> float:
+        """E[invited/answered] for a client that answers, over how many of the others do."""
+        law = functools.reduce(np.convolve, [[1 - q, q] for q in others], np.ones(1))
+        return float(np.sum(law * r.size / np.arange(1, r.size + 1)))
+
+    somebody = 1 - np.prod(1 - r)
+    return np.array([r[i] * mean_factor(np.delete(r, i)) / somebody for i in range(r.size)])

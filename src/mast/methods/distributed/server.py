@@ -1,13 +1,5 @@
 """The server that all engines drive: the point x, who gets which values, and what is done with the answers.
 
-A round is
-
-    for message in server.messages():   # ascending nodes
-        ...                             # bring message.buffer to node message.header.node
-    for answer in ...:                  # ascending nodes; nodes may be missing
-        server.absorb(answer)
-    server.close()
-
 The order of sums is fixed: answers count in the order of the nodes' numbers, so every engine gives
 the same bits, and those of ``mast.minimize(..., "distributed")`` with the optimizer "sgd".
 """
@@ -16,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -53,7 +44,7 @@ class Server:
     x0
         Where to start: a vector of float64 or float32, which is also the precision of all sums.
     capacities
-        One a node: which part of x a key keeps.
+        One per node: which part of x a key keeps.
     roster
         Who takes part when, and with which key.
     step_size
@@ -89,12 +80,6 @@ class Server:
     (2, array([0.1156, 0.1244]), [144, 144, 144])
     """
 
-    received: NDArray[np.int64]
-    asked: NDArray[np.int64]
-    values: NDArray[np.int64]
-    sent: NDArray[np.int64]
-    answered: NDArray[np.int64]
-
     def __init__(
         self,
         x0: Values,
@@ -114,9 +99,8 @@ class Server:
         self.capacities, self.roster = list(capacities), roster
         self._check()
         self.step_size = positive("step_size", step_size)
-        self.local_step_size = (
-            self.step_size if local_step_size is None else positive("local_step_size", local_step_size)
-        )
+        local_step_size = step_size if local_step_size is None else local_step_size
+        self.local_step_size = positive("local_step_size", local_step_size)
         self.local_steps = whole("local_steps", local_steps, 1)
         self.optimizer = parse_optimizer(optimizer)
         self.optimizer.start(self.x)
@@ -125,14 +109,16 @@ class Server:
         self.run, self.about = run, dict(about or {})
         self.t = 0  #: rounds done
         self.seconds = 0.0  #: that they took
-        for name in COUNTS:
-            setattr(self, name, np.zeros(roster.nodes, dtype=np.int64))
+        counts = np.zeros((len(COUNTS), roster.nodes), dtype=np.int64)
+        self.received, self.asked, self.values, self.sent, self.answered = counts
         self._before = (0, 0)  # bytes to and from all nodes before this round
         self._parts: dict[tuple[int, int], Part] = {}  # by round and node: of this round, or the next
         self._weights: tuple[int, dict[int, float]] = (-1, {})
         self._last = -1
-        self._h: Values | None = None  # the sum of the answers, where they are not added to x at once
-        self._held: Values | None = None  # the sum of the weights of those who held a coordinate
+        # the sum of the answers, where they are not added to x at once; of the weights of those who held it
+        mean = self.aggregation == "mean"
+        self._h = np.zeros_like(self.x) if mean or not self.optimizer.plain else np.empty(0)
+        self._held = np.zeros_like(self.x) if mean else np.empty(0)
 
     def _check(self) -> None:
         if self.x.ndim != 1:
@@ -163,16 +149,9 @@ class Server:
 
     def header(self, node: int, count: int, key: Key | None = None) -> Header:
         """The header of the message to a node in the present round; `key` saves making it again."""
-        return Header(
-            MessageKind.VALUES,
-            node,
-            self.roster.key(self.t, node) if key is None else key,
-            count,
-            self.wire,
-            self.run,
-            self.local_steps,
-            self.local_step_size,
-        )
+        key = self.roster.key(self.t, node) if key is None else key
+        local = self.local_steps, self.local_step_size
+        return Header(MessageKind.VALUES, node, key, count, self.wire, self.run, *local)
 
     def weights(self) -> Mapping[int, float]:
         """The nodes that take part in the present round, ascending, and the weight of each one's answer."""
@@ -228,20 +207,12 @@ class Server:
         """The update: x <- x - (g/M) weight * values on the part, or the same into h for an optimizer."""
         M = self.roster.nodes
         if self.aggregation == "mean":
-            if self._held is None:
-                self._held = np.zeros_like(self.x)
-            part.add(self._sum, values, weight / M)
+            part.add(self._h, values, weight / M)
             part.add(self._held, np.ones_like(values), weight / M)
         elif self.optimizer.plain:
             part.add(self.x, values, -(self.step_size * weight / M))
         else:
-            part.add(self._sum, values, weight / M)
-
-    @property
-    def _sum(self) -> Values:
-        if self._h is None:
-            self._h = np.zeros_like(self.x)
-        return self._h
+            part.add(self._h, values, weight / M)
 
     def close(self, *, step: bool = True) -> None:
         """End the round: the optimizer's step. A round without answers does not move x (SGD).
@@ -259,16 +230,13 @@ class Server:
 
     def _take_step(self) -> None:
         if self.aggregation == "mean":
-            if self._held is not None:  # somebody answered
-                held = np.flatnonzero(self._held)
-                self.optimizer.step_at(
-                    held, self.x, self._sum[held] / self._held[held], self.step_size, self.t
-                )
-                self._held.fill(0)
-                self._sum.fill(0)
+            held = np.flatnonzero(self._held)
+            h = self._h[held] / self._held[held]
+            self.optimizer.step_at(held, self.x, h, self.step_size, self.t)
         elif not self.optimizer.plain:
-            self.optimizer.step(self.x, self._sum, self.step_size, self.t)
-            self._sum.fill(0)
+            self.optimizer.step(self.x, self._h, self.step_size, self.t)
+        self._h.fill(0)
+        self._held.fill(0)
 
     def row(self, took: float, **columns: Any) -> dict[str, Any]:
         """The row of the trace for the round that was closed last, which took so many seconds."""
@@ -296,9 +264,9 @@ class Server:
 
     def submodel(self, node: int, draw: int) -> Message:
         """A node's submodel of the present x to score, of a draw that training never uses."""
-        part = self.capacities[node].part(submodel_key(self.roster.seed, draw, node))
-        header = replace(self.header(node, part.count), key=submodel_key(self.roster.seed, draw, node))
-        message = Message(header)
+        key = submodel_key(self.roster.seed, draw, node)
+        part = self.capacities[node].part(key)
+        message = Message(self.header(node, part.count, key))
         part.gather(self.x, message.values)
         return message
 
@@ -306,19 +274,17 @@ class Server:
         """The header of the answer that a node will send in the present round."""
         return self.header(node, self.part(node).count).answered()
 
-    def part(self, node: int) -> Part:
-        """What a node keeps in the present round; made once, for its message and its answer."""
-        return self._made(self.t, node)
-
     def prepare(self, t: int) -> None:
         """Make the draws of round t, the next one, now: for engines that would wait otherwise.
 
         This may run in another thread while answers are absorbed, as long as nothing else draws.
         """
         for node, _ in self.roster.taking_part(t):
-            self._made(t, node)
+            self.part(node, t)
 
-    def _made(self, t: int, node: int) -> Part:
+    def part(self, node: int, t: int | None = None) -> Part:
+        """What a node keeps in the present round, or in round t; made once, for message and answer."""
+        t = self.t if t is None else t
         if not 0 <= node < len(self.capacities):
             raise DataError(f"there is no node {node}: they are 0 .. {len(self.capacities) - 1}")
         if (t, node) not in self._parts:
@@ -341,16 +307,15 @@ class Server:
             return None
         numbers, arrays = stored
         for name, kinds in NUMBERS.items():
-            value = numbers.get(name)
-            if (
-                not isinstance(value, kinds)
-                or isinstance(value, bool)
-                or (name != "extra" and not value >= 0)
-            ):
+            value: Any = numbers.get(name)
+            fits = isinstance(value, kinds) and not isinstance(value, bool)
+            if not fits or (name != "extra" and not value >= 0):
                 raise CheckpointError(f"{path} is damaged: its {name!r} is not right")
         fill(self._arrays(), arrays)
         self.t, self.seconds = numbers["round"], float(numbers["seconds"])
-        self._last, self._h, self._held = -1, None, None
+        self._last = -1
+        self._h.fill(0)
+        self._held.fill(0)
         self._before = (int(self.received.sum()), int(self.sent.sum()))
         self._parts.clear()
         extra: dict[str, Any] = numbers["extra"]
