@@ -108,6 +108,8 @@ def fit(module: nn.Module, shaped: nn.Module) -> None:
         own.num_parameters = len(module.weight)
     elif isinstance(module, nn.Embedding):
         own.embedding_dim = module.weight.shape[1]
+    elif isinstance(module, nn.RNNCellBase):
+        own.hidden_size, own.input_size = module.weight_hh.shape[1], module.weight_ih.shape[1]
     elif isinstance(module, nn.RNNBase):
         own.hidden_size, own.input_size = own.weight_hh_l0.shape[1], own.weight_ih_l0.shape[1]
         own._flat_weights = [getattr(module, name) for name in own._flat_weights_names]

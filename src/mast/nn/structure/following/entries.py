@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mast.nn.structure.following.atoms import ANY, WHOLE
-from mast.nn.structure.following.marks import Marks, Operand
+from mast.nn.structure.following.marks import Marks, Operand, repeating, span
 
 if TYPE_CHECKING:
     from mast.nn.structure.following.watching import Watching
@@ -126,7 +126,10 @@ def turned(on: Watching, func: Any, args: Arguments, options: Options, out: Any)
 def reshaped(on: Watching, func: Any, args: Arguments, options: Options, out: Any) -> None:
     """The same entries in another shape."""
     marks = on.of(args[0])
-    _put_moved(on, marks, [out], [[layer.reshape(out.shape) for layer in marks.layers]])
+    layers = [layer.reshape(out.shape) for layer in marks.layers]
+    if marks.weight:  # which is told by its strides along which dimensions a layer repeats itself
+        layers = [repeating(layer) for layer in layers]
+    _put_moved(on, marks, [out], [layers])
 
 
 def same(on: Watching, func: Any, args: Arguments, options: Options, out: Any) -> None:
@@ -152,6 +155,11 @@ def concatenated(on: Watching, func: Any, args: Arguments, options: Options, out
     """Units lie behind each other, or side by side along another dimension."""
     pieces = [t for t in args[0] if t.numel()]
     dim = (args[1] if len(args) > 1 else options.get("dim", 0)) % out.dim()
+    # Where one piece has units across, such as heads, what lies along `dim` in another is within such units.
+    across = {d for p in pieces for layer in on.without(on.of(p), dim).layers for d in span(on.core(layer))}
+    for layer in (layer for piece in pieces for layer in on.of(piece).layers):
+        if dim in span(on.core(layer)) and across & span(on.core(layer)):
+            on.fix(layer, [dim], f"{on.where()} puts them beside others")
     rows: list[Tensor | None] = []
     rest: list[Operand] = []
     for piece in pieces:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _OTHER_NUMBERS = (
     "group", "layer", "idx", "index", "window", "kernel", "stride", "pad", "seq", "vocab", "max_", "drop",
     "head_dim", "head_size", "proj_dim", "d_kv", "training", "patch", "image", "position", "bucket", "eps",
-    "num_labels", "block", "step", "rank", "alpha",
+    "num_labels", "block", "step", "rank", "alpha", "rotary",
 )  # fmt: skip
 
 

@@ -38,12 +38,13 @@ class Operand:
     sizes: tuple[int, ...]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Cluster:
     """Layers of several parts that vary along common dimensions."""
 
     layer: Tensor
     spans: dict[int, set[int]]  # by the number of the part
+    weight: bool = False  # of one weight, whose dimensions are units of their own even if reshaped into one
 
 
 class Marking:
@@ -137,7 +138,7 @@ class Marking:
                     self.atoms.pin(core, f"{self.where()} takes single ones apart")
                     continue
                 core = core.reshape((1,) * (rank - core.dim()) + tuple(core.shape))
-                self._cluster(clusters, _Cluster(core, {number: _span(core)}))
+                self._cluster(clusters, _Cluster(core, {number: span(core)}, part.marks.weight))
         layers = []
         for cluster in clusters:
             core = self._beside_whole(cluster, parts)
@@ -157,7 +158,8 @@ class Marking:
     def _cluster(self, clusters: list[_Cluster], new: _Cluster) -> None:
         """Add a layer to the clusters, merging those that vary along the same dimensions."""
         for other in list(clusters):
-            if _span(other.layer) & _span(new.layer):
+            apart = new.weight and other.weight and new.spans.keys() == other.spans.keys()
+            if span(other.layer) & span(new.layer) and not apart:
                 clusters.remove(other)
                 new = self._merged(other, new)
         if new.layer.numel() > 1:
@@ -169,7 +171,7 @@ class Marking:
             a, b = b, a
         if _inside(b.layer, a.layer):
             # A parameter per entry of a head, say: heads are the units, and the parameter stays.
-            dims = _span(b.layer)
+            dims = span(b.layer)
             self.fix(b.layer, dims, within)
             layer = self.fix(a.layer, dims, within)
         else:
@@ -181,7 +183,7 @@ class Marking:
     def _beside_whole(self, cluster: _Cluster, parts: Sequence[Operand]) -> Tensor:
         """Along a dimension where another value has entries that stay, the cluster's stay as well."""
         core = cluster.layer
-        for d in sorted(_span(core), reverse=True):
+        for d in sorted(span(core), reverse=True):
             for number, part in enumerate(parts):
                 if part.marks.constant or part.sizes[d] == 1 or d in cluster.spans.get(number, ()):
                     continue
@@ -238,11 +240,21 @@ def _narrowed(layer: Tensor) -> Tensor:
     return layer
 
 
-def _span(layer: Tensor) -> set[int]:
+def repeating(layer: Tensor) -> Tensor:
+    """The same layer, expanded along the dimensions where it does not vary."""
+    own = _narrowed(layer)
+    for d in range(own.dim()):
+        first = own.narrow(d, 0, 1)
+        own = first if bool((own == first).all()) else own
+    return own.expand(layer.shape)
+
+
+def span(layer: Tensor) -> set[int]:
+    """The dimensions along which a layer varies."""
     return {d for d, size in enumerate(layer.shape) if size > 1}
 
 
 def _inside(inner: Tensor, outer: Tensor) -> bool:
     """Whether a layer varies only along the last ones of several dimensions that the other varies along."""
-    own, all_of = _span(inner), _span(outer)
+    own, all_of = span(inner), span(outer)
     return own < all_of and max(all_of - own) < min(own)

@@ -72,7 +72,7 @@ RULES: dict[Any, Rule] = {
         "index_put index_put_ _unsafe_index_put index_add index_add_ index_copy index_copy_ "
     ), entries.index_written),
     **dict.fromkeys(_packets(
-        "_softmax _log_softmax _safe_softmax cumsum cumprod logcumsumexp sort "
+        "_softmax _log_softmax _safe_softmax cumsum cumprod logcumsumexp sort gather "
     ), entries.mixed(1)),
     aten.topk: entries.mixed(2),
     **dict.fromkeys(_packets(
