@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from mast.errors import ArgumentError, MastError
+from mast.errors import ArgumentError
 from mast.nn.structure.choosing import chosen, own_keep
-from mast.nn.structure.copies import shadow, with_values
+from mast.nn.structure.copies import with_values
 from mast.nn.structure.cuts import Cut
 from mast.nn.structure.drawing import Scaled, UnitDraw, UnitDrawing
 from mast.nn.structure.resizing import Sizes
@@ -40,7 +39,7 @@ class BranchStructure(Structure):
     ) -> None:
         from mast.nn.structure.following.branching import find_branches
 
-        super().__init__(model, examples)
+        super().__init__(model, examples[-1:])
         found, self.others = find_branches(with_values(model), examples[-1])
         shares = {branch.name: own_keep(branch.name, keep or {}) for branch in found}
         self.others |= {name: "keep = 1" for name, share in shares.items() if share == 1}
@@ -114,22 +113,6 @@ class BranchStructure(Structure):
     def remaining(self, draw: UnitDraw) -> list[str]:
         """The dropped branches that cannot be taken out of the small model: they are there, times 0."""
         return [branch.name for branch in self._dropped(draw) if not branch.modules]
-
-    def check(
-        self, model: nn.Module, draw: UnitDraw, small: nn.Module, shift: Mapping[str, Tensor] | None = None
-    ) -> None:
-        """Compare the small model with the whole one whose branches have their scales, on the example."""
-        from mast.nn.structure.following.proving import compare
-
-        c = draw[self.spaces[0].name].diagonal()
-        values = {}
-        for name, p in model.named_parameters():
-            if name in self._unit:
-                v = torch.zeros_like(p) if shift is None else shift[name].to(p)
-                values[name] = v + (p.detach() - v) * float(c[self._unit[name]])
-        _, message = compare(shadow(model), values, small, [self.examples[-1].to(model)])
-        if message:
-            raise MastError(f"the submodel is wrong, and not returned: {message}")
 
     def _dropped(self, draw: UnitDraw) -> list[Branch]:
         kept = set(draw[self.spaces[0].name].indices.tolist())

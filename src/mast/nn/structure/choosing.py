@@ -61,14 +61,18 @@ def chosen(
         else:
             others[space.name] = "not named by where"
     if not kept:
-        listed: list[str] = [f"{name}: {reason}" for name, reason in others.items()]
-        more: list[str] = [f"and {len(listed) - 12} more"] if len(listed) > 12 else []
-        reasons = "; ".join([*listed[:12], *more])
-        raise ArgumentError(
-            f"the model has no units that could be dropped ({reasons or 'it has no hidden ones'})"
-        )
+        raise nothing_left(others)
     refuse_equal_codes([space.name for space in kept])
     return kept
+
+
+def nothing_left(others: Mapping[str, str]) -> ArgumentError:
+    """The error of a model without units that could be dropped, with the reasons."""
+    reasons = [f"{name}: {reason}" for name, reason in others.items()]
+    listed = "; ".join(reasons[:12]) + (f"; and {len(reasons) - 12} more" if len(reasons) > 12 else "")
+    return ArgumentError(
+        f"the model has no units that could be dropped ({listed or 'it has no hidden ones'})"
+    )
 
 
 def choose_scaled(model: nn.Module, structure: Structure) -> Selection:

@@ -16,8 +16,6 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from mast.arrays import Indices
-
 ANY = 0  # of a constant that fits beside any unit
 WHOLE = 1  # of what is made of the model's input: it is there in every submodel
 
@@ -49,9 +47,7 @@ class Atoms:
                     count += size
         self.root = torch.arange(count)  # the smallest atom that each is joined with
         self.makes = torch.zeros(count, dtype=torch.bool)  # entries that make a unit, or act on it
-        self.takes = torch.zeros(
-            count, dtype=torch.bool
-        )  # entries of weights that take a unit, and carry its scale
+        self.takes = torch.zeros(count, dtype=torch.bool)  # entries that take a unit, and carry its scale
         self._pins: list[tuple[Tensor, str]] = []
 
     def of(self, tensor: str, dim: int, size: int) -> Tensor:
@@ -93,9 +89,3 @@ class Atoms:
             for root in np.unique(self.root[atoms].numpy()).tolist():
                 reasons.setdefault(root, reason)
         return reasons
-
-    def places(self, atoms: Indices) -> tuple[Indices, Indices]:
-        """For each atom the number of its dimension, and its place along that."""
-        starts = np.array([d.start for d in self.dimensions], dtype=np.int64)
-        numbers = np.searchsorted(starts, atoms, side="right") - 1
-        return numbers, atoms - starts[numbers]

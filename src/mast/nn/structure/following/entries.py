@@ -6,7 +6,7 @@ meets; one that has no rule pins all that it is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,32 +14,18 @@ from torch import Tensor
 
 from mast.nn.structure.following.atoms import ANY, WHOLE
 from mast.nn.structure.following.marks import Marks, Operand, repeating, span
+from mast.nn.structure.following.modes import Arguments, Options, tensors
 
 if TYPE_CHECKING:
     from mast.nn.structure.following.watching import Watching
 
 aten = torch.ops.aten
-Arguments = tuple[Any, ...]
-Options = Mapping[str, Any]
 Rule = Callable[["Watching", Any, Arguments, Options, Any], None]
-
-
-def tensors(*of: Any) -> list[Tensor]:
-    """The tensors among arguments, also in lists."""
-    found: list[Tensor] = []
-    for one in of:
-        if isinstance(one, Tensor):
-            found.append(one)
-        elif isinstance(one, list | tuple):
-            found += tensors(*one)
-        elif isinstance(one, dict):
-            found += tensors(*one.values())
-    return found
 
 
 def unknown(on: Watching, func: Any, args: Arguments, options: Options, out: Any) -> None:
     """What has no rule keeps all of its units."""
-    for t in tensors(args, dict(options)):
+    for t in tensors(args, options):
         on.pin(on.of(t), f"{on.where()} has no rule that says what becomes of units")
 
 

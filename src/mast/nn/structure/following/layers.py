@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from mast.nn.structure.following.entries import Arguments, Options, tensors, unknown
+from mast.nn.structure.following.entries import unknown
 from mast.nn.structure.following.marks import Marks, Operand
+from mast.nn.structure.following.modes import Arguments, Options, tensors
 
 if TYPE_CHECKING:
     from mast.nn.structure.following.watching import Watching
@@ -198,7 +199,7 @@ def attention(on: Watching, func: Any, args: Arguments, options: Options, out: A
         if t.shape[1] != heads:
             layers = [layer.repeat_interleave(heads // t.shape[1], 1) for layer in layers]
         parts.append(Operand(Marks(layers), (t.shape[0], heads, 1, 1)))
-    for mask in tensors(args[3:], dict(options)):
+    for mask in tensors(args[3:], options):
         if mask.dim() > 1:
             marks = on.fixed(
                 on.of(mask), [mask.dim() - 2, mask.dim() - 1], mask.shape, f"{on.where()} compares them"

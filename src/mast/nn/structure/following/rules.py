@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mast.nn.structure.following import entries, layers
-from mast.nn.structure.following.entries import Arguments, Options, Rule
+from mast.nn.structure.following.entries import Rule
+from mast.nn.structure.following.modes import Arguments, Options
 
 if TYPE_CHECKING:
     from mast.nn.structure.following.watching import Watching

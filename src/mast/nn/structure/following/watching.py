@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -11,20 +11,17 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from mast.nn.structure.following import entries, rules
 from mast.nn.structure.following.atoms import Atoms
-from mast.nn.structure.following.examples import run_in, tensors_in
 from mast.nn.structure.following.marks import Marking, Marks, Operand
-from mast.nn.tensors.torch_private import OperationMode
+from mast.nn.structure.following.modes import Arguments, ForwardPass, Options
 
 
-class Watching(OperationMode, Marking):
+class Watching(ForwardPass, Marking):
     """A mode in which operations carry marks from their inputs to their outputs."""
 
     def __init__(self, atoms: Atoms, model: nn.Module, living: Collection[int]) -> None:
-        OperationMode.__init__(self)
+        ForwardPass.__init__(self, model)
         Marking.__init__(self, atoms)
         self._marks: Any = WeakIdKeyDictionary()
-        self._names = {id(m): name for name, m in model.named_modules()}
-        self._stack: list[nn.Module] = []
         self._operation = ""
         self._living = living  # the numbers of operations that matter
         self._number = -1
@@ -67,15 +64,15 @@ class Watching(OperationMode, Marking):
 
     def where(self) -> str:
         """The operation, and the module whose code calls it."""
-        name = self._names.get(id(self._stack[-1]), "") if self._stack else ""
-        kind = type(self._stack[-1]).__name__ if self._stack else ""
+        name = self.names.get(id(self.open[-1]), "") if self.open else ""
+        kind = type(self.open[-1]).__name__ if self.open else ""
         return f"{self._operation}() in " + (
             f"the module {name!r} ({kind})" if name else "the model's forward()"
         )
 
     def note_length(self, atoms: Tensor) -> None:
         """The code of the present module works with as many things as there are atoms."""
-        name = self._names.get(id(self._stack[-1])) if self._stack else None
+        name = self.names.get(id(self.open[-1])) if self.open else None
         if name is None:
             return
         known = self.lengths.setdefault((name, len(atoms)), [])
@@ -83,8 +80,6 @@ class Watching(OperationMode, Marking):
             known.append(atoms)
 
     def _note_lengths(self, marks: Marks) -> None:
-        if not self._stack:
-            return
         for layer in marks.layers:
             core = self.core(layer)
             if core.dim() and core.numel() == max(core.shape):
@@ -92,32 +87,14 @@ class Watching(OperationMode, Marking):
 
     # ---- running -----------------------------------------------------------------------------
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Run the operation, then its rule."""
-        kwargs = dict(kwargs or {})
-        out = func(*args, **kwargs)
+    def see(self, func: Any, args: Arguments, options: Options, out: Any) -> None:
+        """Follow the operation's rule, if its result matters."""
         self._operation = func.overloadpacket.__name__
         self._number += 1
         if "dropout" not in self._operation:
             self.operations.append((str(func), *(str(a) for a in args if isinstance(a, bool))))
-        if self._number not in self._living:
-            return out
-        try:
-            rules.follow(self, func, args, kwargs, out)
-        except (IndexError, RuntimeError, TypeError, ValueError):  # a form of the operation without a rule
-            entries.unknown(self, func, args, kwargs, out)
-        return out
-
-    def _enter(self, module: nn.Module, inputs: Any) -> None:
-        self._stack.append(module)
-
-    def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        if self._stack and self._stack[-1] is module:
-            self._stack.pop()
-
-    def run(self, call: Callable[[], Any]) -> None:
-        """Call the model; the units of its output stay."""
-        for tensor in tensors_in(run_in(self, self._enter, self._leave, call)):
-            self.pin(self.of(tensor), "they are the model's output")
+        if self._number in self._living:
+            try:
+                rules.follow(self, func, args, options, out)
+            except (IndexError, RuntimeError, TypeError, ValueError):  # a form of it without a rule
+                entries.unknown(self, func, args, options, out)
