@@ -7,10 +7,12 @@ others, and whether all are still there.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from torch.nn.modules.batchnorm import _NormBase as NormBase
@@ -91,14 +93,18 @@ def plain_kernels() -> Iterator[None]:
 
 @contextmanager
 def same_numbers_after() -> Iterator[None]:
-    """Whatever a user's model draws inside, the generator of torch goes on as if it had not."""
-    state = torch.get_rng_state()
+    """Whatever a user's model draws inside, random numbers go on as if it had not."""
+    state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
         yield
     finally:
         torch.set_rng_state(state)
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
 
 
 def repeat_numbers(place: int) -> None:
     """What a user's model draws next depends on this number only."""
     torch.default_generator.manual_seed(place)
+    np.random.seed(place)
+    random.seed(place)

@@ -26,7 +26,10 @@ Rule = Callable[["Watching", Any, Arguments, Options, Any], None]
 def unknown(on: Watching, func: Any, args: Arguments, options: Options, out: Any) -> None:
     """What has no rule keeps all of its units."""
     for t in tensors(args, options):
-        on.pin(on.of(t), f"{on.where()} has no rule that says what becomes of units")
+        marks = on.of(t)
+        for layer in marks.layers if marks.weight else ():
+            on.makes(layer)  # so that the table of units lists it
+        on.pin(marks, f"{on.where()} has no rule that says what becomes of units")
 
 
 def nothing(on: Watching, func: Any, args: Arguments, options: Options, out: Any) -> None:
