@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,10 +12,9 @@ from mast.errors import ArgumentError
 from mast.nn.structure.choosing import chosen, own_keep
 from mast.nn.structure.copies import with_values
 from mast.nn.structure.cuts import Cut
-from mast.nn.structure.drawing import Scaled, UnitDraw, UnitDrawing
+from mast.nn.structure.drawing import Scaled, Space, UnitDraw, UnitDrawing
 from mast.nn.structure.resizing import Sizes
 from mast.nn.structure.sketches import Structured
-from mast.nn.structure.spaces import Space
 from mast.nn.structure.structures import Structure
 from mast.nn.tensors.weights import Where
 from mast.sketches import Sketch
@@ -47,8 +45,9 @@ class BranchStructure(Structure):
             raise ArgumentError(
                 "the model has no residual branches (additions x + f(x)) that could be dropped"
             )
-        rest = [branch for branch in found if shares[branch.name] != 1]
-        self.branches: list[Branch] = chosen(self.bare, rest, self.others, keep or {}, where)
+        rest = {branch.name: branch for branch in found if shares[branch.name] != 1}
+        names = chosen(self.bare, list(rest), self.others, keep or {}, where)
+        self.branches: list[Branch] = [rest[name] for name in names]
         self._keeps = [shares[branch.name] for branch in self.branches]
         self.spaces = [Space(self.branches[0].name, len(self.branches), (), ())]
         shapes = {name: tuple(p.shape) for name, p in self.bare.named_parameters()}
@@ -96,12 +95,6 @@ class BranchStructure(Structure):
     def sizes(self, draw: UnitDraw) -> Sizes:
         """What stands in for the modules of dropped branches."""
         return Sizes(absent={name: m for branch in self._dropped(draw) for name, m in branch.modules})
-
-    def blank(self, draw: UnitDraw) -> nn.Module:
-        """A copy in which nothing is left of dropped branches."""
-        model = copy.deepcopy(self.template)
-        self.sizes(draw).take_out(model)
-        return model
 
     def adapt(self, small: nn.Module, draw: UnitDraw) -> None:
         """No configuration of transformers leaves single branches out."""

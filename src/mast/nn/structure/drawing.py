@@ -1,4 +1,4 @@
-"""How a key becomes the kept units of each space, and their scales on the outgoing weights."""
+"""Unit spaces, and how a key becomes the kept units of each, with their scales on the outgoing weights."""
 
 from __future__ import annotations
 
@@ -10,12 +10,37 @@ from torch import Tensor
 
 from mast.arrays import Array, Indices
 from mast.errors import ArgumentError, MastError
-from mast.nn.structure.spaces import Role, Space
 from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.weights import name_index
 from mast.randomness import Key
 from mast.sketches import Constants, DiagonalDraw, Sketch
 from mast.sketches.kept import Entries, Everything, Grid, Kept
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One dimension of one tensor: unit u owns the entries offset + u*run .. offset + (u+1)*run - 1 of it."""
+
+    tensor: str
+    dim: int
+    run: int = 1
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Space:
+    """Units that live or die one by one, each with all of its slices. Named by its first producer."""
+
+    name: str
+    units: int
+    producers: tuple[Axis, ...]  # rows of a weight, a bias, an affine norm and its statistics
+    consumers: tuple[Axis, ...]  # columns of a weight: the outgoing weights, which carry the scale
+    keep: float | None = None  # a keep probability of its own
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """All of its slices."""
+        return self.producers + self.consumers
 
 
 class UnitDraw(Mapping[str, DiagonalDraw]):
@@ -152,7 +177,7 @@ def _of_space(sketch: Sketch, space: Space) -> Sketch:
 def pieces_of(spaces: Sequence[Space], tensor: str, dim: int, size: int) -> tuple[Piece, ...]:
     """How a dimension is divided among spaces, in order, with what stays between them."""
     own = sorted(
-        (a.offset, a.run, number, a.role is Role.CONSUMES)
+        (a.offset, a.run, number, a in space.consumers)
         for number, space in enumerate(spaces)
         for a in space.axes
         if (a.tensor, a.dim) == (tensor, dim)

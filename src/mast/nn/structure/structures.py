@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from mast.arrays import Array, Indices
 from mast.errors import ArgumentError
 from mast.nn.structure.attention import HeadsAttention
+from mast.nn.structure.choosing import refuse_unfollowed
 from mast.nn.structure.copies import refuse_lazy, skeleton, template, with_values
 from mast.nn.structure.cuts import Cut
-from mast.nn.structure.drawing import Piece, Scaled, UnitDraw, UnitDrawing, along, pieces_of
+from mast.nn.structure.drawing import Piece, Scaled, Space, UnitDraw, UnitDrawing, along, pieces_of
 from mast.nn.structure.resizing import Sizes, fit, replace_attention
 from mast.nn.structure.sketches import Layers, Neurons, Structured
-from mast.nn.structure.spaces import Space
-from mast.nn.structure.tables import refuse_unfollowed
 from mast.nn.tensors.weights import Where
 from mast.randomness import Key
 from mast.sketches import Sketch
@@ -61,12 +60,14 @@ class Structure(ABC):
         """The slices that a draw leaves."""
 
     @abstractmethod
-    def blank(self, draw: UnitDraw) -> nn.Module:
-        """A copy of the model for this draw, without values."""
-
-    @abstractmethod
     def sizes(self, draw: UnitDraw) -> Sizes:
         """What the modules of a small model have to be told."""
+
+    def blank(self, draw: UnitDraw) -> nn.Module:
+        """A copy of the model for this draw, without values and without the modules of dropped branches."""
+        model = copy.deepcopy(self.template)
+        self.sizes(draw).take_out(model)
+        return model
 
     def fit(self, model: nn.Module, draw: UnitDraw) -> None:
         """Adapt a copy that has the values of a draw's cut to their sizes."""
@@ -178,10 +179,6 @@ class UnitStructure(Structure):
 
         parameters = KeptTensors({name: kept(name, shape) for name, shape in self._parameters})
         return Cut(self, draw, parameters, KeptTensors({n: kept(n, shape) for n, shape in self._buffers}))
-
-    def blank(self, draw: UnitDraw) -> nn.Module:
-        """The model without values."""
-        return copy.deepcopy(self.template)
 
     def transfer(self) -> Transfer | None:
         """The quick way of weights into small models and back, where there is one."""

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from mast.arrays import Indices
-from mast.nn.structure.drawing import pieces_of
-from mast.nn.structure.spaces import Space
+from mast.nn.structure.drawing import Space, pieces_of
 from mast.sketches import DiagonalDraw
 from mast.sketches.kept.kernels import (
     AdamNumbers,

@@ -53,9 +53,7 @@ def refuse_saving(small: nn.Module, reason: str) -> None:
         small.save_pretrained = partial(_refuse, reason)  # type: ignore[assignment]
 
 
-def _changes(
-    config: Any, kept: Sequence[tuple[int, int]], head_dim: int | None
-) -> Iterator[dict[str, int]]:
+def _changes(config: Any, kept: Sequence[tuple[int, int]], head_dim: int | None) -> Iterator[dict[str, int]]:
     """Other values of the fields that speak of heads and hidden units: all changed first, then fewer."""
     choices: dict[str, list[int]] = {}
     for name, value in vars(config).items():

@@ -99,10 +99,8 @@ def moved(on: Watching, func: Any, args: Arguments, options: Options, out: Any) 
     for layer in marks.layers:
         for found, own in zip(tensors(func(layer, *args[1:], **options)), layers, strict=True):
             own.append(found)
-    keeps = func.overloadpacket in (aten.slice, aten.expand)
-    _put_moved(
-        on, marks, results, layers, marks.loose if keeps and out.dim() == args[0].dim() else frozenset()
-    )
+    keeps = func.overloadpacket in (aten.slice, aten.expand) and out.dim() == args[0].dim()
+    _put_moved(on, marks, results, layers, marks.loose if keeps else frozenset())
 
 
 def turned(on: Watching, func: Any, args: Arguments, options: Options, out: Any) -> None:
@@ -165,8 +163,8 @@ def concatenated(on: Watching, func: Any, args: Arguments, options: Options, out
         rows.append(row)
     shape = list(out.shape)
     shape[dim] = 1
-    marks = on.combine(rest, shape)
-    layers = [layer.expand(out.shape) for layer in marks.layers]
+    marks = on.combine(rest, shape).moved(lambda layer: layer.expand(out.shape))
+    layers = marks.layers
     if any(row is not None for row in rows):
         vary = {d for row in rows if row is not None for d in range(out.dim()) if row.size(d) > 1} - {dim}
         whole = []
@@ -183,18 +181,12 @@ def stacked(on: Watching, func: Any, args: Arguments, options: Options, out: Ten
     dim = (args[1] if len(args) > 1 else options.get("dim", 0)) % out.dim()
     parts = []
     for piece in args[0]:
-        marks = on.of(piece)
         sizes = list(on.part(piece).sizes)
         sizes.insert(dim, 1)
-        parts.append(
-            Operand(
-                Marks([la.unsqueeze(dim) for la in marks.layers], marks.constant, marks.weight), tuple(sizes)
-            )
-        )
+        parts.append(Operand(on.of(piece).moved(lambda layer: layer.unsqueeze(dim)), tuple(sizes)))
     shape = list(out.shape)
     shape[dim] = 1
-    marks = on.combine(parts, shape)
-    on.put(out, Marks([layer.expand(out.shape) for layer in marks.layers], marks.constant))
+    on.put(out, on.combine(parts, shape).moved(lambda layer: layer.expand(out.shape)))
 
 
 def padded(on: Watching, func: Any, args: Arguments, options: Options, out: Tensor) -> None:
@@ -274,11 +266,10 @@ def index_written(on: Watching, func: Any, args: Arguments, options: Options, ou
         fitted = [layer.narrow(dims[0], 0, 1) for layer in fitted]
     given = Operand(Marks(fitted, source.constant), tuple(sizes))
     sizes_x = [1 if d in dims else n for d, n in enumerate(x.shape)]
-    narrowed = list(target.layers)
-    for d in dims:
-        narrowed = [layer.narrow(d, 0, 1) for layer in narrowed]
-    marks = on.combine([Operand(Marks(narrowed, target.constant), tuple(sizes_x)), given], sizes_x)
-    on.put(out, Marks([layer.expand(x.shape) for layer in marks.layers], marks.constant))
+    one = tuple(slice(0, 1) if d in dims else slice(None) for d in range(x.dim()))
+    own = Marks([layer[one] for layer in target.layers], target.constant)
+    marks = on.combine([Operand(own, tuple(sizes_x)), given], sizes_x)
+    on.put(out, marks.moved(lambda layer: layer.expand(x.shape)))
 
 
 # ---- entries that are summed or compared -----------------------------------------------------------

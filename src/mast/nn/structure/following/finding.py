@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from mast.errors import ArgumentError
 from mast.nn.structure.choosing import chosen, nothing_left, own_keep
 from mast.nn.structure.copies import shadow
+from mast.nn.structure.drawing import Space
 from mast.nn.structure.following.atoms import Atoms
 from mast.nn.structure.following.examples import Example
 from mast.nn.structure.following.modes import Living
@@ -18,7 +19,6 @@ from mast.nn.structure.following.proving import unproven
 from mast.nn.structure.following.reading import Found, Length, read
 from mast.nn.structure.following.watching import Watching
 from mast.nn.structure.resizing import is_conv1d
-from mast.nn.structure.spaces import Space
 from mast.nn.tensors.torch_private import Conv, NormBase
 from mast.nn.tensors.weights import Where
 
@@ -82,8 +82,8 @@ def settle(
         raise ArgumentError(f"the model cannot be run on the example: {message}") from error
     structure.modes = found.modes
     structure.others, structure.other_units = dict(found.others), dict(found.units)
-    cuttable = _cuttable(structure, found.spaces, keep)
-    spaces = chosen(structure.bare, cuttable, structure.others, keep, where)
+    cuttable = {space.name: space for space in _cuttable(structure, found.spaces, keep)}
+    spaces = [cuttable[n] for n in chosen(structure.bare, list(cuttable), structure.others, keep, where)]
     tries: list[tuple[dict[str, str], list[Length]]] = []
     for usable in (_is_a_size, lambda name: False, lambda name: True):
         attributes = _attributes(structure.bare, found.lengths, usable)

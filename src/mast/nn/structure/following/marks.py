@@ -8,7 +8,7 @@ way; operations that combine entries join the atoms that meet.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -25,6 +25,10 @@ class Marks:
     constant: bool = False  # made of numbers, such as zeros(): it fits beside any units
     weight: bool = False  # a parameter or buffer, or a part of one: the same numbers, moved at most
     loose: frozenset[int] = frozenset()  # dimensions along which only constants gave it its length
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> Marks:
+        """The marks of the same value in another shape."""
+        return Marks([move(layer) for layer in self.layers], self.constant, self.weight)
 
 
 @dataclass
@@ -115,11 +119,12 @@ class Marking:
         return None
 
     def without(self, marks: Marks, dim: int) -> Marks:
-        """The layers that do not vary along a dimension; a weight's are told apart by its own atoms."""
-        if marks.weight:
-            layers = [layer for layer in marks.layers if _narrowed(layer).size(dim) == 1]
-        else:
-            layers = [layer for layer in marks.layers if self.core(layer).size(dim) == 1]
+        """The layers that do not vary along a dimension, with length 1 there.
+
+        Those of a weight are told apart by its own atoms.
+        """
+        distinct = _narrowed if marks.weight else self.core
+        layers = [layer.narrow(dim, 0, 1) for layer in marks.layers if distinct(layer).size(dim) == 1]
         return replace(marks, layers=layers)
 
     # ---- combining ---------------------------------------------------------------------------

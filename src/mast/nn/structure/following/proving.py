@@ -14,10 +14,9 @@ from torch.func import functional_call
 
 from mast.errors import MastError
 from mast.nn.structure.copies import shadow
-from mast.nn.structure.drawing import UnitDraw
+from mast.nn.structure.drawing import Space, UnitDraw
 from mast.nn.structure.following.examples import Example, tensors_in
 from mast.nn.structure.following.reading import Length
-from mast.nn.structure.spaces import Space
 from mast.nn.tensors.scaling import sparsify
 from mast.nn.tensors.torch_private import OperationMode, repeat_numbers, same_numbers_after
 from mast.randomness import Key, Purpose, permutation

@@ -10,8 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from mast.arrays import Indices
+from mast.nn.structure.drawing import Axis, Space
 from mast.nn.structure.following.atoms import WHOLE, Atoms
-from mast.nn.structure.spaces import Axis, Role, Space
 
 Unit = list[int]  # the atoms that live or die together
 
@@ -134,26 +134,23 @@ class _Reading:
         for u, unit in enumerate(units):
             for a in unit:
                 entries[int(self.numbers[a]), bool(self.takes[a])][u].append(int(self.places[a]))
-        axes: list[Axis] = []
-        whole: list[Axis] = []
+        producers: list[Axis] = []
+        consumers: list[Axis] = []
+        whole: list[Axis] = []  # producers of all entries along their dimension
         for (number, taken), places in entries.items():
             d = self.atoms.dimensions[number]
             runs = _runs(np.sort(np.array(places), axis=1))
             if runs is None:
                 return None
-            role = Role.CONSUMES if taken else Role.PRODUCES
-            own = [Axis(d.tensor, d.dim, run, offset, role) for run, offset in runs]
-            axes += own
+            axes = [Axis(d.tensor, d.dim, run, offset) for run, offset in runs]
+            (consumers if taken else producers).extend(axes)
             if not taken and sum(run for run, _ in runs) * len(units) == d.size:
-                whole += own
-        axes.sort(key=self._order)
-        producers = tuple(a for a in axes if a.role is Role.PRODUCES)
+                whole += axes
+        for some in (producers, consumers, whole):
+            some.sort(key=lambda a: (self.order[a.tensor], a.dim, a.offset))
         weights = [a for a in producers if self.atoms.ranks[a.tensor] > 1]
-        name = (sorted(whole, key=self._order) or weights or producers)[0].tensor
-        return Space(name, len(units), producers, tuple(a for a in axes if a.role is Role.CONSUMES))
-
-    def _order(self, axis: Axis) -> tuple[int, int, int]:
-        return self.order[axis.tensor], axis.dim, axis.offset
+        name = (whole or weights or producers)[0].tensor
+        return Space(name, len(units), tuple(producers), tuple(consumers))
 
 
 def _runs(entries: Indices) -> list[tuple[int, int]] | None:
