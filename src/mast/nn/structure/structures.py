@@ -159,7 +159,7 @@ class UnitStructure(Structure):
         }
         for name in self.heads:
             if not isinstance(self.template.get_submodule(name), HeadsAttention):
-                replace_attention(self.template, self.bare, name)
+                replace_attention(self.template, name)
         owners = {a.tensor.rpartition(".")[0] for space in self.spaces for a in space.axes}
         self._resized = {name: m for name, m in self.bare.named_modules() if name in owners}
 
@@ -184,7 +184,9 @@ class UnitStructure(Structure):
         """The quick way of weights into small models and back, where there is one."""
         from mast.nn.structure.transfer import Transfer  # with its compiled half, which takes a while to load
 
-        return Transfer.of(self._parameters, self.spaces)
+        if not self._parameters or any(a.dim > 1 for space in self.spaces for a in space.axes):
+            return None
+        return Transfer(self._parameters, self._pieces, [space.units for space in self.spaces])
 
     def sizes(self, draw: UnitDraw) -> Sizes:
         """Numbers in modules that are lengths, and the heads that are left of attention."""
@@ -238,18 +240,16 @@ def structure_of(
     >>> structure_of(model, mast.nn.Neurons(mast.RandK(2)))
     <structure of Sequential: 0.weight: 8>
     """
-    from mast.nn.structure.following.examples import examples_of  # that folder uses the files of this one
+    from mast.nn.structure.branch_structures import BranchStructure  # which uses this file
+    from mast.nn.structure.following.examples import Example
+    from mast.nn.structure.following.guessing import guess
 
-    refuse_lazy(model)
-    structure: Structure
-    if isinstance(sketch, Neurons):
-        structure = UnitStructure(model, examples_of(model, example), keep, where)
-    elif isinstance(sketch, Layers):
-        from mast.nn.structure.branch_structures import BranchStructure
-
-        structure = BranchStructure(model, examples_of(model, example), keep, where)
-    else:
+    if not isinstance(sketch, Neurons | Layers):
         raise ArgumentError(f"structured sketches are Neurons and Layers, got {sketch!r}")
+    refuse_lazy(model)
+    examples = guess(model) if example is None else [Example.of(example)]
+    kind = UnitStructure if isinstance(sketch, Neurons) else BranchStructure
+    structure = kind(model, examples, keep, where)
     if strict:
         refuse_unfollowed(structure)
     return structure

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mast.nn.structure.following.atoms import ANY, WHOLE
-from mast.nn.structure.following.marks import Marks, Operand, repeating, span
+from mast.nn.structure.following.marks import ANY, WHOLE, Marks, Operand, repeating, span
 from mast.nn.structure.following.modes import Arguments, Options, tensors
 
 if TYPE_CHECKING:

@@ -59,15 +59,6 @@ class Example:
         return Example(moved(self.args), moved(dict(self.options)))
 
 
-def examples_of(model: nn.Module, batch: Any) -> list[Example]:
-    """The example that a user gives, or what is guessed from the model's layers."""
-    if batch is not None:
-        return [Example.of(batch)]
-    from mast.nn.structure.following.guessing import guess
-
-    return guess(model)
-
-
 def tensors_in(output: Any) -> Iterator[Tensor]:
     """The tensors of a model's output: in tuples, lists and mappings (ModelOutput is one), not in caches."""
     if isinstance(output, Tensor):

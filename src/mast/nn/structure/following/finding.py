@@ -12,8 +12,8 @@ from mast.errors import ArgumentError
 from mast.nn.structure.choosing import chosen, nothing_left, own_keep
 from mast.nn.structure.copies import shadow
 from mast.nn.structure.drawing import Space
-from mast.nn.structure.following.atoms import Atoms
 from mast.nn.structure.following.examples import Example
+from mast.nn.structure.following.marks import Atoms
 from mast.nn.structure.following.modes import Living
 from mast.nn.structure.following.proving import unproven
 from mast.nn.structure.following.reading import Found, Length, read

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mast.arrays import Indices
 from mast.nn.structure.drawing import Axis, Space
-from mast.nn.structure.following.atoms import WHOLE, Atoms
+from mast.nn.structure.following.marks import WHOLE, Atoms
 
 Unit = list[int]  # the atoms that live or die together
 
