@@ -13,9 +13,9 @@ from mast.cards import table
 from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.nn.costs import Cost, flops, latencies, measure
+from mast.nn.structure.choosing import text_of
 from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.structure.sketches import Structured
-from mast.nn.structure.tables import text_of
 from mast.nn.submodels import plain_copy, put_draw, recalibrate, smaller, warn_of_batch_norm
 from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.weights import Batches

@@ -454,3 +454,83 @@ def test_a_branch_that_no_module_makes_stays_times_0():
     with pytest.warns(UserWarning, match="could not be taken out of the submodel"):
         small = sk.submodel(0)
     torch.testing.assert_close(small(x), sk.model.head(x))
+
+
+# ---- more patterns -----------------------------------------------------------------------------
+
+
+class EinsumAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        for name in ("q", "k", "v"):
+            self.register_parameter(name, nn.Parameter(torch.randn(4, 12, 6) / 4))
+        self.out = nn.Parameter(torch.randn(4, 6, 12) / 4)
+
+    def forward(self, x):
+        q, k, v = (torch.einsum("bld,hde->bhle", x, w) for w in (self.q, self.k, self.v))
+        weights = torch.einsum("bhle,bhme->bhlm", q, k).softmax(-1)
+        return x + torch.einsum("bhlm,bhme,hed->bld", weights, v, self.out)
+
+
+class Queries(nn.Module):
+    """Learned queries go through a layer of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.queries, self.inner = nn.Parameter(torch.randn(5, 12)), nn.Linear(12, 16)
+        self.input, self.head = nn.Linear(6, 16), nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.input(x)[:, None] + self.inner(self.queries)))
+
+
+class Cells(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gru, self.lstm, self.head = nn.GRUCell(5, 8), nn.LSTMCell(8, 6), nn.Linear(6, 2)
+
+    def forward(self, x):
+        h, state = None, None
+        for t in range(x.shape[1]):
+            h = self.gru(x[:, t], h)
+            state = self.lstm(h, state)
+        return self.head(state[0])
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "units"),
+    [
+        (EinsumAttention, (2, 5, 12), {"q": 4}),
+        (Queries, (2, 6), {"inner.weight": 16}),
+        (Cells, (2, 3, 5), {"gru.weight_ih": 8, "lstm.weight_ih": 6}),
+    ],
+)
+def test_further_patterns_are_followed(model, shape, units):
+    torch.manual_seed(0)
+    x = torch.randn(shape, dtype=torch.float64)
+    sk = mast.nn.sparsify(model().double(), neurons(), example=x)
+    assert spaces(sk) == units
+    agree(sk, x)
+
+
+def test_a_model_that_changes_its_parameters_is_refused_before_it_does():
+    class Rescaled(nn.Linear):
+        def forward(self, x):
+            with torch.no_grad():
+                self.weight.data.mul_(0.5)
+            return super().forward(x)
+
+    model = nn.Sequential(nn.Linear(3, 8), Rescaled(8, 2))
+    before = model[1].weight.detach().clone()
+    for sketch in (neurons(), mast.nn.Layers(mast.Bernoulli(0.5))):
+        with pytest.raises(mast.MastError, match=r"changes its parameter '1\.weight' in place"):
+            mast.nn.sparsify(model, sketch, example=torch.ones(2, 3))
+        with pytest.raises(mast.MastError, match=r"changes its parameter '1\.weight' in place"):
+            mast.nn.sparsify(model, sketch)
+    assert torch.equal(model[1].weight, before)
+
+
+def test_weights_without_a_rule_are_in_the_list_of_reasons():
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 8)), nn.ReLU(), nn.Linear(8, 2))
+    with pytest.raises(mast.MastError, match=r"weight_norm.* has no rule that says what becomes of units"):
+        mast.nn.sparsify(model, neurons(), example=torch.ones(2, 3))

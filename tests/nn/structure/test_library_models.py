@@ -56,7 +56,83 @@ def t5():
     return transformers.T5ForConditionalGeneration(config), batch, units
 
 
-@pytest.mark.parametrize("make", [gpt2, bert, llama, mixtral, t5])
+SMALL = {
+    "vocab_size": 50, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}  # fmt: skip
+
+
+def qwen2():
+    config = transformers.Qwen2Config(**SMALL, num_key_value_heads=2)
+    units = {"self_attn.q_proj.weight": 2, "mlp.gate_proj.weight": 40}
+    return transformers.Qwen2ForCausalLM(config), {"input_ids": ids()}, units
+
+
+def phi():
+    """Half of each head is rotated; attention and MLP are added to the trunk at once."""
+    config = transformers.PhiConfig(**SMALL, partial_rotary_factor=0.5)
+    units = {"self_attn.q_proj.weight": 4, "mlp.fc1.weight": 40}
+    return transformers.PhiForCausalLM(config), {"input_ids": ids()}, units
+
+
+def gpt_neox():
+    """Queries, keys and values of a head lie side by side in one weight."""
+    config = transformers.GPTNeoXConfig(**SMALL)
+    units = {"attention.query_key_value.weight": 4, "mlp.dense_h_to_4h.weight": 40}
+    return transformers.GPTNeoXForCausalLM(config), {"input_ids": ids()}, units
+
+
+def gptj():
+    config = transformers.GPTJConfig(
+        vocab_size=50, n_embd=24, n_layer=2, n_head=4, rotary_dim=4, bos_token_id=0, eos_token_id=0
+    )
+    units = {"attn.k_proj.weight": 4, "mlp.fc_in.weight": 96}  # as many heads as rotated entries
+    return transformers.GPTJForCausalLM(config), {"input_ids": ids()}, units
+
+
+def falcon():
+    config = transformers.FalconConfig(
+        vocab_size=50, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, num_kv_heads=2,
+        new_decoder_architecture=True,
+    )  # fmt: skip
+    units = {"self_attention.query_key_value.weight": 2, "mlp.dense_h_to_4h.weight": 96}
+    return transformers.FalconForCausalLM(config), {"input_ids": ids()}, units
+
+
+def xlnet():
+    """Weights of three dimensions in torch.einsum()."""
+    config = transformers.XLNetConfig(vocab_size=50, d_model=24, n_layer=2, n_head=4, d_inner=40)
+    units = {"rel_attn.q": 4, "ff.layer_1.weight": 40}
+    return transformers.XLNetForSequenceClassification(config), {"input_ids": ids()}, units
+
+
+def deberta():
+    """Scores are gathered by relative positions, and positions go through the layers of words."""
+    config = transformers.DebertaV2Config(
+        **SMALL, relative_attention=True, pos_att_type=["p2c", "c2p"], max_relative_positions=16
+    )
+    units = {"attention.self.query_proj.weight": 4, "intermediate.dense.weight": 40}
+    return transformers.DebertaV2ForSequenceClassification(config), {"input_ids": ids()}, units
+
+
+def wav2vec2():
+    """In training mode it hides spans that it draws with NumPy."""
+    config = transformers.Wav2Vec2Config(
+        **SMALL, conv_dim=(16, 16), conv_stride=(5, 2), conv_kernel=(10, 3), num_feat_extract_layers=2,
+        num_conv_pos_embeddings=8, num_conv_pos_embedding_groups=2,
+    )  # fmt: skip
+    units = {"attention.k_proj.weight": 4, "feed_forward.intermediate_dense.weight": 40}
+    batch = {"input_values": torch.linspace(-1, 1, 2 * 400).view(2, 400)}
+    return transformers.Wav2Vec2ForCTC(config), batch, units
+
+
+OLD_SCRIPT = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+OTHERS = [
+    qwen2, phi, gpt_neox, gptj, falcon, xlnet, pytest.param(deberta, marks=OLD_SCRIPT), wav2vec2
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [gpt2, bert, llama, mixtral, t5, *OTHERS])
 def test_heads_and_mlp_units(make):
     torch.manual_seed(0)
     model, batch, units = make()
@@ -73,6 +149,17 @@ def test_heads_and_mlp_units(make):
         for w in sk.weights:
             w.parameter.mul_(torch.from_numpy(kept[w.name].diagonal()).to(w.parameter))
         torch.testing.assert_close(small(**batch).logits, model(**batch).logits, rtol=0, atol=1e-5)
+
+
+def test_a_class_that_derives_the_size_of_heads_is_told_it(tmp_path):
+    torch.manual_seed(0)
+    model, batch, _ = qwen2()
+    small = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), example=batch).submodel(3)
+    small.save_pretrained(tmp_path)
+    again = transformers.Qwen2ForCausalLM.from_pretrained(tmp_path).eval()
+    assert (again.config.num_attention_heads, again.config.head_dim) == (2, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(again(**batch).logits, small(**batch).logits)
 
 
 def test_a_small_llama_is_saved_and_read_again(tmp_path):
@@ -100,13 +187,13 @@ def test_sizes_without_a_configuration_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("make", [gpt2, bert, llama, t5])
+@pytest.mark.parametrize("make", [gpt2, bert, llama, t5, phi, falcon, wav2vec2])
 def test_branches_are_really_removed(make):
     torch.manual_seed(0)
     model, batch, _ = make()
     sk = mast.nn.sparsify(model, mast.nn.Layers(mast.RandK(0.5)), example=batch)
     branches = sk.structure.spaces[0].units
-    assert branches == {gpt2: 4, bert: 4, llama: 4, t5: 10}[make]
+    assert branches == {t5: 10, wav2vec2: 5}.get(make, 4)
     small = sk.submodel(1)  # which checks itself
     left = dict(small.named_parameters())
     kept = sk.draw(1)[sk.structure.spaces[0].name].indices

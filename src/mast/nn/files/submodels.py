@@ -193,7 +193,7 @@ def _resized(whole: nn.Module, sizes: Sizes) -> nn.Module:
             kept == sorted(set(kept)) and kept and kept[-1] < attention.num_heads
         ):
             raise ArgumentError(f"its module {name!r} has no such heads")
-        replace_attention(small, whole, name)
+        replace_attention(small, name)
         cast(HeadsAttention, small.get_submodule(name)).kept = kept
     sizes.take_out(small)
     return small

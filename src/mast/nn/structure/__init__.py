@@ -13,9 +13,8 @@ is guessed from the model's layers if a user gives none.
 
 from mast.nn.structure.attention import HeadsAttention
 from mast.nn.structure.cuts import Cut
-from mast.nn.structure.drawing import UnitDraw
+from mast.nn.structure.drawing import Axis, Space, UnitDraw
 from mast.nn.structure.sketches import Layers, Neurons, Structured, parse
-from mast.nn.structure.spaces import Axis, Space
 from mast.nn.structure.structures import Structure, structure_of
 
 __all__ = [

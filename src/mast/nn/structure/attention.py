@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,53 +12,27 @@ from torch import Tensor, nn
 class HeadsAttention(nn.Module):
     """Multi-head attention over a subset of heads; called like `nn.MultiheadAttention`, with the same names.
 
-    Parameters
-    ----------
-    embed_dim
-        The width of what comes in and goes out.
-    head_dim
-        The size of a head.
-    kept
-        The numbers of the heads, of the `all_heads` that attention masks of three dimensions are made for.
+    It is made of a whole attention, whose parameters it takes. If they are cut to some heads, `kept` has the
+    numbers of those, among the `all_heads` that attention masks of three dimensions are made for.
 
-    >>> import torch
-    >>> attention = HeadsAttention(8, 4, kept=[1], all_heads=2, batch_first=True)
-    >>> attention.in_proj_weight.shape, attention.out_proj.weight.shape
-    (torch.Size([12, 8]), torch.Size([8, 4]))
-    >>> x = torch.ones(1, 3, 8)
-    >>> attention(x, x, x, need_weights=False)[0].shape
-    torch.Size([1, 3, 8])
+    >>> whole = nn.MultiheadAttention(8, 2, batch_first=True)
+    >>> attention, x = HeadsAttention(whole), torch.ones(1, 3, 8)
+    >>> torch.allclose(attention(x, x, x)[0], whole(x, x, x)[0])
+    True
     """
 
-    _qkv_same_embed_dim = (
-        False  # keeps nn.TransformerEncoderLayer from its own kernel, which knows no such heads
-    )
+    # Keeps nn.TransformerEncoderLayer from its own kernel, which knows no such heads.
+    _qkv_same_embed_dim = False
 
-    def __init__(
-        self,
-        embed_dim: int,
-        head_dim: int,
-        *,
-        kept: Sequence[int],
-        all_heads: int,
-        dropout: float = 0.0,
-        bias: bool = True,
-        batch_first: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
+    def __init__(self, whole: nn.MultiheadAttention) -> None:
         super().__init__()
-        self.embed_dim, self.head_dim = embed_dim, head_dim
-        self.kept, self.all_heads = list(kept), all_heads
-        self.dropout, self.batch_first = dropout, batch_first
-        inner = len(self.kept) * head_dim
-        where: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.in_proj_weight = nn.Parameter(torch.zeros(3 * inner, embed_dim, **where))
-        if bias:
-            self.in_proj_bias = nn.Parameter(torch.zeros(3 * inner, **where))
-        else:
-            self.register_parameter("in_proj_bias", None)
-        self.out_proj = nn.Linear(inner, embed_dim, bias=bias, **where)
+        self.embed_dim, self.head_dim, self.all_heads = whole.embed_dim, whole.head_dim, whole.num_heads
+        self.dropout, self.batch_first = whole.dropout, whole.batch_first
+        self.kept = list(range(whole.num_heads))
+        self.in_proj_weight, self.in_proj_bias = whole.in_proj_weight, whole.in_proj_bias
+        self.out_proj = nn.Linear(whole.embed_dim, whole.embed_dim, device="meta")
+        self.out_proj.weight, self.out_proj.bias = whole.out_proj.weight, whole.out_proj.bias
+        self.train(whole.training)
 
     @property
     def num_heads(self) -> int:
@@ -84,7 +56,9 @@ class HeadsAttention(nn.Module):
         if not self.batch_first:
             q, k, v = (t.transpose(0, 1) for t in (q, k, v))
         q, k, v = self._project(q, k, v)
-        mask = self._mask(attn_mask, key_padding_mask if batched else _row(key_padding_mask), q)
+        if key_padding_mask is not None and not batched:
+            key_padding_mask = key_padding_mask.unsqueeze(0)
+        mask = self._mask(attn_mask, key_padding_mask, q)
         dropout = self.dropout if self.training else 0.0
         weights = None
         if need_weights:
@@ -126,10 +100,6 @@ class HeadsAttention(nn.Module):
     def extra_repr(self) -> str:
         """Width, and heads."""
         return f"embed_dim={self.embed_dim}, head_dim={self.head_dim}, heads={self.kept} of {self.all_heads}"
-
-
-def _row(mask: Tensor | None) -> Tensor | None:
-    return None if mask is None else mask.unsqueeze(0)
 
 
 def _added(mask: Tensor, like: Tensor) -> Tensor:

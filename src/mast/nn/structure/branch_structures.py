@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from mast.errors import ArgumentError, MastError
+from mast.errors import ArgumentError
 from mast.nn.structure.choosing import chosen, own_keep
-from mast.nn.structure.copies import shadow, with_values
+from mast.nn.structure.copies import with_values
 from mast.nn.structure.cuts import Cut
-from mast.nn.structure.drawing import Scaled, UnitDraw, UnitDrawing
+from mast.nn.structure.drawing import Scaled, Space, UnitDraw, UnitDrawing
 from mast.nn.structure.resizing import Sizes
 from mast.nn.structure.sketches import Structured
-from mast.nn.structure.spaces import Space
 from mast.nn.structure.structures import Structure
 from mast.nn.tensors.weights import Where
 from mast.sketches import Sketch
@@ -40,7 +37,7 @@ class BranchStructure(Structure):
     ) -> None:
         from mast.nn.structure.following.branching import find_branches
 
-        super().__init__(model, examples)
+        super().__init__(model, examples[-1:])
         found, self.others = find_branches(with_values(model), examples[-1])
         shares = {branch.name: own_keep(branch.name, keep or {}) for branch in found}
         self.others |= {name: "keep = 1" for name, share in shares.items() if share == 1}
@@ -48,8 +45,9 @@ class BranchStructure(Structure):
             raise ArgumentError(
                 "the model has no residual branches (additions x + f(x)) that could be dropped"
             )
-        rest = [branch for branch in found if shares[branch.name] != 1]
-        self.branches: list[Branch] = chosen(self.bare, rest, self.others, keep or {}, where)
+        rest = {branch.name: branch for branch in found if shares[branch.name] != 1}
+        names = chosen(self.bare, list(rest), self.others, keep or {}, where)
+        self.branches: list[Branch] = [rest[name] for name in names]
         self._keeps = [shares[branch.name] for branch in self.branches]
         self.spaces = [Space(self.branches[0].name, len(self.branches), (), ())]
         shapes = {name: tuple(p.shape) for name, p in self.bare.named_parameters()}
@@ -98,12 +96,6 @@ class BranchStructure(Structure):
         """What stands in for the modules of dropped branches."""
         return Sizes(absent={name: m for branch in self._dropped(draw) for name, m in branch.modules})
 
-    def blank(self, draw: UnitDraw) -> nn.Module:
-        """A copy in which nothing is left of dropped branches."""
-        model = copy.deepcopy(self.template)
-        self.sizes(draw).take_out(model)
-        return model
-
     def adapt(self, small: nn.Module, draw: UnitDraw) -> None:
         """No configuration of transformers leaves single branches out."""
         if self._gone(self.sizes(draw)):
@@ -114,22 +106,6 @@ class BranchStructure(Structure):
     def remaining(self, draw: UnitDraw) -> list[str]:
         """The dropped branches that cannot be taken out of the small model: they are there, times 0."""
         return [branch.name for branch in self._dropped(draw) if not branch.modules]
-
-    def check(
-        self, model: nn.Module, draw: UnitDraw, small: nn.Module, shift: Mapping[str, Tensor] | None = None
-    ) -> None:
-        """Compare the small model with the whole one whose branches have their scales, on the example."""
-        from mast.nn.structure.following.proving import compare
-
-        c = draw[self.spaces[0].name].diagonal()
-        values = {}
-        for name, p in model.named_parameters():
-            if name in self._unit:
-                v = torch.zeros_like(p) if shift is None else shift[name].to(p)
-                values[name] = v + (p.detach() - v) * float(c[self._unit[name]])
-        _, message = compare(shadow(model), values, small, [self.examples[-1].to(model)])
-        if message:
-            raise MastError(f"the submodel is wrong, and not returned: {message}")
 
     def _dropped(self, draw: UnitDraw) -> list[Branch]:
         kept = set(draw[self.spaces[0].name].indices.tolist())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,12 +30,7 @@ def skeleton(model: nn.Module) -> nn.Module:
     >>> skeleton(torch.nn.Linear(3, 2)).weight.device
     device(type='meta')
     """
-    memo: dict[int, Any] = {}
-    for _, p in model.named_parameters(remove_duplicate=False):
-        memo[id(p)] = nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=p.requires_grad)
-    for _, b in model.named_buffers(remove_duplicate=False):
-        memo[id(b)] = torch.empty_like(b, device="meta")
-    bare = copy.deepcopy(model, memo)
+    bare = _copy(model, lambda t: torch.empty_like(t, device="meta"))
     for name, module in bare.named_modules():
         own = [t for t in (*module._parameters.values(), *module._buffers.values()) if t is not None]
         if not all(isinstance(t, Tensor) and t.is_meta for t in own):
@@ -46,12 +43,7 @@ def skeleton(model: nn.Module) -> nn.Module:
 
 def template(model: nn.Module) -> nn.Module:
     """A copy whose parameters and floating-point buffers are empty: what a submodel is poured into."""
-    memo: dict[int, Any] = {}
-    for _, p in model.named_parameters(remove_duplicate=False):
-        memo[id(p)] = nn.Parameter(torch.empty(0, dtype=p.dtype), requires_grad=p.requires_grad)
-    for _, b in model.named_buffers(remove_duplicate=False):
-        memo[id(b)] = torch.empty(0, dtype=b.dtype)
-    return copy.deepcopy(model, memo)
+    return _copy(model, lambda t: torch.empty(0, dtype=t.dtype))
 
 
 def shadow(model: nn.Module) -> nn.Module:
@@ -69,7 +61,10 @@ def with_values(model: nn.Module) -> nn.Module:
     if not any(t.is_meta for t in (*model.parameters(), *model.buffers())):
         return model
 
-    def made(number: int, t: Tensor) -> Tensor:
+    numbers = itertools.count()
+
+    def made(t: Tensor) -> Tensor:
+        number = next(numbers)
         if not t.is_meta:
             return t.detach().clone()
         if not t.is_floating_point():
@@ -78,12 +73,13 @@ def with_values(model: nn.Module) -> nn.Module:
         shares = torch.from_numpy(words(key, Purpose.START, 0, t.numel()) / 2**32).view(t.shape)
         return (shares - 0.5 if t.dim() > 1 else shares + 0.5).to(t.dtype)  # variances are positive
 
-    memo: dict[int, Any] = {}
-    for number, p in enumerate(model.parameters()):
-        memo[id(p)] = nn.Parameter(made(number, p), p.requires_grad)
-    for number, b in enumerate(model.buffers(), len(memo)):
-        memo[id(b)] = made(number, b)
-    return copy.deepcopy(model, memo)
+    return _copy(model, made)
+
+
+def _copy(model: nn.Module, made: Callable[[Tensor], Tensor]) -> nn.Module:
+    """A copy with other parameters and buffers, each made of the old one; what is shared stays shared."""
+    memo: dict[int, Any] = {id(p): nn.Parameter(made(p), p.requires_grad) for p in model.parameters()}
+    return copy.deepcopy(model, memo | {id(b): made(b) for b in model.buffers()})
 
 
 def put(model: nn.Module, name: str, new: nn.Module) -> None:

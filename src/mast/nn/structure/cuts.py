@@ -11,6 +11,7 @@ order.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -100,18 +101,13 @@ class Cut:
     def gradient(self, module: nn.Module) -> Tensor:
         """S'grad of the small model's loss, in the order of the values; 0 where there is no gradient."""
         named = dict(module.named_parameters())
-        flat = torch.zeros(self.count, dtype=_dtype(named.values()), device=_device(named.values()))
+        flat = _empty(self.count, named.values()).zero_()
         for name in self.parameters:
             g = named[name].grad
             if g is not None:
                 self.parameters.of(flat, name).copy_(g)
         self.parameters.scale(flat)
         return flat
-
-    def values_of(self, module: nn.Module) -> Tensor:
-        """The weights y of the small model, in the order of the values."""
-        named = dict(module.named_parameters())
-        return torch.cat([named[name].detach().reshape(-1) for name in self.parameters])
 
     def buffers_of(self, module: nn.Module) -> Tensor:
         """The small model's buffers, in the order of `gather_buffers`."""
@@ -161,19 +157,16 @@ def _gather(kept: KeptTensors, tensors: Tensors, out: Tensor | None) -> Tensor:
     if missing:
         raise ArgumentError(f"there is no tensor {missing[0]!r} among those given")
     if out is None:
-        sources = [found[name] for name in kept]
-        out = torch.empty(kept.count, dtype=_dtype(sources), device=_device(sources))
+        out = _empty(kept.count, [found[name] for name in kept])
     kept.check(out)
     gathered: Tensor = kept.gather(found, out)
     return gathered
 
 
-def _dtype(tensors: Iterable[Tensor]) -> torch.dtype:
-    dtype = None
-    for t in tensors:
-        dtype = t.dtype if dtype is None else torch.promote_types(dtype, t.dtype)
-    return dtype or torch.get_default_dtype()
-
-
-def _device(tensors: Iterable[Tensor]) -> torch.device:
-    return next((t.device for t in tensors), torch.device("cpu"))
+def _empty(count: int, like: Iterable[Tensor]) -> Tensor:
+    """Room for values of these tensors, in a type that holds all of them."""
+    tensors = list(like)
+    if not tensors:
+        return torch.empty(count)
+    dtype = functools.reduce(torch.promote_types, [t.dtype for t in tensors])
+    return torch.empty(count, dtype=dtype, device=tensors[0].device)

@@ -1,4 +1,4 @@
-"""How a key becomes the kept units of each space, and their scales on the outgoing weights."""
+"""Unit spaces, and how a key becomes the kept units of each, with their scales on the outgoing weights."""
 
 from __future__ import annotations
 
@@ -10,12 +10,37 @@ from torch import Tensor
 
 from mast.arrays import Array, Indices
 from mast.errors import ArgumentError, MastError
-from mast.nn.structure.spaces import Role, Space
 from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.weights import name_index
 from mast.randomness import Key
 from mast.sketches import Constants, DiagonalDraw, Sketch
 from mast.sketches.kept import Entries, Everything, Grid, Kept
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One dimension of one tensor: unit u owns the entries offset + u*run .. offset + (u+1)*run - 1 of it."""
+
+    tensor: str
+    dim: int
+    run: int = 1
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Space:
+    """Units that live or die one by one, each with all of its slices. Named by its first producer."""
+
+    name: str
+    units: int
+    producers: tuple[Axis, ...]  # rows of a weight, a bias, an affine norm and its statistics
+    consumers: tuple[Axis, ...]  # columns of a weight: the outgoing weights, which carry the scale
+    keep: float | None = None  # a keep probability of its own
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """All of its slices."""
+        return self.producers + self.consumers
 
 
 class UnitDraw(Mapping[str, DiagonalDraw]):
@@ -33,6 +58,11 @@ class UnitDraw(Mapping[str, DiagonalDraw]):
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    def present(self, space: str) -> DiagonalDraw:
+        """The units of a space in a small model; no layer can have none, so the first stays, with scale 0."""
+        kept = self._kept[space]
+        return kept if kept.count else DiagonalDraw(kept.dim, np.zeros(1, np.int64), np.zeros(1))
 
     @property
     def shares(self) -> dict[str, float]:
@@ -65,8 +95,12 @@ class Scaled:
     pieces: tuple[Piece, ...] = ()
     unit: int = 0  # if dim is None
 
-    def of_one_unit(self, units: DiagonalDraw) -> Kept:
-        """The whole parameter times the scale of its unit, or nothing of it."""
+    def kept(self, draws: Sequence[DiagonalDraw]) -> Kept:
+        """What the draws of all spaces keep of the parameter, with the scales of units on their columns."""
+        if self.dim is not None:
+            indices, scales = along(self.pieces, draws)
+            return Grid(self.shape, {self.dim: indices}, {self.dim: scales})
+        units = draws[self.space]
         scale = float(units.diagonal()[self.unit])
         return Everything(self.shape, scale) if scale else Entries(self.shape, units.indices[:0], scale)
 
@@ -101,24 +135,18 @@ class UnitDrawing(Drawing):
 
     def kept(self, number: int, key: Key, like: Tensor) -> Kept:
         """The kept columns of a consumer, with the scales of their units."""
-        scaled = self.scaled[number]
-        if scaled.dim is None:
-            return scaled.of_one_unit(self.draw(key)[self.spaces[scaled.space].name])
-        draw = self.draw(key)
-        indices, scales = along(scaled.pieces, [draw[space.name] for space in self.spaces])
-        return Grid(scaled.shape, {scaled.dim: indices}, {scaled.dim: scales})
+        return self.scaled[number].kept(list(self.draw(key).values()))
 
     def share(self, number: int) -> float:
         """The expected share of the units that are kept."""
         scaled = self.scaled[number]
         if len(scaled.pieces) < 2:
-            return self.sketches[scaled.space].share(self.spaces[scaled.space].units)
+            return self._share(scaled.space)
         sizes = [p.run * (1 if p.space is None else self.spaces[p.space].units) for p in scaled.pieces]
-        shares = [
-            1.0 if p.space is None else self.sketches[p.space].share(self.spaces[p.space].units)
-            for p in scaled.pieces
-        ]
-        return float(np.average(shares, weights=sizes))
+        return float(np.average([self._share(p.space) for p in scaled.pieces], weights=sizes))
+
+    def _share(self, space: int | None) -> float:
+        return 1.0 if space is None else self.sketches[space].share(self.spaces[space].units)
 
     def sketch_of(self, number: int) -> Sketch:
         """That of the units whose outgoing weight this is."""
@@ -137,8 +165,7 @@ def _of_space(sketch: Sketch, space: Space) -> Sketch:
             if other is None or sketch.entry() is None:
                 raise ArgumentError(
                     f"keep gives the units a keep probability of their own ({space.keep:g}), which only "
-                    f"Bernoulli "
-                    f"sketches can have, not {sketch!r}; keep = 1 leaves units out"
+                    f"Bernoulli sketches can have, not {sketch!r}; keep = 1 leaves units out"
                 )
             return other
         sketch.check(space.units)
@@ -150,7 +177,7 @@ def _of_space(sketch: Sketch, space: Space) -> Sketch:
 def pieces_of(spaces: Sequence[Space], tensor: str, dim: int, size: int) -> tuple[Piece, ...]:
     """How a dimension is divided among spaces, in order, with what stays between them."""
     own = sorted(
-        (a.offset, a.run, number, a.role is Role.CONSUMES)
+        (a.offset, a.run, number, a in space.consumers)
         for number, space in enumerate(spaces)
         for a in space.axes
         if (a.tensor, a.dim) == (tensor, dim)
@@ -175,16 +202,12 @@ def along(pieces: Sequence[Piece], units: Sequence[DiagonalDraw]) -> tuple[Indic
             scales.append(np.ones(piece.run))
             continue
         kept = units[piece.space]
-        indices.append(entries_of(kept.indices, piece.run, piece.offset))
         own = kept.scales if piece.scaled else np.ones(kept.count)
-        scales.append(np.repeat(own, piece.run))
-    if len(pieces) == 1:
-        return indices[0], scales[0]
-    return np.concatenate(indices), np.concatenate(scales)
-
-
-def entries_of(units: Indices, run: int, offset: int) -> Indices:
-    """The entries along a dimension that belong to these units."""
-    if run == 1:
-        return units + offset
-    return (units[:, None] * run + np.arange(offset, offset + run)).reshape(-1)
+        if piece.run == 1:  # at every step of a training run
+            indices.append(kept.indices + piece.offset)
+            scales.append(own)
+        else:
+            run = np.arange(piece.offset, piece.offset + piece.run)
+            indices.append((kept.indices[:, None] * piece.run + run).reshape(-1))
+            scales.append(np.repeat(own, piece.run))
+    return (indices[0], scales[0]) if len(pieces) == 1 else (np.concatenate(indices), np.concatenate(scales))

@@ -1,8 +1,8 @@
 """A pool: one small model that takes the kept weights of one draw after the other.
 
-Its modules stay the same where they can, and the memory of the weights is one buffer that is used again at
-each step. The parameters are new ones each time: a graph that is still alive keeps the shape of the old, and
-hooks on them end with the step.
+Where a `Transfer` can move the weights, its modules stay the same and so does the memory of the weights. The
+parameters are new ones each time: a graph that is still alive keeps the shape of the old, and hooks on them
+end with the step. Elsewhere each step has a new small model.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from mast.nn.structure.attention import HeadsAttention
 from mast.nn.structure.cuts import Cut
 from mast.nn.structure.drawing import UnitDraw
-from mast.nn.structure.structures import Structure, UnitStructure, at_least_one
+from mast.nn.structure.structures import Structure, UnitStructure
 from mast.nn.tensors.torch_private import make_parameter
 
 if TYPE_CHECKING:
@@ -29,27 +30,26 @@ class Pool:
     """Small models of many draws of units, one at a time, out of one model."""
 
     def __init__(self, structure: Structure, whole: nn.Module) -> None:
-        self.structure = structure
-        self._model = copy.deepcopy(structure.template)
+        self.structure, self._source = structure, whole
+        self._model = self._same = copy.deepcopy(structure.template)
         #: the parameters of the present small model, by name
         self.parameters: dict[str, nn.Parameter] = dict(self._model.named_parameters())
-        first = {id(p): name for name, p in self.parameters.items()}
-        self._first = {  # of all the names that a parameter has
-            name: first[id(p)] for name, p in self._model.named_parameters(remove_duplicate=False)
-        }
         self._names = list(self.parameters)
-        self._homes = self._find_homes()
+        first = {id(p): name for name, p in self.parameters.items()}  # of all the names that it has
+        self._homes: list[Home] = [
+            (first[id(p)], module._parameters, key)
+            for module in self._same.modules()
+            for key, p in module._parameters.items()
+            if p is not None
+        ]
         # Where the whole model keeps its tensors: looking them up there finds replaced ones, too.
         self._whole = _homes(whole, "_parameters", self._names)
         self._whole_buffers = _homes(whole, "_buffers", [name for name, _ in whole.named_buffers()])
-        self._units = structure if isinstance(structure, UnitStructure) else None
-        self._transfer = None if self._units is None else self._units.transfer()
+        self._transfer = structure.transfer() if isinstance(structure, UnitStructure) else None
         # Modules that have to be told of each draw: attention of its heads, recurrent ones of new parameters.
-        self._tells = self._units is not None and bool(self._units.heads)
-        self._tells |= any(isinstance(module, nn.RNNBase) for module in self._model.modules())
-        self._transferred = False  # whether the present small model came that way
-        self._views: list[Tensor] | None = None
-        self._memory: dict[torch.dtype, Tensor] = {}
+        self._tells = any(isinstance(m, nn.RNNBase | HeadsAttention) for m in self._same.modules())
+        self._views: list[Tensor] | None = None  # of the present small model, if it came by the transfer
+        self._fitted: list[Tensor] | None = None  # those whose sizes the modules were told last
         self._draw: UnitDraw | None = None
         self._cut: Cut | None = None
 
@@ -69,65 +69,43 @@ class Pool:
 
     def units_of(self, draw: UnitDraw) -> UnitsOfDraw | None:
         """What the quick way has to know of a draw, where there is such a way."""
-        if self._units is None or self._transfer is None:
+        if self._transfer is None:
             return None
         from mast.nn.structure.transfer import UnitsOfDraw
 
-        return UnitsOfDraw.of([at_least_one(draw[space.name]) for space in self._units.spaces])
+        return UnitsOfDraw.of([draw.present(space.name) for space in self.structure.spaces])
 
     def model(self, draw: UnitDraw, units: UnitsOfDraw | None) -> nn.Module:
         """The small model with the weights y = S x and the kept entries of the buffers."""
         self._draw, self._cut = draw, None
-        if self._units is None:
-            self._model = self.structure.blank(draw)
-            self._homes = self._find_homes()
         x = [home[key] for _, home, key in self._whole]
         views = self._transfer.gather(units, x) if self._transfer is not None and units is not None else None
-        self._transferred = views is not None
+        self._views = views
         if views is None:
-            self.parameters = self._taken_one_by_one()
-        else:
-            self.parameters = {
-                name: make_parameter(nn.Parameter, view, t.requires_grad)
-                for name, view, t in zip(self._names, views, x, strict=True)
-            }
+            self.structure.follow(self._source)
+            values, buffers = self.cut.gather(self._source), self.cut.gather_buffers(self._source)
+            self._model = self.cut.module(values, buffers)
+            self.parameters = dict(self._model.named_parameters())
+            return self._model
+        self._model = self._same
+        self.parameters = {
+            name: make_parameter(nn.Parameter, view, t.requires_grad)
+            for name, view, t in zip(self._names, views, x, strict=True)
+        }
         for name, home, key in self._homes:
             home[key] = self.parameters[name]
         if self._whole_buffers:
             self._fill_buffers()
-        if views is None or views is not self._views or self._tells:
+        if views is not self._fitted or self._tells:
             self.structure.fit(self._model, draw)
-        self._views = views
+            self._fitted = views
         return self._model
-
-    def _taken_one_by_one(self) -> dict[str, nn.Parameter]:
-        """The parameters out of a cut, for any kind of tensor."""
-        x = {name: home[key] for name, home, key in self._whole}
-        parameters, room = {}, None
-        with torch.no_grad():
-            for name, kept in self.cut.parameters.items():
-                source = x[name]
-                if room is None or room.dtype != source.dtype or room.device != source.device:
-                    room = self._room(self.cut.count, source)
-                small = self.cut.parameters.of(room, name)
-                kept.gather(source.detach(), small)
-                kept.scale(small)
-                parameters[name] = nn.Parameter(small, source.requires_grad)
-        return parameters
-
-    def _room(self, count: int, like: Tensor) -> Tensor:
-        """Memory for the values of a cut, the same at every step."""
-        room = self._memory.get(like.dtype)
-        if room is None or len(room) < count or room.device != like.device:
-            room = self._memory[like.dtype] = torch.empty(count, dtype=like.dtype, device=like.device)
-        return room[:count]
 
     # ---- and back ----------------------------------------------------------------------------
 
     def add(self, factor: float) -> None:
         """x[kept] += factor * S'g, where there are gradients g."""
-        if self._transferred:
-            assert self._transfer is not None
+        if self._views is not None and self._transfer is not None:
             x = [home[key] for _, home, key in self._whole]
             if self._transfer.scatter(x, [p.grad for p in self.parameters.values()], factor):
                 return
@@ -141,7 +119,7 @@ class Pool:
 
     def adam(self, state: dict[str, dict[str, Any]], group: Mapping[str, Any]) -> bool:
         """A step of Adam on the kept entries of x and of its state; False where there is no quick way."""
-        if not self._transferred or self._transfer is None:
+        if self._views is None or self._transfer is None:
             return False
         x = [home[key] for _, home, key in self._whole]
         gradients = [p.grad for p in self.parameters.values()]
@@ -199,15 +177,6 @@ class Pool:
                     buffers[name].copy_(b)
                 else:
                     kept.place(buffers[name], b)
-
-    def _find_homes(self) -> list[Home]:
-        """Where the small model keeps its parameters, and the first name of each."""
-        return [
-            (self._first[f"{prefix}.{key}" if prefix else key], module._parameters, key)
-            for prefix, module in self._model.named_modules()
-            for key, p in module._parameters.items()
-            if p is not None
-        ]
 
 
 def _homes(model: nn.Module, kind: str, names: list[str]) -> list[Home]:

@@ -67,25 +67,11 @@ class Passing(nn.Module):
         return found if self.places is None else (found, *[None] * (self.places - 1))
 
 
-def replace_attention(model: nn.Module, bare: nn.Module, name: str) -> None:
+def replace_attention(model: nn.Module, name: str) -> None:
     """Put a module for any number of heads in the place of an attention, with its parameters."""
-    old, shaped = model.get_submodule(name), bare.get_submodule(name)
-    assert isinstance(old, nn.MultiheadAttention)
-    assert isinstance(shaped, nn.MultiheadAttention)
-    new = HeadsAttention(
-        shaped.embed_dim,
-        shaped.head_dim,
-        kept=range(shaped.num_heads),
-        all_heads=shaped.num_heads,
-        dropout=shaped.dropout,
-        bias=shaped.in_proj_bias is not None,
-        batch_first=shaped.batch_first,
-        device="meta",
-    )
-    new.in_proj_weight, new.in_proj_bias = old.in_proj_weight, old.in_proj_bias
-    new.out_proj.weight, new.out_proj.bias = old.out_proj.weight, old.out_proj.bias
-    new.train(old.training)
-    put(model, name, new)
+    whole = model.get_submodule(name)
+    assert isinstance(whole, nn.MultiheadAttention)
+    put(model, name, HeadsAttention(whole))
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False  # its fast path knows no such heads
@@ -108,6 +94,8 @@ def fit(module: nn.Module, shaped: nn.Module) -> None:
         own.num_parameters = len(module.weight)
     elif isinstance(module, nn.Embedding):
         own.embedding_dim = module.weight.shape[1]
+    elif isinstance(module, nn.RNNCellBase):
+        own.hidden_size, own.input_size = module.weight_hh.shape[1], module.weight_ih.shape[1]
     elif isinstance(module, nn.RNNBase):
         own.hidden_size, own.input_size = own.weight_hh_l0.shape[1], own.weight_ih_l0.shape[1]
         own._flat_weights = [getattr(module, name) for name in own._flat_weights_names]

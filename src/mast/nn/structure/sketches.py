@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mast import sketches
 from mast.errors import ArgumentError
-from mast.sketches import RandK, Sketch
+from mast.sketches import Sketch
 from mast.sketches.over import Over
 
 
@@ -22,8 +22,7 @@ class Neurons(Structured):
     """Hidden units live or die whole: features of Linear, channels of Conv, heads and MLP units of attention.
 
     Each layer's units have a draw of their own. The scale is on a unit's outgoing weights, so that training
-    is that of
-    inverted dropout on units, and a submodel is a smaller dense network.
+    is that of inverted dropout on units, and a submodel is a smaller dense network.
 
     >>> import mast, torch
     >>> from torch import nn
@@ -75,14 +74,10 @@ def parse(text: str) -> Sketch:
     kind = kinds.get(name.lower())
     if kind is None:
         return sketches.parse(text)
-    share = rest.strip().removesuffix("%")
-    try:
-        number = float(share) / (100 if rest.strip().endswith("%") else 1)
-    except ValueError:
-        if not rest:
-            raise ArgumentError(
-                f"the sketch {text!r} does not say what is kept; examples are neurons:.25, "
-                "neurons:bernoulli:.5, layers:bernoulli:.8"
-            ) from None
-        return kind(sketches.parse(rest))
-    return kind(RandK(int(number) if share.isdigit() and not rest.endswith("%") else number))
+    if not rest:
+        raise ArgumentError(
+            f"the sketch {text!r} does not say what is kept; examples are neurons:.25, "
+            "neurons:bernoulli:.5, layers:bernoulli:.8"
+        )
+    number = rest.strip().removesuffix("%").replace(".", "", 1).isdigit()
+    return kind(sketches.parse(f"randk:{rest.strip()}" if number else rest))

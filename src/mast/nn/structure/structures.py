@@ -7,27 +7,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from torch import Tensor, nn
 
 from mast.arrays import Array, Indices
 from mast.errors import ArgumentError
 from mast.nn.structure.attention import HeadsAttention
-from mast.nn.structure.choosing import chosen
+from mast.nn.structure.choosing import refuse_unfollowed
 from mast.nn.structure.copies import refuse_lazy, skeleton, template, with_values
 from mast.nn.structure.cuts import Cut
-from mast.nn.structure.drawing import Piece, Scaled, UnitDraw, UnitDrawing, along, pieces_of
+from mast.nn.structure.drawing import Piece, Scaled, Space, UnitDraw, UnitDrawing, along, pieces_of
 from mast.nn.structure.resizing import Sizes, fit, replace_attention
 from mast.nn.structure.sketches import Layers, Neurons, Structured
-from mast.nn.structure.spaces import Space
-from mast.nn.structure.tables import refuse_unfollowed
 from mast.nn.tensors.weights import Where
 from mast.randomness import Key
-from mast.sketches import DiagonalDraw, Sketch
+from mast.sketches import Sketch
 from mast.sketches.kept import Grid, KeptTensors
 
 if TYPE_CHECKING:
-    from mast.nn.structure.following.examples import Attribute, Example
+    from mast.nn.structure.following.examples import Example
+    from mast.nn.structure.following.reading import Length
     from mast.nn.structure.transfer import Transfer
 
 
@@ -36,13 +34,13 @@ class Structure(ABC):
 
     spaces: list[Space]
     scaled: list[Scaled]
-    others: dict[str, str]  # names of spaces whose units stay, with the reason
-    other_units: dict[str, int]  # how many they are, where it is known
 
     def __init__(self, model: nn.Module, examples: Sequence[Example]) -> None:
         self._source = model
         self.examples = examples
-        self.other_units = {}
+        self.modes: tuple[bool, ...] = (False, True)  # of training, in which the model does different things
+        self.others: dict[str, str] = {}  # names of spaces whose units stay, with the reason
+        self.other_units: dict[str, int] = {}  # how many they are, where it is known
         self.bare = skeleton(model)
         self.template = template(model)  # the model without values, into which submodels are poured
         self.count = sum(p.numel() for p in self.bare.parameters())  #: of all parameters' values
@@ -62,12 +60,14 @@ class Structure(ABC):
         """The slices that a draw leaves."""
 
     @abstractmethod
-    def blank(self, draw: UnitDraw) -> nn.Module:
-        """A copy of the model for this draw, without values."""
-
-    @abstractmethod
     def sizes(self, draw: UnitDraw) -> Sizes:
         """What the modules of a small model have to be told."""
+
+    def blank(self, draw: UnitDraw) -> nn.Module:
+        """A copy of the model for this draw, without values and without the modules of dropped branches."""
+        model = copy.deepcopy(self.template)
+        self.sizes(draw).take_out(model)
+        return model
 
     def fit(self, model: nn.Module, draw: UnitDraw) -> None:
         """Adapt a copy that has the values of a draw's cut to their sizes."""
@@ -85,7 +85,9 @@ class Structure(ABC):
         self, model: nn.Module, draw: UnitDraw, small: nn.Module, shift: Mapping[str, Tensor] | None = None
     ) -> None:
         """An error if the small model of a draw does not compute what the whole one does, on the example."""
-        return  # there is none
+        from mast.nn.structure.following.proving import check
+
+        check(self, model, draw, small, shift)
 
     def follow(self, model: nn.Module) -> None:
         """What is poured has the types of this model's tensors, and trains what is trained there."""
@@ -123,22 +125,16 @@ class UnitStructure(Structure):
         keep: Mapping[str, float] | None = None,
         where: Where | None = None,
     ) -> None:
-        super().__init__(model, examples)
-        self.modes: tuple[bool, ...] = (False, True)  # of training, in which the model does different things
-        self._attributes: list[Attribute] = []
-        self.keep, self._where = dict(keep or {}), where
         from mast.nn.structure.following.finding import settle
 
-        settle(self, with_values(model), examples)
+        super().__init__(model, examples)
+        settle(self, with_values(model), examples, keep or {}, where)
 
-    def chosen(self, found: Sequence[Space]) -> list[Space]:
-        """Those that `where` and `keep` choose; an error with the reasons if there are none."""
-        return chosen(self.bare, found, self.others, self.keep, self._where)
-
-    def settle(self, spaces: Sequence[Space], attributes: Sequence[Attribute] = ()) -> None:
+    def settle(self, spaces: Sequence[Space], attributes: Sequence[Length]) -> None:
         """Take these spaces, and the numbers in modules that follow from their units."""
         self.spaces = list(spaces)
-        self._attributes = list(attributes)
+        names = {space.name for space in spaces}
+        self._attributes = [a for a in attributes if any(name in names for name, _ in a.runs)]
         parameters = dict(self.bare.named_parameters())
         self._parameters = [(name, p.shape) for name, p in self.bare.named_parameters()]
         self._buffers = [(n, b.shape) for n, b in self.bare.named_buffers() if b.is_floating_point()]
@@ -163,14 +159,14 @@ class UnitStructure(Structure):
         }
         for name in self.heads:
             if not isinstance(self.template.get_submodule(name), HeadsAttention):
-                replace_attention(self.template, self.bare, name)
+                replace_attention(self.template, name)
         owners = {a.tensor.rpartition(".")[0] for space in self.spaces for a in space.axes}
         self._resized = {name: m for name, m in self.bare.named_modules() if name in owners}
 
     def cut(self, draw: UnitDraw) -> Cut:
         """Rows of producers and columns of consumers; the scales are on the columns."""
         self._check(draw)
-        units = [at_least_one(draw[space.name]) for space in self.spaces]
+        units = [draw.present(space.name) for space in self.spaces]
 
         def kept(name: str, shape: Sequence[int]) -> Grid:
             indices: dict[int, Indices] = {}
@@ -184,24 +180,22 @@ class UnitStructure(Structure):
         parameters = KeptTensors({name: kept(name, shape) for name, shape in self._parameters})
         return Cut(self, draw, parameters, KeptTensors({n: kept(n, shape) for n, shape in self._buffers}))
 
-    def blank(self, draw: UnitDraw) -> nn.Module:
-        """The model without values."""
-        return copy.deepcopy(self.template)
-
     def transfer(self) -> Transfer | None:
         """The quick way of weights into small models and back, where there is one."""
         from mast.nn.structure.transfer import Transfer  # with its compiled half, which takes a while to load
 
-        return Transfer.of(self._parameters, self.spaces)
+        if not self._parameters or any(a.dim > 1 for space in self.spaces for a in space.axes):
+            return None
+        return Transfer(self._parameters, self._pieces, [space.units for space in self.spaces])
 
     def sizes(self, draw: UnitDraw) -> Sizes:
         """Numbers in modules that are lengths, and the heads that are left of attention."""
-        kept = [at_least_one(draw[space.name]) for space in self.spaces]
+        kept = {space.name: draw.present(space.name) for space in self.spaces}
         numbers: dict[str, dict[str, int]] = {}
         for a in self._attributes:
-            length = a.stays + sum(run * kept[number].count for number, run in a.runs)
-            numbers.setdefault(a.module, {})[a.name] = length
-        heads = {name: at_least_one(draw[s]).indices.tolist() for name, s in self.heads.items()}
+            dropped = sum(run * (kept[s].dim - kept[s].count) for s, run in a.runs if s in kept)
+            numbers.setdefault(a.module, {})[a.attribute] = a.before - dropped
+        heads = {name: kept[s].indices.tolist() for name, s in self.heads.items()}
         return Sizes(numbers, heads)
 
     def fit(self, model: nn.Module, draw: UnitDraw) -> None:
@@ -219,15 +213,7 @@ class UnitStructure(Structure):
         """Let the configuration of a small model say its sizes, if it is one of transformers."""
         from mast.nn.structure.following.configs import adapt
 
-        adapt(small, [(kept.dim, at_least_one(kept).count) for kept in draw.values()])
-
-    def check(
-        self, model: nn.Module, draw: UnitDraw, small: nn.Module, shift: Mapping[str, Tensor] | None = None
-    ) -> None:
-        """Compare both on the example, in training and in eval mode."""
-        from mast.nn.structure.following.proving import check
-
-        check(self, model, self.examples, draw, small, shift)
+        adapt(small, [(kept.dim, draw.present(space).count) for space, kept in draw.items()])
 
     def _owner(self, parameter: str) -> nn.Module:
         return self.bare.get_submodule(parameter.rpartition(".")[0])
@@ -254,23 +240,16 @@ def structure_of(
     >>> structure_of(model, mast.nn.Neurons(mast.RandK(2)))
     <structure of Sequential: 0.weight: 8>
     """
-    from mast.nn.structure.following.examples import examples_of  # that folder uses the files of this one
+    from mast.nn.structure.branch_structures import BranchStructure  # which uses this file
+    from mast.nn.structure.following.examples import Example
+    from mast.nn.structure.following.guessing import guess
 
-    refuse_lazy(model)
-    structure: Structure
-    if isinstance(sketch, Neurons):
-        structure = UnitStructure(model, examples_of(model, example), keep, where)
-    elif isinstance(sketch, Layers):
-        from mast.nn.structure.branch_structures import BranchStructure
-
-        structure = BranchStructure(model, examples_of(model, example), keep, where)
-    else:
+    if not isinstance(sketch, Neurons | Layers):
         raise ArgumentError(f"structured sketches are Neurons and Layers, got {sketch!r}")
+    refuse_lazy(model)
+    examples = guess(model) if example is None else [Example.of(example)]
+    kind = UnitStructure if isinstance(sketch, Neurons) else BranchStructure
+    structure = kind(model, examples, keep, where)
     if strict:
         refuse_unfollowed(structure)
     return structure
-
-
-def at_least_one(units: DiagonalDraw) -> DiagonalDraw:
-    """No layer can have no units: if a draw keeps none, the first stays, with scale 0."""
-    return units if units.count else DiagonalDraw(units.dim, np.zeros(1, np.int64), np.zeros(1))

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from mast.arrays import Indices
-from mast.nn.structure.drawing import pieces_of
-from mast.nn.structure.spaces import Space
+from mast.nn.structure.drawing import Piece
 from mast.sketches import DiagonalDraw
 from mast.sketches.kept.kernels import (
     AdamNumbers,
@@ -50,22 +49,24 @@ class UnitsOfDraw(NamedTuple):
 
 
 class Transfer:
-    """Moves the kept rows and columns of all tensors in one compiled call each way."""
+    """Moves the kept rows and columns of all tensors in one compiled call each way.
 
-    def __init__(self, shapes: Sequence[tuple[str, Sequence[int]]], spaces: Sequence[Space]) -> None:
+    It is for models whose units own rows and columns only. `pieces_of` says how the dimensions of tensors are
+    divided among spaces, which have this many `units`.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[tuple[str, Sequence[int]]],
+        pieces_of: Mapping[str, Mapping[int, Sequence[Piece]]],
+        units: Sequence[int],
+    ) -> None:
         self._lists: dict[tuple[tuple[int, ...], ...], int] = {}
-        sizes = dict(shapes)
-        axes: dict[tuple[str, int], list[tuple[int, ...]]] = {}
-        for tensor, dim in dict.fromkeys((a.tensor, a.dim) for space in spaces for a in space.axes):
-            if tensor in sizes:
-                axes[tensor, dim] = [
-                    (_ALL if p.space is None else p.space, p.run, p.offset, int(p.scaled))
-                    for p in pieces_of(spaces, tensor, dim, sizes[tensor][dim])
-                ]
         parts = []
         self._full: list[tuple[tuple[int, ...], bool, bool]] = []  # shapes, and whether rows, columns are cut
         for name, shape in shapes:
-            full, rows, columns = tuple(shape), axes.get((name, 0)), axes.get((name, 1))
+            own = {dim: [_numbers(p) for p in some] for dim, some in pieces_of.get(name, {}).items()}
+            full, rows, columns = tuple(shape), own.get(0), own.get(1)
             width = math.prod(full[1:]) if rows or columns else math.prod(full)
             inner = math.prod(full[2:]) if columns else width
             first = self._list(rows or [(_ALL, full[0] if columns else 1, 0, 0)])
@@ -76,7 +77,7 @@ class Transfer:
             np.array(parts, dtype=np.int64).reshape(-1, 4), np.array(pieces, dtype=np.int64).reshape(-1, 5)
         )
         self._shapes = [full for full, _, _ in self._full]
-        length = sum(run * (1 if s == _ALL else spaces[s].units) for _, s, run, _, _ in pieces)
+        length = sum(run * (1 if s == _ALL else units[s]) for _, s, run, _, _ in pieces)
         ends = np.zeros(len(self._lists) + 1, dtype=np.int64)
         self._kept_lists = Lists(np.zeros(length, dtype=np.int64), np.ones(length), ends)
         self._starts = np.zeros(len(parts), dtype=np.int64)
@@ -84,13 +85,6 @@ class Transfer:
         self._views: list[Tensor] = []
         self._memory = torch.empty(0)
         self._room: Any = None  # the same memory, for the kernels
-
-    @classmethod
-    def of(cls, shapes: Sequence[tuple[str, Sequence[int]]], spaces: Sequence[Space]) -> Transfer | None:
-        """The transfer of a model, if its units own rows and columns only."""
-        if not shapes or any(a.dim > 1 for space in spaces for a in space.axes):
-            return None
-        return cls(shapes, spaces)
 
     def gather(self, units: UnitsOfDraw, tensors: Sequence[Tensor]) -> list[Tensor] | None:
         """S x of the kept units, in memory that is used again at each call; None if the tensors do not suit.
@@ -175,6 +169,10 @@ class Transfer:
             for start, shape in zip(starts, shapes, strict=True)
         ]
         self._sizes = units
+
+
+def _numbers(piece: Piece) -> tuple[int, ...]:
+    return _ALL if piece.space is None else piece.space, piece.run, piece.offset, int(piece.scaled)
 
 
 def _suit(tensors: Sequence[Tensor | None], dtype: torch.dtype, shapes: Sequence[tuple[int, ...]]) -> bool:

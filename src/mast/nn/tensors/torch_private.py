@@ -7,11 +7,13 @@ others, and whether all are still there.
 
 from __future__ import annotations
 
+import random as python_numbers
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from numpy import random as numpy_numbers
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from torch.nn.modules.batchnorm import _NormBase as NormBase
 from torch.nn.modules.conv import _ConvNd as Conv
@@ -91,14 +93,19 @@ def plain_kernels() -> Iterator[None]:
 
 @contextmanager
 def same_numbers_after() -> Iterator[None]:
-    """Whatever a user's model draws inside, the generator of torch goes on as if it had not."""
-    state = torch.get_rng_state()
+    """Whatever a user's model draws inside, the generators that it draws from go on as if it had not."""
+    state, python_state = torch.get_rng_state(), python_numbers.getstate()
+    numpy_state = numpy_numbers.get_state()  # noqa: NPY002
     try:
         yield
     finally:
         torch.set_rng_state(state)
+        numpy_numbers.set_state(numpy_state)  # noqa: NPY002
+        python_numbers.setstate(python_state)
 
 
 def repeat_numbers(place: int) -> None:
     """What a user's model draws next depends on this number only."""
     torch.default_generator.manual_seed(place)
+    numpy_numbers.seed(place)  # noqa: NPY002
+    python_numbers.seed(place)

@@ -3,16 +3,141 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from mast.nn.structure.copies import shadow
+from mast.nn.structure.following import entries, rules
 from mast.nn.structure.following.examples import Example
+from mast.nn.structure.following.modes import Arguments, ForwardPass, Options, tensors
 from mast.nn.structure.following.proving import compare
-from mast.nn.structure.following.recording import SUMS, Recording, Step, Visit
 from mast.nn.structure.resizing import Passing, Sizes
+
+aten = torch.ops.aten
+_NORMS = (
+    aten.native_batch_norm,
+    aten.native_layer_norm,
+    aten.native_group_norm,
+    aten._native_batch_norm_legit,
+)
+_WEIGHTED = (aten.addmm, aten.mm, aten.bmm, aten.baddbmm, aten.convolution, aten.linear)
+_PRODUCTS = (aten.mul, aten.mul_, aten.div, aten.div_)
+_SUMS = (aten.add, aten.add_)
+_MOVES = {
+    packet for packet, rule in rules.RULES.items() if rule in (entries.moved, entries.reshaped, entries.same)
+}
+_COPIES = {packet for packet, rule in rules.RULES.items() if rule is entries.same}
+# Operations that make 0 of 0, so that a branch whose last weight is 0 is 0.
+_ZERO_STAYS = _MOVES | {
+    aten.relu, aten.relu_, aten.gelu, aten.silu, aten.silu_, aten.tanh, aten.leaky_relu, aten.hardswish,
+    aten.hardswish_, aten.hardtanh, aten.elu, aten.mish, aten.native_dropout, aten.neg, aten.index,
+    aten.index_select, aten.avg_pool2d, aten.max_pool2d_with_indices, aten.mean, aten.sum,
+    aten.constant_pad_nd,
+}  # fmt: skip
+
+
+@dataclass
+class Step:
+    """One operation: what it is made of, and the weights that it is 0 without."""
+
+    before: int  # all steps that its value depends on, as bits
+    inputs: list[int]
+    packet: Any
+    tail: tuple[str, ...] = ()
+    users: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Visit:
+    """One call of a module: its steps are first .. last - 1."""
+
+    module: str
+    first: int
+    last: int = 0
+    outer: int | None = None
+    single: bool = False  # whether its output is one tensor; else a tuple that begins with one
+    output: int | None = None
+    places: int = 1  # how many entries the output tuple has
+
+
+class Recording(ForwardPass):
+    """A mode that writes the record."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.steps: list[Step] = []
+        self.visits: list[Visit] = []
+        self.uses: dict[str, int] = {}  # of parameters, by operations that compute with them
+        self.outputs: set[int | None] = set()  # steps whose values the model returns
+        self._at: Any = WeakIdKeyDictionary()
+        self._names: Any = WeakIdKeyDictionary()
+        for name, p in reversed(list(model.named_parameters())):
+            self._names[p] = name
+        self._visiting: list[int] = []  # the numbers of visits that have not ended
+
+    def run(self, example: Example) -> list[Tensor]:
+        """Call the model; its inputs are steps, too, made of nothing."""
+        for given in tensors(example.args, dict(example.options)):
+            self._write(None, False, [], [], [given])
+        output = super().run(example)
+        self.outputs = {self._at.get(t) for t in output}
+        return output
+
+    def see(self, func: Any, args: Arguments, options: Options, out: Any) -> None:
+        """Write the operation down."""
+        given = tensors(args, options)
+        named = [self._names.get(t) for t in given]
+        steps = [self._at.get(t) for t in given]
+        results = tensors(out)
+        moves = func.is_view or func.overloadpacket in _MOVES
+        if moves and named and named[0] is not None and steps[0] is None:
+            for result in results:
+                self._names[result] = named[0]  # still the parameter
+        else:
+            self._write(func.overloadpacket, moves, [s for s in steps if s is not None], named, results)
+
+    def _write(
+        self, packet: Any, moves: bool, inputs: list[int], named: list[str | None], results: list[Tensor]
+    ) -> None:
+        own = tuple(name for name in named if name is not None)
+        for name in own:
+            self.uses[name] = self.uses.get(name, 0) + 1
+        number, before = len(self.steps), 0
+        for i in inputs:
+            before |= self.steps[i].before | (1 << i)
+            self.steps[i].users.append(number)
+        first = self.steps[inputs[0]].tail if inputs else ()
+        if packet in _WEIGHTED or packet in _NORMS or (packet in _PRODUCTS and own):
+            tail = own
+        elif packet in _SUMS:
+            tail = (*first, *own) if len(inputs) == 1 and own and first else ()
+        elif moves or packet in _ZERO_STAYS or packet in _PRODUCTS:
+            tail = first
+        else:
+            tail = ()
+        self.steps.append(Step(before, inputs, packet, tail))
+        for result in results:
+            self._at[result] = number
+
+    def enter(self, module: nn.Module, inputs: Any) -> None:
+        """A visit begins."""
+        outer = self._visiting[-1] if self._visiting else None
+        self._visiting.append(len(self.visits))
+        self.visits.append(Visit(self.names.get(id(module), ""), len(self.steps), outer=outer))
+
+    def leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        """It ends."""
+        visit = self.visits[self._visiting.pop()]
+        visit.last = len(self.steps)
+        visit.single = isinstance(output, Tensor)
+        first = output[0] if isinstance(output, tuple) and output else output
+        visit.places = len(output) if isinstance(output, tuple) else 1
+        visit.output = self._at.get(first) if isinstance(first, Tensor) else None
 
 
 @dataclass(frozen=True)
@@ -39,41 +164,52 @@ def find_branches(model: nn.Module, example: Example) -> tuple[list[Branch], dic
     example = example.to(model)
     twin = shadow(model).eval()
     record = Recording(twin)
-    record.run(twin, example)
+    record.run(example)
     order = {name: number for number, (name, _) in enumerate(model.named_parameters())}
     found: list[Branch] = []
     others: dict[str, str] = {}
     for number, step in enumerate(record.steps):
-        if step.packet not in SUMS or len(step.inputs) != 2:
-            continue
         ends = _branch(record.steps, step)
-        if ends is None:
-            continue
-        output, _ = ends
-        tail = tuple(sorted(set(record.steps[output].tail), key=order.__getitem__))
-        if not tail:
-            continue
-        reason = _problem(record, output, number, tail)
-        if reason:
-            others[tail[0]] = reason
-            continue
-        modules = _stand_ins(model, record, output, number)
-        branch = Branch(tail, modules)
-        found.append(branch if not _wrong(model, example, branch) else Branch(tail, ()))
+        for output, addition in _addends(record.steps, *ends, number) if ends is not None else ():
+            tail = tuple(sorted(set(record.steps[output].tail), key=order.__getitem__))
+            reason = _problem(record, output, tail)
+            if tail and reason:
+                others[tail[0]] = reason
+            elif tail:
+                branch = Branch(tail, _stand_ins(model, record, output, addition))
+                found.append(branch if not _wrong(model, example, branch) else Branch(tail, ()))
     return found, others
 
 
-def _branch(steps: list[Step], addition: Step) -> tuple[int, int] | None:
+def _branch(steps: list[Step], step: Step) -> tuple[int, int] | None:
     """The two sides of an addition: the branch, and the trunk that it is made of."""
-    a, b = addition.inputs
-    if steps[b].before >> a & 1:
-        return b, a
-    if steps[a].before >> b & 1:
-        return a, b
+    if step.packet not in _SUMS or len(step.inputs) != 2:
+        return None
+    for trunk, branch in (step.inputs, step.inputs[::-1]):
+        while steps[trunk].packet in _COPIES and steps[trunk].inputs:  # a trunk in another precision, say
+            trunk = steps[trunk].inputs[0]
+        if steps[branch].before >> trunk & 1:
+            return branch, trunk
     return None
 
 
-def _problem(record: Recording, output: int, addition: int, tail: tuple[str, ...]) -> str:
+def _addends(steps: list[Step], branch: int, trunk: int, addition: int) -> Iterator[tuple[int, int]]:
+    """The branches that x + f(x) + g(x) adds to x at once, each with its addition."""
+    step = steps[branch]
+    if (
+        step.packet in _SUMS
+        and len(step.inputs) == 2
+        and step.users == [addition]
+        and not _branch(steps, step)
+    ):
+        for addend in step.inputs:
+            yield from _addends(steps, addend, trunk, branch)
+    elif step.before >> trunk & 1:
+        yield branch, addition
+
+
+def _problem(record: Recording, output: int, tail: tuple[str, ...]) -> str:
+    """Why the weights of a tail cannot carry the scale of a branch."""
     for name in tail:
         if record.uses[name] > 1:
             return f"{name} is used in another place too"

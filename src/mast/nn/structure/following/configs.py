@@ -29,14 +29,14 @@ def adapt(small: nn.Module, kept: Sequence[tuple[int, int]]) -> None:
     ):
         return
     wanted = {name: tuple(t.shape) for name, t in small.state_dict().items()}
-    for number, changes in enumerate(_changes(small.config, kept)):
-        if number >= _TRIES:
-            break
+    sizes = (getattr(module, "head_dim", None) for module in small.modules())
+    head_dim = next((size for size in sizes if type(size) is int), None)
+    for changes in itertools.islice(_changes(small.config, kept, head_dim), _TRIES):
         if _shapes(small, changes) == wanted:
             for module in small.modules():
                 if hasattr(module, "config"):
                     for name, value in changes.items():
-                        if hasattr(module.config, name):
+                        if hasattr(module.config, name) or name == "head_dim":
                             setattr(module.config, name, value)
             return
     refuse_saving(
@@ -53,7 +53,7 @@ def refuse_saving(small: nn.Module, reason: str) -> None:
         small.save_pretrained = partial(_refuse, reason)  # type: ignore[assignment]
 
 
-def _changes(config: Any, kept: Sequence[tuple[int, int]]) -> Iterator[dict[str, int]]:
+def _changes(config: Any, kept: Sequence[tuple[int, int]], head_dim: int | None) -> Iterator[dict[str, int]]:
     """Other values of the fields that speak of heads and hidden units: all changed first, then fewer."""
     choices: dict[str, list[int]] = {}
     for name, value in vars(config).items():
@@ -67,6 +67,9 @@ def _changes(config: Any, kept: Sequence[tuple[int, int]]) -> Iterator[dict[str,
             continue
         if distinct := list(dict.fromkeys(found)):
             choices[name] = distinct
+    # Classes that derive the size of a head from the width take another number of heads if they are told it.
+    if type(getattr(config, "head_dim", None)) is not int and head_dim is not None:
+        choices["head_dim"] = [head_dim]
     names = list(choices)
     for changed in range(len(names), -1, -1):
         for some in itertools.combinations(names, changed):

@@ -6,41 +6,29 @@ meets; one that has no rule pins all that it is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from mast.nn.structure.following.atoms import ANY, WHOLE
-from mast.nn.structure.following.marks import Marks, Operand
+from mast.nn.structure.following.marks import ANY, WHOLE, Marks, Operand, repeating, span
+from mast.nn.structure.following.modes import Arguments, Options, tensors
 
 if TYPE_CHECKING:
     from mast.nn.structure.following.watching import Watching
 
 aten = torch.ops.aten
-Arguments = tuple[Any, ...]
-Options = Mapping[str, Any]
 Rule = Callable[["Watching", Any, Arguments, Options, Any], None]
-
-
-def tensors(*of: Any) -> list[Tensor]:
-    """The tensors among arguments, also in lists."""
-    found: list[Tensor] = []
-    for one in of:
-        if isinstance(one, Tensor):
-            found.append(one)
-        elif isinstance(one, list | tuple):
-            found += tensors(*one)
-        elif isinstance(one, dict):
-            found += tensors(*one.values())
-    return found
 
 
 def unknown(on: Watching, func: Any, args: Arguments, options: Options, out: Any) -> None:
     """What has no rule keeps all of its units."""
-    for t in tensors(args, dict(options)):
-        on.pin(on.of(t), f"{on.where()} has no rule that says what becomes of units")
+    for t in tensors(args, options):
+        marks = on.of(t)
+        for layer in marks.layers if marks.weight else ():
+            on.makes(layer)  # so that the table of units lists it
+        on.pin(marks, f"{on.where()} has no rule that says what becomes of units")
 
 
 def nothing(on: Watching, func: Any, args: Arguments, options: Options, out: Any) -> None:
@@ -110,10 +98,8 @@ def moved(on: Watching, func: Any, args: Arguments, options: Options, out: Any) 
     for layer in marks.layers:
         for found, own in zip(tensors(func(layer, *args[1:], **options)), layers, strict=True):
             own.append(found)
-    keeps = func.overloadpacket in (aten.slice, aten.expand)
-    _put_moved(
-        on, marks, results, layers, marks.loose if keeps and out.dim() == args[0].dim() else frozenset()
-    )
+    keeps = func.overloadpacket in (aten.slice, aten.expand) and out.dim() == args[0].dim()
+    _put_moved(on, marks, results, layers, marks.loose if keeps else frozenset())
 
 
 def turned(on: Watching, func: Any, args: Arguments, options: Options, out: Any) -> None:
@@ -126,7 +112,10 @@ def turned(on: Watching, func: Any, args: Arguments, options: Options, out: Any)
 def reshaped(on: Watching, func: Any, args: Arguments, options: Options, out: Any) -> None:
     """The same entries in another shape."""
     marks = on.of(args[0])
-    _put_moved(on, marks, [out], [[layer.reshape(out.shape) for layer in marks.layers]])
+    layers = [layer.reshape(out.shape) for layer in marks.layers]
+    if marks.weight:  # which is told by its strides along which dimensions a layer repeats itself
+        layers = [repeating(layer) for layer in layers]
+    _put_moved(on, marks, [out], [layers])
 
 
 def same(on: Watching, func: Any, args: Arguments, options: Options, out: Any) -> None:
@@ -152,6 +141,11 @@ def concatenated(on: Watching, func: Any, args: Arguments, options: Options, out
     """Units lie behind each other, or side by side along another dimension."""
     pieces = [t for t in args[0] if t.numel()]
     dim = (args[1] if len(args) > 1 else options.get("dim", 0)) % out.dim()
+    # Where one piece has units across, such as heads, what lies along `dim` in another is within such units.
+    across = {d for p in pieces for layer in on.without(on.of(p), dim).layers for d in span(on.core(layer))}
+    for layer in (layer for piece in pieces for layer in on.of(piece).layers):
+        if dim in span(on.core(layer)) and across & span(on.core(layer)):
+            on.fix(layer, [dim], f"{on.where()} puts them beside others")
     rows: list[Tensor | None] = []
     rest: list[Operand] = []
     for piece in pieces:
@@ -168,8 +162,8 @@ def concatenated(on: Watching, func: Any, args: Arguments, options: Options, out
         rows.append(row)
     shape = list(out.shape)
     shape[dim] = 1
-    marks = on.combine(rest, shape)
-    layers = [layer.expand(out.shape) for layer in marks.layers]
+    marks = on.combine(rest, shape).moved(lambda layer: layer.expand(out.shape))
+    layers = marks.layers
     if any(row is not None for row in rows):
         vary = {d for row in rows if row is not None for d in range(out.dim()) if row.size(d) > 1} - {dim}
         whole = []
@@ -186,18 +180,12 @@ def stacked(on: Watching, func: Any, args: Arguments, options: Options, out: Ten
     dim = (args[1] if len(args) > 1 else options.get("dim", 0)) % out.dim()
     parts = []
     for piece in args[0]:
-        marks = on.of(piece)
         sizes = list(on.part(piece).sizes)
         sizes.insert(dim, 1)
-        parts.append(
-            Operand(
-                Marks([la.unsqueeze(dim) for la in marks.layers], marks.constant, marks.weight), tuple(sizes)
-            )
-        )
+        parts.append(Operand(on.of(piece).moved(lambda layer: layer.unsqueeze(dim)), tuple(sizes)))
     shape = list(out.shape)
     shape[dim] = 1
-    marks = on.combine(parts, shape)
-    on.put(out, Marks([layer.expand(out.shape) for layer in marks.layers], marks.constant))
+    on.put(out, on.combine(parts, shape).moved(lambda layer: layer.expand(out.shape)))
 
 
 def padded(on: Watching, func: Any, args: Arguments, options: Options, out: Tensor) -> None:
@@ -277,11 +265,10 @@ def index_written(on: Watching, func: Any, args: Arguments, options: Options, ou
         fitted = [layer.narrow(dims[0], 0, 1) for layer in fitted]
     given = Operand(Marks(fitted, source.constant), tuple(sizes))
     sizes_x = [1 if d in dims else n for d, n in enumerate(x.shape)]
-    narrowed = list(target.layers)
-    for d in dims:
-        narrowed = [layer.narrow(d, 0, 1) for layer in narrowed]
-    marks = on.combine([Operand(Marks(narrowed, target.constant), tuple(sizes_x)), given], sizes_x)
-    on.put(out, Marks([layer.expand(x.shape) for layer in marks.layers], marks.constant))
+    one = tuple(slice(0, 1) if d in dims else slice(None) for d in range(x.dim()))
+    own = Marks([layer[one] for layer in target.layers], target.constant)
+    marks = on.combine([Operand(own, tuple(sizes_x)), given], sizes_x)
+    on.put(out, marks.moved(lambda layer: layer.expand(x.shape)))
 
 
 # ---- entries that are summed or compared -----------------------------------------------------------

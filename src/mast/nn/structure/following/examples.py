@@ -1,4 +1,4 @@
-"""Examples of a model's input, running a model on them, and the numbers in modules that are lengths."""
+"""Examples of a model's input."""
 
 from __future__ import annotations
 
@@ -8,20 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from mast.errors import ArgumentError
-from mast.nn.tensors.torch_private import OperationMode, plain_kernels, same_numbers_after
-
-
-@dataclass(frozen=True)
-class Attribute:
-    """A number in a module that is a length: the entries that stay and those of the kept units."""
-
-    module: str
-    name: str
-    stays: int
-    runs: tuple[tuple[int, int], ...]  # the numbers of spaces, and how many entries one unit has
 
 
 @dataclass(frozen=True)
@@ -71,41 +59,10 @@ class Example:
         return Example(moved(self.args), moved(dict(self.options)))
 
 
-def examples_of(model: nn.Module, batch: Any) -> list[Example]:
-    """The example that a user gives, or what is guessed from the model's layers."""
-    if batch is not None:
-        return [Example.of(batch)]
-    from mast.nn.structure.following.guessing import guess
-
-    return guess(model)
-
-
-def run_in(
-    mode: OperationMode,
-    enter: Callable[[nn.Module, Any], None],
-    leave: Callable[[nn.Module, Any, Any], None],
-    call: Callable[[], Any],
-) -> Any:
-    """What a call of a model returns, in a mode that sees its operations and is told of its modules."""
-    handles = [
-        register_module_forward_pre_hook(enter),
-        register_module_forward_hook(leave, always_call=True),
-    ]
-    try:
-        with same_numbers_after(), torch.no_grad(), plain_kernels(), mode:
-            return call()
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def tensors_in(output: Any) -> Iterator[Tensor]:
     """The tensors of a model's output: in tuples, lists and mappings (ModelOutput is one), not in caches."""
     if isinstance(output, Tensor):
         yield output
-    elif isinstance(output, Mapping):
-        for value in output.values():
-            yield from tensors_in(value)
-    elif isinstance(output, list | tuple):
-        for value in output:
+    elif isinstance(output, Mapping | list | tuple):
+        for value in output.values() if isinstance(output, Mapping) else output:
             yield from tensors_in(value)

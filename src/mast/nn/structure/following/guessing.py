@@ -8,6 +8,7 @@ submodels are right for both.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
 import math
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from mast.errors import ArgumentError
-from mast.nn.structure.copies import shadow, with_values
+from mast.nn.structure.copies import with_values
 from mast.nn.structure.following.examples import Example
 from mast.nn.tensors.torch_private import Conv, ConvTranspose, NormBase, same_numbers_after
 from mast.randomness import Key, Purpose, normal, words
@@ -75,7 +76,7 @@ class _Trial:
     """Runs a copy of a model on guesses."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._copy = shadow(with_values(model))
+        self._copy = copy.deepcopy(with_values(model))  # what it does leaves no trace in the model
         self.inputs, self.names = _inputs(model)
         self.like = next((p for p in self._copy.parameters() if p.is_floating_point()), torch.empty(0))
         self.problem = "it has no layers that say what they take"

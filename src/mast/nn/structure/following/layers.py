@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from mast.nn.structure.following.entries import Arguments, Options, tensors, unknown
+from mast.nn.structure.following.entries import unknown
 from mast.nn.structure.following.marks import Marks, Operand
+from mast.nn.structure.following.modes import Arguments, Options, tensors
 
 if TYPE_CHECKING:
     from mast.nn.structure.following.watching import Watching
@@ -16,16 +17,12 @@ if TYPE_CHECKING:
 def matrices(on: Watching, func: Any, args: Arguments, options: Options, out: Tensor) -> None:
     """Products of matrices, and what is added to them."""
     added, (a, b) = args[:-2], args[-2:]
-    marks_a, marks_b = on.of(a), on.of(b)
-    on.contract(marks_a, a.dim() - 1, marks_b, b.dim() - 2 if b.dim() > 1 else 0)
-    left = on.without(marks_a, a.dim() - 1)
-    right = on.without(marks_b, b.dim() - 2 if b.dim() > 1 else 0)
+    columns, rows = a.dim() - 1, max(b.dim() - 2, 0)
+    on.contract(on.of(a), columns, on.of(b), rows)
+    left, right = on.without(on.of(a), columns), on.without(on.of(b), rows)
     if b.dim() == 1:
-        left.layers = [layer.narrow(a.dim() - 1, 0, 1).squeeze(-1) for layer in left.layers]
-        parts = [Operand(left, tuple(a.shape[:-1]))]
+        parts = [Operand(left.moved(lambda layer: layer.squeeze(-1)), tuple(a.shape[:-1]))]
     else:
-        left.layers = [layer.narrow(a.dim() - 1, 0, 1) for layer in left.layers]
-        right.layers = [layer.narrow(b.dim() - 2, 0, 1) for layer in right.layers]
         parts = [Operand(left, (*a.shape[:-1], 1)), Operand(right, (*b.shape[:-2], 1, b.shape[-1]))]
     parts += [on.part(t) for t in tensors(added)]
     on.put(out, on.combine(parts, out.shape))
@@ -33,18 +30,9 @@ def matrices(on: Watching, func: Any, args: Arguments, options: Options, out: Te
 
 def linear(on: Watching, func: Any, args: Arguments, options: Options, out: Tensor) -> None:
     """x W' + b, where it comes in one piece."""
-    x, w = args[0], args[1]
-    on.contract(on.of(x), x.dim() - 1, on.of(w), 1)
-    left = on.without(on.of(x), x.dim() - 1)
-    left.layers = [layer.narrow(-1, 0, 1) for layer in left.layers]
-    right = on.without(on.of(w), 1)
-    right.layers = [layer.narrow(1, 0, 1).squeeze(1) for layer in right.layers]
-    parts = [
-        Operand(left, (*x.shape[:-1], 1)),
-        Operand(right, (w.shape[0],)),
-        *(on.part(t) for t in tensors(args[2:])),
-    ]
-    on.put(out, on.combine(parts, out.shape))
+    transposed = args[1].t()
+    on.put(transposed, on.of(args[1]).moved(Tensor.t))
+    matrices(on, func, (*args[2:], args[0], transposed), options, out)
 
 
 def experts(on: Watching, func: Any, args: Arguments, options: Options, out: Tensor) -> None:
@@ -55,10 +43,8 @@ def experts(on: Watching, func: Any, args: Arguments, options: Options, out: Ten
         return
     on.fixed(on.of(b), [0], b.shape, f"{on.where()} chooses among them")
     on.contract(on.of(a), 1, on.of(b), 1)
-    left, right = on.without(on.of(a), 1), on.without(on.of(b), 1)
-    left.layers = [layer.narrow(1, 0, 1) for layer in left.layers]
-    right.layers = [layer[0, 0] for layer in right.layers if layer.stride(0) == 0]
-    parts = [Operand(left, (a.shape[0], 1)), Operand(right, (b.shape[2],))]
+    left, right = on.without(on.of(a), 1), on.without(on.without(on.of(b), 1), 0)
+    parts = [Operand(left, (a.shape[0], 1)), Operand(right.moved(lambda la: la[0, 0]), (b.shape[2],))]
     on.put(out, on.combine(parts, out.shape))
 
 
@@ -66,10 +52,7 @@ def placed(on: Watching, tensor: Tensor, dim: int, rank: int) -> Operand:
     """A tensor of one dimension, beside dimension `dim` of a value."""
     shape = [1] * rank
     shape[dim] = tensor.shape[0]
-    marks = on.of(tensor)
-    return Operand(
-        Marks([la.reshape(shape) for la in marks.layers], marks.constant, marks.weight), tuple(shape)
-    )
+    return Operand(on.of(tensor).moved(lambda layer: layer.reshape(shape)), tuple(shape))
 
 
 def convolution(on: Watching, func: Any, args: Arguments, options: Options, out: Tensor) -> None:
@@ -93,21 +76,12 @@ def convolution(on: Watching, func: Any, args: Arguments, options: Options, out:
     else:
         on.contract(value, 1, weight, columns)
     made = on.along(weight, rows)
-    parts = [
-        Operand(
-            Marks([la.narrow(1, 0, 1) for la in on.without(value, 1).layers]), (x.shape[0], *[1] * (rank - 1))
-        )
-    ]
-    shape = [1] * rank
-    shape[1] = out.shape[1]
-    if made is not None:
-        if weight.weight:
-            for layer in weight.layers:
-                if on.core(layer).size(rows) > 1:
-                    on.makes(layer)
-        parts.append(Operand(Marks([made.reshape(shape)]), tuple(shape)))
-    else:
-        parts.append(Operand(Marks(), tuple(shape)))
+    parts = [Operand(on.without(value, 1), (x.shape[0], *[1] * (rank - 1)))]
+    shape = (1, out.shape[1], *[1] * (rank - 2))
+    parts.append(Operand(Marks([] if made is None else [made.reshape(shape)]), shape))
+    for layer in weight.layers if weight.weight and made is not None else ():
+        if on.core(layer).size(rows) > 1:
+            on.makes(layer)
     if bias is not None:
         parts.append(placed(on, bias, 1, rank))
     on.put(out, on.combine(parts, out.shape))
@@ -198,16 +172,12 @@ def attention(on: Watching, func: Any, args: Arguments, options: Options, out: A
         if t.shape[1] != heads:
             layers = [layer.repeat_interleave(heads // t.shape[1], 1) for layer in layers]
         parts.append(Operand(Marks(layers), (t.shape[0], heads, 1, 1)))
-    for mask in tensors(args[3:], dict(options)):
+    for mask in tensors(args[3:], options):
         if mask.dim() > 1:
-            marks = on.fixed(
-                on.of(mask), [mask.dim() - 2, mask.dim() - 1], mask.shape, f"{on.where()} compares them"
-            )
+            last = [mask.dim() - 2, mask.dim() - 1]
+            marks = on.fixed(on.of(mask), last, mask.shape, f"{on.where()} compares them")
             parts.append(
-                Operand(
-                    Marks([la[..., :1, :1] for la in marks.layers], marks.constant),
-                    (*on.part(mask).sizes[:-2], 1, 1),
-                )
+                Operand(marks.moved(lambda layer: layer[..., :1, :1]), (*on.part(mask).sizes[:-2], 1, 1))
             )
     result = tensors(out)[0]
     marks = on.combine(parts, (*result.shape[:2], 1, 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,15 +14,16 @@ from torch.func import functional_call
 
 from mast.errors import MastError
 from mast.nn.structure.copies import shadow
-from mast.nn.structure.drawing import UnitDraw, along
+from mast.nn.structure.drawing import Space, UnitDraw
 from mast.nn.structure.following.examples import Example, tensors_in
-from mast.nn.structure.spaces import Space
+from mast.nn.structure.following.reading import Length
+from mast.nn.tensors.scaling import sparsify
 from mast.nn.tensors.torch_private import OperationMode, repeat_numbers, same_numbers_after
 from mast.randomness import Key, Purpose, permutation
 from mast.sketches import DiagonalDraw
 
 if TYPE_CHECKING:
-    from mast.nn.structure.structures import UnitStructure
+    from mast.nn.structure.structures import Structure, UnitStructure
 
 aten = torch.ops.aten
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -54,6 +55,7 @@ def outputs(model: nn.Module, example: Example, training: bool, values: Mapping[
     """The tensors of a model's output, with these values of parameters; the model stays as it is."""
     twin = shadow(model).train(training)
     with same_numbers_after(), torch.no_grad(), Settled():
+        repeat_numbers(0)  # some models draw with NumPy before anything else
         found = (
             functional_call(twin, dict(values), example.args, dict(example.options))
             if values
@@ -125,48 +127,34 @@ def _in_double(
 
 
 def masked(
-    structure: UnitStructure, model: nn.Module, draw: UnitDraw, shift: Mapping[str, Tensor] | None = None
+    structure: Structure, model: nn.Module, draw: UnitDraw, shift: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
     """The parameters v + S(x - v) that differ from x: those that carry scales."""
-    from mast.nn.structure.structures import at_least_one
-
-    parameters = dict(model.named_parameters())
-    units = [at_least_one(draw[space.name]) for space in structure.spaces]
-    values: dict[str, Tensor] = {}
+    parameters, draws = dict(model.named_parameters()), list(draw.values())
+    values = {}
     for scaled in structure.scaled:
-        assert scaled.dim is not None
-        indices, scales = along(scaled.pieces, units)
-        factors = np.zeros(scaled.shape[scaled.dim])
-        factors[indices] = scales
-        p = values.get(scaled.tensor, parameters[scaled.tensor].detach())
-        shape = [-1 if d == scaled.dim else 1 for d in range(p.dim())]
-        v = None if shift is None else shift.get(scaled.tensor)
-        diagonal = torch.from_numpy(factors).to(p).view(shape)
-        values[scaled.tensor] = p * diagonal if v is None else v.to(p) + (p - v.to(p)) * diagonal
+        x, v = parameters[scaled.tensor].detach(), (shift or {}).get(scaled.tensor)
+        values[scaled.tensor] = sparsify(scaled.kept(draws), x, None if v is None else v.to(x))
     return values
 
 
 def check(
-    structure: UnitStructure,
+    structure: Structure,
     model: nn.Module,
-    examples: Sequence[Example],
     draw: UnitDraw,
     small: nn.Module,
-    shift: Mapping[str, Tensor] | None,
+    shift: Mapping[str, Tensor] | None = None,
 ) -> None:
     """An error that names the space and its module, if a submodel is not what the whole model says."""
     whole = shadow(model)
-    examples = [example.to(model) for example in examples]
-    modes = structure.modes
-    _, message = compare(whole, masked(structure, whole, draw, shift), small, examples, modes)
+    examples = [example.to(model) for example in structure.examples]
+    values = masked(structure, whole, draw, shift)
+    _, message = compare(whole, values, small, examples, structure.modes)
     if not message:
         return
-    for space in structure.spaces:
+    for space in structure.spaces if structure.spaces[0].producers else ():
         one = {s.name: draw[s.name] if s is space else _everything(s) for s in structure.spaces}
-        alone = UnitDraw(draw.key, one)
-        cut = structure.cut(alone)
-        part = cut.module(cut.gather(whole), cut.gather_buffers(whole))
-        _, own = compare(whole, masked(structure, whole, alone), part, examples, modes)
+        own = _problem(structure, whole, UnitDraw(draw.key, one), examples)
         if own:
             owner = space.producers[0].tensor.rpartition(".")[0]
             raise MastError(
@@ -174,6 +162,16 @@ def check(
                 f"{owner!r}) {own}. Leave them out with keep={{{space.name!r}: 1}}"
             )
     raise MastError(f"the submodel is wrong, and not returned: {message}")
+
+
+def _problem(structure: Structure, model: nn.Module, draw: UnitDraw, examples: Sequence[Example]) -> str:
+    """What is wrong with the small model of a draw."""
+    cut = structure.cut(draw)
+    try:
+        small = cut.module(cut.gather(model), cut.gather_buffers(model))
+    except Exception as error:  # a module that cannot be copied or refitted
+        return f"a smaller model cannot be made: {str(error).splitlines()[0] if str(error) else error!r}"
+    return compare(model, masked(structure, model, draw), small, examples, structure.modes)[1]
 
 
 def _everything(space: Space) -> DiagonalDraw:
@@ -185,19 +183,13 @@ def unproven(
     model: nn.Module,
     examples: Sequence[Example],
     spaces: Sequence[Space],
-    take: Callable[[Sequence[Space]], None],
+    attributes: Sequence[Length],
 ) -> dict[str, str]:
     """The spaces that cannot be cut after all, and what is wrong: found by trying, and by halving."""
 
     def problem(some: Sequence[Space]) -> str:
-        take(some)
-        draw = _uneven(some)
-        cut = structure.cut(draw)
-        try:
-            small = cut.module(cut.gather(model), cut.gather_buffers(model))
-        except Exception as error:  # a module that cannot be copied or refitted
-            return f"a smaller model cannot be made: {str(error).splitlines()[0] if str(error) else error!r}"
-        return compare(model, masked(structure, model, draw), small, examples, structure.modes)[1]
+        structure.settle(some, attributes)
+        return _problem(structure, model, _uneven(some), examples)
 
     def wrong(some: Sequence[Space]) -> dict[str, str]:
         message = problem(some)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,10 +10,10 @@ import numpy as np
 from torch import Tensor
 
 from mast.arrays import Indices
-from mast.nn.structure.following.atoms import Atoms
-from mast.nn.structure.spaces import Axis, Role, Space
+from mast.nn.structure.drawing import Axis, Space
+from mast.nn.structure.following.marks import WHOLE, Atoms
 
-_IRREGULAR = "their entries lie in no regular order"
+Unit = list[int]  # the atoms that live or die together
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Length:
 
     module: str
     before: int
-    stays: int  # entries that no draw drops
-    runs: tuple[tuple[int, int], ...]  # the numbers of spaces, and how many entries one unit has
+    runs: tuple[tuple[str, int], ...]  # the names of spaces, and how many entries of it one unit has
+    attribute: str = ""  # the number in the module that says it
 
 
 @dataclass
@@ -41,131 +41,116 @@ def read(
     atoms: Atoms, order: Mapping[str, int], lengths: Mapping[tuple[str, int], Sequence[Tensor]]
 ) -> Found:
     """Sort the atoms into spaces: units that own entries of the same dimensions of the same tensors."""
-    root = atoms.root.numpy()
-    makes, takes = atoms.makes.numpy(), atoms.takes.numpy()
-    pinned = atoms.pinned()
-    everything = np.arange(2, len(root))
-    numbers, places = atoms.places(everything)
-    used = makes[2:] | takes[2:]
-    others: dict[str, str] = {}
-    sizes: dict[str, int] = {}
-    by_unit: dict[int, list[int]] = defaultdict(list)
-    for i in np.flatnonzero(used).tolist():
-        by_unit[int(root[i + 2])].append(i)
-    groups: dict[tuple[tuple[int, int, bool], ...], list[list[int]]] = defaultdict(list)
-    for unit, members in by_unit.items():
-        reason = pinned.get(unit, "")
-        both = [i for i in members if makes[i + 2] and takes[i + 2]]
-        if not reason and both:
-            tensor = atoms.dimensions[numbers[both[0]]].tensor
-            reason = f"{tensor} is tied: it both makes and takes them along one dimension"
-        if not reason and not any(takes[i + 2] for i in members):
-            reason = "nothing takes them"
-        if not reason and not any(makes[i + 2] for i in members):
-            continue
-        if reason:
-            _note(others, sizes, atoms, [numbers[i] for i in members if makes[i + 2]], reason)
-            continue
-        counts: dict[tuple[int, bool], int] = defaultdict(int)
-        for i in members:
-            counts[int(numbers[i]), bool(takes[i + 2])] += 1
-        groups[tuple(sorted((n, c, t) for (n, t), c in counts.items()))].append(members)
-    spaces: list[Space] = []
-    owner = np.full(len(root), -1)
-    for units in groups.values():
-        for part in _contiguous(units, order, atoms, numbers, places, makes):
-            space = _space(part, order, atoms, numbers, places, takes)
-            first = [numbers[i] for i in part[0] if makes[i + 2]]
-            if space is None:
-                _note(others, sizes, atoms, first, _IRREGULAR)
-            elif space.units == 1:
-                _note(others, sizes, atoms, first, "they are one unit only")
-            else:
-                for members in part:
-                    owner[[i + 2 for i in members]] = len(spaces)
-                spaces.append(space)
-    rank = sorted(range(len(spaces)), key=lambda n: order[spaces[n].name])
-    place = {n: i for i, n in enumerate(rank)}
-    found = _lengths(atoms, lengths, owner, [s.units for s in spaces], place)
-    spaces = _named_once([spaces[n] for n in rank])
-    names = {space.name for space in spaces}
+    reading = _Reading(atoms, order)
+    spaces = [(space, part) for units in reading.groups() for space, part in reading.spaces(units)]
+    spaces.sort(key=lambda pair: order[pair[0].name])
+    named = _named_once([space for space, _ in spaces])
+    owners = np.full(len(reading.root), -1)  # of roots: the number of the space
+    for number, (_, part) in enumerate(spaces):
+        owners[reading.root[[members[0] for members in part]]] = number
+    names = {space.name for space in named}
+    others = {name: reading.others[name] for name in sorted(reading.others, key=order.__getitem__)}
     others = {name: reason for name, reason in others.items() if name not in names}
-    return Found(spaces, dict(sorted(others.items(), key=lambda item: order[item[0]])), sizes, found)
+    return Found(named, others, reading.sizes, _lengths(lengths, owners[reading.root], named))
 
 
-def _note(
-    others: dict[str, str], sizes: dict[str, int], atoms: Atoms, numbers: Sequence[int], reason: str
-) -> None:
-    """Weights whose rows stay, with the reason."""
-    for number in dict.fromkeys(int(n) for n in numbers):
-        d = atoms.dimensions[number]
-        if d.tensor not in others and atoms.ranks[d.tensor] > 1:
-            others[d.tensor] = reason
-            sizes[d.tensor] = d.size
+class _Reading:
+    """The atoms, by dimension and place, and the reasons for those that stay."""
 
+    def __init__(self, atoms: Atoms, order: Mapping[str, int]) -> None:
+        self.atoms, self.order = atoms, order
+        self.root, self.makes, self.takes = (t.numpy() for t in (atoms.root, atoms.makes, atoms.takes))
+        sizes = [d.size for d in atoms.dimensions]
+        #: of each atom, the number of its dimension and its place along that; ANY and WHOLE have none
+        self.numbers = np.concatenate([[-1, -1], np.repeat(np.arange(len(sizes)), sizes)]).astype(int)
+        self.places = np.concatenate([[0, 0], *(np.arange(size) for size in sizes)]).astype(int)
+        self.others: dict[str, str] = {}
+        self.sizes: dict[str, int] = {}
 
-def _first(
-    members: list[int], order: Mapping[str, int], atoms: Atoms, numbers: Indices, makes: Indices
-) -> int:
-    """The dimension that names a unit: the first that makes it."""
-    made = {int(numbers[i]) for i in members if makes[i + 2]}
-    return min(made, key=lambda n: (order[atoms.dimensions[n].tensor], atoms.dimensions[n].dim))
+    def groups(self) -> list[list[Unit]]:
+        """The units that can be dropped; those of one group own as many entries of the same dimensions."""
+        pinned = self.atoms.pinned()
+        units: dict[int, Unit] = defaultdict(list)
+        for atom in np.flatnonzero(self.makes | self.takes).tolist():
+            if atom > WHOLE:
+                units[int(self.root[atom])].append(atom)
+        groups: dict[tuple[tuple[tuple[int, bool], int], ...], list[Unit]] = defaultdict(list)
+        for root, unit in units.items():
+            reason = pinned.get(root) or self._problem(unit)
+            if reason:
+                self._note(unit, reason)
+            elif self.makes[unit].any():
+                counts = Counter((int(self.numbers[a]), bool(self.takes[a])) for a in unit)
+                groups[tuple(sorted(counts.items()))].append(unit)
+        return list(groups.values())
 
+    def _problem(self, unit: Unit) -> str:
+        for atom in unit:
+            if self.makes[atom] and self.takes[atom]:
+                tensor = self.atoms.dimensions[self.numbers[atom]].tensor
+                return f"{tensor} is tied: it both makes and takes them along one dimension"
+        return "" if self.takes[unit].any() else "nothing takes them"
 
-def _contiguous(
-    units: list[list[int]],
-    order: Mapping[str, int],
-    atoms: Atoms,
-    numbers: Indices,
-    places: Indices,
-    makes: Indices,
-) -> list[list[list[int]]]:
-    """Units in the order of the first tensor that makes them, apart where others lie between them."""
-    first = _first(units[0], order, atoms, numbers, makes)
-    starts = [min(int(places[i]) for i in members if numbers[i] == first) for members in units]
-    ordered = [units[n] for n in np.argsort(starts, kind="stable")]
-    starts.sort()
-    parts: list[list[list[int]]] = [[]]
-    step = starts[1] - starts[0] if len(starts) > 1 else 0
-    for n, members in enumerate(ordered):
-        if n and starts[n] - starts[n - 1] != step:
-            parts.append([])
-            step = starts[n + 1] - starts[n] if n + 1 < len(starts) else 0
-        parts[-1].append(members)
-    return parts
+    def _note(self, unit: Unit, reason: str) -> None:
+        """Weights whose rows stay, with the reason."""
+        for number in dict.fromkeys(int(self.numbers[a]) for a in unit if self.makes[a]):
+            d = self.atoms.dimensions[number]
+            if d.tensor not in self.others and self.atoms.ranks[d.tensor] > 1:
+                self.others[d.tensor], self.sizes[d.tensor] = reason, d.size
 
+    def spaces(self, units: list[Unit]) -> list[tuple[Space, list[Unit]]]:
+        """The spaces of a group, with their units."""
+        spaces = []
+        for part in self._contiguous(units):
+            space = self._space(part)
+            if space is None:
+                self._note(part[0], "their entries lie in no regular order")
+            elif space.units == 1:
+                self._note(part[0], "they are one unit only")
+            else:
+                spaces.append((space, part))
+        return spaces
 
-def _space(
-    units: list[list[int]],
-    order: Mapping[str, int],
-    atoms: Atoms,
-    numbers: Indices,
-    places: Indices,
-    takes: Indices,
-) -> Space | None:
-    """The space of these units, if their entries lie in runs."""
-    axes: list[Axis] = []
-    rows: dict[tuple[int, bool], list[list[int]]] = defaultdict(lambda: [[] for _ in units])
-    for u, members in enumerate(units):
-        for i in members:
-            rows[int(numbers[i]), bool(takes[i + 2])][u].append(int(places[i]))
-    for (number, taken), found in rows.items():
-        d = atoms.dimensions[number]
-        runs = _runs(np.sort(np.array(found), axis=1))
-        if runs is None:
-            return None
-        role = Role.CONSUMES if taken else Role.PRODUCES
-        axes += [Axis(d.tensor, d.dim, run, offset, role) for run, offset in runs]
-    axes.sort(key=lambda a: (order[a.tensor], a.dim, a.offset))
-    producers = tuple(a for a in axes if a.role is Role.PRODUCES)
-    consumers = tuple(a for a in axes if a.role is Role.CONSUMES)
-    sizes = {(d.tensor, d.dim): d.size for d in atoms.dimensions}
-    covered: dict[tuple[str, int], int] = defaultdict(int)
-    for a in producers:
-        covered[a.tensor, a.dim] += a.run * len(units)
-    own = [a.tensor for a in producers if covered[a.tensor, a.dim] == sizes[a.tensor, a.dim]]
-    weights = [a.tensor for a in producers if atoms.ranks[a.tensor] > 1]
-    return Space((own or weights or [producers[0].tensor])[0], len(units), producers, consumers)
+    def _contiguous(self, units: list[Unit]) -> list[list[Unit]]:
+        """Units in the order of the first tensor that makes them, apart where others lie between them."""
+        made = {int(self.numbers[a]) for a in units[0] if self.makes[a]}
+        dimensions = self.atoms.dimensions
+        first = min(made, key=lambda n: (self.order[dimensions[n].tensor], dimensions[n].dim))
+        starts = [min(int(self.places[a]) for a in unit if self.numbers[a] == first) for unit in units]
+        ordered = [units[n] for n in np.argsort(starts, kind="stable")]
+        starts.sort()
+        parts: list[list[Unit]] = [[]]
+        step = starts[1] - starts[0] if len(starts) > 1 else 0
+        for n, unit in enumerate(ordered):
+            if n and starts[n] - starts[n - 1] != step:
+                parts.append([])
+                step = starts[n + 1] - starts[n] if n + 1 < len(starts) else 0
+            parts[-1].append(unit)
+        return parts
+
+    def _space(self, units: list[Unit]) -> Space | None:
+        """The space of these units, if their entries lie in runs."""
+        entries: dict[tuple[int, bool], list[list[int]]] = defaultdict(lambda: [[] for _ in units])
+        for u, unit in enumerate(units):
+            for a in unit:
+                entries[int(self.numbers[a]), bool(self.takes[a])][u].append(int(self.places[a]))
+        producers: list[Axis] = []
+        consumers: list[Axis] = []
+        whole: list[Axis] = []  # producers of all entries along their dimension
+        for (number, taken), places in entries.items():
+            d = self.atoms.dimensions[number]
+            runs = _runs(np.sort(np.array(places), axis=1))
+            if runs is None:
+                return None
+            axes = [Axis(d.tensor, d.dim, run, offset) for run, offset in runs]
+            (consumers if taken else producers).extend(axes)
+            if not taken and sum(run for run, _ in runs) * len(units) == d.size:
+                whole += axes
+        for some in (producers, consumers, whole):
+            some.sort(key=lambda a: (self.order[a.tensor], a.dim, a.offset))
+        weights = [a for a in producers if self.atoms.ranks[a.tensor] > 1]
+        name = (whole or weights or producers)[0].tensor
+        return Space(name, len(units), tuple(producers), tuple(consumers))
 
 
 def _runs(entries: Indices) -> list[tuple[int, int]] | None:
@@ -186,37 +171,25 @@ def _runs(entries: Indices) -> list[tuple[int, int]] | None:
 
 
 def _lengths(
-    atoms: Atoms,
-    lengths: Mapping[tuple[str, int], Sequence[Tensor]],
-    owner: Indices,
-    units: Sequence[int],
-    place: Mapping[int, int],
+    lengths: Mapping[tuple[str, int], Sequence[Tensor]], owners: Indices, spaces: Sequence[Space]
 ) -> list[Length]:
-    """The lengths that change with a draw."""
-    root = atoms.root.numpy()
-    owners = np.full(len(root), -1)
-    owned = owner >= 0
-    owners[root[owned]] = owner[owned]
+    """The lengths that change with a draw; `owners` has the number of the space of each atom, or -1."""
     found: dict[Length, None] = {}
     for (module, size), versions in lengths.items():
         for flat in versions:
-            entries = owners[root[flat.numpy()]]
-            spaces, counts = np.unique(entries[entries >= 0], return_counts=True)
-            if len(spaces) == 0 or any(c % units[s] for s, c in zip(spaces, counts, strict=True)):
-                continue
-            runs = tuple(
-                sorted((place[int(s)], int(c) // units[s]) for s, c in zip(spaces, counts, strict=True))
-            )
-            found[Length(module, size, int((entries < 0).sum()), runs)] = None
+            counts = Counter(n for n in owners[flat.numpy()].tolist() if n >= 0)
+            if counts and not any(count % spaces[n].units for n, count in counts.items()):
+                runs = ((spaces[n].name, count // spaces[n].units) for n, count in sorted(counts.items()))
+                found[Length(module, size, tuple(runs))] = None
     return list(found)
 
 
 def _named_once(spaces: list[Space]) -> list[Space]:
     """Spaces that share their first tensor are told apart by a number."""
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     named = []
     for space in spaces:
-        number = seen.get(space.name, 0)
-        seen[space.name] = number + 1
+        number = seen[space.name]
+        seen[space.name] += 1
         named.append(space if number == 0 else replace(space, name=f"{space.name}[{number}]"))
     return named

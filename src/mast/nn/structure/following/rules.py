@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mast.nn.structure.following import entries, layers
-from mast.nn.structure.following.entries import Arguments, Options, Rule
+from mast.nn.structure.following.entries import Rule
+from mast.nn.structure.following.modes import Arguments, Options
 
 if TYPE_CHECKING:
     from mast.nn.structure.following.watching import Watching
@@ -72,7 +73,7 @@ RULES: dict[Any, Rule] = {
         "index_put index_put_ _unsafe_index_put index_add index_add_ index_copy index_copy_ "
     ), entries.index_written),
     **dict.fromkeys(_packets(
-        "_softmax _log_softmax _safe_softmax cumsum cumprod logcumsumexp sort "
+        "_softmax _log_softmax _safe_softmax cumsum cumprod logcumsumexp sort gather "
     ), entries.mixed(1)),
     aten.topk: entries.mixed(2),
     **dict.fromkeys(_packets(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,21 +11,27 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from mast.nn.structure.following import entries, rules
-from mast.nn.structure.following.atoms import Atoms
-from mast.nn.structure.following.examples import run_in, tensors_in
-from mast.nn.structure.following.marks import Marking, Marks, Operand
-from mast.nn.tensors.torch_private import OperationMode
+from mast.nn.structure.following.marks import (
+    ANY,
+    WHOLE,
+    Atoms,
+    Cluster,
+    Marks,
+    Operand,
+    inside,
+    narrowed,
+    span,
+)  # fmt: skip
+from mast.nn.structure.following.modes import Arguments, ForwardPass, Options
 
 
-class Watching(OperationMode, Marking):
+class Watching(ForwardPass):
     """A mode in which operations carry marks from their inputs to their outputs."""
 
     def __init__(self, atoms: Atoms, model: nn.Module, living: Collection[int]) -> None:
-        OperationMode.__init__(self)
-        Marking.__init__(self, atoms)
+        super().__init__(model)
+        self.atoms = atoms
         self._marks: Any = WeakIdKeyDictionary()
-        self._names = {id(m): name for name, m in model.named_modules()}
-        self._stack: list[nn.Module] = []
         self._operation = ""
         self._living = living  # the numbers of operations that matter
         self._number = -1
@@ -40,6 +47,20 @@ class Watching(OperationMode, Marking):
                     view[dim] = size
                     layers.append(atoms.of(name, dim, size).view(view).expand(t.shape))
             self._marks[t] = Marks(layers, weight=True)
+
+    # ---- running -----------------------------------------------------------------------------
+
+    def see(self, func: Any, args: Arguments, options: Options, out: Any) -> None:
+        """Follow the operation's rule, if its result matters."""
+        self._operation = func.overloadpacket.__name__
+        self._number += 1
+        if "dropout" not in self._operation:
+            self.operations.append((str(func), *(str(a) for a in args if isinstance(a, bool))))
+        if self._number in self._living:
+            try:
+                rules.follow(self, func, args, options, out)
+            except (IndexError, RuntimeError, TypeError, ValueError):  # a form of it without a rule
+                entries.unknown(self, func, args, options, out)
 
     # ---- what rules use ----------------------------------------------------------------------
 
@@ -67,15 +88,15 @@ class Watching(OperationMode, Marking):
 
     def where(self) -> str:
         """The operation, and the module whose code calls it."""
-        name = self._names.get(id(self._stack[-1]), "") if self._stack else ""
-        kind = type(self._stack[-1]).__name__ if self._stack else ""
+        name = self.names.get(id(self.open[-1]), "") if self.open else ""
+        kind = type(self.open[-1]).__name__ if self.open else ""
         return f"{self._operation}() in " + (
             f"the module {name!r} ({kind})" if name else "the model's forward()"
         )
 
     def note_length(self, atoms: Tensor) -> None:
         """The code of the present module works with as many things as there are atoms."""
-        name = self._names.get(id(self._stack[-1])) if self._stack else None
+        name = self.names.get(id(self.open[-1])) if self.open else None
         if name is None:
             return
         known = self.lengths.setdefault((name, len(atoms)), [])
@@ -83,41 +104,182 @@ class Watching(OperationMode, Marking):
             known.append(atoms)
 
     def _note_lengths(self, marks: Marks) -> None:
-        if not self._stack:
-            return
         for layer in marks.layers:
             core = self.core(layer)
             if core.dim() and core.numel() == max(core.shape):
                 self.note_length(core.reshape(-1))
 
-    # ---- running -----------------------------------------------------------------------------
+    # ---- layers ------------------------------------------------------------------------------
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Run the operation, then its rule."""
-        kwargs = dict(kwargs or {})
-        out = func(*args, **kwargs)
-        self._operation = func.overloadpacket.__name__
-        self._number += 1
-        if "dropout" not in self._operation:
-            self.operations.append((str(func), *(str(a) for a in args if isinstance(a, bool))))
-        if self._number not in self._living:
-            return out
-        try:
-            rules.follow(self, func, args, kwargs, out)
-        except (IndexError, RuntimeError, TypeError, ValueError):  # a form of the operation without a rule
-            entries.unknown(self, func, args, kwargs, out)
-        return out
+    def core(self, layer: Tensor) -> Tensor:
+        """The layer's present roots, with length 1 along dimensions where they do not vary."""
+        layer = self.atoms.root[narrowed(layer)]
+        for d in range(layer.dim()):
+            if layer.size(d) > 1:
+                top = layer.amax(d, keepdim=True)
+                if bool(((layer == top) | (layer == ANY)).all()):
+                    layer = top
+        return layer
 
-    def _enter(self, module: nn.Module, inputs: Any) -> None:
-        self._stack.append(module)
+    def tidy(self, layers: Iterable[Tensor], shape: Sequence[int], reason: str = "") -> list[Tensor]:
+        """The layers that still tell units apart; a unit that has lost its place among others is pinned."""
+        found = []
+        for layer in layers:
+            core = self.core(layer)
+            if core.numel() > 1:
+                found.append(core.expand(shape))
+            else:
+                self.atoms.pin(core, reason or f"{self.where()} takes single ones apart")
+        return found
 
-    def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        if self._stack and self._stack[-1] is module:
-            self._stack.pop()
+    def fix(self, layer: Tensor, dims: Iterable[int], reason: str) -> Tensor:
+        """What lies along these dimensions lives or dies together; if nothing else varies, it stays."""
+        core = self.core(layer)
+        for d in dims:
+            if core.size(d) > 1:
+                top = core.amax(d, keepdim=True)
+                self.atoms.join(core, top)
+                core = self.core(core)
+        if core.numel() == 1:
+            self.atoms.pin(core, reason)
+        return core
 
-    def run(self, call: Callable[[], Any]) -> None:
-        """Call the model; the units of its output stay."""
-        for tensor in tensors_in(run_in(self, self._enter, self._leave, call)):
-            self.pin(self.of(tensor), "they are the model's output")
+    def fixed(self, marks: Marks, dims: Collection[int], shape: Sequence[int], reason: str) -> Marks:
+        """The marks after all layers are fixed along these dimensions."""
+        layers = []
+        for layer in marks.layers:
+            core = self.fix(layer, dims, reason)
+            if core.numel() > 1:
+                layers.append(core.expand(shape))
+        return replace(marks, layers=layers)
+
+    def pin(self, marks: Marks, reason: str) -> None:
+        """All that is marked stays."""
+        for layer in marks.layers:
+            self.atoms.pin(self.core(layer), reason)
+
+    def along(self, marks: Marks, dim: int) -> Tensor | None:
+        """The atoms along one dimension, if they vary along it and no other."""
+        for layer in marks.layers:
+            core = self.core(layer)
+            if core.size(dim) > 1 and core.numel() == core.size(dim):
+                return core.reshape(-1)
+        return None
+
+    def without(self, marks: Marks, dim: int) -> Marks:
+        """The layers that do not vary along a dimension, with length 1 there.
+
+        Those of a weight are told apart by its own atoms.
+        """
+        distinct = narrowed if marks.weight else self.core
+        layers = [layer.narrow(dim, 0, 1) for layer in marks.layers if distinct(layer).size(dim) == 1]
+        return replace(marks, layers=layers)
+
+    # ---- combining ---------------------------------------------------------------------------
+
+    def combine(self, parts: Sequence[Operand], shape: Sequence[int]) -> Marks:
+        """Values that meet entry by entry, broadcast to this shape."""
+        rank = len(shape)
+        parts = [Operand(p.marks, (1,) * (rank - len(p.sizes)) + tuple(p.sizes)) for p in parts]
+        clusters: list[Cluster] = []
+        for number, part in enumerate(parts):
+            for layer in part.marks.layers:
+                if part.marks.weight:
+                    self.makes(layer)
+                core = self.core(layer)
+                if core.numel() == 1:
+                    self.atoms.pin(core, f"{self.where()} takes single ones apart")
+                    continue
+                core = core.reshape((1,) * (rank - core.dim()) + tuple(core.shape))
+                self._cluster(clusters, Cluster(core, {number: span(core)}, part.marks.weight))
+        layers = []
+        for cluster in clusters:
+            core = self._beside_whole(cluster, parts)
+            if core.numel() > 1:
+                layers.append(core.expand(tuple(shape)))
+        loose = frozenset(
+            d
+            for d, size in enumerate(shape)
+            if size > 1 and all(p.sizes[d] == 1 or p.marks.constant for p in parts)
+        )
+        return Marks(layers, constant=all(p.marks.constant for p in parts) and bool(parts), loose=loose)
+
+    def makes(self, layer: Tensor) -> None:
+        """These entries of a weight make units, or act on them."""
+        self.atoms.makes[narrowed(layer)] = True
+
+    def _cluster(self, clusters: list[Cluster], new: Cluster) -> None:
+        """Add a layer to the clusters, merging those that vary along the same dimensions."""
+        for other in list(clusters):
+            apart = new.weight and other.weight and new.spans.keys() == other.spans.keys()
+            if span(other.layer) & span(new.layer) and not apart:
+                clusters.remove(other)
+                new = self._merged(other, new)
+        if new.layer.numel() > 1:
+            clusters.append(new)
+
+    def _merged(self, a: Cluster, b: Cluster) -> Cluster:
+        within = f"{self.where()} acts on entries within units"
+        if inside(a.layer, b.layer):
+            a, b = b, a
+        if inside(b.layer, a.layer):
+            # A parameter per entry of a head, say: heads are the units, and the parameter stays.
+            dims = span(b.layer)
+            self.fix(b.layer, dims, within)
+            layer = self.fix(a.layer, dims, within)
+        else:
+            self.atoms.join(a.layer, b.layer)
+            layer = self.core(torch.where(a.layer > ANY, a.layer, b.layer))
+        spans = {n: a.spans.get(n, set()) | b.spans.get(n, set()) for n in {*a.spans, *b.spans}}
+        return Cluster(layer, spans)
+
+    def _beside_whole(self, cluster: Cluster, parts: Sequence[Operand]) -> Tensor:
+        """Along a dimension where another value has entries that stay, the cluster's stay as well."""
+        core = cluster.layer
+        for d in sorted(span(core), reverse=True):
+            for number, part in enumerate(parts):
+                if part.marks.constant or part.sizes[d] == 1 or d in cluster.spans.get(number, ()):
+                    continue
+                core = self.fix(core, [d], f"{self.where()} combines them with values that stay")
+                break
+        return core
+
+    # ---- contracting -------------------------------------------------------------------------
+
+    def contract(self, a: Marks, dim_a: int, b: Marks, dim_b: int) -> None:
+        """Sums of products over one dimension of each: a weight takes units, or units are mixed."""
+        if a.weight and not b.weight:
+            a, dim_a, b, dim_b = b, dim_b, a, dim_a
+        where = self.where()
+        if b.weight and not a.weight:
+            columns = self._own_atoms(b, dim_b)
+            units = self.along(a, dim_a)
+            if columns is None or units is None:
+                if not a.constant and columns is not None:
+                    self.atoms.pin(columns, f"{where} takes the model's input, or values that stay")
+                    self.atoms.join(columns, torch.tensor(WHOLE))
+                for layer in a.layers:
+                    if self.core(layer).size(dim_a) > 1:
+                        self.fix(layer, [dim_a], f"{where} mixes them")
+                return
+            self.atoms.join(units, columns)
+            self.atoms.takes[columns] = True
+            return
+        for marks, dim in ((a, dim_a), (b, dim_b)):
+            for layer in marks.layers:
+                if self.core(layer).size(dim) > 1:
+                    self.fix(layer, [dim], f"{where} sums over them")
+
+    def _own_atoms(self, weight: Marks, dim: int) -> Tensor | None:
+        """The atoms of a weight itself, not their roots, along one dimension."""
+        for layer in weight.layers:
+            layer = narrowed(layer)
+            others = [d for d in range(layer.dim()) if d != dim and layer.size(d) > 1]
+            own = layer
+            for d in others:
+                own = own.narrow(d, 0, 1)
+            if own.numel() > 1 and bool((own != own.reshape(-1)[0]).any()):
+                if others and not bool((layer == own).all()):
+                    self.fix(layer, others, f"{self.where()} mixes them")
+                return own.reshape(-1)
+        return None

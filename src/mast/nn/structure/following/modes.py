@@ -1,0 +1,119 @@
+"""Running a model on an example in a mode that sees each of its operations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils.weak import WeakIdKeyDictionary
+
+from mast.errors import ArgumentError
+from mast.nn.structure.following.examples import Example, tensors_in
+from mast.nn.tensors.torch_private import OperationMode, plain_kernels, same_numbers_after, tree_leaves
+
+Arguments = tuple[Any, ...]
+Options = Mapping[str, Any]
+
+
+class ForwardPass(OperationMode):
+    """A mode that is shown the operations of one forward pass, and knows which module calls them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.names = {id(m): name for name, m in model.named_modules()}
+        self.open: list[nn.Module] = []  # the modules whose code is running, the innermost last
+        self._owners = {p.untyped_storage().data_ptr(): name for name, p in model.named_parameters()}
+
+    def run(self, example: Example) -> list[Tensor]:
+        """Call the model: the tensors of its output."""
+        hooks = [
+            register_module_forward_pre_hook(self.enter),
+            register_module_forward_hook(self.leave, always_call=True),
+        ]
+        try:
+            with same_numbers_after(), torch.no_grad(), plain_kernels(), self:
+                return list(tensors_in(example.call(self.model)))
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Arguments = (), kwargs: Options | None = None
+    ) -> Any:
+        """Run the operation, and look at it."""
+        options = dict(kwargs or {})
+        if func._schema.is_mutable and args and isinstance(args[0], Tensor):
+            self._refuse_changed_parameters(args[0])
+        out = func(*args, **options)
+        self.see(func, args, options, out)
+        return out
+
+    def see(self, func: Any, args: Arguments, options: Options, out: Any) -> None:
+        """An operation and its result."""
+        raise NotImplementedError
+
+    def enter(self, module: nn.Module, inputs: Any) -> None:
+        """A module is called."""
+        self.open.append(module)
+
+    def leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        """It has returned."""
+        self.open.pop()
+
+    def _refuse_changed_parameters(self, target: Tensor) -> None:
+        address = target.untyped_storage().data_ptr()
+        if address and address in self._owners:
+            raise ArgumentError(
+                f"the model's forward() changes its parameter {self._owners[address]!r} in place: it cannot "
+                "be run on an example without a change of its weights"
+            )
+
+
+class Living(ForwardPass):
+    """Which operations of a forward pass its output needs.
+
+    Some are for nothing, such as the mean over heads of attention weights that nobody looks at. What they do
+    with units does not matter.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self._inputs: list[list[int]] = []  # of each operation, those that made what it is given
+        self._makers: Any = WeakIdKeyDictionary()
+        self._needed: list[int] = []
+
+    def see(self, func: Any, args: Arguments, options: Options, out: Any) -> None:
+        """Number the operation, and remember what it is made of."""
+        number = len(self._inputs)
+        self._inputs.append(self._made_by(tensors(args, options)))
+        results = tensors(out)
+        # What else shares memory that was written to is not known, nor what Python does with a number. All
+        # steps of a recurrent layer are one, whichever are needed.
+        recurrent = any(isinstance(module, nn.RNNBase) for module in self.open)
+        if func._schema.is_mutable or not results or recurrent:
+            self._needed.append(number)
+        for result in results:
+            self._makers[result] = number
+
+    def numbers(self, example: Example) -> set[int]:
+        """The numbers of the operations that matter."""
+        waiting = self._made_by(self.run(example)) + self._needed
+        needed: set[int] = set()
+        while waiting:
+            number = waiting.pop()
+            if number not in needed:
+                needed.add(number)
+                waiting += self._inputs[number]
+        return needed
+
+    def _made_by(self, values: list[Tensor]) -> list[int]:
+        return [number for t in values if (number := self._makers.get(t)) is not None]
+
+
+def tensors(*of: Any) -> list[Tensor]:
+    """The tensors among arguments or results, also in lists."""
+    return [leaf for leaf in tree_leaves(of) if isinstance(leaf, Tensor)]
