@@ -17,7 +17,7 @@ from mast.learn.classifier import MastClassifier
 from mast.learn.evaluation import DENSITIES, Tally
 from mast.learn.grouping import sketch_of
 from mast.learn.regressor import MastRegressor
-from mast.learn.sources import VALUES, TrainingData, fit_in_pieces, training_data
+from mast.learn.sources import VALUES, TrainingData, training_data
 from mast.sketches import Identity
 
 CLASSES = 20  #: whole numbers with at most so many values are taken for classes
@@ -48,9 +48,10 @@ def train(
     if task not in ("auto", "classify", "regress"):
         raise ArgumentError(f"--task is auto, classify or regress, not {task!r}")
     source = training_data(file, target, drop or [], task, data_dir, size)
-    columns, classify = source.columns, _classifies(file, source, task)
-    names = [part.name for part in columns.parts] if columns else [str(j + 1) for j in range(source.features)]
-    owners = columns.owners if columns else np.arange(source.features)
+    columns, features, values = source.reader.columns, source.reader.width, source.values
+    classify = _classifies(source, values, task)
+    names = [part.name for part in columns.parts] if columns else [str(j + 1) for j in range(features)]
+    owners = columns.owners if columns else np.arange(features)
     kind: Any = MastClassifier if classify else MastRegressor
     if source.whole is None and alpha is None and kappa is None:
         alpha = 1 / source.rows  # as for the whole file
@@ -65,24 +66,25 @@ def train(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
         if source.whole is None:
-            fit_in_pieces(file, source, [model, plain], data_dir)
+            source.pass_over([model, plain])
         else:
-            model.fit(*source.whole)
-            plain.fit(*source.whole)
-    bundle = Bundle(model, np.asarray(plain.coef_), np.asarray(plain.intercept_), columns, source.target)
+            for one in (model, plain):
+                one.fit(source.whole.X, source.whole.y)
+    bundle = Bundle(
+        model, np.asarray(plain.coef_), np.asarray(plain.intercept_), columns, source.reader.target
+    )
     path = bundle.save(out)
     tally = Tally(bundle, (), DRAWS if source.whole is not None else FEWER_DRAWS)
-    for X, y in source.pieces(None):
-        tally.add(X, y)
-    counts = zip(source.values, source.counts.tolist(), strict=True)
+    for rows in source.pieces():
+        tally.add(rows.X, rows.y)
     return {
         "file": file,
         "rows": source.rows,
         "columns": len(names),
-        "features": source.features,
-        "target": source.target,
+        "features": features,
+        "target": source.reader.target,
         "task": "classification" if classify else "regression",
-        "classes": {_shown(value): count for value, count in counts} if classify else None,
+        "classes": {_shown(value): source.labels[value.item()] for value in values} if classify else None,
         "dropped": columns.dropped if columns else {},
         "sketch": repr(model.sketch_).strip("<>"),
         "method": model.method_,
@@ -96,9 +98,9 @@ def train(
     }
 
 
-def _classifies(file: str, source: TrainingData, task: str) -> bool:
+def _classifies(source: TrainingData, values: Any, task: str) -> bool:
     """Whether the target holds classes: texts, whole numbers of few values, and any two values."""
-    values, numeric = source.values, source.values.dtype.kind in "iuf"
+    file, numeric = source.file, source.reader.numeric
     few = values.size <= 2 or (values.dtype.kind in "iu" and values.size <= CLASSES)
     classify = task == "classify" or (task == "auto" and (not numeric or few))
     if not classify and not numeric:
@@ -138,13 +140,13 @@ def predict(
     bundle = Bundle.load(folder)
     if proba and not hasattr(bundle.model, "classes_"):
         raise ArgumentError("--proba is for classifiers: this model predicts numbers")
-    for piece in bundle.features(file, data_dir, size):
+    for rows in bundle.reader.rows(file, data_dir, size, labels=False):
         names = ["prediction", "missing"]
-        columns = [bundle.model.predict(piece.X).tolist(), piece.missing.round(6).tolist()]
+        columns = [bundle.model.predict(rows.X).tolist(), rows.missing.round(6).tolist()]
         if proba:
             names += [f"p({_shown(label)})" for label in bundle.model.classes_]
-            columns += bundle.model.predict_proba(piece.X).T.tolist()
-        yield Predictions(names, [list(row) for row in zip(*columns, strict=True)], piece.remarks)
+            columns += bundle.model.predict_proba(rows.X).T.tolist()
+        yield Predictions(names, [list(row) for row in zip(*columns, strict=True)], rows.remarks)
 
 
 def evaluate(
@@ -165,15 +167,15 @@ def evaluate(
     tally, missing, labels = Tally(bundle, DENSITIES, draws), 0.0, set[Any]()
     classes = getattr(bundle.model, "classes_", None)
     remarks: list[str] = []
-    for X, y, shares, said in bundle.features(file, data_dir, size):
-        if y is None:
+    for rows in bundle.reader.rows(file, data_dir, size):
+        if rows.y is None:
             raise DataError(f"{file}: there is no column {bundle.target!r} to compare predictions with")
-        remarks = remarks or said
+        remarks = remarks or rows.remarks
         if classes is not None:
-            labels.update(np.unique(y).tolist())
+            labels.update(np.unique(rows.y).tolist())
             _refuse_other_labels(file, labels, classes)
-        tally.add(X, y)
-        missing += float(shares.sum())
+        tally.add(rows.X, rows.y)
+        missing += float(rows.missing.sum())
     unknown = [] if classes is None else sorted(labels - set(classes.tolist()))
     if unknown:
         named = ", ".join(map(str, unknown[:5]))

@@ -12,7 +12,9 @@ from mast import files
 from mast.arrays import Array
 from mast.errors import ArgumentError
 from mast.learn.bundle import Bundle
+from mast.learn.columns import RunningMoments
 from mast.learn.scoring import draw_curves
+from mast.learn.sparsified import scores_of
 
 DENSITIES = (1.0, 0.75, 0.5, 0.25, 0.1)
 
@@ -34,23 +36,20 @@ class Tally:
             for name in self.models
             for density in dict.fromkeys((1.0, None, *densities))
         }
-        self.rows, self.mean, self.squares = 0, 0.0, 0.0
+        self.rows, self.numbers = 0, RunningMoments()
 
     def add(self, X: Any, y: Any) -> None:
         """Count these rows."""
         for (name, density), errors in self.errors.items():
             errors += self.models[name]._errors(X, y, density, errors.size)
         if not self.classifies:
-            here, total = float(np.mean(y)), self.rows + len(y)
-            self.squares += float(np.sum((y - here) ** 2))
-            self.squares += (here - self.mean) ** 2 * self.rows * len(y) / total
-            self.mean += (here - self.mean) * len(y) / total
+            self.numbers.add(y)
         self.rows += len(y)
 
     def scores(self, name: str, density: float | None) -> Array:
         """One score per draw."""
-        errors, reference = self.errors[name, density], self.rows if self.classifies else self.squares
-        return 1 - errors / reference if reference > 0 else np.where(errors > 0, 0.0, 1.0)
+        reference = self.rows if self.classifies else float(self.numbers.squares)
+        return scores_of(self.errors[name, density], reference)
 
     def summary(self) -> dict[str, Any]:
         """Scores of both models: whole, under the training sketch, and at densities."""

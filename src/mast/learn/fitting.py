@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -21,10 +24,10 @@ from mast.learn.models import (
     Softmax,
     with_ones,
 )
-from mast.learn.solver import Solution, Watch, newton_to
 from mast.learn.stochastic import LOSSES, Stream
 from mast.objectives import LeastSquares, LinearModel, Logistic, Mean, Objective
 from mast.objectives.design import Design
+from mast.objectives.newton import OneBlock, newton_steps
 from mast.objectives.penalties import Penalty, Ridge, SketchedRidge
 from mast.problem import Problem
 from mast.run import minimize
@@ -41,6 +44,11 @@ PASSES_TOL = 0.03  #: passes over the rows end when the average moves by less
 MANY_ROWS = 100_000  #: more rows than this are passed over: a third of the time, f_D within 0.1 %
 SUPPORT = 1000  #: draws that stand for a support which is too long, or not uniform
 MEASUREMENTS = 20  #: how often a stochastic method looks whether it has converged
+DENSE = 2000  #: up to this dimension Newton steps come from a dense Hessian, else from conjugate gradients
+DENSE_WORK = 2e7  #: of a dense Hessian with a block for each two classes
+ROUNDING = 1e-7  #: a relative error that rounding of values explains: no further step can be checked
+
+Watch = Callable[[str], None] | None  #: who is told of each iteration, if anybody
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ class FitPlan:
     X: Any  # complete, unless there are stand-ins
     target: Array  # -1 and +1, numbers, or the numbers of the classes
     classes: int  # how many outputs: 1, or one for each of several classes
-    squares: bool  # squared loss, else log-loss
+    loss: str  # "log", "softmax" or "squares"
     weights: Array | None
     sketch: Sketch
     stand_ins: StandIns | None
@@ -68,11 +76,6 @@ class FitPlan:
         """What each row counts."""
         n = self.X.shape[0]
         return np.full(n, 1 / n) if self.weights is None else self.weights / self.weights.sum()
-
-    @property
-    def loss(self) -> str:
-        """The loss by its name."""
-        return "squares" if self.squares else "softmax" if self.classes > 1 else "log"
 
     @cached_property
     def L0(self) -> float:
@@ -116,12 +119,12 @@ class FitPlan:
 
     def model(self) -> LinearModel:
         """f for one output."""
-        X = self.data
+        squares = self.loss == "squares"
         if not self.fit_intercept:
-            kind: type[Logistic] | type[LeastSquares] = LeastSquares if self.squares else Logistic
-            return kind(X, self.target, l2=self.l2, sample_weight=self.weights)
-        variant = InterceptLeastSquares if self.squares else InterceptLogistic
-        return variant(X, self.target, self.l2, self.weights, lambda: self.L0)
+            kind: type[Logistic] | type[LeastSquares] = LeastSquares if squares else Logistic
+            return kind(self.data, self.target, l2=self.l2, sample_weight=self.weights)
+        variant = InterceptLeastSquares if squares else InterceptLogistic
+        return variant(self.data, self.target, self.l2, self.weights, lambda: self.L0)
 
     def softmax(self, X: Any, weights: Array, penalty: Penalty, **more: Any) -> Softmax:
         """f for several classes, on copies of the rows."""
@@ -136,6 +139,15 @@ class FitPlan:
         plain = SketchedRidge(self.penalty(shift).l2, np.ones(D * K), np.ones(D * K), np.zeros(D * K))
         f = self.softmax(self.data, np.ones(1), plain, l2=self.l2)
         return Problem(f, Grouped(self.full_sketch, np.tile(np.arange(D), K)), shift)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Where a solver stopped."""
+
+    x: Array
+    iterations: int
+    converged: bool
 
 
 @dataclass(frozen=True)
@@ -229,7 +241,7 @@ def _average(plan: FitPlan, copies: Copies, v: Array) -> Objective:
     """The average of the loss over copies, and the penalty's expectation."""
     rows = with_ones(copies.rows) if plan.fit_intercept else copies.rows
     if plan.classes == 1:
-        loss = LeastSquares.loss if plan.squares else Logistic.loss
+        loss = LeastSquares.loss if plan.loss == "squares" else Logistic.loss
         offsets = np.asarray(plan.data @ v) if v.any() else None
         return SampledAverage(
             loss, plan.target, plan.rates, rows, copies.weights, v, offsets, plan.penalty(v)
@@ -280,7 +292,7 @@ def _affordable(problem: Problem) -> bool:
 
 def _scale(plan: FitPlan) -> float:
     """The loss of the model that is 0: what errors are compared with."""
-    if plan.squares:
+    if plan.loss == "squares":
         return float(plan.rates @ plan.target**2) / 2
     return math.log(max(plan.classes, 2))
 
@@ -317,3 +329,27 @@ def _options(problem: Problem, method: str) -> dict[str, Any]:
         return {"support": SUPPORT}
     probabilities = [probability for probability, _ in problem.sketch.support(problem.dim) or []]
     return {} if np.ptp(probabilities) <= 1e-9 * max(probabilities) else {"support": SUPPORT}
+
+
+def newton_to(
+    f: Objective, x0: Array, tol: float, max_iter: int, scale: float, watch: Watch = None
+) -> Solution:
+    """Newton steps until one of them is small.
+
+    A step p is small if ``sqrt(g'p / scale) <= tol`` with g the gradient: g'p is twice the decrease
+    that is left, so this has no unit, whatever the units of the data. It is still taken, and
+    Newton's method about doubles the digits that are right.
+    """
+    x = x0.copy()
+    dense = not isinstance(f, Softmax) or f.dim**2 * f.terms / 2 <= DENSE_WORK
+    steps = newton_steps(OneBlock(f, DENSE if dense else 0, scaled=False), x, patience=sys.maxsize)
+    for iteration, reached in enumerate(islice(steps, max_iter), start=1):
+        x, promised = reached.x, float(reached.promised[0])
+        error = math.sqrt(max(promised, 0.0) / scale) if scale > 0 else 0.0
+        if watch is not None:
+            watch(f"iteration {iteration}: loss {float(reached.values[0]):.6g}, error before it {error:.2g}")
+        if not reached.moved.any():  # rounding, or a direction that leads nowhere
+            return Solution(x, iteration, math.isfinite(promised) and error <= max(tol, ROUNDING))
+        if error <= tol:
+            return Solution(x, iteration, True)
+    return Solution(x, max_iter, False)
