@@ -19,9 +19,10 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from mast.arrays import LARGEST_ENTRY, Array, numbers, refuse_too_large, sound
 from mast.checks import choice, number, whole
 from mast.errors import ArgumentError, DataError
-from mast.learn.fitting import OURS, Fit, FitPlan, fit, largest_eigenvalue, penalty_of
+from mast.learn.fitting import OURS, Fit, fit
 from mast.learn.frames import aligned, explain_refusal
 from mast.learn.missing import Moments, Scaling, StandIns, cells, gaps
+from mast.learn.plan import FitPlan, largest_eigenvalue, penalty_of
 from mast.learn.stochastic import LOSSES, Stream
 from mast.sketches import Bernoulli, Identity, Mixture, Sketch, parse
 from mast.theory import Guarantee
@@ -126,7 +127,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             self._watch if self.verbose else None,
         )
         start, warm = (shift, shift_intercept), False
-        if self.warm_start and self._is_fitted and self._weights()[0].shape == shift.shape:
+        if self.warm_start and self.__sklearn_is_fitted__() and self._weights()[0].shape == shift.shape:
             start, warm = self._weights(), True
         result = fit(plan, shift, *start, warm)
         self.sketch_, self.shift_, self.seed_, self.missing_ = sketch, shift, seed, missing
@@ -176,7 +177,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             bool(self.fit_intercept),
             alpha,
             shift,
-            *(self._weights() if self._is_fitted else (shift, intercept)),
+            *(self._weights() if self.__sklearn_is_fitted__() else (shift, intercept)),
             scaling=None if conditional else scaling,
             moments=Moments(d) if conditional else None,
         )
@@ -195,12 +196,8 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         X, y = checked
         return (sound("X", X) if scipy.sparse.issparse(X) else X), y
 
-    @property
-    def _is_fitted(self) -> bool:
-        return getattr(self, "coef_", None) is not None
-
     def __sklearn_is_fitted__(self) -> bool:
-        return self._is_fitted
+        return getattr(self, "coef_", None) is not None
 
     def _watch(self, line: str) -> None:
         print(f"{type(self).__name__}, {line}")

@@ -196,7 +196,7 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
         sample_weight
             Non-negative weights of the rows.
         """
-        first = not self._is_fitted
+        first = not self.__sklearn_is_fitted__()
         if first:
             self.__dict__.pop("classes_", None)  # of a first call that failed
         _check_partial_fit_first_call(self, classes)

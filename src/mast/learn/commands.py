@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 import warnings
 from collections.abc import Iterator
@@ -11,17 +12,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
+from mast import files
+from mast.arrays import Array
 from mast.errors import ArgumentError, DataError, MissingExtraError
 from mast.learn.bundle import Bundle
 from mast.learn.classifier import MastClassifier
-from mast.learn.evaluation import DENSITIES, Tally
+from mast.learn.columns import RunningMoments
 from mast.learn.grouping import sketch_of
 from mast.learn.regressor import MastRegressor
+from mast.learn.scoring import draw_curves
 from mast.learn.sources import VALUES, TrainingData, training_data
+from mast.learn.sparsified import scores_of
 from mast.sketches import Identity
 
 CLASSES = 20  #: whole numbers with at most so many values are taken for classes
 DRAWS, FEWER_DRAWS = 100, 10  #: the latter for the training rows of a large file
+DENSITIES = (1.0, 0.75, 0.5, 0.25, 0.1)
 
 
 def train(
@@ -166,20 +172,17 @@ def evaluate(
     bundle = Bundle.load(folder)
     tally, missing, labels = Tally(bundle, DENSITIES, draws), 0.0, set[Any]()
     classes = getattr(bundle.model, "classes_", None)
-    remarks: list[str] = []
+    remarks, unknown = list[str](), list[Any]()
     for rows in bundle.reader.rows(file, data_dir, size):
         if rows.y is None:
             raise DataError(f"{file}: there is no column {bundle.target!r} to compare predictions with")
         remarks = remarks or rows.remarks
-        if classes is not None:
-            labels.update(np.unique(rows.y).tolist())
-            _refuse_other_labels(file, labels, classes)
+        labels.update(np.unique(rows.y).tolist())
+        unknown = _unknown_labels(file, labels, classes)
         tally.add(rows.X, rows.y)
         missing += float(rows.missing.sum())
-    unknown = [] if classes is None else sorted(labels - set(classes.tolist()))
     if unknown:
-        named = ", ".join(map(str, unknown[:5]))
-        remarks = [*remarks, f"never seen in training, so always wrong: {named}"]
+        remarks = [*remarks, f"never seen in training, so always wrong: {', '.join(map(str, unknown[:5]))}"]
     result: dict[str, Any] = {
         "model": str(folder),
         "file": file,
@@ -199,9 +202,86 @@ def evaluate(
     return result
 
 
-def _refuse_other_labels(file: str, labels: set[Any], classes: Any) -> None:
-    """An error where labels that the model does not know cannot be a few new classes."""
-    unknown = sorted(labels - set(classes.tolist()))
+def _unknown_labels(file: str, labels: set[Any], classes: Any) -> list[Any]:
+    """The labels that a classifier does not know; an error where they cannot be a few new classes."""
+    unknown = [] if classes is None else sorted(labels - set(classes.tolist()))
     if unknown and (len(classes) == 2 or len(unknown) == len(labels)):
         known, named = ", ".join(map(_shown, classes[:5])), ", ".join(map(str, unknown[:5]))
         raise DataError(f"{file}: the model knows the labels {known}, and the file has others: {named}")
+    return unknown
+
+
+# ---- scores ---------------------------------------------------------------------------------
+
+
+class Tally:
+    """Errors, added up: of the model and of a plain one, of each draw, at each density.
+
+    A score is 1 - errors/reference: of the rows, how many are right; or R², whose reference is the sum of
+    squares around the mean.
+    """
+
+    def __init__(self, bundle: Bundle, densities: tuple[float, ...], draws: int) -> None:
+        self.models: dict[str, Any] = {"mast": bundle.model, "plain": bundle.plain}
+        self.classifies = hasattr(bundle.model, "classes_")
+        self.densities, self.draws = densities, draws
+        #: None is the training sketch
+        self.errors: dict[tuple[str, float | None], Array] = {
+            (name, density): np.zeros(1 if density == 1.0 else draws)
+            for name in self.models
+            for density in dict.fromkeys((1.0, None, *densities))
+        }
+        self.rows, self.numbers = 0, RunningMoments()
+
+    def add(self, X: Any, y: Any) -> None:
+        """Count these rows."""
+        for (name, density), errors in self.errors.items():
+            errors += self.models[name]._errors(X, y, density, errors.size)
+        if not self.classifies:
+            self.numbers.add(y)
+        self.rows += len(y)
+
+    def scores(self, name: str, density: float | None) -> Array:
+        """One score per draw."""
+        reference = self.rows if self.classifies else float(self.numbers.squares)
+        return scores_of(self.errors[name, density], reference)
+
+    def summary(self) -> dict[str, Any]:
+        """Scores of both models: whole, under the training sketch, and at densities."""
+        return {
+            "score": "accuracy" if self.classifies else "R²",
+            "whole": {name: float(self.scores(name, 1.0)[0]) for name in self.models},
+            "sketched": self._both(None),
+            "densities": {f"{density:g}": self._both(density) for density in self.densities},
+            "draws": self.draws,
+        }
+
+    def _both(self, density: float | None) -> dict[str, dict[str, float]]:
+        found = {name: self.scores(name, density) for name in self.models}
+        return {name: {"mean": float(s.mean()), "worst": float(s.min())} for name, s in found.items()}
+
+    def picture(self, path: Path) -> Path:
+        """Write the score against the density."""
+        from mast.plots import look, pyplot
+
+        pyplot()  # says how to get matplotlib where it is not there
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(6, 4), layout="constrained")
+        FigureCanvasAgg(figure)  # no window, whatever the user's settings
+        kind = path.suffix.lstrip(".").lower() or "png"
+        if kind not in figure.canvas.get_supported_filetypes():
+            raise ArgumentError(f"a picture cannot be written as {path.name!r}: use .png, .svg or .pdf")
+        shares = sorted(self.densities)
+        labels = {"mast": "MAST", "plain": "the same without a sketch"}
+        curves = {
+            label: np.stack([np.broadcast_to(self.scores(name, share), (self.draws,)) for share in shares])
+            for name, label in labels.items()
+        }
+        content = io.BytesIO()
+        with look():
+            draw_curves(figure.subplots(), shares, curves, self.summary()["score"])
+            figure.savefig(content, format=kind, dpi=150)
+        files.write(path, content.getvalue())
+        return path

@@ -75,7 +75,7 @@ random_state
 
         As `MastClassifier.partial_fit`, for numbers.
         """
-        X, y = self._validated(X, y, first=not self._is_fitted)
+        X, y = self._validated(X, y, first=not self.__sklearn_is_fitted__())
         target = np.asarray(y, dtype=np.float64)
         stream = self._partial_fit(X, target, 1, row_weights(sample_weight, X), "squares")
         coef, intercept = stream.average()
