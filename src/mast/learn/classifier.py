@@ -9,11 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.multiclass import (
-    _check_partial_fit_first_call,
-    check_classification_targets,
-    unique_labels,
-)
+from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
 
 from mast.arrays import Array
 from mast.errors import ArgumentError
@@ -258,7 +254,9 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
 
     def _reference(self, y: Any, weights: Array | None = None) -> float:
         """How many rows there are."""
-        unique_labels(self.classes_, y)  # refuses texts where labels are numbers, and the reverse
+        if isinstance(y[0], str) != isinstance(self.classes_[0], str):  # nothing would ever be right
+            known, there = self.classes_[:1].tolist()[0], y[:1].tolist()[0]
+            raise ArgumentError(f"the model knows labels such as {known!r}, and y has {there!r}")
         return float(len(y) if weights is None else weights.sum())
 
 

@@ -101,10 +101,8 @@ class FeatureColumns:
 
     def compare(self, table: Table, target: str | None) -> list[str]:
         """A line for columns that the table does not have, and one for those that the model does not know."""
-        try:
-            return compare([part.name for part in self.parts], table.names, [str(target), *self.dropped])
-        except DataError as error:
-            raise DataError(f"{table.path}: {error}") from None
+        known, ignored = [part.name for part in self.parts], [str(target), *self.dropped]
+        return compare(known, table.names, ignored, f"{table.path}: ")
 
     def apply(self, table: Table) -> Any:
         """The features of a table's rows, NaN where missing: an array, or a sparse matrix if it is wide."""

@@ -43,14 +43,16 @@ def _level_of_the_caller() -> int:
     return level
 
 
-def compare(known: Sequence[str], there: Sequence[str], ignore: Sequence[str] = ()) -> list[str]:
+def compare(
+    known: Sequence[str], there: Sequence[str], ignore: Sequence[str] = (), where: str = ""
+) -> list[str]:
     """One line for columns that are absent, one for those that are unknown; an error if none is known."""
     present, ours = set(there), set(known)
     absent = [name for name in known if name not in present]
     unknown = [name for name in there if name not in ours and name not in ignore]
     if len(absent) == len(known):
         raise DataError(
-            f"the table has none of the model's columns ({shown(known)}), it has {shown(list(there))}"
+            f"{where}the table has none of the model's columns ({shown(known)}), it has {shown(list(there))}"
         )
     remarks = []
     if absent:
@@ -81,11 +83,11 @@ def _holds_numbers(column: Any) -> bool:
     return getattr(column.dtype, "kind", "f") not in "mM"
 
 
-def refuse_repeated(names: Sequence[Any]) -> None:
+def refuse_repeated(names: Sequence[Any], where: str = "") -> None:
     """An error if two columns have one name."""
     for name, count in Counter(names).items():
         if count > 1:
-            raise DataError(f"two columns are called {name!r}")
+            raise DataError(f"{where}two columns are called {name!r}")
 
 
 def shown(names: Sequence[str]) -> str:

@@ -105,13 +105,12 @@ class SparsifiedLinear(LinearEstimator):
         draws = whole("draws", draws, 1)
         coef, intercept = self._weights()
         outputs, d = coef.shape
-        step = max(1, ENTRIES // (outputs * d))
+        step, moved = max(1, ENTRIES // (outputs * d)), (coef - self.shift_).T
         for begin in range(0, draws, step):
             drawn = [sketch.draw(d, seed, i) for i in range(begin, min(begin + step, draws))]
             same = np.broadcast_to(intercept, (len(drawn), outputs))
             if self.stand_ins_ is None:
-                moved = [self.shift_ + draw.apply((coef - self.shift_).T).T for draw in drawn]
-                yield Versions(np.stack(moved), same, None)
+                yield Versions(np.stack([self.shift_ + draw.apply(moved).T for draw in drawn]), same, None)
                 continue
             kept = np.stack([draw.diagonal() != 0 for draw in drawn if isinstance(draw, DiagonalDraw)])
             weights = self.stand_ins_.sketch.apply_masks(kept, coef)

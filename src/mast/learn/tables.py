@@ -132,10 +132,7 @@ def _check_header(header: list[str], path: str) -> None:
         raise DataError(f"{path}: the file is empty, expected a line of column names and rows")
     if not all(header):
         raise DataError(f"{path}: column {header.index('') + 1} has no name in the first line")
-    try:
-        refuse_repeated(header)
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
+    refuse_repeated(header, f"{path}: ")
     if all(is_number(name) for name in header):
         raise DataError(f"{path}: the first line holds numbers, expected the names of the columns")
 
