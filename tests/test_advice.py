@@ -112,5 +112,9 @@ def test_the_command():
     assert f"{rows['dsgd', 'strong'][-1]} steps" in " ".join(run.output.split())
     run = CliRunner().invoke(app, ["advise", "a1a", "--sketch", "permk:4", "--json"])
     assert json.loads(run.output)["constants"]["L_max"] == 16
+    run = CliRunner().invoke(app, ["advise", "a1a", "--sketch", "gaussian:0.5", "--alpha", "0", "--json"])
+    said = json.loads(run.output, parse_constant=lambda text: pytest.fail(f"{text} is not JSON"))
+    assert said["constants"]["L_max"] is said["r0sq"] is None
+    assert "x_D*|² = unknown" in CliRunner().invoke(app, ["advise", "a1a", "--alpha", "0"]).output
     run = CliRunner().invoke(app, ["advise", "a1a", "--sketch", "permk:four"])
     assert run.exit_code == 2

@@ -36,7 +36,6 @@ ALLOWED = {
     "resume": CORE | {"methods", "files", "trace", "checkpoint"},
     "plots": {"errors", "results"},
     "advice": CORE | {"methods"},
-    "advice_table": {"advice"},
     "allocation": CORE,
     "certificates": CORE,
     "cells": {"errors", "files", "locks", "progress", "randomness"},
@@ -50,7 +49,7 @@ ALLOWED = {
     | {"methods", "results", "nn", "data", "files", "locks", "trace", "progress", "checkpoint", "loggers"},
     "experiments": CORE
     | {"locks", "methods", "run", "results", "data", "files", "learn", "nn", "plots", "progress", "cells"},
-    "cli": CORE | {"methods", "run", "data", "files", "learn", "experiments", "advice", "advice_table"},
+    "cli": CORE | {"methods", "run", "data", "files", "learn", "experiments", "advice"},
 }
 ALWAYS = {"__version__"}
 

@@ -29,7 +29,6 @@ BANDS: dict[str, dict[str, str]] = {
         "advice": "before training",
         "allocation": "what to keep",
         "certificates": "promises of draws",
-        "advice_table": "the same, printed",
         "loggers": "TensorBoard and others",
     },
     "methods": {"methods": "one method per file: x ← x − γ h"},

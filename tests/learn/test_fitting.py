@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import scipy.sparse
 from sklearn.datasets import load_breast_cancer, load_digits, make_regression
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import roc_auc_score
 
 import mast
-from mast.errors import ArgumentError, MastError, NotExactError
+from mast.errors import ArgumentError, DataError, MastError, NotExactError
 from mast.learn.fitting import SINGLE
 from mast.learn.models import Softmax
 from mast.objectives import penalties
@@ -360,6 +360,20 @@ BAD = {
     "random_state": [-1, "seed"],
     "class_weight": ["x"],
 }
+
+
+def test_refuses_what_cannot_be_learned():
+    X = np.arange(8.0).reshape(4, 2)
+    with pytest.raises(ArgumentError, match=r"got 1 class: only 1\.0$"):
+        mast.MastClassifier().fit(X, np.ones(4))
+    for size, name in ((1e160, "X"), (1.0, "y")):
+        with pytest.raises(DataError, match=f"values of {name} are so large"):
+            mast.MastRegressor().fit(X * size, [1.0, 2.0, 3.0, 1e160])
+    model = mast.MastClassifier("randk:7")
+    with pytest.raises(ArgumentError, match="RandK"):
+        model.fit(X, [0, 1, 0, 1])
+    with pytest.raises(NotFittedError):
+        model.predict(X)
 
 
 @pytest.mark.parametrize("parameters", [{name: v} for name, values in BAD.items() for v in values], ids=str)

@@ -253,6 +253,30 @@ class TestServing:
         with pytest.raises(DataError, match="none of the model's columns"):
             model.predict(pandas.DataFrame({"x": [1.0]}))
 
+    def test_columns_that_are_no_numbers_or_stand_there_twice_are_named(self, wine):
+        X, y = wine
+        frame = pandas.DataFrame(X[:, :3], columns=["a", "b", "c"])
+        dates = pandas.date_range("2020", periods=len(y))
+        odd = frame.assign(job="cook", city=pandas.Categorical(["x"] * len(y)), day=dates)
+        with pytest.raises(DataError, match=r"not numbers.*'job', 'city', 'day'.*OneHotEncoder"):
+            mast.MastClassifier().fit(odd, y)
+        with pytest.raises(DataError, match="'b'"):
+            mast.MastClassifier().fit(frame, y).predict(frame.assign(b="much"))
+        twice = frame[["a", "b", "a"]]
+        with pytest.raises(DataError, match="two columns are called 'a'"):
+            mast.MastClassifier().fit(twice, y)
+        with pytest.raises(DataError, match="two columns are called 'a'"):
+            mast.MastClassifier().fit(frame, y).predict(twice)
+
+    def test_a_warning_points_to_the_line_that_called(self, wine):
+        X, y = wine
+        frame = pandas.DataFrame(X, columns=[f"c{j}" for j in range(13)])
+        model = mast.MastClassifier(random_state=0).fit(frame, y)
+        for serve in (model.predict, lambda rows: model.score_sparsified(rows, y, draws=1)):
+            with pytest.warns(ColumnsWarning) as caught:
+                serve(frame.drop(columns="c3"))
+            assert caught[0].filename == __file__
+
     def test_infinity_is_refused(self, wine):
         X, y = wine
         model = mast.MastClassifier(random_state=0).fit(X, y)
@@ -325,6 +349,7 @@ class TestScores:
         assert mast.make_missing_scorer(0.0)(model, X, y) == model.score(X, y)
         loss = mast.make_missing_scorer(0.5, 4, 3, get_scorer("neg_log_loss"))
         assert loss(model, X, y) < 0
+        assert mast.make_missing_scorer(0.5, 4, 3, "neg_log_loss")(model, X, y) == loss(model, X, y)
         for bad in (1.0, -0.1, "half"):
             with pytest.raises(ArgumentError, match="share"):
                 mast.make_missing_scorer(bad)
@@ -361,6 +386,8 @@ class TestScores:
         assert display.ax_.get_ylabel() == "accuracy"
         assert display.plot(display.ax_).figure_ is display.figure_
         matplotlib.pyplot.close("all")
+        both = mast.MissingDisplay.from_estimators([ours, plain, ours], X, y, shares=[0.0], draws=1)
+        assert list(both.scores) == ["MastClassifier 1", "Pipeline", "MastClassifier 3"]
         with pytest.raises(ArgumentError, match="nothing to draw"):
             mast.MissingDisplay.from_estimators([], X, y)
 

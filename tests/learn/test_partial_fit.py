@@ -159,6 +159,17 @@ class TestConvention:
         with pytest.raises(ValueError, match="features"):
             model.partial_fit(X[:, :4], y)
 
+    def test_a_first_call_that_fails_leaves_nothing_behind(self):
+        X, y = standard(load_wine)
+        model = mast.MastClassifier(random_state=0)
+        with pytest.raises(ValueError, match="infinity"):
+            model.partial_fit(np.where(X > 1, np.inf, X), y, classes=[0, 1, 2])
+        model.partial_fit(X, y == 2, classes=[False, True])
+        assert model.n_features_in_ == 13
+        assert model.classes_.tolist() == [False, True]
+        with pytest.raises(ArgumentError, match=r"two classes, got \['a'\]"):
+            mast.MastClassifier().partial_fit(X, y, classes=["a"])
+
     def test_after_fit_and_after_a_file_it_goes_on_from_the_weights(self, tmp_path):
         X, y = standard(load_breast_cancer)
         model = mast.MastClassifier(random_state=0).fit(X, y)

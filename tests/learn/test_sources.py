@@ -14,7 +14,7 @@ from mast.data.loading import load_pieces
 from mast.errors import DataError
 from mast.learn import commands, sources
 from mast.learn.bundle import Bundle
-from mast.learn.columns import ColumnLearner, learn_columns
+from mast.learn.columns import ColumnLearner
 from mast.learn.tables import read_table, read_tables
 
 
@@ -83,11 +83,11 @@ class TestTables:
             list(read_tables(people, 10_000))
 
     def test_columns_of_pieces_are_those_of_the_whole_table(self, people):
-        whole, learner = learn_columns(read_table(people), {"well"}), ColumnLearner({"well"})
-        for table, _ in read_tables(people, 10_000):
-            learner.add(table)
-        found = learner.columns()
-        for ours, theirs in zip(found.parts, whole.parts, strict=True):
+        whole, pieces = ColumnLearner("well"), ColumnLearner("well")
+        for learner, size in ((whole, None), (pieces, 10_000)):
+            for table, _ in read_tables(people, size):
+                learner.add(table)
+        for ours, theirs in zip(pieces.columns().parts, whole.columns().parts, strict=True):
             assert ours.features == theirs.features
             if hasattr(ours, "mean"):
                 np.testing.assert_allclose([ours.mean, ours.scale], [theirs.mean, theirs.scale], rtol=1e-12)
@@ -104,7 +104,7 @@ class TestTables:
         def peak(path, size):
             tracemalloc.start()
             source = sources.training_data(str(path), "well", [], "auto", None, size)
-            for _ in source.pieces(None):
+            for _ in source.pieces():
                 pass
             found = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
@@ -210,6 +210,38 @@ class TestCommands:
             )
         assert (tmp_path / "out.csv").read_text() == "before"
         assert sorted(p.name for p in tmp_path.iterdir()) == ["m", "out.csv", "people.csv"]
+
+    def test_columns_that_were_dropped_are_known_and_the_target_is_not_read_to_predict(
+        self, people, tmp_path
+    ):
+        said = commands.train(str(people), tmp_path / "m", target="well", drop=["pay"])
+        assert said["dropped"] == {"pay": "named by --drop"}
+        (whole,) = commands.predict(tmp_path / "m", str(people))
+        assert whole.remarks == []
+        lines = people.read_text().splitlines()
+        people.write_text("\n".join([lines[0], *(line.rsplit(",", 1)[0] + "," for line in lines[1:])]))
+        for size in (None, 10_000):
+            rows = [
+                row for part in commands.predict(tmp_path / "m", str(people), size=size) for row in part.rows
+            ]
+            assert rows == whole.rows
+        with pytest.raises(DataError, match="line 2: the target 'well' is missing"):
+            commands.evaluate(tmp_path / "m", str(people))
+
+    @pytest.mark.parametrize("size", [None, 2000])
+    def test_labels_are_numbers_or_texts_as_all_rows_say(self, tmp_path, monkeypatch, size):
+        monkeypatch.setattr(sources, "VALUES", 100)
+        path = tmp_path / "t.csv"
+        path.write_text("x,y\n" + "".join(f"{i % 7},{i}\n" for i in range(500)) + "3,0.5\n")
+        data = sources.training_data(str(path), "y", [], "auto", None, size)
+        assert data.values.dtype == np.float64
+        assert [rows.y for rows in data.pieces()][-1][-1] == 0.5
+        path.write_text("x,y\n" + "".join(f"{i % 7},{i}\n" for i in range(500)) + "3,half\n")
+        with pytest.raises(DataError, match="line 502: column 'y' holds numbers, but here 'half'"):
+            sources.training_data(str(path), "y", [], "auto", None, size)
+        assert sources.training_data(str(path), "y", [], "classify", None, size).values.dtype.kind == "U"
+        with pytest.raises(DataError, match="No such file"):
+            sources.training_data(str(tmp_path / "absent.csv"), "y", [], "auto", None, size)
 
     def test_a_missing_target_and_too_many_classes(self, people, tmp_path):
         with people.open("a") as file:

@@ -98,6 +98,10 @@ def test_refuses_what_does_not_fit(data):
         model.score_sparsified(X, y[:5])
     with pytest.raises(ValueError, match="12 features"):
         model.score_sparsified(X[:, :3], y)
+    with pytest.raises(ArgumentError, match=r"labels such as 0, and y has '[012]'"):
+        model.score_sparsified(X, y.astype(str))
+    with pytest.raises(ArgumentError, match=r"density must lie in \(0, 1\], got 'half'"):
+        model.sparsify("half")
 
 
 class TestPlot:

@@ -126,10 +126,11 @@ def working(what: str) -> Any:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON."""
+    """Print a value as JSON; null stands for NaN and infinity, which JSON does not have."""
     import json
 
-    print(json.dumps(value, indent=1))
+    finite = json.loads(json.dumps(value), parse_constant=lambda _: None)
+    print(json.dumps(finite, indent=1))
 
 
 from mast.cli import data, learn, studies  # noqa: E402, F401 - they add their commands to `app`

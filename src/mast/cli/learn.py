@@ -204,7 +204,7 @@ def evaluate(
         print_json(result)
         return
     for remark in result["remarks"]:
-        print("mast:", remark, file=sys.stderr)
+        print(f"mast: {file}: {remark}", file=sys.stderr)
     gaps = f", {100 * result['missing']:.3g} % of the cells missing" if result["missing"] else ""
     print(f"{result['rows']:,} rows{gaps}; {result['sketch']}")
     show_scores(result, f"of {draws} sparsified models")

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mast.cli import DataDir, app, completion, print_json
 from mast.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from mast.advice import ProblemAdvice
+
+NOTE = """largest: the largest step size; floor: what its bound tends to;
+gap: the one that was used; planned: the step size for the target.
+Step sizes are in the sketch's coordinates: where a share p is kept, p²/L_f
+there is 1/L_f on the weights themselves."""
+REGIMES = {"strongly_convex": "strong", "convex": "convex", "nonconvex": "non-convex"}
 
 
 @app.command()
@@ -88,9 +97,37 @@ def advise(
     if as_json:
         print_json(result.as_dict())
     else:
-        from mast.advice_table import show
+        show_advice(result)
 
-        show(result)
+
+def show_advice(advice: ProblemAdvice) -> None:
+    """The constants, one line per method and regime, and the sentence, for a terminal of 80 columns."""
+    import math
+    import textwrap
+
+    from rich.console import Console
+    from rich.table import Table
+
+    console, c = Console(highlight=False, soft_wrap=True), advice.constants
+    distance = "unknown" if math.isnan(advice.r0sq) else f"{advice.r0sq:.4g}"
+    console.print(f"[bold]{advice.sketch}[/]")
+    console.print(f"L_f = {advice.L_f:.4g}, mu_f = {advice.mu_f:.4g}, |x0 - x_D*|² = {distance}")
+    console.print(f"L_D = {c.L_D:.4g}, mu_D = {c.mu_D:.4g}, L_max = {c.L_max:.4g}")
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("method", "regime"):
+        table.add_column(name, no_wrap=True)
+    for name in ("largest", "floor", "gap", "planned", f"steps to {advice.delta:g}"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for line in advice.lines:
+        numbers = (line.step_size, line.floor, line.gap, line.planned_step_size)
+        shown = ["" if value is None else f"{value:.3g}" for value in numbers]
+        count = line.iterations
+        steps = "" if count is None else f"{count:,}" if count < 1e12 else "> 10^12"
+        table.add_row(line.method, REGIMES[line.regime], *shown, steps)
+    console.print(table, soft_wrap=False)
+    console.print(NOTE)
+    sentence = advice.sentence[0].upper() + advice.sentence[1:] + "."
+    console.print(textwrap.fill(sentence, 79), style="bold")
 
 
 @app.command()

@@ -11,21 +11,13 @@ import stat
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mast.arrays import memory
 from mast.errors import DataError
 
 _CHUNK = 1 << 16
 SHARE = 4  # of the memory: the text may take so much of it, since its numbers need the rest
-
-
-class _Decompressor(Protocol):
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, /) -> bytes: ...
 
 
 def read(path: Path) -> bytes:
@@ -89,7 +81,7 @@ def _streams(raw: bytes, name: str, format: str, magic: bytes) -> bytes:
     start = 0
     try:
         while True:
-            stream = _decompressor(format)
+            stream: Any = zlib.decompressobj(wbits=31) if format == "gzip" else bz2.BZ2Decompressor()
             while not stream.eof:
                 if start >= len(view):
                     raise DataError(
@@ -115,10 +107,6 @@ def _streams(raw: bytes, name: str, format: str, magic: bytes) -> bytes:
         ) from error
     except MemoryError as error:
         raise DataError(f"{name}: unpacks to more than this machine's memory") from error
-
-
-def _decompressor(format: str) -> _Decompressor:
-    return zlib.decompressobj(wbits=31) if format == "gzip" else bz2.BZ2Decompressor()
 
 
 def _line(parts: list[bytes]) -> int:

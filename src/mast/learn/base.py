@@ -11,18 +11,18 @@ from typing import Any, Self
 
 import numpy as np
 import scipy.sparse
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_regressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from mast.arrays import LARGEST_ENTRY, Array, numbers, refuse_too_large, sound
 from mast.checks import choice, number, whole
 from mast.errors import ArgumentError, DataError
-from mast.learn.fitting import OURS, Fit, FitPlan, fit, largest_eigenvalue, penalty_of
-from mast.learn.frames import aligned
+from mast.learn.fitting import OURS, Fit, fit
+from mast.learn.frames import aligned, explain_refusal
 from mast.learn.missing import Moments, Scaling, StandIns, cells, gaps
-from mast.learn.sparsified import SparsifiedVersions
+from mast.learn.plan import FitPlan, largest_eigenvalue, penalty_of
 from mast.learn.stochastic import LOSSES, Stream
 from mast.sketches import Bernoulli, Identity, Mixture, Sketch, parse
 from mast.theory import Guarantee
@@ -41,8 +41,8 @@ ACCEPTED: dict[str, Any] = {
 }
 
 
-class SparsifiedLinear(SparsifiedVersions, BaseEstimator):  # type: ignore[misc]
-    """A linear model that minimises f_D, and its sparsified versions."""
+class LinearEstimator(BaseEstimator):  # type: ignore[misc]
+    """A linear model that minimises f_D."""
 
     coef_: Any
     intercept_: Any
@@ -97,11 +97,14 @@ class SparsifiedLinear(SparsifiedVersions, BaseEstimator):  # type: ignore[misc]
 
     # ---- fitting -----------------------------------------------------------------------
 
-    def _fit(self, X: Any, target: Array, outputs: int, weights: Array | None, squares: bool) -> Fit:
+    def _fit(
+        self, X: Any, target: Array, outputs: int, weights: Array | None, loss: str, classes: Any = None
+    ) -> Fit:
         """Fit the weights of all outputs, and set what does not depend on the kind of model."""
-        X, sketch = self._features(X), self._sketch(X.shape[1], outputs)
+        refuse_overflow(X, target)
+        sketch = self._sketch(X.shape[1], outputs)
         seed, d = self._seed(), X.shape[1]
-        shift, shift_intercept = self._shift(outputs, d)
+        shift, shift_intercept = self._shift(outputs, d, classes)
         missing, rule = self._missing(X, sketch)
         stand_ins = StandIns.of(X, sketch, weights) if missing == "conditional" else None
         if stand_ins is None:
@@ -110,7 +113,7 @@ class SparsifiedLinear(SparsifiedVersions, BaseEstimator):  # type: ignore[misc]
             X,
             target,
             outputs,
-            squares,
+            loss,
             weights,
             sketch,
             # without a sketch and without gaps stand-ins are for later
@@ -124,42 +127,42 @@ class SparsifiedLinear(SparsifiedVersions, BaseEstimator):  # type: ignore[misc]
             self._watch if self.verbose else None,
         )
         start, warm = (shift, shift_intercept), False
-        if self.warm_start and getattr(self, "coef_", None) is not None:
-            before = self._weights()
-            if before[0].shape == shift.shape:
-                start, warm = before, True
-        found = fit(plan, shift, *start, warm)
+        if self.warm_start and self.__sklearn_is_fitted__() and self._weights()[0].shape == shift.shape:
+            start, warm = self._weights(), True
+        result = fit(plan, shift, *start, warm)
         self.sketch_, self.shift_, self.seed_, self.missing_ = sketch, shift, seed, missing
         self.stand_ins_, self.alpha_ = stand_ins, plan.l2
-        self.method_, self.guarantee_, self._stream = found.method, found.guarantee, None
-        if not found.converged:
+        self.method_, self.guarantee_, self._stream = result.method, result.guarantee, None
+        if not result.converged:
             warnings.warn(
-                f"{type(self).__name__} ({self.method_}) stopped after {found.iterations} iterations before "
+                f"{type(self).__name__} ({self.method_}) stopped after {result.iterations} iterations before "
                 f"it reached tol={self.tol}: raise max_iter, raise tol, or scale the features",
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        return found
+        return result
 
-    def _partial_fit(self, X: Any, target: Array, outputs: int, weights: Array | None, loss: str) -> Stream:
+    def _partial_fit(
+        self, X: Any, target: Array, outputs: int, weights: Array | None, loss: str, classes: Any = None
+    ) -> Stream:
         """One pass over a piece of the data; the first one decides what `_fit` would."""
-        X = self._features(X)
+        refuse_overflow(X, target)
         stream = getattr(self, "_stream", None)
         if stream is None:
-            stream = self._stream = self._begun(X, outputs, loss)
+            stream = self._stream = self._begun(X, outputs, loss, classes)
         stream.take(X, target, weights)
         self.stand_ins_, self.alpha_ = stream.stand_ins, stream.l2
         return stream
 
-    def _begun(self, X: Any, outputs: int, loss: str) -> Stream:
+    def _begun(self, X: Any, outputs: int, loss: str, classes: Any) -> Stream:
         """Before the first piece: from the weights of the last fit where there are any."""
         if self.method not in ("auto", "stochastic"):
             raise ArgumentError(f"partial_fit is stochastic: method must be 'auto', not {self.method!r}")
-        d, again = X.shape[1], getattr(self, "coef_", None) is not None
+        d = X.shape[1]
         sketch = self._sketch(d, outputs)
         if not sketch.diagonal:
             raise ArgumentError(f"{sketch!r} is not diagonal: partial_fit has no draws of it")
-        shift, intercept = self._shift(outputs, d)
+        shift, intercept = self._shift(outputs, d, classes)
         missing, rule = self._missing(X, sketch)
         self.sketch_, self.shift_, self.seed_, self.missing_ = sketch, shift, self._seed(), missing
         self.method_, self.guarantee_ = "stochastic", None
@@ -174,23 +177,27 @@ class SparsifiedLinear(SparsifiedVersions, BaseEstimator):  # type: ignore[misc]
             bool(self.fit_intercept),
             alpha,
             shift,
-            *(self._weights() if again else (shift, intercept)),
+            *(self._weights() if self.__sklearn_is_fitted__() else (shift, intercept)),
             scaling=None if conditional else scaling,
             moments=Moments(d) if conditional else None,
         )
 
-    def _piece(self, X: Any, y: Any, first: bool, **more: Any) -> tuple[Any, Any]:
-        """A piece of the data: of a data frame, the columns of the first piece."""
+    def _validated(self, X: Any, y: Any = "no_validation", first: bool = False) -> Any:
+        """The rows, NaN where a cell is missing, and the labels; later than `first`, with its columns."""
         X = X if first else aligned(X, getattr(self, "feature_names_in_", None))
-        rows, labels = validate_data(self, X, y, reset=first, **ACCEPTED, **more)
-        return rows, labels
+        numeric = {"y_numeric": True} if is_regressor(self) and not isinstance(y, str) else {}
+        try:
+            checked = validate_data(self, X, y, reset=first, **ACCEPTED, **numeric)
+        except (TypeError, ValueError):
+            explain_refusal(X)
+            raise
+        if isinstance(y, str):
+            return sound("X", checked) if scipy.sparse.issparse(checked) else checked
+        X, y = checked
+        return (sound("X", X) if scipy.sparse.issparse(X) else X), y
 
-    def _features(self, X: Any) -> Any:
-        """The rows as `validate_data` left them, if their numbers can be squared."""
-        X = sound("X", X) if scipy.sparse.issparse(X) else X
-        if (np.abs(X.data if scipy.sparse.issparse(X) else X) > LARGEST_ENTRY).any():  # NaN is not
-            raise DataError("the values of X are so large that their squares overflow: rescale the columns")
-        return X
+    def __sklearn_is_fitted__(self) -> bool:
+        return getattr(self, "coef_", None) is not None
 
     def _watch(self, line: str) -> None:
         print(f"{type(self).__name__}, {line}")
@@ -245,7 +252,7 @@ class SparsifiedLinear(SparsifiedVersions, BaseEstimator):  # type: ignore[misc]
             return None, number("alpha", self.alpha, least=0.0)
         return None if self.kappa is None else number("kappa", self.kappa, above=1.0), None
 
-    def _shift(self, count: int, d: int) -> tuple[Array, Array]:
+    def _shift(self, count: int, d: int, classes: Any) -> tuple[Array, Array]:
         """v as an array (outputs, features), and where the intercepts start."""
         zeros = np.zeros(count)
         if self.shift is None:
@@ -257,21 +264,13 @@ class SparsifiedLinear(SparsifiedVersions, BaseEstimator):  # type: ignore[misc]
         if v.shape != (count, d):
             wanted = f"({d},)" if count == 1 else f"({count}, {d})"
             raise ArgumentError(f"shift must have the shape {wanted}, one weight per feature; got {v.shape}")
-        self._check_shift(self.shift)
+        theirs = getattr(self.shift, "classes_", None)
+        if theirs is not None and classes is not None and not np.array_equal(theirs, classes):
+            raise ArgumentError(f"the shift knows the classes {list(theirs)}, here they are {list(classes)}")
         b = np.atleast_1d(np.asarray(getattr(self.shift, "intercept_", zeros), dtype=float))
         return v.copy(), b if b.shape == (count,) else zeros
 
-    def _check_shift(self, shift: Any) -> None:
-        """What a kind of model asks of the one it starts from."""
-
     # ---- use ---------------------------------------------------------------------------
-
-    def _validated(self, X: Any) -> Any:
-        """The rows as an array or CSR matrix, NaN where a cell is missing."""
-        check_is_fitted(self)
-        X = aligned(X, getattr(self, "feature_names_in_", None))
-        X = validate_data(self, X, reset=False, **ACCEPTED)
-        return sound("X", X) if scipy.sparse.issparse(X) else X
 
     def _weights(self) -> tuple[Array, Array]:
         dense = self.coef_.toarray() if scipy.sparse.issparse(self.coef_) else self.coef_
@@ -287,6 +286,7 @@ class SparsifiedLinear(SparsifiedVersions, BaseEstimator):  # type: ignore[misc]
 
     def _decision(self, X: Any) -> Array:
         """X w + b, an array (rows, outputs); rows with missing cells as the model was trained for them."""
+        check_is_fitted(self)
         X = self._validated(X)
         coef, intercept = self._weights()
         out, rows = np.asarray(X @ coef.T), gaps(X)
@@ -309,3 +309,25 @@ class SparsifiedLinear(SparsifiedVersions, BaseEstimator):  # type: ignore[misc]
         from mast.learn.storage import KIND, read, unpack
 
         return unpack(*read(Path(path), KIND), Path(path), cls)
+
+
+def row_weights(sample_weight: Any, X: Any) -> Array | None:
+    """The weights of the rows, checked; None for none."""
+    if sample_weight is None:
+        return None
+    return np.asarray(_check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True))
+
+
+def counting(X: Any, y: Any, weights: Array | None) -> tuple[Any, Any, Array | None]:
+    """The rows whose weight is not 0."""
+    if weights is None or weights.all():
+        return X, y, weights
+    there = weights > 0
+    return X[there], y[there], weights[there]
+
+
+def refuse_overflow(X: Any, target: Array) -> None:
+    """An error if features or targets are too large to be squared."""
+    for name, numbers_ in (("X", X.data if scipy.sparse.issparse(X) else X), ("y", target)):
+        if (np.abs(numbers_) > LARGEST_ENTRY).any():  # NaN is not
+            raise DataError(f"the values of {name} are so large that their squares overflow: rescale them")

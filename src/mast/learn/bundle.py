@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 
-from mast import data, files
-from mast.data.loading import load_pieces
+from mast import files
 from mast.errors import DataError
-from mast.learn.base import SparsifiedLinear
 from mast.learn.columns import FeatureColumns
-from mast.learn.scoring import as_ours
+from mast.learn.sources import RowReader
+from mast.learn.sparsified import SparsifiedLinear
 from mast.learn.storage import pack, read, unpack, write
-from mast.learn.tables import Table, as_numbers, missing, read_table, read_tables
 
 KIND = "trained model"
 FILE = "model.mast"
-PREVIEW = 8  #: names of columns that a message shows
-
-
-class Features(NamedTuple):
-    """What a file holds for a model."""
-
-    X: Any
-    y: Any  #: None where the file has no labels
-    missing: NDArray[np.float64]  #: the share of the columns that each row misses
-    remarks: list[str]
 
 
 @dataclass(frozen=True)
@@ -47,10 +33,15 @@ class Bundle:
     @property
     def plain(self) -> SparsifiedLinear:
         """The plain model, in the form of ours."""
-        intercept = self.plain_intercept
-        level = intercept if intercept.ndim else float(intercept)
-        plain: SparsifiedLinear = as_ours(self.model, self.plain_coef, level)
+        plain: SparsifiedLinear = self.model._with_plain(self.plain_coef, self.plain_intercept)
         return plain
+
+    @property
+    def reader(self) -> RowReader:
+        """How files become rows for the model."""
+        classes = getattr(self.model, "classes_", None)
+        numeric = classes is None or classes.dtype.kind in "iuf"
+        return RowReader(self.columns, self.model.n_features_in_, self.target, numeric)
 
     def save(self, folder: Path) -> Path:
         """Write the file of the folder, which is made if it is not there."""
@@ -88,68 +79,3 @@ class Bundle:
         if columns is not None and len(columns.feature_names) != model.n_features_in_:
             raise DataError(f"{path} is damaged: its columns do not fit the model")
         return bundle
-
-    # ---- data --------------------------------------------------------------------------
-
-    def features(self, file: str, data_dir: Path | None, size: int | None = None) -> Iterator[Features]:
-        """The features of a file, its labels if it has any, and what there is to remark on its columns.
-
-        In pieces of about `size` bytes, if that is given.
-        """
-        d = self.model.n_features_in_
-        if self.columns is not None:
-            tables = iter([read_table(file)]) if size is None else (t for t, _ in read_tables(file, size))
-            yield from map(self._features, tables)
-        elif size is None:
-            X, y = data.load(file, d, data_dir, labels="raw")
-            yield Features(X, y, np.zeros(X.shape[0]), [])
-        else:
-            found = data.find(file, data_dir)
-            for X, y, _ in load_pieces(file if found is None else found.path, size, d):
-                yield Features(X, y, np.zeros(X.shape[0]), [])
-
-    def _features(self, table: Table) -> Features:
-        assert self.columns is not None
-        remarks = self.columns.compare(table, self.target)
-        with np.errstate(over="ignore"):
-            X = self.columns.apply(table)
-        if np.isinf(X.data if scipy.sparse.issparse(X) else X).any():
-            raise DataError(f"{table.path}: numbers that are too large for this model's columns")
-        known = self.target in table.cells
-        labels = labels_of(table, str(self.target), self._numeric) if known else None
-        return Features(X, labels, self.columns.missing_shares(X), remarks)
-
-    @property
-    def _numeric(self) -> bool:
-        """Whether labels are numbers: those of a regressor, and classes that are."""
-        classes = getattr(self.model, "classes_", None)
-        return classes is None or classes.dtype.kind in "iuf"
-
-
-def labels_of(table: Table, target: str, numeric: bool | None = None) -> NDArray[Any]:
-    """The target's column, as numbers if they are that (or must be); missing ones are refused."""
-    if target not in table.cells:
-        raise DataError(
-            f"{table.path}: there is no column {target!r} to predict; the columns are {preview(table)}"
-        )
-    cells = table.column(target)
-    absent = missing(cells)
-    if any(absent):
-        raise DataError(f"{table.place(absent.index(True))}: the target {target!r} is missing")
-    numbers = as_numbers(table, target) if numeric is not False else None
-    if numbers is not None:
-        return as_integers(numbers)
-    if numeric:
-        raise DataError(f"{table.path}: the target {target!r} holds text, the model predicts numbers")
-    return np.array([cell.strip() for cell in cells])
-
-
-def as_integers(numbers: NDArray[np.float64]) -> NDArray[Any]:
-    """Numbers as integers, if all of them are."""
-    exact = (numbers == np.round(numbers)).all() and np.abs(numbers).max() < 2**53
-    return numbers.astype(np.int64) if exact else numbers
-
-
-def preview(table: Table) -> str:
-    """The first columns' names, for messages."""
-    return ", ".join(map(repr, table.names[:PREVIEW])) + (", ..." if len(table.names) > PREVIEW else "")

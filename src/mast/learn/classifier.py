@@ -10,11 +10,11 @@ from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from mast.arrays import Array
 from mast.errors import ArgumentError
-from mast.learn.base import ACCEPTED, MISSING_SCALE, SparsifiedLinear
+from mast.learn.base import MISSING_SCALE, counting, row_weights
+from mast.learn.sparsified import SparsifiedLinear
 from mast.sketches import Sketch
 
 
@@ -152,38 +152,23 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
         sample_weight
             Non-negative weights of the rows; a row of weight 0 counts as if it were not there.
         """
-        X, y = validate_data(self, X, y, **ACCEPTED)
+        X, y = self._validated(X, y, first=True)
         check_classification_targets(y)
-        weights = None
-        if sample_weight is not None or self.class_weight is not None:
-            weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-            classes = np.unique(y)
-            of_class = compute_class_weight(
-                self.class_weight,
-                classes=classes,
-                y=y,
-                sample_weight=weights if (weights > 0).any() else None,
-            )
-            weights = weights * of_class[np.searchsorted(classes, y)]
-            there = weights > 0
-            if not there.all():
-                X, y, weights = X[there], y[there], weights[there]
+        weights = row_weights(sample_weight, X)
+        if self.class_weight is not None:
+            # rows of weight 0 do not count, unless there are no others, which is an error below
+            counted = weights if weights is not None and weights.any() else None
+            weights = self._weighted(np.unique(y), y, y, weights, sample_weight=counted)
+        X, y, weights = counting(X, y, weights)
         classes = np.unique(y)
         if classes.size < 2:
-            only = f": only {classes[0]!r}" if classes.size else ""
+            only = f": only {classes.tolist()[0]!r}" if classes.size else ""
             raise ArgumentError(
                 f"a classifier needs rows of at least two classes, got {classes.size} class{only}"
             )
-        self._classes_found = classes
-        if classes.size == 2:
-            found = self._fit(X, np.where(y == classes[1], 1.0, -1.0), 1, weights, squares=False)
-        else:
-            found = self._fit(
-                X, np.searchsorted(classes, y).astype(float), classes.size, weights, squares=False
-            )
-        del self._classes_found
-        self.classes_, self.coef_, self.intercept_ = classes, found.coef, found.intercept
-        self.n_iter_ = np.array([found.iterations])
+        result = self._fit(X, *_target(y, classes, weights), classes)
+        self.classes_, self.coef_, self.intercept_ = classes, result.coef, result.intercept
+        self.n_iter_ = np.array([result.iterations])
         return self
 
     def partial_fit(
@@ -207,46 +192,35 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
         sample_weight
             Non-negative weights of the rows.
         """
-        first = _check_partial_fit_first_call(self, classes)
-        if first and self.classes_.size < 2:
-            only = self.classes_[0] if self.classes_.size else None
-            del self.classes_
-            raise ArgumentError(f"a classifier needs at least two classes, got {only!r} only")
-        X, y = self._piece(X, y, first)
+        first = not self.__sklearn_is_fitted__()
+        if first:
+            self.__dict__.pop("classes_", None)  # of a first call that failed
+        _check_partial_fit_first_call(self, classes)
         classes = self.classes_
-        codes = np.clip(np.searchsorted(classes, y), 0, classes.size - 1)
-        unknown = classes[codes] != y
-        if unknown.any():
-            raise ArgumentError(f"y has the label {y[unknown].tolist()[0]!r}, which is not among `classes`")
+        if classes.size < 2:
+            raise ArgumentError(f"a classifier needs at least two classes, got {classes.tolist()}")
         if isinstance(self.class_weight, str):
             raise ArgumentError(
                 f"class_weight={self.class_weight!r} needs all labels at once: give partial_fit a dict, or "
                 "sample_weight"
             )
-        weights = (
-            None
-            if sample_weight is None
-            else _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        )
+        X, y = self._validated(X, y, first)
+        unknown = ~np.isin(y, classes)
+        if unknown.any():
+            raise ArgumentError(f"y has the label {y[unknown].tolist()[0]!r}, which is not among `classes`")
+        weights = row_weights(sample_weight, X)
         if self.class_weight is not None:
-            of_class = compute_class_weight(self.class_weight, classes=classes, y=classes)[codes]
-            weights = of_class if weights is None else weights * of_class
-        self._classes_found = classes
-        if classes.size == 2:
-            stream = self._partial_fit(X, 2.0 * codes - 1.0, 1, weights, "log")
-        else:
-            stream = self._partial_fit(X, codes.astype(float), classes.size, weights, "softmax")
-        del self._classes_found
+            weights = self._weighted(classes, classes, y, weights)
+        stream = self._partial_fit(X, *_target(y, classes, weights), classes)
         self.coef_, self.intercept_ = stream.average()
         self.n_iter_ = np.array([stream.pieces])
         return self
 
-    def _check_shift(self, shift: Any) -> None:
-        theirs = getattr(shift, "classes_", None)
-        if theirs is not None and not np.array_equal(theirs, self._classes_found):
-            raise ArgumentError(
-                f"the shift knows the classes {list(theirs)}, here they are {list(self._classes_found)}"
-            )
+    def _weighted(self, classes: Any, labels: Any, y: Any, weights: Array | None, **more: Any) -> Array:
+        """The weights of the rows times those of their classes; "balanced" counts the labels."""
+        of_class = compute_class_weight(self.class_weight, classes=classes, y=labels, **more)
+        of_row: Array = of_class[np.searchsorted(classes, y)]
+        return of_row if weights is None else weights * of_row
 
     def decision_function(self, X: Any) -> Array:
         """X w + b: of shape (rows,) for two classes, else (rows, classes)."""
@@ -273,12 +247,24 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
             return np.hstack([log_expit(-output), log_expit(output)])
         return np.asarray(log_softmax(output, axis=1))
 
-    def _scored(self, output: Array, y: Any, sample_weight: Array | None) -> float:
-        """Accuracy."""
-        return float(np.average(self.classes_[_chosen(output)] == y, weights=sample_weight))
+    def _error(self, output: Array, y: Any, weights: Array | None = None) -> float:
+        """How many rows are wrong."""
+        wrong = self.classes_[_chosen(output)] != y
+        return float(wrong.sum() if weights is None else weights @ wrong)
 
-    def _error(self, output: Array, y: Any) -> float:
-        return float(np.sum(self.classes_[_chosen(output)] != y))
+    def _reference(self, y: Any, weights: Array | None = None) -> float:
+        """How many rows there are."""
+        if isinstance(y[0], str) != isinstance(self.classes_[0], str):  # nothing would ever be right
+            known, there = self.classes_[:1].tolist()[0], y[:1].tolist()[0]
+            raise ArgumentError(f"the model knows labels such as {known!r}, and y has {there!r}")
+        return float(len(y) if weights is None else weights.sum())
+
+
+def _target(y: Any, classes: Any, weights: Array | None) -> tuple[Array, int, Array | None, str]:
+    """What the outputs are compared with, how many there are, the weights of the rows, and the loss."""
+    if classes.size == 2:
+        return np.where(y == classes[1], 1.0, -1.0), 1, weights, "log"
+    return np.searchsorted(classes, y).astype(float), classes.size, weights, "softmax"
 
 
 def _chosen(output: Array) -> NDArray[np.intp]:

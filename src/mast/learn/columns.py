@@ -6,6 +6,7 @@ knows what to make of it. A column that is absent is missing in every row.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,11 +18,17 @@ from mast.arrays import Array, Indices
 from mast.checks import number, positive
 from mast.errors import DataError
 from mast.learn.frames import compare
-from mast.learn.tables import MOSTLY, Table, as_numbers, cells_as_numbers, infinite_number, short_text
+from mast.learn.tables import (
+    Table,
+    as_numbers,
+    cells_as_numbers,
+    complaints,
+    is_number,
+    mostly_numbers,
+)
 
 MANY = 1000  #: more categories than this are refused
 FEW_ROWS = 50  #: in longer tables a text column that differs in most rows is taken for an identifier
-WIDE = 1000  #: tables with more columns than this are first tried as one block of numbers
 DENSE = 200  #: tables with categories and more features than this become sparse matrices
 
 
@@ -94,27 +101,18 @@ class FeatureColumns:
 
     def compare(self, table: Table, target: str | None) -> list[str]:
         """A line for columns that the table does not have, and one for those that the model does not know."""
-        try:
-            return compare([part.name for part in self.parts], table.names, [str(target), *self.dropped])
-        except DataError as error:
-            raise DataError(f"{table.path}: {error}") from None
+        known, ignored = [part.name for part in self.parts], [str(target), *self.dropped]
+        return compare(known, table.names, ignored, f"{table.path}: ")
 
     def apply(self, table: Table) -> Any:
         """The features of a table's rows, NaN where missing: an array, or a sparse matrix if it is wide."""
-        numbers = [part for part in self.parts if isinstance(part, NumberColumn)]
-        there = all(part.name in table.cells for part in numbers)
-        if there and len(numbers) == len(self.parts) and len(numbers) > WIDE:
-            block = table.numbers([part.name for part in numbers])
-            if block is not None:
-                means, scales = zip(*((part.mean, part.scale) for part in numbers), strict=True)
-                return (block - means) / scales
         features: list[Any] = [
             part.apply(table)
             if part.name in table.cells
             else np.full((len(table.cells), len(part.features)), np.nan)
             for part in self.parts
         ]
-        if len(numbers) < len(self.parts) and len(self.owners) > DENSE:
+        if any(isinstance(part, CategoryColumn) for part in self.parts) and len(self.owners) > DENSE:
             return scipy.sparse.hstack([scipy.sparse.csr_array(f) for f in features], format="csr")
         return np.column_stack([f.toarray() if scipy.sparse.issparse(f) else f for f in features])
 
@@ -146,95 +144,107 @@ class FeatureColumns:
 
 
 class ColumnLearner:
-    """Decides what becomes of each column but those left out, from a table that may come in pieces."""
+    """Decides what becomes of each column, from a table that may come in pieces; of the target, too."""
 
-    def __init__(self, leave_out: set[str]) -> None:
-        self.leave_out = leave_out
-        self.readings: dict[str, _Reading] = {}
+    def __init__(self, target: str | None = None, drop: Sequence[str] = ()) -> None:
+        self.target, self.drop = target, list(drop)
+        self.readings: dict[str, ColumnReading] = {}
         self.path = ""
 
     def add(self, table: Table) -> None:
         """Read some rows."""
         self.path = table.path
         for name in table.names:
-            if name not in self.leave_out:
-                self.readings.setdefault(name, _Reading(name)).add(table)
+            if name not in self.drop:
+                self.readings.setdefault(name, ColumnReading(name)).add(table)
 
     def columns(self) -> FeatureColumns:
         """What becomes of each column, after all rows."""
-        dropped: dict[str, str] = {}
-        found = [reading.column(self.path, dropped) for reading in self.readings.values()]
-        parts = [part for part in found if part is not None]
+        dropped = dict.fromkeys(self.drop, "named by --drop")
+        readings = [reading for reading in self.readings.values() if reading.name != self.target]
+        parts = [part for reading in readings if (part := reading.column(self.path, dropped)) is not None]
         if not parts:
             why = f" ({'; '.join(f'{k!r} is {v}' for k, v in list(dropped.items())[:3])})" if dropped else ""
             raise DataError(f"{self.path}: no column is left to learn from{why}")
         return FeatureColumns(parts, dropped)
 
 
-def learn_columns(table: Table, leave_out: set[str]) -> FeatureColumns:
-    """What becomes of each column of a table but those left out."""
-    learner = ColumnLearner(leave_out)
-    learner.add(table)
-    return learner.columns()
+class RunningMoments:
+    """The mean of numbers that come in pieces, and the sum of squares around it."""
+
+    def __init__(self) -> None:
+        self.count, self.mean, self.squares = 0, np.float64(0), np.float64(0)
+
+    def add(self, numbers: Array) -> None:
+        """Count these numbers."""
+        if not numbers.size:
+            return
+        with np.errstate(all="ignore"):  # whoever uses them looks whether they are finite
+            total, mean = self.count + numbers.size, numbers.mean()
+            apart = (mean - self.mean) ** 2 * self.count * numbers.size / total
+            self.squares += np.sum((numbers - mean) ** 2) + apart
+            self.mean += (mean - self.mean) * numbers.size / total
+        self.count = total
 
 
-class _Reading:
+class ColumnReading:
     """One column, as far as it has been read: the moments of its numbers, and its different texts."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.rows, self.given, self.numbers = name, 0, 0, 0
-        self.mean, self.squares, self.least, self.most = 0.0, 0.0, np.inf, -np.inf
+        self.name, self.rows, self.given = name, 0, 0
+        self.numbers, self.least, self.most = RunningMoments(), np.inf, -np.inf
         self.texts: set[str] = set()
-        self.odd: str | None = None  # where the first text stands
-        self.infinite: str | None = None
+        self.odd = ""  # where the first text stands
+        self.infinite = ""  # where the first infinite number stands
 
     def add(self, table: Table) -> None:
+        """Read the column of a table."""
         cells = table.column(self.name)
         values, absent = cells_as_numbers(cells)
         there = np.flatnonzero(~absent)
         self.rows += len(cells)
         self.given += there.size
         if len(self.texts) <= MANY:
-            self.texts.update(cells[row].strip() for row in there)
-        odd = there[np.isnan(values[there])]
-        if odd.size and self.odd is None:
-            self.odd = f"{table.place(int(odd[0]))}: column {self.name!r} holds numbers, but here "
-            self.odd += short_text(cells[odd[0]])
-        infinite = np.flatnonzero(np.isinf(values))
-        if infinite.size and self.infinite is None:
-            self.infinite = infinite_number(table, self.name, int(infinite[0]))
-        self._count(values[~np.isnan(values)])
+            self.texts.update(cell.strip() for cell in {cells[row] for row in there})
+        odd, infinite = complaints(table, self.name, values, absent)
+        self.odd, self.infinite = self.odd or odd, self.infinite or infinite
+        numbers = values[~np.isnan(values)]
+        self.numbers.add(numbers)
+        if numbers.size:
+            self.least, self.most = min(self.least, numbers.min()), max(self.most, numbers.max())
 
-    def _count(self, numbers: Array) -> None:
-        if not numbers.size:
-            return
-        with np.errstate(all="ignore"):  # numbers that are too large are refused at the end
-            total, mean = self.numbers + numbers.size, float(numbers.mean())
-            apart = (mean - self.mean) ** 2 * self.numbers * numbers.size / total
-            self.squares += float(np.sum((numbers - mean) ** 2)) + apart
-            self.mean += (mean - self.mean) * numbers.size / total
-        self.numbers = total
-        self.least, self.most = min(self.least, numbers.min()), max(self.most, numbers.max())
+    def is_numeric(self) -> bool:
+        """Whether it holds numbers only; an error if nearly so."""
+        if self.numbers.count < self.given:
+            if mostly_numbers(self.numbers.count, self.given):
+                raise DataError(self.odd)
+            return False
+        if self.infinite:
+            raise DataError(self.infinite)
+        return True
 
     def column(self, path: str, dropped: dict[str, str]) -> Column | None:
-        if self.given and self.numbers < self.given:
-            if self.numbers >= max(MOSTLY * self.given, 1):
-                raise DataError(str(self.odd))
+        """What becomes of it; None where it says nothing, and then why, in `dropped`."""
+        if not self.is_numeric():
             return self._category(path, dropped)
-        if self.infinite is not None:
-            raise DataError(self.infinite)
         if not self.given or self.least == self.most:
             dropped[self.name] = "constant" if self.given else "empty"
             return None
         # of all rows: a missing number is the mean
-        scale = np.sqrt(self.squares / self.rows)
-        if not (np.isfinite(self.mean) and np.isfinite(scale)):
-            raise DataError(f"column {self.name!r}: its numbers are too large to be standardised")
-        tiny = 10 * np.finfo(float).eps * max(abs(self.mean), np.finfo(float).tiny)
-        return NumberColumn(self.name, float(self.mean), float(scale) if scale > tiny else 1.0)
+        mean, scale = float(self.numbers.mean), float(np.sqrt(self.numbers.squares / self.rows))
+        if not (np.isfinite(mean) and np.isfinite(scale)):
+            raise DataError(f"{path}: the numbers of column {self.name!r} are too large to be standardised")
+        tiny = 10 * np.finfo(float).eps * max(abs(mean), np.finfo(float).tiny)
+        return NumberColumn(self.name, mean, scale if scale > tiny else 1.0)
 
     def _category(self, path: str, dropped: dict[str, str]) -> Column | None:
         count = len(self.texts)
+        with_commas = [text for text in self.texts if "," in text and is_number(text.replace(",", ""))]
+        if mostly_numbers(len(with_commas), count):
+            raise DataError(
+                f"{path}: column {self.name!r} holds numbers with commas, such as {with_commas[0]!r}: write "
+                "a decimal point, and nothing between thousands"
+            )
         if count > MANY or (self.rows > FEW_ROWS and count > self.given / 2):
             raise DataError(
                 f"{path}: column {self.name!r} has {count:,} different texts in {self.rows:,} rows, "

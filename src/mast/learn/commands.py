@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 import warnings
 from collections.abc import Iterator
@@ -11,17 +12,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
+from mast import files
+from mast.arrays import Array
 from mast.errors import ArgumentError, DataError, MissingExtraError
 from mast.learn.bundle import Bundle
 from mast.learn.classifier import MastClassifier
-from mast.learn.evaluation import DENSITIES, Tally
+from mast.learn.columns import RunningMoments
 from mast.learn.grouping import sketch_of
 from mast.learn.regressor import MastRegressor
-from mast.learn.sources import VALUES, TrainingData, fit_in_pieces, training_data
+from mast.learn.scoring import draw_curves
+from mast.learn.sources import VALUES, TrainingData, training_data
+from mast.learn.sparsified import scores_of
 from mast.sketches import Identity
 
 CLASSES = 20  #: whole numbers with at most so many values are taken for classes
 DRAWS, FEWER_DRAWS = 100, 10  #: the latter for the training rows of a large file
+DENSITIES = (1.0, 0.75, 0.5, 0.25, 0.1)
 
 
 def train(
@@ -48,9 +54,10 @@ def train(
     if task not in ("auto", "classify", "regress"):
         raise ArgumentError(f"--task is auto, classify or regress, not {task!r}")
     source = training_data(file, target, drop or [], task, data_dir, size)
-    columns, classify = source.columns, _classifies(file, source, task)
-    names = [part.name for part in columns.parts] if columns else [str(j + 1) for j in range(source.features)]
-    owners = columns.owners if columns else np.arange(source.features)
+    columns, features, values = source.reader.columns, source.reader.width, source.values
+    classify = _classifies(source, values, task)
+    names = [part.name for part in columns.parts] if columns else [str(j + 1) for j in range(features)]
+    owners = columns.owners if columns else np.arange(features)
     kind: Any = MastClassifier if classify else MastRegressor
     if source.whole is None and alpha is None and kappa is None:
         alpha = 1 / source.rows  # as for the whole file
@@ -65,24 +72,25 @@ def train(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
         if source.whole is None:
-            fit_in_pieces(file, source, [model, plain], data_dir)
+            source.pass_over([model, plain])
         else:
-            model.fit(*source.whole)
-            plain.fit(*source.whole)
-    bundle = Bundle(model, np.asarray(plain.coef_), np.asarray(plain.intercept_), columns, source.target)
+            for one in (model, plain):
+                one.fit(source.whole.X, source.whole.y)
+    bundle = Bundle(
+        model, np.asarray(plain.coef_), np.asarray(plain.intercept_), columns, source.reader.target
+    )
     path = bundle.save(out)
     tally = Tally(bundle, (), DRAWS if source.whole is not None else FEWER_DRAWS)
-    for X, y in source.pieces(None):
-        tally.add(X, y)
-    counts = zip(source.values, source.counts.tolist(), strict=True)
+    for rows in source.pieces():
+        tally.add(rows.X, rows.y)
     return {
         "file": file,
         "rows": source.rows,
         "columns": len(names),
-        "features": source.features,
-        "target": source.target,
+        "features": features,
+        "target": source.reader.target,
         "task": "classification" if classify else "regression",
-        "classes": {_shown(value): count for value, count in counts} if classify else None,
+        "classes": {_shown(value): source.labels[value.item()] for value in values} if classify else None,
         "dropped": columns.dropped if columns else {},
         "sketch": repr(model.sketch_).strip("<>"),
         "method": model.method_,
@@ -96,9 +104,9 @@ def train(
     }
 
 
-def _classifies(file: str, source: TrainingData, task: str) -> bool:
+def _classifies(source: TrainingData, values: Any, task: str) -> bool:
     """Whether the target holds classes: texts, whole numbers of few values, and any two values."""
-    values, numeric = source.values, source.values.dtype.kind in "iuf"
+    file, numeric = source.file, source.reader.numeric
     few = values.size <= 2 or (values.dtype.kind in "iu" and values.size <= CLASSES)
     classify = task == "classify" or (task == "auto" and (not numeric or few))
     if not classify and not numeric:
@@ -138,13 +146,13 @@ def predict(
     bundle = Bundle.load(folder)
     if proba and not hasattr(bundle.model, "classes_"):
         raise ArgumentError("--proba is for classifiers: this model predicts numbers")
-    for piece in bundle.features(file, data_dir, size):
+    for rows in bundle.reader.rows(file, data_dir, size, labels=False):
         names = ["prediction", "missing"]
-        columns = [bundle.model.predict(piece.X).tolist(), piece.missing.round(6).tolist()]
+        columns = [bundle.model.predict(rows.X).tolist(), rows.missing.round(6).tolist()]
         if proba:
             names += [f"p({_shown(label)})" for label in bundle.model.classes_]
-            columns += bundle.model.predict_proba(piece.X).T.tolist()
-        yield Predictions(names, [list(row) for row in zip(*columns, strict=True)], piece.remarks)
+            columns += bundle.model.predict_proba(rows.X).T.tolist()
+        yield Predictions(names, [list(row) for row in zip(*columns, strict=True)], rows.remarks)
 
 
 def evaluate(
@@ -164,20 +172,17 @@ def evaluate(
     bundle = Bundle.load(folder)
     tally, missing, labels = Tally(bundle, DENSITIES, draws), 0.0, set[Any]()
     classes = getattr(bundle.model, "classes_", None)
-    remarks: list[str] = []
-    for X, y, shares, said in bundle.features(file, data_dir, size):
-        if y is None:
+    remarks, unknown = list[str](), list[Any]()
+    for rows in bundle.reader.rows(file, data_dir, size):
+        if rows.y is None:
             raise DataError(f"{file}: there is no column {bundle.target!r} to compare predictions with")
-        remarks = remarks or said
-        if classes is not None:
-            labels.update(np.unique(y).tolist())
-            _refuse_other_labels(file, labels, classes)
-        tally.add(X, y)
-        missing += float(shares.sum())
-    unknown = [] if classes is None else sorted(labels - set(classes.tolist()))
+        remarks = remarks or rows.remarks
+        labels.update(np.unique(rows.y).tolist())
+        unknown = _unknown_labels(file, labels, classes)
+        tally.add(rows.X, rows.y)
+        missing += float(rows.missing.sum())
     if unknown:
-        named = ", ".join(map(str, unknown[:5]))
-        remarks = [*remarks, f"never seen in training, so always wrong: {named}"]
+        remarks = [*remarks, f"never seen in training, so always wrong: {', '.join(map(str, unknown[:5]))}"]
     result: dict[str, Any] = {
         "model": str(folder),
         "file": file,
@@ -197,9 +202,86 @@ def evaluate(
     return result
 
 
-def _refuse_other_labels(file: str, labels: set[Any], classes: Any) -> None:
-    """An error where labels that the model does not know cannot be a few new classes."""
-    unknown = sorted(labels - set(classes.tolist()))
+def _unknown_labels(file: str, labels: set[Any], classes: Any) -> list[Any]:
+    """The labels that a classifier does not know; an error where they cannot be a few new classes."""
+    unknown = [] if classes is None else sorted(labels - set(classes.tolist()))
     if unknown and (len(classes) == 2 or len(unknown) == len(labels)):
         known, named = ", ".join(map(_shown, classes[:5])), ", ".join(map(str, unknown[:5]))
         raise DataError(f"{file}: the model knows the labels {known}, and the file has others: {named}")
+    return unknown
+
+
+# ---- scores ---------------------------------------------------------------------------------
+
+
+class Tally:
+    """Errors, added up: of the model and of a plain one, of each draw, at each density.
+
+    A score is 1 - errors/reference: of the rows, how many are right; or R², whose reference is the sum of
+    squares around the mean.
+    """
+
+    def __init__(self, bundle: Bundle, densities: tuple[float, ...], draws: int) -> None:
+        self.models: dict[str, Any] = {"mast": bundle.model, "plain": bundle.plain}
+        self.classifies = hasattr(bundle.model, "classes_")
+        self.densities, self.draws = densities, draws
+        #: None is the training sketch
+        self.errors: dict[tuple[str, float | None], Array] = {
+            (name, density): np.zeros(1 if density == 1.0 else draws)
+            for name in self.models
+            for density in dict.fromkeys((1.0, None, *densities))
+        }
+        self.rows, self.numbers = 0, RunningMoments()
+
+    def add(self, X: Any, y: Any) -> None:
+        """Count these rows."""
+        for (name, density), errors in self.errors.items():
+            errors += self.models[name]._errors(X, y, density, errors.size)
+        if not self.classifies:
+            self.numbers.add(y)
+        self.rows += len(y)
+
+    def scores(self, name: str, density: float | None) -> Array:
+        """One score per draw."""
+        reference = self.rows if self.classifies else float(self.numbers.squares)
+        return scores_of(self.errors[name, density], reference)
+
+    def summary(self) -> dict[str, Any]:
+        """Scores of both models: whole, under the training sketch, and at densities."""
+        return {
+            "score": "accuracy" if self.classifies else "R²",
+            "whole": {name: float(self.scores(name, 1.0)[0]) for name in self.models},
+            "sketched": self._both(None),
+            "densities": {f"{density:g}": self._both(density) for density in self.densities},
+            "draws": self.draws,
+        }
+
+    def _both(self, density: float | None) -> dict[str, dict[str, float]]:
+        found = {name: self.scores(name, density) for name in self.models}
+        return {name: {"mean": float(s.mean()), "worst": float(s.min())} for name, s in found.items()}
+
+    def picture(self, path: Path) -> Path:
+        """Write the score against the density."""
+        from mast.plots import look, pyplot
+
+        pyplot()  # says how to get matplotlib where it is not there
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(6, 4), layout="constrained")
+        FigureCanvasAgg(figure)  # no window, whatever the user's settings
+        kind = path.suffix.lstrip(".").lower() or "png"
+        if kind not in figure.canvas.get_supported_filetypes():
+            raise ArgumentError(f"a picture cannot be written as {path.name!r}: use .png, .svg or .pdf")
+        shares = sorted(self.densities)
+        labels = {"mast": "MAST", "plain": "the same without a sketch"}
+        curves = {
+            label: np.stack([np.broadcast_to(self.scores(name, share), (self.draws,)) for share in shares])
+            for name, label in labels.items()
+        }
+        content = io.BytesIO()
+        with look():
+            draw_curves(figure.subplots(), shares, curves, self.summary()["score"])
+            figure.savefig(content, format=kind, dpi=150)
+        files.write(path, content.getvalue())
+        return path

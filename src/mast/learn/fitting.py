@@ -1,10 +1,11 @@
-"""From arrays to weights: which problem an estimator solves, and by which method."""
+"""From a plan to weights: which method solves it, and how."""
 
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -12,130 +13,36 @@ import numpy as np
 from mast.arrays import Array
 from mast.errors import ArgumentError, NotExactError
 from mast.learn.copies import COPIES, Copies, copies_of, is_listed
-from mast.learn.missing import StandIns
-from mast.learn.models import (
-    FeatureRidge,
-    InterceptLeastSquares,
-    InterceptLogistic,
-    SampledAverage,
-    Softmax,
-    with_ones,
-)
-from mast.learn.solver import Solution, Watch, newton_to
-from mast.learn.stochastic import LOSSES, Stream
+from mast.learn.models import SampledAverage, Softmax, with_ones
+from mast.learn.plan import FitPlan, Watch
+from mast.learn.stochastic import Stream
 from mast.objectives import LeastSquares, LinearModel, Logistic, Mean, Objective
-from mast.objectives.design import Design
-from mast.objectives.penalties import Penalty, Ridge, SketchedRidge
+from mast.objectives.newton import OneBlock, newton_steps
 from mast.problem import Problem
 from mast.run import minimize
-from mast.sketches import Except, Grouped, Sketch
 from mast.theory import Guarantee
 
 SINGLE = ("gd", "agd", "dsgd", "dsgd_sampled", "l_svrdsg", "s_page")  #: methods with a step size of their own
 OURS = ("auto", "exact", "sampled", "stochastic")  #: all but the last by Newton's method
 LISTED = 50_000_000  #: a listed support is averaged if it takes at most so many products per sweep
-GRAM = 500  #: up to this size a Gram matrix has its eigenvalues computed densely
 SAMPLED_TOL = 2e-3  #: an average over draws is not worth a smaller tolerance; the last step squares it
 FIRST_TOL = 0.05  #: of the fit to the first copy, where the fit to all of them starts
 PASSES_TOL = 0.03  #: passes over the rows end when the average moves by less
 MANY_ROWS = 100_000  #: more rows than this are passed over: a third of the time, f_D within 0.1 %
 SUPPORT = 1000  #: draws that stand for a support which is too long, or not uniform
 MEASUREMENTS = 20  #: how often a stochastic method looks whether it has converged
+DENSE = 2000  #: up to this dimension Newton steps come from a dense Hessian, else from conjugate gradients
+DENSE_WORK = 2e7  #: of a dense Hessian with a block for each two classes
+ROUNDING = 1e-7  #: a relative error that rounding of values explains: no further step can be checked
 
 
 @dataclass(frozen=True)
-class FitPlan:
-    """What is to be fitted: rows, targets, the sketch and the penalty, and how."""
+class Solution:
+    """Where a solver stopped."""
 
-    X: Any  # complete, unless there are stand-ins
-    target: Array  # -1 and +1, numbers, or the numbers of the classes
-    classes: int  # how many outputs: 1, or one for each of several classes
-    squares: bool  # squared loss, else log-loss
-    weights: Array | None
-    sketch: Sketch
-    stand_ins: StandIns | None
-    kappa: float | None
-    alpha: float | None
-    fit_intercept: bool
-    method: str
-    max_iter: int
-    tol: float
-    seed: int
-    verbose: Watch
-
-    @cached_property
-    def rates(self) -> Array:
-        """What each row counts."""
-        n = self.X.shape[0]
-        return np.full(n, 1 / n) if self.weights is None else self.weights / self.weights.sum()
-
-    @property
-    def loss(self) -> str:
-        """The loss by its name."""
-        return "squares" if self.squares else "softmax" if self.classes > 1 else "log"
-
-    @cached_property
-    def L0(self) -> float:
-        """The smoothness of the loss in the features, without a penalty."""
-        X = self.X if self.stand_ins is None else np.where(np.isnan(self.X), self.stand_ins.mean, self.X)
-        return LOSSES[self.loss][1] * largest_eigenvalue(X, self.rates)
-
-    @cached_property
-    def l2(self) -> float:
-        """alpha; or L0/(kappa - 1); or that of LogisticRegression's C = 1 and Ridge's alpha = 1: 1/n."""
-        if self.alpha is not None:
-            return self.alpha
-        if self.kappa is None:
-            return 1 / (self.X.shape[0] if self.weights is None else float(self.weights.sum()))
-        return penalty_of(self.kappa, self.L0)
-
-    @cached_property
-    def data(self) -> Any:
-        """The features, with ones if there is an intercept."""
-        return with_ones(self.X) if self.fit_intercept else self.X
-
-    @cached_property
-    def full_sketch(self) -> Sketch:
-        """The sketch of one output's weights: the intercept is left alone."""
-        return Except(self.sketch, [-1]) if self.fit_intercept else self.sketch
-
-    @cached_property
-    def ridge(self) -> Ridge:
-        """The penalty of one output's weights."""
-        return FeatureRidge(self.l2) if self.fit_intercept else Ridge(self.l2)
-
-    def penalty(self, shift: Array) -> SketchedRidge:
-        """The expectation of the penalty of all outputs; that of w itself where there are stand-ins."""
-        D = shift.size // self.classes
-        bend = np.tile(self.ridge.curvature(np.zeros(D)), self.classes)
-        if self.stand_ins is not None:
-            return SketchedRidge(bend, np.ones(shift.size), np.ones(shift.size), shift)
-        mean = np.tile(self.full_sketch.mean(D), self.classes)
-        square = np.tile(self.full_sketch.expected_square(D), self.classes)
-        return SketchedRidge(bend, mean, square, shift)
-
-    def model(self) -> LinearModel:
-        """f for one output."""
-        X = self.data
-        if not self.fit_intercept:
-            kind: type[Logistic] | type[LeastSquares] = LeastSquares if self.squares else Logistic
-            return kind(X, self.target, l2=self.l2, sample_weight=self.weights)
-        variant = InterceptLeastSquares if self.squares else InterceptLogistic
-        return variant(X, self.target, self.l2, self.weights, lambda: self.L0)
-
-    def softmax(self, X: Any, weights: Array, penalty: Penalty, **more: Any) -> Softmax:
-        """f for several classes, on copies of the rows."""
-        codes = np.tile(self.target.astype(np.intp), weights.size)
-        return Softmax(X, codes, self.classes, np.outer(weights, self.rates).ravel(), penalty, **more)
-
-    def problem(self, shift: Array) -> Problem:
-        """f_D, with the shift of all weights."""
-        if self.classes == 1:
-            return Problem(self.model(), self.full_sketch, shift)
-        D, K = shift.size // self.classes, self.classes
-        plain = SketchedRidge(self.penalty(shift).l2, np.ones(D * K), np.ones(D * K), np.zeros(D * K))
-        f = self.softmax(self.data, np.ones(1), plain, l2=self.l2)
-        return Problem(f, Grouped(self.full_sketch, np.tile(np.arange(D), K)), shift)
+    x: Array
+    iterations: int
+    converged: bool
 
 
 @dataclass(frozen=True)
@@ -229,7 +136,7 @@ def _average(plan: FitPlan, copies: Copies, v: Array) -> Objective:
     """The average of the loss over copies, and the penalty's expectation."""
     rows = with_ones(copies.rows) if plan.fit_intercept else copies.rows
     if plan.classes == 1:
-        loss = LeastSquares.loss if plan.squares else Logistic.loss
+        loss = LeastSquares.loss if plan.loss == "squares" else Logistic.loss
         offsets = np.asarray(plan.data @ v) if v.any() else None
         return SampledAverage(
             loss, plan.target, plan.rates, rows, copies.weights, v, offsets, plan.penalty(v)
@@ -239,25 +146,6 @@ def _average(plan: FitPlan, copies: Copies, v: Array) -> Objective:
     offsets = np.asarray(plan.data @ v.reshape(plan.classes, -1).T)
     offsets = np.tile(offsets, (copies.weights.size, 1))
     return plan.softmax(rows, copies.weights, plan.penalty(v), shift=v, offsets=offsets)
-
-
-def penalty_of(kappa: float, L0: float) -> float:
-    """The penalty that makes the condition number kappa; without features all give the same model."""
-    return L0 / (kappa - 1) if L0 > 0 else 1.0
-
-
-def largest_eigenvalue(X: Any, rates: Array | None = None) -> float:
-    """The largest eigenvalue of X'WX: from the smaller Gram matrix where that is cheap, else by Lanczos."""
-    design = Design(X)
-    rates = np.full(design.n, 1 / design.n) if rates is None else rates
-    if design.sparse and design.n <= min(GRAM, design.d):
-        scaled = design.csr.multiply(np.sqrt(rates)[:, None]).tocsr()
-        return max(float(np.linalg.eigvalsh((scaled @ scaled.T).toarray())[-1]), 0.0)
-    if design.sparse and design.d <= GRAM:
-        lengths = np.diff(design.csr.indptr).astype(float)
-        if float(lengths @ lengths) <= 40 * lengths.sum():
-            return max(float(np.linalg.eigvalsh(design.gram(rates))[-1]), 0.0)
-    return design.largest_eigenvalue(rates)
 
 
 def _affordable(problem: Problem) -> bool:
@@ -280,7 +168,7 @@ def _affordable(problem: Problem) -> bool:
 
 def _scale(plan: FitPlan) -> float:
     """The loss of the model that is 0: what errors are compared with."""
-    if plan.squares:
+    if plan.loss == "squares":
         return float(plan.rates @ plan.target**2) / 2
     return math.log(max(plan.classes, 2))
 
@@ -317,3 +205,27 @@ def _options(problem: Problem, method: str) -> dict[str, Any]:
         return {"support": SUPPORT}
     probabilities = [probability for probability, _ in problem.sketch.support(problem.dim) or []]
     return {} if np.ptp(probabilities) <= 1e-9 * max(probabilities) else {"support": SUPPORT}
+
+
+def newton_to(
+    f: Objective, x0: Array, tol: float, max_iter: int, scale: float, watch: Watch = None
+) -> Solution:
+    """Newton steps until one of them is small.
+
+    A step p is small if ``sqrt(g'p / scale) <= tol`` with g the gradient: g'p is twice the decrease
+    that is left, so this has no unit, whatever the units of the data. It is still taken, and
+    Newton's method about doubles the digits that are right.
+    """
+    x = x0.copy()
+    dense = not isinstance(f, Softmax) or f.dim**2 * f.terms / 2 <= DENSE_WORK
+    steps = newton_steps(OneBlock(f, DENSE if dense else 0, scaled=False), x, patience=sys.maxsize)
+    for iteration, reached in enumerate(islice(steps, max_iter), start=1):
+        x, promised = reached.x, float(reached.promised[0])
+        error = math.sqrt(max(promised, 0.0) / scale) if scale > 0 else 0.0
+        if watch is not None:
+            watch(f"iteration {iteration}: loss {float(reached.values[0]):.6g}, error before it {error:.2g}")
+        if not reached.moved.any():  # rounding, or a direction that leads nowhere
+            return Solution(x, iteration, math.isfinite(promised) and error <= max(tol, ROUNDING))
+        if error <= tol:
+            return Solution(x, iteration, True)
+    return Solution(x, max_iter, False)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from mast.errors import DataError
 
@@ -25,20 +29,30 @@ def aligned(X: Any, names: Any) -> Any:
     known, there = list(names), list(X.columns)
     if there == known or not all(isinstance(name, str) for name in there):
         return X
-    remarks = compare(known, there)
-    for remark in remarks:
-        warnings.warn(remark, ColumnsWarning, stacklevel=4)
+    refuse_repeated(there)
+    for remark in compare(known, there):
+        warnings.warn(remark, ColumnsWarning, stacklevel=_level_of_the_caller())
     return X.reindex(columns=known)
 
 
-def compare(known: Sequence[str], there: Sequence[str], ignore: Sequence[str] = ()) -> list[str]:
+def _level_of_the_caller() -> int:
+    """How many calls lie between a warning and whoever called MAST or scikit-learn."""
+    level, frame = 0, inspect.currentframe()
+    while frame is not None and frame.f_globals["__name__"].split(".")[0] in ("mast", "sklearn"):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def compare(
+    known: Sequence[str], there: Sequence[str], ignore: Sequence[str] = (), where: str = ""
+) -> list[str]:
     """One line for columns that are absent, one for those that are unknown; an error if none is known."""
     present, ours = set(there), set(known)
     absent = [name for name in known if name not in present]
     unknown = [name for name in there if name not in ours and name not in ignore]
     if len(absent) == len(known):
         raise DataError(
-            f"the table has none of the model's columns ({shown(known)}), it has {shown(list(there))}"
+            f"{where}the table has none of the model's columns ({shown(known)}), it has {shown(list(there))}"
         )
     remarks = []
     if absent:
@@ -46,6 +60,34 @@ def compare(known: Sequence[str], there: Sequence[str], ignore: Sequence[str] = 
     if unknown:
         remarks.append(f"unknown to the model, so ignored: {shown(unknown)}")
     return remarks
+
+
+def explain_refusal(X: Any) -> None:
+    """An error that names the columns of a data frame which no array of numbers can be made of, if any."""
+    if not hasattr(X, "dtypes") or not hasattr(X, "columns"):
+        return
+    refuse_repeated(list(X.columns))
+    odd = [str(name) for name in X.columns if not _holds_numbers(X[name])]
+    if odd:
+        raise DataError(
+            f"not numbers, but texts, dates or the like: {shown(odd)}. Leave these columns out, or turn them "
+            "into numbers first, for example with scikit-learn's OneHotEncoder"
+        )
+
+
+def _holds_numbers(column: Any) -> bool:
+    try:
+        np.asarray(column, dtype=np.float64)
+    except (TypeError, ValueError):
+        return False
+    return getattr(column.dtype, "kind", "f") not in "mM"
+
+
+def refuse_repeated(names: Sequence[Any], where: str = "") -> None:
+    """An error if two columns have one name."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise DataError(f"{where}two columns are called {name!r}")
 
 
 def shown(names: Sequence[str]) -> str:

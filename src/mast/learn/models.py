@@ -10,12 +10,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 
 from mast.arrays import Array, Indices
 from mast.objectives import LeastSquares, Logistic, Objective, Quadratic
 from mast.objectives.design import Design
-from mast.objectives.linear import RidgeModel
+from mast.objectives.linear import LinearModel, RidgeModel
 from mast.objectives.losses import Loss
 from mast.objectives.penalties import Penalty, Ridge, SketchedRidge
 from mast.sketches import Draw, Sketch
@@ -106,9 +107,7 @@ class InterceptLeastSquares(_WithIntercept, LeastSquares):
 
 def with_ones(X: Any) -> Any:
     """The features and a last column of ones."""
-    if hasattr(X, "tocsr"):
-        import scipy.sparse
-
+    if scipy.sparse.issparse(X):
         ones = scipy.sparse.csr_array(np.ones((X.shape[0], 1)))
         return scipy.sparse.hstack([scipy.sparse.csr_array(X), ones], format="csr")
     return np.column_stack([X, np.ones(X.shape[0])])
@@ -117,10 +116,11 @@ def with_ones(X: Any) -> Any:
 # ---- averages over copies -------------------------------------------------------------------
 
 
-class SampledAverage(Objective):
+class SampledAverage(LinearModel):
     """The mean over copies c, rows i of loss(a_i'v + z_ci'(x - v)), z_ci the copy of a_i; and a penalty."""
 
     convex = True
+    penalty: Any
 
     def __init__(
         self,
@@ -130,46 +130,24 @@ class SampledAverage(Objective):
         copies: Any,
         weights: Array,
         shift: Array,
-        offsets: Array | None,
+        margins: Array | None,
         penalty: Penalty,
     ) -> None:
         self.design, count = Design(copies), weights.size
-        self.dim, self.loss, self.shift, self.penalty = self.design.d, loss, shift, penalty
-        self.labels = np.tile(labels, count)
-        self.rates = np.outer(weights, rates).ravel()
-        self.offsets = np.zeros(1) if offsets is None else np.tile(offsets, count)
-        self.signs = loss.signs(self.labels)
+        self.terms, self.dim = self.design.n, self.design.d
+        self.loss, self.shift, self.penalty, self.weights = loss, shift, penalty, None
+        self.labels, self.rates = np.tile(labels, count), np.outer(weights, rates).ravel()
+        self.margins_at_shift = np.zeros(1) if margins is None else np.tile(margins, count)
 
     def _margins(self, x: Array) -> Array:
-        return self.loss.margins(self.offsets + self.design.times(x - self.shift), self.labels)
+        return self.loss.margins(self.margins_at_shift + self.design.times(x - self.shift), self.labels)
 
-    def value_and_gradient(self, x: ArrayLike) -> tuple[float, Array]:
-        """The value and the gradient of the average."""
-        x = self._point(x)
-        values, slopes = self.loss.value_and_slope(self._margins(x))
-        slopes = self.rates * slopes if self.signs is None else self.rates * self.signs * slopes
-        value = float(self.rates @ values) + self.penalty.value(x)
-        return value, self.design.transpose_times(slopes) + self.penalty.gradient(x)
+    def _backward(self, slopes: Array) -> Array:
+        return self.design.transpose_times(self.rates * self.signs * slopes)
 
-    def hessian(self, x: ArrayLike) -> Array:
-        """Its Hessian, dense."""
-        x = self._point(x)
-        H = self.design.gram(self._bends(x))
-        H[np.diag_indices(self.dim)] += self.penalty.curvature(x)
-        return H
-
-    def curvature(self, x: ArrayLike) -> tuple[Callable[[Array], Array], Array]:
-        """Its Hessian as a product with vectors, and its diagonal."""
-        x = self._point(x)
-        bends, ridge = self._bends(x), self.penalty.curvature(x)
-
-        def product(p: Array) -> Array:
-            return self.design.transpose_times(bends * self.design.times(p)) + ridge * p
-
-        return product, self.design.column_squares(bends) + ridge
-
-    def _bends(self, x: Array) -> Array:
-        return self.rates * self.loss.curvature(self._margins(x))
+    def term_infima(self) -> Array:
+        """0, a lower bound."""
+        return np.zeros(self.terms)
 
 
 class Softmax(Objective):

@@ -7,11 +7,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
-from sklearn.metrics import r2_score
-from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from mast.arrays import Array
-from mast.learn.base import ACCEPTED, SparsifiedLinear
+from mast.learn.base import counting, row_weights
+from mast.learn.sparsified import SparsifiedLinear
 
 
 class MastRegressor(RegressorMixin, SparsifiedLinear):  # type: ignore[misc]
@@ -64,16 +63,11 @@ random_state
         sample_weight
             Non-negative weights of the rows.
         """
-        X, y = validate_data(self, X, y, y_numeric=True, **ACCEPTED)
-        weights = None
-        if sample_weight is not None:
-            weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-            there = weights > 0
-            if not there.all():
-                X, y, weights = X[there], y[there], weights[there]
-        found = self._fit(X, np.asarray(y, dtype=np.float64), 1, weights, squares=True)
-        self.coef_, self.intercept_ = found.coef[0], float(found.intercept[0])
-        self.n_iter_ = found.iterations
+        X, y = self._validated(X, y, first=True)
+        X, y, weights = counting(X, y, row_weights(sample_weight, X))
+        result = self._fit(X, np.asarray(y, dtype=np.float64), 1, weights, "squares")
+        self.coef_, self.intercept_ = result.coef[0], float(result.intercept[0])
+        self.n_iter_ = result.iterations
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
@@ -81,11 +75,9 @@ random_state
 
         As `MastClassifier.partial_fit`, for numbers.
         """
-        X, y = self._piece(X, y, getattr(self, "coef_", None) is None, y_numeric=True)
-        weights = None
-        if sample_weight is not None:
-            weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        stream = self._partial_fit(X, np.asarray(y, dtype=np.float64), 1, weights, "squares")
+        X, y = self._validated(X, y, first=not self.__sklearn_is_fitted__())
+        target = np.asarray(y, dtype=np.float64)
+        stream = self._partial_fit(X, target, 1, row_weights(sample_weight, X), "squares")
         coef, intercept = stream.average()
         self.coef_, self.intercept_, self.n_iter_ = coef[0], float(intercept[0]), stream.pieces
         return self
@@ -97,9 +89,12 @@ random_state
     def _shaped(self, coef: Array) -> Array:
         return coef.reshape(-1)
 
-    def _scored(self, output: Array, y: Any, sample_weight: Array | None) -> float:
-        """R²."""
-        return float(r2_score(y, output[:, 0], sample_weight=sample_weight))
+    def _error(self, output: Array, y: Any, weights: Array | None = None) -> float:
+        """The sum of squared residuals."""
+        return float(np.sum((output[:, 0] - y) ** 2 * (1.0 if weights is None else weights)))
 
-    def _error(self, output: Array, y: Any) -> float:
-        return float(np.sum((output[:, 0] - y) ** 2))
+    def _reference(self, y: Any, weights: Array | None = None) -> float:
+        """The sum of squares around the mean."""
+        return float(
+            np.sum((y - np.average(y, weights=weights)) ** 2 * (1.0 if weights is None else weights))
+        )

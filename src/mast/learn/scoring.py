@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse
 from numpy.typing import ArrayLike
+from sklearn.metrics import check_scoring
 
 from mast import randomness
 from mast.arrays import Array
@@ -16,7 +17,6 @@ from mast.checks import number, whole
 from mast.errors import ArgumentError
 from mast.plots import COLOURS, new_axes
 from mast.randomness import Key
-from mast.sketches import Identity
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -45,7 +45,7 @@ class MissingScorer:
     share: float
     draws: int
     seed: int
-    scoring: Callable[[Any, Any, Any], float] | None = None
+    scoring: str | Callable[[Any, Any, Any], float] | None = None
 
     def __call__(self, estimator: Any, X: Any, y: ArrayLike) -> float:
         """The score of a fitted estimator that takes NaN."""
@@ -53,7 +53,7 @@ class MissingScorer:
 
     def scores(self, estimator: Any, X: Any, y: ArrayLike) -> Array:
         """One score per draw."""
-        score = self.scoring or (lambda model, rows, labels: model.score(rows, labels))
+        score = check_scoring(estimator, self.scoring)
         draws = self.draws if self.share else 1
         served = (blank(X, self.share, self.seed, draw) for draw in range(draws))
         return np.array([float(score(estimator, rows, y)) for rows in served])
@@ -63,7 +63,7 @@ def make_missing_scorer(
     share: float = 0.5,
     draws: int = 20,
     seed: int = 0,
-    scoring: Callable[[Any, Any, Any], float] | None = None,
+    scoring: str | Callable[[Any, Any, Any], float] | None = None,
 ) -> MissingScorer:
     """A scorer for GridSearchCV and cross_val_score: cells of the validation rows are missing at random.
 
@@ -76,7 +76,7 @@ def make_missing_scorer(
     seed
         Decides the draws: all estimators miss the same cells.
     scoring
-        A scorer of scikit-learn's, such as ``get_scorer("roc_auc")``; None is the estimator's own score.
+        A scorer of scikit-learn's or its name, such as ``"roc_auc"``; None is the estimator's own score.
 
     >>> from sklearn.datasets import load_wine
     >>> from sklearn.model_selection import cross_val_score
@@ -119,7 +119,7 @@ class MissingDisplay:
         shares: Sequence[float] = (0.0, 0.25, 0.5, 0.75),
         draws: int = 20,
         seed: int = 0,
-        scoring: Callable[[Any, Any, Any], float] | None = None,
+        scoring: str | Callable[[Any, Any, Any], float] | None = None,
         score_name: str = "score",
         ax: matplotlib.axes.Axes | None = None,
     ) -> MissingDisplay:
@@ -140,7 +140,11 @@ class MissingDisplay:
             Where to draw; a new figure if None.
         """
         if not isinstance(estimators, Mapping):
-            estimators = {type(model).__name__: model for model in estimators}
+            names = [type(model).__name__ for model in estimators]
+            estimators = {
+                name if names.count(name) == 1 else f"{name} {number_}": model
+                for number_, (name, model) in enumerate(zip(names, estimators, strict=True), start=1)
+            }
         if not estimators or not len(shares):
             raise ArgumentError("there is nothing to draw: give estimators and shares")
         ordered = sorted(float(share) for share in shares)
@@ -153,104 +157,31 @@ class MissingDisplay:
 
     def plot(self, ax: matplotlib.axes.Axes | None = None) -> MissingDisplay:
         """Draw a line for the mean of each estimator, and a band from its worst to its best draw."""
-        if ax is None:
-            ax = new_axes()
-        assert ax is not None
-        self.lines_ = []
-        for number_, (name, scores) in enumerate(self.scores.items()):
-            colour = COLOURS[number_ % len(COLOURS)]
-            self.lines_ += ax.plot(self.shares, scores.mean(axis=1), color=colour, marker="o", label=name)
-            ax.fill_between(self.shares, scores.min(axis=1), scores.max(axis=1), color=colour, alpha=0.12)
-        ax.set_xlabel("Share of cells that is missing")
-        ax.set_ylabel(self.score_name)
-        ax.legend()
-        self.ax_, self.figure_ = ax, ax.figure
+        self.ax_, self.lines_ = draw_curves(
+            ax, self.shares, self.scores, self.score_name, "cells that is missing"
+        )
+        self.figure_ = self.ax_.figure
         return self
 
 
-# ---- sparsified versions -------------------------------------------------------------------
-
-
-def plot_sparsified(
-    model: Any,
-    X: Any,
-    y: Any,
-    baseline: Any,
-    densities: Sequence[float],
-    draws: int,
-    ax: matplotlib.axes.Axes | None,
-) -> matplotlib.axes.Axes:
-    """Mean and range of the scores at each density, of the model and of a plain one."""
-    shares = sorted(float(density) for density in densities)
-    if not shares:
-        raise ArgumentError("there are no densities to draw")
-    plain, plain_label = _plain(model, X, y, baseline)
-    curves = {
-        f"{type(model).__name__}, {model.sketch_.label().split(':')[0]}": curve(model, X, y, shares, draws),
-        plain_label: curve(plain, X, y, shares, draws),
-    }
-    if ax is None:
-        ax = new_axes()
-    assert ax is not None
-    draw_curves(ax, shares, curves, "accuracy" if hasattr(model, "classes_") else "R²")
-    return ax
-
-
 def draw_curves(
-    ax: matplotlib.axes.Axes, shares: Sequence[float], curves: dict[str, Array], score: str
-) -> None:
-    """A line for the mean of each curve, an array (shares, draws), and a band for its range."""
-    for colour, (label, scores) in zip(COLOURS, curves.items(), strict=False):
-        ax.plot(shares, scores.mean(axis=1), color=colour, marker="o", label=label)
-        ax.fill_between(shares, scores.min(axis=1), scores.max(axis=1), color=colour, alpha=0.15, linewidth=0)
-    ax.set_xlabel("Share of features that is kept")
-    ax.set_ylabel(score)
+    ax: matplotlib.axes.Axes | None,
+    shares: Sequence[float],
+    curves: dict[str, Array],
+    score: str,
+    of: str = "features that is kept",
+) -> tuple[matplotlib.axes.Axes, list[Any]]:
+    """A line for the mean of each curve, an array (shares, draws), and a band from its worst to its best."""
+    axes: matplotlib.axes.Axes = new_axes() if ax is None else ax
+    lines = []
+    for number_, (label, scores) in enumerate(curves.items()):
+        colour = COLOURS[number_ % len(COLOURS)]
+        lines += axes.plot(shares, scores.mean(axis=1), color=colour, marker="o", label=label)
+        low, high = scores.min(axis=1), scores.max(axis=1)
+        axes.fill_between(shares, low, high, color=colour, alpha=0.15, linewidth=0)
+    axes.set_xlabel(f"Share of {of}")
+    axes.set_ylabel(score)
     draws = next(iter(curves.values())).shape[1]
-    ax.set_title(f"Mean and range of {draws} sparsified models")
-    ax.legend()
-
-
-def curve(model: Any, X: Any, y: Any, shares: Sequence[float], draws: int) -> Array:
-    """The scores, a row for each density; with all features there is one score only, repeated."""
-    rows = []
-    for share in shares:
-        scores = model.score_sparsified(X, y, share, draws if share < 1 else 1)
-        rows.append(np.broadcast_to(scores, (draws,)) if share == 1 else scores)
-    return np.stack(rows)
-
-
-def _plain(model: Any, X: Any, y: Any, baseline: Any) -> tuple[Any, str]:
-    """A plain model in the form of ours, so that both are sparsified alike, and what it is called."""
-    if baseline is None:
-        baseline, name = _fitted(model, X, y), "the same without a sketch, fitted to these data"
-    else:
-        name = type(baseline).__name__
-    for needed in ("coef_", "intercept_"):
-        if not hasattr(baseline, needed):
-            raise ArgumentError(f"the baseline must be a fitted linear model: {baseline!r} has no {needed}")
-    return as_ours(model, baseline.coef_, baseline.intercept_), name
-
-
-def _fitted(model: Any, X: Any, y: Any) -> Any:
-    options: dict[str, Any] = {
-        "alpha": model.alpha_,
-        "missing": model.missing_,
-        "fit_intercept": model.fit_intercept,
-    }
-    return type(model)(Identity(), **options).fit(X, y)
-
-
-def as_ours(model: Any, coef: Any, intercept: Any) -> Any:
-    """A copy of the model with other weights and no shift."""
-    from copy import copy
-
-    coef = np.atleast_2d(np.asarray(coef, dtype=np.float64))
-    if coef.shape != model.shift_.shape:
-        raise ArgumentError(
-            f"the baseline's weights have the shape {coef.shape}, the model's {model.shift_.shape}"
-        )
-    plain = copy(model)
-    plain.shift_ = np.zeros_like(coef)
-    plain.coef_ = plain._shaped(coef)
-    plain.intercept_ = intercept
-    return plain
+    axes.set_title(f"Mean and range of {draws} draws")
+    axes.legend()
+    return axes, lines

@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_is_fitted
 
 from mast.arrays import Array, numbers
-from mast.checks import whole
+from mast.checks import number, whole
 from mast.errors import ArgumentError
-from mast.learn.missing import Scaling, StandIns, gaps
-from mast.sketches import DiagonalDraw, RandK, Sketch
+from mast.learn.base import LinearEstimator
+from mast.learn.missing import Scaling, gaps
+from mast.learn.scoring import draw_curves
+from mast.sketches import DiagonalDraw, Identity, RandK, Sketch
 
 if TYPE_CHECKING:
     import matplotlib.axes
 
 ENTRIES = 8_000_000  #: weights, or outputs, that are held at a time
-
-
-def at_density(sketch: Sketch, density: Any) -> Sketch:
-    """The training sketch (None), or Rand-K that keeps this share: of its groups, if it has groups.
-
-    >>> import mast
-    >>> at_density(mast.PermK(4), 0.25)
-    <RandK(0.25): keeps 25 %>
-    """
-    if density is None:
-        return sketch
-    share = float(numbers("density", np.atleast_1d(density), 1)[0]) if np.ndim(density) == 0 else np.nan
-    if not 0 < share <= 1:
-        raise ArgumentError(f"density is the share of features that is kept, in (0, 1], got {density!r}")
-    return sketch.over(RandK(share))
 
 
 class Versions(NamedTuple):
@@ -48,72 +35,16 @@ class Versions(NamedTuple):
     kept: Any  #: (models, features), whether a feature is kept; None where S is no mask
 
 
-def versions(
-    coef: Array,
-    intercept: Array,
-    shift: Array,
-    sketch: Sketch,
-    seed: int,
-    draws: int,
-    stand_ins: StandIns | None,
-) -> Iterator[Versions]:
-    """Sparsified models 0, 1, ... in batches: v + S(x - v), or weights that stand-ins have moved."""
-    draws = whole("draws", draws, 1)
-    outputs, d = coef.shape
-    moved = (coef - shift).T
-    step = max(1, ENTRIES // (outputs * d))
-    for begin in range(0, draws, step):
-        drawn = [sketch.draw(d, seed, i) for i in range(begin, min(begin + step, draws))]
-        same = np.broadcast_to(intercept, (len(drawn), outputs))
-        if stand_ins is None:
-            yield Versions(np.stack([shift + draw.apply(moved).T for draw in drawn]), same, None)
-            continue
-        kept = np.stack([draw.diagonal() != 0 for draw in drawn if isinstance(draw, DiagonalDraw)])
-        weights = stand_ins.sketch.apply_masks(kept, coef)
-        yield Versions(weights, same + (coef - weights) @ stand_ins.mean, kept)
-
-
-def outputs(X: Any, batch: Versions) -> Iterator[Array]:
-    """X w + b for a batch of models: one array (rows, outputs) per model."""
-    models, count, d = batch.coef.shape
-    step = max(1, ENTRIES // max(X.shape[0] * count, 1))
-    for begin in range(0, models, step):
-        part = batch.coef[begin : begin + step]
-        product = np.asarray(X @ part.reshape(-1, d).T)
-        for i in range(part.shape[0]):
-            yield product[:, i * count : (i + 1) * count] + batch.intercept[begin + i]
-
-
-class SparsifiedVersions(ABC):
-    """What an estimator does with its sparsified versions."""
-
-    coef_: Any
-    intercept_: Any
-    seed_: int
-    sketch_: Sketch
-    shift_: Array
-    stand_ins_: StandIns | None
-
-    @property
-    @abstractmethod
-    def _serving(self) -> Scaling | StandIns:
-        """What answers for rows with missing cells."""
+class SparsifiedLinear(LinearEstimator):
+    """A linear estimator and its sparsified versions."""
 
     @abstractmethod
-    def _validated(self, X: Any) -> Any:
-        """The rows as an array or CSR matrix, NaN where a cell is missing."""
+    def _error(self, output: Array, y: Any, weights: Array | None = None) -> float:
+        """The error of outputs (rows, outputs), which adds up over rows: the score is 1 - error/reference."""
 
     @abstractmethod
-    def _weights(self) -> tuple[Array, Array]:
-        """The weights (outputs, features) and the intercepts."""
-
-    @abstractmethod
-    def _scored(self, output: Array, y: Any, sample_weight: Array | None) -> float:
-        """The score of one array (rows, outputs) of outputs."""
-
-    @abstractmethod
-    def _error(self, output: Array, y: Any) -> float:
-        """What adds up over rows: those that are wrong, or squares of residuals."""
+    def _reference(self, y: Any, weights: Array | None = None) -> float:
+        """What errors are compared with."""
 
     def score_sparsified(
         self,
@@ -145,51 +76,62 @@ class SparsifiedVersions(ABC):
         array of shape (draws,)
             A score for each draw. The draws are functions of `seed_`: the same at each call.
         """
-        X = self._validated(X)
-        labels = self._targets(y, X.shape[0])
+        check_is_fitted(self)
+        X, labels = self._validated(X), np.asarray(column_or_1d(y))
+        if labels.size != X.shape[0]:
+            raise ArgumentError(
+                f"y must have one entry for each of the {X.shape[0]} rows of X, got {labels.size}"
+            )
         weights = None if sample_weight is None else numbers("sample_weight", sample_weight, 1)
-        sketched = self._sparsified_outputs(X, density, draws)
-        return np.array([self._scored(output, labels, weights) for output in sketched])
+        errors = self._errors(X, labels, density, draws, weights)
+        return scores_of(errors, self._reference(labels, weights))
 
-    def _errors(self, X: Any, y: Any, density: float | None, draws: int) -> Array:
-        """The errors of each draw, which can be added up over pieces of the data."""
-        sketched = self._sparsified_outputs(self._validated(X), density, draws)
-        return np.array([self._error(output, y) for output in sketched])
+    def _errors(
+        self, X: Any, y: Any, density: float | None, draws: int, weights: Array | None = None
+    ) -> Array:
+        """The errors of each sparsified model, which can be added up over pieces of the data."""
+        batches = self._versions(self._at(density), self.seed_, draws)
+        outputs = (output for batch in batches for output in self._outputs(X, batch))
+        return np.array([self._error(output, y, weights) for output in outputs])
 
-    def _sparsified_outputs(self, X: Any, density: float | None, draws: int) -> Iterator[Array]:
-        """One array (rows, outputs) per sparsified model."""
-        sketch = at_density(self.sketch_, density)
-        for batch in self._versions(sketch, self.seed_, draws):
-            yield from self._outputs(X, batch)
+    def _at(self, density: Any) -> Sketch:
+        """The training sketch (None), or Rand-K that keeps this share: of its groups, if it has groups."""
+        if density is None:
+            return self.sketch_
+        return self.sketch_.over(RandK(number("density", density, above=0, most=1)))
 
     def _versions(self, sketch: Sketch, seed: int, draws: int) -> Iterator[Versions]:
-        """Sparsified models 0, 1, ... in batches."""
-        return versions(*self._weights(), self.shift_, sketch, seed, draws, self.stand_ins_)
+        """Sparsified models 0, 1, ... in batches: v + S(x - v), or weights that stand-ins have moved."""
+        draws = whole("draws", draws, 1)
+        coef, intercept = self._weights()
+        outputs, d = coef.shape
+        step, moved = max(1, ENTRIES // (outputs * d)), (coef - self.shift_).T
+        for begin in range(0, draws, step):
+            drawn = [sketch.draw(d, seed, i) for i in range(begin, min(begin + step, draws))]
+            same = np.broadcast_to(intercept, (len(drawn), outputs))
+            if self.stand_ins_ is None:
+                yield Versions(np.stack([self.shift_ + draw.apply(moved).T for draw in drawn]), same, None)
+                continue
+            kept = np.stack([draw.diagonal() != 0 for draw in drawn if isinstance(draw, DiagonalDraw)])
+            weights = self.stand_ins_.sketch.apply_masks(kept, coef)
+            yield Versions(weights, same + (coef - weights) @ self.stand_ins_.mean, kept)
 
     def _outputs(self, X: Any, batch: Versions) -> Iterator[Array]:
         """The outputs of each model of a batch, an array (rows, outputs)."""
-        rows = gaps(X)
+        rows, serving = gaps(X), self._serving
         if not rows.size:
-            yield from outputs(X, batch)
-            return
-        serving = self._serving
-        if isinstance(serving, Scaling):  # pruned models are served as the whole one would be
-            yield from outputs(serving.filled(X), batch)
-            return
-        coef, intercept = self._weights()
-        X = X.toarray() if scipy.sparse.issparse(X) else X
-        filled = X.copy()
-        filled[rows] = 0.0
-        for kept, whole_rows in zip(batch.kept, outputs(filled, batch), strict=True):
-            there = np.where(kept, X[rows], np.nan)
-            whole_rows[rows] = serving.outputs(there, coef, self.shift_) + intercept
-            yield whole_rows
-
-    def _targets(self, y: ArrayLike, n: int) -> NDArray[Any]:
-        labels = np.asarray(column_or_1d(y))
-        if labels.size != n:
-            raise ArgumentError(f"y must have one entry for each of the {n} rows of X, got {labels.size}")
-        return labels
+            yield from _products(X, batch)
+        elif isinstance(serving, Scaling):  # pruned models are served as the whole one would be
+            yield from _products(serving.filled(X), batch)
+        else:
+            coef, intercept = self._weights()
+            X = X.toarray() if scipy.sparse.issparse(X) else X
+            filled = X.copy()
+            filled[rows] = 0.0
+            for kept, output in zip(batch.kept, _products(filled, batch), strict=True):
+                there = np.where(kept, X[rows], np.nan)
+                output[rows] = serving.outputs(there, coef, self.shift_) + intercept
+                yield output
 
     def sparsify(self, density: float | None = None, seed: int | None = None) -> Self:
         """A pruned copy: this model with one draw of the sketch applied, v + S(x - v).
@@ -210,18 +152,31 @@ class SparsifiedVersions(ABC):
         if density is None and seed is None:
             self.coef_ = scipy.sparse.csr_matrix(self.coef_)
             return self
-        sketch = at_density(self.sketch_, density)
-        (pruned,) = self._versions(sketch, whole("seed", seed or 0), 1)
-        copy = deepcopy(self)
-        copy.coef_ = self._shaped(pruned.coef[0])
-        copy.intercept_ = pruned.intercept[0] if np.ndim(self.intercept_) else float(pruned.intercept[0, 0])
-        return copy
+        (pruned,) = self._versions(self._at(density), whole("seed", seed or 0), 1)
+        return deepcopy(self)._with(pruned.coef[0], pruned.intercept[0])
 
     def densify(self) -> Self:
         """Make `coef_` an array again, after `sparsify()`."""
         check_is_fitted(self)
         self.coef_ = self._shaped(self._weights()[0])
         return self
+
+    def _with(self, coef: Array, intercept: Any) -> Self:
+        """This model, which gets these weights (outputs, features) and intercepts."""
+        self.coef_ = self._shaped(coef)
+        self.intercept_ = intercept if np.ndim(self.intercept_) else float(np.ravel(intercept)[0])
+        return self
+
+    def _with_plain(self, coef: Any, intercept: Any) -> Self:
+        """A copy with the weights of a plain model and no shift, so that both are sparsified alike."""
+        coef = np.atleast_2d(np.asarray(coef, dtype=np.float64))
+        if coef.shape != self.shift_.shape:
+            raise ArgumentError(
+                f"the baseline's weights have the shape {coef.shape}, the model's {self.shift_.shape}"
+            )
+        plain = copy(self)._with(coef, intercept)
+        plain.shift_ = np.zeros_like(coef)
+        return plain
 
     def _shaped(self, coef: Array) -> Array:
         """Weights (targets, features) in the shape of `coef_`."""
@@ -253,6 +208,45 @@ class SparsifiedVersions(ABC):
         ax
             Where to draw; a new figure if None.
         """
-        from mast.learn.scoring import plot_sparsified
+        shares = sorted(float(density) for density in densities)
+        if not shares:
+            raise ArgumentError("there are no densities to draw")
+        name = type(baseline).__name__
+        if baseline is None:
+            kind: Any = type(self)
+            baseline = kind(
+                Identity(), alpha=self.alpha_, missing=self.missing_, fit_intercept=self.fit_intercept
+            ).fit(X, y)
+            name = "the same without a sketch, fitted to these data"
+        elif not (hasattr(baseline, "coef_") and hasattr(baseline, "intercept_")):
+            raise ArgumentError(f"the baseline must be a fitted linear model, with weights: got {baseline!r}")
+        plain = self._with_plain(baseline.coef_, baseline.intercept_)
+        curves = {
+            label: np.stack(
+                [
+                    np.broadcast_to(model.score_sparsified(X, y, share, draws if share < 1 else 1), (draws,))
+                    for share in shares
+                ]
+            )
+            for label, model in (
+                (f"{type(self).__name__}, {self.sketch_.label().split(':')[0]}", self),
+                (name, plain),
+            )
+        }
+        return draw_curves(ax, shares, curves, "accuracy" if hasattr(self, "classes_") else "R²")[0]
 
-        return plot_sparsified(self, X, y, baseline, densities, draws, ax)
+
+def _products(X: Any, batch: Versions) -> Iterator[Array]:
+    """X w + b for a batch of models: one array (rows, outputs) per model."""
+    models, count, d = batch.coef.shape
+    step = max(1, ENTRIES // max(X.shape[0] * count, 1))
+    for begin in range(0, models, step):
+        part = batch.coef[begin : begin + step]
+        product = np.asarray(X @ part.reshape(-1, d).T)
+        for i in range(part.shape[0]):
+            yield product[:, i * count : (i + 1) * count] + batch.intercept[begin + i]
+
+
+def scores_of(errors: Array, reference: float) -> Array:
+    """1 - errors/reference: accuracy, or R², which is 1 or 0 where all numbers are the same."""
+    return (reference - errors) / reference if reference > 0 else np.where(errors > 0, 0.0, 1.0)

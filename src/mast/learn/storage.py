@@ -19,7 +19,7 @@ from mast.sketches.stored import describe, rebuild
 from mast.theory import Guarantee
 
 if TYPE_CHECKING:
-    from mast.learn.base import SparsifiedLinear
+    from mast.learn.sparsified import SparsifiedLinear
 
 Arrays = dict[str, NDArray[Any]]
 Model = TypeVar("Model", bound="SparsifiedLinear")

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from mast.arrays import Array
 from mast.data.unpack import opened, read, unpack
 from mast.errors import DataError
+from mast.learn.frames import refuse_repeated
 
 #: what stands for a value that is not there
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-"})
@@ -44,15 +45,6 @@ class Table(NamedTuple):
         """Where a row stands, for messages."""
         return f"{self.path}, line {self.cells.index[row]}"
 
-    def numbers(self, names: list[str]) -> Array | None:
-        """These columns as numbers, at once, if all their cells are finite numbers."""
-        chosen = self.cells[names].to_numpy()
-        try:
-            values = _floats(chosen.ravel().tolist()).reshape(chosen.shape)
-        except ValueError:
-            return None
-        return values if np.isfinite(values).all() else None
-
 
 def read_table(path: str | Path) -> Table:
     r"""Read a CSV file (commas, semicolons or tabs; UTF-8; also gzip and bzip2) with a line of names.
@@ -65,22 +57,29 @@ def read_table(path: str | Path) -> Table:
     >>> table.names, table.column("age"), table.place(1).endswith("small.csv, line 3")
     (['age', 'job'], ['31', ''], True)
     """
-    raw = unpack(read(Path(path)), str(path))
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{path}, line {line}: this is not UTF-8 text") from None
-    return next(_tables(io.StringIO(text, newline=""), _delimiter(text), str(path), sys.maxsize))
+    return next(read_tables(path))[0]
 
 
-def read_tables(path: str | Path, size: int) -> Iterator[tuple[Table, int]]:
-    """The same in pieces of about so many bytes, each with how many bytes of the file were read by then."""
+def read_tables(path: str | Path, size: int | None = None) -> Iterator[tuple[Table, int]]:
+    """A file in pieces of about `size` bytes, each with how many bytes of the file were read by then.
+
+    Without a size it is one piece, and may take no more memory than there is.
+    """
+    if size is None:
+        raw = unpack(read(Path(path)), str(path))
+        try:
+            text = raw.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = raw.count(b"\n", 0, error.start) + 1
+            raise DataError(f"{path}, line {line}: this is not UTF-8 text") from None
+        whole = next(_tables(io.StringIO(text, newline=""), _delimiter(text), str(path), sys.maxsize))
+        yield whole, len(raw)
+        return
     with opened(Path(path)) as (stream, position):
         head = stream.peek(1 << 16)[: 1 << 16].decode("utf-8-sig", errors="replace")
-        text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+        lines = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
         try:
-            for table in _tables(text, _delimiter(head), str(path), size):
+            for table in _tables(lines, _delimiter(head), str(path), size):
                 yield table, position()
         except UnicodeDecodeError:
             raise DataError(f"{path}: this is not UTF-8 text") from None
@@ -131,13 +130,9 @@ def _delimiter(text: str) -> str:
 def _check_header(header: list[str], path: str) -> None:
     if not header:
         raise DataError(f"{path}: the file is empty, expected a line of column names and rows")
-    seen: set[str] = set()
-    for number, name in enumerate(header, 1):
-        if not name:
-            raise DataError(f"{path}: column {number} has no name in the first line")
-        if name in seen:
-            raise DataError(f"{path}: two columns are called {name!r}")
-        seen.add(name)
+    if not all(header):
+        raise DataError(f"{path}: column {header.index('') + 1} has no name in the first line")
+    refuse_repeated(header, f"{path}: ")
     if all(is_number(name) for name in header):
         raise DataError(f"{path}: the first line holds numbers, expected the names of the columns")
 
@@ -149,41 +144,48 @@ def missing(cells: list[str]) -> list[bool]:
 
 def cells_as_numbers(cells: list[str]) -> tuple[Array, NDArray[np.bool_]]:
     """The cells as numbers, NaN where one is missing or a text; and which are missing."""
-    absent = missing(cells)
     try:
-        values = _floats(["nan" if a else cell for a, cell in zip(absent, cells, strict=True)])
+        values = _floats(cells)
+        if not np.isnan(values).any():  # nothing is missing, and nothing is a text: the common case
+            return values, np.zeros(len(cells), dtype=bool)
     except ValueError:
-        pairs = zip(absent, cells, strict=True)
-        known = (float(cell) if not a and is_number(cell) else np.nan for a, cell in pairs)
-        values = np.fromiter(known, dtype=np.float64, count=len(cells))
-    return values, np.array(absent, dtype=bool)
+        pass
+    absent = missing(cells)
+    pairs = zip(absent, cells, strict=True)
+    known = (float(cell) if not a and is_number(cell) else np.nan for a, cell in pairs)
+    return np.fromiter(known, dtype=np.float64, count=len(cells)), np.array(absent, dtype=bool)
 
 
 def as_numbers(table: Table, name: str) -> Array | None:
     """A column as numbers, NaN where missing; None if it is text; an error if it is nearly all numbers."""
     cells = table.column(name)
     values, absent = cells_as_numbers(cells)
-    odd = np.flatnonzero(np.isnan(values) & ~absent)
-    given = len(cells) - int(absent.sum())
-    if odd.size:
-        if given - odd.size >= MOSTLY * given and odd.size < given:
-            raise DataError(
-                f"{table.place(int(odd[0]))}: column {name!r} holds numbers, but here "
-                f"{short_text(cells[odd[0]])}"
-            )
+    odd, infinite = complaints(table, name, values, absent)
+    if odd:
+        if mostly_numbers(int((~np.isnan(values)).sum()), int((~absent).sum())):
+            raise DataError(odd)
         return None
-    infinite = np.flatnonzero(np.isinf(values))
-    if infinite.size:
-        raise DataError(infinite_number(table, name, int(infinite[0])))
+    if infinite:
+        raise DataError(infinite)
     return values
 
 
-def infinite_number(table: Table, name: str, row: int) -> str:
-    """What is said of a number that is too large."""
-    return (
-        f"{table.place(row)}: column {name!r} holds {short_text(table.column(name)[row])}; "
-        "infinity and numbers beyond double precision are refused"
-    )
+def mostly_numbers(numbers: int, given: int) -> bool:
+    """Whether so many numbers among all that is given make the rest look like mistakes."""
+    return numbers >= max(MOSTLY * given, 1)
+
+
+def complaints(table: Table, name: str, values: Array, absent: NDArray[np.bool_]) -> tuple[str, str]:
+    """What is to be said of the first text of a column of numbers, and of its first infinite number."""
+    messages = []
+    for rows, complaint in (
+        (np.isnan(values) & ~absent, "numbers, but here {}"),
+        (np.isinf(values), "{}; infinity and numbers beyond double precision are refused"),
+    ):
+        row = int(rows.argmax())
+        text = complaint.format(short_text(table.column(name)[row]))
+        messages.append(f"{table.place(row)}: column {name!r} holds {text}" if rows.any() else "")
+    return messages[0], messages[1]
 
 
 def _floats(cells: list[str]) -> Array:
