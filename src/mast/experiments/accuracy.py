@@ -285,7 +285,6 @@ def _each(form: str, by_K: Any) -> list[str]:
     return [form.format(by_K[K]) for K in BLOCKS]
 
 
-@style.drawing
 def draw(numbers: Any, results: Results, as_swarm: bool) -> Any:
     """One frame per data set; boxes or swarms of ERM and MAST side by side for each sparsity."""
     from matplotlib.patches import Patch

@@ -153,7 +153,6 @@ COLOURS = {"random": style.BLUE, "steep": style.VERMILION, "flat": style.GREEN}
 MARKERS = ("o", "s", "^", "D", "v")
 
 
-@style.drawing
 def draw(results: Results) -> Any:
     """Uniform probabilities left, different ones right."""
     figure, ((left, right),) = style.frames(1, 2, width=5.0, height=3.7)

@@ -120,7 +120,6 @@ def figure(runs: Results) -> Figure:
     )
 
 
-@style.drawing
 def draw(runs: Results) -> Any:
     """One frame."""
     drawn, ((ax,),) = style.frames(1, 1, width=7.2, height=3.9)

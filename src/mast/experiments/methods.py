@@ -266,7 +266,6 @@ def claims(results: Results) -> Iterator[Claim]:
 LOWEST = 1e-16
 
 
-@style.drawing
 def draw_methods(results: Results) -> Any:
     """Losses; distances with bounds; S-PAGE's gradients with their bound."""
     figure, ((left, middle, right),) = style.frames(1, 3, width=4.6, height=4.0)
@@ -291,7 +290,6 @@ def draw_methods(results: Results) -> Any:
     return figure
 
 
-@style.drawing
 def draw_baselines(results: Results) -> Any:
     """DSGD beside the baselines: what each does to f and to f_D."""
     figure, (row,) = style.frames(1, 2, width=5.2, height=3.9)

@@ -250,7 +250,6 @@ def claims(results: Results) -> Iterator[Claim]:
 COLOUR = {1: style.BLUE, 10: style.GREEN, 20: style.ORANGE, 50: style.VERMILION}
 
 
-@style.drawing
 def draw(results: Results) -> Any:
     """Three frames per data set: curves by steps and by sketched gradients, and where all step sizes end."""
     figure, axes = style.frames(len(results.datasets), 3, width=4.3, height=3.7)

@@ -23,7 +23,7 @@ from typing import Any
 import mast
 from mast import cells, files
 from mast.errors import ArgumentError, DataError, optional_module
-from mast.experiments import report, style
+from mast.experiments import report
 from mast.experiments.catalogue import EXPERIMENTS, experiments_of
 from mast.experiments.datasets import Dataset
 from mast.experiments.experiment import (
@@ -37,6 +37,7 @@ from mast.experiments.experiment import (
     verdict,
 )
 from mast.locks import exclusive
+from mast.plots import look
 from mast.progress import duration
 
 SECTION_FORMAT = 4
@@ -90,13 +91,14 @@ def _write_section(
     for folder in ("figures", "numbers", "sections"):
         (out / folder).mkdir(exist_ok=True)
     for figure in findings.figures:
-        drawn = figure.draw()
-        style.settle(drawn)
-        for kind, options in (("png", {"dpi": 160}), ("pdf", {"metadata": {"CreationDate": None}})):
-            content = io.BytesIO()
-            with style.look():
+        with look():
+            drawn = figure.draw()
+            drawn.draw_without_rendering()  # lays it out once, and not again for each file
+            drawn.set_layout_engine(None)  # even with "none", saving begins with a drawing that nobody sees
+            for kind, options in (("png", {"dpi": 160}), ("pdf", {"metadata": {"CreationDate": None}})):
+                content = io.BytesIO()
                 drawn.savefig(content, format=kind, **options)
-            files.write(out / "figures" / f"{figure.name}.{kind}", content.getvalue())
+                files.write(out / "figures" / f"{figure.name}.{kind}", content.getvalue())
     for name, frame in findings.tables.items():
         files.write(out / "numbers" / f"{name}.csv", frame.to_csv(index=False).encode())
     section = {

@@ -229,7 +229,6 @@ LABEL = {
 }
 
 
-@style.drawing
 def draw(results: Results) -> Any:
     """Loss, gap and accuracy: by distance above, by density below."""
     figure, axes = style.frames(2, 3, width=4.3, height=3.1)

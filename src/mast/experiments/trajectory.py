@@ -231,7 +231,6 @@ LINE = {1: ":", K: "--", K**2: "-"}
 COLOUR = {"one": style.BLUE, "all": style.ORANGE}
 
 
-@style.drawing
 def draw(results: Results) -> Any:
     """One frame per data set."""
     figure, axes = style.frames(1, len(results.datasets), width=4.6, height=3.9)

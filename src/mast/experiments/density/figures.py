@@ -41,7 +41,6 @@ def _datasets(table: Any) -> dict[str, Any]:
     return {name: table[table["dataset"] == name] for name in dict.fromkeys(table["dataset"])}
 
 
-@style.drawing
 def situations(summary: Any) -> Any:
     """A line per situation: a dot for each contender, from the lowest to the highest seed."""
     parts = _datasets(summary)
@@ -64,7 +63,6 @@ def situations(summary: Any) -> Any:
     return figure
 
 
-@style.drawing
 def curves(table: Any, structure: str) -> Any:
     """Accuracy at every density of the networks that were chosen for 20 %; below, the worst submodel."""
     parts = _datasets(table[table["chosen_for"] == f"{structure} 0.2"])
@@ -83,7 +81,6 @@ def curves(table: Any, structure: str) -> Any:
     return figure
 
 
-@style.drawing
 def linear(table: Any) -> Any:
     """The linear case."""
     parts = _datasets(table[table["chosen_for"] == "linear"])

@@ -213,7 +213,6 @@ def table(results: Results) -> Any:
     )
 
 
-@style.drawing
 def draw(results: Results) -> Any:
     """One frame per use; a line with error bars for each contender."""
     looks = {"plain": (style.GREY, "o"), "dropout": (style.ORANGE, "s")}

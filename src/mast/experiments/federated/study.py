@@ -154,7 +154,6 @@ def rate_table(results: Results) -> Any:
     )
 
 
-@style.drawing
 def draw(curves: Any, axis: str, label: str) -> Any:
     """A frame per split and capacity, a line per scheme."""
     figure, axes = style.frames(len(SPLITS), len(SHOWN), width=3.3, height=2.7, sharey="row")

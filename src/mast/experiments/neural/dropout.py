@@ -143,7 +143,6 @@ LOOK = {
 }
 
 
-@style.drawing
 def draw(results: Results) -> Any:
     """One row per keep probability, one column per step size."""
     shape = len(KEEPS), len(STEP_SIZES)

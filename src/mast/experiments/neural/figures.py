@@ -37,7 +37,6 @@ def log_losses(ax: Any) -> None:
     ax.yaxis.set_minor_formatter("")
 
 
-@style.drawing
 def panels(results: Results) -> Any:
     """Left by sparsity, one curve per step size; right by step size, one curve per keep probability."""
     curves, name = curves_of(results), results.datasets[0]
@@ -71,7 +70,6 @@ def _frames(axes: Any, curves: Curves) -> None:
         ax.set_ylabel("Loss $f$ (S = I)")
 
 
-@style.drawing
 def levels(results: Results) -> Any:
     """Where runs end by step size, one line per keep probability; the advised step size is marked."""
     curves, x = curves_of(results), np.array(STEP_SIZES)

@@ -179,7 +179,6 @@ COLOUR = {"DSGD": style.BLUE, "L-SVRDSG": style.GREEN, "S-PAGE": style.ORANGE}
 TITLES = {"f_D": r"MAST loss $f_D$", "grad_sq": r"$|\nabla f_D|^2$", "f": "plain loss $f$"}
 
 
-@style.drawing
 def draw(results: Results) -> Any:
     """f_D, its gradient and f by gradients computed; each method at the step size best for that frame."""
     figure, (row,) = style.frames(1, 3, width=4.2, height=3.7)
