@@ -15,7 +15,7 @@ import numpy as np
 from mast import files
 from mast.cards import card
 from mast.errors import ArgumentError, DataError
-from mast.loggers import logger
+from mast.loggers import log_rows, logger
 from mast.progress import size_of
 from mast.theory import Guarantee
 from mast.trace import TraceFile, frame
@@ -99,9 +99,7 @@ class Result:
         See `mast.logger` for what `target` may be. It serves for runs that were not logged while they ran,
         such as those on processes that torchrun started, or those that were loaded from a folder.
         """
-        write = logger(target)
-        for row in self.rows:
-            write(row["step"], {name: value for name, value in row.items() if name != "step"})
+        log_rows(logger(target), self.rows)
 
     def __repr__(self) -> str:
         last = self.rows[-1] if self.rows else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +12,14 @@ from mast import __version__, files
 from mast.arrays import Array
 from mast.cells import LONGEST_WAIT, Cell
 from mast.cells import run as run_cells
-from mast.checks import nonnegative, whole
+from mast.checks import listed, nonnegative, whole
 from mast.errors import ArgumentError
 from mast.methods import METHODS, Method, make
 from mast.problem import AbstractProblem
 from mast.randomness import Key
 from mast.resume import identity_of, problem_identity
 from mast.run import minimize, start_of
-from mast.trace import COLUMNS, SAMPLES, table_of, trace_steps
+from mast.trace import COLUMNS, SAMPLES, frame, rows_of, table_of, trace_steps
 
 if TYPE_CHECKING:
     import pandas
@@ -101,12 +102,9 @@ def sweep(
     frames = []
     for run, done in zip(runs, finished.cells, strict=True):
         with files.damage_refused(done.cell.file(folder or Path())):
-            frame = pandas.DataFrame(done["trace"], columns=list(COLUMNS))
-            frame = frame.astype({"step": "int64", "bytes": "int64"})
             named = {"method": run.label, "step_size": float(done["step_size"]), "seed": run.seed}
-            for place, (name, value) in enumerate((named | {"status": str(done["status"])}).items()):
-                frame.insert(place, name, value)
-        frames.append(frame)
+            named["status"] = str(done["status"])
+            frames.append(frame(rows_of(done["trace"])).assign(**named)[[*named, *COLUMNS]])
     return pandas.concat(frames, ignore_index=True)
 
 
@@ -118,24 +116,19 @@ def _runs(
     x0: Any,
 ) -> list[Run]:
     """All combinations, checked before any work."""
-    for name, value in (("methods", methods), ("step_sizes", step_sizes), ("seeds", seeds)):
-        if isinstance(value, str) or not isinstance(value, Iterable):
-            raise ArgumentError(f"{name} is a list, also if it has one element; got {value!r}")
-    sizes = list(step_sizes)
+    labelled = [_method(spec) for spec in listed("methods", methods)]
+    sizes = listed("step_sizes", step_sizes)
     if any(callable(size) for size in sizes):
         raise ArgumentError('the step sizes of a sweep are numbers or "theory"; for a schedule use minimize')
-    numbers = [Key(seed).seed for seed in seeds]
-    labelled = [_method(spec) for spec in methods]
+    numbers = [Key(seed).seed for seed in listed("seeds", seeds)]
     if not (labelled and sizes and numbers):
         raise ArgumentError("the sweep is empty: give at least one method, step size and seed")
     start, shared = start_of(problem, x0), problem_identity(problem)
     runs = []
-    for method, label in labelled:
-        for size in sizes:
-            for seed in numbers:
-                identity = identity_of(method, seed, size, None, start) | shared
-                digest = files.digest(sorted(identity.items()))
-                runs.append(Run(problem, method, label, size, seed, start, digest))
+    for (method, label), size, seed in product(labelled, sizes, numbers):
+        identity = identity_of(method, seed, size, None, start) | shared
+        digest = files.digest(sorted(identity.items()))
+        runs.append(Run(problem, method, label, size, seed, start, digest))
     return runs
 
 

@@ -88,8 +88,9 @@ class Measure:
 
     def at(self, x: Array) -> dict[str, float]:
         """The measured columns at x."""
-        row = {"f": _mean_value(self.problem, x), "f_D": math.nan, "grad_sq": math.nan, "dist_sq": math.nan}
+        row = dict.fromkeys(("f", "f_D", "grad_sq", "dist_sq"), math.nan)
         with np.errstate(over="ignore", invalid="ignore"):
+            row["f"] = float(np.mean([p.objective.value(x) for p in self.problem.problems]))
             if self.exact:
                 row["f_D"], gradient = self.problem.value_and_gradient(x)
                 row["grad_sq"] = float(gradient @ gradient)
@@ -101,11 +102,6 @@ class Measure:
             if self.solution is not None:
                 row["dist_sq"] = float(np.sum((x - self.solution) ** 2))
         return row
-
-
-def _mean_value(problem: AbstractProblem, x: Array) -> float:
-    with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.mean([p.objective.value(x) for p in problem.problems]))
 
 
 def table_of(rows: list[dict[str, Any]]) -> Array:

@@ -78,8 +78,8 @@ def test_original_dropout_at_p_x_is_the_unbiased_sketch_with_a_shorter_step():
             weight *= p
     unbiased = Lanes(network, [0.4 * p**2], *rows)
     for t in range(10):
-        original.advance(Masks(mast.UnscaledBernoulli(p), shape, 4, 3).of(t))
-        unbiased.advance(Masks(mast.Bernoulli(p), shape, 4, 3).of(t))
+        original.advance(Masks(mast.UnscaledBernoulli(p), network, 4, 3).of(t))
+        unbiased.advance(Masks(mast.Bernoulli(p), network, 4, 3).of(t))
     rounding = 10 * 40 * torch.finfo(torch.float32).eps  # steps, and terms of a step's sums
     for a, b in zip(original.weights, unbiased.weights, strict=True):
         torch.testing.assert_close(p * a, b, rtol=0, atol=rounding)

@@ -20,7 +20,7 @@ from mast.randomness import Key, normal
 torch = pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
-from mast.experiments.network_data import one_thread  # noqa: E402
+from mast.experiments.datasets import one_thread  # noqa: E402
 from mast.experiments.neural import data, variance  # noqa: E402
 from mast.experiments.neural.rounds import Lanes, Masks, Shape, squared_loss, start, student  # noqa: E402
 from mast.methods.distributed import Roster, Server, run_in_process  # noqa: E402
@@ -63,7 +63,7 @@ def by_the_server(sketch, step_size, rounds):
 def test_lanes_are_the_distributed_method(kind):
     sketch, sizes = kind(0.7), [0.05, 0.2, 0.3]
     lanes = Lanes(student(SHAPE, 0), sizes, *rows_of_nodes())
-    masks = Masks(sketch, SHAPE, NODES, SEED)
+    masks = Masks(sketch, student(SHAPE, 0), NODES, SEED)
     for t in range(5):
         lanes.advance(masks.of(t))
     X, T = (part.flatten(0, 1) for part in rows_of_nodes())
@@ -86,7 +86,7 @@ def test_dense_lanes_are_gradient_descent():
 
 
 def test_masks_are_those_of_sparsify():
-    masks = Masks(mast.Bernoulli(0.6), SHAPE, NODES, SEED)
+    masks = Masks(mast.Bernoulli(0.6), student(SHAPE, 0), NODES, SEED)
     seen = set()
     for t in (0, 7):
         scales = [s.clone() for s in masks.of(t)]

@@ -100,12 +100,11 @@ class Results(list[Done]):
         import pandas
 
         sources: dict[str, Callable[[Done], Any] | str] = {**dict(zip(names, names, strict=True)), **columns}
-        parts = [
-            {"dataset": d.cell.dataset.name}
-            | {column: d[get] if isinstance(get, str) else get(d) for column, get in sources.items()}
-            for d in self
-        ]
-        return pandas.concat([pandas.DataFrame(part) for part in parts], ignore_index=True)
+        parts = []
+        for d in self:
+            values = {column: d[get] if isinstance(get, str) else get(d) for column, get in sources.items()}
+            parts.append(pandas.DataFrame({"dataset": d.cell.dataset.name} | values))
+        return pandas.concat(parts, ignore_index=True)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,14 +66,6 @@ BOUNDED = ("DSGD", "L-SVRDSG", "distributed, independent", "distributed, disjoin
 BASELINES = ("DSGD, one partition", "DCGD", "GDCI", "naive IST", "naive IST, γ/4")
 
 
-def measured_steps(steps: int) -> list[int]:
-    """Evenly spaced, and densely near the start, where averages over the run are made."""
-    early = np.geomspace(1, steps, 2 * POINTS).astype(int).tolist()
-    return sorted(
-        {0, *range(min(steps, 20) + 1), *early, *np.linspace(0, steps, POINTS + 1).astype(int).tolist()}
-    )
-
-
 @lru_cache(maxsize=8)
 def problem_of(kind: str, dataset: Dataset, kappa: float) -> Problem | Nodes:
     """The problems: one or several partitions, rows spread over nodes, or copies of all rows on each."""
@@ -97,16 +90,11 @@ def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     start = minimize(problem, method, 0, trace=[0], progress=False, **options) if unit == "theory" else None
     base = 1 / f.smoothness if start is None else start.step_size
     assert isinstance(base, float)
-    result = minimize(
-        problem,
-        method,
-        config["steps"],
-        factor * base,
-        seed=config["seed"],
-        trace=measured_steps(config["steps"]),
-        progress=False,
-        **options,
-    )
+    steps, seed = config["steps"], config["seed"]
+    # densely near the start, where averages over the run are made
+    points = range(min(steps, 20) + 1), np.geomspace(1, steps, 2 * POINTS), np.linspace(0, steps, POINTS + 1)
+    options = {"seed": seed, "trace": np.concatenate(points).astype(int), "progress": False, **options}
+    result = minimize(problem, method, steps, factor * base, **options)
     Psi0 = None
     if method == "l_svrdsg" and isinstance(problem, Problem):
         p = 1 / (K * PARTITIONS)  # the method's default, 1/N
@@ -126,24 +114,14 @@ class Methods(Experiment):
     def cells(self, request: Request) -> list[Cell]:
         """One cell per data set, run and seed."""
         seeds, shorter = request.pick(fast=1, normal=3, full=10), request.pick(fast=6, normal=1, full=1)
-        return [
-            cell
-            for dataset in request.datasets
-            for name, c in RUNS.items()
-            for cell in self.grid(
-                run,
-                dataset,
-                5e-4 * (c.steps // shorter) * COST.get(c.method, 1),
-                {"seed": range(1 if c.method in ("gd", "ist_naive") else seeds)},
-                name=name,
-                problem=c.problem,
-                method=c.method,
-                options=dict(c.options),
-                step=list(c.step),
-                steps=c.steps // shorter,
-                kappa=KAPPA,
-            )
-        ]
+        cells = []
+        for dataset, (name, c) in product(request.datasets, RUNS.items()):
+            steps, options = c.steps // shorter, dict(c.options)
+            seconds = 5e-4 * steps * COST.get(c.method, 1)
+            varied = {"seed": range(1 if c.method in ("gd", "ist_naive") else seeds)}
+            fixed = {"problem": c.problem, "method": c.method, "options": options, "step": list(c.step)}
+            cells += self.grid(run, dataset, seconds, varied, name=name, **fixed, steps=steps, kappa=KAPPA)
+        return cells
 
     def findings(self, request: Request, results: Results) -> Findings:
         """Figures, numbers and claims."""

@@ -42,12 +42,6 @@ NO_CONVERGENCE = 0.1  # a gap that stays above a tenth of its start
 CLEARLY = 3.0  # times: above what seeds differ by
 
 
-def measured_steps(steps: int) -> list[int]:
-    """Evenly spaced, and some more near the start."""
-    early = np.unique(np.geomspace(1, steps / POINTS, 12).astype(int))
-    return sorted({0, *early.tolist(), *np.linspace(0, steps, POINTS + 1).astype(int).tolist()})
-
-
 def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     """One run: the gap to f_D^inf and the squared distance to x_D* along it, and the theorem's bound.
 
@@ -56,18 +50,11 @@ def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     f = logistic(dataset, config["kappa"])
     problem = Problem(f, PermK(config["K"], seed=config["partition"]))
     step_size = 1 / float(f.term_smoothness.max()) / config["shrink"]
-    steps = config["steps"]
-    result = minimize(
-        problem,
-        "dsgd_sampled",
-        steps,
-        step_size,
-        gaussian_start(problem.dim, config["seed"]),
-        config["seed"],
-        sketches=config["sketches"],
-        trace=measured_steps(steps),
-        progress=False,
-    )
+    steps, seed = config["steps"], config["seed"]
+    early, evenly = np.geomspace(1, steps / POINTS, 12), np.linspace(0, steps, POINTS + 1)
+    given = {"sketches": config["sketches"], "trace": np.concatenate([early, evenly]).astype(int)}
+    x0 = gaussian_start(problem.dim, seed)
+    result = minimize(problem, "dsgd_sampled", steps, step_size, x0, seed, progress=False, **given)
     return measured(result) | {"smoothness": problem.smoothness, "rows": f.terms}
 
 

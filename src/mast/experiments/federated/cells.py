@@ -10,18 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mast import randomness
 from mast.arrays import Array, Indices
-from mast.cells import Cell
-from mast.experiments.datasets import Dataset
+from mast.experiments.datasets import Dataset, one_thread
 from mast.experiments.density.data import ClassRows, Labelled
 from mast.experiments.density.search import Setting, climb
-from mast.experiments.experiment import Experiment, Request
-from mast.experiments.federated.clients import CAPACITIES, SPLITS, deal, shares
-from mast.experiments.network_data import one_thread
+from mast.experiments.experiment import Request
 from mast.methods.distributed import Scheme, Server, scheme_of
 from mast.randomness import Key, Purpose
 from mast.sketches import Mixture, Nested, Sketch
@@ -29,6 +28,8 @@ from mast.sketches import Mixture, Nested, Sketch
 if TYPE_CHECKING:
     from torch import nn
 
+CAPACITIES = (1.0, 0.5, 0.25, 0.125, 0.0625)
+SPLITS = {"iid": None, "dirichlet": 0.3}  # the concentration of each class over clients; None: alike
 OURS = ("mast_nested", "mast_fixed", "mast_random")
 RIVALS = ("fedavg", "heterofl", "fjord", "fedrolex", "federated_dropout")
 USES = ("whole", "sizes")  # what a rate is chosen for: the whole model, or the mean over all capacities
@@ -36,7 +37,40 @@ CHOOSING = (100, 101)  # seeds that rates are chosen with, and nothing else
 MARKS = 4  # how often a run is scored
 DRAWS = 5  # submodels per capacity, where they are random
 CALIBRATED = 512  # training rows that BatchNorm statistics are taken from
+MEGABYTES = {"digits": (1, 16, 80), "features": (10, 100, 1000), "images": (10, 60, 400)}  # by effort
 SECONDS = {"digits": 6.0, "features": 14.0, "images": 60.0}  # about, per run
+
+
+def shares(clients: int) -> list[float]:
+    """What each client can hold: every capacity equally often."""
+    return [CAPACITIES[i % len(CAPACITIES)] for i in range(clients)]
+
+
+def deal(labels: Indices, clients: int, split: str, key: Key) -> list[Indices]:
+    """The rows of each client; each class is dealt by itself, by shares that follow a Dirichlet law.
+
+    >>> rows = deal(np.array([0, 1] * 50), clients=4, split="iid", key=Key(1))
+    >>> [len(of_client) for of_client in rows]
+    [24, 26, 26, 24]
+    """
+    dealt: list[list[Indices]] = [[] for _ in range(clients)]
+    for number, label in enumerate(np.unique(labels)):
+        rows = np.flatnonzero(labels == label)
+        rows = rows[randomness.permutation(key.child(number), Purpose.SPLIT, len(rows))]
+        ends = np.round(np.cumsum(_portions(clients, SPLITS[split], key.child(number))) * len(rows))
+        for own, part in zip(dealt, np.split(rows, ends[:-1].astype(np.int64)), strict=True):
+            own.append(part)
+    return [np.concatenate(own) for own in dealt]
+
+
+def _portions(clients: int, concentration: float | None, key: Key) -> Array:
+    """The share of each client in one class: equal ones, or a draw of a Dirichlet law."""
+    if concentration is None:
+        return np.full(clients, 1 / clients)
+    from scipy.stats import gamma
+
+    drawn = gamma.ppf(randomness.uniforms(key, Purpose.CHOICE, clients), concentration) + 1e-12
+    return np.asarray(drawn / drawn.sum())
 
 
 @dataclass(frozen=True)
@@ -64,19 +98,18 @@ def tuned(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
             runs[seed, rate] = federated(config, dataset, seed, rate, part)
         return runs[seed, rate]
 
+    def validated(use: str, setting: Setting) -> float:
+        """The mean over seeds, so that a rate at which one of them diverges is not chosen."""
+        scored = [run(seed, setting["rate"], "validation") for seed in CHOOSING]
+        return float(np.mean([r.score(use, _class_shares(parts.validation)) for r in scored]))
+
     result: dict[str, Any] = {}
     with one_thread():
         parts = dataset.parts()
-        validation, test = (_class_shares(rows) for rows in (parts.validation, parts.test))
+        test = _class_shares(parts.test)
         tried: list[dict[str, float]] = [{"rate": config["start"]}]
         for use in USES:
-
-            def validated(setting: Setting) -> float:
-                """The mean over seeds, so that a rate at which one of them diverges is not chosen."""
-                runs = [run(seed, setting["rate"], "validation") for seed in CHOOSING]
-                return float(np.mean([r.score(use, validation) for r in runs]))  # noqa: B023
-
-            best, scores = climb(validated, ["rate"], tried)
+            best, scores = climb(partial(validated, use), ["rate"], tried)
             tried = [setting for setting, _ in scores]
             judged = [run(seed, best["rate"], "test") for seed in config["seeds"]]
             result |= {
@@ -92,9 +125,8 @@ def tuned(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
 
 def _by_client(run: Scored) -> Array:
     """The accuracy of each client's submodel on rows with the client's own shares of the classes."""
-    clients = len(run.labels)
-    held = [CAPACITIES.index(share) for share in shares(clients)]
-    return np.array([run.accuracy[-1, held[i]] @ run.labels[i] for i in range(clients)])
+    held = [CAPACITIES.index(share) for share in shares(len(run.labels))]
+    return np.array([run.accuracy[-1, c] @ labels for c, labels in zip(held, run.labels, strict=True)])
 
 
 def federated(config: Mapping[str, Any], dataset: Labelled, seed: int, rate: float, part: str) -> Scored:
@@ -217,33 +249,14 @@ def _class_shares(rows: ClassRows) -> Array:
     return np.bincount(rows.y.numpy(), minlength=10) / len(rows.y)
 
 
-def cells(experiment: Experiment, request: Request) -> list[Cell]:
-    """One cell per scheme and split."""
-    made = []
-    for data in request.datasets:
-        assert isinstance(data, Labelled)
-        common = effort(request, data.name)
-        runs = 8 + len(common["seeds"])
-        for split in SPLITS:
-            for scheme in (*RIVALS, *OURS):
-                config = common | {"scheme": scheme, "split": split}
-                made.append(experiment.cell(tuned, config, data, runs * SECONDS[data.name]))
-    return made
-
-
 def effort(request: Request, name: str) -> dict[str, Any]:
     """The federation: how many clients and rounds, and with which seeds."""
-    megabytes = {
-        "digits": request.pick(fast=1, normal=16, full=80),
-        "features": request.pick(fast=10, normal=100, full=1000),
-        "images": request.pick(fast=10, normal=60, full=400),
-    }
     return {
         "clients": 40,
         "participants": 10,
         "local_steps": 5,
         "batch": 16,
         "start": 0.1,
-        "megabytes": megabytes[name],
+        "megabytes": request.pick(*MEGABYTES[name]),
         "seeds": request.pick(fast=[4], normal=[4, 5, 6], full=[4, 5, 6]),
     }

@@ -17,8 +17,8 @@ import numpy as np
 
 from mast.arrays import Array, Indices
 from mast.errors import ArgumentError, DataError
-from mast.experiments.datasets import Dataset
-from mast.experiments.network_data import (
+from mast.experiments.datasets import (
+    Dataset,
     data_folder,
     digits,
     digits_sum,
@@ -140,8 +140,5 @@ def shares(dataset: Dataset, rows: int | None, nodes: int) -> tuple[Tensor, Tens
     if each < 1:
         raise DataError(f"{dataset.name}: {count} rows are too few for {nodes} nodes")
     order = permutation(Key(0), Purpose.SPLIT, len(data.inputs), 0, nodes * each)
-    return (
-        data.inputs[order].view(nodes, each, -1),
-        data.targets[order].view(nodes, each, -1),
-        data.accuracy,
-    )
+    inputs, targets = (part[order].view(nodes, each, -1) for part in (data.inputs, data.targets))
+    return inputs, targets, data.accuracy

@@ -33,14 +33,13 @@ def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
 
     With ``advised``, the last lane runs at the step size that `mast.nn.advise` proposes at the start.
     """
-    from mast.experiments.network_data import one_thread
+    from mast.experiments.datasets import one_thread
     from mast.experiments.neural.data import shares
     from mast.experiments.neural.rounds import Lanes, Masks, Shape, student
 
     with one_thread():
         X, T, accuracy = shares(dataset, config["rows"], config["nodes"])
-        shape = Shape(X.shape[2], config["hidden"], T.shape[2])
-        network = student(shape, config["seed"])
+        network = student(Shape(X.shape[2], config["hidden"], T.shape[2]), config["seed"])
         kind = Bernoulli if config["scaled"] else UnscaledBernoulli
         sketch = kind(config["keep"])
         step_sizes = list(config["step_sizes"])
@@ -49,7 +48,7 @@ def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
             proposed = advice(network, X, T, sketch, config["seed"])
             step_sizes.append(proposed[0])
         lanes = Lanes(network, step_sizes, X, T)
-        masks = None if config["keep"] == 1 else Masks(sketch, shape, config["nodes"], config["seed"])
+        masks = None if config["keep"] == 1 else Masks(sketch, network, config["nodes"], config["seed"])
         rounds = np.arange(0, config["rounds"] + 1, config["every"])
         losses, at_keep = [], []
         for t in range(int(rounds[-1]) + 1):
@@ -105,28 +104,16 @@ def cells(
     scaled: bool = True,
 ) -> list[Cell]:
     """One cell per data set, keep probability and seed, with the numbers that the effort allows."""
-    rounds, rows = (
-        request.pick(fast=200, normal=1500, full=1500),
-        request.pick(fast=500, normal=2500, full=None),
-    )
-    products = 4e-11 * HIDDEN * (len(step_sizes) + scaled)  # seconds for a row and an input, forth and back
+    varied = {"keep": keeps, "seed": range(seeds(request))}
+    rounds, every = request.pick(fast=(200, 4), normal=(1500, 10), full=(1500, 10))
+    rows = request.pick(fast=500, normal=2500, full=None)
+    fixed = {"scaled": scaled, "advised": scaled, "step_sizes": list(step_sizes), "rounds": rounds}
+    fixed |= {"every": every, "rows": rows, "nodes": NODES, "hidden": HIDDEN}
     cells = []
     for data in request.datasets:
-        wide, long = (2048, rows or 10_000) if data.path else (256, 1790)
-        cells += experiment.grid(
-            run,
-            data,
-            2 + rounds * products * wide * min(long, rows or long),
-            {"keep": keeps, "seed": range(seeds(request))},
-            scaled=scaled,
-            advised=scaled,
-            step_sizes=list(step_sizes),
-            rounds=rounds,
-            every=request.pick(fast=4, normal=10, full=10),
-            rows=rows,
-            nodes=NODES,
-            hidden=HIDDEN,
-        )
+        inputs = (rows or 10_000) * (2048 if data.path else 256)  # about, of all rows
+        seconds = 2 + rounds * 4e-11 * HIDDEN * inputs * (len(step_sizes) + scaled)
+        cells += experiment.grid(run, data, seconds, varied, **fixed)
     return cells
 
 

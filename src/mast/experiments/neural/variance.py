@@ -56,7 +56,7 @@ def reduce(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     """One run: f_D, its squared gradient and f against the gradients computed so far."""
     import torch
 
-    from mast.experiments.network_data import one_thread
+    from mast.experiments.datasets import one_thread
     from mast.experiments.neural.data import shares
     from mast.experiments.neural.rounds import Shape, squared_loss, student
     from mast.nn import sparsify
@@ -75,20 +75,18 @@ def reduce(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
 
         optimizer = torch.optim.SGD(network.parameters(), lr=config["step_size"])
         marks = grid(config["gradients"])
-        rows: list[tuple[float, ...]] = []
-        for mark in marks:
+        table = np.full((marks.size, 4), np.inf)
+        for row, mark in zip(table, marks, strict=True):
             while computed[0] < mark:
                 optimizer.zero_grad()
                 estimator.backward(closure)
                 optimizer.step()
             before = computed[0]
-            rows.append((before, *measured(estimator, closure)))
+            row[:] = before, *measured(estimator, closure)
             computed[0] = before  # measuring is not counted
-            if not np.isfinite(rows[-1]).all():
+            if not np.isfinite(row).all():
                 break
         sk.remove()
-    table = np.full((marks.size, 4), np.inf)
-    table[: len(rows)] = rows
     losses, status = ended(table[None, :, 1])
     return {
         "gradients_computed": np.where(np.isfinite(table[:, 0]), table[:, 0], marks),
@@ -120,23 +118,15 @@ def measured(estimator: SupportEstimator, closure: Any) -> tuple[float, float, f
 
 def cells(experiment: Experiment, request: Request) -> list[Cell]:
     """One cell per data set, method, step size and seed."""
-    gradients, rows = (
-        request.pick(fast=120, normal=2000, full=2000),
-        request.pick(fast=500, normal=2500, full=None),
-    )
+    gradients = request.pick(fast=120, normal=2000, full=2000)
+    rows = request.pick(fast=500, normal=2500, full=None)
     varied = {"method": METHODS, "step_size": STEP_SIZES, "seed": range(seeds(request))}
     fixed = {"gradients": gradients, "keep": KEEP, "rows": rows, "hidden": HIDDEN, "N": N, "p": P}
-    return [
-        cell
-        for data in request.datasets
-        for cell in experiment.grid(
-            reduce,
-            data,
-            1 + gradients * 5e-11 * HIDDEN * (2048 if data.path else 256) * (rows or 10_000),
-            varied,
-            **fixed,
-        )
-    ]
+    cells = []
+    for data in request.datasets:
+        seconds = 1 + gradients * 5e-11 * HIDDEN * (2048 if data.path else 256) * (rows or 10_000)
+        cells += experiment.grid(reduce, data, seconds, varied, **fixed)
+    return cells
 
 
 def levels(runs: Results, what: str) -> Array:
@@ -166,10 +156,7 @@ def claims(results: Results) -> Iterator[Claim]:
                 f"Per gradient computed, {method} pays: it ends with a lower {words} than DSGD",
                 f"lower in every seed over the last tenth of the gradients, each method at that of the step "
                 f"sizes {', '.join(f'{s:g}' for s in STEP_SIZES)} which is best for it",
-                [
-                    ["method", "step size", words],
-                    *([m, f"{sizes[m]:g}", shown[m]] for m in ("DSGD", method)),
-                ],
+                [["method", "step size", words], *([m, f"{sizes[m]:g}", shown[m]] for m in ("DSGD", method))],
                 bool((ends[method] < ends["DSGD"]).all()),
                 source="beyond",
             )
@@ -188,10 +175,7 @@ def draw(results: Results) -> Any:
             step_size = best(results, method, what)
             runs = results.of(reduce, method=method, step_size=step_size)
             x = grid(runs[0]["gradients"])
-            finite = [np.where(np.isfinite(d[what]), d[what], 1e30) for d in runs]  # lines leave the frame
-            curves = np.array(
-                [np.interp(x, d["gradients_computed"], y) for d, y in zip(runs, finite, strict=True)]
-            )
+            curves = np.array([np.interp(x, d["gradients_computed"], _drawable(d[what])) for d in runs])
             style.band(ax, x, curves, colour, f"{method}, γ = {step_size:g}")
             highest = max(highest, float(np.median(curves[:, 0])))
         ax.set_yscale("log")
@@ -201,8 +185,12 @@ def draw(results: Results) -> Any:
     return figure
 
 
+def _drawable(values: Array) -> Array:
+    """Where a run has diverged, its line leaves the frame."""
+    return np.nan_to_num(values, nan=1e30, posinf=1e30)
+
+
 def table(reduced: Results) -> Any:
     """One row per measured point."""
-    return reduced.frame(
-        *("method", "step_size", "seed", "gradients_computed", "f_D", "grad_sq", "f", "status")
-    )
+    names = ("method", "step_size", "seed", "gradients_computed", "f_D", "grad_sq", "f", "status")
+    return reduced.frame(*names)
