@@ -49,13 +49,13 @@ def write(path: Path, content: bytes, generations: bool = False) -> None:
         _keep(path)
         os.replace(beside, path)
 
-    with writing(path, replace if generations else os.replace) as file:
+    with writing(path, replace if generations else None) as file:
         file.write(content)
 
 
 @contextlib.contextmanager
-def writing(path: Path, place: Callable[[Path, Path], object] = os.replace) -> Iterator[BinaryIO]:
-    """A file to be written piece by piece, which takes its place when it is complete."""
+def writing(path: Path, place: Callable[[Path, Path], object] | None = None) -> Iterator[BinaryIO]:
+    """A file to be written piece by piece, which takes its place (by a rename) when it is complete."""
     beside = _name_beside(path)
     try:
         try:
@@ -63,7 +63,7 @@ def writing(path: Path, place: Callable[[Path, Path], object] = os.replace) -> I
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            place(beside, path)
+            (place or os.replace)(beside, path)
             _settle(path.parent)
         finally:
             beside.unlink(missing_ok=True)
@@ -139,9 +139,9 @@ def write_once(path: Path, content: bytes) -> bool:
     return written
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file; null stands for NaN and infinity, which JSON does not have."""
-    write(path, (json.dumps(_finite(content), indent=2, allow_nan=False) + "\n").encode())
+def json_text(content: Any, indent: int | None = None) -> str:
+    """JSON that ends a line; null stands for NaN and infinity, which it does not have."""
+    return json.dumps(_finite(content), indent=indent, allow_nan=False) + "\n"
 
 
 def _finite(value: Any) -> Any:

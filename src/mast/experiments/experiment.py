@@ -88,6 +88,10 @@ class Results(list[Done]):
         """A result of every cell, stacked."""
         return np.array([d[name] for d in self])
 
+    def relative(self, name: str) -> Array:
+        """A curve of every cell, divided by its first value."""
+        return np.array([d[name] / d[name][0] for d in self])
+
     def mean(self, name: str) -> Array:
         """The mean of a result over all cells."""
         return np.asarray(np.mean([d[name] for d in self], axis=0))

@@ -6,7 +6,7 @@ a theorem covers is drawn with its bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 from itertools import product
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mast.arrays import Array
-from mast.cells import Cell, Done
+from mast.cells import Cell
 from mast.experiments import style
 from mast.experiments.datasets import Dataset, logistic
 from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results, spread
@@ -85,16 +85,15 @@ def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     """One run: what its trace measures, f - f*, and the bound if there is one."""
     f = logistic(dataset, config["kappa"])
     problem = problem_of(config["problem"], dataset, config["kappa"])
-    method, options = config["method"], config["options"]
-    unit, factor = config["step"]
-    start = minimize(problem, method, 0, trace=[0], progress=False, **options) if unit == "theory" else None
+    method, steps, (unit, factor) = config["method"], config["steps"], config["step"]
+    options = {"seed": config["seed"], "progress": False, **config["options"]}
+    start = minimize(problem, method, 0, **options) if unit == "theory" else None
     base = 1 / f.smoothness if start is None else start.step_size
     assert isinstance(base, float)
-    steps, seed = config["steps"], config["seed"]
     # densely near the start, where averages over the run are made
     points = range(min(steps, 20) + 1), np.geomspace(1, steps, 2 * POINTS), np.linspace(0, steps, POINTS + 1)
-    options = {"seed": seed, "trace": np.concatenate(points).astype(int), "progress": False, **options}
-    result = minimize(problem, method, steps, factor * base, **options)
+    trace = np.concatenate(points).astype(int)
+    result = minimize(problem, method, steps, factor * base, trace=trace, **options)
     Psi0 = None
     if method == "l_svrdsg" and isinstance(problem, Problem):
         p = 1 / (K * PARTITIONS)  # the method's default, 1/N
@@ -248,16 +247,15 @@ def draw_methods(results: Results) -> Any:
     """Losses; distances with bounds; S-PAGE's gradients with their bound."""
     figure, ((left, middle, right),) = style.frames(1, 3, width=4.6, height=4.0)
     for run in ("GD", "DSGD", "L-SVRDSG", "L-SVRDSG, 10 γ", "S-PAGE"):
-        _curve(left, results, run, lambda d: d["gap"] / d["gap"][0])
+        _curve(left, run, curve := results.of(name=run), curve.relative("gap"))
     left.set(title=f"{results.datasets[0]}: loss", ylabel=style.RELATIVE_GAP)
     for run in BOUNDED:
-        _curve(middle, results, run, lambda d: d["distance_sq"] / d["distance_sq"][0])
-        curve = results.of(name=run)
+        _curve(middle, run, curve := results.of(name=run), curve.relative("distance_sq"))
         bound = np.mean([d["bound"] / d["distance_sq"][0] for d in curve], axis=0)
         middle.plot(curve[0]["step"], bound, "--", color=RUNS[run].colour, linewidth=0.9)
     middle.set(title="distance, and bounds", ylabel=style.RELATIVE_DISTANCE)
-    _curve(right, results, "S-PAGE", running_mean)
     page = results.of(name="S-PAGE")
+    _curve(right, "S-PAGE", page, np.array([running_mean(d) for d in page]))
     step, bound = page[0]["step"][1:], page.mean("bound")[1:]
     right.plot(step, bound, "--", color=RUNS["S-PAGE"].colour, linewidth=0.9, label="bound")
     right.set(title="S-PAGE: mean squared gradient", ylabel=r"Mean over the run of $|\nabla f_D(x)|^2$")
@@ -273,8 +271,7 @@ def draw_baselines(results: Results) -> Any:
     figure, (row,) = style.frames(1, 2, width=5.2, height=3.9)
     for ax, what, title in zip(row, ("excess", "gap"), ("plain loss f", r"MAST loss $f_D$"), strict=True):
         for run in BASELINES:
-            label = "DSGD" if run.startswith("DSGD") else run
-            _curve(ax, results, run, lambda d, what=what: d[what] / d[what][0], label)  # type: ignore[misc]
+            _curve(ax, run, curve := results.of(name=run), curve.relative(what))
         ax.set(title=f"{results.datasets[0]}: {title}", xlabel="Steps")
     row[0].set_ylabel(r"$(f(x) - f^\star)\,/\,(f(x^0) - f^\star)$")
     row[1].set_ylabel(style.RELATIVE_GAP)
@@ -282,10 +279,7 @@ def draw_baselines(results: Results) -> Any:
     return figure
 
 
-def _curve(
-    ax: Any, results: Results, run: str, values: Callable[[Done], Array], label: str | None = None
-) -> None:
-    curve = results.of(name=run)
-    rows = np.maximum(np.array([values(d) for d in curve]), LOWEST)
-    style.band(ax, curve[0]["step"], rows, RUNS[run].colour, label or run, RUNS[run].line)
+def _curve(ax: Any, run: str, curve: Results, rows: Array) -> None:
+    label = run.removesuffix(", one partition")
+    style.band(ax, curve[0]["step"], np.maximum(rows, LOWEST), RUNS[run].colour, label, RUNS[run].line)
     ax.set_yscale("log")

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from mast.errors import DataError
@@ -23,7 +24,7 @@ _RAISED = re.compile(r"\^(inf|[0-9]+)")
 PIXELS = 0.7  # of a page, for each of a figure's
 NARROW = 560  # of these: two such figures fit beside each other
 
-STYLE = Path(__file__).with_suffix(".css")
+PAGE = Path(__file__).with_suffix(".html")  # with places for what the report says
 
 
 def page(sections: list[dict[str, Any]], out: Path) -> str:
@@ -31,33 +32,14 @@ def page(sections: list[dict[str, Any]], out: Path) -> str:
     claims = [claim for section in sections for claim in section["claims"]]
     verdicts = Counter(verdict(claim) for claim in claims)
     seconds, cells = (_counted_once(sections, what) for what in ("seconds", "cells"))
-    data = ", ".join(sorted({d["name"] for s in sections for d in s["datasets"]}))
-    tally = {
-        "claims hold": f"{verdicts['holds']} of {len(claims)}",
-        "fail within noise": str(verdicts["within noise"]),
-        "data": data,
-    }
-    return "\n".join(
-        [
-            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            "<title>MAST: the paper's experiments, repeated</title>",
-            f"<style>\n{STYLE.read_text(encoding='utf-8')}</style>\n</head>\n<body>",
-            "<header><h1>MAST: the paper's experiments, repeated</h1>",
-            '<p class="soft">Train once, run sparse: min f<sub>D</sub>(x) = E f(v + S(x − v)). Every figure '
-            "below is computed anew, and every claim is decided by a number.</p>",
-            '<ul class="tally">'
-            + "".join(f"<li><b>{_t(n)}</b> {_t(what)}</li>" for what, n in tally.items())
-            + "</ul>",
-            _contents(sections) + "</header>\n<main>",
-            *(_section(section, out) for section in sections),
-            _broken(sections),
-            _facts(sections, f"{cells:.0f} cells, {duration(seconds)} of one processor core"),
-            "</main>\n<footer>Made by <code>mast reproduce</code>. Numbers as CSV are in "
-            "<code>numbers/</code>, figures as PNG and PDF in <code>figures/</code>, the configuration is in "
-            "<code>configuration.json</code>.</footer>",
-            "</body>\n</html>\n",
-        ]
+    return Template(PAGE.read_text(encoding="utf-8")).substitute(
+        held=f"{verdicts['holds']} of {len(claims)}",
+        noise=verdicts["within noise"],
+        data=_t(", ".join(sorted({d["name"] for s in sections for d in s["datasets"]}))),
+        contents=_contents(sections),
+        sections="\n".join(_section(section, out) for section in sections),
+        broken=_broken(sections),
+        facts=_facts(sections, f"{cells:.0f} cells, {duration(seconds)} of one processor core"),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -52,9 +53,9 @@ def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     step_size = 1 / float(f.term_smoothness.max()) / config["shrink"]
     steps, seed = config["steps"], config["seed"]
     early, evenly = np.geomspace(1, steps / POINTS, 12), np.linspace(0, steps, POINTS + 1)
-    given = {"sketches": config["sketches"], "trace": np.concatenate([early, evenly]).astype(int)}
+    options = {"trace": np.concatenate([early, evenly]).astype(int), "sketches": config["sketches"]}
     x0 = gaussian_start(problem.dim, seed)
-    result = minimize(problem, "dsgd_sampled", steps, step_size, x0, seed, progress=False, **given)
+    result = minimize(problem, "dsgd_sampled", steps, step_size, x0, seed, progress=False, **options)
     return measured(result) | {"smoothness": problem.smoothness, "rows": f.terms}
 
 
@@ -65,14 +66,9 @@ def length(dataset: Dataset) -> int:
     return int(float(f"{min(max(needed, 20_000), 400_000):.1e}"))
 
 
-def relative(curve: Results) -> Array:
-    """The gap of each seed (row), divided by its start."""
-    return np.array([d["gap"] / d["gap"][0] for d in curve])
-
-
 def floors(curve: Results) -> Array:
     """Where each seed's relative gap settles: its median over the last quarter of the run."""
-    gaps = relative(curve)
+    gaps = curve.relative("gap")
     return np.median(gaps[:, -gaps.shape[1] // 4 :], axis=1)
 
 
@@ -149,11 +145,10 @@ def floor_table(results: Results) -> Any:
     import pandas
 
     rows = []
-    for name, part in results.by_dataset().items():
-        for (sketches, shrink), curve in curves_of(part).items():
-            values = floors(curve)
-            row = {"dataset": name, "sketches": sketches, "shrink": shrink, "floor": np.median(values)}
-            rows.append(row | {"lowest": values.min(), "highest": values.max()})
+    for name, sketches, shrink in product(results.datasets, ESTIMATORS, SHRINK):
+        values = floors(results.of(dataset=name, sketches=sketches, shrink=shrink))
+        row = {"dataset": name, "sketches": sketches, "shrink": shrink, "floor": np.median(values)}
+        rows.append(row | {"lowest": values.min(), "highest": values.max()})
     return pandas.DataFrame(rows)
 
 
@@ -233,7 +228,7 @@ def draw(results: Results) -> Any:
 
 def _curve(ax: Any, curve: Results, sketches: str, shrink: int) -> None:
     step, label = curve[0]["step"], f"${SYMBOL[sketches]}$, γ = {STEP_LABEL[shrink]}"
-    style.band(ax, step, relative(curve), COLOUR[sketches], label, LINE[shrink])
+    style.band(ax, step, curve.relative("gap"), COLOUR[sketches], label, LINE[shrink])
     bound = np.mean([d["bound"] * d["smoothness"] / 2 / d["gap"][0] for d in curve], axis=0)
     if np.isfinite(bound).all():
         named = {"label": "bounds"} if (sketches, shrink) == ("all", K**2) else {}

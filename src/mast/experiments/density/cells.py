@@ -52,14 +52,12 @@ SECONDS = {"digits": 0.03, "features": 0.4, "images": 1.5, "code": 60, "manual":
 def tuned(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     """For each use of a contender: the setting, all that were tried, and test accuracies (seeds, draws)."""
     assert isinstance(dataset, Labelled)
-    networks: dict[str, nn.Sequential] = {}
-    settings: dict[str, Setting] = {}  # that were tried for any use
+    networks: dict[tuple[Any, ...], nn.Sequential] = {}  # by seed and setting, for all uses
 
     def network(seed: int, setting: Setting) -> nn.Sequential:
-        name = f"{seed} {sorted(setting.items())}"
+        name = (seed, *setting.items())
         if name not in networks:
             networks[name] = trained(config, dataset, seed, setting)
-            settings[str(sorted(setting.items()))] = setting
         return networks[name]
 
     def validated(use: str, setting: Setting) -> float:
@@ -74,7 +72,8 @@ def tuned(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     seeds, scanned = config["seeds"], config.get("scanned", ())
     with one_thread():
         for use in config["uses"]:
-            best, tried = climb(partial(validated, use), config["axes"], list(settings.values()), scanned)
+            known = [dict(setting) for _, *setting in networks]
+            best, tried = climb(partial(validated, use), config["axes"], known, scanned)
             result |= {f"{use}: {axis}": value for axis, value in best.items()}
             result[f"{use}: tried"] = np.array([[*setting.values(), score] for setting, score in tried])
             result[f"{use}: scores"] = np.array([judged(use, seed) for seed in seeds])

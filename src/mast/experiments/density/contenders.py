@@ -144,12 +144,11 @@ def trained(config: Mapping[str, Any], dataset: Labelled, seed: int, setting: Se
     batch, epochs = config["batch"], config["adapting" if adapts else "epochs"] * config.get("longer", 1)
     if adapts:
         model = copy.deepcopy(pretrained(dataset, config["epochs"], batch, seed))
-    sketch, sk = sketch_of(config, setting, seed, design), None
+    sketch, sk, shift = sketch_of(config, setting, seed, design), None, "init" if adapts else None
     if sketch is not None:
         if kind != "usual start":
-            scale_start(model, sketch, shift="init" if adapts else None)
-        shift, example = "init" if adapts else None, dataset.parts().train.x[:2]
-        sk = sparsify(model, sketch, shift=shift, seed=seed, example=example)
+            scale_start(model, sketch, shift=shift)
+        sk = sparsify(model, sketch, shift=shift, seed=seed, example=dataset.parts().train.x[:2])
     recipe = Recipe(epochs, batch, setting["rate"], seed + 1000 * adapts, setting.get("decay", 0.0))
     with warnings.catch_warnings():
         if kind == "usual start":  # which is what it is here for

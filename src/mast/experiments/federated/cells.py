@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,12 +91,7 @@ class Scored:
 def tuned(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     """For each use: the rate, all that were tried, and what the judged runs came to."""
     assert isinstance(dataset, Labelled)
-    runs: dict[tuple[int, float], Scored] = {}
-
-    def run(seed: int, rate: float, part: str) -> Scored:
-        if (seed, rate) not in runs:
-            runs[seed, rate] = federated(config, dataset, seed, rate, part)
-        return runs[seed, rate]
+    run = cache(partial(federated, config, dataset))
 
     def validated(use: str, setting: Setting) -> float:
         """The mean over seeds, so that a rate at which one of them diverges is not chosen."""
@@ -140,18 +135,12 @@ def federated(config: Mapping[str, Any], dataset: Labelled, seed: int, rate: flo
     own = shares(clients)
     held = dict(zip(scheme.clients(own), capacities_of(model, scheme, own), strict=True))
     mine = [i for i in held if len(rows[i]) > 1]
-    workers = [
-        NetworkWorker(
-            held[i],
-            model,
-            cross_entropy,
-            NodeRows(parts.train.x[rows[i]], parts.train.y[rows[i]], config["batch"]),
-        )
-        for i in mine
-    ]
-    layout = VectorLayout(model)
-    server = _server(config, scheme, [held[i] for i in mine], layout.read(model), seed, rate)
-    scores, operations, spent = [], Operations(parts.train.x[: config["batch"]], config["local_steps"]), []
+    train = parts.train
+    own_rows = {i: NodeRows(train.x[rows[i]], train.y[rows[i]], config["batch"]) for i in mine}
+    workers = [NetworkWorker(held[i], model, cross_entropy, own_rows[i]) for i in mine]
+    server = _server(config, scheme, [held[i] for i in mine], VectorLayout(model).read(model), seed, rate)
+    scores, spent, operations = [], [], 0
+    per_part: dict[int, int] = {}  # operations, by the number of kept values, which tells the sizes
     budget = config["megabytes"] * 1e6
     for mark in range(1, MARKS + 1):
         while (used := _sent(server) / budget) < mark / MARKS and not server.diverged:
@@ -160,14 +149,17 @@ def federated(config: Mapping[str, Any], dataset: Labelled, seed: int, rate: flo
             answers = []
             for message in server.messages():
                 node = message.header.node
-                operations.count(server.part(node), message.values)
-                answers.append(workers[node].answer(message, server.part(node)))
+                part_of = server.part(node)
+                if part_of.count not in per_part:
+                    per_part[part_of.count] = _operations(config, part_of, message.values, train)
+                operations += per_part[part_of.count]
+                answers.append(workers[node].answer(message, part_of))
             for answer in answers:
                 server.absorb(answer)
             server.close()
-        scores.append(_accuracies(scheme, workers[0], server.x, getattr(parts, part), parts.train))
-        spent.append((_sent(server), operations.total))
-    y = parts.train.y.numpy()
+        scores.append(_accuracies(scheme, workers[0], server.x, getattr(parts, part), train))
+        spent.append((_sent(server), operations))
+    y = train.y.numpy()
     labels = np.array([np.bincount(y[of_one], minlength=10) / max(1, len(of_one)) for of_one in rows])
     bytes_sent, operations_done = np.array(spent, dtype=np.float64).T
     return Scored(bytes_sent, operations_done, np.array(scores), labels)
@@ -188,23 +180,14 @@ def _sent(server: Server) -> int:
     return int(server.received.sum() + server.sent.sum())
 
 
-class Operations:
-    """Counts the multiplications and additions of all clients: forward, and twice as many backward."""
+def _operations(config: Mapping[str, Any], part: Any, values: Any, rows: ClassRows) -> int:
+    """Multiplications and additions of a client that trains a part: forward, and twice as many backward."""
+    import torch
 
-    def __init__(self, batch: Any, local_steps: int) -> None:
-        self.batch, self.local_steps, self.total = batch, local_steps, 0
-        self._known: dict[int, int] = {}  # by the number of kept values, which tells the sizes
+    from mast.nn.costs import flops
 
-    def count(self, part: Any, values: Any) -> None:
-        """One more client trains this part for a round."""
-        import torch
-
-        from mast.nn.costs import flops
-
-        if part.count not in self._known:
-            small = part.draw.module(torch.from_numpy(values.copy()))
-            self._known[part.count] = 3 * flops(small, self.batch) * self.local_steps
-        self.total += self._known[part.count]
+    small = part.draw.module(torch.from_numpy(values.copy()))
+    return 3 * flops(small, rows.x[: config["batch"]]) * int(config["local_steps"])
 
 
 def runs_on(scheme: Scheme, capacity: float) -> Sketch:
