@@ -1,10 +1,14 @@
 """Accuracy against density: the parts agree with slow readable twins, and numbers decide the claims."""
 
+# ruff: noqa: E402
+
 import dataclasses
 
 import numpy as np
 import pandas
 import pytest
+
+torch = pytest.importorskip("torch")
 
 from mast.cells import Cell, Done
 from mast.errors import DataError
@@ -14,16 +18,7 @@ from mast.experiments.density import linear, situations
 from mast.experiments.density.cells import CHOOSING, cells, effort, scores_of
 from mast.experiments.density.contenders import CONTENDERS, PACKET, random_cut, sketch_of, trained
 from mast.experiments.density.data import FILES, FOLDER, LENGTH, SYMBOLS, TEXTS, Labelled, find, text_rows
-from mast.experiments.density.search import START, climb, rung
-from mast.experiments.density.situations import GOALS, LABELS, SITUATIONS, claims
-from mast.experiments.density.study import Density
-from mast.experiments.experiment import Request, Results
-from mast.objectives import Logistic
-from mast.sketches import PermK, RandK
-
-torch = pytest.importorskip("torch")
-
-from mast.experiments.density.networks import (  # noqa: E402
+from mast.experiments.density.networks import (
     DESIGNS,
     Chain,
     KeyedDropout,
@@ -31,7 +26,13 @@ from mast.experiments.density.networks import (  # noqa: E402
     network,
     train,
 )
-from mast.nn import Neurons, sparsify  # noqa: E402
+from mast.experiments.density.search import START, climb, rung
+from mast.experiments.density.situations import GOALS, LABELS, SITUATIONS, claims
+from mast.experiments.density.study import Density
+from mast.experiments.experiment import Request, Results
+from mast.nn import Neurons, sparsify
+from mast.objectives import Logistic
+from mast.sketches import PermK, RandK
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,11 @@
 """The dropout experiment: its rules on made-up curves, and what it evaluates."""
 
+# ruff: noqa: E402
+
 import numpy as np
 import pytest
+
+torch = pytest.importorskip("torch")
 
 import mast
 from mast.cells import Cell, Done
@@ -66,7 +70,6 @@ def test_the_third_curve_is_evaluated_at_p_x():
 
 
 def test_original_dropout_at_p_x_is_the_unbiased_sketch_with_a_shorter_step():
-    torch = pytest.importorskip("torch")
     from mast.experiments.neural.rounds import Lanes, Masks, Shape, start, student
 
     shape, p = Shape(7, 5, 3), 0.5  # a power of two: the keep probability is exact

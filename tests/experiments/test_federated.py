@@ -4,16 +4,24 @@ import numpy as np
 import pandas
 import pytest
 
+pytest.importorskip("torch")
+
 from mast.errors import ArgumentError
 from mast.experiments.experiment import Request
-from mast.experiments.federated.cells import CAPACITIES, OURS, RIVALS, Scored, deal, effort, shares
+from mast.experiments.federated.cells import (
+    CAPACITIES,
+    OURS,
+    RIVALS,
+    Scored,
+    deal,
+    effort,
+    federated,
+    runs_on,
+    shares,
+)
 from mast.experiments.federated.study import OUR_SCHEME, FederatedSchemes, claims
 from mast.methods.distributed import scheme_of
 from mast.randomness import Key
-
-torch = pytest.importorskip("torch")
-
-from mast.experiments.federated.cells import federated, runs_on  # noqa: E402
 
 
 @pytest.fixture(scope="module")

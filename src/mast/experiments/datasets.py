@@ -17,7 +17,7 @@ import numpy as np
 from mast import data
 from mast.arrays import Array, Indices
 from mast.data.unpack import read, unpack
-from mast.errors import ArgumentError, DataError, optional_module
+from mast.errors import ArgumentError, DataError
 from mast.objectives import Logistic
 from mast.randomness import Key, Purpose, normal, permutation
 
@@ -103,11 +103,6 @@ def gaussian_start(d: int, seed: int) -> Array:
 
 
 # ---- what networks are trained on -----------------------------------------------------------------
-
-
-def need_torch() -> None:
-    """An error that says how to get PyTorch, unless it is there."""
-    optional_module("torch", "neural experiments need PyTorch", "nn")
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas
 
 from mast.arrays import Array
 from mast.cells import Cell, Done
@@ -101,8 +102,6 @@ class Results(list[Done]):
 
         Arrays are columns, and everything else is repeated in all rows of its cell.
         """
-        import pandas
-
         sources: dict[str, Callable[[Done], Any] | str] = {**dict(zip(names, names, strict=True)), **columns}
         parts = []
         for d in self:

@@ -20,6 +20,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pandas
+
 import mast
 from mast import cells, files
 from mast.errors import ArgumentError, DataError, optional_module
@@ -168,8 +170,6 @@ def read_sections(out: Path) -> list[dict[str, Any]]:
 
 def _write_overview(out: Path, sections: list[dict[str, Any]]) -> None:
     """All claims in one table, and the configuration of everything in the folder."""
-    import pandas
-
     columns = ["experiment", "dataset", "claim", "decides", "measured", "holds", "noise", "source"]
     rows = [
         {"experiment": s["name"], **claim, "measured": sentence(claim["measured"])}

@@ -12,6 +12,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import pandas
 
 from mast.arrays import Array
 from mast.cells import Cell
@@ -142,8 +143,6 @@ def table(results: Results) -> Any:
 
 def floor_table(results: Results) -> Any:
     """Where each curve settles."""
-    import pandas
-
     rows = []
     for name, sketches, shrink in product(results.datasets, ESTIMATORS, SHRINK):
         values = floors(results.of(dataset=name, sketches=sketches, shrink=shrink))

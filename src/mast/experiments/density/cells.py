@@ -11,9 +11,10 @@ import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from torch import nn
 
 from mast.arrays import Array
 from mast.cells import Cell
@@ -29,13 +30,12 @@ from mast.experiments.density.contenders import (
     trained,
 )
 from mast.experiments.density.data import Labelled
+from mast.experiments.density.networks import DESIGNS, accuracy
 from mast.experiments.density.search import Setting, climb
 from mast.experiments.experiment import Experiment, Request
+from mast.nn import recalibrate, sparsify
 from mast.randomness import Key, Purpose
 from mast.sketches import Bernoulli
-
-if TYPE_CHECKING:
-    from torch import nn
 
 CHOOSING = (100,)  # seeds that settings are chosen with, and nothing else
 DENSITIES = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1)  # of the curves
@@ -94,9 +94,6 @@ def scores_of(
     model: nn.Sequential,
 ) -> Array:
     """Accuracies in one use: of the whole network, of the members of its list, or of random submodels."""
-    from mast.experiments.density.networks import DESIGNS, accuracy
-    from mast.nn import recalibrate, sparsify
-
     parts, design = dataset.parts(), DESIGNS[dataset.name]
     rows = getattr(parts, part)
 

@@ -12,9 +12,11 @@ import sysconfig
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from mast.arrays import Array
 from mast.errors import DataError
@@ -25,13 +27,9 @@ from mast.experiments.datasets import (
     digits_sum,
     file_sum,
     locate,
-    need_torch,
     read_npz,
     split_rows,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FOLDER = "cifar10"  # below a data folder
 FILES = {"features": "resnet50_features_10k_2k.npz", "images": "images_10k_2k.npz"}
@@ -87,7 +85,6 @@ class Labelled(Dataset):
 
 def find(effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Dataset, ...]:
     """Digits, CIFAR-10 features if the folder has them, a1a for the linear case; or the one that is named."""
-    need_torch()
     folder = data_folder(data_dir)
     pixels = Labelled("digits", "", digits_sum())
     if dataset is not None:
@@ -128,8 +125,6 @@ def _arrays(dataset: Labelled) -> tuple[Any, Any]:
 
 @lru_cache(maxsize=1)
 def _parts(dataset: Labelled) -> Parts:
-    import torch
-
     x, y = _arrays(dataset)
     tested, validated = SPLITS[dataset.split]
     rest, test = split_rows(len(y), tested, TESTED.get(dataset.name, 0.25))
@@ -148,8 +143,6 @@ def _parts(dataset: Labelled) -> Parts:
 @lru_cache(maxsize=2)
 def _text_parts(name: str, split: int) -> Parts:
     """Whole documents are trained, validated or tested on; of the last two, some rows from all over them."""
-    import torch
-
     x, y, owner = text_rows(name)
     rest, test = split_rows(owner.max() + 1, SPLITS[split][0], 0.25)
     train, validation = (rest[part] for part in split_rows(len(rest), SPLITS[split][1], VALIDATED))

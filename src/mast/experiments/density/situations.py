@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pandas
 
 from mast.arrays import Array
 from mast.cells import Done
@@ -118,8 +119,6 @@ def _decided(goal: Goal, dataset: str, by_seed: Any) -> Claim:
 
 def situation_table(results: Results) -> Any:
     """Mean and worst over the submodels, for each data set, situation, contender and seed."""
-    import pandas
-
     rows = [
         {
             "dataset": d.cell.dataset.name,
@@ -170,8 +169,6 @@ def summary(table: Any) -> Any:
 
 def curve_table(results: Results) -> Any:
     """Accuracy at every density of the networks that were chosen for one; and the blocks of linear models."""
-    import pandas
-
     rows = [
         _row(d, use, d["kind"], density, seed, scores)
         for d in results.of(tuned)
@@ -205,8 +202,6 @@ def _row(d: Done, use: str, contender: str, density: float, seed: int, scores: A
 
 def setting_table(results: Results) -> Any:
     """The settings that were chosen, with the validation scores of all that were tried."""
-    import pandas
-
     rows = []
     for d in results.of(tuned):
         for use in d["uses"]:

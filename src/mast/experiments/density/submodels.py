@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 
 from mast.arrays import Array
 from mast.cells import Cell
@@ -174,8 +175,6 @@ def claims(results: Results) -> Iterator[Claim]:
 
 def table(results: Results) -> Any:
     """One row per contender, use, share and seed, with the setting that was chosen."""
-    import pandas
-
     return pandas.DataFrame(
         {
             "use": d["use"],

@@ -11,22 +11,25 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from mast import randomness
 from mast.arrays import Array, Indices
 from mast.experiments.datasets import Dataset, one_thread
 from mast.experiments.density.data import ClassRows, Labelled
+from mast.experiments.density.networks import DESIGNS, network
 from mast.experiments.density.search import Setting, climb
 from mast.experiments.experiment import Request
-from mast.methods.distributed import Scheme, Server, scheme_of
+from mast.methods.distributed import Roster, Scheme, Server, scheme_of, stride_of
+from mast.nn import Neurons, recalibrate
+from mast.nn.costs import flops
+from mast.nn.nodes import NetworkWorker, NodeRows, Units, VectorLayout, capacities_of, cross_entropy
 from mast.randomness import Key, Purpose
 from mast.sketches import Mixture, Nested, Sketch
-
-if TYPE_CHECKING:
-    from torch import nn
 
 CAPACITIES = (1.0, 0.5, 0.25, 0.125, 0.0625)
 SPLITS = {"iid": None, "dirichlet": 0.3}  # the concentration of each class over clients; None: alike
@@ -126,9 +129,6 @@ def _by_client(run: Scored) -> Array:
 
 def federated(config: Mapping[str, Any], dataset: Labelled, seed: int, rate: float, part: str) -> Scored:
     """One federation: train until the bytes are spent, and score on the rows of a part."""
-    from mast.experiments.density.networks import DESIGNS, network
-    from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout, capacities_of, cross_entropy
-
     parts, scheme, clients = dataset.parts(), scheme_of(config["scheme"]), config["clients"]
     rows = deal(parts.train.y.numpy(), clients, config["split"], Key(seed).child(0, Purpose.SPLIT))
     model = network(DESIGNS[dataset.name], seed)
@@ -168,8 +168,6 @@ def federated(config: Mapping[str, Any], dataset: Labelled, seed: int, rate: flo
 def _server(
     config: Mapping[str, Any], scheme: Scheme, capacities: list[Any], x: Any, seed: int, rate: float
 ) -> Server:
-    from mast.methods.distributed import Roster, stride_of
-
     take_part = max(1, round(config["participants"] * len(capacities) / config["clients"]))
     roster = Roster(seed, len(capacities), stride_of(capacities), scheme.coupling, participants=take_part)
     options = {"local_steps": config["local_steps"], "aggregation": scheme.aggregation}
@@ -182,10 +180,6 @@ def _sent(server: Server) -> int:
 
 def _operations(config: Mapping[str, Any], part: Any, values: Any, rows: ClassRows) -> int:
     """Multiplications and additions of a client that trains a part: forward, and twice as many backward."""
-    import torch
-
-    from mast.nn.costs import flops
-
     small = part.draw.module(torch.from_numpy(values.copy()))
     return 3 * flops(small, rows.x[: config["batch"]]) * int(config["local_steps"])
 
@@ -200,11 +194,6 @@ def runs_on(scheme: Scheme, capacity: float) -> Sketch:
 
 def _accuracies(scheme: Scheme, worker: Any, x: Any, rows: ClassRows, train: ClassRows) -> Array:
     """(capacities, classes): of the whole model, and of what a client of each other capacity runs."""
-    import torch
-
-    from mast.nn import Neurons, recalibrate
-    from mast.nn.nodes import Units
-
     found = []
     for capacity in CAPACITIES:
         sketch = runs_on(scheme, capacity)
@@ -220,8 +209,6 @@ def _accuracies(scheme: Scheme, worker: Any, x: Any, rows: ClassRows, train: Cla
 
 
 def _by_class(model: nn.Module, rows: ClassRows) -> Array:
-    import torch
-
     with torch.no_grad():
         right = (model(rows.x).argmax(1) == rows.y).numpy()
     classes: Indices = rows.y.numpy()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 
 from mast.cells import Cell, Done
 from mast.errors import ArgumentError
@@ -163,8 +164,6 @@ def _use(capacity: float) -> str:
 
 def end_table(results: Results) -> Any:
     """A row per data set, split, capacity, scheme and seed, when all bytes are spent."""
-    import pandas
-
     return pandas.DataFrame(
         {**_who(d, capacity), "seed": seed}
         | {
@@ -195,8 +194,6 @@ def summary(table: Any) -> Any:
 
 def curve_table(results: Results) -> Any:
     """Accuracy at each mark, against what was spent by then; means and ranges over seeds."""
-    import pandas
-
     return pandas.DataFrame(
         _who(d, capacity)
         | {
@@ -214,8 +211,6 @@ def curve_table(results: Results) -> Any:
 
 def rate_table(results: Results) -> Any:
     """The rates that were chosen, and the validation scores of all that were tried."""
-    import pandas
-
     return pandas.DataFrame(
         {"dataset": d.cell.dataset.name, "split": d["split"], "scheme": d["scheme"], "use": use}
         | {

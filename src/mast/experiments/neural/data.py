@@ -11,9 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from mast.arrays import Array, Indices
 from mast.errors import ArgumentError, DataError
@@ -23,14 +25,11 @@ from mast.experiments.datasets import (
     digits,
     digits_sum,
     file_sum,
-    need_torch,
     one_thread,
     read_npz,
 )
+from mast.experiments.neural.rounds import start
 from mast.randomness import Key, Purpose, normal, permutation
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FEATURES = Path("cifar10") / "resnet50_features_10k_2k.npz"  # below a data folder
 DIGIT_FEATURES = 256
@@ -57,7 +56,6 @@ class Taught:
 
 def find(effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Dataset, ...]:
     """CIFAR-10's embeddings if the folder has them, else digits; or what the user names."""
-    need_torch()
     folder = data_folder(data_dir)
     if dataset is None:
         dataset = "cifar10" if data_dir is not None and (data_dir / FEATURES).is_file() else "digits"
@@ -106,10 +104,6 @@ def _read(path: Path, sha256: str) -> tuple[Array, Indices]:
 @lru_cache(maxsize=1)
 def taught(dataset: Embedded) -> Taught:
     """Fine-tune the head on the labels of all rows, and take its standardised logits."""
-    import torch
-
-    from mast.experiments.neural.rounds import start
-
     with one_thread():
         embeddings, codes = dataset.load()
         X, y = torch.from_numpy(embeddings), torch.from_numpy(codes)

@@ -12,6 +12,7 @@ from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
+import pandas
 
 from mast.cells import Cell
 from mast.experiments import style
@@ -124,8 +125,6 @@ def _listed(ratios: dict[tuple[float, float], float]) -> Table:
 
 def level_table(results: Results) -> Any:
     """Where each curve ends."""
-    import pandas
-
     rows = []
     for (name, part), kind, k, s in product(results.by_dataset().items(), KINDS, KEEPS, STEP_SIZES):
         c = curve_of(part, kind, k, s)

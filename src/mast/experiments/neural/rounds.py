@@ -10,17 +10,17 @@ is drawn once for all of them. A test compares the two.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from mast import randomness
 from mast.arrays import Array
+from mast.nn.tensors.weights import name_index
 from mast.randomness import Key, Purpose
 from mast.sketches import Bernoulli
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 class Shape(NamedTuple):
@@ -37,9 +37,6 @@ def student(shape: Shape, seed: int) -> nn.Sequential:
     With inputs of norm 1, hidden vectors have a squared norm of about 1, and outputs a variance of
     about 1: He's initialisation, for inputs that are normalised as vectors and not number by number.
     """
-    import torch
-    from torch import nn
-
     network = nn.Sequential(
         nn.Linear(shape.inputs, shape.hidden, bias=False),
         nn.ReLU(),
@@ -53,8 +50,6 @@ def student(shape: Shape, seed: int) -> nn.Sequential:
 
 def start(seed: int, number: int, shape: tuple[int, ...], variance: float) -> Tensor:
     """Keyed normal numbers; `number` tells the matrices of one seed apart."""
-    import torch
-
     values = randomness.normal(Key(seed).child(number, Purpose.START), 0, int(np.prod(shape)))
     return torch.from_numpy((values * np.sqrt(variance)).astype(np.float32).reshape(shape))
 
@@ -71,10 +66,6 @@ class Masks:
     """
 
     def __init__(self, sketch: Bernoulli, network: nn.Module, nodes: int, seed: int) -> None:
-        import torch
-
-        from mast.nn.tensors.weights import name_index
-
         entry = sketch.entry()
         assert entry is not None
         self.threshold, self.scale = entry.threshold, entry.scale
@@ -83,8 +74,6 @@ class Masks:
 
     def of(self, t: int) -> list[Tensor]:
         """Those of round t; the memory is that of the round before."""
-        import torch
-
         for index, scales in self.scales.items():
             for node, of_node in enumerate(scales):
                 key = Key(self.seed, t, node, index)
@@ -102,8 +91,6 @@ class Lanes:
     def __init__(
         self, network: nn.Sequential, step_sizes: Sequence[float], inputs: Tensor, targets: Tensor
     ) -> None:
-        import torch
-
         lanes = len(step_sizes)
         self.weights = [torch.stack([p.detach()] * lanes) for p in network.parameters()]  # (lanes, to, from)
         self.inputs, self.targets = inputs, targets
@@ -111,8 +98,6 @@ class Lanes:
 
     def advance(self, scales: Sequence[Tensor] | None) -> None:
         """One round with these diagonals of S_i, or with S = I."""
-        import torch
-
         if scales is None:  # the mean of the nodes' gradients is that of all rows
             X, T = self.inputs.flatten(0, 1)[None], self.targets.flatten(0, 1)[None]
             totals = [g[0] for g in _gradients([w[None] for w in self.weights], X, T)]

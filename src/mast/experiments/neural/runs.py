@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mast.arrays import Array
 from mast.cells import Cell, Done
-from mast.experiments.datasets import Dataset
+from mast.experiments.datasets import Dataset, one_thread
 from mast.experiments.experiment import Experiment, Request, Results, spread
+from mast.experiments.neural.data import shares
+from mast.experiments.neural.rounds import Lanes, Masks, Shape, squared_loss, student
+from mast.nn import advise
 from mast.sketches import Bernoulli, UnscaledBernoulli
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 NODES, HIDDEN = 10, 32
 KEEPS = (0.5, 0.7, 0.9, 1.0)
@@ -33,20 +33,19 @@ def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
 
     With ``advised``, the last lane runs at the step size that `mast.nn.advise` proposes at the start.
     """
-    from mast.experiments.datasets import one_thread
-    from mast.experiments.neural.data import shares
-    from mast.experiments.neural.rounds import Lanes, Masks, Shape, student
-
     with one_thread():
         X, T, accuracy = shares(dataset, config["rows"], config["nodes"])
         network = student(Shape(X.shape[2], config["hidden"], T.shape[2]), config["seed"])
         kind = Bernoulli if config["scaled"] else UnscaledBernoulli
         sketch = kind(config["keep"])
         step_sizes = list(config["step_sizes"])
-        proposed: tuple[float, float] | tuple[None, None] = (None, None)
-        if config["advised"]:
-            proposed = advice(network, X, T, sketch, config["seed"])
-            step_sizes.append(proposed[0])
+        proposed: dict[str, Any] = {"advice": None, "curvature": None}
+        if config["advised"]:  # for one draw per step
+            rows = [(X.flatten(0, 1), T.flatten(0, 1))]
+            given = {"draws": 3, "iterations": 20, "seed": config["seed"]}
+            proposal = advise(network, squared_loss, rows, sketch, **given)
+            proposed = {"advice": proposal.step_size, "curvature": proposal.smoothness}
+            step_sizes.append(proposal.step_size)
         lanes = Lanes(network, step_sizes, X, T)
         masks = None if config["keep"] == 1 else Masks(sketch, network, config["nodes"], config["seed"])
         rounds = np.arange(0, config["rounds"] + 1, config["every"])
@@ -62,19 +61,7 @@ def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     result = {"round": rounds, "step_size": np.array(step_sizes), "loss": loss, "status": status}
     if at_keep:
         result["loss_at_keep"] = ended(np.array(at_keep).T)[0]
-    return result | {"advice": proposed[0], "curvature": proposed[1], "accuracy": accuracy}
-
-
-def advice(network: nn.Sequential, X: Tensor, T: Tensor, sketch: Bernoulli, seed: int) -> tuple[float, float]:
-    """What `mast.nn.advise` proposes for one draw per step, and the curvature that it measured."""
-    from mast.experiments.neural.rounds import squared_loss
-    from mast.nn import advise
-
-    proposal = advise(
-        network, squared_loss, [(X.flatten(0, 1), T.flatten(0, 1))], sketch, draws=3, iterations=20, seed=seed
-    )
-    assert proposal.step_size is not None
-    return proposal.step_size, proposal.smoothness
+    return result | proposed | {"accuracy": accuracy}
 
 
 def ended(losses: Array) -> tuple[Array, list[str]]:

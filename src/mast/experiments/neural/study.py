@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas
 
 from mast.cells import Cell
 from mast.experiments import style
@@ -36,8 +37,6 @@ class Neural(Experiment):
 
     def findings(self, request: Request, results: Results) -> Findings:
         """Figures, numbers and claims."""
-        import pandas
-
         distributed, reduced = results.of(runs.run), results.of(variance.reduce)
         levels = [row for part in distributed.by_dataset().values() for row in level_rows(part)]
         return Findings(

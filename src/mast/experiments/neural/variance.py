@@ -7,21 +7,24 @@ exactly, and all three methods sample from them. A gradient is one pass over all
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from mast.arrays import Array
 from mast.cells import Cell
 from mast.experiments import style
-from mast.experiments.datasets import Dataset
+from mast.experiments.datasets import Dataset, one_thread
 from mast.experiments.experiment import Claim, Experiment, Request, Results, spread
+from mast.experiments.neural.data import shares
+from mast.experiments.neural.rounds import Shape, squared_loss, student
 from mast.experiments.neural.runs import HIDDEN, NODES, ended, seeds
+from mast.nn import LSVRDSG, SPAGE, Sparsifier, sparsify
+from mast.nn.estimators import Closure
+from mast.nn.variance_reduction import SupportEstimator
 from mast.sketches import Bernoulli
-
-if TYPE_CHECKING:
-    from mast.nn.sparsifier import Sparsifier
-    from mast.nn.variance_reduction import SupportEstimator
 
 KEEP, N, P = 0.7, 8, 1 / 8
 METHODS = ("DSGD", "L-SVRDSG", "S-PAGE")
@@ -30,23 +33,18 @@ POINTS = 40
 LAST = 0.1  # a level is over the last tenth of the gradients
 
 
+class OneDraw(SupportEstimator):
+    """DSGD: grad f_S for one draw of the support."""
+
+    def backward(self, closure: Closure) -> Tensor:
+        """Add it to `.grad`."""
+        loss, h = self.gradient(self._one(), closure)
+        self.add(h)
+        return loss
+
+
 def estimator_of(method: str, sk: Sparsifier) -> SupportEstimator:
-    """The method over N draws; DSGD is the sketched gradient of one of them."""
-    from torch import Tensor
-
-    from mast.nn import LSVRDSG, SPAGE
-    from mast.nn.estimators import Closure
-    from mast.nn.variance_reduction import SupportEstimator
-
-    class OneDraw(SupportEstimator):
-        """grad f_S for one draw of the support."""
-
-        def backward(self, closure: Closure) -> Tensor:
-            """Add it to `.grad`."""
-            loss, h = self.gradient(self._one(), closure)
-            self.add(h)
-            return loss
-
+    """The method over N draws."""
     if method == "DSGD":
         return OneDraw(sk, N, P)
     return LSVRDSG(sk, N=N, p=P) if method == "L-SVRDSG" else SPAGE(sk, N=N, p=P)
@@ -54,13 +52,6 @@ def estimator_of(method: str, sk: Sparsifier) -> SupportEstimator:
 
 def reduce(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     """One run: f_D, its squared gradient and f against the gradients computed so far."""
-    import torch
-
-    from mast.experiments.datasets import one_thread
-    from mast.experiments.neural.data import shares
-    from mast.experiments.neural.rounds import Shape, squared_loss, student
-    from mast.nn import sparsify
-
     with one_thread():
         shared = shares(dataset, config["rows"], NODES)[:2]
         X, T = (part.flatten(0, 1) for part in shared)
@@ -105,8 +96,6 @@ def grid(gradients: int) -> Array:
 
 def measured(estimator: SupportEstimator, closure: Any) -> tuple[float, float, float]:
     """f_D over the support, |grad f_D|², and f with S = I, at the present weights."""
-    import torch
-
     network = estimator.sk.model
     loss, gradient = estimator.mean_gradient([estimator.key(i) for i in range(N)], closure)
     network.eval()
