@@ -19,7 +19,7 @@ from mast.problem import AbstractProblem
 from mast.randomness import Key
 from mast.resume import identity_of, problem_identity
 from mast.run import minimize, start_of
-from mast.trace import COLUMNS, SAMPLES, frame, rows_of, table_of, trace_steps
+from mast.trace import COLUMNS, SAMPLES, table_of, trace_steps
 
 if TYPE_CHECKING:
     import pandas
@@ -99,13 +99,14 @@ def sweep(
     finished = run_cells(
         cells, folder, jobs if jobs > 0 else None, progress, "sweep", "runs", nonnegative("wait", wait)
     )
-    frames = []
+    labels, traces = [], []
     for run, done in zip(runs, finished.cells, strict=True):
         with files.damage_refused(done.cell.file(folder or Path())):
-            named = {"method": run.label, "step_size": float(done["step_size"]), "seed": run.seed}
-            named["status"] = str(done["status"])
-            frames.append(frame(rows_of(done["trace"])).assign(**named)[[*named, *COLUMNS]])
-    return pandas.concat(frames, ignore_index=True)
+            trace_of = pandas.DataFrame(done["trace"], columns=list(COLUMNS))
+            traces.append(trace_of.astype({"step": "int64", "bytes": "int64"}))
+            labels += [(run.label, float(done["step_size"]), run.seed, str(done["status"]))] * len(trace_of)
+    named = pandas.DataFrame(labels, columns=["method", "step_size", "seed", "status"])
+    return pandas.concat([named, pandas.concat(traces, ignore_index=True)], axis=1)
 
 
 def _runs(

@@ -76,9 +76,9 @@ def box(axes: Any, values: Array, position: float, width: float, colour: str) ->
 
 
 def swarm_places(values: Array, diameter: float, widest: float) -> tuple[Array, Array]:
-    """Where to put each dot: beside those of about the same value, and at the value that they have about.
+    """Where each dot goes: dots of about the same value stand side by side, at one height.
 
-    `diameter` is that of a dot in units of the values. The offsets are in diameters, `widest` at most.
+    `diameter` is that of a dot, in units of the values. Offsets are in diameters, and at most `widest`.
 
     >>> offsets, heights = swarm_places(np.array([0.1, -0.1, 5.0]), diameter=1.0, widest=3.0)
     >>> offsets.tolist(), heights.tolist()

@@ -18,7 +18,7 @@ from torch import nn
 
 from mast.arrays import Array
 from mast.cells import Cell
-from mast.experiments.datasets import Dataset, one_thread
+from mast.experiments.datasets import one_thread
 from mast.experiments.density.contenders import (
     PACKET,
     SEEN,
@@ -49,9 +49,9 @@ EPOCHS = {  # of a fast, a normal and a full run
 SECONDS = {"digits": 0.03, "features": 0.4, "images": 1.5, "code": 60, "manual": 60}  # about, per epoch
 
 
-def tuned(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+@one_thread()
+def tuned(config: Mapping[str, Any], dataset: Labelled) -> dict[str, Any]:
     """For each use of a contender: the setting, all that were tried, and test accuracies (seeds, draws)."""
-    assert isinstance(dataset, Labelled)
     networks: dict[tuple[Any, ...], nn.Sequential] = {}  # by seed and setting, for all uses
 
     def network(seed: int, setting: Setting) -> nn.Sequential:
@@ -70,17 +70,16 @@ def tuned(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
 
     result: dict[str, Any] = {}
     seeds, scanned = config["seeds"], config.get("scanned", ())
-    with one_thread():
-        for use in config["uses"]:
-            known = [dict(setting) for _, *setting in networks]
-            best, tried = climb(partial(validated, use), config["axes"], known, scanned)
-            result |= {f"{use}: {axis}": value for axis, value in best.items()}
-            result[f"{use}: tried"] = np.array([[*setting.values(), score] for setting, score in tried])
-            result[f"{use}: scores"] = np.array([judged(use, seed) for seed in seeds])
-            structure = use.partition(" ")[0]
-            if structure in ("weights", "units"):
-                cuts = [f"{structure} {density}" for density in DENSITIES]
-                result[f"{use}: curves"] = np.array([[judged(cut, seed) for cut in cuts] for seed in seeds])
+    for use in config["uses"]:
+        known = [dict(setting) for _, *setting in networks]
+        best, tried = climb(partial(validated, use), config["axes"], known, scanned)
+        result |= {f"{use}: {axis}": value for axis, value in best.items()}
+        result[f"{use}: tried"] = np.array([[*setting.values(), score] for setting, score in tried])
+        result[f"{use}: scores"] = np.array([judged(use, seed) for seed in seeds])
+        structure = use.partition(" ")[0]
+        if structure in ("weights", "units"):
+            cuts = [f"{structure} {density}" for density in DENSITIES]
+            result[f"{use}: curves"] = np.array([[judged(cut, seed) for cut in cuts] for seed in seeds])
     return result
 
 

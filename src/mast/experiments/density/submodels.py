@@ -42,9 +42,9 @@ CONTENDERS: list[dict[str, Any]] = [
 ]
 
 
-def compared(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+@one_thread()
+def compared(config: Mapping[str, Any], dataset: Labelled) -> dict[str, Any]:
     """The chosen setting, its validation score, and test accuracies (seeds, shares)."""
-    assert isinstance(dataset, Labelled)
 
     def scores(part: str, seed: int, setting: dict[str, float]) -> Array:
         complete = {"rate": RATE} | setting
@@ -56,13 +56,12 @@ def compared(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
         cuts = [f"{structure} {share}" for share in SHARES]
         return np.array([scores_of(config, dataset, part, cut, seed, complete, model).mean() for cut in cuts])
 
-    with one_thread():
-        best, tried = climb(
-            lambda setting: float(np.mean([scores("validation", seed, setting) for seed in CHOOSING])),
-            config["axes"],
-            scanned=config["scanned"],
-        )
-        judged = np.array([scores("test", seed, best) for seed in config["seeds"]])
+    best, tried = climb(
+        lambda setting: float(np.mean([scores("validation", seed, setting) for seed in CHOOSING])),
+        config["axes"],
+        scanned=config["scanned"],
+    )
+    judged = np.array([scores("test", seed, best) for seed in config["seeds"]])
     return {
         "scores": judged,
         "validated": max(score for _, score in tried),

@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import gamma
 from torch import nn
 
 from mast import randomness
 from mast.arrays import Array, Indices
-from mast.experiments.datasets import Dataset, one_thread
+from mast.experiments.datasets import one_thread
 from mast.experiments.density.data import ClassRows, Labelled
 from mast.experiments.density.networks import DESIGNS, network
 from mast.experiments.density.search import Setting, climb
@@ -70,8 +71,6 @@ def _portions(clients: int, concentration: float | None, key: Key) -> Array:
     """The share of each client in one class: equal ones, or a draw of a Dirichlet law."""
     if concentration is None:
         return np.full(clients, 1 / clients)
-    from scipy.stats import gamma
-
     drawn = gamma.ppf(randomness.uniforms(key, Purpose.CHOICE, clients), concentration) + 1e-12
     return np.asarray(drawn / drawn.sum())
 
@@ -91,9 +90,9 @@ class Scored:
         return float(by_capacity[0] if use == "whole" else by_capacity.mean())
 
 
-def tuned(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+@one_thread()
+def tuned(config: Mapping[str, Any], dataset: Labelled) -> dict[str, Any]:
     """For each use: the rate, all that were tried, and what the judged runs came to."""
-    assert isinstance(dataset, Labelled)
     run = cache(partial(federated, config, dataset))
 
     def validated(use: str, setting: Setting) -> float:
@@ -102,22 +101,21 @@ def tuned(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
         return float(np.mean([r.score(use, _class_shares(parts.validation)) for r in scored]))
 
     result: dict[str, Any] = {}
-    with one_thread():
-        parts = dataset.parts()
-        test = _class_shares(parts.test)
-        tried: list[dict[str, float]] = [{"rate": config["start"]}]
-        for use in USES:
-            best, scores = climb(partial(validated, use), ["rate"], tried)
-            tried = [setting for setting, _ in scores]
-            judged = [run(seed, best["rate"], "test") for seed in config["seeds"]]
-            result |= {
-                f"{use}: rate": best["rate"],
-                f"{use}: tried": np.array([[s["rate"], score] for s, score in scores]),
-                f"{use}: bytes": np.array([r.bytes for r in judged]),
-                f"{use}: operations": np.array([r.operations for r in judged]),
-                f"{use}: accuracy": np.array([r.accuracy @ test for r in judged]),
-                f"{use}: clients": np.array([_by_client(r) for r in judged]),
-            }
+    parts = dataset.parts()
+    test = _class_shares(parts.test)
+    tried: list[dict[str, float]] = [{"rate": config["start"]}]
+    for use in USES:
+        best, scores = climb(partial(validated, use), ["rate"], tried)
+        tried = [setting for setting, _ in scores]
+        judged = [run(seed, best["rate"], "test") for seed in config["seeds"]]
+        result |= {
+            f"{use}: rate": best["rate"],
+            f"{use}: tried": np.array([[s["rate"], score] for s, score in scores]),
+            f"{use}: bytes": np.array([r.bytes for r in judged]),
+            f"{use}: operations": np.array([r.operations for r in judged]),
+            f"{use}: accuracy": np.array([r.accuracy @ test for r in judged]),
+            f"{use}: clients": np.array([_by_client(r) for r in judged]),
+        }
     return result
 
 

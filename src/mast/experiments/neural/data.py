@@ -102,32 +102,31 @@ def _read(path: Path, sha256: str) -> tuple[Array, Indices]:
 
 
 @lru_cache(maxsize=1)
+@one_thread()
 def taught(dataset: Embedded) -> Taught:
     """Fine-tune the head on the labels of all rows, and take its standardised logits."""
-    with one_thread():
-        embeddings, codes = dataset.load()
-        X, y = torch.from_numpy(embeddings), torch.from_numpy(codes)
-        outputs = int(codes.max()) + 1
-        sizes = ((HEAD_WIDTH, X.shape[1], 2 / HEAD_WIDTH), (outputs, HEAD_WIDTH, 1 / HEAD_WIDTH))
-        head = [start(0, 10 + i, (a, b), var).requires_grad_() for i, (a, b, var) in enumerate(sizes)]
-        optimizer = torch.optim.Adam(head, lr=HEAD_RATE)
-        for _ in range(HEAD_STEPS):
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy((X @ head[0].T).relu() @ head[1].T, y).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-        with torch.no_grad():
-            logits = (X @ head[0].T).relu() @ head[1].T
-        accuracy = float((logits.argmax(dim=1) == y).double().mean())
-        spread = logits.std(dim=0, correction=0).clamp_min(1e-12)
-        return Taught(X, (logits - logits.mean(dim=0)) / spread, accuracy)
+    embeddings, codes = dataset.load()
+    X, y = torch.from_numpy(embeddings), torch.from_numpy(codes)
+    outputs = int(codes.max()) + 1
+    sizes = ((HEAD_WIDTH, X.shape[1], 2 / HEAD_WIDTH), (outputs, HEAD_WIDTH, 1 / HEAD_WIDTH))
+    head = [start(0, 10 + i, (a, b), var).requires_grad_() for i, (a, b, var) in enumerate(sizes)]
+    optimizer = torch.optim.Adam(head, lr=HEAD_RATE)
+    for _ in range(HEAD_STEPS):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy((X @ head[0].T).relu() @ head[1].T, y).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    with torch.no_grad():
+        logits = (X @ head[0].T).relu() @ head[1].T
+    accuracy = float((logits.argmax(dim=1) == y).double().mean())
+    spread = logits.std(dim=0, correction=0).clamp_min(1e-12)
+    return Taught(X, (logits - logits.mean(dim=0)) / spread, accuracy)
 
 
-def shares(dataset: Dataset, rows: int | None, nodes: int) -> tuple[Tensor, Tensor, float]:
+def shares(dataset: Embedded, rows: int | None, nodes: int) -> tuple[Tensor, Tensor, float]:
     """Inputs and targets, (nodes, rows of a node, .) each, and the head's accuracy.
 
     Rows are shuffled by a key, and what does not divide among the nodes is left out. None is all rows.
     """
-    assert isinstance(dataset, Embedded)
     data = taught(dataset)
     count = len(data.inputs) if rows is None else min(rows, len(data.inputs))
     each = count // nodes

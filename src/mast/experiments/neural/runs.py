@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.polynomial.polynomial import polyfit, polyval
 from numpy.typing import NDArray
 
 from mast.arrays import Array
 from mast.cells import Cell, Done
-from mast.experiments.datasets import Dataset, one_thread
+from mast.experiments.datasets import one_thread
 from mast.experiments.experiment import Experiment, Request, Results, spread
-from mast.experiments.neural.data import shares
+from mast.experiments.neural.data import Embedded, shares
 from mast.experiments.neural.rounds import Lanes, Masks, Shape, squared_loss, student
 from mast.nn import advise
 from mast.sketches import Bernoulli, UnscaledBernoulli
@@ -28,35 +29,35 @@ UNSETTLED = 3.0  # largest over smallest loss in the last quarter
 HIGH = 0.5  # of the start's loss
 
 
-def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+@one_thread()
+def run(config: Mapping[str, Any], dataset: Embedded) -> dict[str, Any]:
     """All step sizes with one sketch and seed: f with S = I along the runs, and how each ended.
 
     With ``advised``, the last lane runs at the step size that `mast.nn.advise` proposes at the start.
     """
-    with one_thread():
-        X, T, accuracy = shares(dataset, config["rows"], config["nodes"])
-        network = student(Shape(X.shape[2], config["hidden"], T.shape[2]), config["seed"])
-        kind = Bernoulli if config["scaled"] else UnscaledBernoulli
-        sketch = kind(config["keep"])
-        step_sizes = list(config["step_sizes"])
-        proposed: dict[str, Any] = {"advice": None, "curvature": None}
-        if config["advised"]:  # for one draw per step
-            rows = [(X.flatten(0, 1), T.flatten(0, 1))]
-            given = {"draws": 3, "iterations": 20, "seed": config["seed"]}
-            proposal = advise(network, squared_loss, rows, sketch, **given)
-            proposed = {"advice": proposal.step_size, "curvature": proposal.smoothness}
-            step_sizes.append(proposal.step_size)
-        lanes = Lanes(network, step_sizes, X, T)
-        masks = None if config["keep"] == 1 else Masks(sketch, network, config["nodes"], config["seed"])
-        rounds = np.arange(0, config["rounds"] + 1, config["every"])
-        losses, at_keep = [], []
-        for t in range(int(rounds[-1]) + 1):
-            if t % config["every"] == 0:
-                losses.append(lanes.losses())
-                if not config["scaled"]:
-                    at_keep.append(lanes.losses(config["keep"]))
-            if t < rounds[-1]:
-                lanes.advance(None if masks is None else masks.of(t))
+    X, T, accuracy = shares(dataset, config["rows"], config["nodes"])
+    network = student(Shape(X.shape[2], config["hidden"], T.shape[2]), config["seed"])
+    kind = Bernoulli if config["scaled"] else UnscaledBernoulli
+    sketch = kind(config["keep"])
+    step_sizes = list(config["step_sizes"])
+    proposed: dict[str, Any] = {"advice": None, "curvature": None}
+    if config["advised"]:  # for one draw per step
+        rows = [(X.flatten(0, 1), T.flatten(0, 1))]
+        given = {"draws": 3, "iterations": 20, "seed": config["seed"]}
+        proposal = advise(network, squared_loss, rows, sketch, **given)
+        proposed = {"advice": proposal.step_size, "curvature": proposal.smoothness}
+        step_sizes.append(proposal.step_size)
+    lanes = Lanes(network, step_sizes, X, T)
+    masks = None if config["keep"] == 1 else Masks(sketch, network, config["nodes"], config["seed"])
+    rounds = np.arange(0, config["rounds"] + 1, config["every"])
+    losses, at_keep = [], []
+    for t in range(int(rounds[-1]) + 1):
+        if t % config["every"] == 0:
+            losses.append(lanes.losses())
+            if not config["scaled"]:
+                at_keep.append(lanes.losses(config["keep"]))
+        if t < rounds[-1]:
+            lanes.advance(None if masks is None else masks.of(t))
     loss, status = ended(np.array(losses).T)
     result = {"round": rounds, "step_size": np.array(step_sizes), "loss": loss, "status": status}
     if at_keep:
@@ -145,7 +146,6 @@ class Curve:
     @property
     def fluctuations(self) -> Array:
         """The standard deviation of log f about its linear trend in the last quarter, one number per seed."""
-        from numpy.polynomial.polynomial import polyfit, polyval
 
         def about_trend(losses: Array) -> float:
             logs, place = np.log(losses), np.linspace(-1, 1, losses.size)

@@ -16,9 +16,9 @@ from torch import Tensor
 from mast.arrays import Array
 from mast.cells import Cell
 from mast.experiments import style
-from mast.experiments.datasets import Dataset, one_thread
+from mast.experiments.datasets import one_thread
 from mast.experiments.experiment import Claim, Experiment, Request, Results, spread
-from mast.experiments.neural.data import shares
+from mast.experiments.neural.data import Embedded, shares
 from mast.experiments.neural.rounds import Shape, squared_loss, student
 from mast.experiments.neural.runs import HIDDEN, NODES, ended, seeds
 from mast.nn import LSVRDSG, SPAGE, Sparsifier, sparsify
@@ -50,34 +50,34 @@ def estimator_of(method: str, sk: Sparsifier) -> SupportEstimator:
     return LSVRDSG(sk, N=N, p=P) if method == "L-SVRDSG" else SPAGE(sk, N=N, p=P)
 
 
-def reduce(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+@one_thread()
+def reduce(config: Mapping[str, Any], dataset: Embedded) -> dict[str, Any]:
     """One run: f_D, its squared gradient and f against the gradients computed so far."""
-    with one_thread():
-        shared = shares(dataset, config["rows"], NODES)[:2]
-        X, T = (part.flatten(0, 1) for part in shared)
-        network = student(Shape(X.shape[1], config["hidden"], T.shape[1]), config["seed"])
-        sk = sparsify(network, Bernoulli(config["keep"]), seed=config["seed"])
-        estimator = estimator_of(config["method"], sk)
-        computed = [0]
+    shared = shares(dataset, config["rows"], NODES)[:2]
+    X, T = (part.flatten(0, 1) for part in shared)
+    network = student(Shape(X.shape[1], config["hidden"], T.shape[1]), config["seed"])
+    sk = sparsify(network, Bernoulli(config["keep"]), seed=config["seed"])
+    estimator = estimator_of(config["method"], sk)
+    computed = [0]
 
-        def closure() -> Any:
-            computed[0] += 1
-            return squared_loss(network(X), T)
+    def closure() -> Any:
+        computed[0] += 1
+        return squared_loss(network(X), T)
 
-        optimizer = torch.optim.SGD(network.parameters(), lr=config["step_size"])
-        marks = grid(config["gradients"])
-        table = np.full((marks.size, 4), np.inf)
-        for row, mark in zip(table, marks, strict=True):
-            while computed[0] < mark:
-                optimizer.zero_grad()
-                estimator.backward(closure)
-                optimizer.step()
-            before = computed[0]
-            row[:] = before, *measured(estimator, closure)
-            computed[0] = before  # measuring is not counted
-            if not np.isfinite(row).all():
-                break
-        sk.remove()
+    optimizer = torch.optim.SGD(network.parameters(), lr=config["step_size"])
+    marks = grid(config["gradients"])
+    table = np.full((marks.size, 4), np.inf)
+    for row, mark in zip(table, marks, strict=True):
+        while computed[0] < mark:
+            optimizer.zero_grad()
+            estimator.backward(closure)
+            optimizer.step()
+        before = computed[0]
+        row[:] = before, *measured(estimator, closure)
+        computed[0] = before  # measuring is not counted
+        if not np.isfinite(row).all():
+            break
+    sk.remove()
     losses, status = ended(table[None, :, 1])
     return {
         "gradients_computed": np.where(np.isfinite(table[:, 0]), table[:, 0], marks),
