@@ -34,7 +34,7 @@ ALLOWED = {
     "results": {"errors", "theory", "trace", "files", "plots", "progress", "cards", "loggers"},
     "checkpoint": {"errors", "files", "locks"},
     "resume": CORE | {"methods", "files", "trace", "checkpoint"},
-    "plots": {"errors", "results"},
+    "plots": {"errors", "arrays", "results"},
     "advice": CORE | {"methods"},
     "allocation": CORE,
     "certificates": CORE,

@@ -14,68 +14,35 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
 
-# name -> the room it lives in. This is the list of what `mast` offers.
+# room -> the names that live in it. This is the list of what `mast` offers.
 _ROOMS = {
-    # sketches: the distribution of S
-    "Identity": "sketches",
-    "Bernoulli": "sketches",
-    "UnscaledBernoulli": "sketches",
-    "RandK": "sketches",
-    "PermK": "sketches",
-    "Gaussian": "sketches",
-    "Matrices": "sketches",
-    "Grouped": "sketches",
-    "Mixture": "sketches",
-    "Except": "sketches",
-    "Nested": "sketches",
-    "Rolling": "sketches",
-    "Sampled": "sketches",
-    "Conditional": "sketches",
-    "Sketch": "sketches",
-    # objectives: f
-    "Objective": "objectives",
-    "Quadratic": "objectives",
-    "Function": "objectives",
-    "Logistic": "objectives",
-    "LeastSquares": "objectives",
-    "NonconvexLogistic": "objectives",
-    # problems: f_D
-    "Problem": "problem",
-    "Nodes": "problem",
+    "sketches": (  # the distribution of S
+        *("Identity", "Bernoulli", "UnscaledBernoulli", "RandK", "PermK", "Gaussian", "Matrices"),
+        *("Grouped", "Mixture", "Except", "Nested", "Rolling", "Sampled", "Conditional", "Sketch"),
+    ),
+    # f, and f_D
+    "objectives": ("Objective", "Quadratic", "Function", "Logistic", "LeastSquares", "NonconvexLogistic"),
+    "problem": ("Problem", "Nodes"),
     # runs and what theory says of them
-    "minimize": "run",
-    "Result": "results",
-    "sweep": "sweeps",
-    "logger": "loggers",
-    "guarantee": "methods",
-    "advise": "advice",
-    "keep_probabilities": "allocation",
-    "certificate": "certificates",
+    "run": ("minimize",),
+    "results": ("Result",),
+    "sweeps": ("sweep",),
+    "loggers": ("logger",),
+    "methods": ("guarantee",),
+    "advice": ("advise",),
+    "allocation": ("keep_probabilities",),
+    "certificates": ("certificate",),
     # scikit-learn estimators
-    "MastClassifier": "learn",
-    "MastRegressor": "learn",
-    "MissingDisplay": "learn",
-    "make_missing_scorer": "learn",
-    # errors
-    "MastError": "errors",
+    "learn": ("MastClassifier", "MastRegressor", "MissingDisplay", "make_missing_scorer"),
+    "errors": ("MastError",),
 }
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 _MODULES = {
-    "data",
-    "methods",
-    "run",
-    "errors",
-    "learn",
-    "nn",
-    "objectives",
-    "problem",
-    "randomness",
-    "sketches",
-    "theory",
-    "cluster",
-    "federated",
+    *("data", "methods", "run", "errors", "learn", "nn", "objectives", "problem", "randomness"),
+    *("sketches", "theory", "cluster", "federated"),
 }
 
-__all__ = sorted([*_ROOMS, *_MODULES, "__version__"])
+__all__ = sorted([*_ROOM_OF, *_MODULES, "__version__"])
 
 if TYPE_CHECKING:
     from mast import data, errors, nn, objectives, problem, randomness, sketches, theory
@@ -111,8 +78,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        value = getattr(importlib.import_module(f"mast.{_ROOMS[name]}"), name)
+    if name in _ROOM_OF:
+        value = getattr(importlib.import_module(f"mast.{_ROOM_OF[name]}"), name)
         globals()[name] = value
         return value
     if name in _MODULES:

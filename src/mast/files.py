@@ -19,7 +19,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -35,6 +35,8 @@ _UNREADABLE = (
     ValueError, KeyError, OSError, EOFError, RuntimeError, MemoryError, TypeError, AttributeError,
     SyntaxError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
+#: what taking it apart raises where its parts do not fit together
+_UNFIT = (MastError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
 
 def write(path: Path, content: bytes, generations: bool = False) -> None:
@@ -42,16 +44,18 @@ def write(path: Path, content: bytes, generations: bool = False) -> None:
 
     With `generations` it stays as `previous(path)` even then.
     """
-    with _beside(path, content) as beside:
-        if generations:
-            _keep(path)
+
+    def replace(beside: Path, path: Path) -> None:
+        _keep(path)
         os.replace(beside, path)
-        _settle(path.parent)
+
+    with writing(path, replace if generations else None) as file:
+        file.write(content)
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[BinaryIO]:
-    """A file to be written piece by piece, which takes its place when it is complete."""
+def writing(path: Path, place: Callable[[Path, Path], object] | None = None) -> Iterator[BinaryIO]:
+    """A file to be written piece by piece, which takes its place (by a rename) when it is complete."""
     beside = _name_beside(path)
     try:
         try:
@@ -59,7 +63,7 @@ def writing(path: Path) -> Iterator[BinaryIO]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(beside, path)
+            (place or os.replace)(beside, path)
             _settle(path.parent)
         finally:
             beside.unlink(missing_ok=True)
@@ -117,22 +121,27 @@ def _settle(folder: Path) -> None:
 
 def write_once(path: Path, content: bytes) -> bool:
     """Write a file unless there is one; says whether it did. Of two processes at once, one does."""
-    with _beside(path, content) as beside:
+    written = True
+
+    def place(beside: Path, path: Path) -> None:
+        nonlocal written
         try:
             os.link(beside, path)  # unlike a rename, this fails if the file exists
         except FileExistsError:
-            return False
-        except OSError:  # a file system without links: the two steps below are the best there is
-            if path.exists():
-                return False
-            os.replace(beside, path)
-        _settle(path.parent)
-        return True
+            written = False
+        except OSError:  # a file system without links: these two steps are the best there is
+            written = not path.exists()
+            if written:
+                os.replace(beside, path)
+
+    with writing(path, place) as file:
+        file.write(content)
+    return written
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file; null stands for NaN and infinity, which JSON does not have."""
-    write(path, (json.dumps(_finite(content), indent=2, allow_nan=False) + "\n").encode())
+def json_text(content: Any, indent: int | None = None) -> str:
+    """JSON that ends a line; null stands for NaN and infinity, which it does not have."""
+    return json.dumps(_finite(content), indent=indent, allow_nan=False) + "\n"
 
 
 def _finite(value: Any) -> Any:
@@ -190,15 +199,7 @@ def damage_refused(path: str | Path) -> Iterator[None]:
         yield
     except (DataError, CheckpointError, MissingExtraError):
         raise
-    except (
-        MastError,
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        ArithmeticError,
-        RecursionError,
-    ) as error:
+    except _UNFIT as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"{path} is damaged: its parts do not fit together ({reason:.200})") from error
 
@@ -249,19 +250,3 @@ def _name_beside(path: Path) -> Path:
     if not path.name:
         raise DataError(f"{str(path)!r} cannot be written: it is not the name of a file")
     return path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-
-
-@contextlib.contextmanager
-def _beside(path: Path, content: bytes) -> Iterator[Path]:
-    beside = _name_beside(path)
-    try:
-        try:
-            with beside.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            yield beside
-        finally:
-            beside.unlink(missing_ok=True)
-    except OSError as error:
-        raise DataError(f"{path} cannot be written: {error.strerror or error}") from error

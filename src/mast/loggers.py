@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from mast.errors import ArgumentError
@@ -36,6 +36,12 @@ def logger(target: Any) -> Log:
             write(int(step), finite)
 
     return log
+
+
+def log_rows(log: Log, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Send rows of a trace: the step, and all other numbers."""
+    for row in rows:
+        log(row["step"], {name: value for name, value in row.items() if name != "step"})
 
 
 def _writer(target: Any) -> Log:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from mast.arrays import Array
 from mast.errors import ArgumentError, optional_module
 
 if TYPE_CHECKING:
@@ -88,8 +89,8 @@ def plot_result(result: Result, column: str | None, ax: matplotlib.axes.Axes | N
     if column == "f_D":
         values = values - result.infimum
     ax.plot(trace["step"] + 1, values, color=COLOURS[0], label=result.method)
-    bound = _bound(result, trace) if column == bounded else None
-    if bound is not None and np.isfinite(bound).any():
+    bound = bound_along(result)
+    if column == bounded and np.isfinite(bound).any():
         ax.plot(trace["step"] + 1, bound, color=COLOURS[1], linestyle="--", label="bound of the theory")
     if np.nanmax(values, initial=0.0) > 0:
         ax.set_yscale("log")
@@ -102,23 +103,20 @@ def plot_result(result: Result, column: str | None, ax: matplotlib.axes.Axes | N
     return ax
 
 
-def _bound(result: Result, trace: Any) -> Any:
-    """The guarantee's bound along the run, from its measured start; None where it cannot be had."""
-    assert result.guarantee is not None
-    if not isinstance(result.step_size, float):
-        return None
-    start = trace.iloc[0]
-    known = {
-        "r0sq": float(start["dist_sq"]),
-        "delta0": float(start["f_D"]) - result.infimum,
-        "Psi0": float(start["f_D"]) - result.infimum if result.guarantee.regime == "nonconvex" else None,
-        "D0": None,
-        "sigma_sq": None,
-    }
-    try:
-        return result.guarantee.bound(result.step_size, trace["step"].to_numpy(), **known)
-    except ArgumentError:
-        return None
+def bound_along(result: Result, Psi0: float | None = None) -> Array:
+    """The guarantee's bound at each row of the trace, from the measured start; infinite where there is none.
+
+    Psi0 is what the statement starts from, if that is not the gap of f_D.
+    """
+    guarantee, steps = result.guarantee, np.array([row["step"] for row in result.rows])
+    if guarantee is not None and isinstance(result.step_size, float):
+        start = result.rows[0]
+        delta0 = start["f_D"] - result.infimum
+        Psi0 = delta0 if Psi0 is None and guarantee.regime == "nonconvex" else Psi0
+        known = {"r0sq": start["dist_sq"], "delta0": delta0, "Psi0": Psi0, "D0": None, "sigma_sq": None}
+        with contextlib.suppress(ArgumentError), np.errstate(divide="ignore"):
+            return np.asarray(guarantee.bound(result.step_size, steps, **known), dtype=np.float64)
+    return np.full(steps.size, np.inf)
 
 
 # ---- nodes of clusters and federations ----------------------------------------------------------

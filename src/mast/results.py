@@ -15,10 +15,10 @@ import numpy as np
 from mast import files
 from mast.cards import card
 from mast.errors import ArgumentError, DataError
-from mast.loggers import logger
+from mast.loggers import log_rows, logger
 from mast.progress import size_of
 from mast.theory import Guarantee
-from mast.trace import TraceFile, frame
+from mast.trace import TraceFile, frame, with_nan
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -99,9 +99,7 @@ class Result:
         See `mast.logger` for what `target` may be. It serves for runs that were not logged while they ran,
         such as those on processes that torchrun started, or those that were loaded from a folder.
         """
-        write = logger(target)
-        for row in self.rows:
-            write(row["step"], {name: value for name, value in row.items() if name != "step"})
+        log_rows(logger(target), self.rows)
 
     def __repr__(self) -> str:
         last = self.rows[-1] if self.rows else {}
@@ -130,21 +128,15 @@ class Result:
         ]
         table = pandas.DataFrame(rows).astype(object)
         text: str = table.where(table.notna(), "").to_string(index=False, float_format="{:.4g}".format)
-        return (
-            text
-            if self.score != self.score
-            else f"{text}\n{self.metric} of the whole model: {self.score:.4g}"
-        )
+        return f"{text}\n{self.metric} of the whole model: {self.score:.4g}" if _known(self.score) else text
 
     def by_capacity(self) -> list[dict[str, Any]]:
         """One row per capacity: how many nodes it has, and the means of their numbers."""
         import pandas
 
         groups = pandas.DataFrame(self.nodes).drop(columns="node").groupby("capacity", sort=False)
-        rows: list[dict[str, Any]] = (
-            groups.mean().assign(nodes=groups.size()).reset_index().to_dict("records")
-        )
-        return rows
+        table = groups.mean().assign(nodes=groups.size()).reset_index()
+        return list(table.to_dict("records"))
 
     # ---- files -----------------------------------------------------------------------------
 
@@ -161,7 +153,8 @@ class Result:
         np.save(vector, self.x, allow_pickle=False)
         files.write(self.folder / VECTOR, vector.getvalue())
         TraceFile(self.folder / TRACE).replace(self.rows)
-        files.write_json(self.folder / SUMMARY, {name: getattr(self, name) for name in _SUMMARY})
+        summary = files.json_text({name: getattr(self, name) for name in _SUMMARY}, indent=2)
+        files.write(self.folder / SUMMARY, summary.encode())
         return self.folder
 
     @classmethod
@@ -173,14 +166,10 @@ class Result:
             for name, kinds in _SUMMARY.items():
                 if not isinstance(summary[name], kinds):
                     raise DataError(f"its {name!r} is not right")
-            summary["nodes"] = [
-                {k: math.nan if v is None else v for k, v in row.items()} for row in summary["nodes"]
-            ]
-            summary["score"] = math.nan if summary["score"] is None else summary["score"]
+            summary["nodes"] = [with_nan(row) for row in summary["nodes"]]
+            known = with_nan({name: summary[name] for name in _SUMMARY})
             rows, x = TraceFile(folder / TRACE).rows(), files.load_array(folder / VECTOR)
-            return cls(
-                x=x, rows=rows, guarantee=None, folder=folder, **{name: summary[name] for name in _SUMMARY}
-            )
+            return cls(x=x, rows=rows, guarantee=None, folder=folder, **known)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, DataError) as error:
             raise DataError(f"{folder} does not hold a finished run: {error}") from error
 

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from mast.arrays import Array, vector
 from mast.checks import choice, optional, whole
 from mast.errors import ArgumentError, MastError
-from mast.loggers import Log, logger
+from mast.loggers import Log, log_rows, logger
 from mast.methods import Method, make
 from mast.methods.base import StepSize
 from mast.problem import AbstractProblem
@@ -243,21 +243,13 @@ class _Run:
     def _record(self) -> None:
         position = self.position
         row: dict[str, Any] = {"step": position.t, "passes": position.state.gradients / self.method.terms}
-        row |= {
-            "seconds": position.seconds,
-            "bytes": position.state.bytes,
-            **self.measure.at(position.state.x),
-        }
-        position.rows.append(row)
+        row |= {"seconds": position.seconds, "bytes": position.state.bytes}
+        position.rows.append(row | self.measure.at(position.state.x))
         if self.log is not None:
-            self.log(position.t, {name: value for name, value in row.items() if name != "step"})
+            log_rows(self.log, position.rows[-1:])
 
     def _converged(self) -> bool:
-        return (
-            self.tol is not None
-            and bool(self.position.rows)
-            and self.position.rows[-1]["grad_sq"] <= self.tol
-        )
+        return self.tol is not None and bool(self.position.rows[-1]["grad_sq"] <= self.tol)
 
     def _save(self) -> None:
         if self.saved is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from mast import __version__, files
 from mast.arrays import Array
 from mast.cells import LONGEST_WAIT, Cell
 from mast.cells import run as run_cells
-from mast.checks import nonnegative, whole
+from mast.checks import listed, nonnegative, whole
 from mast.errors import ArgumentError
 from mast.methods import METHODS, Method, make
 from mast.problem import AbstractProblem
@@ -98,16 +99,14 @@ def sweep(
     finished = run_cells(
         cells, folder, jobs if jobs > 0 else None, progress, "sweep", "runs", nonnegative("wait", wait)
     )
-    frames = []
+    labels, traces = [], []
     for run, done in zip(runs, finished.cells, strict=True):
         with files.damage_refused(done.cell.file(folder or Path())):
-            frame = pandas.DataFrame(done["trace"], columns=list(COLUMNS))
-            frame = frame.astype({"step": "int64", "bytes": "int64"})
-            named = {"method": run.label, "step_size": float(done["step_size"]), "seed": run.seed}
-            for place, (name, value) in enumerate((named | {"status": str(done["status"])}).items()):
-                frame.insert(place, name, value)
-        frames.append(frame)
-    return pandas.concat(frames, ignore_index=True)
+            trace_of = pandas.DataFrame(done["trace"], columns=list(COLUMNS))
+            traces.append(trace_of.astype({"step": "int64", "bytes": "int64"}))
+            labels += [(run.label, float(done["step_size"]), run.seed, str(done["status"]))] * len(trace_of)
+    named = pandas.DataFrame(labels, columns=["method", "step_size", "seed", "status"])
+    return pandas.concat([named, pandas.concat(traces, ignore_index=True)], axis=1)
 
 
 def _runs(
@@ -118,24 +117,19 @@ def _runs(
     x0: Any,
 ) -> list[Run]:
     """All combinations, checked before any work."""
-    for name, value in (("methods", methods), ("step_sizes", step_sizes), ("seeds", seeds)):
-        if isinstance(value, str) or not isinstance(value, Iterable):
-            raise ArgumentError(f"{name} is a list, also if it has one element; got {value!r}")
-    sizes = list(step_sizes)
+    labelled = [_method(spec) for spec in listed("methods", methods)]
+    sizes = listed("step_sizes", step_sizes)
     if any(callable(size) for size in sizes):
         raise ArgumentError('the step sizes of a sweep are numbers or "theory"; for a schedule use minimize')
-    numbers = [Key(seed).seed for seed in seeds]
-    labelled = [_method(spec) for spec in methods]
+    numbers = [Key(seed).seed for seed in listed("seeds", seeds)]
     if not (labelled and sizes and numbers):
         raise ArgumentError("the sweep is empty: give at least one method, step size and seed")
     start, shared = start_of(problem, x0), problem_identity(problem)
     runs = []
-    for method, label in labelled:
-        for size in sizes:
-            for seed in numbers:
-                identity = identity_of(method, seed, size, None, start) | shared
-                digest = files.digest(sorted(identity.items()))
-                runs.append(Run(problem, method, label, size, seed, start, digest))
+    for (method, label), size, seed in product(labelled, sizes, numbers):
+        identity = identity_of(method, seed, size, None, start) | shared
+        digest = files.digest(sorted(identity.items()))
+        runs.append(Run(problem, method, label, size, seed, start, digest))
     return runs
 
 

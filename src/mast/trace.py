@@ -88,8 +88,9 @@ class Measure:
 
     def at(self, x: Array) -> dict[str, float]:
         """The measured columns at x."""
-        row = {"f": _mean_value(self.problem, x), "f_D": math.nan, "grad_sq": math.nan, "dist_sq": math.nan}
+        row = dict.fromkeys(("f", "f_D", "grad_sq", "dist_sq"), math.nan)
         with np.errstate(over="ignore", invalid="ignore"):
+            row["f"] = float(np.mean([p.objective.value(x) for p in self.problem.problems]))
             if self.exact:
                 row["f_D"], gradient = self.problem.value_and_gradient(x)
                 row["grad_sq"] = float(gradient @ gradient)
@@ -101,11 +102,6 @@ class Measure:
             if self.solution is not None:
                 row["dist_sq"] = float(np.sum((x - self.solution) ** 2))
         return row
-
-
-def _mean_value(problem: AbstractProblem, x: Array) -> float:
-    with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.mean([p.objective.value(x) for p in problem.problems]))
 
 
 def table_of(rows: list[dict[str, Any]]) -> Array:
@@ -148,7 +144,7 @@ class TraceFile:
         if self.path.exists():
             for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
                 try:
-                    row = {k: math.nan if v is None else v for k, v in json.loads(line).items()}
+                    row = with_nan(json.loads(line))
                     if row["step"] <= (rows[-1]["step"] if rows else -1):
                         break
                 except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -158,7 +154,7 @@ class TraceFile:
 
     def replace(self, rows: list[dict[str, Any]]) -> None:
         """These rows instead of all."""
-        files.write(self.path, "".join(_line(row) for row in rows).encode())
+        files.write(self.path, "".join(files.json_text(row) for row in rows).encode())
 
     def go_on(self, step: int) -> None:
         """Take out what a run that continues after `step` will do again."""
@@ -168,7 +164,7 @@ class TraceFile:
         """One more row; a `durable` one is on the disk afterwards, with all before: a checkpoint needs it."""
         try:
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(_line(row))
+                file.write(files.json_text(row))
                 if durable:
                     file.flush()
                     os.fsync(file.fileno())
@@ -176,7 +172,6 @@ class TraceFile:
             raise DataError(f"{self.path} cannot be written: {error.strerror or error}") from error
 
 
-def _line(row: dict[str, Any]) -> str:
-    """JSON has neither NaN nor infinity: null stands for them."""
-    finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
-    return json.dumps(finite, allow_nan=False) + "\n"
+def with_nan(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as it was before it was written: null stands for NaN and infinity, which JSON does not have."""
+    return {name: math.nan if value is None else value for name, value in row.items()}

@@ -1,26 +1,24 @@
 """Accuracy against density: the parts agree with slow readable twins, and numbers decide the claims."""
 
+# ruff: noqa: E402
+
 import dataclasses
 
 import numpy as np
 import pandas
 import pytest
 
-from mast.cells import Cell, Done
-from mast.errors import DataError
-from mast.experiments.density import linear, tables, text
-from mast.experiments.density.cells import CHOOSING, cells, effort, scores_of
-from mast.experiments.density.contenders import CONTENDERS, PACKET, random_cut, sketch_of, trained
-from mast.experiments.density.data import FILES, FOLDER, TEXTS, Labelled, find
-from mast.experiments.density.search import START, climb, rung
-from mast.experiments.density.situations import GOALS, LABELS, SITUATIONS, claims
-from mast.experiments.density.study import Density
-from mast.experiments.experiment import Request, Results
-from mast.sketches import RandK
-
 torch = pytest.importorskip("torch")
 
-from mast.experiments.density.networks import (  # noqa: E402
+from mast.cells import Cell, Done
+from mast.errors import DataError
+from mast.experiments.accuracy import accuracy
+from mast.experiments.datasets import halves, logistic
+from mast.experiments.density import linear, situations
+from mast.experiments.density.cells import CHOOSING, cells, effort, scores_of
+from mast.experiments.density.contenders import CONTENDERS, PACKET, random_cut, sketch_of, trained
+from mast.experiments.density.data import FILES, FOLDER, LENGTH, SYMBOLS, TEXTS, Labelled, find, text_rows
+from mast.experiments.density.networks import (
     DESIGNS,
     Chain,
     KeyedDropout,
@@ -28,7 +26,13 @@ from mast.experiments.density.networks import (  # noqa: E402
     network,
     train,
 )
-from mast.nn import Neurons, sparsify  # noqa: E402
+from mast.experiments.density.search import START, climb, rung
+from mast.experiments.density.situations import GOALS, LABELS, SITUATIONS, claims
+from mast.experiments.density.study import Density
+from mast.experiments.experiment import Request, Results
+from mast.nn import Neurons, sparsify
+from mast.objectives import Logistic
+from mast.sketches import PermK, RandK
 
 
 @pytest.fixture(scope="module")
@@ -320,7 +324,7 @@ def test_a_cell_is_a_function_of_its_configuration(done):
 
 
 def test_every_goal_is_decided(done):
-    table = tables.situation_table(done[1])
+    table = situations.situation_table(done[1])
     assert list(dict.fromkeys(table["situation"])) == list(SITUATIONS)
     assert set(table["contender"]) == set(LABELS)
     assert (table["worst"] <= table["mean"]).all()
@@ -329,7 +333,7 @@ def test_every_goal_is_decided(done):
     found = list(claims(table))
     assert len(found) == len(GOALS)
     assert {goal.situation for goal in GOALS} == set(SITUATIONS)
-    curves = tables.curve_table(done[1])
+    curves = situations.curve_table(done[1])
     there = table[(table["situation"] == "units 0.2") & (table["contender"] == "mast")].set_index("seed")[
         "mean"
     ]
@@ -375,9 +379,16 @@ def test_a_linear_file_alone_is_enough(small):
 
 def test_blocks_of_a_fixed_partition_are_trained_alone(small):
     """f_D is separable: MAST's optimum, cut to a block, is that of the block's features by themselves."""
+    (A, b), (A_test, b_test) = halves(small, 0, 0.25)
+    l2 = logistic(small, 100.0, 0, 0.25).l2
     for cell in linear.cells(Density(), Request((small,), "fast"))[:6]:
         result = cell.compute(cell.config, small)
-        np.testing.assert_array_equal(result["matched"], result["scratch"])
+        alone = []
+        for _, draw in PermK(cell.config["K"], seed=cell.config["permutation"]).support(12):
+            block = draw.indices  # with more blocks than weights, some are empty
+            x = Logistic(A[:, block], b, l2=l2).minimizer() if block.size else np.zeros(0)
+            alone.append(accuracy(A_test[:, block], b_test, x))
+        np.testing.assert_array_equal(result["matched"], alone)
         if cell.config["K"] == 1:
             assert result["plain"] == result["matched"] == result["magnitude"]
         if cell.config["K"] == cell.config["one"]:
@@ -426,11 +437,11 @@ def test_the_fast_run_ends_in_a_report(tmp_path):
 def test_text_is_split_by_documents():
     """No row that is tested on comes from a document that is trained on, and what follows is one further."""
     for name in TEXTS:
-        x, y, owner = text.rows(name)
-        assert x.shape == y.shape == (len(owner), text.LENGTH)
+        x, y, owner = text_rows(name)
+        assert x.shape == y.shape == (len(owner), LENGTH)
         np.testing.assert_array_equal(x[:, 1:], y[:, :-1])
         assert x.min() >= 0
-        assert x.max() < text.SYMBOLS
+        assert x.max() < SYMBOLS
         (data,) = find("normal", name, None)
         learned, _, tested = ({row.numpy().tobytes() for row in part.x} for part in data.parts())
         assert len(tested & learned) <= 0.02 * len(tested)  # empty lines, and what all files say
@@ -446,4 +457,4 @@ def test_a_transformer_reads_text():
     torch.testing.assert_close(model(changed)[:, :40], model(rows)[:, :40])
     small = sparsify(model, Neurons(RandK(0.5)), example=rows).submodel(0)
     assert sum(p.numel() for p in small.parameters()) < 0.6e6
-    assert small(rows).shape == (2, text.LENGTH, text.SYMBOLS)
+    assert small(rows).shape == (2, LENGTH, SYMBOLS)

@@ -1,7 +1,11 @@
 """The dropout experiment: its rules on made-up curves, and what it evaluates."""
 
+# ruff: noqa: E402
+
 import numpy as np
 import pytest
+
+torch = pytest.importorskip("torch")
 
 import mast
 from mast.cells import Cell, Done
@@ -66,7 +70,6 @@ def test_the_third_curve_is_evaluated_at_p_x():
 
 
 def test_original_dropout_at_p_x_is_the_unbiased_sketch_with_a_shorter_step():
-    torch = pytest.importorskip("torch")
     from mast.experiments.neural.rounds import Lanes, Masks, Shape, start, student
 
     shape, p = Shape(7, 5, 3), 0.5  # a power of two: the keep probability is exact
@@ -78,8 +81,8 @@ def test_original_dropout_at_p_x_is_the_unbiased_sketch_with_a_shorter_step():
             weight *= p
     unbiased = Lanes(network, [0.4 * p**2], *rows)
     for t in range(10):
-        original.advance(Masks(mast.UnscaledBernoulli(p), shape, 4, 3).of(t))
-        unbiased.advance(Masks(mast.Bernoulli(p), shape, 4, 3).of(t))
+        original.advance(Masks(mast.UnscaledBernoulli(p), network, 4, 3).of(t))
+        unbiased.advance(Masks(mast.Bernoulli(p), network, 4, 3).of(t))
     rounding = 10 * 40 * torch.finfo(torch.float32).eps  # steps, and terms of a step's sums
     for a, b in zip(original.weights, unbiased.weights, strict=True):
         torch.testing.assert_close(p * a, b, rtol=0, atol=rounding)

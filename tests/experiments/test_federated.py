@@ -4,18 +4,24 @@ import numpy as np
 import pandas
 import pytest
 
+pytest.importorskip("torch")
+
 from mast.errors import ArgumentError
 from mast.experiments.experiment import Request
-from mast.experiments.federated.cells import OURS, RIVALS, Scored, cells, effort
-from mast.experiments.federated.claims import OUR_SCHEME, claims
-from mast.experiments.federated.clients import CAPACITIES, deal, shares
-from mast.experiments.federated.study import FederatedSchemes
+from mast.experiments.federated.cells import (
+    CAPACITIES,
+    OURS,
+    RIVALS,
+    Scored,
+    deal,
+    effort,
+    federated,
+    runs_on,
+    shares,
+)
+from mast.experiments.federated.study import OUR_SCHEME, FederatedSchemes, claims
 from mast.methods.distributed import scheme_of
 from mast.randomness import Key
-
-torch = pytest.importorskip("torch")
-
-from mast.experiments.federated.cells import federated, runs_on  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +65,7 @@ def test_what_runs_in_the_end():
 
 
 def test_cells_and_data(digits):
-    made = cells(FederatedSchemes(), Request((digits,), "normal"))
+    made = FederatedSchemes().cells(Request((digits,), "normal"))
     assert len(made) == 2 * len({*RIVALS, *OURS})
     assert OUR_SCHEME in OURS
     with pytest.raises(ArgumentError, match="digits, features, images"):

@@ -1,5 +1,7 @@
 """The neural experiment: its rounds against a slow twin, its data, its rules, all of it on a small file."""
 
+# ruff: noqa: E402
+
 import json
 import math
 
@@ -7,25 +9,24 @@ import numpy as np
 import pandas
 import pytest
 
+torch = pytest.importorskip("torch")
+pytest.importorskip("matplotlib")
+
 import mast
 from mast.cells import Cell, Done
 from mast.errors import ArgumentError, DataError
 from mast.experiments import reproduce
 from mast.experiments.catalogue import GROUPS
+from mast.experiments.datasets import one_thread
 from mast.experiments.experiment import Results
+from mast.experiments.neural import data, variance
 from mast.experiments.neural.claims import claims
+from mast.experiments.neural.rounds import Lanes, Masks, Shape, squared_loss, start, student
 from mast.experiments.neural.runs import KEEPS, STEP_SIZES, Curve, run
+from mast.methods.distributed import Roster, Server, run_in_process
+from mast.nn import advise, sparsify
+from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout
 from mast.randomness import Key, normal
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("matplotlib")
-
-from mast.experiments.network_data import one_thread  # noqa: E402
-from mast.experiments.neural import data, variance  # noqa: E402
-from mast.experiments.neural.rounds import Lanes, Masks, Shape, squared_loss, start, student  # noqa: E402
-from mast.methods.distributed import Roster, Server, run_in_process  # noqa: E402
-from mast.nn import advise, sparsify  # noqa: E402
-from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout  # noqa: E402
 
 SHAPE, NODES, ROWS, SEED = Shape(7, 5, 3), 4, 6, 2**40 + 3
 ROUNDING = 40 * torch.finfo(torch.float32).eps  # of one step, whose sums have 24 rows, 7 inputs and 5 units
@@ -63,7 +64,7 @@ def by_the_server(sketch, step_size, rounds):
 def test_lanes_are_the_distributed_method(kind):
     sketch, sizes = kind(0.7), [0.05, 0.2, 0.3]
     lanes = Lanes(student(SHAPE, 0), sizes, *rows_of_nodes())
-    masks = Masks(sketch, SHAPE, NODES, SEED)
+    masks = Masks(sketch, student(SHAPE, 0), NODES, SEED)
     for t in range(5):
         lanes.advance(masks.of(t))
     X, T = (part.flatten(0, 1) for part in rows_of_nodes())
@@ -86,7 +87,7 @@ def test_dense_lanes_are_gradient_descent():
 
 
 def test_masks_are_those_of_sparsify():
-    masks = Masks(mast.Bernoulli(0.6), SHAPE, NODES, SEED)
+    masks = Masks(mast.Bernoulli(0.6), student(SHAPE, 0), NODES, SEED)
     seen = set()
     for t in (0, 7):
         scales = [s.clone() for s in masks.of(t)]

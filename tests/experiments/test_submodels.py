@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+pytest.importorskip("torch")
+
 from mast.cells import Done
 from mast.experiments.catalogue import experiments_of
 from mast.experiments.density.submodels import SHARES, USES, Submodels, compared, gains, table
 from mast.experiments.experiment import Request, Results
-
-pytest.importorskip("torch")
 
 
 @pytest.fixture(scope="module")

@@ -1,30 +1,36 @@
-"""All experiments of `mast reproduce`, by name. A new one is one file or folder, and one line here."""
+"""All experiments of `mast reproduce`, by name. A new one is one file or folder, and one line here.
+
+Each is imported when it is asked for: those with networks need PyTorch.
+"""
 
 from __future__ import annotations
 
-from mast.errors import ArgumentError
-from mast.experiments.accuracy import Accuracy
-from mast.experiments.conditioning import Conditioning
-from mast.experiments.density.study import Density
-from mast.experiments.density.submodels import Submodels
-from mast.experiments.experiment import Experiment
-from mast.experiments.federated.study import FederatedSchemes
-from mast.experiments.methods import Methods
-from mast.experiments.neural.dropout import Dropout
-from mast.experiments.neural.study import Neural
-from mast.experiments.rand1 import Rand1
-from mast.experiments.shift import Shift
-from mast.experiments.trajectory import Trajectory
+import importlib
+from typing import TYPE_CHECKING
 
-CONVEX = (Accuracy(), Trajectory(), Rand1(), Shift(), Conditioning(), Methods())
-NETWORKS = (Neural(), Dropout(), Submodels(), Density(), FederatedSchemes())
+from mast.errors import ArgumentError, optional_module
 
-EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in (*CONVEX, *NETWORKS)}
-GROUPS = {
-    "convex": tuple(experiment.name for experiment in CONVEX),
-    "demo": ("accuracy", "submodels"),
-    "all": tuple(EXPERIMENTS),
+if TYPE_CHECKING:
+    from mast.experiments.experiment import Experiment
+
+# name -> the class, below mast.experiments
+CONVEX = {
+    "accuracy": "accuracy.Accuracy",
+    "trajectory": "trajectory.Trajectory",
+    "rand1": "rand1.Rand1",
+    "shift": "shift.Shift",
+    "conditioning": "conditioning.Conditioning",
+    "methods": "methods.Methods",
 }
+NETWORKS = {
+    "neural": "neural.study.Neural",
+    "dropout": "neural.dropout.Dropout",
+    "submodels": "density.submodels.Submodels",
+    "density": "density.study.Density",
+    "federated": "federated.study.FederatedSchemes",
+}
+EXPERIMENTS = CONVEX | NETWORKS
+GROUPS = {"convex": tuple(CONVEX), "demo": ("accuracy", "submodels"), "all": tuple(EXPERIMENTS)}
 
 
 def experiments_of(name: str) -> list[Experiment]:
@@ -37,4 +43,12 @@ def experiments_of(name: str) -> list[Experiment]:
     if not set(names) <= set(EXPERIMENTS):
         known = ", ".join([*EXPERIMENTS, *GROUPS])
         raise ArgumentError(f"there is no experiment {name!r}; there are: {known}")
-    return [EXPERIMENTS[member] for member in names]
+    if not set(names) <= set(CONVEX):
+        optional_module("torch", "neural experiments need PyTorch", "nn")
+    return [_made(EXPERIMENTS[member]) for member in names]
+
+
+def _made(place: str) -> Experiment:
+    module, _, kind = place.rpartition(".")
+    made: Experiment = getattr(importlib.import_module(f"mast.experiments.{module}"), kind)()
+    return made

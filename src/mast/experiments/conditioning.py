@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -39,11 +40,10 @@ def measure(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     f = LeastSquares(A, b, kappa=config["kappa"])
     H = f.hessian(np.zeros(f.dim))
     rows = [("uniform", keep, 1.0, 0, *_measured(H, np.full(f.dim, keep), f)) for keep in config["keeps"]]
-    for ratio in config["ratios"]:
-        for order in ORDERS:
-            for seed in range(config["seeds"] if order == "random" else 1):
-                keep = _keeps(np.diag(H), ratio, order, seed)
-                rows.append((order, float(keep.min()), ratio, seed, *_measured(H, keep, f)))
+    for ratio, order in product(config["ratios"], ORDERS):
+        for seed in range(config["seeds"] if order == "random" else 1):
+            keep = _keeps(np.diag(H), ratio, order, seed)
+            rows.append((order, float(keep.min()), ratio, seed, *_measured(H, keep, f)))
     columns = ("order", "keep", "ratio", "seed", "kappa_D", "bound")
     result: dict[str, Any] = {
         name: np.array(c) for name, c in zip(columns, zip(*rows, strict=True), strict=True)
@@ -153,25 +153,18 @@ COLOURS = {"random": style.BLUE, "steep": style.VERMILION, "flat": style.GREEN}
 MARKERS = ("o", "s", "^", "D", "v")
 
 
-@style.drawing
 def draw(results: Results) -> Any:
     """Uniform probabilities left, different ones right."""
     figure, ((left, right),) = style.frames(1, 2, width=5.0, height=3.7)
     for number, d in enumerate(results):
         marker, grown = MARKERS[number % len(MARKERS)], d["kappa_D"] / d["kappa_f"]
         uniform = d["order"] == "uniform"
-        left.plot(
-            *(d["keep"][uniform], grown[uniform], f"{marker}-"),
-            color=style.PALETTE[number % len(style.PALETTE)],
-            ms=4,
-            label=d.cell.dataset.name,
-        )
+        look = {"color": style.PALETTE[number % len(style.PALETTE)], "ms": 4, "label": d.cell.dataset.name}
+        left.plot(d["keep"][uniform], grown[uniform], f"{marker}-", **look)
         for order, colour in COLOURS.items():
             of_order = d["order"] == order
-            label = order if number == 0 else None
-            right.plot(
-                *(d["ratio"][of_order], grown[of_order], marker), color=colour, ms=3.5, alpha=0.7, label=label
-            )
+            look = {"color": colour, "ms": 3.5, "alpha": 0.7, "label": order if number == 0 else None}
+            right.plot(d["ratio"][of_order], grown[of_order], marker, **look)
     left.axhline(1, color=style.BLACK, linestyle=":", label="bound")
     right.plot([1, 10], [1, 10], ":", color=style.BLACK, label="bound")
     for ax in (left, right):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas
 
 from mast.arrays import Array
 from mast.cells import Cell, Done
@@ -88,6 +89,10 @@ class Results(list[Done]):
         """A result of every cell, stacked."""
         return np.array([d[name] for d in self])
 
+    def relative(self, name: str) -> Array:
+        """A curve of every cell, divided by its first value."""
+        return np.array([d[name] / d[name][0] for d in self])
+
     def mean(self, name: str) -> Array:
         """The mean of a result over all cells."""
         return np.asarray(np.mean([d[name] for d in self], axis=0))
@@ -97,15 +102,12 @@ class Results(list[Done]):
 
         Arrays are columns, and everything else is repeated in all rows of its cell.
         """
-        import pandas
-
         sources: dict[str, Callable[[Done], Any] | str] = {**dict(zip(names, names, strict=True)), **columns}
-        parts = [
-            {"dataset": d.cell.dataset.name}
-            | {column: d[get] if isinstance(get, str) else get(d) for column, get in sources.items()}
-            for d in self
-        ]
-        return pandas.concat([pandas.DataFrame(part) for part in parts], ignore_index=True)
+        parts = []
+        for d in self:
+            values = {column: d[get] if isinstance(get, str) else get(d) for column, get in sources.items()}
+            parts.append(pandas.DataFrame({"dataset": d.cell.dataset.name} | values))
+        return pandas.concat(parts, ignore_index=True)
 
 
 @dataclass(frozen=True)

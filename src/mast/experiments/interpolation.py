@@ -120,19 +120,15 @@ def figure(runs: Results) -> Figure:
     )
 
 
-@style.drawing
 def draw(runs: Results) -> Any:
     """One frame."""
     drawn, ((ax,),) = style.frames(1, 1, width=7.2, height=3.9)
     for s, colour in COLOURS.items():
         curve = runs.of(distance=s)
         label = "v = x*" if s == 0 else "v = 0" if s == 1 else f"|v − x*| = {s:g} |x*|"
-        distances, bounds = (
-            np.array([np.maximum(d[what] / d["distance_sq"][0], 1e-30) for d in curve])
-            for what in ("distance_sq", "bound")
-        )
-        style.band(ax, curve[0]["step"], distances, colour, label)
-        ax.plot(curve[0]["step"], bounds.mean(axis=0), "--", color=colour, linewidth=0.9)
+        bounds = [np.maximum(d["bound"] / d["distance_sq"][0], 1e-30) for d in curve]
+        style.band(ax, curve[0]["step"], np.maximum(curve.relative("distance_sq"), 1e-30), colour, label)
+        ax.plot(curve[0]["step"], np.mean(bounds, axis=0), "--", color=colour, linewidth=0.9)
     ax.set_yscale("log")
     ax.set_ylim(bottom=1e-31)
     ax.set(xlabel="Steps", ylabel=style.RELATIVE_DISTANCE, title=f"DSGD on {runs.datasets[0]}")

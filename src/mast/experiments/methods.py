@@ -6,14 +6,15 @@ a theorem covers is drawn with its bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mast.arrays import Array
-from mast.cells import Cell, Done
+from mast.cells import Cell
 from mast.experiments import style
 from mast.experiments.datasets import Dataset, logistic
 from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results, spread
@@ -65,14 +66,6 @@ BOUNDED = ("DSGD", "L-SVRDSG", "distributed, independent", "distributed, disjoin
 BASELINES = ("DSGD, one partition", "DCGD", "GDCI", "naive IST", "naive IST, γ/4")
 
 
-def measured_steps(steps: int) -> list[int]:
-    """Evenly spaced, and densely near the start, where averages over the run are made."""
-    early = np.geomspace(1, steps, 2 * POINTS).astype(int).tolist()
-    return sorted(
-        {0, *range(min(steps, 20) + 1), *early, *np.linspace(0, steps, POINTS + 1).astype(int).tolist()}
-    )
-
-
 @lru_cache(maxsize=8)
 def problem_of(kind: str, dataset: Dataset, kappa: float) -> Problem | Nodes:
     """The problems: one or several partitions, rows spread over nodes, or copies of all rows on each."""
@@ -92,21 +85,15 @@ def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     """One run: what its trace measures, f - f*, and the bound if there is one."""
     f = logistic(dataset, config["kappa"])
     problem = problem_of(config["problem"], dataset, config["kappa"])
-    method, options = config["method"], config["options"]
-    unit, factor = config["step"]
-    start = minimize(problem, method, 0, trace=[0], progress=False, **options) if unit == "theory" else None
+    method, steps, (unit, factor) = config["method"], config["steps"], config["step"]
+    options = {"seed": config["seed"], "progress": False, **config["options"]}
+    start = minimize(problem, method, 0, **options) if unit == "theory" else None
     base = 1 / f.smoothness if start is None else start.step_size
     assert isinstance(base, float)
-    result = minimize(
-        problem,
-        method,
-        config["steps"],
-        factor * base,
-        seed=config["seed"],
-        trace=measured_steps(config["steps"]),
-        progress=False,
-        **options,
-    )
+    # densely near the start, where averages over the run are made
+    points = range(min(steps, 20) + 1), np.geomspace(1, steps, 2 * POINTS), np.linspace(0, steps, POINTS + 1)
+    trace = np.concatenate(points).astype(int)
+    result = minimize(problem, method, steps, factor * base, trace=trace, **options)
     Psi0 = None
     if method == "l_svrdsg" and isinstance(problem, Problem):
         p = 1 / (K * PARTITIONS)  # the method's default, 1/N
@@ -126,24 +113,14 @@ class Methods(Experiment):
     def cells(self, request: Request) -> list[Cell]:
         """One cell per data set, run and seed."""
         seeds, shorter = request.pick(fast=1, normal=3, full=10), request.pick(fast=6, normal=1, full=1)
-        return [
-            cell
-            for dataset in request.datasets
-            for name, c in RUNS.items()
-            for cell in self.grid(
-                run,
-                dataset,
-                5e-4 * (c.steps // shorter) * COST.get(c.method, 1),
-                {"seed": range(1 if c.method in ("gd", "ist_naive") else seeds)},
-                name=name,
-                problem=c.problem,
-                method=c.method,
-                options=dict(c.options),
-                step=list(c.step),
-                steps=c.steps // shorter,
-                kappa=KAPPA,
-            )
-        ]
+        cells = []
+        for dataset, (name, c) in product(request.datasets, RUNS.items()):
+            steps, options = c.steps // shorter, dict(c.options)
+            seconds = 5e-4 * steps * COST.get(c.method, 1)
+            varied = {"seed": range(1 if c.method in ("gd", "ist_naive") else seeds)}
+            fixed = {"problem": c.problem, "method": c.method, "options": options, "step": list(c.step)}
+            cells += self.grid(run, dataset, seconds, varied, name=name, **fixed, steps=steps, kappa=KAPPA)
+        return cells
 
     def findings(self, request: Request, results: Results) -> Findings:
         """Figures, numbers and claims."""
@@ -266,21 +243,19 @@ def claims(results: Results) -> Iterator[Claim]:
 LOWEST = 1e-16
 
 
-@style.drawing
 def draw_methods(results: Results) -> Any:
     """Losses; distances with bounds; S-PAGE's gradients with their bound."""
     figure, ((left, middle, right),) = style.frames(1, 3, width=4.6, height=4.0)
     for run in ("GD", "DSGD", "L-SVRDSG", "L-SVRDSG, 10 γ", "S-PAGE"):
-        _curve(left, results, run, lambda d: d["gap"] / d["gap"][0])
+        _curve(left, run, curve := results.of(name=run), curve.relative("gap"))
     left.set(title=f"{results.datasets[0]}: loss", ylabel=style.RELATIVE_GAP)
     for run in BOUNDED:
-        _curve(middle, results, run, lambda d: d["distance_sq"] / d["distance_sq"][0])
-        curve = results.of(name=run)
+        _curve(middle, run, curve := results.of(name=run), curve.relative("distance_sq"))
         bound = np.mean([d["bound"] / d["distance_sq"][0] for d in curve], axis=0)
         middle.plot(curve[0]["step"], bound, "--", color=RUNS[run].colour, linewidth=0.9)
     middle.set(title="distance, and bounds", ylabel=style.RELATIVE_DISTANCE)
-    _curve(right, results, "S-PAGE", running_mean)
     page = results.of(name="S-PAGE")
+    _curve(right, "S-PAGE", page, np.array([running_mean(d) for d in page]))
     step, bound = page[0]["step"][1:], page.mean("bound")[1:]
     right.plot(step, bound, "--", color=RUNS["S-PAGE"].colour, linewidth=0.9, label="bound")
     right.set(title="S-PAGE: mean squared gradient", ylabel=r"Mean over the run of $|\nabla f_D(x)|^2$")
@@ -291,14 +266,12 @@ def draw_methods(results: Results) -> Any:
     return figure
 
 
-@style.drawing
 def draw_baselines(results: Results) -> Any:
     """DSGD beside the baselines: what each does to f and to f_D."""
     figure, (row,) = style.frames(1, 2, width=5.2, height=3.9)
     for ax, what, title in zip(row, ("excess", "gap"), ("plain loss f", r"MAST loss $f_D$"), strict=True):
         for run in BASELINES:
-            label = "DSGD" if run.startswith("DSGD") else run
-            _curve(ax, results, run, lambda d, what=what: d[what] / d[what][0], label)  # type: ignore[misc]
+            _curve(ax, run, curve := results.of(name=run), curve.relative(what))
         ax.set(title=f"{results.datasets[0]}: {title}", xlabel="Steps")
     row[0].set_ylabel(r"$(f(x) - f^\star)\,/\,(f(x^0) - f^\star)$")
     row[1].set_ylabel(style.RELATIVE_GAP)
@@ -306,10 +279,7 @@ def draw_baselines(results: Results) -> Any:
     return figure
 
 
-def _curve(
-    ax: Any, results: Results, run: str, values: Callable[[Done], Array], label: str | None = None
-) -> None:
-    curve = results.of(name=run)
-    rows = np.maximum(np.array([values(d) for d in curve]), LOWEST)
-    style.band(ax, curve[0]["step"], rows, RUNS[run].colour, label or run, RUNS[run].line)
+def _curve(ax: Any, run: str, curve: Results, rows: Array) -> None:
+    label = run.removesuffix(", one partition")
+    style.band(ax, curve[0]["step"], np.maximum(rows, LOWEST), RUNS[run].colour, label, RUNS[run].line)
     ax.set_yscale("log")

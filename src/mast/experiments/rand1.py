@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mast.arrays import Array, Indices
+from mast.arrays import Array
 from mast.cells import Cell, Done
 from mast.experiments import style
 from mast.experiments.datasets import Dataset, logistic
@@ -30,18 +30,13 @@ STALLED = 1e-3  # a relative gap above this, at a time when others are far below
 SWEEP = tuple(round(float(m), 3) for m in np.geomspace(1, 60, 37))
 
 
-def stops_of(steps: int) -> Indices:
-    """The steps at which the loss is measured: 0, and evenly on a logarithmic scale."""
-    return np.unique(np.concatenate([[0], np.geomspace(1, steps, 160)]).astype(np.int64))
-
-
 def descend(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     """f_D - f_D^inf along DSGD (one row per seed) or along exact gradient descent (one row)."""
     f = logistic(dataset, config["kappa"])
     problem = Problem(f, RandK(1))
     d, infimum = problem.dim, problem.infimum()
     phi = CoordinateLosses.of(f)
-    stops = stops_of(config["steps"])
+    stops = np.unique(np.concatenate([[0], np.geomspace(1, config["steps"], 160)]).astype(np.int64))
     if config["method"] == "gd":
         stops = stops[stops <= config["steps"] // d]
         step_size = 1 / problem.smoothness
@@ -57,21 +52,11 @@ def descend(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
         gaps = np.array([losses(values, c) for c in counts]) - infimum
         r0sq = float(np.sum(problem.minimizer() ** 2))
         bound = np.asarray(known.bound(step_size, stops, r0sq=r0sq)) * problem.smoothness / 2
-    curvatures = {
-        "anywhere": phi.largest_curvatures(),
-        "at_solution": phi.curvatures(d * problem.minimizer()),
+    stable = {
+        f"stable_{where}": 2 / (float(phi.curvatures(z).max()) * d**2) * (f.smoothness * d**2)
+        for where, z in (("anywhere", np.zeros(d)), ("at_solution", d * problem.minimizer()))
     }
-    return {
-        "stops": stops,
-        "gaps": gaps,
-        "bound": bound,
-        "step_size": step_size,
-        "d": d,
-        **{
-            f"stable_{where}": 2 / (float(c.max()) * d**2) * (f.smoothness * d**2)
-            for where, c in curvatures.items()
-        },
-    }
+    return {"stops": stops, "gaps": gaps, "bound": bound, "step_size": step_size, "d": d, **stable}
 
 
 def end_of_run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
@@ -80,8 +65,9 @@ def end_of_run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     problem = Problem(f, RandK(1))
     d, infimum = problem.dim, problem.infimum()
     phi = CoordinateLosses.of(f)
-    counts = drawn(d, config["seed"], np.array([config["steps"]]))[0]
-    gap = float(phi.end(np.zeros(d), config["multiple"] / f.smoothness, counts).mean()) - infimum
+    counts = drawn(d, config["seed"], np.array([config["steps"]]))
+    path = phi.path(np.zeros(d), config["multiple"] / f.smoothness, int(counts.max()))
+    gap = float(losses(path, counts)[0]) - infimum
     return {"relative_gap": gap / (problem.value(np.zeros(d)) - infimum)}
 
 
@@ -117,8 +103,7 @@ def steps_to(curve: Done, target: float) -> Array:
     """The first measured step at which each seed's relative gap is below the target."""
     relative = curve["gaps"] / curve["gaps"][:, :1]
     reached = relative <= target
-    first = np.where(reached.any(axis=1), reached.argmax(axis=1), -1)
-    return np.where(first >= 0, curve["stops"][first].astype(float), np.inf)
+    return np.where(reached.any(axis=1), curve["stops"][reached.argmax(axis=1)].astype(float), np.inf)
 
 
 class Rand1(Experiment):
@@ -136,9 +121,8 @@ class Rand1(Experiment):
         for data in request.datasets:
             base = {"kappa": KAPPA, "steps": length(data)}
             cells.append(self.cell(descend, base | {"method": "gd"}, data))
-            cells += self.grid(
-                descend, data, 3.0, {"multiple": MULTIPLES}, method="dsgd", seeds=seeds, **base
-            )
+            runs = {"method": "dsgd", "seeds": seeds, **base}
+            cells += self.grid(descend, data, 3.0, {"multiple": MULTIPLES}, **runs)
             cells += self.grid(end_of_run, data, 0.5, {"multiple": multiples}, seed=0, **base)
         return cells
 
@@ -250,7 +234,6 @@ def claims(results: Results) -> Iterator[Claim]:
 COLOUR = {1: style.BLUE, 10: style.GREEN, 20: style.ORANGE, 50: style.VERMILION}
 
 
-@style.drawing
 def draw(results: Results) -> Any:
     """Three frames per data set: curves by steps and by sketched gradients, and where all step sizes end."""
     figure, axes = style.frames(len(results.datasets), 3, width=4.3, height=3.7)
@@ -275,10 +258,8 @@ def _curves(ax: Any, curves: dict[int, Done], by_gradients: bool) -> None:
         label = r"DSGD, $\gamma_0$" if m == 1 else rf"${m}\,\gamma_0$"
         style.band(ax, curve["stops"] + (not by_gradients), _relative(curve), colour, label)
         if np.isfinite(curve["bound"]).all():
-            bound = curve["bound"] / curve["gaps"][0, 0]
-            ax.plot(
-                curve["stops"] + (not by_gradients), bound, color=style.GREY, linewidth=0.8, label="bound"
-            )
+            x, bound = curve["stops"] + (not by_gradients), curve["bound"] / curve["gaps"][0, 0]
+            ax.plot(x, bound, color=style.GREY, linewidth=0.8, label="bound")
     ax.set_yscale("log")
     if by_gradients:
         ax.set_xlabel("Sketched gradients computed")
@@ -295,23 +276,13 @@ def _relative(curve: Done) -> Array:
 
 def _sweep(ax: Any, one: Done, multiples: Array, ends: Array) -> None:
     ax.plot(multiples, np.maximum(ends, 1e-16), "o-", color=style.PINK, markersize=3)
-    for key, line in (("stable_anywhere", ":"), ("stable_at_solution", "--")):
-        ax.axvline(one[key], color=style.BLACK, linestyle=line, linewidth=1.1)
-        ax.annotate(
-            f"{one[key]:.3g}",
-            (one[key], 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(-3 if line == ":" else 3, -2),
-            textcoords="offset points",
-            ha="right" if line == ":" else "left",
-            va="top",
-            fontsize=8,
-        )
+    for key, line, side, points in (("anywhere", ":", "right", -3), ("at_solution", "--", "left", 3)):
+        limit = one[f"stable_{key}"]
+        ax.axvline(limit, color=style.BLACK, linestyle=line, linewidth=1.1)
+        place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "xytext": (points, -2)}
+        ax.annotate(f"{limit:.3g}", (limit, 1), **place, ha=side, va="top", fontsize=8)
     ax.set(xscale="log", yscale="log")
     ax.set_xticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"])
     ax.minorticks_off()
-    ax.set(
-        xlabel=r"Step size, in multiples of $\gamma_0$",
-        ylabel="Relative gap at the end",
-        title="predicted and observed limit",
-    )
+    ax.set(xlabel=r"Step size, in multiples of $\gamma_0$", ylabel="Relative gap at the end")
+    ax.set_title("predicted and observed limit")

@@ -7,7 +7,9 @@ import html
 import json
 import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from mast.errors import DataError
@@ -22,7 +24,7 @@ _RAISED = re.compile(r"\^(inf|[0-9]+)")
 PIXELS = 0.7  # of a page, for each of a figure's
 NARROW = 560  # of these: two such figures fit beside each other
 
-STYLE = Path(__file__).with_suffix(".css")
+PAGE = Path(__file__).with_suffix(".html")  # with places for what the report says
 
 
 def page(sections: list[dict[str, Any]], out: Path) -> str:
@@ -30,32 +32,14 @@ def page(sections: list[dict[str, Any]], out: Path) -> str:
     claims = [claim for section in sections for claim in section["claims"]]
     verdicts = Counter(verdict(claim) for claim in claims)
     seconds, cells = (_counted_once(sections, what) for what in ("seconds", "cells"))
-    tally = [
-        (f"{verdicts['holds']} of {len(claims)}", "claims hold"),
-        (str(verdicts["within noise"]), "fail within noise"),
-        (", ".join(sorted({d["name"] for s in sections for d in s["datasets"]})), "data"),
-    ]
-    return "\n".join(
-        [
-            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            "<title>MAST: the paper's experiments, repeated</title>",
-            f"<style>\n{STYLE.read_text(encoding='utf-8')}</style>\n</head>\n<body>",
-            "<header><h1>MAST: the paper's experiments, repeated</h1>",
-            '<p class="soft">Train once, run sparse: min f<sub>D</sub>(x) = E f(v + S(x − v)). Every figure '
-            "below is computed anew, and every claim is decided by a number.</p>",
-            '<ul class="tally">'
-            + "".join(f"<li><b>{_t(n)}</b> {_t(what)}</li>" for n, what in tally)
-            + "</ul>",
-            _contents(sections) + "</header>\n<main>",
-            *(_section(section, out) for section in sections),
-            _broken(sections),
-            _facts(sections, f"{cells:.0f} cells, {duration(seconds)} of one processor core"),
-            "</main>\n<footer>Made by <code>mast reproduce</code>. Numbers as CSV are in "
-            "<code>numbers/</code>, figures as PNG and PDF in <code>figures/</code>, the configuration is in "
-            "<code>configuration.json</code>.</footer>",
-            "</body>\n</html>\n",
-        ]
+    return Template(PAGE.read_text(encoding="utf-8")).substitute(
+        held=f"{verdicts['holds']} of {len(claims)}",
+        noise=verdicts["within noise"],
+        data=_t(", ".join(sorted({d["name"] for s in sections for d in s["datasets"]}))),
+        contents=_contents(sections),
+        sections="\n".join(_section(section, out) for section in sections),
+        broken=_broken(sections),
+        facts=_facts(sections, f"{cells:.0f} cells, {duration(seconds)} of one processor core"),
     )
 
 
@@ -90,7 +74,9 @@ def _section(section: dict[str, Any], out: Path) -> str:
     ]
     if section["effort"] == "fast":
         parts.append('<p class="soft">A fast run: fewer seeds and less data than the paper\'s figure.</p>')
-    parts.append(_figures(section["figures"], out))
+    # two narrow figures beside each other; every other one over the whole width
+    figures = "".join(_figure(figure, out) for figure in section["figures"])
+    parts.append(f'<div class="figures">{figures}</div>')
     if section["gains"]:
         parts += ["<h3>What was gained</h3>", _gains(section["gains"])]
     if section["claims"]:
@@ -98,7 +84,7 @@ def _section(section: dict[str, Any], out: Path) -> str:
     if section["choices"]:
         items = "".join(f"<li>{_prose(choice)}</li>" for choice in section["choices"])
         parts.append(f'<h3>Choices and details</h3><ul class="facts">{items}</ul>')
-    numbers = ", ".join(f"<code>numbers/{_t(name)}.csv</code>" for name in section["tables"])
+    numbers = ", ".join(_code(f"numbers/{name}.csv") for name in section["tables"])
     parts.append(
         f'<p class="facts soft">Numbers: {numbers}. {section["cells"]} cells, '
         f"{_t(duration(section['seconds']))} "
@@ -111,19 +97,12 @@ def _section(section: dict[str, Any], out: Path) -> str:
 
 def _settings(configuration: dict[str, dict[str, Any]]) -> str:
     """Setting by setting, for each function that computed cells."""
-    rows = "".join(
-        f"<tr><td><code>{_t(function)}</code></td><td>{_t(name)}</td>"
-        f"<td><code>{_t(json.dumps(value, ensure_ascii=False))}</code></td></tr>"
+    rows = [
+        (_code(function), _t(name), _code(json.dumps(value, ensure_ascii=False)))
         for function, settings in configuration.items()
         for name, value in settings.items()
-    )
-    head = "<tr><th>Function</th><th>Setting</th><th>Value, or all values</th></tr>"
-    return f'<div class="wide"><table><thead>{head}</thead><tbody>{rows}</tbody></table></div>'
-
-
-def _figures(figures: list[dict[str, Any]], out: Path) -> str:
-    """Two narrow figures beside each other; every other one over the whole width."""
-    return f'<div class="figures">{"".join(_figure(figure, out) for figure in figures)}</div>'
+    ]
+    return _table(("Function", "Setting", "Value, or all values"), rows)
 
 
 def _figure(figure: dict[str, Any], out: Path) -> str:
@@ -167,12 +146,9 @@ def _evidence(measured: str | Table) -> str:
     """A sentence, or a small table with headings in its first row and first column."""
     if isinstance(measured, str):
         return _prose(measured)
-    tags = ["th", *["td"] * (len(measured) - 1)]
-    rows = "".join(
-        f"<tr>{''.join(f'<{tag}>{_prose(cell)}</{tag}>' for cell in row)}</tr>"
-        for tag, row in zip(tags, measured, strict=True)
-    )
-    return f'<div class="wide"><table class="small"><tbody>{rows}</tbody></table></div>'
+    head, *rows = ([_prose(cell) for cell in row] for row in measured)
+    body = _row(head, "th") + "".join(map(_row, rows))
+    return f'<div class="wide"><table class="small"><tbody>{body}</tbody></table></div>'
 
 
 def _verdict(claim: dict[str, Any]) -> str:
@@ -183,14 +159,12 @@ def _verdict(claim: dict[str, Any]) -> str:
 def _gains(gains: list[dict[str, Any]]) -> str:
     """Setting by setting: the baseline, MAST, and the difference with twice its standard error."""
     titles = ("Mean test accuracy", "MAST", "Baseline", "Gain", "What the baseline is")
-    head = f"<tr>{''.join(f'<th>{title}</th>' for title in titles)}</tr>"
-    rows = "".join(
-        f"<tr><td>{_t(gain['setting'])}</td><td>{gain['mast']:.3f}</td><td>{gain['baseline']:.3f}</td>"
-        f"<td><b>{gain['mast'] - gain['baseline']:+.3f}</b> ± {NOISE * gain['error']:.3f}</td>"
-        f"<td>{_t(gain['rival'])}</td></tr>"
-        for gain in gains
-    )
-    return f'<div class="wide"><table><thead>{head}</thead><tbody>{rows}</tbody></table></div>'
+    rows = []
+    for gain in gains:
+        ahead = f"<b>{gain['mast'] - gain['baseline']:+.3f}</b> ± {NOISE * gain['error']:.3f}"
+        numbers = f"{gain['mast']:.3f}", f"{gain['baseline']:.3f}", ahead
+        rows.append((_t(gain["setting"]), *numbers, _t(gain["rival"])))
+    return _table(titles, rows)
 
 
 def _broken(sections: list[dict[str, Any]]) -> str:
@@ -213,22 +187,33 @@ def _broken(sections: list[dict[str, Any]]) -> str:
 def _facts(sections: list[dict[str, Any]], effort: str) -> str:
     """Data with their checksums, the versions of everything, and what was computed."""
     data = {d["sha256"]: d for section in sections for d in section["datasets"]}
-    rows = "".join(
-        f"<tr><td>{_t(d['name'])}</td><td>{d['rows']:,} × {d['features']:,}</td>"
-        f"<td><code>{_t(d['sha256'])}</code></td></tr>"
+    rows = [
+        (_t(d["name"]), f"{d['rows']:,} × {d['features']:,}", _code(d["sha256"]))
         for d in sorted(data.values(), key=lambda d: d["name"])
-    )
+    ]
+    table = _table(("Data", "Rows × features", "sha256 of the unpacked file"), rows)
     versions: dict[str, set[str]] = {}
     for section in sections:
         for package, version in section["versions"].items():
             versions.setdefault(package, set()).add(version)
     packages = ", ".join(f"{_t(name)} {_t('/'.join(sorted(each)))}" for name, each in versions.items())
     return (
-        '<section><h2>Data and versions</h2><div class="wide"><table><thead><tr><th>Data</th><th>Rows × '
-        "features</th><th>sha256 of "
-        f"the unpacked file</th></tr></thead><tbody>{rows}</tbody></table></div><p "
-        f'class="facts">Computed: {_t(effort)}. {packages}</p></section>'
+        f'<section><h2>Data and versions</h2>{table}<p class="facts">Computed: {_t(effort)}. {packages}</p>'
+        "</section>"
     )
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    body = f"<thead>{_row(head, 'th')}</thead><tbody>{''.join(map(_row, rows))}</tbody>"
+    return f'<div class="wide"><table>{body}</table></div>'
+
+
+def _row(cells: Iterable[str], tag: str = "td") -> str:
+    return f"<tr>{''.join(f'<{tag}>{cell}</{tag}>' for cell in cells)}</tr>"
+
+
+def _code(text: str) -> str:
+    return f"<code>{_t(text)}</code>"
 
 
 def _t(text: Any) -> str:

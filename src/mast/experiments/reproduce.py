@@ -20,10 +20,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pandas
+
 import mast
 from mast import cells, files
 from mast.errors import ArgumentError, DataError, optional_module
-from mast.experiments import report, style
+from mast.experiments import report
 from mast.experiments.catalogue import EXPERIMENTS, experiments_of
 from mast.experiments.datasets import Dataset
 from mast.experiments.experiment import (
@@ -37,6 +39,7 @@ from mast.experiments.experiment import (
     verdict,
 )
 from mast.locks import exclusive
+from mast.plots import SETTINGS
 from mast.progress import duration
 
 SECTION_FORMAT = 4
@@ -76,10 +79,8 @@ def reproduce(
         sections = read_sections(out)
         _write_overview(out, sections)
         files.write(path, report.page(sections, out).encode())
-    run_now = {experiment.name for experiment in experiments}
-    _print_summary(
-        finished, [section for section in sections if section["name"] in run_now], time.monotonic() - begun
-    )
+    names = {experiment.name for experiment in experiments}
+    _print_summary(finished, [s for s in sections if s["name"] in names], time.monotonic() - begun)
     return path
 
 
@@ -87,16 +88,19 @@ def _write_section(
     out: Path, experiment: Experiment, request: Request, results: Results, findings: Findings
 ) -> None:
     """Figures, tables and the section's own description; the description last, so that it is never ahead."""
+    import matplotlib
+
     for folder in ("figures", "numbers", "sections"):
         (out / folder).mkdir(exist_ok=True)
     for figure in findings.figures:
-        drawn = figure.draw()
-        style.settle(drawn)
-        for kind, options in (("png", {"dpi": 160}), ("pdf", {"metadata": {"CreationDate": None}})):
-            content = io.BytesIO()
-            with style.look():
+        with matplotlib.rc_context(SETTINGS):
+            drawn = figure.draw()
+            drawn.draw_without_rendering()  # lays it out once, and not again for each file
+            drawn.set_layout_engine(None)  # even with "none", saving begins with a drawing that nobody sees
+            for kind, options in (("png", {"dpi": 160}), ("pdf", {"metadata": {"CreationDate": None}})):
+                content = io.BytesIO()
                 drawn.savefig(content, format=kind, **options)
-            files.write(out / "figures" / f"{figure.name}.{kind}", content.getvalue())
+                files.write(out / "figures" / f"{figure.name}.{kind}", content.getvalue())
     for name, frame in findings.tables.items():
         files.write(out / "numbers" / f"{name}.csv", frame.to_csv(index=False).encode())
     section = {
@@ -135,13 +139,11 @@ def _described(dataset: Dataset) -> dict[str, Any]:
 
 def _borrowed(experiment: Experiment, results: Results) -> dict[str, dict[str, float]]:
     """Which of the cells are those of another experiment, so that the report counts them once."""
-    lenders: dict[str, dict[str, float]] = {}
+    lent: dict[str, list[float]] = {}
     for d in results:
         if d.cell.experiment != experiment.name:
-            count = lenders.setdefault(d.cell.experiment, {"cells": 0, "seconds": 0.0})
-            count["cells"] += 1
-            count["seconds"] += d.seconds
-    return lenders
+            lent.setdefault(d.cell.experiment, []).append(d.seconds)
+    return {lender: {"cells": len(each), "seconds": sum(each)} for lender, each in lent.items()}
 
 
 def read_sections(out: Path) -> list[dict[str, Any]]:
@@ -158,19 +160,16 @@ def read_sections(out: Path) -> list[dict[str, Any]]:
             raise DataError(f"{path}: this is not a section of a report ({error}): delete it") from error
         if not isinstance(section, dict) or "format" not in section:
             raise DataError(f"{path}: this is not a section of a report: delete it")
-        if section["format"] == SECTION_FORMAT:
-            if raw != section_bytes(section):
-                raise DataError(
-                    f"{path}: this section is damaged: delete it, and its experiment writes it again"
-                )
-            sections.append(section)
+        if section["format"] != SECTION_FORMAT:
+            continue
+        if raw != section_bytes(section):
+            raise DataError(f"{path}: this section is damaged: delete it, and its experiment writes it again")
+        sections.append(section)
     return sections
 
 
 def _write_overview(out: Path, sections: list[dict[str, Any]]) -> None:
     """All claims in one table, and the configuration of everything in the folder."""
-    import pandas
-
     columns = ["experiment", "dataset", "claim", "decides", "measured", "holds", "noise", "source"]
     rows = [
         {"experiment": s["name"], **claim, "measured": sentence(claim["measured"])}

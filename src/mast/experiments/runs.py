@@ -9,6 +9,7 @@ import numpy as np
 from mast.arrays import Array
 from mast.cells import Done
 from mast.experiments.experiment import Results
+from mast.plots import bound_along
 from mast.problem import Problem
 from mast.results import Result
 
@@ -18,24 +19,16 @@ def measured(result: Result, Psi0: float | None = None) -> dict[str, Any]:
 
     Psi0 is what the theorem starts from if that is not the loss at the start.
     """
-    trace, size = result.trace, result.step_size
-    assert isinstance(size, float)
-    step, start = trace["step"].to_numpy(), trace.iloc[0]
-    bound = np.full(step.size, np.inf)
-    if result.guarantee is not None:
-        delta0 = float(start["f_D"]) - result.infimum
-        known = {"r0sq": float(start["dist_sq"]), "delta0": delta0, "Psi0": delta0 if Psi0 is None else Psi0}
-        with np.errstate(divide="ignore"):
-            bound = np.asarray(result.guarantee.bound(size, step, **known), dtype=np.float64)
+    trace = result.trace
     return {
-        "step": step,
+        "step": trace["step"].to_numpy(),
         "passes": trace["passes"].to_numpy(),
         "loss": trace["f"].to_numpy(),
         "gap": trace["f_D"].to_numpy() - result.infimum,
         "gradient_sq": trace["grad_sq"].to_numpy(),
         "distance_sq": trace["dist_sq"].to_numpy(),
-        "bound": bound,
-        "step_size": size,
+        "bound": bound_along(result, Psi0),
+        "step_size": result.step_size,
         "status": result.status,
     }
 

@@ -61,13 +61,9 @@ class CoordinateLosses:
         return self._sum(-self.weight * self.slope * self._pull(z)) + self.l2 * z
 
     def curvatures(self, z: Array) -> Array:
-        """phi_j''(z_j)."""
+        """phi_j''(z_j), which is largest at 0: there it is L_jj."""
         pull = self._pull(z)
         return self._sum(self.weight * self.slope**2 * pull * (1 - pull)) + self.l2
-
-    def largest_curvatures(self) -> Array:
-        """What phi_j'' is at most: L_jj, its value at 0."""
-        return self.curvatures(np.zeros(self.d))
 
     def _pull(self, z: Array) -> Array:
         """1/(1 + exp(m)) of each group's margin m, without overflow."""
@@ -88,13 +84,6 @@ class CoordinateLosses:
             values[m + 1] = self.values(z)
         return values
 
-    def end(self, x0: Array, factor: float, counts: Indices) -> Array:
-        """phi_j after counts_j moves of coordinate j."""
-        z = self.d * x0
-        for m in range(int(counts.max())):
-            z = np.where(m < counts, z - factor * self.slopes(z), z)
-        return self.values(z)
-
 
 def units(d: int) -> UnitArrays:
     """Rand-1 in d dimensions as arrays for the compiled loop."""
@@ -106,12 +95,11 @@ def units(d: int) -> UnitArrays:
 
 def drawn(d: int, seed: int, stops: Indices) -> Indices:
     """How often each coordinate was drawn by Rand-1 before each stop: the draws of `mast.minimize`."""
-    import importlib
+    from mast.experiments.kernels import times_drawn  # Numba takes a while to load
 
-    kernels: Any = importlib.import_module("mast.experiments.kernels")  # Numba takes a while to load
     u = units(d)
     words = np.array([seed & 0xFFFFFFFF, seed >> 32], dtype=np.uint32)
-    counts: Indices = kernels.times_drawn(int(u.kind), 1, u.thresholds, words, stops, d)
+    counts: Indices = times_drawn(int(u.kind), 1, u.thresholds, words, stops, d)
     return counts
 
 

@@ -89,17 +89,11 @@ class Shift(Experiment):
         """One cell per data set, K, direction and seed; and the runs of the interpolation figure."""
         seeds = range(request.pick(fast=2, normal=5, full=20))
         varied = {"K": BLOCKS, "toward": ("zero", "random"), "seed": seeds}
+        fixed = {"kappa": KAPPA, "distances": list(DISTANCES)}
         cells = [
             cell
             for data in request.datasets
-            for cell in self.grid(
-                solve,
-                data,
-                0.1 + 3e-6 * data.load()[0].nnz,
-                varied,
-                kappa=KAPPA,
-                distances=list(DISTANCES),
-            )
+            for cell in self.grid(solve, data, 0.1 + 3e-6 * data.load()[0].nnz, varied, **fixed)
         ]
         return cells + interpolation.cells(self, request)
 
@@ -229,7 +223,6 @@ LABEL = {
 }
 
 
-@style.drawing
 def draw(results: Results) -> Any:
     """Loss, gap and accuracy: by distance above, by density below."""
     figure, axes = style.frames(2, 3, width=4.3, height=3.1)
@@ -238,10 +231,8 @@ def draw(results: Results) -> Any:
             show(ax, results, what)
             ax.set_ylabel(LABEL[what])
         row[0].plot([], [], ":", color=style.GREY, linewidth=1.1, label="bounds of Theorem 1")
-        dense = results[0]["dense"]
-        row[2].legend(
-            handles=[row[2].axhline(dense, color=style.GREY, ls="--", linewidth=1, label="ERM, dense")]
-        )
+        dense = row[2].axhline(results[0]["dense"], color=style.GREY, ls="--", linewidth=1)
+        row[2].legend([dense], ["ERM, dense"])
     axes[0][0].legend(loc="upper left")
     axes[1][0].set_ylim(bottom=axes[1][0].get_ylim()[0] / 1e3)  # room for the legend
     axes[1][0].legend(loc="lower left")

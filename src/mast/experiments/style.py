@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from mast.arrays import Array
-from mast.plots import COLOURS, SETTINGS
+from mast.plots import COLOURS
 
-P = ParamSpec("P")
 PALETTE = COLOURS
 BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, BLACK, YELLOW = PALETTE
 ERM, MAST = VERMILION, BLUE
@@ -19,24 +17,6 @@ GREY = "#666666"
 
 RELATIVE_GAP = r"$(f_D(x) - f_D^{\inf})\,/\,(f_D(x^0) - f_D^{\inf})$"
 RELATIVE_DISTANCE = r"$|x - x_D^\star|^2\,/\,|x^0 - x_D^\star|^2$"
-
-
-def look() -> Any:
-    """A block in which figures look like ours."""
-    import matplotlib
-
-    return matplotlib.rc_context(SETTINGS)
-
-
-def drawing(draw: Callable[P, Any]) -> Callable[P, Any]:
-    """A function that draws a figure, with our settings."""
-
-    @functools.wraps(draw)
-    def drawn(*args: P.args, **kwargs: P.kwargs) -> Any:
-        with look():
-            return draw(*args, **kwargs)
-
-    return drawn
 
 
 def frames(
@@ -48,13 +28,6 @@ def frames(
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, axes
-
-
-def settle(figure: Any) -> None:
-    """Lay the figure out now, once, and not again for each file that it is saved to."""
-    with look():
-        figure.draw_without_rendering()
-        figure.set_layout_engine(None)  # even with "none", saving begins with a drawing that nobody sees
 
 
 def legend_below(figure: Any, axes: Any, columns: int) -> None:
@@ -102,34 +75,22 @@ def box(axes: Any, values: Array, position: float, width: float, colour: str) ->
     )
 
 
-def swarm_offsets(values: Array, diameter: float, widest: float) -> Array:
-    """Where to put each dot beside the others of about the same value: no two overlap, if there is room.
+def swarm_places(values: Array, diameter: float, widest: float) -> tuple[Array, Array]:
+    """Where each dot goes: dots of about the same value stand side by side, at one height.
 
-    `diameter` is that of a dot in units of the values, the offsets are in diameters.
+    `diameter` is that of a dot, in units of the values. Offsets are in diameters, and at most `widest`.
 
-    >>> swarm_offsets(np.array([0.0, 0.0, 5.0]), diameter=1.0, widest=3.0).tolist()
-    [0.0, 1.0, 0.0]
+    >>> offsets, heights = swarm_places(np.array([0.1, -0.1, 5.0]), diameter=1.0, widest=3.0)
+    >>> offsets.tolist(), heights.tolist()
+    ([-0.5, 0.5, 0.0], [0.0, 0.0, 5.0])
     """
-    offsets = np.zeros(values.size)
-    order = np.argsort(values, kind="stable")
-    for rank, i in enumerate(order):
-        near = [j for j in order[max(0, rank - 60) : rank] if values[i] - values[j] < diameter]
-        offsets[i] = _free_place(values[i], values[near] / 1.0, offsets[near], diameter, widest)
-    return offsets
-
-
-def _free_place(value: float, others: Array, taken: Array, diameter: float, widest: float) -> float:
-    """The place nearest to the middle that is a diameter away from all dots placed so far."""
-    if not others.size:
-        return 0.0
-    reach = np.sqrt(np.maximum(1 - ((value - others) / diameter) ** 2, 0.0))
-    candidates = np.concatenate([[0.0], taken + reach, taken - reach])
-    for place in candidates[np.argsort(np.abs(candidates), kind="stable")]:
-        if abs(place) > widest:
-            break
-        if np.all((place - taken) ** 2 + ((value - others) / diameter) ** 2 >= 1 - 1e-9):
-            return float(place)
-    return float(widest * (1 if others.size % 2 else -1))
+    levels, level_of = np.unique(np.round(values / diameter), return_inverse=True)
+    offsets = np.empty(values.size)
+    for level in range(levels.size):
+        here = np.flatnonzero(level_of == level)
+        row = np.arange(here.size) - (here.size - 1) / 2
+        offsets[here] = row * min(1.0, widest / max(row[-1], 1e-9))
+    return offsets, levels[level_of] * diameter
 
 
 def swarm(
@@ -145,13 +106,6 @@ def swarm(
     dot_y = size * 1.05 / (box_.height * points) * (y_high - y_low)
     dot_x = size * 1.05 / (box_.width * points) * (x_high - x_low)
     for position, values, colour in groups:
-        offsets = swarm_offsets(values, dot_y, half_width / dot_x)
-        axes.plot(
-            position + offsets * dot_x,
-            values,
-            "o",
-            color=colour,
-            markersize=size,
-            markeredgewidth=0,
-            alpha=0.9,
-        )
+        offsets, heights = swarm_places(values, dot_y, half_width / dot_x)
+        look = {"color": colour, "markersize": size, "markeredgewidth": 0, "alpha": 0.9}
+        axes.plot(position + offsets * dot_x, heights, "o", **look)

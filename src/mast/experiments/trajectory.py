@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
+import pandas
 
 from mast.arrays import Array
 from mast.cells import Cell
@@ -42,12 +44,6 @@ NO_CONVERGENCE = 0.1  # a gap that stays above a tenth of its start
 CLEARLY = 3.0  # times: above what seeds differ by
 
 
-def measured_steps(steps: int) -> list[int]:
-    """Evenly spaced, and some more near the start."""
-    early = np.unique(np.geomspace(1, steps / POINTS, 12).astype(int))
-    return sorted({0, *early.tolist(), *np.linspace(0, steps, POINTS + 1).astype(int).tolist()})
-
-
 def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     """One run: the gap to f_D^inf and the squared distance to x_D* along it, and the theorem's bound.
 
@@ -56,18 +52,11 @@ def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     f = logistic(dataset, config["kappa"])
     problem = Problem(f, PermK(config["K"], seed=config["partition"]))
     step_size = 1 / float(f.term_smoothness.max()) / config["shrink"]
-    steps = config["steps"]
-    result = minimize(
-        problem,
-        "dsgd_sampled",
-        steps,
-        step_size,
-        gaussian_start(problem.dim, config["seed"]),
-        config["seed"],
-        sketches=config["sketches"],
-        trace=measured_steps(steps),
-        progress=False,
-    )
+    steps, seed = config["steps"], config["seed"]
+    early, evenly = np.geomspace(1, steps / POINTS, 12), np.linspace(0, steps, POINTS + 1)
+    options = {"trace": np.concatenate([early, evenly]).astype(int), "sketches": config["sketches"]}
+    x0 = gaussian_start(problem.dim, seed)
+    result = minimize(problem, "dsgd_sampled", steps, step_size, x0, seed, progress=False, **options)
     return measured(result) | {"smoothness": problem.smoothness, "rows": f.terms}
 
 
@@ -78,14 +67,9 @@ def length(dataset: Dataset) -> int:
     return int(float(f"{min(max(needed, 20_000), 400_000):.1e}"))
 
 
-def relative(curve: Results) -> Array:
-    """The gap of each seed (row), divided by its start."""
-    return np.array([d["gap"] / d["gap"][0] for d in curve])
-
-
 def floors(curve: Results) -> Array:
     """Where each seed's relative gap settles: its median over the last quarter of the run."""
-    gaps = relative(curve)
+    gaps = curve.relative("gap")
     return np.median(gaps[:, -gaps.shape[1] // 4 :], axis=1)
 
 
@@ -159,14 +143,11 @@ def table(results: Results) -> Any:
 
 def floor_table(results: Results) -> Any:
     """Where each curve settles."""
-    import pandas
-
     rows = []
-    for name, part in results.by_dataset().items():
-        for (sketches, shrink), curve in curves_of(part).items():
-            values = floors(curve)
-            row = {"dataset": name, "sketches": sketches, "shrink": shrink, "floor": np.median(values)}
-            rows.append(row | {"lowest": values.min(), "highest": values.max()})
+    for name, sketches, shrink in product(results.datasets, ESTIMATORS, SHRINK):
+        values = floors(results.of(dataset=name, sketches=sketches, shrink=shrink))
+        row = {"dataset": name, "sketches": sketches, "shrink": shrink, "floor": np.median(values)}
+        rows.append(row | {"lowest": values.min(), "highest": values.max()})
     return pandas.DataFrame(rows)
 
 
@@ -231,7 +212,6 @@ LINE = {1: ":", K: "--", K**2: "-"}
 COLOUR = {"one": style.BLUE, "all": style.ORANGE}
 
 
-@style.drawing
 def draw(results: Results) -> Any:
     """One frame per data set."""
     figure, axes = style.frames(1, len(results.datasets), width=4.6, height=3.9)
@@ -247,7 +227,7 @@ def draw(results: Results) -> Any:
 
 def _curve(ax: Any, curve: Results, sketches: str, shrink: int) -> None:
     step, label = curve[0]["step"], f"${SYMBOL[sketches]}$, γ = {STEP_LABEL[shrink]}"
-    style.band(ax, step, relative(curve), COLOUR[sketches], label, LINE[shrink])
+    style.band(ax, step, curve.relative("gap"), COLOUR[sketches], label, LINE[shrink])
     bound = np.mean([d["bound"] * d["smoothness"] / 2 / d["gap"][0] for d in curve], axis=0)
     if np.isfinite(bound).all():
         named = {"label": "bounds"} if (sketches, shrink) == ("all", K**2) else {}

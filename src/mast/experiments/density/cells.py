@@ -10,81 +10,76 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import numpy as np
+from torch import nn
 
 from mast.arrays import Array
 from mast.cells import Cell
-from mast.experiments.datasets import Dataset
+from mast.experiments.datasets import one_thread
 from mast.experiments.density.contenders import (
     PACKET,
     SEEN,
     chances,
     contenders,
+    pretrained,
     random_cut,
     sketch_of,
     trained,
 )
 from mast.experiments.density.data import Labelled
+from mast.experiments.density.networks import DESIGNS, accuracy
 from mast.experiments.density.search import Setting, climb
 from mast.experiments.experiment import Experiment, Request
-from mast.experiments.network_data import one_thread
+from mast.nn import recalibrate, sparsify
 from mast.randomness import Key, Purpose
 from mast.sketches import Bernoulli
 
-if TYPE_CHECKING:
-    from torch import nn
-
 CHOOSING = (100,)  # seeds that settings are chosen with, and nothing else
 DENSITIES = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1)  # of the curves
+EPOCHS = {  # of a fast, a normal and a full run
+    "digits": (2, 120, 640),
+    "features": (1, 10, 60),
+    "images": (1, 12, 60),
+    "code": (1, 4, 20),
+    "manual": (1, 4, 20),
+}
 SECONDS = {"digits": 0.03, "features": 0.4, "images": 1.5, "code": 60, "manual": 60}  # about, per epoch
 
 
-def tuned(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+@one_thread()
+def tuned(config: Mapping[str, Any], dataset: Labelled) -> dict[str, Any]:
     """For each use of a contender: the setting, all that were tried, and test accuracies (seeds, draws)."""
-    assert isinstance(dataset, Labelled)
-    networks: dict[str, nn.Sequential] = {}
-    settings: dict[str, Setting] = {}  # that were tried for any use
+    networks: dict[tuple[Any, ...], nn.Sequential] = {}  # by seed and setting, for all uses
 
     def network(seed: int, setting: Setting) -> nn.Sequential:
-        name = f"{seed} {sorted(setting.items())}"
+        name = (seed, *setting.items())
         if name not in networks:
             networks[name] = trained(config, dataset, seed, setting)
-            settings[str(sorted(setting.items()))] = setting
         return networks[name]
 
+    def validated(use: str, setting: Setting) -> float:
+        models = {seed: network(seed, setting) for seed in config["choosing"]}
+        scores = [scores_of(config, dataset, "validation", use, s, setting, m) for s, m in models.items()]
+        return float(np.mean(scores))
+
+    def judged(use: str, seed: int) -> Array:
+        return scores_of(config, dataset, "test", use, seed, best, network(seed, best))
+
     result: dict[str, Any] = {}
-    with one_thread():
-        for use in config["uses"]:
-
-            def validated(setting: Setting) -> float:
-                scores = [
-                    scores_of(config, dataset, "validation", use, seed, setting, network(seed, setting))  # noqa: B023
-                    for seed in config["choosing"]
-                ]
-                return float(np.mean(scores))
-
-            best, tried = climb(validated, config["axes"], list(settings.values()), config.get("scanned", ()))
-            result |= {f"{use}: {axis}": value for axis, value in best.items()}
-            result[f"{use}: tried"] = np.array([[*setting.values(), score] for setting, score in tried])
-            judged = [
-                scores_of(config, dataset, "test", use, seed, best, network(seed, best))
-                for seed in config["seeds"]
-            ]
-            result[f"{use}: scores"] = np.array(judged)
-            structure = use.partition(" ")[0]
-            if structure in ("weights", "units"):
-                curves = [
-                    [
-                        scores_of(
-                            config, dataset, "test", f"{structure} {p}", seed, best, network(seed, best)
-                        )
-                        for p in DENSITIES
-                    ]
-                    for seed in config["seeds"]
-                ]
-                result[f"{use}: curves"] = np.array(curves)
+    seeds, scanned = config["seeds"], config.get("scanned", ())
+    for use in config["uses"]:
+        known = [dict(setting) for _, *setting in networks]
+        best, tried = climb(partial(validated, use), config["axes"], known, scanned)
+        result |= {f"{use}: {axis}": value for axis, value in best.items()}
+        result[f"{use}: tried"] = np.array([[*setting.values(), score] for setting, score in tried])
+        result[f"{use}: scores"] = np.array([judged(use, seed) for seed in seeds])
+        structure = use.partition(" ")[0]
+        if structure in ("weights", "units"):
+            cuts = [f"{structure} {density}" for density in DENSITIES]
+            result[f"{use}: curves"] = np.array([[judged(cut, seed) for cut in cuts] for seed in seeds])
     return result
 
 
@@ -98,9 +93,6 @@ def scores_of(
     model: nn.Sequential,
 ) -> Array:
     """Accuracies in one use: of the whole network, of the members of its list, or of random submodels."""
-    from mast.experiments.density.networks import DESIGNS, accuracy
-    from mast.nn import recalibrate, sparsify
-
     parts, design = dataset.parts(), DESIGNS[dataset.name]
     rows = getattr(parts, part)
 
@@ -115,8 +107,6 @@ def scores_of(
         sketch = sketch_of(config, setting, seed, design)
         assert sketch is not None
         if config["kind"] in ("deltas", "one delta"):
-            from mast.experiments.density.contenders import pretrained
-
             v = pretrained(dataset, config["epochs"], config["batch"], seed)
             shift = {name: p.detach() for name, p in v.named_parameters() if p.dim() > 1}
     elif structure == "chances":
@@ -153,13 +143,7 @@ def effort(request: Request, name: str, longer: int = 1) -> dict[str, Any]:
 
     Who trains longer does so because of what the first seeds have shown, and is judged by others.
     """
-    epochs = {
-        "digits": request.pick(fast=2, normal=120, full=640),
-        "features": request.pick(fast=1, normal=10, full=60),
-        "images": request.pick(fast=1, normal=12, full=60),
-        "code": request.pick(fast=1, normal=4, full=20),
-        "manual": request.pick(fast=1, normal=4, full=20),
-    }[name]
+    epochs = request.pick(*EPOCHS[name])
     return {
         "epochs": epochs,
         "adapting": 2 * epochs,  # twenty deltas share them

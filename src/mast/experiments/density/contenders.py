@@ -10,17 +10,24 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import nn
 
 from mast.experiments.density.data import TEXTS, Labelled
+from mast.experiments.density.networks import (
+    DESIGNS,
+    Design,
+    Recipe,
+    add_noise,
+    network,
+    remove_noise,
+    train,
+)
 from mast.experiments.density.search import Setting
+from mast.nn import Neurons, Sparsifier, TopShare, keep_probabilities, scale_start, sparsify
+from mast.nn.validation import sparsifier_of
 from mast.sketches import Bernoulli, Grouped, Nested, PermK, RandK, Rolling, Sampled, Sketch
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from mast.experiments.density.networks import Design
-    from mast.nn import Sparsifier
 
 PACKET = 16  # units that are lost together
 SIZES = (0.1, 0.2, 0.5, 1.0)  # of the nested network
@@ -95,8 +102,6 @@ def contenders(dataset: str) -> Iterator[dict[str, Any]]:
 
 def random_cut(structure: str, share: float, design: Design, packet: int = PACKET) -> Sketch:
     """Each weight by itself; an exact share of the units of each layer; or of its packets of units."""
-    from mast.nn import Neurons
-
     if structure == "weights":
         return Bernoulli(share)
     if structure == "units":
@@ -107,8 +112,6 @@ def random_cut(structure: str, share: float, design: Design, packet: int = PACKE
 
 def sketch_of(config: Mapping[str, Any], setting: Setting, seed: int, design: Design) -> Sketch | None:
     """What a contender is trained with; its list of members, where it has one."""
-    from mast.nn import Neurons, TopShare
-
     kind, share = config["kind"], config.get("share", 1.0)
     if kind in ("mast", "scaled start", "usual start"):
         keep = setting.get("keep", share)
@@ -132,10 +135,6 @@ def sketch_of(config: Mapping[str, Any], setting: Setting, seed: int, design: De
 
 def trained(config: Mapping[str, Any], dataset: Labelled, seed: int, setting: Setting) -> nn.Sequential:
     """The contender's network as a plain one, without dropout layers; cut already where it chooses itself."""
-    from mast.experiments.density.networks import DESIGNS, Recipe, add_noise, network, remove_noise, train
-    from mast.nn import scale_start, sparsify
-    from mast.nn.validation import sparsifier_of
-
     kind, design = config["kind"], DESIGNS[dataset.name]
     adapts = kind in ADAPTS
     model = network(design, seed, setting["keep"] if kind == "dropout" else None)
@@ -144,12 +143,11 @@ def trained(config: Mapping[str, Any], dataset: Labelled, seed: int, setting: Se
     batch, epochs = config["batch"], config["adapting" if adapts else "epochs"] * config.get("longer", 1)
     if adapts:
         model = copy.deepcopy(pretrained(dataset, config["epochs"], batch, seed))
-    sketch, sk = sketch_of(config, setting, seed, design), None
+    sketch, sk, shift = sketch_of(config, setting, seed, design), None, "init" if adapts else None
     if sketch is not None:
         if kind != "usual start":
-            scale_start(model, sketch, shift="init" if adapts else None)
-        shift, example = "init" if adapts else None, dataset.parts().train.x[:2]
-        sk = sparsify(model, sketch, shift=shift, seed=seed, example=example)
+            scale_start(model, sketch, shift=shift)
+        sk = sparsify(model, sketch, shift=shift, seed=seed, example=dataset.parts().train.x[:2])
     recipe = Recipe(epochs, batch, setting["rate"], seed + 1000 * adapts, setting.get("decay", 0.0))
     with warnings.catch_warnings():
         if kind == "usual start":  # which is what it is here for
@@ -169,8 +167,6 @@ def trained(config: Mapping[str, Any], dataset: Labelled, seed: int, setting: Se
 
 def chances(model: nn.Module, dataset: Labelled, share: float) -> Any:
     """How often to keep each weight: this share on average, large ones with large inputs more often."""
-    from mast.nn import keep_probabilities
-
     return keep_probabilities(model, [dataset.parts().train.x[:SEEN]], budget=share, floor=0.02)
 
 
@@ -178,8 +174,6 @@ def _choices(
     config: Mapping[str, Any], dataset: Labelled, sk: Sparsifier | None
 ) -> Callable[[int, int], None] | None:
     """When a sketch follows the weights: again and again, of ever fewer; or once, in the middle."""
-    from mast.nn import TopShare
-
     if sk is None or config["kind"] not in ("top share", "pruned once", "chances"):
         return None
     if config["kind"] == "chances":
@@ -199,9 +193,6 @@ def _choices(
 
 def _follow(model: nn.Module, dataset: Labelled, share: float, seed: int, t: int, steps: int) -> None:
     """Keep probabilities from the weights as they are, now and then."""
-    from mast.nn import sparsify
-    from mast.nn.validation import sparsifier_of
-
     if t > 0 and t % max(1, steps // FOLLOWED) == 0:
         keep, sk = chances(model, dataset, share), sparsifier_of(model)
         assert sk is not None
@@ -212,8 +203,6 @@ def _follow(model: nn.Module, dataset: Labelled, share: float, seed: int, t: int
 @lru_cache(maxsize=8)
 def pretrained(dataset: Labelled, epochs: int, batch: int, seed: int) -> nn.Sequential:
     """A network that has seen a part: the first half of the classes, or source code."""
-    from mast.experiments.density.networks import DESIGNS, Recipe, network, train
-
     model = network(DESIGNS[dataset.name], seed)
     train(model, dataset.known(), Recipe(epochs, batch, PRETRAINING, seed))
     return model

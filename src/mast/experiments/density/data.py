@@ -1,26 +1,35 @@
 """Data of the study: digits, CIFAR-10 as embeddings and as small images, source code and its manual.
 
 Each set has training, validation and test rows. Settings are chosen on validation rows; test rows are looked
-at once, by the networks that were chosen.
+at once, by the networks that were chosen. Text is what every machine has: a network that continues it is
+trained on the source of Python's library, and one that has read the source is adapted to Python's manual.
 """
 
 from __future__ import annotations
 
+import hashlib
+import sysconfig
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from mast.arrays import Array
 from mast.errors import DataError
-from mast.experiments.datasets import Dataset, locate, split_rows
-from mast.experiments.density import text
-from mast.experiments.network_data import data_folder, digits, digits_sum, file_sum, need_torch, read_npz
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from mast.experiments.datasets import (
+    Dataset,
+    data_folder,
+    digits,
+    digits_sum,
+    file_sum,
+    locate,
+    read_npz,
+    split_rows,
+)
 
 FOLDER = "cifar10"  # below a data folder
 FILES = {"features": "resnet50_features_10k_2k.npz", "images": "images_10k_2k.npz"}
@@ -28,10 +37,11 @@ TEXTS = ("code", "manual")
 NAMES = ("digits", *FILES, *TEXTS)
 LINEAR = "a1a"
 TESTED, VALIDATED = {"digits": 0.3}, 0.2  # of all rows (elsewhere a quarter); of the rest
-SPLITS = (
-    (20261118, 20261119),
-    (20261120, 20261121),
-)  # seeds that no pilot has used, of tested and validated rows
+SPLITS = ((20261118, 20261119), (20261120, 20261121))  # of tested and validated rows; no pilot used them
+LENGTH = 64  # characters that a row shows
+ROWS = 64  # at most, of one document, so that no large one is most of the text
+HELD = 400  # at most, that are validated and tested on
+SYMBOLS = 97  # printable ASCII, the end of a line, and one for all the rest
 
 
 class ClassRows(NamedTuple):
@@ -75,14 +85,13 @@ class Labelled(Dataset):
 
 def find(effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Dataset, ...]:
     """Digits, CIFAR-10 features if the folder has them, a1a for the linear case; or the one that is named."""
-    need_torch()
     folder = data_folder(data_dir)
     pixels = Labelled("digits", "", digits_sum())
     if dataset is not None:
         if dataset not in NAMES:
             return (locate(dataset, data_dir),)
         if dataset in TEXTS:
-            return (Labelled(dataset, "", text.text_sum(dataset)),)
+            return (Labelled(dataset, "", text_sum(dataset)),)
         return (pixels if dataset == "digits" else _file(dataset, folder),)
     files: list[Dataset] = []
     if effort != "fast" and folder is not None and (folder / FOLDER / FILES["features"]).is_file():
@@ -103,7 +112,7 @@ def _arrays(dataset: Labelled) -> tuple[Any, Any]:
     if dataset.name == "digits":
         return digits()
     if dataset.name in TEXTS:
-        return text.rows(dataset.name)[:2]
+        return text_rows(dataset.name)[:2]
     letter, rank = ("f", 2) if dataset.name == "features" else ("x", 4)
     names = (f"{letter}_train", "y_train", f"{letter}_test", "y_test")
     path = Path(dataset.path)
@@ -116,8 +125,6 @@ def _arrays(dataset: Labelled) -> tuple[Any, Any]:
 
 @lru_cache(maxsize=1)
 def _parts(dataset: Labelled) -> Parts:
-    import torch
-
     x, y = _arrays(dataset)
     tested, validated = SPLITS[dataset.split]
     rest, test = split_rows(len(y), tested, TESTED.get(dataset.name, 0.25))
@@ -136,9 +143,7 @@ def _parts(dataset: Labelled) -> Parts:
 @lru_cache(maxsize=2)
 def _text_parts(name: str, split: int) -> Parts:
     """Whole documents are trained, validated or tested on; of the last two, some rows from all over them."""
-    import torch
-
-    x, y, owner = text.rows(name)
+    x, y, owner = text_rows(name)
     rest, test = split_rows(owner.max() + 1, SPLITS[split][0], 0.25)
     train, validation = (rest[part] for part in split_rows(len(rest), SPLITS[split][1], VALIDATED))
 
@@ -147,7 +152,7 @@ def _text_parts(name: str, split: int) -> Parts:
         rows = rows[:: -(-len(rows) // most)]
         return ClassRows(torch.from_numpy(x[rows]), torch.from_numpy(y[rows]))
 
-    return Parts(part(train, len(x)), part(validation, text.HELD), part(test, text.HELD))
+    return Parts(part(train, len(x)), part(validation, HELD), part(test, HELD))
 
 
 def _prepared(name: str, x: Any) -> Any:
@@ -159,3 +164,50 @@ def _prepared(name: str, x: Any) -> Any:
     n, height, width, channels = x.shape
     halved = x.reshape(n, height // 2, 2, width // 2, 2, channels).mean(axis=(2, 4), dtype=np.float32)
     return np.ascontiguousarray(halved.transpose(0, 3, 1, 2)) / 255
+
+
+# ---- text -----------------------------------------------------------------------------------------
+
+
+def documents(name: str) -> list[str]:
+    """The files of the library, or the topics of the manual, in order of their names.
+
+    Topics repeat each other; a paragraph stays in the first that has it, so that no text is in two documents.
+    """
+    if name == "manual":
+        from pydoc_data.topics import topics
+
+        seen: set[str] = set()
+        found = []
+        for _, text in sorted(topics.items()):
+            new = [paragraph for paragraph in text.split("\n\n") if paragraph not in seen]
+            seen.update(new)
+            found.append("\n\n".join(new))
+        return found
+    library = Path(sysconfig.get_path("stdlib"))
+    return [path.read_text(encoding="utf-8", errors="replace") for path in sorted(library.glob("*.py"))]
+
+
+@lru_cache(maxsize=2)
+def text_rows(name: str) -> tuple[Any, Any, Any]:
+    """Characters (rows, LENGTH), the characters that follow them, and the number of each row's document."""
+    pieces, owners = [], []
+    for number, text in enumerate(documents(name)):
+        codes = _codes(text)
+        count = min(ROWS, (len(codes) - 1) // LENGTH)
+        pieces += [codes[i * LENGTH : (i + 1) * LENGTH + 1] for i in range(count)]
+        owners += [number] * count
+    table = np.stack(pieces)
+    return table[:, :-1], table[:, 1:], np.array(owners)
+
+
+def _codes(text: str) -> Any:
+    """A number per character: 0 to 94 for printable ASCII, 95 for the end of a line, 96 for all the rest."""
+    points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32).astype(np.int64)
+    printable = (points >= 32) & (points < 127)
+    return np.where(printable, points - 32, np.where(points == 10, 95, SYMBOLS - 1))
+
+
+def text_sum(name: str) -> str:
+    """A checksum: the text is another one in every version of Python."""
+    return hashlib.sha256("\0".join(documents(name)).encode()).hexdigest()

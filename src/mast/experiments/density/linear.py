@@ -12,7 +12,6 @@ from mast.experiments.accuracy import KAPPA, SPLIT_SEED, TEST_SHARE, accuracy
 from mast.experiments.datasets import Dataset, halves, logistic
 from mast.experiments.density.data import Labelled
 from mast.experiments.experiment import Claim, Experiment, Request
-from mast.objectives import Logistic
 from mast.problem import Problem
 from mast.sketches import PermK
 
@@ -25,7 +24,6 @@ def blocks(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     K, partition = config["K"], PermK(config["K"], seed=config["permutation"])
     f = logistic(dataset, config["kappa"], config["split_seed"], config["test_share"])
     A, b = halves(dataset, config["split_seed"], config["test_share"]).test
-    rows, labels = halves(dataset, config["split_seed"], config["test_share"]).train
     erm = f.minimizer()
     models = {
         "plain": erm,
@@ -39,14 +37,6 @@ def blocks(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     }
     largest = np.argsort(-np.abs(erm), kind="stable")[: max(1, round(f.dim / K))]
     result["magnitude"] = np.array([accuracy(A[:, largest], b, erm[largest])])
-    scratch = [
-        Logistic(rows[:, block], labels, l2=f.l2).minimizer() if block.size else np.zeros(0)
-        for block in kept  # with more blocks than weights, some are empty
-    ]
-    result["scratch"] = np.array(
-        [accuracy(A[:, block], b, x) for block, x in zip(kept, scratch, strict=True)]
-    )
-    result["constant"] = max(float(np.mean(b > 0)), float(np.mean(b < 0)))
     return result
 
 

@@ -13,8 +13,7 @@ from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attentio
 from torch.nn.utils import parametrize
 
 from mast import randomness
-from mast.experiments.density.data import TEXTS, ClassRows
-from mast.experiments.density.text import LENGTH, SYMBOLS
+from mast.experiments.density.data import LENGTH, SYMBOLS, TEXTS, ClassRows
 from mast.randomness import Key, Purpose
 
 CLIP = 1.0  # the largest norm of a gradient: of a sketch that keeps a tenth, a step can be 1/.1 too large
@@ -55,21 +54,39 @@ DESIGNS: dict[str, Design] = {
 }
 
 
-class KeyedDropout(nn.Module):
-    """What `nn.Dropout` computes, with masks from keys: a new mask for each call and each row."""
+class Keyed(nn.Module):
+    """A layer that is random while it is trained, with keys: new numbers for each call."""
 
     def __init__(self, keep: float, seed: int, number: int) -> None:
         super().__init__()
         self.keep, self.seed, self.number, self.calls = keep, seed, number, 0
 
+    def next_key(self) -> Key:
+        """The key of this call."""
+        self.calls += 1
+        return Key(self.seed, step=self.calls - 1, index=self.number).child(0, Purpose.MASK)
+
+
+class KeyedDropout(Keyed):
+    """What `nn.Dropout` computes, with masks from keys: a new mask for each call and each row."""
+
     def forward(self, x: Tensor) -> Tensor:
         """The input, or in training mode what is left of it over the keep probability."""
         if not self.training or self.keep == 1:
             return x
-        key = Key(self.seed, step=self.calls, index=self.number).child(0, Purpose.MASK)
-        self.calls += 1
-        mask = randomness.bernoulli(key, randomness.threshold(self.keep), 0, x.numel())
+        mask = randomness.bernoulli(self.next_key(), randomness.threshold(self.keep), 0, x.numel())
         return x * (torch.from_numpy(mask).view(x.shape) / self.keep)
+
+
+class Noise(Keyed):
+    """W times 1 plus normal numbers, whose variance is that of masks that keep this share."""
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Noisy weights in training mode."""
+        if not self.training:
+            return weight
+        noise = torch.from_numpy(randomness.normal(self.next_key(), 0, weight.numel())).to(weight)
+        return weight * (1 + math.sqrt(1 / self.keep - 1) * noise.view(weight.shape))
 
 
 class Attends(nn.Module):
@@ -106,23 +123,6 @@ class Places(nn.Module):
         """Their sum."""
         places = torch.arange(codes.shape[1], device=codes.device)
         return self.symbol(codes) + self.place(places)  # type: ignore[no-any-return]
-
-
-class Noise(nn.Module):
-    """W times 1 plus normal numbers, whose variance is that of masks that keep this share; with keys."""
-
-    def __init__(self, keep: float, seed: int, number: int) -> None:
-        super().__init__()
-        self.spread, self.seed, self.number, self.calls = math.sqrt(1 / keep - 1), seed, number, 0
-
-    def forward(self, weight: Tensor) -> Tensor:
-        """Noisy weights in training mode, new ones for each call."""
-        if not self.training:
-            return weight
-        key = Key(self.seed, step=self.calls, index=self.number).child(0, Purpose.MASK)
-        self.calls += 1
-        noise = torch.from_numpy(randomness.normal(key, 0, weight.numel())).to(weight)
-        return weight * (1 + self.spread * noise.view(weight.shape))
 
 
 def add_noise(model: nn.Module, keep: float, seed: int) -> None:

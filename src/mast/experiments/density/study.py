@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from mast.cells import Cell
-from mast.experiments.datasets import Dataset
-from mast.experiments.density import cells, figures, linear, tables
+from mast.experiments import style
+from mast.experiments.density import cells, linear, situations
 from mast.experiments.density.cells import effort
 from mast.experiments.density.contenders import SEEN
 from mast.experiments.density.data import FILES, Labelled, find
-from mast.experiments.density.situations import claims
+from mast.experiments.density.situations import LABELS, SITUATIONS
 from mast.experiments.experiment import Experiment, Figure, Findings, Request, Results
 
 
@@ -28,9 +27,7 @@ class Density(Experiment):
     title = "Accuracy against density"
     version = 3
 
-    def find(self, effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Dataset, ...]:
-        """Digits, CIFAR-10 features where they are there, and a linear problem."""
-        return find(effort, dataset, data_dir)
+    find = staticmethod(find)
 
     def cells(self, request: Request) -> list[Cell]:
         """Networks, and the linear case."""
@@ -39,15 +36,15 @@ class Density(Experiment):
     def findings(self, request: Request, results: Results) -> Findings:
         """Figures, numbers and claims."""
         networks = [d for d in request.datasets if isinstance(d, Labelled)]
-        curves = tables.curve_table(results)
+        curves = situations.curve_table(results)
         frames = {"density_curves": curves}
         decided = list(linear.claims(curves))
         if networks:
-            situations = tables.situation_table(results)
-            frames["density_situations_by_seed"] = situations
-            frames["density_situations"] = tables.summary(situations)
-            frames["density_settings"] = tables.setting_table(results)
-            decided = [*claims(situations), *decided]
+            by_seed = situations.situation_table(results)
+            frames["density_situations_by_seed"] = by_seed
+            frames["density_situations"] = situations.summary(by_seed)
+            frames["density_settings"] = situations.setting_table(results)
+            decided = [*situations.claims(by_seed), *decided]
         return Findings(
             lead="Which submodels will run, and who chooses them? In each situation one network is trained "
             "with MAST for just that, and compared with the best that is known for it: plain training with "
@@ -68,7 +65,7 @@ def _figures(frames: dict[str, Any]) -> list[Figure]:
                 "density_situations",
                 "Every situation, MAST and its rivals",
                 "Dots are means over seeds, lines go from the lowest to the highest seed.",
-                partial(figures.situations, frames["density_situations"]),
+                partial(draw_situations, frames["density_situations"]),
             )
         )
     for structure, words in (("weights", "single weights"), ("units", "whole hidden units")):
@@ -79,7 +76,7 @@ def _figures(frames: dict[str, Any]) -> list[Figure]:
                     f"Accuracy against density, {words}",
                     "Networks whose settings were chosen for 20 %, cut at random to every density. Bands are "
                     "the quartiles over submodels; the lower row is the worst submodel.",
-                    partial(figures.curves, frames["density_curves"], structure),
+                    partial(draw_curves, frames["density_curves"], structure),
                 )
             )
     if "linear" in chosen:
@@ -88,7 +85,7 @@ def _figures(frames: dict[str, Any]) -> list[Figure]:
                 "density_linear",
                 "The linear case on the same axes",
                 "Exact optima, cut to the blocks of random partitions. Bands are the quartiles over blocks.",
-                partial(figures.linear, frames["density_curves"]),
+                partial(draw_linear, frames["density_curves"]),
             )
         )
     return shown
@@ -139,3 +136,110 @@ def choices(request: Request, networks: Sequence[Labelled]) -> list[str]:
             "densities."
         )
     return [sentence for sentence in sentences if sentence]
+
+
+# ---- figures --------------------------------------------------------------------------------------
+
+TICKS = (0.1, 0.2, 0.3, 0.5, 1.0)
+LOOKS = {  # colour, marker
+    "plain": (style.ERM, "o"),
+    "dropout": (style.ORANGE, "o"),
+    "noise": (style.ORANGE, "^"),
+    "rolling": (style.PINK, "D"),
+    "usual start": (style.SKY, "v"),
+    "alone": (style.BLACK, "s"),
+    "pruned once": (style.GREEN, "^"),
+    "full": (style.BLACK, "s"),
+    "one delta": (style.GREEN, "s"),
+}
+OURS = (style.MAST, "D")
+LINEAR = {
+    "magnitude": ("plain, by magnitude", style.GREEN),
+    "matched": ("MAST at each density", style.MAST),
+    "one_model": ("MAST for 25 %", style.SKY),
+    "plain": ("plain", style.ERM),
+}
+NAMES = {
+    "digits": "digits, MLP",
+    "features": "CIFAR-10 features, MLP",
+    "images": "CIFAR-10 images, CNN",
+    "code": "source code, transformer",
+    "manual": "from code to its manual, transformer",
+}
+
+
+def _datasets(table: Any) -> dict[str, Any]:
+    """The rows of each data set."""
+    return {name: table[table["dataset"] == name] for name in dict.fromkeys(table["dataset"])}
+
+
+def draw_situations(summary: Any) -> Any:
+    """A line per situation: a dot for each contender, from the lowest to the highest seed."""
+    parts = _datasets(summary)
+    shown = [s for s in SITUATIONS if s in set(summary["situation"])]
+    width, height = 3.4 + 4.6 / len(parts), 0.36 * len(shown) + 1.4  # names of situations, and a legend
+    figure, axes = style.frames(1, len(parts), width=width, height=height, sharey=True)
+    for ax, (name, part) in zip(axes[0], parts.items(), strict=True):
+        for _, row in part.iterrows():
+            place = shown.index(row["situation"])
+            colour, marker = LOOKS.get(row["contender"], OURS)
+            ax.plot([row["lowest_seed"], row["highest_seed"]], [place, place], color=colour, linewidth=1)
+            ax.plot(row["accuracy"], place, marker, color=colour, markersize=5)
+        ax.set_yticks(range(len(shown)), [SITUATIONS[s] for s in shown])
+        ax.set_ylim(len(shown) - 0.5, -0.5)
+        ax.set(title=NAMES.get(name, name), xlabel="Test accuracy")
+    for contender, (colour, marker) in LOOKS.items():
+        axes[0][0].plot([], [], marker, color=colour, label=LABELS[contender])
+    axes[0][0].plot([], [], OURS[1], color=OURS[0], label="MAST, for this situation")
+    style.legend_below(figure, axes[0][0], columns=2)
+    return figure
+
+
+def draw_curves(table: Any, structure: str) -> Any:
+    """Accuracy at every density of the networks that were chosen for 20 %; below, the worst submodel."""
+    parts = _datasets(table[table["chosen_for"] == f"{structure} 0.2"])
+    width = 7.2 if len(parts) == 1 else 4.2  # a single frame has to be as wide as the legend
+    figure, axes = style.frames(2, len(parts), width=width, height=2.9, sharex=True)
+    for column, (name, part) in zip(axes.T, parts.items(), strict=True):
+        for contender in ("mast", "dropout", "plain"):
+            colour, marker = LOOKS.get(contender, OURS)
+            rows = part[part["contender"] == contender]
+            _line(column[0], rows, "mean", LABELS[contender], colour, marker)
+            _line(column[1], rows, "worst", LABELS[contender], colour, marker)
+        column[0].set_title(NAMES.get(name, name))
+        _density_axis(column[1])
+    axes[0][0].set_ylabel("Test accuracy, mean")
+    axes[1][0].set_ylabel("Test accuracy, worst")
+    style.legend_below(figure, axes[0][0], columns=3)
+    return figure
+
+
+def draw_linear(table: Any) -> Any:
+    """The linear case."""
+    parts = _datasets(table[table["chosen_for"] == "linear"])
+    figure, axes = style.frames(1, len(parts), width=5.2, height=3.6)
+    for ax, (name, part) in zip(axes[0], parts.items(), strict=True):
+        for contender, (label, colour) in LINEAR.items():
+            _line(ax, part[part["contender"] == contender], "mean", label, colour, "o")
+        ax.set_title(f"{name}, logistic regression")
+        _density_axis(ax, (0.05, *TICKS))
+    axes[0][0].set_ylabel("Test accuracy, mean of blocks")
+    style.legend_below(figure, axes[0][0], columns=2)
+    return figure
+
+
+def _line(ax: Any, rows: Any, statistic: str, label: str, colour: str, marker: str) -> None:
+    """The mean over seeds; with the mean, a band of the quartiles over submodels, averaged over seeds."""
+    grouped = rows.groupby("density")
+    mean = grouped[statistic].mean()
+    ax.plot(mean.index, mean, "-", marker=marker, color=colour, label=label, markersize=3.5)
+    if statistic == "mean":
+        low, high = grouped["lower_quartile"].mean(), grouped["upper_quartile"].mean()
+        ax.fill_between(mean.index, low, high, color=colour, alpha=0.18, linewidth=0)
+
+
+def _density_axis(ax: Any, ticks: Sequence[float] = TICKS) -> None:
+    ax.set_xscale("log")
+    ax.set_xticks(ticks, [f"{100 * p:g} %" for p in ticks])
+    ax.minorticks_off()
+    ax.set_xlabel("Density (share kept)")

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 
 from mast.arrays import Array
-from mast.cells import Cell, Done
+from mast.cells import Cell
 from mast.experiments import style
-from mast.experiments.datasets import Dataset
+from mast.experiments.datasets import Dataset, one_thread
 from mast.experiments.density.cells import CHOOSING, SECONDS, scores_of
 from mast.experiments.density.contenders import trained
 from mast.experiments.density.data import Labelled, find
 from mast.experiments.density.search import climb
 from mast.experiments.experiment import NOISE, Claim, Experiment, Figure, Findings, Gain, Request, Results
-from mast.experiments.network_data import one_thread
 
 SHARES = (0.5, 0.3, 0.2)  # of the neurons that are left: the sizes of the list, and the random cuts
 PACKET = 8  # neurons of a layer that are lost together; a layer has 128
@@ -33,19 +33,18 @@ USES = {
 }
 RIVALS = {"plain": "weight decay, tuned", "dropout": "dropout, tuned"}
 CONTENDERS: list[dict[str, Any]] = [
-    {"kind": kind, "use": use, "axes": axes, "scanned": scanned}
-    for use in USES
-    for kind, axes, scanned in (
-        ("plain", ["decay"], ["decay"]),
-        ("dropout", ["keep", "decay"], []),
-        *([("nested", ["decay"], [])] if use == "list" else [("mast", ["keep", "decay"], [])]),
-    )
+    {"kind": "plain", "use": "list", "axes": ["decay"], "scanned": ["decay"]},
+    {"kind": "dropout", "use": "list", "axes": ["keep", "decay"], "scanned": []},
+    {"kind": "nested", "use": "list", "axes": ["decay"], "scanned": []},
+    {"kind": "plain", "use": "random", "axes": ["decay"], "scanned": ["decay"]},
+    {"kind": "dropout", "use": "random", "axes": ["keep", "decay"], "scanned": []},
+    {"kind": "mast", "use": "random", "axes": ["keep", "decay"], "scanned": []},
 ]
 
 
-def compared(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+@one_thread()
+def compared(config: Mapping[str, Any], dataset: Labelled) -> dict[str, Any]:
     """The chosen setting, its validation score, and test accuracies (seeds, shares)."""
-    assert isinstance(dataset, Labelled)
 
     def scores(part: str, seed: int, setting: dict[str, float]) -> Array:
         complete = {"rate": RATE} | setting
@@ -57,13 +56,12 @@ def compared(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
         cuts = [f"{structure} {share}" for share in SHARES]
         return np.array([scores_of(config, dataset, part, cut, seed, complete, model).mean() for cut in cuts])
 
-    with one_thread():
-        best, tried = climb(
-            lambda setting: float(np.mean([scores("validation", seed, setting) for seed in CHOOSING])),
-            config["axes"],
-            scanned=config["scanned"],
-        )
-        judged = np.array([scores("test", seed, best) for seed in config["seeds"]])
+    best, tried = climb(
+        lambda setting: float(np.mean([scores("validation", seed, setting) for seed in CHOOSING])),
+        config["axes"],
+        scanned=config["scanned"],
+    )
+    judged = np.array([scores("test", seed, best) for seed in config["seeds"]])
     return {
         "scores": judged,
         "validated": max(score for _, score in tried),
@@ -137,41 +135,23 @@ class Submodels(Experiment):
         )
 
 
-def _rival(results: Results, use: str) -> Done:
-    """The rival that would have been chosen, by its validation score."""
-    return max((d for d in results.of(use=use) if d["kind"] in RIVALS), key=lambda d: float(d["validated"]))
-
-
-def _ours(results: Results, use: str) -> Done:
-    return next(d for d in results.of(use=use) if d["kind"] not in RIVALS)
-
-
 def gains(results: Results) -> Iterator[Gain]:
-    """MAST and the chosen rival, for each use and share."""
+    """MAST, and the rival that would have been chosen by its validation score, for each use and share."""
     for use, words in USES.items():
-        ours, rival = _ours(results, use), _rival(results, use)
-        for column, share in enumerate(SHARES):
-            mast, other = (d["scores"][:, column] for d in (ours, rival))
-            yield Gain(
-                words.format(100 * share),
-                float(other.mean()),
-                float(mast.mean()),
-                float(
-                    np.hypot(_deviation(mast - other), np.hypot(_of_rows(mast, ours), _of_rows(other, ours)))
-                ),
-                RIVALS[rival["kind"]],
-            )
+        (ours,) = (d for d in results.of(use=use) if d["kind"] not in RIVALS)
+        rivals = (d for d in results.of(use=use) if d["kind"] in RIVALS)
+        rival = max(rivals, key=lambda d: float(d["validated"]))
+        for share, mast, other in zip(SHARES, ours["scores"].T, rival["scores"].T, strict=True):
+            means = np.array([other.mean(), mast.mean()])
+            of_rows = np.sum(means * (1 - means)) / ours["rows_tested"]  # variance, for other test rows
+            error = float(np.hypot(_error(mast - other), of_rows**0.5))
+            baseline, gained = means.tolist()
+            yield Gain(words.format(100 * share), baseline, gained, error, RIVALS[rival["kind"]])
 
 
-def _deviation(values: Array) -> float:
-    """The standard error of a mean over seeds."""
-    return float(values.std(ddof=1) / len(values) ** 0.5)
-
-
-def _of_rows(scores: Array, d: Done) -> float:
-    """The standard error of an accuracy for other test rows."""
-    mean = float(scores.mean())
-    return float((mean * (1 - mean) / d["rows_tested"]) ** 0.5)
+def _error(values: Array) -> Any:
+    """The standard error of a mean over seeds (rows)."""
+    return values.std(axis=0, ddof=1) / len(values) ** 0.5
 
 
 def claims(results: Results) -> Iterator[Claim]:
@@ -194,8 +174,6 @@ def claims(results: Results) -> Iterator[Claim]:
 
 def table(results: Results) -> Any:
     """One row per contender, use, share and seed, with the setting that was chosen."""
-    import pandas
-
     return pandas.DataFrame(
         {
             "use": d["use"],
@@ -213,7 +191,6 @@ def table(results: Results) -> Any:
     )
 
 
-@style.drawing
 def draw(results: Results) -> Any:
     """One frame per use; a line with error bars for each contender."""
     looks = {"plain": (style.GREY, "o"), "dropout": (style.ORANGE, "s")}
@@ -222,9 +199,8 @@ def draw(results: Results) -> Any:
     for ax, (use, title) in zip(axes[0], titles.items(), strict=True):
         for d in results.of(use=use):
             colour, marker = looks.get(d["kind"], (style.MAST, "D"))
-            scores = d["scores"]
-            errors = [NOISE * _deviation(scores[:, column]) for column in range(len(SHARES))]
-            label = RIVALS.get(d["kind"], "MAST")
+            scores, label = d["scores"], RIVALS.get(d["kind"], "MAST")
+            errors = NOISE * _error(scores)
             ax.errorbar(SHARES, scores.mean(axis=0), errors, color=colour, marker=marker, label=label)
         ax.set_xticks(SHARES, [f"{share:.0%}" for share in SHARES])
         ax.set(title=title, xlabel="Share of the neurons that is left (%)")

@@ -10,25 +10,30 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
+import torch
+from scipy.stats import gamma
+from torch import nn
 
+from mast import randomness
 from mast.arrays import Array, Indices
-from mast.cells import Cell
-from mast.experiments.datasets import Dataset
+from mast.experiments.datasets import one_thread
 from mast.experiments.density.data import ClassRows, Labelled
+from mast.experiments.density.networks import DESIGNS, network
 from mast.experiments.density.search import Setting, climb
-from mast.experiments.experiment import Experiment, Request
-from mast.experiments.federated.clients import CAPACITIES, SPLITS, deal, shares
-from mast.experiments.network_data import one_thread
-from mast.methods.distributed import Scheme, Server, scheme_of
+from mast.experiments.experiment import Request
+from mast.methods.distributed import Roster, Scheme, Server, scheme_of, stride_of
+from mast.nn import Neurons, recalibrate
+from mast.nn.costs import flops
+from mast.nn.nodes import NetworkWorker, NodeRows, Units, VectorLayout, capacities_of, cross_entropy
 from mast.randomness import Key, Purpose
 from mast.sketches import Mixture, Nested, Sketch
 
-if TYPE_CHECKING:
-    from torch import nn
-
+CAPACITIES = (1.0, 0.5, 0.25, 0.125, 0.0625)
+SPLITS = {"iid": None, "dirichlet": 0.3}  # the concentration of each class over clients; None: alike
 OURS = ("mast_nested", "mast_fixed", "mast_random")
 RIVALS = ("fedavg", "heterofl", "fjord", "fedrolex", "federated_dropout")
 USES = ("whole", "sizes")  # what a rate is chosen for: the whole model, or the mean over all capacities
@@ -36,7 +41,38 @@ CHOOSING = (100, 101)  # seeds that rates are chosen with, and nothing else
 MARKS = 4  # how often a run is scored
 DRAWS = 5  # submodels per capacity, where they are random
 CALIBRATED = 512  # training rows that BatchNorm statistics are taken from
+MEGABYTES = {"digits": (1, 16, 80), "features": (10, 100, 1000), "images": (10, 60, 400)}  # by effort
 SECONDS = {"digits": 6.0, "features": 14.0, "images": 60.0}  # about, per run
+
+
+def shares(clients: int) -> list[float]:
+    """What each client can hold: every capacity equally often."""
+    return [CAPACITIES[i % len(CAPACITIES)] for i in range(clients)]
+
+
+def deal(labels: Indices, clients: int, split: str, key: Key) -> list[Indices]:
+    """The rows of each client; each class is dealt by itself, by shares that follow a Dirichlet law.
+
+    >>> rows = deal(np.array([0, 1] * 50), clients=4, split="iid", key=Key(1))
+    >>> [len(of_client) for of_client in rows]
+    [24, 26, 26, 24]
+    """
+    dealt: list[list[Indices]] = [[] for _ in range(clients)]
+    for number, label in enumerate(np.unique(labels)):
+        rows = np.flatnonzero(labels == label)
+        rows = rows[randomness.permutation(key.child(number), Purpose.SPLIT, len(rows))]
+        ends = np.round(np.cumsum(_portions(clients, SPLITS[split], key.child(number))) * len(rows))
+        for own, part in zip(dealt, np.split(rows, ends[:-1].astype(np.int64)), strict=True):
+            own.append(part)
+    return [np.concatenate(own) for own in dealt]
+
+
+def _portions(clients: int, concentration: float | None, key: Key) -> Array:
+    """The share of each client in one class: equal ones, or a draw of a Dirichlet law."""
+    if concentration is None:
+        return np.full(clients, 1 / clients)
+    drawn = gamma.ppf(randomness.uniforms(key, Purpose.CHOICE, clients), concentration) + 1e-12
+    return np.asarray(drawn / drawn.sum())
 
 
 @dataclass(frozen=True)
@@ -54,72 +90,55 @@ class Scored:
         return float(by_capacity[0] if use == "whole" else by_capacity.mean())
 
 
-def tuned(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+@one_thread()
+def tuned(config: Mapping[str, Any], dataset: Labelled) -> dict[str, Any]:
     """For each use: the rate, all that were tried, and what the judged runs came to."""
-    assert isinstance(dataset, Labelled)
-    runs: dict[tuple[int, float], Scored] = {}
+    run = cache(partial(federated, config, dataset))
 
-    def run(seed: int, rate: float, part: str) -> Scored:
-        if (seed, rate) not in runs:
-            runs[seed, rate] = federated(config, dataset, seed, rate, part)
-        return runs[seed, rate]
+    def validated(use: str, setting: Setting) -> float:
+        """The mean over seeds, so that a rate at which one of them diverges is not chosen."""
+        scored = [run(seed, setting["rate"], "validation") for seed in CHOOSING]
+        return float(np.mean([r.score(use, _class_shares(parts.validation)) for r in scored]))
 
     result: dict[str, Any] = {}
-    with one_thread():
-        parts = dataset.parts()
-        validation, test = (_class_shares(rows) for rows in (parts.validation, parts.test))
-        tried: list[dict[str, float]] = [{"rate": config["start"]}]
-        for use in USES:
-
-            def validated(setting: Setting) -> float:
-                """The mean over seeds, so that a rate at which one of them diverges is not chosen."""
-                runs = [run(seed, setting["rate"], "validation") for seed in CHOOSING]
-                return float(np.mean([r.score(use, validation) for r in runs]))  # noqa: B023
-
-            best, scores = climb(validated, ["rate"], tried)
-            tried = [setting for setting, _ in scores]
-            judged = [run(seed, best["rate"], "test") for seed in config["seeds"]]
-            result |= {
-                f"{use}: rate": best["rate"],
-                f"{use}: tried": np.array([[s["rate"], score] for s, score in scores]),
-                f"{use}: bytes": np.array([r.bytes for r in judged]),
-                f"{use}: operations": np.array([r.operations for r in judged]),
-                f"{use}: accuracy": np.array([r.accuracy @ test for r in judged]),
-                f"{use}: clients": np.array([_by_client(r) for r in judged]),
-            }
+    parts = dataset.parts()
+    test = _class_shares(parts.test)
+    tried: list[dict[str, float]] = [{"rate": config["start"]}]
+    for use in USES:
+        best, scores = climb(partial(validated, use), ["rate"], tried)
+        tried = [setting for setting, _ in scores]
+        judged = [run(seed, best["rate"], "test") for seed in config["seeds"]]
+        result |= {
+            f"{use}: rate": best["rate"],
+            f"{use}: tried": np.array([[s["rate"], score] for s, score in scores]),
+            f"{use}: bytes": np.array([r.bytes for r in judged]),
+            f"{use}: operations": np.array([r.operations for r in judged]),
+            f"{use}: accuracy": np.array([r.accuracy @ test for r in judged]),
+            f"{use}: clients": np.array([_by_client(r) for r in judged]),
+        }
     return result
 
 
 def _by_client(run: Scored) -> Array:
     """The accuracy of each client's submodel on rows with the client's own shares of the classes."""
-    clients = len(run.labels)
-    held = [CAPACITIES.index(share) for share in shares(clients)]
-    return np.array([run.accuracy[-1, held[i]] @ run.labels[i] for i in range(clients)])
+    held = [CAPACITIES.index(share) for share in shares(len(run.labels))]
+    return np.array([run.accuracy[-1, c] @ labels for c, labels in zip(held, run.labels, strict=True)])
 
 
 def federated(config: Mapping[str, Any], dataset: Labelled, seed: int, rate: float, part: str) -> Scored:
     """One federation: train until the bytes are spent, and score on the rows of a part."""
-    from mast.experiments.density.networks import DESIGNS, network
-    from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout, capacities_of, cross_entropy
-
     parts, scheme, clients = dataset.parts(), scheme_of(config["scheme"]), config["clients"]
     rows = deal(parts.train.y.numpy(), clients, config["split"], Key(seed).child(0, Purpose.SPLIT))
     model = network(DESIGNS[dataset.name], seed)
     own = shares(clients)
     held = dict(zip(scheme.clients(own), capacities_of(model, scheme, own), strict=True))
     mine = [i for i in held if len(rows[i]) > 1]
-    workers = [
-        NetworkWorker(
-            held[i],
-            model,
-            cross_entropy,
-            NodeRows(parts.train.x[rows[i]], parts.train.y[rows[i]], config["batch"]),
-        )
-        for i in mine
-    ]
-    layout = VectorLayout(model)
-    server = _server(config, scheme, [held[i] for i in mine], layout.read(model), seed, rate)
-    scores, operations, spent = [], Operations(parts.train.x[: config["batch"]], config["local_steps"]), []
+    train = parts.train
+    own_rows = {i: NodeRows(train.x[rows[i]], train.y[rows[i]], config["batch"]) for i in mine}
+    workers = [NetworkWorker(held[i], model, cross_entropy, own_rows[i]) for i in mine]
+    server = _server(config, scheme, [held[i] for i in mine], VectorLayout(model).read(model), seed, rate)
+    scores, spent, operations = [], [], 0
+    per_part: dict[int, int] = {}  # operations, by the number of kept values, which tells the sizes
     budget = config["megabytes"] * 1e6
     for mark in range(1, MARKS + 1):
         while (used := _sent(server) / budget) < mark / MARKS and not server.diverged:
@@ -128,14 +147,17 @@ def federated(config: Mapping[str, Any], dataset: Labelled, seed: int, rate: flo
             answers = []
             for message in server.messages():
                 node = message.header.node
-                operations.count(server.part(node), message.values)
-                answers.append(workers[node].answer(message, server.part(node)))
+                part_of = server.part(node)
+                if part_of.count not in per_part:
+                    per_part[part_of.count] = _operations(config, part_of, message.values, train)
+                operations += per_part[part_of.count]
+                answers.append(workers[node].answer(message, part_of))
             for answer in answers:
                 server.absorb(answer)
             server.close()
-        scores.append(_accuracies(scheme, workers[0], server.x, getattr(parts, part), parts.train))
-        spent.append((_sent(server), operations.total))
-    y = parts.train.y.numpy()
+        scores.append(_accuracies(scheme, workers[0], server.x, getattr(parts, part), train))
+        spent.append((_sent(server), operations))
+    y = train.y.numpy()
     labels = np.array([np.bincount(y[of_one], minlength=10) / max(1, len(of_one)) for of_one in rows])
     bytes_sent, operations_done = np.array(spent, dtype=np.float64).T
     return Scored(bytes_sent, operations_done, np.array(scores), labels)
@@ -144,8 +166,6 @@ def federated(config: Mapping[str, Any], dataset: Labelled, seed: int, rate: flo
 def _server(
     config: Mapping[str, Any], scheme: Scheme, capacities: list[Any], x: Any, seed: int, rate: float
 ) -> Server:
-    from mast.methods.distributed import Roster, stride_of
-
     take_part = max(1, round(config["participants"] * len(capacities) / config["clients"]))
     roster = Roster(seed, len(capacities), stride_of(capacities), scheme.coupling, participants=take_part)
     options = {"local_steps": config["local_steps"], "aggregation": scheme.aggregation}
@@ -156,23 +176,10 @@ def _sent(server: Server) -> int:
     return int(server.received.sum() + server.sent.sum())
 
 
-class Operations:
-    """Counts the multiplications and additions of all clients: forward, and twice as many backward."""
-
-    def __init__(self, batch: Any, local_steps: int) -> None:
-        self.batch, self.local_steps, self.total = batch, local_steps, 0
-        self._known: dict[int, int] = {}  # by the number of kept values, which tells the sizes
-
-    def count(self, part: Any, values: Any) -> None:
-        """One more client trains this part for a round."""
-        import torch
-
-        from mast.nn.costs import flops
-
-        if part.count not in self._known:
-            small = part.draw.module(torch.from_numpy(values.copy()))
-            self._known[part.count] = 3 * flops(small, self.batch) * self.local_steps
-        self.total += self._known[part.count]
+def _operations(config: Mapping[str, Any], part: Any, values: Any, rows: ClassRows) -> int:
+    """Multiplications and additions of a client that trains a part: forward, and twice as many backward."""
+    small = part.draw.module(torch.from_numpy(values.copy()))
+    return 3 * flops(small, rows.x[: config["batch"]]) * int(config["local_steps"])
 
 
 def runs_on(scheme: Scheme, capacity: float) -> Sketch:
@@ -185,11 +192,6 @@ def runs_on(scheme: Scheme, capacity: float) -> Sketch:
 
 def _accuracies(scheme: Scheme, worker: Any, x: Any, rows: ClassRows, train: ClassRows) -> Array:
     """(capacities, classes): of the whole model, and of what a client of each other capacity runs."""
-    import torch
-
-    from mast.nn import Neurons, recalibrate
-    from mast.nn.nodes import Units
-
     found = []
     for capacity in CAPACITIES:
         sketch = runs_on(scheme, capacity)
@@ -205,8 +207,6 @@ def _accuracies(scheme: Scheme, worker: Any, x: Any, rows: ClassRows, train: Cla
 
 
 def _by_class(model: nn.Module, rows: ClassRows) -> Array:
-    import torch
-
     with torch.no_grad():
         right = (model(rows.x).argmax(1) == rows.y).numpy()
     classes: Indices = rows.y.numpy()
@@ -217,33 +217,14 @@ def _class_shares(rows: ClassRows) -> Array:
     return np.bincount(rows.y.numpy(), minlength=10) / len(rows.y)
 
 
-def cells(experiment: Experiment, request: Request) -> list[Cell]:
-    """One cell per scheme and split."""
-    made = []
-    for data in request.datasets:
-        assert isinstance(data, Labelled)
-        common = effort(request, data.name)
-        runs = 8 + len(common["seeds"])
-        for split in SPLITS:
-            for scheme in (*RIVALS, *OURS):
-                config = common | {"scheme": scheme, "split": split}
-                made.append(experiment.cell(tuned, config, data, runs * SECONDS[data.name]))
-    return made
-
-
 def effort(request: Request, name: str) -> dict[str, Any]:
     """The federation: how many clients and rounds, and with which seeds."""
-    megabytes = {
-        "digits": request.pick(fast=1, normal=16, full=80),
-        "features": request.pick(fast=10, normal=100, full=1000),
-        "images": request.pick(fast=10, normal=60, full=400),
-    }
     return {
         "clients": 40,
         "participants": 10,
         "local_steps": 5,
         "batch": 16,
         "start": 0.1,
-        "megabytes": megabytes[name],
+        "megabytes": request.pick(*MEGABYTES[name]),
         "seeds": request.pick(fast=[4], normal=[4, 5, 6], full=[4, 5, 6]),
     }

@@ -91,12 +91,10 @@ def _restless(runs: Curve) -> Claim:
 
 
 def _stagnation(curves: Curves) -> Iterator[Claim]:
+    tuned, short = {k: best(curves, k) for k in SPARSE}, dict.fromkeys(SPARSE, 0.01)
     for text, sizes in (
-        (
-            "Keep .5 stagnates where .7 and .9 go on, each at its best step size",
-            {k: best(curves, k) for k in SPARSE},
-        ),
-        ("Keep .5 stagnates even with γ = .01, where .7 and .9 go on", dict.fromkeys(SPARSE, 0.01)),
+        ("Keep .5 stagnates where .7 and .9 go on, each at its best step size", tuned),
+        ("Keep .5 stagnates even with γ = .01, where .7 and .9 go on", short),
     ):
         falls = {k: float(np.median(curves[k, sizes[k]].falls)) for k in SPARSE}
         yield Claim(
@@ -117,13 +115,11 @@ def _variance(curves: Curves) -> Iterator[Claim]:
     """Relative to what is left of the loss, and of the loss itself: the two can disagree."""
     by_step = [((k, a), (k, b)) for k in SPARSE for a, b in pairwise(STEP_SIZES)]
     by_keep = [((b, s), (a, s)) for s in STEP_SIZES for a, b in pairwise(SPARSE)]
+    of_log = "deviation of log f from its linear trend in the last quarter"
+    of_f = "changes of f between measured rounds of the last quarter, its trend taken out"
     for measure, relative, decides in (
-        (
-            "fluctuations",
-            " relative to its level",
-            "deviation of log f from its linear trend in the last quarter",
-        ),
-        ("deviations", "", "changes of f between measured rounds of the last quarter, its trend taken out"),
+        ("fluctuations", " relative to its level", of_log),
+        ("deviations", "", of_f),
     ):
         noise = {(k, s): float(np.median(getattr(curves[k, s], measure))) for k in SPARSE for s in STEP_SIZES}
         shown = [

@@ -11,26 +11,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from mast.arrays import Array, Indices
 from mast.errors import ArgumentError, DataError
-from mast.experiments.datasets import Dataset
-from mast.experiments.network_data import (
+from mast.experiments.datasets import (
+    Dataset,
     data_folder,
     digits,
     digits_sum,
     file_sum,
-    need_torch,
     one_thread,
     read_npz,
 )
+from mast.experiments.neural.rounds import start
 from mast.randomness import Key, Purpose, normal, permutation
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FEATURES = Path("cifar10") / "resnet50_features_10k_2k.npz"  # below a data folder
 DIGIT_FEATURES = 256
@@ -57,7 +56,6 @@ class Taught:
 
 def find(effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Dataset, ...]:
     """CIFAR-10's embeddings if the folder has them, else digits; or what the user names."""
-    need_torch()
     folder = data_folder(data_dir)
     if dataset is None:
         dataset = "cifar10" if data_dir is not None and (data_dir / FEATURES).is_file() else "digits"
@@ -104,44 +102,36 @@ def _read(path: Path, sha256: str) -> tuple[Array, Indices]:
 
 
 @lru_cache(maxsize=1)
+@one_thread()
 def taught(dataset: Embedded) -> Taught:
     """Fine-tune the head on the labels of all rows, and take its standardised logits."""
-    import torch
-
-    from mast.experiments.neural.rounds import start
-
-    with one_thread():
-        embeddings, codes = dataset.load()
-        X, y = torch.from_numpy(embeddings), torch.from_numpy(codes)
-        outputs = int(codes.max()) + 1
-        sizes = ((HEAD_WIDTH, X.shape[1], 2 / HEAD_WIDTH), (outputs, HEAD_WIDTH, 1 / HEAD_WIDTH))
-        head = [start(0, 10 + i, (a, b), var).requires_grad_() for i, (a, b, var) in enumerate(sizes)]
-        optimizer = torch.optim.Adam(head, lr=HEAD_RATE)
-        for _ in range(HEAD_STEPS):
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy((X @ head[0].T).relu() @ head[1].T, y).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-        with torch.no_grad():
-            logits = (X @ head[0].T).relu() @ head[1].T
-        accuracy = float((logits.argmax(dim=1) == y).double().mean())
-        spread = logits.std(dim=0, correction=0).clamp_min(1e-12)
-        return Taught(X, (logits - logits.mean(dim=0)) / spread, accuracy)
+    embeddings, codes = dataset.load()
+    X, y = torch.from_numpy(embeddings), torch.from_numpy(codes)
+    outputs = int(codes.max()) + 1
+    sizes = ((HEAD_WIDTH, X.shape[1], 2 / HEAD_WIDTH), (outputs, HEAD_WIDTH, 1 / HEAD_WIDTH))
+    head = [start(0, 10 + i, (a, b), var).requires_grad_() for i, (a, b, var) in enumerate(sizes)]
+    optimizer = torch.optim.Adam(head, lr=HEAD_RATE)
+    for _ in range(HEAD_STEPS):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy((X @ head[0].T).relu() @ head[1].T, y).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    with torch.no_grad():
+        logits = (X @ head[0].T).relu() @ head[1].T
+    accuracy = float((logits.argmax(dim=1) == y).double().mean())
+    spread = logits.std(dim=0, correction=0).clamp_min(1e-12)
+    return Taught(X, (logits - logits.mean(dim=0)) / spread, accuracy)
 
 
-def shares(dataset: Dataset, rows: int | None, nodes: int) -> tuple[Tensor, Tensor, float]:
+def shares(dataset: Embedded, rows: int | None, nodes: int) -> tuple[Tensor, Tensor, float]:
     """Inputs and targets, (nodes, rows of a node, .) each, and the head's accuracy.
 
     Rows are shuffled by a key, and what does not divide among the nodes is left out. None is all rows.
     """
-    assert isinstance(dataset, Embedded)
     data = taught(dataset)
     count = len(data.inputs) if rows is None else min(rows, len(data.inputs))
     each = count // nodes
     if each < 1:
         raise DataError(f"{dataset.name}: {count} rows are too few for {nodes} nodes")
     order = permutation(Key(0), Purpose.SPLIT, len(data.inputs), 0, nodes * each)
-    return (
-        data.inputs[order].view(nodes, each, -1),
-        data.targets[order].view(nodes, each, -1),
-        data.accuracy,
-    )
+    inputs, targets = (part[order].view(nodes, each, -1) for part in (data.inputs, data.targets))
+    return inputs, targets, data.accuracy

@@ -12,13 +12,14 @@ from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
+import pandas
 
 from mast.cells import Cell
 from mast.experiments import style
 from mast.experiments.experiment import Claim, Figure, Findings, Request, Results, Table
-from mast.experiments.neural import figures, runs
+from mast.experiments.neural import runs
 from mast.experiments.neural.runs import Curve, curve
-from mast.experiments.neural.study import Neural, over_seeds
+from mast.experiments.neural.study import CEILING, Neural, log_losses, over_seeds, show
 
 KEEPS = (0.7, 0.9)
 STEP_SIZES = (0.05, 0.5, 1.0)
@@ -124,15 +125,12 @@ def _listed(ratios: dict[tuple[float, float], float]) -> Table:
 
 def level_table(results: Results) -> Any:
     """Where each curve ends."""
-    import pandas
-
     rows = []
-    for name, part in results.by_dataset().items():
-        for kind, k, s in product(KINDS, KEEPS, STEP_SIZES):
-            c = curve_of(part, kind, k, s)
-            row = {"dataset": name, "kind": kind, "keep": k, "step_size": s, "level": c.level}
-            row |= {"lowest": c.levels.min(), "highest": c.levels.max()}
-            rows.append(row | {"fluctuation": float(np.median(c.fluctuations))})
+    for (name, part), kind, k, s in product(results.by_dataset().items(), KINDS, KEEPS, STEP_SIZES):
+        c = curve_of(part, kind, k, s)
+        row = {"dataset": name, "kind": kind, "keep": k, "step_size": s, "level": c.level}
+        row |= {"lowest": c.levels.min(), "highest": c.levels.max()}
+        rows.append(row | {"fluctuation": float(np.median(c.fluctuations))})
     return pandas.DataFrame(rows)
 
 
@@ -143,7 +141,6 @@ LOOK = {
 }
 
 
-@style.drawing
 def draw(results: Results) -> Any:
     """One row per keep probability, one column per step size."""
     shape = len(KEEPS), len(STEP_SIZES)
@@ -152,11 +149,11 @@ def draw(results: Results) -> Any:
     for ax, (k, s) in zip(axes.flat, product(KEEPS, STEP_SIZES), strict=True):
         for kind, (colour, line) in LOOK.items():
             c = curve_of(results, kind, k, s)
-            figures.show(ax, c, colour, kind, line)
+            show(ax, c, colour, kind, line)
             begin = max(begin, float(c.loss[:, 0].max()))
         ax.set_title(f"{results.datasets[0]}: keep {k:g}, γ = {s:g}")
-        figures.log_losses(ax)
-    axes[0][0].set_ylim(top=figures.CEILING * begin)
+        log_losses(ax)
+    axes[0][0].set_ylim(top=CEILING * begin)
     for row in axes:
         row[0].set_ylabel("Loss $f$ (S = I)")
     for ax in axes[-1]:

@@ -10,34 +10,25 @@ is drawn once for all of them. A test compares the two.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from mast import randomness
 from mast.arrays import Array
+from mast.nn.tensors.weights import name_index
 from mast.randomness import Key, Purpose
 from mast.sketches import Bernoulli
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
-NAMES = ("0.weight", "2.weight")  # of the student's parameters
-
-
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """The widths of the student: inputs, hidden units, outputs."""
 
     inputs: int
     hidden: int
     outputs: int
-
-    @property
-    def parameters(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The shapes of its two matrices."""
-        return (self.hidden, self.inputs), (self.outputs, self.hidden)
 
 
 def student(shape: Shape, seed: int) -> nn.Sequential:
@@ -46,26 +37,19 @@ def student(shape: Shape, seed: int) -> nn.Sequential:
     With inputs of norm 1, hidden vectors have a squared norm of about 1, and outputs a variance of
     about 1: He's initialisation, for inputs that are normalised as vectors and not number by number.
     """
-    import torch
-    from torch import nn
-
     network = nn.Sequential(
         nn.Linear(shape.inputs, shape.hidden, bias=False),
         nn.ReLU(),
         nn.Linear(shape.hidden, shape.outputs, bias=False),
     )
     with torch.no_grad():
-        for number, (p, variance) in enumerate(
-            zip(network.parameters(), (2 / shape.hidden, 1 / shape.hidden), strict=True)
-        ):
-            p.copy_(start(seed, number, tuple(p.shape), variance))
+        for number, p in enumerate(network.parameters()):
+            p.copy_(start(seed, number, tuple(p.shape), variance=(2 - number) / shape.hidden))
     return network
 
 
 def start(seed: int, number: int, shape: tuple[int, ...], variance: float) -> Tensor:
     """Keyed normal numbers; `number` tells the matrices of one seed apart."""
-    import torch
-
     values = randomness.normal(Key(seed).child(number, Purpose.START), 0, int(np.prod(shape)))
     return torch.from_numpy((values * np.sqrt(variance)).astype(np.float32).reshape(shape))
 
@@ -81,28 +65,21 @@ class Masks:
     They are those of ``mast.nn.sparsify(student, sketch, seed=seed, node=i)`` at step t.
     """
 
-    def __init__(self, sketch: Bernoulli, shape: Shape, nodes: int, seed: int) -> None:
-        import torch
-
-        from mast.nn.tensors.weights import name_index
-
+    def __init__(self, sketch: Bernoulli, network: nn.Module, nodes: int, seed: int) -> None:
         entry = sketch.entry()
         assert entry is not None
         self.threshold, self.scale = entry.threshold, entry.scale
-        self.nodes, self.seed = nodes, seed
-        self.indices = [name_index(name) for name in NAMES]
-        self.scales = [torch.empty(nodes, *size) for size in shape.parameters]
+        self.seed = seed
+        self.scales = {name_index(n): torch.empty(nodes, *p.shape) for n, p in network.named_parameters()}
 
     def of(self, t: int) -> list[Tensor]:
         """Those of round t; the memory is that of the round before."""
-        import torch
-
-        for index, scales in zip(self.indices, self.scales, strict=True):
-            for node in range(self.nodes):
+        for index, scales in self.scales.items():
+            for node, of_node in enumerate(scales):
                 key = Key(self.seed, t, node, index)
-                kept = randomness.bernoulli(key, self.threshold, 0, scales[node].numel())
-                torch.mul(torch.from_numpy(kept).view(scales[node].shape), self.scale, out=scales[node])
-        return self.scales
+                kept = randomness.bernoulli(key, self.threshold, 0, of_node.numel())
+                torch.mul(torch.from_numpy(kept).view(of_node.shape), self.scale, out=of_node)
+        return list(self.scales.values())
 
 
 class Lanes:
@@ -114,8 +91,6 @@ class Lanes:
     def __init__(
         self, network: nn.Sequential, step_sizes: Sequence[float], inputs: Tensor, targets: Tensor
     ) -> None:
-        import torch
-
         lanes = len(step_sizes)
         self.weights = [torch.stack([p.detach()] * lanes) for p in network.parameters()]  # (lanes, to, from)
         self.inputs, self.targets = inputs, targets
@@ -123,8 +98,6 @@ class Lanes:
 
     def advance(self, scales: Sequence[Tensor] | None) -> None:
         """One round with these diagonals of S_i, or with S = I."""
-        import torch
-
         if scales is None:  # the mean of the nodes' gradients is that of all rows
             X, T = self.inputs.flatten(0, 1)[None], self.targets.flatten(0, 1)[None]
             totals = [g[0] for g in _gradients([w[None] for w in self.weights], X, T)]
@@ -163,8 +136,6 @@ def _gradients(weights: Sequence[Tensor], X: Tensor, T: Tensor) -> tuple[Tensor,
     """The gradients of `squared_loss` with respect to both matrices, for all nodes and lanes."""
     before, hidden, outputs = _forward(weights, X)
     error = (outputs - T[:, None]) * (2 / X.shape[1])
-    back = (
-        (error @ weights[1]).mul_(before > 0).transpose(1, 2).flatten(2, 3)
-    )  # (nodes, rows, lanes * hidden)
-    first = back.transpose(1, 2) @ X
+    back = (error @ weights[1]).mul_(before > 0).transpose(1, 2).flatten(2, 3)
+    first = back.transpose(1, 2) @ X  # of (nodes, rows, lanes * hidden) and (nodes, rows, inputs)
     return first.view(weights[0].shape), error.transpose(2, 3) @ hidden

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.polynomial.polynomial import polyfit, polyval
 from numpy.typing import NDArray
 
 from mast.arrays import Array
 from mast.cells import Cell, Done
-from mast.experiments.datasets import Dataset
+from mast.experiments.datasets import one_thread
 from mast.experiments.experiment import Experiment, Request, Results, spread
+from mast.experiments.neural.data import Embedded, shares
+from mast.experiments.neural.rounds import Lanes, Masks, Shape, squared_loss, student
+from mast.nn import advise
 from mast.sketches import Bernoulli, UnscaledBernoulli
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 NODES, HIDDEN = 10, 32
 KEEPS = (0.5, 0.7, 0.9, 1.0)
@@ -28,54 +29,40 @@ UNSETTLED = 3.0  # largest over smallest loss in the last quarter
 HIGH = 0.5  # of the start's loss
 
 
-def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+@one_thread()
+def run(config: Mapping[str, Any], dataset: Embedded) -> dict[str, Any]:
     """All step sizes with one sketch and seed: f with S = I along the runs, and how each ended.
 
     With ``advised``, the last lane runs at the step size that `mast.nn.advise` proposes at the start.
     """
-    from mast.experiments.network_data import one_thread
-    from mast.experiments.neural.data import shares
-    from mast.experiments.neural.rounds import Lanes, Masks, Shape, student
-
-    with one_thread():
-        X, T, accuracy = shares(dataset, config["rows"], config["nodes"])
-        shape = Shape(X.shape[2], config["hidden"], T.shape[2])
-        network = student(shape, config["seed"])
-        kind = Bernoulli if config["scaled"] else UnscaledBernoulli
-        sketch = kind(config["keep"])
-        step_sizes = list(config["step_sizes"])
-        proposed: tuple[float, float] | tuple[None, None] = (None, None)
-        if config["advised"]:
-            proposed = advice(network, X, T, sketch, config["seed"])
-            step_sizes.append(proposed[0])
-        lanes = Lanes(network, step_sizes, X, T)
-        masks = None if config["keep"] == 1 else Masks(sketch, shape, config["nodes"], config["seed"])
-        rounds = np.arange(0, config["rounds"] + 1, config["every"])
-        losses, at_keep = [], []
-        for t in range(int(rounds[-1]) + 1):
-            if t % config["every"] == 0:
-                losses.append(lanes.losses())
-                if not config["scaled"]:
-                    at_keep.append(lanes.losses(config["keep"]))
-            if t < rounds[-1]:
-                lanes.advance(None if masks is None else masks.of(t))
+    X, T, accuracy = shares(dataset, config["rows"], config["nodes"])
+    network = student(Shape(X.shape[2], config["hidden"], T.shape[2]), config["seed"])
+    kind = Bernoulli if config["scaled"] else UnscaledBernoulli
+    sketch = kind(config["keep"])
+    step_sizes = list(config["step_sizes"])
+    proposed: dict[str, Any] = {"advice": None, "curvature": None}
+    if config["advised"]:  # for one draw per step
+        rows = [(X.flatten(0, 1), T.flatten(0, 1))]
+        given = {"draws": 3, "iterations": 20, "seed": config["seed"]}
+        proposal = advise(network, squared_loss, rows, sketch, **given)
+        proposed = {"advice": proposal.step_size, "curvature": proposal.smoothness}
+        step_sizes.append(proposal.step_size)
+    lanes = Lanes(network, step_sizes, X, T)
+    masks = None if config["keep"] == 1 else Masks(sketch, network, config["nodes"], config["seed"])
+    rounds = np.arange(0, config["rounds"] + 1, config["every"])
+    losses, at_keep = [], []
+    for t in range(int(rounds[-1]) + 1):
+        if t % config["every"] == 0:
+            losses.append(lanes.losses())
+            if not config["scaled"]:
+                at_keep.append(lanes.losses(config["keep"]))
+        if t < rounds[-1]:
+            lanes.advance(None if masks is None else masks.of(t))
     loss, status = ended(np.array(losses).T)
     result = {"round": rounds, "step_size": np.array(step_sizes), "loss": loss, "status": status}
     if at_keep:
         result["loss_at_keep"] = ended(np.array(at_keep).T)[0]
-    return result | {"advice": proposed[0], "curvature": proposed[1], "accuracy": accuracy}
-
-
-def advice(network: nn.Sequential, X: Tensor, T: Tensor, sketch: Bernoulli, seed: int) -> tuple[float, float]:
-    """What `mast.nn.advise` proposes for one draw per step, and the curvature that it measured."""
-    from mast.experiments.neural.rounds import squared_loss
-    from mast.nn import advise
-
-    proposal = advise(
-        network, squared_loss, [(X.flatten(0, 1), T.flatten(0, 1))], sketch, draws=3, iterations=20, seed=seed
-    )
-    assert proposal.step_size is not None
-    return proposal.step_size, proposal.smoothness
+    return result | proposed | {"accuracy": accuracy}
 
 
 def ended(losses: Array) -> tuple[Array, list[str]]:
@@ -105,28 +92,16 @@ def cells(
     scaled: bool = True,
 ) -> list[Cell]:
     """One cell per data set, keep probability and seed, with the numbers that the effort allows."""
-    rounds, rows = (
-        request.pick(fast=200, normal=1500, full=1500),
-        request.pick(fast=500, normal=2500, full=None),
-    )
-    products = 4e-11 * HIDDEN * (len(step_sizes) + scaled)  # seconds for a row and an input, forth and back
+    varied = {"keep": keeps, "seed": range(seeds(request))}
+    rounds, every = request.pick(fast=(200, 4), normal=(1500, 10), full=(1500, 10))
+    rows = request.pick(fast=500, normal=2500, full=None)
+    fixed = {"scaled": scaled, "advised": scaled, "step_sizes": list(step_sizes), "rounds": rounds}
+    fixed |= {"every": every, "rows": rows, "nodes": NODES, "hidden": HIDDEN}
     cells = []
     for data in request.datasets:
-        wide, long = (2048, rows or 10_000) if data.path else (256, 1790)
-        cells += experiment.grid(
-            run,
-            data,
-            2 + rounds * products * wide * min(long, rows or long),
-            {"keep": keeps, "seed": range(seeds(request))},
-            scaled=scaled,
-            advised=scaled,
-            step_sizes=list(step_sizes),
-            rounds=rounds,
-            every=request.pick(fast=4, normal=10, full=10),
-            rows=rows,
-            nodes=NODES,
-            hidden=HIDDEN,
-        )
+        inputs = (rows or 10_000) * (2048 if data.path else 256)  # about, of all rows
+        seconds = 2 + rounds * 4e-11 * HIDDEN * inputs * (len(step_sizes) + scaled)
+        cells += experiment.grid(run, data, seconds, varied, **fixed)
     return cells
 
 
@@ -171,7 +146,6 @@ class Curve:
     @property
     def fluctuations(self) -> Array:
         """The standard deviation of log f about its linear trend in the last quarter, one number per seed."""
-        from numpy.polynomial.polynomial import polyfit, polyval
 
         def about_trend(losses: Array) -> float:
             logs, place = np.log(losses), np.linspace(-1, 1, losses.size)

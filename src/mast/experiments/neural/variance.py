@@ -7,21 +7,24 @@ exactly, and all three methods sample from them. A gradient is one pass over all
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from mast.arrays import Array
 from mast.cells import Cell
 from mast.experiments import style
-from mast.experiments.datasets import Dataset
+from mast.experiments.datasets import one_thread
 from mast.experiments.experiment import Claim, Experiment, Request, Results, spread
+from mast.experiments.neural.data import Embedded, shares
+from mast.experiments.neural.rounds import Shape, squared_loss, student
 from mast.experiments.neural.runs import HIDDEN, NODES, ended, seeds
+from mast.nn import LSVRDSG, SPAGE, Sparsifier, sparsify
+from mast.nn.estimators import Closure
+from mast.nn.variance_reduction import SupportEstimator
 from mast.sketches import Bernoulli
-
-if TYPE_CHECKING:
-    from mast.nn.sparsifier import Sparsifier
-    from mast.nn.variance_reduction import SupportEstimator
 
 KEEP, N, P = 0.7, 8, 1 / 8
 METHODS = ("DSGD", "L-SVRDSG", "S-PAGE")
@@ -30,65 +33,51 @@ POINTS = 40
 LAST = 0.1  # a level is over the last tenth of the gradients
 
 
+class OneDraw(SupportEstimator):
+    """DSGD: grad f_S for one draw of the support."""
+
+    def backward(self, closure: Closure) -> Tensor:
+        """Add it to `.grad`."""
+        loss, h = self.gradient(self._one(), closure)
+        self.add(h)
+        return loss
+
+
 def estimator_of(method: str, sk: Sparsifier) -> SupportEstimator:
-    """The method over N draws; DSGD is the sketched gradient of one of them."""
-    from torch import Tensor
-
-    from mast.nn import LSVRDSG, SPAGE
-    from mast.nn.estimators import Closure
-    from mast.nn.variance_reduction import SupportEstimator
-
-    class OneDraw(SupportEstimator):
-        """grad f_S for one draw of the support."""
-
-        def backward(self, closure: Closure) -> Tensor:
-            """Add it to `.grad`."""
-            loss, h = self.gradient(self._one(), closure)
-            self.add(h)
-            return loss
-
+    """The method over N draws."""
     if method == "DSGD":
         return OneDraw(sk, N, P)
     return LSVRDSG(sk, N=N, p=P) if method == "L-SVRDSG" else SPAGE(sk, N=N, p=P)
 
 
-def reduce(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+@one_thread()
+def reduce(config: Mapping[str, Any], dataset: Embedded) -> dict[str, Any]:
     """One run: f_D, its squared gradient and f against the gradients computed so far."""
-    import torch
+    shared = shares(dataset, config["rows"], NODES)[:2]
+    X, T = (part.flatten(0, 1) for part in shared)
+    network = student(Shape(X.shape[1], config["hidden"], T.shape[1]), config["seed"])
+    sk = sparsify(network, Bernoulli(config["keep"]), seed=config["seed"])
+    estimator = estimator_of(config["method"], sk)
+    computed = [0]
 
-    from mast.experiments.network_data import one_thread
-    from mast.experiments.neural.data import shares
-    from mast.experiments.neural.rounds import Shape, squared_loss, student
-    from mast.nn import sparsify
+    def closure() -> Any:
+        computed[0] += 1
+        return squared_loss(network(X), T)
 
-    with one_thread():
-        shared = shares(dataset, config["rows"], NODES)[:2]
-        X, T = (part.flatten(0, 1) for part in shared)
-        network = student(Shape(X.shape[1], config["hidden"], T.shape[1]), config["seed"])
-        sk = sparsify(network, Bernoulli(config["keep"]), seed=config["seed"])
-        estimator = estimator_of(config["method"], sk)
-        computed = [0]
-
-        def closure() -> Any:
-            computed[0] += 1
-            return squared_loss(network(X), T)
-
-        optimizer = torch.optim.SGD(network.parameters(), lr=config["step_size"])
-        marks = grid(config["gradients"])
-        rows: list[tuple[float, ...]] = []
-        for mark in marks:
-            while computed[0] < mark:
-                optimizer.zero_grad()
-                estimator.backward(closure)
-                optimizer.step()
-            before = computed[0]
-            rows.append((before, *measured(estimator, closure)))
-            computed[0] = before  # measuring is not counted
-            if not np.isfinite(rows[-1]).all():
-                break
-        sk.remove()
+    optimizer = torch.optim.SGD(network.parameters(), lr=config["step_size"])
+    marks = grid(config["gradients"])
     table = np.full((marks.size, 4), np.inf)
-    table[: len(rows)] = rows
+    for row, mark in zip(table, marks, strict=True):
+        while computed[0] < mark:
+            optimizer.zero_grad()
+            estimator.backward(closure)
+            optimizer.step()
+        before = computed[0]
+        row[:] = before, *measured(estimator, closure)
+        computed[0] = before  # measuring is not counted
+        if not np.isfinite(row).all():
+            break
+    sk.remove()
     losses, status = ended(table[None, :, 1])
     return {
         "gradients_computed": np.where(np.isfinite(table[:, 0]), table[:, 0], marks),
@@ -107,8 +96,6 @@ def grid(gradients: int) -> Array:
 
 def measured(estimator: SupportEstimator, closure: Any) -> tuple[float, float, float]:
     """f_D over the support, |grad f_D|², and f with S = I, at the present weights."""
-    import torch
-
     network = estimator.sk.model
     loss, gradient = estimator.mean_gradient([estimator.key(i) for i in range(N)], closure)
     network.eval()
@@ -120,23 +107,15 @@ def measured(estimator: SupportEstimator, closure: Any) -> tuple[float, float, f
 
 def cells(experiment: Experiment, request: Request) -> list[Cell]:
     """One cell per data set, method, step size and seed."""
-    gradients, rows = (
-        request.pick(fast=120, normal=2000, full=2000),
-        request.pick(fast=500, normal=2500, full=None),
-    )
+    gradients = request.pick(fast=120, normal=2000, full=2000)
+    rows = request.pick(fast=500, normal=2500, full=None)
     varied = {"method": METHODS, "step_size": STEP_SIZES, "seed": range(seeds(request))}
     fixed = {"gradients": gradients, "keep": KEEP, "rows": rows, "hidden": HIDDEN, "N": N, "p": P}
-    return [
-        cell
-        for data in request.datasets
-        for cell in experiment.grid(
-            reduce,
-            data,
-            1 + gradients * 5e-11 * HIDDEN * (2048 if data.path else 256) * (rows or 10_000),
-            varied,
-            **fixed,
-        )
-    ]
+    cells = []
+    for data in request.datasets:
+        seconds = 1 + gradients * 5e-11 * HIDDEN * (2048 if data.path else 256) * (rows or 10_000)
+        cells += experiment.grid(reduce, data, seconds, varied, **fixed)
+    return cells
 
 
 def levels(runs: Results, what: str) -> Array:
@@ -166,10 +145,7 @@ def claims(results: Results) -> Iterator[Claim]:
                 f"Per gradient computed, {method} pays: it ends with a lower {words} than DSGD",
                 f"lower in every seed over the last tenth of the gradients, each method at that of the step "
                 f"sizes {', '.join(f'{s:g}' for s in STEP_SIZES)} which is best for it",
-                [
-                    ["method", "step size", words],
-                    *([m, f"{sizes[m]:g}", shown[m]] for m in ("DSGD", method)),
-                ],
+                [["method", "step size", words], *([m, f"{sizes[m]:g}", shown[m]] for m in ("DSGD", method))],
                 bool((ends[method] < ends["DSGD"]).all()),
                 source="beyond",
             )
@@ -179,7 +155,6 @@ COLOUR = {"DSGD": style.BLUE, "L-SVRDSG": style.GREEN, "S-PAGE": style.ORANGE}
 TITLES = {"f_D": r"MAST loss $f_D$", "grad_sq": r"$|\nabla f_D|^2$", "f": "plain loss $f$"}
 
 
-@style.drawing
 def draw(results: Results) -> Any:
     """f_D, its gradient and f by gradients computed; each method at the step size best for that frame."""
     figure, (row,) = style.frames(1, 3, width=4.2, height=3.7)
@@ -189,10 +164,7 @@ def draw(results: Results) -> Any:
             step_size = best(results, method, what)
             runs = results.of(reduce, method=method, step_size=step_size)
             x = grid(runs[0]["gradients"])
-            finite = [np.where(np.isfinite(d[what]), d[what], 1e30) for d in runs]  # lines leave the frame
-            curves = np.array(
-                [np.interp(x, d["gradients_computed"], y) for d, y in zip(runs, finite, strict=True)]
-            )
+            curves = np.array([np.interp(x, d["gradients_computed"], _drawable(d[what])) for d in runs])
             style.band(ax, x, curves, colour, f"{method}, γ = {step_size:g}")
             highest = max(highest, float(np.median(curves[:, 0])))
         ax.set_yscale("log")
@@ -202,8 +174,12 @@ def draw(results: Results) -> Any:
     return figure
 
 
+def _drawable(values: Array) -> Array:
+    """Where a run has diverged, its line leaves the frame."""
+    return np.nan_to_num(values, nan=1e30, posinf=1e30)
+
+
 def table(reduced: Results) -> Any:
     """One row per measured point."""
-    return reduced.frame(
-        *("method", "step_size", "seed", "gradients_computed", "f_D", "grad_sq", "f", "status")
-    )
+    names = ("method", "step_size", "seed", "gradients_computed", "f_D", "grad_sq", "f", "status")
+    return reduced.frame(*names)
