@@ -16,12 +16,11 @@ from mast.checks import whole
 from mast.errors import ArgumentError, BiasedSketchError, NoGuaranteeError
 from mast.nn.curvature import Curvature, Loss, MeanHessian, curvature
 from mast.nn.sparsifier import Sparsifier, sparsify
-from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.submodels import put_draw
 from mast.nn.tensors.scaling import multiply
 from mast.nn.tensors.weights import Shift, Where, unwrapped
 from mast.randomness import Key, Purpose
-from mast.sketches import Constants, Sampled, Sketch
+from mast.sketches import Constants, Sketch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -233,25 +232,10 @@ def constants_of(sk: Sparsifier) -> Constants | None:
     sketched = {w.name for w in sk.weights}
     rest = any(p.requires_grad and name not in sketched for name, p in sk.model.named_parameters())
     try:
-        parts = _constants(sk) + [Constants(1.0, 1.0, 1.0)] * rest
+        parts = [sk.drawing.constants()] + [Constants(1.0, 1.0, 1.0)] * rest
     except BiasedSketchError:
         return None
     return Constants.of_parts(parts)
-
-
-def _constants(sk: Sparsifier) -> list[Constants]:
-    """The constants of S over the sketched weights, part by part; over units, if those are sketched."""
-    if isinstance(sk.drawing, UnitDrawing):
-        return [sk.drawing.constants()]
-    if sk.sketch.per_layer:
-        return [sk.sketch.constants(w.count) for w in sk.weights]
-    if isinstance(sk.sketch, Sampled):  # its mean is nearly I; what it drops always is not trained
-        c = sk.sketch.constants(sk.dim)
-        return [Constants(max(c.L_D, 1.0), max(c.mu_D, 1.0), max(c.L_max, 1.0))]
-    parts = {
-        id(sk.drawing.sketch_of(i)): (sk.drawing.sketch_of(i), w.count) for i, w in enumerate(sk.weights)
-    }
-    return [s.constants(sk.dim if len(parts) == 1 else count) for s, count in parts.values()]
 
 
 def _rows(L_f: float, c: Constants | None, of_draws: list[Curvature], T: int) -> list[Allowed]:

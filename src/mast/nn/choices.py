@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from torch import nn
@@ -15,84 +15,82 @@ from mast.errors import ArgumentError
 from mast.nn.costs import count_flops
 from mast.nn.structure import UnitDraw
 from mast.nn.structure.drawing import UnitDrawing
-from mast.nn.submodels import smaller
+from mast.nn.submodels import smaller, submodel
 from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.weights import Batches
 from mast.progress import Progress
 from mast.randomness import Key
-from mast.sketches.kept import KeptTensors
 
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
 
-_TEXT = re.compile(r"\s*([\d.]+)\s*(%?)\s*(flops?|params?|parameters?)\s*", re.IGNORECASE)
+_BUDGET = re.compile(r"\s*([\d.]+)\s*(%?)\s*(flops?|params?|parameters?)\s*", re.IGNORECASE)
 _STEPS = 12  # halvings of the interval of densities: 1/4096 of the units
 
 
-@dataclass(frozen=True)
-class Budget:
-    """What a submodel may cost at most: a share of the whole model's, or a number.
+class Picked(NamedTuple):
+    """One draw, and how it is made; with a structured sketch, its units."""
 
-    >>> Budget.of("25% flops"), Budget.of(10_000)
-    (Budget(amount=0.25, share=True, operations=True), Budget(amount=10000.0, share=False, operations=False))
-    """
-
-    amount: float
-    share: bool
-    operations: bool  # of one call on the example; else parameters
-
-    @classmethod
-    def of(cls, budget: str | float) -> Budget:
-        """From a text such as "25% flops" or "40% params", or a number of parameters."""
-        if isinstance(budget, str):
-            found = _TEXT.fullmatch(budget)
-            if found is None:
-                raise ArgumentError(
-                    f"budget: {budget!r} is not understood; examples are '25% flops', '40% params', 10000"
-                )
-            amount, percent, unit = found.groups()
-            made = cls(float(amount) / (100 if percent else 1), bool(percent), unit.lower().startswith("f"))
-        else:
-            made = cls(float(budget), False, False)
-        if not made.amount > 0 or (made.share and made.amount > 1):
-            raise ArgumentError(f"budget: {budget!r} is not more than nothing and at most the whole model")
-        return made
+    key: Key
+    drawing: Drawing
+    units: UnitDraw | None
 
 
-def drawing_for(sk: Sparsifier, key: Key, density: float | None, budget: str | float | None) -> Drawing:
-    """How a submodel is drawn: with the sketch itself, at a density, or as large as a budget allows."""
+def pick(
+    sk: Sparsifier, which: int | Key | UnitDraw, density: float | None, budget: str | float | None
+) -> Picked:
+    """The draw of a seed, a key or known units: of the sketch itself, at a density, or within a budget."""
     if density is not None and budget is not None:
         raise ArgumentError("a submodel has a density or a budget, not both")
+    if isinstance(which, UnitDraw):
+        if sk.structure is None:
+            raise ArgumentError(f"a draw of units belongs to a structured sketch, and this is {sk.sketch!r}")
+        if density is not None or budget is not None:
+            raise ArgumentError("a draw of units has its density: give its seed or key instead")
+        return Picked(which.key, sk.drawing, which)
+    key = which if isinstance(which, Key) else Key(which)
     if budget is not None:
-        return _within(sk, key, Budget.of(budget))
-    return sk.drawing if density is None else sk.drawing_for(sk.sketch.at(density))
+        drawing = _within(sk, key, budget)
+    else:
+        drawing = sk.drawing if density is None else sk.drawing_for(sk.sketch.at(density))
+    return Picked(key, drawing, drawing.draw(key) if isinstance(drawing, UnitDrawing) else None)
 
 
-def _within(sk: Sparsifier, key: Key, budget: Budget) -> Drawing:
+def _within(sk: Sparsifier, key: Key, budget: str | float) -> Drawing:
     """The drawing of the largest density whose draw of this key costs no more than the budget."""
-    if budget.operations and (sk.structure is None or sk.shift is not None):
+    most, is_share, operations = _parsed(budget)
+    if operations and (sk.structure is None or sk.shift is not None):
         raise ArgumentError(
             "a budget of operations needs a smaller network: Neurons or Layers, and no shift; this is "
             f"{sk.sketch!r}"
         )
-    whole_model = sk.drawing_for(sk.sketch.at(1))
-    most = budget.amount * (_cost(sk, whole_model, key, budget) if budget.share else 1)
+
+    def cost(drawing: Drawing) -> float:
+        if sk.structure is None or not isinstance(drawing, UnitDrawing):
+            kept = sum(drawing.kept(i, key, w.parameter).count for i, w in enumerate(sk.weights))
+            return sum(p.numel() for p in sk.model.parameters()) - sk.dim + kept
+        draw = drawing.draw(key)
+        if not operations:
+            return sk.structure.cut(draw).count
+        return count_flops(smaller(sk, draw), sk.structure.examples[0].to(sk.model).call)
+
     best: Drawing | None = None
-    low, high = 0.0, 1.0
-    if _cost(sk, whole_model, key, budget) <= most:
+    whole_model = sk.drawing_for(sk.sketch.at(1))
+    everything = cost(whole_model)
+    most *= everything if is_share else 1
+    if everything <= most:
         return whole_model
-    least = float("inf")
+    low, high, least = 0.0, 1.0, float("inf")
     for _ in range(_STEPS):
         middle = (low + high) / 2
         drawing = sk.drawing_for(sk.sketch.at(middle))
-        cost = _cost(sk, drawing, key, budget)
-        least = min(least, cost)
-        if cost <= most:
+        least = min(least, spent := cost(drawing))
+        if spent <= most:
             best, low = drawing, middle
         else:
             high = middle
     if best is None:
-        unit = "operations" if budget.operations else "parameters"
+        unit = "operations" if operations else "parameters"
         raise ArgumentError(
             f"no submodel of this draw costs at most {most:,.0f} {unit}: the smallest has {least:,.0f}, "
             "because of what is not sketched and of one unit in each layer"
@@ -100,15 +98,24 @@ def _within(sk: Sparsifier, key: Key, budget: Budget) -> Drawing:
     return best
 
 
-def _cost(sk: Sparsifier, drawing: Drawing, key: Key, budget: Budget) -> float:
-    if sk.structure is None or not isinstance(drawing, UnitDrawing):
-        kept = KeptTensors({w.name: drawing.kept(i, key, w.parameter) for i, w in enumerate(sk.weights)})
-        return sum(p.numel() for p in sk.model.parameters()) - sk.dim + kept.count
-    draw = drawing.draw(key)
-    if not budget.operations:
-        return sk.structure.cut(draw).count
-    example = sk.structure.examples[0].to(sk.model)
-    return count_flops(smaller(sk, draw), example.call)
+def _parsed(budget: str | float) -> tuple[float, bool, bool]:
+    """An amount, whether it is a share of the whole model's, and whether it is of operations.
+
+    >>> _parsed("25% flops"), _parsed(10_000)
+    ((0.25, True, True), (10000.0, False, False))
+    """
+    amount, percent, unit = str(budget), "", "parameters"
+    if isinstance(budget, str):
+        match = _BUDGET.fullmatch(budget)
+        if match is None:
+            raise ArgumentError(
+                f"budget: {budget!r} is not understood; examples are '25% flops', '40% params', 10000"
+            )
+        amount, percent, unit = match.groups()
+    most = float(amount) / (100 if percent else 1)
+    if not most > 0 or (percent and most > 1):
+        raise ArgumentError(f"budget: {budget!r} is not more than nothing and at most the whole model")
+    return most, bool(percent), unit.lower().startswith("f")
 
 
 @dataclass(frozen=True)
@@ -142,17 +149,14 @@ def best(
     """See `Sparsifier.best`."""
     whole("draws", draws, 1)
     batches = calibrate if calibrate is None or calibrate is False else list(calibrate)
-    found: BestDraw | None = None
     scores: list[float] = []
+    top = 0
     with Progress(draws, "submodels") as progress:
         for seed in range(draws):
-            key = Key(seed)
-            model = sk.submodel(key, density=density, budget=budget, calibrate=batches)
+            picked = pick(sk, seed, density, budget)
+            model = submodel(sk, picked, batches)
             scores.append(float(evaluate(model)))
-            if found is None or scores[-1] > found.score:
-                drawing = drawing_for(sk, key, density, budget)
-                draw = drawing.draw(key) if isinstance(drawing, UnitDrawing) else None
-                found = BestDraw(model, key, scores[-1], (), draw)
+            if seed == 0 or scores[seed] > scores[top]:
+                top, chosen, found = seed, picked, model
             progress.advance(seed + 1)
-    assert found is not None
-    return BestDraw(found.model, found.key, found.score, tuple(scores), found.draw)
+    return BestDraw(found, chosen.key, scores[top], tuple(scores), chosen.units)

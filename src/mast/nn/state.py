@@ -13,7 +13,7 @@ from mast import files
 from mast.checkpoint import describe
 from mast.errors import ArgumentError
 from mast.nn.files import tensor_files
-from mast.nn.tensors.weights import Weight
+from mast.nn.tensors.weights import Weight, shifts_of
 from mast.randomness import LAYOUT, Key
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def restore(sk: Sparsifier, state: Mapping[str, Any]) -> None:
     if (shift is None) != (sk.shift is None):
         saved, now = ("none", "one") if shift is None else ("one", "none")
         raise ArgumentError(f"the state was saved with another shift: it had {saved}, now there is {now}")
-    sk._values.shift = None if shift is None else sk._shifts(shift)
+    sk._values.shift = None if shift is None else shifts_of(sk.weights, shift)
     sk._values.forget_all()
     sk._move(key)
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from mast.errors import ArgumentError, MastError
 from mast.nn.structure import UnitDraw
-from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.scaling import sparsify
 from mast.nn.tensors.torch_private import BatchNorm
@@ -21,16 +20,11 @@ from mast.randomness import Key
 from mast.sketches.kept import Grid, KeptTensors
 
 if TYPE_CHECKING:
+    from mast.nn.choices import Picked
     from mast.nn.sparsifier import Sparsifier
 
 
-def submodel(
-    sk: Sparsifier,
-    which: int | Key | UnitDraw,
-    calibrate: Batches,
-    density: float | None = None,
-    budget: str | float | None = None,
-) -> nn.Module:
+def submodel(sk: Sparsifier, picked: Picked, calibrate: Batches) -> nn.Module:
     """A plain copy of the model with the weights v + S(x - v) of a draw, in eval mode; smaller, of units."""
     if sk._calls.inside:
         raise MastError(
@@ -40,40 +34,24 @@ def submodel(
     sk._calls.check()
     if calibrate is None:
         warn_of_batch_norm(sk)
-    drawing, key = sk.drawing, key_of(which)
-    if density is not None or budget is not None:
-        from mast.nn.choices import drawing_for  # which makes submodels to see what they cost
-
-        if isinstance(which, UnitDraw):
-            raise ArgumentError("a draw of units has its density: give its seed or key instead")
-        drawing = drawing_for(sk, key, density, budget)
-    if sk.structure is not None:
-        assert isinstance(drawing, UnitDrawing)
-        draw = which if isinstance(which, UnitDraw) else drawing.draw(key)
-        model = smaller(sk, draw)
-        sk.structure.adapt(model, draw)
-        if stay := sk.structure.remaining(draw):
+    if sk.structure is not None and picked.units is not None:
+        model = smaller(sk, picked.units)
+        sk.structure.adapt(model, picked.units)
+        if stay := sk.structure.remaining(picked.units):
             warnings.warn(
                 f"{len(stay)} dropped branches, such as {stay[0]!r}, could not be taken out of the submodel: "
                 "it still has them, times 0. Pass example= to sparsify(), and more can be taken out",
                 stacklevel=3,
             )
         if sk.checks_submodels:
-            sk.structure.check(sk.model, draw, model, sk.shift)
-    elif isinstance(which, UnitDraw):
-        raise ArgumentError(f"a draw of units belongs to a structured sketch, and this is {sk.sketch!r}")
+            sk.structure.check(sk.model, picked.units, model, sk.shift)
     else:
         model = plain_copy(sk)
-        put_draw(sk, drawing, key, model)
+        put_draw(sk, picked.drawing, picked.key, model)
     model.eval()
     if calibrate is not None and calibrate is not False:
         recalibrate(model, calibrate)
     return model
-
-
-def key_of(which: int | Key | UnitDraw) -> Key:
-    """The key of a draw; that of a seed is at step 0 of node 0."""
-    return which.key if isinstance(which, UnitDraw) else which if isinstance(which, Key) else Key(which)
 
 
 def smaller(sk: Sparsifier, draw: UnitDraw, source: nn.Module | None = None) -> nn.Module:

@@ -178,7 +178,7 @@ def _clipping(sk: Sparsifier | None) -> Iterator[Finding]:
 
 def _optimizer(sk: Sparsifier, optimizer: Optimizer, fix: bool) -> Iterator[Finding]:
     name = type(optimizer).__name__
-    if not sk.concerns(optimizer):
+    if not sk._steps.concern(optimizer):
         yield Finding(
             name,
             "it holds no sketched parameter of this model, so its steps do not advance the draw",

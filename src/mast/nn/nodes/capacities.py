@@ -17,7 +17,7 @@ from mast.nn.structure.cuts import Cut
 from mast.nn.structure.drawing import UnitDraw
 from mast.nn.structure.sketches import Neurons, Structured, parse
 from mast.nn.structure.structures import Structure, structure_of
-from mast.nn.tensors.drawing import PerWeight
+from mast.nn.tensors.drawing import Alike
 from mast.nn.tensors.selection import choose
 from mast.nn.tensors.ways import drawing_of
 from mast.nn.tensors.weights import Where
@@ -101,16 +101,16 @@ class Weights(Capacity):
         number = self._number.get(name)
         if number is None:
             return Everything(self.layout.shapes[name])
-        if isinstance(self.drawing, PerWeight) and not self.drawing.entries[number].sigma:
+        if isinstance(self.drawing, Alike) and not self.drawing.entries[number].sigma:
             return self._mask_entries(self.drawing, number, key)
         return self.drawing.kept(number, key, _ON_CPU)
 
-    def _mask_entries(self, drawing: PerWeight, number: int, key: Key) -> Entries:
+    def _mask_entries(self, drawing: Alike, number: int, key: Key) -> Entries:
         """The positions that a mask keeps, without the mask; `drawing.kept` is the readable form."""
         from mast.nn.nodes import kernels
 
-        entry, shape, n = drawing.entries[number], drawing.shapes[number], drawing.counts[number]
-        words = drawing._key(number, key).words(Purpose.MASK)
+        entry, shape, n = drawing.entries[number], self.weights[number].shape, self.weights[number].count
+        words = drawing.key_of(number, key).words(Purpose.MASK)
         # torch takes no narrow positions, and those of a vector are handed to it as they are
         memory = self._lent(n + kernels.ROOM, np.uint32 if n < 1 << 32 and len(shape) > 1 else np.int64)
         count = int(kernels.kept_positions(words, np.uint64(entry.threshold), n, memory))

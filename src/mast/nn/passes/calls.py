@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -33,7 +32,6 @@ from mast.errors import ArgumentError, MastError
 from mast.nn.passes.values import Values
 from mast.nn.tensors.torch_private import FSDP_MARK, compiler_is_waiting
 from mast.nn.tensors.weights import Place, Weight, find
-from mast.randomness import Key
 
 _COMPILED = (
     "torch.compile around a model in the plain sparsified loop is refused: the compiled graph would miss the "
@@ -55,14 +53,11 @@ _MANY_CHANGES = 3
 class Calls:
     """Intercepts the calls of a model's modules."""
 
-    def __init__(
-        self, owner: Any, model: nn.Module, weights: list[Weight], values: Values, key: Callable[[], Key]
-    ) -> None:
+    def __init__(self, owner: Any) -> None:
         self.owner = owner  # the Sparsifier
-        self.model = model
-        self.weights = weights
-        self.values = values
-        self.key = key
+        self.model: nn.Module = owner.model
+        self.weights: list[Weight] = owner.weights
+        self.values: Values = owner._values
         self.threads: set[int] = set()  # that are in a call of this model
         self.busy = False  # whether there are any
         self.sampling = False  # the explicit form is in use
@@ -72,8 +67,8 @@ class Calls:
         self.guard: RemovableHandle | None = None
         self._turn = threading.Condition()
         self._replaced: tuple[list[Place], list[Any]] = ([], [])  # places that hold y, and what they held
-        self._tree = _Tree(model)
-        self._parameters = [weakref.ref(w.parameter) for w in weights]  # as they were at first
+        self._tree = _Tree(self.model)
+        self._parameters = [weakref.ref(w.parameter) for w in self.weights]  # as they were at first
 
     @property
     def inside(self) -> bool:
@@ -140,13 +135,13 @@ class Calls:
                 self.values.begin_pass()
                 places = call.places
                 self._replaced = (places, [place.get() for place in places])
-            key, now = self.key(), torch.is_grad_enabled()
+            key, now = self.owner.key, torch.is_grad_enabled()
             y = [
                 self.values.of(place.number, tensor, key)
                 for place, tensor in zip(*self._replaced, strict=True)
             ]
             if now and self.values.changes >= _MANY_CHANGES:
-                self.owner._notice_changes()
+                self.owner._steps.notice_changes()
             if not self.threads or now:  # what was put without a graph serves no thread that needs one
                 for place, value in zip(self._replaced[0], y, strict=True):
                     place.put(value)

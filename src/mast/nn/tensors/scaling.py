@@ -44,6 +44,19 @@ def sparsify_into(kept: Kept, x: Tensor, v: Tensor | None, y: Tensor) -> None:
         y.copy_(sparsify(kept, x, v))
 
 
+def replace_entries(before: Entries, kept: Entries, x: Tensor, v: Tensor | None, y: Tensor) -> None:
+    """The same into y, which holds that of the draw `before`: that is undone where it had kept something."""
+    from mast.sketches.kept import kernels as kept_kernels
+
+    old, new = numbers(x), numbers(y)
+    if v is None:
+        kept_kernels.clear(new, before.indices)
+        kept_kernels.multiply(new, kept.indices, _scales_of(kept, old.dtype), old)
+    else:
+        kept_kernels.copy(new, before.indices, numbers(v))
+        kept_kernels.sparsify(new, kept.indices, _scales_of(kept, old.dtype), old, numbers(v))
+
+
 def adjoint(kept: Kept, g: Tensor, memory: Memory | None = None) -> Tensor:
     """S'g, in memory that is used again if it is given."""
     if g.is_sparse:
@@ -58,7 +71,7 @@ def adjoint(kept: Kept, g: Tensor, memory: Memory | None = None) -> Tensor:
         kept_kernels.select(numbers(_tensor(kept.mask, g)), flat.dtype.type(kept.scales), flat, numbers(out))
     elif isinstance(kept, Entries):
         out.zero_()
-        kept_kernels.multiply(numbers(out), kept.indices, scales_of(kept, flat.dtype), flat)
+        kept_kernels.multiply(numbers(out), kept.indices, _scales_of(kept, flat.dtype), flat)
     else:
         torch.mul(g, _spread(kept, g).to(g.dtype), out=out)
     return out
@@ -102,7 +115,7 @@ def _times(u: Tensor, scales: Tensor) -> Tensor:
     return (u.to(_wide(u)) * scales.to(_wide(u))).to(u.dtype)
 
 
-def scales_of(kept: Entries, dtype: np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
+def _scales_of(kept: Entries, dtype: np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
     """One scale for each kept entry, in this precision."""
     scales = np.asarray(kept.scales, dtype=dtype)
     return scales if scales.ndim else np.broadcast_to(scales, kept.count)
