@@ -109,7 +109,6 @@ def test_a_report_is_a_table_that_prints_and_draws(models):
 
     report = sk.report(accuracy, densities=[1.0, 0.5], draws=2, example=inputs[0], plain=model)
     assert isinstance(report, pd.DataFrame)
-    assert type(report.to_frame()) is pd.DataFrame
     assert type(report[["density"]]) is pd.DataFrame
     assert "<table" in report._repr_html_()
     text = str(report)

@@ -63,11 +63,11 @@ class NetworkAdvice:
         """Method, step size, its ratio to plain training's, and what it rests on."""
         import pandas as pd
 
-        rows = [
-            (r.method, r.step_size, None if r.step_size is None else r.step_size / self.plain, r.basis)
-            for r in self.rows
-        ]
+        rows = [(r.method, r.step_size, self._ratio(r), r.basis) for r in self.rows]
         return pd.DataFrame(rows, columns=["method", "step_size", "ratio_to_plain", "basis"])
+
+    def _ratio(self, row: Allowed) -> float | None:
+        return None if row.step_size is None else row.step_size / self.plain
 
     def __str__(self) -> str:
         from mast.nn.report import columns
@@ -80,9 +80,9 @@ class NetworkAdvice:
         )
         rows = [("method", "step size", "of plain", "basis")]
         for r in self.rows:
-            size = "none" if r.step_size is None else f"{r.step_size:.3g}"
-            ratio = "" if r.step_size is None else f"{r.step_size / self.plain:.3g}"
-            rows.append((r.method, size, ratio, r.basis))
+            ratio = self._ratio(r)
+            numbers = ("none", "") if ratio is None else (f"{r.step_size:.3g}", f"{ratio:.3g}")
+            rows.append((r.method, *numbers, r.basis))
         return "\n".join(
             [
                 f"{self.sketch.label()}: {known}",
@@ -151,20 +151,15 @@ def advise(
     if not data:
         raise ArgumentError("advise needs at least one batch")
     T = whole("steps", steps)
-    work = copy.deepcopy(unwrapped(model))
-    sk = sparsify(work, sketch, shift=shift, keep=keep, where=where)
+    dense = copy.deepcopy(unwrapped(model))
+    sk = sparsify(copy.deepcopy(dense), sketch, shift=shift, keep=keep, where=where)
     root = Key(seed).child(0, Purpose.ESTIMATE).seed
-    small = sum(p.numel() for p in work.parameters() if p.requires_grad) <= LARGE
+    small = sum(p.numel() for p in dense.parameters() if p.requires_grad) <= LARGE
     draws = (3 if small else 1) if draws is None else draws
     iterations = 20 if iterations is None and small else iterations
     try:
-        work.eval()  # so that x is what is looked at
-        dense = copy.deepcopy(work)
-        for module, original in zip(dense.modules(), unwrapped(model).modules(), strict=True):
-            module.training = original.training
-        noise, hessian = None, MeanHessian(dense, loss, data)
-        if iterations is not None:
-            noise = hessian.random(seed)
+        hessian = MeanHessian(dense, loss, data)
+        noise = None if iterations is None else hessian.random(seed)
         at_x, along = curvature(hessian, _start(noise, hessian.gradient()), iterations or 3)
         at_draws, of_draws = [], []
         for i in range(draws):
@@ -248,32 +243,22 @@ def _rows(L_f: float, c: Constants | None, of_draws: list[Curvature], T: int) ->
         return [*rows, Allowed("dsgd", None, "the sketch is biased: no statement applies")]
     given: dict[str, Any] = {"L_f": L_f, "L_D": c.L_D, "mu_D": c.mu_D, "L_max": c.L_max}
     rows.append(Allowed("gd on f_D", 1 / (L_f * c.L_D), "1/(L_f L_D), all draws averaged"))
+    tiny = 1e-12 * L_f / c.mu_D  # any strong convexity: the limit on the step size does not depend on it
     run = f"T = {T}"
     statements: list[tuple[str, Callable[[], Any]]] = [
-        ("dsgd", lambda: theory.dsgd("strongly_convex", **given | {"mu_f": _tiny(L_f, c)})),
+        ("dsgd", lambda: theory.dsgd("strongly_convex", mu_f=tiny, **given)),
         (f"dsgd, {run}", lambda: theory.dsgd("nonconvex", **given)),
         (f"average of 8, {run}", lambda: theory.averaged_draws("nonconvex", draws=8, **given)),
         ("l_svrdsg", lambda: theory.l_svrdsg("convex", N=8, p=1 / 8, **given)),
         ("s_page, N = 8, p = 1/8", lambda: theory.s_page(N=8, p=1 / 8, **given)),
     ]
     for method, statement in statements:
-        rows.append(_allowed(method, statement, T))
+        try:
+            g = statement()
+            rows.append(Allowed(method, float(g.max_step_size(T)), f"{g.limit_formula}, {g.regime} f"))
+        except (NoGuaranteeError, ArgumentError) as error:
+            rows.append(Allowed(method, None, str(error)))
     return rows
-
-
-def _allowed(method: str, statement: Callable[[], Any], T: int) -> Allowed:
-    try:
-        guarantee = statement()
-        return Allowed(
-            method, float(guarantee.max_step_size(T)), f"{guarantee.limit_formula}, {guarantee.regime} f"
-        )
-    except (NoGuaranteeError, ArgumentError) as error:
-        return Allowed(method, None, str(error))
-
-
-def _tiny(L_f: float, c: Constants) -> float:
-    """Any strong convexity: the limit on the step size does not depend on it."""
-    return 1e-12 * L_f / c.mu_D
 
 
 def _adam(c: Constants | None) -> str:

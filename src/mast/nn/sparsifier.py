@@ -15,8 +15,7 @@ from mast.checks import choice
 from mast.errors import ArgumentError, MastError
 from mast.loggers import logger
 from mast.nn.optimizers import Steps
-from mast.nn.passes.calls import Calls
-from mast.nn.passes.checkpointing import warn_of_checkpoints
+from mast.nn.passes.calls import Calls, warn_of_checkpoints
 from mast.nn.passes.explicit import sampled
 from mast.nn.passes.values import Values
 from mast.nn.row_draws import RowDraws

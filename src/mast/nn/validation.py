@@ -15,8 +15,7 @@ from torch.optim import Optimizer
 from mast.errors import ArgumentError
 from mast.nn.advice import constants_of
 from mast.nn.optimizers import decay_is_understood, decay_to_shift, decays_to_zero
-from mast.nn.passes.calls import Call
-from mast.nn.passes.checkpointing import reads_itself, uses_checkpoints
+from mast.nn.passes.calls import Call, reads_itself, uses_checkpoints
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.submodels import plain_copy
 from mast.nn.tensors.torch_private import BatchNorm, tree_leaves

@@ -41,7 +41,7 @@ class WeightChange:
     def difference(self, scaled: bool) -> Tensor:
         """x - v where it was kept and 0 elsewhere, times S if scaled."""
         u = torch.zeros(self.kept.shape, dtype=self.dtype)
-        u.view(-1)[torch.from_numpy(self.kept.positions)] = self.values.to(self.dtype)
+        self.kept.place(u, self.values)
         return multiply(self.kept, u) if scaled else u
 
     def description(self, with_scale: bool) -> dict[str, Any]:
@@ -65,19 +65,14 @@ class WeightChange:
                 + ("" if dtype is None else f", as numbers of type {dtype}")
             )
         stored = {f"values/{self.name}": rounded}
-        if with_indices and isinstance(self.kept, Grid):
-            stored[f"units/{self.name}"] = self._units
+        if with_indices and isinstance(self.kept, Grid):  # the scales of units, 0 for dropped ones
+            wide = torch.promote_types(self.dtype, torch.float32)
+            stored[f"units/{self.name}"] = torch.from_numpy(self.kept.spread()).to(wide)
         elif with_indices:
             stored[f"indices/{self.name}"] = torch.from_numpy(self.kept.positions).to(self._index_type)
             if one_scale(self.kept) is None:
                 stored[f"scales/{self.name}"] = torch.from_numpy(self.kept.each_scale().copy())
         return stored
-
-    @property
-    def _units(self) -> Tensor:
-        """The scales of the units along their dimension, 0 for dropped ones."""
-        assert isinstance(self.kept, Grid)
-        return torch.from_numpy(self.kept.spread()).to(torch.promote_types(self.dtype, torch.float32))
 
     @property
     def _index_type(self) -> torch.dtype:
@@ -86,8 +81,6 @@ class WeightChange:
     @property
     def index_bytes(self) -> int:
         """How much its indices would take."""
-        if isinstance(self.kept, Grid):
-            return self._units.numel() * self._units.element_size()
         return self.values.numel() * self._index_type.itemsize
 
 
@@ -99,7 +92,7 @@ def changes_of(sk: Sparsifier, key: Key) -> list[WeightChange]:
         v = sk._values.v(i, x)
         difference = (x if v is None else x - v).cpu()
         kept = sk.drawing.kept(i, key, difference)
-        values = difference.reshape(-1)[torch.from_numpy(kept.positions)]
+        values = kept.gather(difference).reshape(-1)
         changes.append(WeightChange(w.name, x.dtype, w.keep, kept, values))
     return changes
 
@@ -158,9 +151,7 @@ def _grid(w: Weight, units: Tensor) -> Grid:
 
 def one_scale(kept: Kept) -> float | None:
     """The scale, if all kept coordinates have the same."""
-    if isinstance(kept.factors, float):
-        return kept.factors
     scales = kept.each_scale()
-    if scales.size and not bool((scales == scales[0]).all()):
-        return None
-    return float(scales[0]) if scales.size else 1.0
+    if not scales.size:
+        return kept.factors if isinstance(kept.factors, float) else 1.0
+    return float(scales[0]) if (scales == scales[0]).all() else None

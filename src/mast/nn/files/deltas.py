@@ -223,19 +223,16 @@ def _others(
             aliases[name] = first[id(t)]
         elif name in sketched:
             if sk.shift is not None:
-                digests[name] = _base_digest(name, sk.shift[name].to(t.dtype), reference)
+                digests[name] = digest(sk.shift[name].to(t.dtype))
+                if name in reference and digest(reference[name]) != digests[name]:
+                    raise ArgumentError(
+                        f"base has other values in {name!r} than the shift that sparsify() was given"
+                    )
         elif name in reference and digest(reference[name]) == digest(t):
             digests[name] = digest(t)
         else:
             whole[name] = t
     return whole, digests, aliases
-
-
-def _base_digest(name: str, v: Tensor, reference: Mapping[str, Tensor]) -> str:
-    of_shift = digest(v)
-    if name in reference and digest(reference[name]) != of_shift:
-        raise ArgumentError(f"base has other values in {name!r} than the shift that sparsify() was given")
-    return of_shift
 
 
 def _stored_sketch(sk: Sparsifier, parts: list[WeightChange]) -> tuple[dict[str, Any] | None, dict[str, Any]]:

@@ -19,8 +19,11 @@ the model would bypass the slot, or trace the draw into a constant, and is refus
 
 from __future__ import annotations
 
+import inspect
 import threading
+import warnings
 import weakref
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -41,7 +44,10 @@ _COMPILED = (
 
 
 def _being_compiled() -> bool:
-    """Whether torch.compile is tracing this call, or would trace the next function that is called."""
+    """Whether torch.compile is tracing this call, or would trace the next function that is called.
+
+    Written into an `if` of its caller, the compiler would follow both halves of the condition.
+    """
     return torch.compiler.is_compiling() or compiler_is_waiting()
 
 
@@ -97,7 +103,12 @@ class Calls:
                 self.watched.append((module, Call(module, places, self)))
         for module, call in self.watched:
             module._compiled_call_impl = call
-        self.guard = self.model.register_forward_pre_hook(_BypassGuard(self))
+        self.guard = self.model.register_forward_pre_hook(Hook(self._refuse_bypass))
+
+    def _refuse_bypass(self, module: nn.Module, args: Any) -> None:
+        """An error for a training call that comes around `Call`."""
+        if self.model.training and not self.nested():
+            raise MastError(_COMPILED)
 
     def unwatch(self) -> None:
         """Stop, and leave no trace."""
@@ -128,13 +139,12 @@ class Calls:
     def enter(self, call: Call) -> None:
         """Put y into the places of a call. Threads that call the model at the same time share it."""
         with self._turn:
-            self._turn.wait_for(lambda: not self.threads or call.among(self._replaced[0]))
+            self._turn.wait_for(lambda: not self.threads or self._hold(call.places))
             if not self.threads:
                 if not self.used:
                     self.check()
                 self.values.begin_pass()
-                places = call.places
-                self._replaced = (places, [place.get() for place in places])
+                self._replaced = (call.places, [place.get() for place in call.places])
             key, now = self.owner.key, torch.is_grad_enabled()
             y = [
                 self.values.of(place.number, tensor, key)
@@ -149,6 +159,10 @@ class Calls:
             self.busy = True
             self.used = True
             self.count += 1
+
+    def _hold(self, places: list[Place]) -> bool:
+        """Whether all these places hold y already."""
+        return {id(place) for place in places} <= {id(place) for place in self._replaced[0]}
 
     def leave(self) -> None:
         """Put back what the places held, when the last thread is done."""
@@ -182,10 +196,6 @@ class Call:
             return self.module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
         finally:
             calls.leave()
-
-    def among(self, places: list[Place]) -> bool:
-        """Whether all places of this call are among others."""
-        return {id(place) for place in self.places} <= {id(place) for place in places}
 
     # Recurrent layers, and other modules with a __getstate__ of their own, do copy the slot: as empty.
 
@@ -233,15 +243,15 @@ class _Tree:
         self._remember()
 
 
-class _BypassGuard:
-    """A hook that refuses training calls which come around `Call`; in a copy of the model it is inert."""
+class Hook:
+    """A hook of a module that does nothing in a copy of the model."""
 
-    def __init__(self, calls: Calls) -> None:
-        self.calls = calls
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
 
-    def __call__(self, module: nn.Module, args: Any) -> None:
-        if self.calls.model.training and not self.calls.nested():
-            raise MastError(_COMPILED)
+    def __call__(self, *args: Any) -> Any:
+        """What the function does."""
+        return self.function(*args)
 
     def __deepcopy__(self, memo: Any) -> Any:
         # It takes anything, does nothing, and needs nothing but the standard library.
@@ -249,3 +259,42 @@ class _BypassGuard:
 
     def __reduce__(self) -> Any:
         return getattr, (nullcontext(), "__exit__")
+
+
+# ---- activation checkpointing ------------------------------------------------------------
+#
+# A checkpointed function is run again during backward(). Modules that it calls find the same y as before,
+# because every call of a module is watched. A parameter that the function reads by itself (``self.weight``)
+# is x by then: the gradient would be wrong without a sign of it.
+
+
+def uses_checkpoints(module: nn.Module) -> bool:
+    """Whether the module's own code, or a flag it carries, speaks of checkpoints."""
+    return bool(getattr(module, "gradient_checkpointing", False)) or _checkpoints_in_source(type(module))
+
+
+def reads_itself(module: nn.Module, sketched: set[int]) -> bool:
+    """Whether the module owns a sketched parameter, which its code may read inside a checkpoint."""
+    return any(id(p) in sketched for p in module._parameters.values() if p is not None)
+
+
+def warn_of_checkpoints(model: nn.Module, sketched: set[int]) -> None:
+    """One warning for each module whose checkpoints may read sketched parameters themselves."""
+    for name, module in model.named_modules():
+        if reads_itself(module, sketched) and _checkpoints_in_source(type(module)):
+            warnings.warn(
+                f"{name or 'the model'} ({type(module).__name__}) uses activation checkpointing and owns "
+                "sketched parameters. If the checkpointed function reads them itself (self.weight), its "
+                "recomputation sees x instead of y: let it call a module, leave them out with keep= or "
+                "where=, or train with sk.sample(step)",
+                stacklevel=4,
+            )
+
+
+def _checkpoints_in_source(kind: type[nn.Module]) -> bool:
+    if kind.__module__.startswith(("torch.", "transformers.")):
+        return False
+    try:
+        return "checkpoint(" in inspect.getsource(kind)
+    except (OSError, TypeError):
+        return False
