@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mast.errors import ArgumentError, MastError
+from mast.nn.costs import evaluated
 from mast.nn.structure import UnitDraw
 from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.scaling import sparsify
@@ -134,34 +135,33 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
     norms = [m for m in model.modules() if isinstance(m, BatchNorm) and m.track_running_stats]
     if not norms:
         return model
-    modes = {m: m.training for m in model.modules()}
-    momenta = {m: m.momentum for m in norms}
-    model.eval()
-    try:
-        for norm in norms:
-            norm.reset_running_stats()
-            norm.momentum = None  # a plain average over all batches
-            norm.train()
-        if not run_batches(model, batches):
-            raise ArgumentError(
-                "BatchNorm layers were to be calibrated, but there was no batch to do it with"
-            )
-    finally:
-        for norm in norms:
-            norm.momentum = momenta[norm]
-        for module, mode in modes.items():
-            module.training = mode
+    momenta = {norm: norm.momentum for norm in norms}
+    with evaluated(model):
+        try:
+            for norm in norms:
+                norm.reset_running_stats()
+                norm.momentum = None  # a plain average over all batches
+                norm.train()
+            if not run_batches(model, batches):
+                raise ArgumentError(
+                    "BatchNorm layers were to be calibrated, but there was no batch to do it with"
+                )
+        finally:
+            for norm, momentum in momenta.items():
+                norm.momentum = momentum
     return model
 
 
 def run_batches(model: nn.Module, batches: Iterable[Any]) -> int:
-    """Call the model with batches: an input, a pair of that and targets, or a dict of keyword arguments."""
+    """Call the model with each batch; how many there were."""
     count = 0
-    with torch.no_grad():
-        for batch in batches:
-            count += 1
-            if isinstance(batch, dict):
-                model(**batch)
-            else:
-                model(batch[0] if isinstance(batch, tuple | list) else batch)
+    for count, batch in enumerate(batches, 1):  # noqa: B007
+        call(model, batch)
     return count
+
+
+def call(model: nn.Module, batch: Any) -> Any:
+    """Call the model with an input, with a pair of that and targets, or with a dict of keyword arguments."""
+    if isinstance(batch, dict):
+        return model(**batch)
+    return model(batch[0] if isinstance(batch, tuple | list) else batch)

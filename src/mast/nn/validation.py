@@ -17,7 +17,7 @@ from mast.nn.advice import constants_of
 from mast.nn.optimizers import decay_is_understood, decay_to_shift, decays_to_zero
 from mast.nn.passes.calls import Call, reads_itself, uses_checkpoints
 from mast.nn.sparsifier import Sparsifier
-from mast.nn.submodels import plain_copy
+from mast.nn.submodels import call, plain_copy
 from mast.nn.tensors.torch_private import BatchNorm, tree_leaves
 from mast.nn.tensors.weights import unwrapped
 
@@ -155,12 +155,9 @@ def _outputs(sk: Sparsifier, batch: Any) -> Iterator[Finding]:
 def _spread(model: nn.Module, batch: Any) -> float:
     """The standard deviation of a model's outputs."""
     with torch.no_grad():
-        if isinstance(batch, dict):
-            out = model(**batch)
-        else:
-            out = model(batch[0] if isinstance(batch, tuple | list) else batch)
-    leaves = [t.double().flatten() for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
-    return float(torch.cat([t for t in leaves if t.is_floating_point()]).std())
+        outputs = tree_leaves(call(model, batch))
+    numbers = [t for t in outputs if isinstance(t, torch.Tensor) and t.is_floating_point()]
+    return float(torch.cat([t.double().flatten() for t in numbers]).std())
 
 
 def _clipping(sk: Sparsifier | None) -> Iterator[Finding]:
