@@ -41,23 +41,28 @@ class RowDraws:
             )
         names = {id(p): name for name, p in sk.model.named_parameters()}
         scaled = {s.tensor: s for s in sk.drawing.scaled}
-        for module in sk.model.modules():
-            for p in module._parameters.values():
-                if p is not None and (weight := scaled.get(names[id(p)])) is not None:
-                    self._watch(module, weight)
-        self._handles.append(sk.model.register_forward_hook(Hook(self._check)))
+        self._takers = [
+            (module, scaled[names[id(p)]])
+            for module in sk.model.modules()
+            for p in module._parameters.values()
+            if p is not None and names[id(p)] in scaled
+        ]
+        for module, weight in self._takers:
+            if weight.dim != _input_dim(module):
+                raise ArgumentError(
+                    f'draws="row": the weight {weight.tensor!r} belongs to {type(module).__name__}, and only '
+                    "what linear and ungrouped convolutional layers take can be dropped row by row. Leave "
+                    "its units out with keep=, or use one draw per batch"
+                )
 
-    def _watch(self, module: nn.Module, scaled: Scaled) -> None:
-        if scaled.dim != _input_dim(module):
-            raise ArgumentError(
-                f'draws="row": the weight {scaled.tensor!r} belongs to {type(module).__name__}, and only '
-                "what linear and ungrouped convolutional layers take can be dropped row by row. Leave "
-                "its units out with keep=, or use one draw per batch"
-            )
-        channels = 1 if isinstance(module, Conv) else -1  # the dimension of the input that has them
-        hook = Hook(partial(self._multiply, scaled, channels))
-        self._handles.append(module.register_forward_pre_hook(hook))
-        self._waiting.add(scaled.tensor)
+    def watch(self) -> None:
+        """Start."""
+        for module, weight in self._takers:
+            channels = 1 if isinstance(module, Conv) else -1  # the dimension of the input that has them
+            hook = Hook(partial(self._multiply, weight, channels))
+            self._handles.append(module.register_forward_pre_hook(hook))
+            self._waiting.add(weight.tensor)
+        self._handles.append(self.sk.model.register_forward_hook(Hook(self._check)))
 
     def _multiply(
         self, scaled: Scaled, dim: int, module: nn.Module, args: tuple[Any, ...]

@@ -148,10 +148,10 @@ class Sparsifier:
         self._calls = Calls(self)
         self._steps = Steps(self)
         self._warned: set[str] = set()
-        self._calls.watch()
-        self._rows: RowDraws | None = None
-        if draws == "row":
-            self._rows = RowDraws(self)
+        self._rows = RowDraws(self) if draws == "row" else None
+        self._calls.watch()  # from here on the model is another
+        if self._rows is not None:
+            self._rows.watch()
             self._values.dense = True
         self._steps.follow()
         warn_of_checkpoints(model, {id(w.parameter) for w in self.weights})
