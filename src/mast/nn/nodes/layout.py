@@ -49,15 +49,11 @@ class VectorLayout:
     def read(self, model: nn.Module) -> Values:
         """The model's parameters as a new vector."""
         x = np.empty(self.dim, dtype=self.dtype)
-        self.read_into(model, x)
-        return x
-
-    def read_into(self, model: nn.Module, x: Values) -> None:
-        """The same into memory that is there."""
         tensors = self.tensors(x)
         with torch.no_grad():
             for name, p in self.parameters(model).items():
                 tensors[name].copy_(p)
+        return x
 
     def write(self, x: Values, model: nn.Module) -> None:
         """Give the model the parameters of the vector x."""
