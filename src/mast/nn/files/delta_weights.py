@@ -44,18 +44,8 @@ class WeightChange:
         self.kept.place(u, self.values)
         return multiply(self.kept, u) if scaled else u
 
-    def description(self, with_scale: bool) -> dict[str, Any]:
-        """What the header says of it; the scale too, if it is the same everywhere and no sketch tells it."""
-        entry: dict[str, Any] = {"name": self.name, "shape": list(self.kept.shape)}
-        entry["dtype"] = str(self.dtype).removeprefix("torch.")
-        if self.keep is not None and not isinstance(self.keep, np.ndarray):
-            entry["keep"] = self.keep
-        if with_scale and not isinstance(self.kept, Grid) and (scale := one_scale(self.kept)) is not None:
-            entry["scale"] = scale
-        return entry
-
-    def tensors(self, with_indices: bool, dtype: torch.dtype | None) -> dict[str, Tensor]:
-        """What the file holds of it."""
+    def stored(self, listed: bool, dtype: torch.dtype | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What the header says of it, and what the file holds; if `listed`, also what is kept."""
         if dtype is not None and dtype not in _DTYPES.values():
             raise ArgumentError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype}")
         rounded = self.values if dtype is None else self.values.to(dtype)
@@ -64,15 +54,23 @@ class WeightChange:
                 f"x - v holds NaN or infinity in {self.name!r}"
                 + ("" if dtype is None else f", as numbers of type {dtype}")
             )
-        stored = {f"values/{self.name}": rounded}
-        if with_indices and isinstance(self.kept, Grid):  # the scales of units, 0 for dropped ones
+        entry: dict[str, Any] = {"name": self.name, "shape": list(self.kept.shape)}
+        entry["dtype"] = str(self.dtype).removeprefix("torch.")
+        if self.keep is not None and not isinstance(self.keep, np.ndarray):
+            entry["keep"] = self.keep
+        tensors = {f"values/{self.name}": rounded}
+        if listed and isinstance(self.kept, Grid):  # the scales of units, 0 for dropped ones
             wide = torch.promote_types(self.dtype, torch.float32)
-            stored[f"units/{self.name}"] = torch.from_numpy(self.kept.spread()).to(wide)
-        elif with_indices:
-            stored[f"indices/{self.name}"] = torch.from_numpy(self.kept.positions).to(self._index_type)
-            if one_scale(self.kept) is None:
-                stored[f"scales/{self.name}"] = torch.from_numpy(self.kept.each_scale().copy())
-        return stored
+            tensors[f"units/{self.name}"] = torch.from_numpy(self.kept.spread()).to(wide)
+        elif listed:
+            tensors[f"indices/{self.name}"] = torch.from_numpy(self.kept.positions).to(self._index_type)
+            scales = self.kept.each_scale()
+            if (scales == scales[:1]).all():
+                one = self.kept.factors if isinstance(self.kept.factors, float) else 1.0
+                entry["scale"] = float(scales[0]) if scales.size else one
+            else:
+                tensors[f"scales/{self.name}"] = torch.from_numpy(scales.copy())
+        return entry, tensors
 
     @property
     def _index_type(self) -> torch.dtype:
@@ -147,11 +145,3 @@ def _grid(w: Weight, units: Tensor) -> Grid:
     scales = units.reshape(-1).numpy()
     kept = np.flatnonzero(scales)
     return Grid(w.shape, {along[0]: kept}, {along[0]: scales[kept]})
-
-
-def one_scale(kept: Kept) -> float | None:
-    """The scale, if all kept coordinates have the same."""
-    scales = kept.each_scale()
-    if not scales.size:
-        return kept.factors if isinstance(kept.factors, float) else 1.0
-    return float(scales[0]) if (scales == scales[0]).all() else None

@@ -96,8 +96,11 @@ def save_delta(
         )
     tensors = {f"sketch/{name}": torch.tensor(array) for name, array in arrays.items()}
     tensors |= {f"whole/{name}": t for name, t in whole.items()}
+    entries = []
     for part in parts:
-        tensors |= part.tensors(with_indices=sketch is None, dtype=dtype)
+        entry, own = part.stored(sketch is None, dtype)
+        entries.append(entry)
+        tensors |= own
     description = {
         "layout": LAYOUT,
         "key": {"seed": key.seed, "step": key.step, "node": key.node},
@@ -108,7 +111,7 @@ def save_delta(
         "shift": sk.shift is not None,
         "kept": sum(part.values.numel() for part in parts),
         "dim": sk.dim,
-        "weights": [part.description(with_scale=sketch is None) for part in parts],
+        "weights": entries,
         "base": digests,
         "aliases": aliases,
     }
