@@ -15,7 +15,8 @@ from mast import theory
 from mast.checks import whole
 from mast.errors import ArgumentError, BiasedSketchError, NoGuaranteeError
 from mast.nn.curvature import Curvature, Loss, MeanHessian, curvature
-from mast.nn.sparsifier import Sparsifier, sparsify
+from mast.nn.factory import sparsify
+from mast.nn.sparsifier import Sparsifier
 from mast.nn.submodels import put_draw
 from mast.nn.tensors.scaling import multiply
 from mast.nn.tensors.weights import Shift, Where, unwrapped

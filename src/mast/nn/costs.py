@@ -102,11 +102,19 @@ def sizes(things: Mapping[str, nn.Module | str | Path], example: Any = None) -> 
 
     table = pd.DataFrame([{"name": name, **_size(thing)} for name, thing in things.items()])
     if example is not None:
-        modules = [thing for thing in things.values() if isinstance(thing, nn.Module)]
-        counts = [flops(t, example) if isinstance(t, nn.Module) else None for t in things.values()]
-        calls = {name: call for name, thing in things.items() if (call := _call(thing, example)) is not None}
-        with evaluated(*modules):
+        from mast.nn.files.onnx import runner
+
+        inputs = _inputs(example)
+        calls: dict[str, Callable[[], Any]] = {}
+        modules = {name: thing for name, thing in things.items() if isinstance(thing, nn.Module)}
+        for name, thing in things.items():
+            if isinstance(thing, nn.Module):
+                calls[name] = partial(thing, *inputs)
+            elif Path(thing).suffix == ".onnx":
+                calls[name] = runner(thing, inputs)
+        with evaluated(*modules.values()):
             times = dict(zip(calls, _best(list(calls.values())), strict=True))
+        counts = [flops(modules[name], example) if name in modules else None for name in things]
         table["flops"] = pd.array(counts, dtype="Int64")
         table["seconds"] = [times.get(name, math.nan) for name in things]
     return table
@@ -132,15 +140,6 @@ def _size(thing: nn.Module | str | Path) -> dict[str, Any]:
         delta = deltas.read_delta(path)
         count = delta.about["kept"] + sum(t.numel() for t in delta.whole.values())
         return {"kind": "delta", "parameters": count, "bytes": size}
-
-
-def _call(thing: nn.Module | str | Path, example: Any) -> Callable[[], Any] | None:
-    """A call of a model or ONNX file; other files need a class to be run."""
-    from mast.nn.files.onnx import runner
-
-    if isinstance(thing, nn.Module):
-        return partial(thing, *_inputs(example))
-    return runner(Path(thing), _inputs(example)) if Path(thing).suffix == ".onnx" else None
 
 
 def _best(jobs: Sequence[Callable[[], Any]]) -> list[float]:

@@ -141,16 +141,11 @@ def holds(optimizer: Optimizer, parameters: Iterable[Tensor]) -> bool:
 
 # ---- weight decay ------------------------------------------------------------------------
 
-_DECOUPLED = (optim.AdamW,)
-_KNOWN = (
+#: optimizers of which it is known how they decay weights
+DECAY_KNOWN = (
     optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax, optim.Adagrad, optim.Adadelta,
     optim.RMSprop,
 )  # fmt: skip
-
-
-def decay_is_understood(optimizer: Optimizer) -> bool:
-    """Whether it is known how this optimizer decays weights."""
-    return type(optimizer) in _KNOWN
 
 
 def decays_to_zero(sk: Sparsifier, optimizer: Optimizer) -> bool:
@@ -194,4 +189,4 @@ def _decayed(sk: Sparsifier, optimizer: Optimizer) -> Iterator[tuple[Tensor, Ten
 
 
 def _is_decoupled(optimizer: Optimizer, group: dict[str, Any]) -> bool:
-    return isinstance(optimizer, _DECOUPLED) or bool(group.get("decoupled_weight_decay", False))
+    return isinstance(optimizer, optim.AdamW) or bool(group.get("decoupled_weight_decay", False))

@@ -228,17 +228,12 @@ def _typical(scores: pd.DataFrame) -> list[tuple[int, int]]:
 
 
 def _alike(sk: Sparsifier, plain: nn.Module) -> nn.Module:
-    """The plainly trained network, if it is the same one."""
-    for name, t in sk.model.state_dict().items():
-        other = plain.state_dict().get(name)
-        if other is None or other.shape != t.shape:
-            raise ArgumentError(
-                f"plain is not the same network, trained plainly: its {name!r} is "
-                f"{'absent' if other is None else tuple(other.shape)}, that of the sparsified one "
-                f"{tuple(t.shape)}"
-            )
+    """A copy with the weights of the plainly trained network, if it is the same one."""
     copied = plain_copy(sk)
-    copied.load_state_dict(plain.state_dict())
+    try:
+        copied.load_state_dict(plain.state_dict())
+    except RuntimeError as error:
+        raise ArgumentError(f"plain is not the same network, trained plainly. {error}") from error
     return copied.eval()
 
 

@@ -18,7 +18,8 @@ from torch import nn
 
 from mast.arrays import Array
 from mast.errors import ArgumentError
-from mast.nn.sparsifier import Sparsifier, sparsify
+from mast.nn.factory import sparsify
+from mast.nn.sparsifier import Sparsifier
 from mast.nn.structure import parse
 from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.tensors.drawing import Drawing, PerWeight, Whole

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from mast.errors import ArgumentError
 from mast.nn.advice import constants_of
-from mast.nn.optimizers import decay_is_understood, decay_to_shift, decays_to_zero
+from mast.nn.optimizers import DECAY_KNOWN, decay_to_shift, decays_to_zero
 from mast.nn.passes.calls import Call, reads_itself, uses_checkpoints
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.submodels import call, plain_copy
@@ -202,7 +202,7 @@ def _optimizer(sk: Sparsifier, optimizer: Optimizer, fix: bool) -> Iterator[Find
             "step all optimizers of the model after the same backward pass, one after the other",
         )
     if sk.shift is not None and decays_to_zero(sk, optimizer):
-        can = decay_is_understood(optimizer)
+        can = type(optimizer) in DECAY_KNOWN
         if fix and can:
             decay_to_shift(sk, optimizer)
         yield Finding(

@@ -2,24 +2,9 @@
 
 from mast.nn.nodes.capacities import Units, Weights, capacities_of, capacity_of
 from mast.nn.nodes.layout import VectorLayout, module_identity
-from mast.nn.nodes.worker import (
-    NetworkWorker,
-    NodeRows,
-    cross_entropy,
-    mean_squares,
-    torch_seeded,
-)
+from mast.nn.nodes.worker import NetworkWorker, NodeRows, cross_entropy, mean_squares, torch_seeded
 
 __all__ = [
-    "NetworkWorker",
-    "NodeRows",
-    "Units",
-    "VectorLayout",
-    "Weights",
-    "capacities_of",
-    "capacity_of",
-    "cross_entropy",
-    "mean_squares",
-    "module_identity",
-    "torch_seeded",
-]
+    "NetworkWorker", "NodeRows", "Units", "VectorLayout", "Weights", "capacities_of", "capacity_of",
+    "cross_entropy", "mean_squares", "module_identity", "torch_seeded",
+]  # fmt: skip

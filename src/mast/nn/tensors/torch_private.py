@@ -8,7 +8,7 @@ others, and whether all are still there.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -89,14 +89,9 @@ def plain_kernels() -> Iterator[None]:
         torch._C._set_mkldnn_enabled(mkldnn)
 
 
-@contextmanager
-def same_numbers_after() -> Iterator[None]:
+def same_numbers_after() -> AbstractContextManager[None]:
     """Whatever a user's model draws inside, the generator of torch goes on as if it had not."""
-    state = torch.get_rng_state()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(state)
+    return torch.random.fork_rng(devices=[])
 
 
 def repeat_numbers(place: int) -> None:
