@@ -8,7 +8,7 @@ others, and whether all are still there.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -89,9 +89,14 @@ def plain_kernels() -> Iterator[None]:
         torch._C._set_mkldnn_enabled(mkldnn)
 
 
-def same_numbers_after() -> AbstractContextManager[None]:
+@contextmanager
+def same_numbers_after() -> Iterator[None]:
     """Whatever a user's model draws inside, the generator of torch goes on as if it had not."""
-    return torch.random.fork_rng(devices=[])
+    state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
 
 
 def repeat_numbers(place: int) -> None:
