@@ -37,7 +37,6 @@ except ImportError as error:
     raise MissingExtraError('mast.nn needs PyTorch: pip install "mast-train[nn]"') from error
 
 from mast.nn.advice import NetworkAdvice, advise
-from mast.nn.choices import BestDraw
 from mast.nn.costs import Cost, measure, sizes
 from mast.nn.estimators import Average
 from mast.nn.factory import sparsify
@@ -49,7 +48,7 @@ from mast.nn.row_optimizer import RowOptimizer
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.start import scale_start
 from mast.nn.structure import Cut, Layers, Neurons, UnitDraw, parse, structure_of
-from mast.nn.submodels import recalibrate
+from mast.nn.submodels import BestDraw, recalibrate
 from mast.nn.tensors.top_share import TopShare
 from mast.nn.validation import Finding, validate
 from mast.nn.variance_reduction import LSVRDSGEstimator as LSVRDSG

@@ -29,8 +29,8 @@ from mast.sketches import Sketch
 from mast.sketches.kept import KeptTensors
 
 if TYPE_CHECKING:
-    from mast.nn.choices import BestDraw
     from mast.nn.report import DensityReport
+    from mast.nn.submodels import BestDraw
 
 
 class Sparsifier:
@@ -253,8 +253,7 @@ class Sparsifier:
             Batches from which BatchNorm layers take their statistics anew; False if you call
             `mast.nn.recalibrate` yourself.
         """
-        from mast.nn.choices import pick
-        from mast.nn.submodels import submodel
+        from mast.nn.submodels import pick, submodel
 
         which = seed if member is None else self.sketch.member_key(member)
         return submodel(self, pick(self, which, density, budget), calibrate)
@@ -280,7 +279,7 @@ class Sparsifier:
         >>> found.score == max(found.scores), found.model[0].out_features
         (True, 4)
         """
-        from mast.nn.choices import best
+        from mast.nn.submodels import best
 
         return best(self, evaluate, draws, density, budget, calibrate)
 
@@ -338,9 +337,8 @@ class Sparsifier:
         `mast.nn.save_submodel`, and `model` is what `submodel` returned for this draw, if it has been trained
         since.
         """
-        from mast.nn.choices import pick
         from mast.nn.files.submodels import save_draw
-        from mast.nn.submodels import submodel
+        from mast.nn.submodels import pick, submodel
 
         picked = pick(self, seed, density, budget)
         model = submodel(self, picked, calibrate) if model is None else model

@@ -24,8 +24,8 @@ from mast.nn.structure.resizing import Passing, Sizes, fit, replace_attention
 from mast.nn.tensors.weights import unwrapped
 
 if TYPE_CHECKING:
-    from mast.nn.choices import Picked
     from mast.nn.sparsifier import Sparsifier
+    from mast.nn.submodels import Picked
 
 KIND, FORMAT = "submodel", 2
 

@@ -20,8 +20,7 @@ from mast.checks import choice
 from mast.errors import ArgumentError
 from mast.methods.distributed.messages import Header, Values
 from mast.methods.distributed.nodes import Capacity, Part, Worker, local_sum
-from mast.nn.nodes.capacities import Units, Weights, capacity_of
-from mast.nn.nodes.layout import VectorLayout
+from mast.nn.nodes.capacities import Units, VectorLayout, Weights, capacity_of
 from mast.nn.tensors.torch_private import NormBase
 from mast.randomness import Key, Purpose
 from mast.sketches import Sketch

@@ -73,7 +73,8 @@ class Calls:
         self.guard: RemovableHandle | None = None
         self._turn = threading.Condition()
         self._replaced: tuple[list[Place], list[Any]] = ([], [])  # places that hold y, and what they held
-        self._tree = _Tree(self.model)
+        self._homes = _homes(self.model)
+        self._children = [(m._modules, dict(m._modules)) for m in self.model.modules()]
         self._parameters = [weakref.ref(w.parameter) for w in self.weights]  # as they were at first
 
     @property
@@ -128,13 +129,29 @@ class Calls:
                     "(Module.compile), which disconnects it: train it without torch.compile, and compile "
                     "the finished model or submodel"
                 )
-        self._tree.check()
+        self._check_tree()
         if any(getattr(p(), FSDP_MARK, False) for p in self._parameters):
             raise MastError(
                 "the model was wrapped in FullyShardedDataParallel after sparsify(): forward passes compute "
                 "with flattened pieces of the weights, which no draw reaches. Use DistributedDataParallel, "
                 "whose processes hold whole weights"
             )
+
+    def _check_tree(self) -> None:
+        """An error if a parameter is new, or has moved; other modules without parameters are fine."""
+        if all(now == then for now, then in self._children):
+            return
+        homes = _homes(self.model)
+        for name in [*homes, *self._homes]:
+            if homes.get(name) != self._homes.get(name):
+                known, there = name in self._homes, name in homes
+                raise MastError(
+                    f"the module of the parameter {name!r} was "
+                    f"{'replaced' if known and there else 'removed' if known else 'added'} after sparsify(), "
+                    "which knows nothing of it: call sk.remove() first, change the model, then call "
+                    "sparsify() again"
+                )
+        self._children = [(m._modules, dict(m._modules)) for m in self.model.modules()]
 
     def enter(self, call: Call) -> None:
         """Put y into the places of a call. Threads that call the model at the same time share it."""
@@ -206,41 +223,14 @@ class Call:
         return type(None), ()
 
 
-class _Tree:
-    """Which modules and parameters a model has, so that later changes of its structure are noticed."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._homes = self._find_homes()
-        self._remember()
-
-    def _remember(self) -> None:
-        self._children = [(m._modules, dict(m._modules)) for m in self._model.modules()]
-
-    def _find_homes(self) -> dict[str, int]:
-        """The module, by identity, that has a parameter of this name; parts may be compiled."""
-        return {
-            f"{prefix}.{name}".removeprefix(".").replace("_orig_mod.", ""): id(module)
-            for prefix, module in self._model.named_modules()
-            for name, p in module._parameters.items()
-            if p is not None
-        }
-
-    def check(self) -> None:
-        """An error if a parameter is new, or has moved; other modules without parameters are fine."""
-        if all(now == then for now, then in self._children):
-            return
-        homes = self._find_homes()
-        for name in [*homes, *self._homes]:
-            if homes.get(name) != self._homes.get(name):
-                known, there = name in self._homes, name in homes
-                raise MastError(
-                    f"the module of the parameter {name!r} was "
-                    f"{'replaced' if known and there else 'removed' if known else 'added'} after sparsify(), "
-                    "which knows nothing of it: call sk.remove() first, change the model, then call "
-                    "sparsify() again"
-                )
-        self._remember()
+def _homes(model: nn.Module) -> dict[str, int]:
+    """The module, by identity, that has a parameter of this name; parts may be compiled."""
+    return {
+        f"{prefix}.{name}".removeprefix(".").replace("_orig_mod.", ""): id(module)
+        for prefix, module in model.named_modules()
+        for name, p in module._parameters.items()
+        if p is not None
+    }
 
 
 class Hook:

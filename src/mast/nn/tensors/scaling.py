@@ -86,9 +86,7 @@ def _adjoint_sparse(kept: Kept, g: Tensor) -> Tensor:
     if isinstance(kept, Mask):
         scales = _tensor(kept.mask, g).view(g.shape)[rows].double() * kept.scales
     elif isinstance(kept, Entries):
-        whole = torch.zeros(g.shape.numel(), dtype=torch.float64, device=g.device)
-        numbers_there = torch.as_tensor(kept.scales, dtype=torch.float64, device=g.device).expand(kept.count)
-        scales = whole.index_copy(0, _tensor(kept.positions, g), numbers_there).view(g.shape)[rows]
+        scales = multiply(kept, torch.ones(g.shape, dtype=torch.float64, device=g.device))[rows]
     else:
         scales = _spread(kept, g).expand(g.shape)[rows]
     values = g.values() * scales.to(g.dtype)
