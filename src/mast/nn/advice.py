@@ -22,6 +22,7 @@ from mast.nn.tensors.scaling import multiply
 from mast.nn.tensors.weights import Shift, Where, unwrapped
 from mast.randomness import Key, Purpose
 from mast.sketches import Constants, Sketch
+from mast.sketches.kept import KeptTensors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -170,7 +171,7 @@ def advise(
             at_y, along_y = curvature(hessian, _start(noise, hessian.gradient(), along), iterations or 2)
             at_draws.append(at_y)
             if dense.training:
-                apply = _sketch(sk, key, hessian.parameters, dense)
+                apply = _sketch(sk.kept(key), hessian)
                 of_y, _ = curvature(hessian, _start(noise, apply(along_y)), iterations or 2, apply)
                 of_draws.append(of_y)
         points, sketched = (
@@ -205,20 +206,13 @@ def _start(noise: Tensor | None, *guesses: Tensor) -> Tensor:
     return start if start.norm() > 0 else torch.ones_like(start)
 
 
-def _sketch(
-    sk: Sparsifier, key: Key, parameters: list[nn.Parameter], model: nn.Module
-) -> Callable[[Tensor], Tensor]:
-    """S of this key on a vector of all trainable parameters; S' is the same."""
-    kept = sk.kept(key)
-    names = {id(p): name for name, p in model.named_parameters()}
-    sizes = [p.numel() for p in parameters]
+def _sketch(kept: KeptTensors, hessian: MeanHessian) -> Callable[[Tensor], Tensor]:
+    """S on a vector of all trainable parameters; S' is the same."""
+    names = [name for name, p in hessian.model.named_parameters() if p.requires_grad]
 
     def apply(u: Tensor) -> Tensor:
-        parts = []
-        for p, part in zip(parameters, torch.split(u, sizes), strict=True):
-            name = names[id(p)]
-            parts.append(multiply(kept[name], part.view(p.shape)).flatten() if name in kept else part)
-        return torch.cat(parts)
+        parts = zip(names, hessian.parts(u), strict=True)
+        return hessian.join([multiply(kept[name], part) if name in kept else part for name, part in parts])
 
     return apply
 

@@ -97,7 +97,7 @@ class MeanHessian:
 
     def gradient(self) -> Tensor:
         """Of the mean loss: large curvature shows in it, so that few iterations from it come far."""
-        return _finite_mean([self._join(gradients) for gradients in self._gradients])
+        return _finite_mean([self.join(gradients) for gradients in self._gradients])
 
     def __call__(self, u: Tensor) -> list[Tensor]:
         """One product for each batch."""
@@ -116,14 +116,14 @@ class MeanHessian:
     def _exact(self, number: int, u: Tensor) -> Tensor:
         terms = [
             (g, part.to(g.dtype))
-            for g, part in zip(self._gradients[number], self._parts(u), strict=True)
+            for g, part in zip(self._gradients[number], self.parts(u), strict=True)
             if g is not None and g.requires_grad
         ]
         if not terms:
             return torch.zeros_like(u)
         outputs, along = zip(*terms, strict=True)
         products = torch.autograd.grad(outputs, self.parameters, along, retain_graph=True, allow_unused=True)
-        return self._join(products)
+        return self.join(products)
 
     def _differences(self, batch: Any, u: Tensor) -> Tensor:
         """(grad(x + eps u) - grad(x - eps u)) / 2 eps, with eps relative to the size of x."""
@@ -132,7 +132,7 @@ class MeanHessian:
         shifted = []
         for sign in (1, -2):
             self._move(u, sign * eps)
-            shifted.append(self._join(self._gradient(batch)))
+            shifted.append(self.join(self._gradient(batch)))
         self._move(u, eps)
         return (shifted[0] - shifted[1]) / (2 * eps)
 
@@ -146,14 +146,16 @@ class MeanHessian:
 
     def _move(self, u: Tensor, amount: float) -> None:
         with torch.no_grad():
-            for p, part in zip(self.parameters, self._parts(u), strict=True):
+            for p, part in zip(self.parameters, self.parts(u), strict=True):
                 p.add_(part.to(p.dtype), alpha=amount)
 
-    def _parts(self, u: Tensor) -> list[Tensor]:
+    def parts(self, u: Tensor) -> list[Tensor]:
+        """A vector cut into the shapes of the parameters."""
         parts = torch.split(u, [p.numel() for p in self.parameters])
         return [part.view(p.shape) for p, part in zip(self.parameters, parts, strict=True)]
 
-    def _join(self, tensors: Sequence[Tensor | None]) -> Tensor:
+    def join(self, tensors: Sequence[Tensor | None]) -> Tensor:
+        """The vector of these; None is zeros."""
         wide = torch.promote_types(self.parameters[0].dtype, torch.float32)
         flat = [
             (torch.zeros_like(p) if t is None else t).detach().reshape(-1).to(wide)

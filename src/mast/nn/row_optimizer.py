@@ -214,17 +214,17 @@ class RowOptimizer:
                 f"the state is that of {state['kind']} in format {state['format']}, this is {kind} in "
                 f"format {FORMAT}"
             )
-        x = self._pool.x()
+        shapes = {name: tuple(p.shape) for name, p in self._pool.x().items()}
         for name, own in state["state"].items():
-            if name not in x:
+            if name not in shapes:
                 raise ArgumentError(
                     f"the state has an entry for {name!r}, which is no parameter of the model"
                 )
             for key, t in own.items():
-                if isinstance(t, Tensor) and t.dim() > 0 and t.shape != x[name].shape:
+                if isinstance(t, Tensor) and t.dim() > 0 and tuple(t.shape) != shapes[name]:
                     raise ArgumentError(
                         f"the state's {key} of {name!r} has shape {tuple(t.shape)}, the parameter "
-                        f"{tuple(x[name].shape)}"
+                        f"{shapes[name]}"
                     )
         self.state = _copied(state["state"])
         for group, saved in zip(self.param_groups, state["groups"], strict=True):
