@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import warnings
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
 
 _BUDGET = re.compile(r"\s*([\d.]+)\s*(%?)\s*(flops?|params?|parameters?)\s*", re.IGNORECASE)
-_STEPS = 12  # halvings of the interval of densities: 1/4096 of the units
+_GRAINS = 4096  # densities are looked for in steps of one of so many
 
 
 class Picked(NamedTuple):
@@ -70,7 +71,11 @@ def _within(sk: Sparsifier, key: Key, budget: str | float) -> Drawing:
             f"{sk.sketch!r}"
         )
 
-    def cost(drawing: Drawing) -> float:
+    def drawing_at(grains: int) -> Drawing:
+        return sk.drawing_for(sk.sketch.at(grains / _GRAINS))
+
+    def cost(grains: int) -> float:
+        drawing = drawing_at(grains)
         if sk.structure is None or not isinstance(drawing, UnitDrawing):
             kept = sum(drawing.kept(i, key, w.parameter).count for i, w in enumerate(sk.weights))
             return sum(p.numel() for p in sk.model.parameters()) - sk.dim + kept
@@ -79,28 +84,18 @@ def _within(sk: Sparsifier, key: Key, budget: str | float) -> Drawing:
             return sk.structure.cut(draw).count
         return count_flops(smaller(sk, draw), sk.structure.examples[0].to(sk.model).call)
 
-    best: Drawing | None = None
-    whole_model = sk.drawing_for(sk.sketch.at(1))
-    everything = cost(whole_model)
+    everything = cost(_GRAINS)
     most *= everything if is_share else 1
     if everything <= most:
-        return whole_model
-    low, high, least = 0.0, 1.0, float("inf")
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        drawing = sk.drawing_for(sk.sketch.at(middle))
-        least = min(least, spent := cost(drawing))
-        if spent <= most:
-            best, low = drawing, middle
-        else:
-            high = middle
-    if best is None:
+        return drawing_at(_GRAINS)
+    affordable = bisect_right(range(1, _GRAINS), most, key=cost)
+    if not affordable:
         unit = "operations" if operations else "parameters"
         raise ArgumentError(
-            f"no submodel of this draw costs at most {most:,.0f} {unit}: the smallest has {least:,.0f}, "
-            "because of what is not sketched and of one unit in each layer"
+            f"no submodel of this draw costs at most {most:,.0f} {unit}: the smallest has "
+            f"{cost(1):,.0f}, because of what is not sketched and of one unit in each layer"
         )
-    return best
+    return drawing_at(affordable)
 
 
 def _parsed(budget: str | float) -> tuple[float, bool, bool]:
@@ -297,8 +292,9 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
 def run_batches(model: nn.Module, batches: Iterable[Any]) -> int:
     """Call the model with each batch; how many there were."""
     count = 0
-    for count, batch in enumerate(batches, 1):  # noqa: B007
+    for batch in batches:
         call(model, batch)
+        count += 1
     return count
 
 
