@@ -109,7 +109,6 @@ def test_a_report_is_a_table_that_prints_and_draws(models):
 
     report = sk.report(accuracy, densities=[1.0, 0.5], draws=2, example=inputs[0], plain=model)
     assert isinstance(report, pd.DataFrame)
-    assert type(report.to_frame()) is pd.DataFrame
     assert type(report[["density"]]) is pd.DataFrame
     assert "<table" in report._repr_html_()
     text = str(report)
@@ -131,7 +130,7 @@ def test_another_network_is_refused(models):
     model, _ = models.mlp()
     sk = mast.nn.sparsify(model, mast.Bernoulli(0.5))
     other = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 9))
-    with pytest.raises(mast.MastError, match=r"'2\.weight' is \(9, 16\)"):
+    with pytest.raises(mast.MastError, match=r"(?s)not the same network.*size mismatch for 2\.weight"):
         sk.report(total, plain=other)
 
 

@@ -162,6 +162,17 @@ def test_what_cannot_have_a_draw_per_row_is_refused():
             call()
 
 
+def test_a_refused_model_stays_as_it_was():
+    for model, sketch, more in (
+        (mlp(), mast.Bernoulli(0.5), {}),
+        (Recurrent(), half, {"example": torch.randn(4, 3, 5)}),
+    ):
+        with pytest.raises(mast.MastError, match='draws="row"'):
+            mast.nn.sparsify(model, sketch, draws="row", **more)
+        assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
+        mast.nn.sparsify(model, mast.Bernoulli(0.5)).remove()
+
+
 def _train(model, x):
     mast.nn.sparsify(model, half, example=x, draws="row")
     model(x)

@@ -115,3 +115,18 @@ def test_validate_measures_the_outputs():
     sk.remove()
     mast.nn.sparsify(model, mast.Bernoulli(0.7))
     assert not [f for f in mast.nn.validate(model, batch=batch) if f.where == "outputs"]
+
+
+def test_outputs_that_are_whole_numbers_do_not_hide_the_others():
+    class Classes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(4)))
+
+        def forward(self, x):
+            outputs = self.layers(x)
+            return outputs, 1_000_000 * torch.arange(len(x))
+
+    model, batch = Classes(), torch.randn(8, 64)
+    mast.nn.sparsify(model, mast.Bernoulli(0.1))
+    assert [f for f in mast.nn.validate(model, batch=batch) if f.where == "outputs"]

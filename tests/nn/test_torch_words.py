@@ -18,34 +18,34 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("count", [1, 3, 4, 1001])
 def test_words_and_masks_are_bit_equal(key, count):
-    from mast.nn.tensors import drawing
+    from mast.nn.tensors import torch_words
 
-    stream = drawing._stream(key, Purpose.MASK)
-    words = drawing.blocks(stream, 0, -(-count // 4), CPU).flatten()[:count]
+    stream = torch_words._stream(key, Purpose.MASK)
+    words = torch_words.blocks(stream, 0, -(-count // 4), CPU).flatten()[:count]
     assert words.tolist() == randomness.words(key, Purpose.MASK, 0, count).tolist()
     for keep in (2**-32, 0.3, 0.5, 1.0):
         t = randomness.threshold(keep)
-        mask = drawing.torch_mask(key, t, count, CPU).numpy()
+        mask = torch_words.torch_mask(key, t, count, CPU).numpy()
         assert np.array_equal(mask, randomness.bernoulli(key, t, 0, count))
 
 
 def test_high_block_numbers_and_slices(monkeypatch):
-    from mast.nn.tensors import drawing
+    from mast.nn.tensors import torch_words
 
-    stream = drawing._stream(Key(5), Purpose.MASK)
+    stream = torch_words._stream(Key(5), Purpose.MASK)
     far = (1 << 34) + 12345
-    words = drawing.blocks(stream, far, far + 2, CPU).flatten().tolist()
+    words = torch_words.blocks(stream, far, far + 2, CPU).flatten().tolist()
     assert words == randomness.words(Key(5), Purpose.MASK, 4 * far, 4 * far + 8).tolist()
-    whole = drawing.torch_mask(Key(5), 2**31, 1000, CPU)
-    monkeypatch.setattr(drawing, "_SLICE", 64)
-    assert torch.equal(drawing.torch_mask(Key(5), 2**31, 1000, CPU), whole)
+    whole = torch_words.torch_mask(Key(5), 2**31, 1000, CPU)
+    monkeypatch.setattr(torch_words, "_SLICE", 64)
+    assert torch.equal(torch_words.torch_mask(Key(5), 2**31, 1000, CPU), whole)
 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_normals_agree_to_rounding(key):
-    from mast.nn.tensors import drawing
+    from mast.nn.tensors import torch_words
 
-    ours, theirs = drawing.torch_normal(key, 999, CPU).numpy(), randomness.normal(key, 0, 999)
+    ours, theirs = torch_words.torch_normal(key, 999, CPU).numpy(), randomness.normal(key, 0, 999)
     np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)  # log, sin and cos of two libraries
 
 

@@ -37,56 +37,29 @@ except ImportError as error:
     raise MissingExtraError('mast.nn needs PyTorch: pip install "mast-train[nn]"') from error
 
 from mast.nn.advice import NetworkAdvice, advise
-from mast.nn.choices import BestDraw
 from mast.nn.costs import Cost, measure, sizes
 from mast.nn.estimators import Average
+from mast.nn.factory import sparsify
 from mast.nn.files.deltas import Delta, apply_delta, read_delta, save_delta
 from mast.nn.files.onnx import export_onnx
 from mast.nn.files.submodels import load_submodel, save_submodel
 from mast.nn.probabilities import keep_probabilities
 from mast.nn.row_optimizer import RowOptimizer
-from mast.nn.sparsifier import Sparsifier, sparsify
+from mast.nn.sparsifier import Sparsifier
 from mast.nn.start import scale_start
 from mast.nn.structure import Cut, Layers, Neurons, UnitDraw, parse, structure_of
-from mast.nn.submodels import recalibrate
+from mast.nn.submodels import BestDraw, recalibrate
 from mast.nn.tensors.top_share import TopShare
 from mast.nn.validation import Finding, validate
 from mast.nn.variance_reduction import LSVRDSGEstimator as LSVRDSG
 from mast.nn.variance_reduction import SPAGEEstimator as SPAGE
 
 __all__ = [
-    "LSVRDSG",
-    "SPAGE",
-    "Average",
-    "BestDraw",
-    "Cost",
-    "Cut",
-    "Delta",
-    "Finding",
-    "Layers",
-    "NetworkAdvice",
-    "Neurons",
-    "RowOptimizer",
-    "Sparsifier",
-    "TopShare",
-    "UnitDraw",
-    "advise",
-    "apply_delta",
-    "export_onnx",
-    "keep_probabilities",
-    "load_submodel",
-    "measure",
-    "parse",
-    "read_delta",
-    "recalibrate",
-    "save_delta",
-    "save_submodel",
-    "scale_start",
-    "sizes",
-    "sparsify",
-    "structure_of",
-    "validate",
-]
+    "LSVRDSG", "SPAGE", "Average", "BestDraw", "Cost", "Cut", "Delta", "Finding", "Layers", "NetworkAdvice",
+    "Neurons", "RowOptimizer", "Sparsifier", "TopShare", "UnitDraw", "advise", "apply_delta", "export_onnx",
+    "keep_probabilities", "load_submodel", "measure", "parse", "read_delta", "recalibrate", "save_delta",
+    "save_submodel", "scale_start", "sizes", "sparsify", "structure_of", "validate",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> ModuleType:

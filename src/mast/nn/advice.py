@@ -15,13 +15,14 @@ from mast import theory
 from mast.checks import whole
 from mast.errors import ArgumentError, BiasedSketchError, NoGuaranteeError
 from mast.nn.curvature import Curvature, Loss, MeanHessian, curvature
-from mast.nn.sparsifier import Sparsifier, sparsify
-from mast.nn.structure.drawing import UnitDrawing
+from mast.nn.factory import sparsify
+from mast.nn.sparsifier import Sparsifier
 from mast.nn.submodels import put_draw
 from mast.nn.tensors.scaling import multiply
 from mast.nn.tensors.weights import Shift, Where, unwrapped
 from mast.randomness import Key, Purpose
-from mast.sketches import Constants, Sampled, Sketch
+from mast.sketches import Constants, Sketch
+from mast.sketches.kept import KeptTensors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,11 +65,11 @@ class NetworkAdvice:
         """Method, step size, its ratio to plain training's, and what it rests on."""
         import pandas as pd
 
-        rows = [
-            (r.method, r.step_size, None if r.step_size is None else r.step_size / self.plain, r.basis)
-            for r in self.rows
-        ]
+        rows = [(r.method, r.step_size, self._ratio(r), r.basis) for r in self.rows]
         return pd.DataFrame(rows, columns=["method", "step_size", "ratio_to_plain", "basis"])
+
+    def _ratio(self, row: Allowed) -> float | None:
+        return None if row.step_size is None else row.step_size / self.plain
 
     def __str__(self) -> str:
         from mast.nn.report import columns
@@ -81,9 +82,9 @@ class NetworkAdvice:
         )
         rows = [("method", "step size", "of plain", "basis")]
         for r in self.rows:
-            size = "none" if r.step_size is None else f"{r.step_size:.3g}"
-            ratio = "" if r.step_size is None else f"{r.step_size / self.plain:.3g}"
-            rows.append((r.method, size, ratio, r.basis))
+            ratio = self._ratio(r)
+            numbers = ("none", "") if ratio is None else (f"{r.step_size:.3g}", f"{ratio:.3g}")
+            rows.append((r.method, *numbers, r.basis))
         return "\n".join(
             [
                 f"{self.sketch.label()}: {known}",
@@ -152,20 +153,15 @@ def advise(
     if not data:
         raise ArgumentError("advise needs at least one batch")
     T = whole("steps", steps)
-    work = copy.deepcopy(unwrapped(model))
-    sk = sparsify(work, sketch, shift=shift, keep=keep, where=where)
+    dense = copy.deepcopy(unwrapped(model))
+    sk = sparsify(copy.deepcopy(dense), sketch, shift=shift, keep=keep, where=where)
     root = Key(seed).child(0, Purpose.ESTIMATE).seed
-    small = sum(p.numel() for p in work.parameters() if p.requires_grad) <= LARGE
+    small = sum(p.numel() for p in dense.parameters() if p.requires_grad) <= LARGE
     draws = (3 if small else 1) if draws is None else draws
     iterations = 20 if iterations is None and small else iterations
     try:
-        work.eval()  # so that x is what is looked at
-        dense = copy.deepcopy(work)
-        for module, original in zip(dense.modules(), unwrapped(model).modules(), strict=True):
-            module.training = original.training
-        noise, hessian = None, MeanHessian(dense, loss, data)
-        if iterations is not None:
-            noise = hessian.random(seed)
+        hessian = MeanHessian(dense, loss, data)
+        noise = None if iterations is None else hessian.random(seed)
         at_x, along = curvature(hessian, _start(noise, hessian.gradient()), iterations or 3)
         at_draws, of_draws = [], []
         for i in range(draws):
@@ -175,7 +171,7 @@ def advise(
             at_y, along_y = curvature(hessian, _start(noise, hessian.gradient(), along), iterations or 2)
             at_draws.append(at_y)
             if dense.training:
-                apply = _sketch(sk, key, hessian.parameters, dense)
+                apply = _sketch(sk.kept(key), hessian)
                 of_y, _ = curvature(hessian, _start(noise, apply(along_y)), iterations or 2, apply)
                 of_draws.append(of_y)
         points, sketched = (
@@ -210,20 +206,13 @@ def _start(noise: Tensor | None, *guesses: Tensor) -> Tensor:
     return start if start.norm() > 0 else torch.ones_like(start)
 
 
-def _sketch(
-    sk: Sparsifier, key: Key, parameters: list[nn.Parameter], model: nn.Module
-) -> Callable[[Tensor], Tensor]:
-    """S of this key on a vector of all trainable parameters; S' is the same."""
-    kept = sk.kept(key)
-    names = {id(p): name for name, p in model.named_parameters()}
-    sizes = [p.numel() for p in parameters]
+def _sketch(kept: KeptTensors, hessian: MeanHessian) -> Callable[[Tensor], Tensor]:
+    """S on a vector of all trainable parameters; S' is the same."""
+    names = [name for name, p in hessian.model.named_parameters() if p.requires_grad]
 
     def apply(u: Tensor) -> Tensor:
-        parts = []
-        for p, part in zip(parameters, torch.split(u, sizes), strict=True):
-            name = names[id(p)]
-            parts.append(multiply(kept[name], part.view(p.shape)).flatten() if name in kept else part)
-        return torch.cat(parts)
+        parts = zip(names, hessian.parts(u), strict=True)
+        return hessian.join([multiply(kept[name], part) if name in kept else part for name, part in parts])
 
     return apply
 
@@ -233,25 +222,10 @@ def constants_of(sk: Sparsifier) -> Constants | None:
     sketched = {w.name for w in sk.weights}
     rest = any(p.requires_grad and name not in sketched for name, p in sk.model.named_parameters())
     try:
-        parts = _constants(sk) + [Constants(1.0, 1.0, 1.0)] * rest
+        parts = [sk.drawing.constants()] + [Constants(1.0, 1.0, 1.0)] * rest
     except BiasedSketchError:
         return None
     return Constants.of_parts(parts)
-
-
-def _constants(sk: Sparsifier) -> list[Constants]:
-    """The constants of S over the sketched weights, part by part; over units, if those are sketched."""
-    if isinstance(sk.drawing, UnitDrawing):
-        return [sk.drawing.constants()]
-    if sk.sketch.per_layer:
-        return [sk.sketch.constants(w.count) for w in sk.weights]
-    if isinstance(sk.sketch, Sampled):  # its mean is nearly I; what it drops always is not trained
-        c = sk.sketch.constants(sk.dim)
-        return [Constants(max(c.L_D, 1.0), max(c.mu_D, 1.0), max(c.L_max, 1.0))]
-    parts = {
-        id(sk.drawing.sketch_of(i)): (sk.drawing.sketch_of(i), w.count) for i, w in enumerate(sk.weights)
-    }
-    return [s.constants(sk.dim if len(parts) == 1 else count) for s, count in parts.values()]
 
 
 def _rows(L_f: float, c: Constants | None, of_draws: list[Curvature], T: int) -> list[Allowed]:
@@ -264,32 +238,22 @@ def _rows(L_f: float, c: Constants | None, of_draws: list[Curvature], T: int) ->
         return [*rows, Allowed("dsgd", None, "the sketch is biased: no statement applies")]
     given: dict[str, Any] = {"L_f": L_f, "L_D": c.L_D, "mu_D": c.mu_D, "L_max": c.L_max}
     rows.append(Allowed("gd on f_D", 1 / (L_f * c.L_D), "1/(L_f L_D), all draws averaged"))
+    tiny = 1e-12 * L_f / c.mu_D  # any strong convexity: the limit on the step size does not depend on it
     run = f"T = {T}"
     statements: list[tuple[str, Callable[[], Any]]] = [
-        ("dsgd", lambda: theory.dsgd("strongly_convex", **given | {"mu_f": _tiny(L_f, c)})),
+        ("dsgd", lambda: theory.dsgd("strongly_convex", mu_f=tiny, **given)),
         (f"dsgd, {run}", lambda: theory.dsgd("nonconvex", **given)),
         (f"average of 8, {run}", lambda: theory.averaged_draws("nonconvex", draws=8, **given)),
         ("l_svrdsg", lambda: theory.l_svrdsg("convex", N=8, p=1 / 8, **given)),
         ("s_page, N = 8, p = 1/8", lambda: theory.s_page(N=8, p=1 / 8, **given)),
     ]
     for method, statement in statements:
-        rows.append(_allowed(method, statement, T))
+        try:
+            g = statement()
+            rows.append(Allowed(method, float(g.max_step_size(T)), f"{g.limit_formula}, {g.regime} f"))
+        except (NoGuaranteeError, ArgumentError) as error:
+            rows.append(Allowed(method, None, str(error)))
     return rows
-
-
-def _allowed(method: str, statement: Callable[[], Any], T: int) -> Allowed:
-    try:
-        guarantee = statement()
-        return Allowed(
-            method, float(guarantee.max_step_size(T)), f"{guarantee.limit_formula}, {guarantee.regime} f"
-        )
-    except (NoGuaranteeError, ArgumentError) as error:
-        return Allowed(method, None, str(error))
-
-
-def _tiny(L_f: float, c: Constants) -> float:
-    """Any strong convexity: the limit on the step size does not depend on it."""
-    return 1e-12 * L_f / c.mu_D
 
 
 def _adam(c: Constants | None) -> str:

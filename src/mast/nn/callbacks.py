@@ -7,7 +7,8 @@ from typing import Any
 from torch import nn
 
 from mast.errors import MastError
-from mast.nn.sparsifier import Sparsifier, sparsify
+from mast.nn.factory import sparsify
+from mast.nn.sparsifier import Sparsifier
 from mast.sketches import Sketch
 
 

@@ -68,7 +68,7 @@ def count_flops(model: nn.Module, run: Callable[[nn.Module], Any]) -> int:
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # its kernel is one operation that nobody can look into
     try:
-        with _evaluated([model]), counter:
+        with evaluated(model), counter:
             run(model)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
@@ -79,7 +79,7 @@ def latencies(models: Sequence[nn.Module], example: Any) -> list[float]:
     """The best time in seconds of a call of each model with the example; the models take turns."""
     inputs = _inputs(example)
     jobs: list[Callable[[], Any]] = [partial(model, *inputs) for model in models]
-    with _evaluated(models):
+    with evaluated(*models):
         return _best(jobs)
 
 
@@ -102,11 +102,19 @@ def sizes(things: Mapping[str, nn.Module | str | Path], example: Any = None) -> 
 
     table = pd.DataFrame([{"name": name, **_size(thing)} for name, thing in things.items()])
     if example is not None:
-        modules = [thing for thing in things.values() if isinstance(thing, nn.Module)]
-        counts = [flops(t, example) if isinstance(t, nn.Module) else None for t in things.values()]
-        calls = {name: call for name, thing in things.items() if (call := _call(thing, example)) is not None}
-        with _evaluated(modules):
+        from mast.nn.files.onnx import runner
+
+        inputs = _inputs(example)
+        calls: dict[str, Callable[[], Any]] = {}
+        modules = {name: thing for name, thing in things.items() if isinstance(thing, nn.Module)}
+        for name, thing in things.items():
+            if isinstance(thing, nn.Module):
+                calls[name] = partial(thing, *inputs)
+            elif Path(thing).suffix == ".onnx":
+                calls[name] = runner(thing, inputs)
+        with evaluated(*modules.values()):
             times = dict(zip(calls, _best(list(calls.values())), strict=True))
+        counts = [flops(modules[name], example) if name in modules else None for name in things]
         table["flops"] = pd.array(counts, dtype="Int64")
         table["seconds"] = [times.get(name, math.nan) for name in things]
     return table
@@ -134,15 +142,6 @@ def _size(thing: nn.Module | str | Path) -> dict[str, Any]:
         return {"kind": "delta", "parameters": count, "bytes": size}
 
 
-def _call(thing: nn.Module | str | Path, example: Any) -> Callable[[], Any] | None:
-    """A call of a model or ONNX file; other files need a class to be run."""
-    from mast.nn.files.onnx import runner
-
-    if isinstance(thing, nn.Module):
-        return partial(thing, *_inputs(example))
-    return runner(Path(thing), _inputs(example)) if Path(thing).suffix == ".onnx" else None
-
-
 def _best(jobs: Sequence[Callable[[], Any]]) -> list[float]:
     """The shortest time of each job, taking turns after a round that warms up."""
     for job in jobs:
@@ -159,7 +158,7 @@ def _best(jobs: Sequence[Callable[[], Any]]) -> list[float]:
 
 
 @contextlib.contextmanager
-def _evaluated(models: Sequence[nn.Module]) -> Iterator[None]:
+def evaluated(*models: nn.Module) -> Iterator[None]:
     """Models in eval mode and without gradients, and their modes back afterwards."""
     modes = [(m, m.training) for model in models for m in model.modules()]
     try:

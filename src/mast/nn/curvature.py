@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,13 +57,13 @@ def curvature(
             form.append([float(q @ p) for q in seen])
         return _finite_mean(products)
 
-    top = extremes(product, start, iterations)
+    value, residual, vector = dominant(product, start, iterations)
     n = len(forms)
-    along = np.array([float(q @ top.vector) for q in seen])
+    along = np.array([float(q @ vector) for q in seen])
     quotients = [sum(float(along[: i + 1] @ row) * along[i] * 2 - row[i] * along[i] ** 2
                      for i, row in enumerate(form)) for form in forms]  # fmt: skip
     stderr = float(np.std(quotients, ddof=1) / math.sqrt(n)) if n > 1 else math.nan
-    return Curvature(*top.dominant, stderr), top.vector
+    return Curvature(value, residual, stderr), vector
 
 
 def evaluate(model: nn.Module, loss: Loss, batch: Any) -> Tensor:
@@ -97,7 +97,7 @@ class MeanHessian:
 
     def gradient(self) -> Tensor:
         """Of the mean loss: large curvature shows in it, so that few iterations from it come far."""
-        return _finite_mean([self._join(gradients) for gradients in self._gradients])
+        return _finite_mean([self.join(gradients) for gradients in self._gradients])
 
     def __call__(self, u: Tensor) -> list[Tensor]:
         """One product for each batch."""
@@ -116,14 +116,14 @@ class MeanHessian:
     def _exact(self, number: int, u: Tensor) -> Tensor:
         terms = [
             (g, part.to(g.dtype))
-            for g, part in zip(self._gradients[number], self._parts(u), strict=True)
+            for g, part in zip(self._gradients[number], self.parts(u), strict=True)
             if g is not None and g.requires_grad
         ]
         if not terms:
             return torch.zeros_like(u)
         outputs, along = zip(*terms, strict=True)
         products = torch.autograd.grad(outputs, self.parameters, along, retain_graph=True, allow_unused=True)
-        return self._join(products)
+        return self.join(products)
 
     def _differences(self, batch: Any, u: Tensor) -> Tensor:
         """(grad(x + eps u) - grad(x - eps u)) / 2 eps, with eps relative to the size of x."""
@@ -132,7 +132,7 @@ class MeanHessian:
         shifted = []
         for sign in (1, -2):
             self._move(u, sign * eps)
-            shifted.append(self._join(self._gradient(batch)))
+            shifted.append(self.join(self._gradient(batch)))
         self._move(u, eps)
         return (shifted[0] - shifted[1]) / (2 * eps)
 
@@ -146,14 +146,16 @@ class MeanHessian:
 
     def _move(self, u: Tensor, amount: float) -> None:
         with torch.no_grad():
-            for p, part in zip(self.parameters, self._parts(u), strict=True):
+            for p, part in zip(self.parameters, self.parts(u), strict=True):
                 p.add_(part.to(p.dtype), alpha=amount)
 
-    def _parts(self, u: Tensor) -> list[Tensor]:
+    def parts(self, u: Tensor) -> list[Tensor]:
+        """A vector cut into the shapes of the parameters."""
         parts = torch.split(u, [p.numel() for p in self.parameters])
         return [part.view(p.shape) for p, part in zip(self.parameters, parts, strict=True)]
 
-    def _join(self, tensors: Sequence[Tensor | None]) -> Tensor:
+    def join(self, tensors: Sequence[Tensor | None]) -> Tensor:
+        """The vector of these; None is zeros."""
         wide = torch.promote_types(self.parameters[0].dtype, torch.float32)
         flat = [
             (torch.zeros_like(p) if t is None else t).detach().reshape(-1).to(wide)
@@ -169,32 +171,15 @@ def _finite_mean(tensors: Sequence[Tensor]) -> Tensor:
     return mean
 
 
-class Extremes(NamedTuple):
-    """Largest and smallest eigenvalue, each within its residual of a true one.
+def dominant(
+    product: Callable[[Tensor], Tensor], start: Tensor, iterations: int
+) -> tuple[float, float, Tensor]:
+    """The largest absolute eigenvalue, its residual and its vector: Lanczos with full reorthogonalisation.
 
-    `vector` belongs to the one that is largest in magnitude.
-    """
-
-    largest: float
-    largest_residual: float
-    smallest: float
-    smallest_residual: float
-    vector: Tensor
-
-    @property
-    def dominant(self) -> tuple[float, float]:
-        """The largest absolute eigenvalue, and its residual."""
-        ends = ((abs(self.largest), self.largest_residual), (abs(self.smallest), self.smallest_residual))
-        return max(ends, key=lambda end: end[0])
-
-
-def extremes(product: Callable[[Tensor], Tensor], start: Tensor, iterations: int = 20) -> Extremes:
-    """Lanczos with full reorthogonalisation from a start vector.
-
-    >>> diagonal = torch.linspace(-1, 4, 50, dtype=torch.float64)
-    >>> ends = extremes(lambda u: diagonal * u, torch.ones(50, dtype=torch.float64), 40)
-    >>> round(ends.largest, 9), round(ends.smallest, 9)
-    (4.0, -1.0)
+    >>> diagonal = torch.linspace(-4, 1, 50, dtype=torch.float64)
+    >>> value, residual, _ = dominant(lambda u: diagonal * u, torch.ones(50, dtype=torch.float64), 40)
+    >>> round(value, 9), residual < 1e-6
+    (4.0, True)
     """
     iterations = max(2, min(iterations, start.numel(), _BASIS // start.numel()))
     basis = [start / start.norm()]
@@ -212,10 +197,9 @@ def extremes(product: Callable[[Tensor], Tensor], start: Tensor, iterations: int
         basis.append(r / beta[-1])
     m = len(alpha)
     values, vectors = np.linalg.eigh(np.diag(alpha) + np.diag(beta[: m - 1], 1) + np.diag(beta[: m - 1], -1))
-    residuals = abs(beta[m - 1] * vectors[-1])
     top = int(np.argmax(abs(values)))
     vector = torch.zeros_like(start)
     for q, share in zip(basis, vectors[:, top].tolist(), strict=False):
         vector.add_(q, alpha=share)
     vector /= vector.norm()
-    return Extremes(float(values[-1]), float(residuals[-1]), float(values[0]), float(residuals[0]), vector)
+    return abs(float(values[top])), abs(float(beta[m - 1] * vectors[-1, top])), vector

@@ -26,41 +26,111 @@ from torch.optim.optimizer import (
 )
 from torch.utils.hooks import RemovableHandle
 
+from mast.errors import MastError
+
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
 
-_followed: weakref.WeakSet[Sparsifier] = weakref.WeakSet()
+_followed: weakref.WeakSet[Steps] = weakref.WeakSet()
 _handles: list[RemovableHandle] = []
 
 
-def follow(sk: Sparsifier) -> None:
-    """Watch the optimizers of this model."""
-    _followed.add(sk)
-    if not _handles:
-        _handles.append(register_optimizer_step_pre_hook(_before_step))
-        _handles.append(register_optimizer_step_post_hook(_after_step))
+class Steps:
+    """The steps that optimizers make on one sparsified model."""
 
+    def __init__(self, sk: Sparsifier) -> None:
+        self.sk = sk
+        self.under_way = False  # an optimizer's step(), or a draw that was asked for
+        self._made: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # by these, since the draw last advanced
+        self._validated: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._elsewhere = 0  # in this draw, by optimizers without sketched weights
+        self._passes_before = 0  # forward passes before the last of those
 
-def unfollow(sk: Sparsifier) -> None:
-    """Stop watching; without a model to watch, the hooks are removed."""
-    _followed.discard(sk)
-    if not _followed:
-        while _handles:
+    def follow(self) -> None:
+        """Watch the optimizers of this model."""
+        _followed.add(self)
+        if not _handles:
+            _handles.append(register_optimizer_step_pre_hook(_before_step))
+            _handles.append(register_optimizer_step_post_hook(_after_step))
+
+    def unfollow(self) -> None:
+        """Stop watching; without a model to watch, the hooks are removed."""
+        _followed.discard(self)
+        while _handles and not _followed:
             _handles.pop().remove()
+
+    def concern(self, optimizer: Optimizer) -> bool:
+        """Whether it holds a sketched parameter; if all of these are frozen, any of the model."""
+        try:
+            sketched = [w.parameter for w in self.sk.weights]
+        except MastError:  # the model was changed: its next forward pass says so
+            return False
+        if holds(optimizer, sketched):
+            return True
+        return not any(p.requires_grad for p in sketched) and holds(optimizer, self.sk.model.parameters())
+
+    def before(self, optimizer: Optimizer) -> None:
+        """A step begins; at the first of an optimizer, its traps are named."""
+        if self.sk._calls.sampling:
+            raise MastError(
+                "optimizer.step() inside sk.sample() would move the sparsified weights and lose the step: "
+                "call it after the context"
+            )
+        self.sk._calls.check()
+        self.under_way = True
+        if optimizer not in self._validated:
+            from mast.nn.validation import warn_at_first_step
+
+            self._validated.add(optimizer)
+            warn_at_first_step(self.sk, optimizer)
+
+    def after(self, optimizer: Optimizer) -> None:
+        """Advance, unless another optimizer has done so since the last forward pass: theirs is one step."""
+        self.under_way = False
+        if not self._made or optimizer in self._made or self.sk._calls.used:
+            self.sk.advance()
+        self._made.add(optimizer)
+
+    def after_other(self, optimizer: Optimizer) -> None:
+        """An optimizer without sketched parameters has stepped: if it trains this model alone, draws rest."""
+        passes = self.sk._calls.count
+        if passes == self._passes_before or not holds(optimizer, self.sk.model.parameters()):
+            return
+        self._passes_before = passes
+        self._elsewhere += 1
+        if self._elsewhere == 2:
+            self.sk._warn_once(
+                f"{type(optimizer).__name__} has made two steps with one draw: it holds none of the sketched "
+                "parameters, so its steps do not advance the draw. Call sk.advance() after each of them, "
+                "or sketch what it trains (where=)"
+            )
+
+    def advanced(self) -> None:
+        """The draw has advanced."""
+        self._made.clear()
+        self._elsewhere = 0
+
+    def notice_changes(self) -> None:
+        """Warn of loops that change x again and again while the draw stays as it is."""
+        if not self.under_way:
+            self.sk._warn_once(
+                "the weights have changed three times since the draw did: they are not trained by a torch "
+                "optimizer, whose steps advance the draw. Call sk.advance() after each step of your own"
+            )
 
 
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    for sk in list(_followed):
-        if sk.concerns(optimizer):
-            sk._before_step(optimizer)
+    for steps in list(_followed):
+        if steps.concern(optimizer):
+            steps.before(optimizer)
 
 
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    for sk in list(_followed):
-        if sk.concerns(optimizer):
-            sk._after_step(optimizer)
+    for steps in list(_followed):
+        if steps.concern(optimizer):
+            steps.after(optimizer)
         else:
-            sk._after_other_step(optimizer)
+            steps.after_other(optimizer)
 
 
 def holds(optimizer: Optimizer, parameters: Iterable[Tensor]) -> bool:
@@ -71,56 +141,41 @@ def holds(optimizer: Optimizer, parameters: Iterable[Tensor]) -> bool:
 
 # ---- weight decay ------------------------------------------------------------------------
 
-_DECOUPLED = (optim.AdamW,)
-_KNOWN = (
+#: optimizers of which it is known how they decay weights
+DECAY_KNOWN = (
     optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax, optim.Adagrad, optim.Adadelta,
     optim.RMSprop,
 )  # fmt: skip
 
 
-def decay_is_understood(optimizer: Optimizer) -> bool:
-    """Whether it is known how this optimizer decays weights."""
-    return type(optimizer) in _KNOWN
-
-
 def decays_to_zero(sk: Sparsifier, optimizer: Optimizer) -> bool:
     """Whether the optimizer decays a sketched weight towards 0, and has not been corrected."""
     hooks = optimizer._optimizer_step_pre_hooks.values()
-    corrected = any(isinstance(hook, _DecayInGradient) and hook.sk is sk for hook in hooks)
+    corrected = any(isinstance(hook, _DecayToShift) and hook.sk is sk for hook in hooks)
     return not corrected and any(True for _ in _decayed(sk, optimizer))
 
 
 def decay_to_shift(sk: Sparsifier, optimizer: Optimizer) -> None:
     """Make the optimizer's weight decay pull the sketched weights towards v."""
-    optimizer.register_step_pre_hook(_DecayInGradient(sk))
-    optimizer.register_step_post_hook(_DecoupledDecay(sk))
+    optimizer.register_step_pre_hook(_DecayToShift(sk, decoupled=False))
+    optimizer.register_step_post_hook(_DecayToShift(sk, decoupled=True))
 
 
-class _DecayInGradient:
-    """Before a step: -wd v joins the gradient."""
+class _DecayToShift:
+    """Before a step, -wd v joins the gradient; if decay is decoupled, lr wd v joins the weights after it."""
 
-    def __init__(self, sk: Sparsifier) -> None:
-        self.sk = sk
-
-    @torch.no_grad()
-    def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        for p, v, group in _decayed(self.sk, optimizer):
-            if not _is_decoupled(optimizer, group) and p.grad is not None:
-                sign = 1 if group.get("maximize", False) else -1
-                p.grad.add_(v, alpha=sign * group["weight_decay"])
-
-
-class _DecoupledDecay:
-    """After a step: lr wd v joins the weights."""
-
-    def __init__(self, sk: Sparsifier) -> None:
-        self.sk = sk
+    def __init__(self, sk: Sparsifier, decoupled: bool) -> None:
+        self.sk, self.decoupled = sk, decoupled
 
     @torch.no_grad()
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         for p, v, group in _decayed(self.sk, optimizer):
-            if _is_decoupled(optimizer, group) and p.grad is not None:
+            if p.grad is None or _is_decoupled(optimizer, group) != self.decoupled:
+                continue
+            if self.decoupled:
                 p.add_(v, alpha=float(group["lr"]) * group["weight_decay"])
+            else:
+                p.grad.add_(v, alpha=(1 if group.get("maximize", False) else -1) * group["weight_decay"])
 
 
 def _decayed(sk: Sparsifier, optimizer: Optimizer) -> Iterator[tuple[Tensor, Tensor, dict[str, Any]]]:
@@ -134,4 +189,4 @@ def _decayed(sk: Sparsifier, optimizer: Optimizer) -> Iterator[tuple[Tensor, Ten
 
 
 def _is_decoupled(optimizer: Optimizer, group: dict[str, Any]) -> bool:
-    return isinstance(optimizer, _DECOUPLED) or bool(group.get("decoupled_weight_decay", False))
+    return isinstance(optimizer, optim.AdamW) or bool(group.get("decoupled_weight_decay", False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from mast.allocation import allocate
 from mast.errors import ArgumentError
+from mast.nn.costs import evaluated
 from mast.nn.submodels import run_batches
 from mast.nn.tensors.selection import choose
 from mast.nn.tensors.torch_private import Conv
@@ -53,8 +55,9 @@ def keep_probabilities(
     sk = sparsifier_of(model)
     weights = choose(model, where, {}).weights if sk is None else sk.weights
     shift = None if sk is None else sk.shift
-    with _input_squares(model) as squares:
-        _run(model, batches)
+    with _input_squares(model) as squares, evaluated(model):
+        if not run_batches(model, batches):
+            raise ArgumentError("keep_probabilities needs at least one batch")
     result = {}
     for w in weights:
         x = w.parameter.detach()
@@ -71,21 +74,14 @@ def _input_squares(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """The sum of squares of every input of linear and convolutional modules, by their names."""
     squares: dict[str, Tensor] = {}
 
-    def see(name: str, inputs: tuple[Any, ...]) -> None:
+    def see(name: str, module: Any, inputs: tuple[Any, ...]) -> None:
         x = inputs[0].detach().double()
-        channels = (
-            x.flatten(0, -2) if isinstance(model.get_submodule(name), nn.Linear) else _channels(name, x)
-        )
-        squares[name] = squares.get(name, 0) + channels.square().sum(0)
-
-    def _channels(name: str, x: Tensor) -> Tensor:
-        own: Any = model.get_submodule(name)
-        spatial = own.weight.dim() - 2
-        x = x if x.dim() == spatial + 2 else x[None]
-        return x.movedim(1, -1).flatten(0, -2)
+        if not isinstance(module, nn.Linear):
+            x = (x if x.dim() == module.weight.dim() else x[None]).movedim(1, -1)
+        squares[name] = squares.get(name, 0) + x.flatten(0, -2).square().sum(0)
 
     hooks = [
-        module.register_forward_pre_hook(lambda _, inputs, name=name: see(name, inputs))
+        module.register_forward_pre_hook(partial(see, name))
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear | Conv)
     ]
@@ -108,15 +104,3 @@ def _along(model: nn.Module, name: str, size: Tensor) -> Tensor:
     return groups.expand(-1, module.out_channels // module.groups, -1).reshape(
         module.out_channels, -1, *spatial
     )
-
-
-def _run(model: nn.Module, batches: Iterable[Any]) -> None:
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        seen = run_batches(model, batches)
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-    if not seen:
-        raise ArgumentError("keep_probabilities needs at least one batch")

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 from torch import nn
 
 from mast.cards import table
 from mast.checks import whole
 from mast.errors import ArgumentError
-from mast.nn.costs import Cost, flops, latencies, measure
+from mast.nn.costs import flops, latencies, measure
 from mast.nn.structure.choosing import text_of
 from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.structure.sketches import Structured
@@ -68,42 +67,55 @@ class DensityReport(pd.DataFrame):  # type: ignore[misc]
         tried = zip(self["density"], self["draws"], strict=True)
         return {float(density): 1 / (int(draws) + 1) for density, draws in tried if draws > 1}
 
-    def to_frame(self) -> pd.DataFrame:
-        """The same as a plain DataFrame."""
-        return pd.DataFrame(self)
-
     def plot(self, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
         """Draw the scores against the density; without `ax`, in a new figure with the costs beside them."""
-        return _plot(self, ax)
+        table = self.sort_values("density")
+        if ax is None:
+            ax, beside = new_axes(2, 8.4, 3.6)
+            _costs(beside, table)
+        assert ax is not None
+        names = [("", _BLUE, "-", "trained sparse")]
+        if "plain_mean" in table:
+            names.append(("plain_", _VERMILION, "--", "trained plainly"))
+        for prefix, colour, line, label in names:
+            x = 100 * table["density"]
+            low, high = table[prefix + "quartile_1"], table[prefix + "quartile_3"]
+            ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+            ax.plot(x, table[prefix + "median"], line, marker="o", markersize=4, color=colour, label=label)
+            for end, mark in (("lowest", "v"), ("highest", "^")):
+                ax.plot(x, table[prefix + end], mark, markersize=3, color=colour, alpha=0.6, linestyle="none")
+        ax.set_xlabel("Density (% kept)")
+        ax.set_ylabel(self.metric)
+        ax.set_title("Median, quartiles (band), extremes (triangles)")
+        ax.legend()
+        return ax
 
     def __str__(self) -> str:
-        rows = [self._head()]
-        rows += [self._line(row) for row in self.to_dict("records")]
-        return "\n".join([self.title, *columns(rows)])
+        return "\n".join([self.title, *columns(self._cells())])
 
     def _repr_html_(self) -> str:
-        return table(self.title, [self._line(row) for row in self.to_dict("records")], self._head())
+        head, *rows = self._cells()
+        return table(self.title, rows, head)
 
-    def _head(self) -> tuple[str, ...]:
+    def _cells(self) -> list[tuple[str, ...]]:
+        """The table as people read it, its head first."""
         head = ["density", self.metric, "quartiles", "range"]
         head += ["plain", "range"] if "plain_mean" in self else []
         head += ["parameters", "size"]
-        return (*head, *(["MFLOP", "time"] if "flops" in self else []))
-
-    def _line(self, row: dict[Any, Any]) -> tuple[str, ...]:
-        def scores(prefix: str = "") -> list[str]:
-            return [
-                f"{row[prefix + 'mean']:.4g}",
-                f"{row[prefix + 'lowest']:.4g} to {row[prefix + 'highest']:.4g}",
-            ]
-
-        mean, span = scores()
-        line = [f"{row['density']:.0%}", mean, f"{row['quartile_1']:.4g} to {row['quartile_3']:.4g}", span]
-        line += scores("plain_") if "plain_mean" in row else []
-        line += [f"{row['parameters']:,}", f"{row['bytes'] / 1e3:,.1f} kB"]
-        if "flops" in row:
-            line += [f"{row['flops'] / 1e6:,.3g}", f"{row['seconds'] * 1e3:.3g} ms"]
-        return tuple(line)
+        head += ["MFLOP", "time"] if "flops" in self else []
+        cells = [tuple(head)]
+        for row in self.to_dict("records"):
+            line = [f"{row['density']:.0%}", f"{row['mean']:.4g}"]
+            line += [f"{row['quartile_1']:.4g} to {row['quartile_3']:.4g}"]
+            line += [f"{row['lowest']:.4g} to {row['highest']:.4g}"]
+            if "plain_mean" in row:
+                line += [f"{row['plain_mean']:.4g}"]
+                line += [f"{row['plain_lowest']:.4g} to {row['plain_highest']:.4g}"]
+            line += [f"{row['parameters']:,}", f"{row['bytes'] / 1e3:,.1f} kB"]
+            if "flops" in row:
+                line += [f"{row['flops'] / 1e6:,.3g}", f"{row['seconds'] * 1e3:.3g} ms"]
+            cells.append(tuple(line))
+        return cells
 
 
 def report(
@@ -120,36 +132,40 @@ def report(
     sk._calls.check()
     if calibrate is None:
         warn_of_batch_norm(sk)
-    sources = {"": plain_copy(sk).eval()}
+    batches = None if calibrate is None or calibrate is False else list(calibrate)
+    scratch = plain_copy(sk).eval()
+    sources = {"score": plain_copy(sk).eval()}
     if plain is not None:
-        sources["plain_"] = _alike(sk, plain)
-    grid = [(d, _drawing_at(sk, d)) for d in densities]
-    total = sum(1 if drawing is None else draws for _, drawing in grid) * len(sources)
-    rows: list[dict[str, Any]] = []
-    scores: list[dict[str, Any]] = []  # one per draw
-    shown: list[nn.Module] = []  # one submodel per density
-    with Progress(total, "submodels") as progress:
-        batches = None if calibrate is None or calibrate is False else list(calibrate)
-        scoring = _Scoring(sk, evaluate, batches, progress)
-        for density, drawing in grid:
-            row: dict[str, Any] = {"density": density, "draws": 1 if drawing is None else draws}
-            costs: list[Cost] = []
-            for prefix, source in sources.items():
-                scored = [scoring.score(drawing, i, source) for i in range(row["draws"])]
-                row |= _statistics(prefix, [score for score, _, _ in scored])
-                costs = costs or [cost for _, cost, _ in scored]
-                if not prefix:
-                    keys = [scoring.key(i) for i in range(row["draws"])]
-                    scores += [
-                        {"density": density, "seed": key.seed, "step": key.step, "score": score}
-                        for key, (score, _, _) in zip(keys, scored, strict=True)
-                    ]
-                    shown.append(_typical([(cost.parameters, model) for _, cost, model in scored]))
-            row["parameters"] = round(np.mean([c.parameters for c in costs]))
-            row["bytes"] = round(np.mean([c.bytes for c in costs]))
-            rows.append(row)
-    result = DensityReport(_ordered(pd.DataFrame(rows), plain is not None, shown, example))
-    result.scores = pd.DataFrame(scores)
+        sources["plain"] = _alike(sk, plain)
+    drawings = [_drawing_at(sk, density) for density in densities]
+    root = Key(sk.seed).child(0, Purpose.ESTIMATE).seed  # not the draws of training
+    grid = [(i, step) for i, d in enumerate(drawings) for step in range(1 if d is None else draws)]
+    rows: list[dict[str, Any]] = []  # one per draw
+    with Progress(len(grid) * len(sources), "submodels") as progress:
+        for done, (i, step) in enumerate(grid):
+            key = Key(root, step=step)
+            rows.append({"number": i, "density": densities[i], "seed": key.seed, "step": step})
+            for number, (name, source) in enumerate(sources.items()):
+                model = _submodel(sk, drawings[i], key, source, scratch)
+                if name == "score":
+                    rows[-1] |= _cost(sk, drawings[i] if model is scratch else None, key, model)
+                if batches is not None:
+                    recalibrate(model, batches)
+                rows[-1][name] = float(evaluate(model))
+                progress.advance(done * len(sources) + number + 1)
+    scores = pd.DataFrame(rows)
+    result = DensityReport(_summary(scores))
+    if example is not None:
+        models = [
+            _submodel(sk, drawings[i], Key(root, step=step), sources["score"], scratch)
+            for i, step in _typical(scores)
+        ]
+        unlike = list({id(model): model for model in models}.values())  # of one size: only one
+        times = {id(m): took for m, took in zip(unlike, latencies(unlike, example), strict=True)}
+        operations = {id(m): flops(m, example) for m in unlike}
+        result["flops"] = [operations[id(model)] for model in models]
+        result["seconds"] = [times[id(model)] for model in models]
+    result.scores = scores[["density", "seed", "step", "score"]]
     result.metric = getattr(evaluate, "__name__", "score").replace("<lambda>", "score")
     result.title = (
         f"{type(sk.model).__name__} sparsified with {type(sk.sketch).__name__}, {draws} draws per density"
@@ -166,126 +182,62 @@ def _drawing_at(sk: Sparsifier, density: float) -> Drawing | None:
     return None if isinstance(inner, Identity) else sk.drawing_for(sketch)
 
 
-class _Scoring:
-    """Makes submodels of a source's weights and scores them."""
+def _submodel(
+    sk: Sparsifier, drawing: Drawing | None, key: Key, source: nn.Module, scratch: nn.Module
+) -> nn.Module:
+    """A smaller model of the source's weights where there is one; else those of the draw in `scratch`."""
+    if isinstance(drawing, UnitDrawing) and sk.shift is None:
+        return smaller(sk, drawing.draw(key), source).eval()
+    scratch.load_state_dict(source.state_dict())
+    if drawing is not None:
+        put_draw(sk, drawing, key, scratch, source)
+    return scratch
 
-    def __init__(
-        self,
-        sk: Sparsifier,
-        evaluate: Callable[[nn.Module], float],
-        batches: list[Any] | None,
-        progress: Progress,
-    ) -> None:
-        self.sk, self.evaluate, self.batches, self.progress = sk, evaluate, batches, progress
-        self.root = Key(sk.seed).child(0, Purpose.ESTIMATE).seed  # not the draws of training
-        self.scratch = plain_copy(sk).eval()
-        self.done = 0
 
-    def key(self, number: int) -> Key:
-        """The key of one draw."""
-        return Key(self.root, step=number)
+def _cost(sk: Sparsifier, drawing: Drawing | None, key: Key, model: nn.Module) -> dict[str, int]:
+    """Parameters and bytes of a submodel; with a drawing, what is left to store of a model of full size."""
+    cost = measure(model)
+    count, size = cost.parameters, cost.bytes
+    for i, w in enumerate(sk.weights if drawing is not None else ()):
+        assert drawing is not None
+        x = w.parameter.detach()
+        dropped = w.count - drawing.kept(i, key, x).count
+        count, size = count - dropped, size - dropped * x.element_size()
+    return {"parameters": count, "bytes": size}
 
-    def score(self, drawing: Drawing | None, number: int, source: nn.Module) -> tuple[float, Cost, nn.Module]:
-        """The score and the cost of one draw's submodel, and the submodel."""
-        key = self.key(number)
-        model = self._submodel(drawing, key, source)
-        cost = measure(model)
-        if drawing is not None and model is self.scratch:
-            cost = self._without_dropped(drawing, key, cost)
-        if self.batches is not None:
-            recalibrate(model, self.batches)
-        score = float(self.evaluate(model))
-        self.done += 1
-        self.progress.advance(self.done)
-        return score, cost, model
 
-    def _submodel(self, drawing: Drawing | None, key: Key, source: nn.Module) -> nn.Module:
-        """A smaller model where there is one; else the weights of the draw in the scratch model."""
-        sk = self.sk
-        if isinstance(drawing, UnitDrawing) and sk.shift is None:
-            return smaller(sk, drawing.draw(key), source).eval()
-        self.scratch.load_state_dict(source.state_dict())
-        if drawing is not None:
-            put_draw(sk, drawing, key, self.scratch, source)
-        return self.scratch
+def _summary(scores: pd.DataFrame) -> pd.DataFrame:
+    """One row per density: ours first, then the plain network, then the costs."""
+    groups = scores.groupby("number")
+    parts = [groups["density"].agg(density="first", draws="size")]
+    for name, prefix in (("score", ""), ("plain", "plain_")):
+        if name in scores:
+            quantiles = groups[name].quantile([0.25, 0.5, 0.75]).unstack()
+            ends = [groups[name].min(), groups[name].max()]
+            statistics = pd.concat([groups[name].mean(), quantiles, *ends], axis=1)
+            parts.append(statistics.set_axis([prefix + title for title in STATISTICS], axis=1))
+    parts.append(groups[["parameters", "bytes"]].mean().round().astype(int))
+    return pd.concat(parts, axis=1).reset_index(drop=True)
 
-    def _without_dropped(self, drawing: Drawing, key: Key, cost: Cost) -> Cost:
-        """What is left to store of a model of full size."""
-        count, size = cost.parameters, cost.bytes
-        for i, w in enumerate(self.sk.weights):
-            x = w.parameter.detach()
-            dropped = w.count - drawing.kept(i, key, x).count
-            count, size = count - dropped, size - dropped * x.element_size()
-        return Cost(count, size)
+
+def _typical(scores: pd.DataFrame) -> list[tuple[int, int]]:
+    """Of each density the draw whose number of parameters is nearest to the mean."""
+    mean = scores.groupby("number")["parameters"].transform("mean")
+    nearest = (scores["parameters"] - mean).abs().groupby(scores["number"]).idxmin()
+    return list(scores.loc[nearest, ["number", "step"]].itertuples(index=False, name=None))
 
 
 def _alike(sk: Sparsifier, plain: nn.Module) -> nn.Module:
-    """The plainly trained network, if it is the same one."""
-    for name, t in sk.model.state_dict().items():
-        other = plain.state_dict().get(name)
-        if other is None or other.shape != t.shape:
-            raise ArgumentError(
-                f"plain is not the same network, trained plainly: its {name!r} is "
-                f"{'absent' if other is None else tuple(other.shape)}, that of the sparsified one "
-                f"{tuple(t.shape)}"
-            )
+    """A copy with the weights of the plainly trained network, if it is the same one."""
     copied = plain_copy(sk)
-    copied.load_state_dict(plain.state_dict())
+    try:
+        copied.load_state_dict(plain.state_dict())
+    except RuntimeError as error:
+        raise ArgumentError(f"plain is not the same network, trained plainly. {error}") from error
     return copied.eval()
 
 
-def _typical(models: Sequence[tuple[int, nn.Module]]) -> nn.Module:
-    """The model whose number of parameters is nearest to their mean: draws may keep more or fewer units."""
-    mean = np.mean([count for count, _ in models])
-    return min(models, key=lambda pair: abs(pair[0] - mean))[1]
-
-
-def _statistics(prefix: str, scores: Sequence[float]) -> dict[str, float]:
-    s = pd.Series(scores)
-    low, middle, high = s.quantile([0.25, 0.5, 0.75])
-    statistics = [s.mean(), low, middle, high, s.min(), s.max()]
-    return dict(zip([prefix + name for name in STATISTICS], statistics, strict=True))
-
-
-def _ordered(table: pd.DataFrame, plain: bool, shown: Sequence[nn.Module], example: Any) -> pd.DataFrame:
-    """Ours first, then the plain network, then the costs; with an example also those of a call."""
-    first = ["density", "draws", *STATISTICS]
-    last = ["plain_" + name for name in STATISTICS] if plain else []
-    table = table[[*first, *last, "parameters", "bytes"]].copy()
-    if example is not None:
-        models = list({id(model): model for model in shown}.values())  # of one size: only one
-        operations = {id(model): flops(model, example) for model in models}
-        times = dict(zip(operations, latencies(models, example), strict=True))
-        table["flops"] = [operations[id(model)] for model in shown]
-        table["seconds"] = [times[id(model)] for model in shown]
-    return table
-
-
 # ---- the picture -----------------------------------------------------------------------------
-
-
-def _plot(report: DensityReport, ax: matplotlib.axes.Axes | None) -> matplotlib.axes.Axes:
-    """Median, quartiles and range of the scores; into `ax`, or into a new figure with the costs beside it."""
-    table = report.to_frame().sort_values("density")
-    if ax is None:
-        ax, beside = new_axes(2, 8.4, 3.6)
-        _costs(beside, table)
-    assert ax is not None
-    names = [("", _BLUE, "-", "trained sparse")]
-    if "plain_mean" in table:
-        names.append(("plain_", _VERMILION, "--", "trained plainly"))
-    for prefix, colour, line, label in names:
-        x = 100 * table["density"]
-        low, high = table[prefix + "quartile_1"], table[prefix + "quartile_3"]
-        ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
-        ax.plot(x, table[prefix + "median"], line, marker="o", markersize=4, color=colour, label=label)
-        for end, mark in (("lowest", "v"), ("highest", "^")):
-            ax.plot(x, table[prefix + end], mark, markersize=3, color=colour, alpha=0.6, linestyle="none")
-    ax.set_xlabel("Density (% kept)")
-    ax.set_ylabel(report.metric)
-    ax.set_title("Median, quartiles (band), extremes (triangles)")
-    ax.legend()
-    return ax
 
 
 def _costs(ax: Any, table: Any) -> None:

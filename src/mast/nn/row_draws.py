@@ -6,7 +6,7 @@ layer that has these weights: then every row can have a draw of its own in one p
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from mast.errors import ArgumentError, MastError
+from mast.nn.passes.calls import Hook
 from mast.nn.structure.drawing import Scaled, UnitDrawing, along
 from mast.nn.structure.resizing import is_conv1d
 from mast.nn.tensors.torch_private import Conv, ConvTranspose
@@ -38,24 +39,51 @@ class RowDraws:
                 "one draw per forward pass. mast.nn.Average(sk, draws=m, split=True) gives parts of a batch "
                 "draws of their own"
             )
-        owners = _owners(sk.model)
-        for scaled in sk.drawing.scaled:
-            for module in self._takers(scaled, owners):
-                hook = _RowMask(self, scaled, _channel_dim(module))
-                self._handles.append(module.register_forward_pre_hook(hook))
-                self._waiting.add(scaled.tensor)
-        self._handles.append(sk.model.register_forward_hook(_AllCalled(self)))
-
-    def _takers(self, scaled: Scaled, owners: dict[str, list[nn.Module]]) -> list[nn.Module]:
-        found = owners[scaled.tensor]
-        for module in found:
-            if scaled.dim != _input_dim(module):
+        names = {id(p): name for name, p in sk.model.named_parameters()}
+        scaled = {s.tensor: s for s in sk.drawing.scaled}
+        self._takers = [
+            (module, scaled[names[id(p)]])
+            for module in sk.model.modules()
+            for p in module._parameters.values()
+            if p is not None and names[id(p)] in scaled
+        ]
+        for module, weight in self._takers:
+            if weight.dim != _input_dim(module):
                 raise ArgumentError(
-                    f'draws="row": the weight {scaled.tensor!r} belongs to {type(module).__name__}, and only '
+                    f'draws="row": the weight {weight.tensor!r} belongs to {type(module).__name__}, and only '
                     "what linear and ungrouped convolutional layers take can be dropped row by row. Leave "
                     "its units out with keep=, or use one draw per batch"
                 )
-        return found
+
+    def watch(self) -> None:
+        """Start."""
+        for module, weight in self._takers:
+            channels = 1 if isinstance(module, Conv) else -1  # the dimension of the input that has them
+            hook = Hook(partial(self._multiply, weight, channels))
+            self._handles.append(module.register_forward_pre_hook(hook))
+            self._waiting.add(weight.tensor)
+        self._handles.append(self.sk.model.register_forward_hook(Hook(self._check)))
+
+    def _multiply(
+        self, scaled: Scaled, dim: int, module: nn.Module, args: tuple[Any, ...]
+    ) -> tuple[Any, ...] | None:
+        """The first input of a layer times the scales of its rows."""
+        if not self.active:
+            return None
+        self._waiting.discard(scaled.tensor)
+        x = args[0]
+        scales = self.scales(scaled, x.shape[0]).to(x)
+        shape = [1] * x.dim()
+        shape[0], shape[dim] = scales.shape
+        return (x * scales.view(shape), *args[1:])
+
+    def _check(self, module: nn.Module, args: Any, output: Any) -> None:
+        """An error after the first forward pass, if the model uses a weight without calling its layer."""
+        if self.active and self._waiting:
+            raise MastError(
+                f'draws="row": the layer of the weight {min(self._waiting)!r} is not called by the model, '
+                "which uses the weight by itself. Leave its units out with keep=, or use one draw per batch"
+            )
 
     @property
     def active(self) -> bool:
@@ -86,18 +114,6 @@ class RowDraws:
                 found[scaled.tensor][i, indices] = scales
         return {name: torch.from_numpy(scales) for name, scales in found.items()}
 
-    def called(self, tensor: str) -> None:
-        """The layer of this weight was called."""
-        self._waiting.discard(tensor)
-
-    def check(self) -> None:
-        """An error after the first forward pass, if the model uses a weight without calling its layer."""
-        if self.active and self._waiting:
-            raise MastError(
-                f'draws="row": the layer of the weight {min(self._waiting)!r} is not called by the model, '
-                "which uses the weight by itself. Leave its units out with keep=, or use one draw per batch"
-            )
-
     def remove(self) -> None:
         """Leave no trace."""
         for handle in self._handles:
@@ -109,57 +125,6 @@ def row_key(key: Key, row: int) -> Key:
     return key if row == 0 else Key(Key(key.seed).child(row, Purpose.ESTIMATE).seed, key.step, key.node)
 
 
-class _Hook:
-    """A hook that copies of the model do not have: there it is something that does nothing."""
-
-    def __init__(self, draws: RowDraws) -> None:
-        self.draws = draws
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        return nullcontext().__exit__
-
-    def __reduce__(self) -> Any:
-        return getattr, (nullcontext(), "__exit__")  # takes anything, and is in the standard library
-
-
-class _RowMask(_Hook):
-    """Multiplies the first input of a layer."""
-
-    def __init__(self, draws: RowDraws, scaled: Scaled, dim: int) -> None:
-        super().__init__(draws)
-        self.scaled, self.dim = scaled, dim
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """The input times the scales of its rows."""
-        if not self.draws.active:
-            return None
-        self.draws.called(self.scaled.tensor)
-        x = args[0]
-        scales = self.draws.scales(self.scaled, x.shape[0]).to(x)
-        shape = [1] * x.dim()
-        shape[0], shape[self.dim] = scales.shape
-        return (x * scales.view(shape), *args[1:])
-
-
-class _AllCalled(_Hook):
-    """Looks, after a forward pass, whether every layer was called."""
-
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Refuse what would be left dense in silence."""
-        self.draws.check()
-
-
-def _owners(model: nn.Module) -> dict[str, list[nn.Module]]:
-    """The modules that have a parameter, by the name under which it is listed."""
-    names = {id(p): name for name, p in model.named_parameters()}
-    found: dict[str, list[nn.Module]] = {}
-    for module in model.modules():
-        for p in module._parameters.values():
-            if p is not None:
-                found.setdefault(names[id(p)], []).append(module)
-    return found
-
-
 def _input_dim(module: nn.Module) -> int | None:
     """The dimension of a layer's weight along which it takes its input; None where rows cannot be cut."""
     if isinstance(module, ConvTranspose) or is_conv1d(module):
@@ -167,8 +132,3 @@ def _input_dim(module: nn.Module) -> int | None:
     if isinstance(module, nn.Linear) or (isinstance(module, Conv) and module.groups == 1):
         return 1
     return None
-
-
-def _channel_dim(module: nn.Module) -> int:
-    """The dimension of a layer's input that has its channels or features."""
-    return 1 if isinstance(module, Conv) else -1

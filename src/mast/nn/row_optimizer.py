@@ -15,8 +15,8 @@ all are updated). Submodels and the whole model want `recalibrate` in either cas
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -97,21 +97,23 @@ class RowOptimizer:
         """The torch optimizer's: the place to change a learning rate."""
         return self.optimizer.param_groups
 
-    def submodel(self) -> AbstractContextManager[nn.Module]:
+    @contextmanager
+    def submodel(self) -> Iterator[nn.Module]:
         """The small model of the current draw, in training mode; backward() belongs inside.
 
         It is valid until `step`; its gradients start from None.
         """
-        return _Submodel(self)
-
-    def _enter(self) -> nn.Module:
         if not self._ahead or self._ahead[-1][0].key != self.sk.key:
             self._draw_ahead()
         small = self._pool.model(*self._ahead[-1])
         if small.training != self.sk.model.training:
             small.train(self.sk.model.training)
         self._ready = True
-        return small
+        try:
+            yield small
+        except BaseException:  # what fails inside is not stepped with
+            self._ready = False
+            raise
 
     def step(self) -> None:
         """Update the kept weights and their state, and go to the next draw."""
@@ -197,7 +199,7 @@ class RowOptimizer:
             "format": FORMAT,
             "kind": type(self.optimizer).__name__,
             "groups": groups,
-            "state": {name: {k: _copied(t) for k, t in own.items()} for name, own in self.state.items()},
+            "state": _copied(self.state),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -206,49 +208,35 @@ class RowOptimizer:
             if field not in state:
                 raise ArgumentError(f"this is not the state of a RowOptimizer: it has no {field!r}")
         kind = type(self.optimizer).__name__
-        if (
-            state["kind"] != kind
-            or state["format"] != FORMAT
-            or len(state["groups"]) != len(self.param_groups)
-        ):
+        same = state["kind"] == kind and state["format"] == FORMAT
+        if not same or len(state["groups"]) != len(self.param_groups):
             raise ArgumentError(
                 f"the state is that of {state['kind']} in format {state['format']}, this is {kind} in "
                 f"format {FORMAT}"
             )
-        x = self._pool.x()
+        shapes = {name: tuple(p.shape) for name, p in self._pool.x().items()}
         for name, own in state["state"].items():
-            if name not in x:
+            if name not in shapes:
                 raise ArgumentError(
                     f"the state has an entry for {name!r}, which is no parameter of the model"
                 )
             for key, t in own.items():
-                if isinstance(t, Tensor) and t.dim() > 0 and t.shape != x[name].shape:
+                if isinstance(t, Tensor) and t.dim() > 0 and tuple(t.shape) != shapes[name]:
                     raise ArgumentError(
                         f"the state's {key} of {name!r} has shape {tuple(t.shape)}, the parameter "
-                        f"{tuple(x[name].shape)}"
+                        f"{shapes[name]}"
                     )
-        self.state = {name: {k: _copied(t) for k, t in own.items()} for name, own in state["state"].items()}
+        self.state = _copied(state["state"])
         for group, saved in zip(self.param_groups, state["groups"], strict=True):
             group.update(saved)
-
-
-class _Submodel(AbstractContextManager[nn.Module]):
-    """The context of one small model: what fails in it is not stepped with."""
-
-    def __init__(self, rows: RowOptimizer) -> None:
-        self._rows = rows
-
-    def __enter__(self) -> nn.Module:
-        return self._rows._enter()
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._rows._ready = False
 
 
 def _has_shape(t: Any, shape: tuple[int, ...]) -> bool:
     return isinstance(t, Tensor) and t.dim() > 0 and tuple(t.shape) == shape
 
 
-def _copied(t: Any) -> Any:
-    return t.detach().clone() if isinstance(t, Tensor) else t
+def _copied(state: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {key: t.detach().clone() if isinstance(t, Tensor) else t for key, t in entries.items()}
+        for name, entries in state.items()
+    }

@@ -1,127 +1,36 @@
-"""`sparsify(model, sketch)` and the handle it returns."""
+"""The handle of a sparsified model, which `mast.nn.sparsify` returns."""
 
 from __future__ import annotations
 
 import warnings
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from mast.checks import choice
 from mast.errors import ArgumentError, MastError
 from mast.loggers import logger
-from mast.nn import optimizers
-from mast.nn.optimizers import holds
-from mast.nn.passes.calls import Calls
-from mast.nn.passes.checkpointing import warn_of_checkpoints
+from mast.nn.optimizers import Steps
+from mast.nn.passes.calls import Calls, warn_of_checkpoints
 from mast.nn.passes.explicit import sampled
 from mast.nn.passes.values import Values
 from mast.nn.row_draws import RowDraws
-from mast.nn.structure import Structure, Structured, UnitDraw, parse, structure_of
-from mast.nn.structure.choosing import choose_scaled
+from mast.nn.structure import Structure, Structured, UnitDraw, parse
 from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.tensors.drawing import Drawing
-from mast.nn.tensors.selection import choose
+from mast.nn.tensors.selection import Selection
 from mast.nn.tensors.top_share import TopDrawing
 from mast.nn.tensors.ways import drawing_of
-from mast.nn.tensors.weights import Batches, Keep, Shift, Where, shifts_of, unwrapped
+from mast.nn.tensors.weights import Batches, Shift, shifts_of
 from mast.randomness import Key
 from mast.sketches import Sketch
 from mast.sketches.kept import KeptTensors
 
 if TYPE_CHECKING:
-    from mast.nn.choices import BestDraw
     from mast.nn.report import DensityReport
-
-
-def sparsify(
-    model: nn.Module,
-    sketch: Sketch | str,
-    *,
-    shift: Shift = None,
-    keep: Mapping[str, Keep] | None = None,
-    where: Where | None = None,
-    seed: int = 0,
-    node: int = 0,
-    example: Any = None,
-    strict: bool = False,
-    check: bool = True,
-    draws: str = "batch",
-) -> Sparsifier:
-    """Make a model's training forward passes use y = v + S(x - v), a new draw of S for each optimizer step.
-
-    The model is changed in place and stays what it was: same parameters, same `state_dict` keys, same
-    type. In training mode its calls compute with y and gradients are S' grad f(y); in
-    `eval()` mode they compute with x. Copies of the model are plain models.
-
-    Parameters
-    ----------
-    model
-        Any module. `DistributedDataParallel` is looked through; sharded parameters are refused.
-    sketch
-        The distribution of S. Bernoulli and Gaussian sketches act on each weight by itself,
-        all others on the sketched weights as one vector, in the order of `named_parameters`. A text is
-        read by `mast.nn.parse`: ``"neurons:.5"``.
-    shift
-        v: None is 0, "init" is a copy of the weights as they are now, or a mapping from names to tensors.
-    keep
-        Keep probabilities of their own for parameters whose names match a pattern (the last match counts);
-        1 leaves a parameter out. Other values than 1, and tensors with one probability per entry, such as
-        `mast.nn.keep_probabilities` makes, are for Bernoulli sketches.
-    where
-        Which parameters to sketch: a name pattern, several, or a function of name and parameter. By
-        default the trainable weights of linear, convolutional, recurrent, attention and embedding layers, and
-        what other layers name as weights: no biases, norms, tokens, tables of positions or scales.
-        ``print(sk)`` lists all parameters, and why some are left out.
-    seed, node
-        Part of the key of every draw. Processes that shall have different sketches pass different nodes.
-    example
-        For `Neurons` and `Layers`: what the model is called with (a tensor, a tuple, or a dict of keyword
-        arguments). The model is run on it to see which weights belong to one unit, so that any model can be
-        cut: of transformers, timm, torchvision, with hooks, with branches of Python. What cannot be cut is
-        kept whole, and ``print(sk)`` says why. Without an example, the input is guessed from the
-        model's layers.
-    strict
-        Refuse the model, with the same table, if units stay whole only because they could not be followed.
-    check
-        With an example: each submodel is compared with the whole model under the same draw, in training and
-        in eval mode, before it is returned.
-    draws
-        "batch" is one draw per step. With "row", for `Neurons`, every row of the batch (the first
-        dimension) has a draw of its own, as with dropout; ``sk.sample(step)`` still has one for all.
-
-    >>> import mast, torch
-    >>> model = torch.nn.Linear(2, 2)
-    >>> sk = mast.nn.sparsify(model, mast.Bernoulli(0.5), seed=1)
-    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> model(torch.ones(1, 2)).sum().backward()
-    >>> model.weight.grad
-    tensor([[2., 0.],
-            [2., 0.]])
-    >>> optimizer.step()
-    >>> sk.step
-    1
-    """
-    sketch = parse(sketch) if isinstance(sketch, str) else sketch
-    return Sparsifier(
-        model,
-        sketch,
-        shift=shift,
-        keep=keep or {},
-        where=where,
-        seed=seed,
-        node=node,
-        example=example,
-        strict=strict,
-        check=check,
-        draws=draws,
-    )
+    from mast.nn.submodels import BestDraw
 
 
 class Sparsifier:
@@ -131,54 +40,29 @@ class Sparsifier:
         self,
         model: nn.Module,
         sketch: Sketch,
-        *,
+        structure: Structure | None,
+        selection: Selection,
         shift: Shift,
-        keep: Mapping[str, Keep],
-        where: Where | None,
-        seed: int,
-        node: int,
-        example: Any = None,
-        strict: bool = False,
-        check: bool = True,
-        draws: str = "batch",
+        key: Key,
+        draws: str,
     ) -> None:
-        self.model = unwrapped(model)
-        self._sketch = sketch
-        self._key = Key(seed, 0, node)
-        self.structure: Structure | None = None  # of a structured sketch
-        self.checks_submodels = check and example is not None
-        if isinstance(sketch, Structured):
-            if any(np.ndim(share) for share in keep.values()):
-                raise ArgumentError(
-                    "keep with one probability per entry is for single weights, not for units"
-                )
-            shares = {pattern: float(share) for pattern, share in keep.items()}
-            self.structure = structure_of(self.model, sketch, shares, where, example=example, strict=strict)
-            self.selection = choose_scaled(self.model, self.structure)
-        elif isinstance(getattr(sketch, "sketch", None), Structured):
-            kind, inner = type(sketch).__name__, type(sketch.sketch).__name__  # type: ignore[attr-defined]
-            raise ArgumentError(f"{inner} goes outside: write {inner}({kind}(...)), not {kind}({inner}(...))")
-        else:
-            self.selection = choose(self.model, where, keep)
-        self.weights = self.selection.weights
+        self.model, self._sketch = model, sketch
+        self.structure = structure  #: of a structured sketch
+        self.selection, self.weights = selection, selection.weights
+        self.key = key  #: seed, step and node of the current draw
+        self.checks_submodels = False
         self.drawing = self.drawing_for(sketch)
-        self._values = Values(self.weights, self.drawing, self._shifts(shift))
-        self._calls = Calls(self, self.model, self.weights, self._values, lambda: self._key)
-        self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # since the draw last advanced
-        self._validated: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self._stepping = False  # an optimizer's step() is under way, or a draw that was asked for
-        self._passes_before = (
-            0  # forward passes before the last step of an optimizer without sketched weights
-        )
-        self._steps_elsewhere = 0  # of such optimizers in this draw
+        self._values = Values(self.weights, self.drawing, shifts_of(self.weights, shift))
+        self._calls = Calls(self)
+        self._steps = Steps(self)
         self._warned: set[str] = set()
-        self._calls.watch()
-        self._rows: RowDraws | None = None
-        if choice("draws", draws, ("batch", "row")) == "row":
-            self._rows = RowDraws(self)
+        self._rows = RowDraws(self) if draws == "row" else None
+        self._calls.watch()  # from here on the model is another
+        if self._rows is not None:
+            self._rows.watch()
             self._values.dense = True
-        optimizers.follow(self)
-        warn_of_checkpoints(self.model, {id(w.parameter) for w in self.weights})
+        self._steps.follow()
+        warn_of_checkpoints(model, {id(w.parameter) for w in self.weights})
 
     @property
     def sketch(self) -> Sketch:
@@ -214,22 +98,17 @@ class Sparsifier:
     @property
     def step(self) -> int:
         """The number of the current draw: how many optimizer steps were made."""
-        return self._key.step
+        return self.key.step
 
     @property
     def seed(self) -> int:
         """The seed of all draws."""
-        return self._key.seed
+        return self.key.seed
 
     @property
     def node(self) -> int:
         """The node of all draws."""
-        return self._key.node
-
-    @property
-    def key(self) -> Key:
-        """Seed, step and node of the current draw."""
-        return self._key
+        return self.key.node
 
     @property
     def dim(self) -> int:
@@ -254,9 +133,8 @@ class Sparsifier:
     def advance(self) -> None:
         """Go to the next draw. Optimizer steps do this by themselves; a loop without optimizer calls it."""
         self._move(Key(self.seed, self.step + 1, self.node))
-        self._stepped.clear()
         self._calls.used = False
-        self._steps_elsewhere = 0
+        self._steps.advanced()
 
     def log(self, target: Any, **numbers: float) -> None:
         """Send the numbers of this step to TensorBoard, MLflow, Weights & Biases or a function.
@@ -265,16 +143,6 @@ class Sparsifier:
         curve of a schedule is there too. See `mast.logger` for what `target` may be.
         """
         logger(target)(self.step, {**numbers, "density": self.density})
-
-    def concerns(self, optimizer: Optimizer) -> bool:
-        """Whether the optimizer holds a sketched parameter; if all of these are frozen, any of the model."""
-        try:
-            sketched = [w.parameter for w in self.weights]
-        except MastError:  # the model was changed: its next forward pass says so
-            return False
-        if holds(optimizer, sketched):
-            return True
-        return not any(p.requires_grad for p in sketched) and holds(optimizer, self.model.parameters())
 
     # ---- draws ---------------------------------------------------------------------------
 
@@ -311,18 +179,18 @@ class Sparsifier:
     @contextmanager
     def at(self, key: Key) -> Iterator[Sparsifier]:
         """With another draw than the current one in training forward passes, and nothing else changed."""
-        before, stepping = self._key, self._stepping
+        before, stepping = self.key, self._steps.under_way
         self._move(key)
-        self._stepping = True  # whoever names the draw may change x while it stays
+        self._steps.under_way = True  # whoever names the draw may change x while it stays
         try:
             yield self
         finally:
-            self._stepping = stepping
+            self._steps.under_way = stepping
             self._move(before)
 
     def kept(self, key: Key | None = None) -> KeptTensors:
         """The diagonal of S by parameter name, for the current or any other key."""
-        key = self._key if key is None else key
+        key = self.key if key is None else key
         return KeptTensors(
             {w.name: self.drawing.kept(i, key, w.parameter) for i, w in enumerate(self.weights)}
         )
@@ -341,7 +209,7 @@ class Sparsifier:
             raise ArgumentError(
                 f"{self.sketch!r} acts on single weights, not on units: sk.kept(key) says what it keeps"
             )
-        key = self._key if which is None else which if isinstance(which, Key) else Key(which)
+        key = self.key if which is None else which if isinstance(which, Key) else Key(which)
         return self.drawing.draw(key)
 
     def drawing_for(self, sketch: Sketch) -> Drawing:
@@ -385,10 +253,10 @@ class Sparsifier:
             Batches from which BatchNorm layers take their statistics anew; False if you call
             `mast.nn.recalibrate` yourself.
         """
-        from mast.nn.submodels import submodel
+        from mast.nn.submodels import pick, submodel
 
         which = seed if member is None else self.sketch.member_key(member)
-        return submodel(self, which, calibrate, density, budget)
+        return submodel(self, pick(self, which, density, budget), calibrate)
 
     def best(
         self,
@@ -411,7 +279,7 @@ class Sparsifier:
         >>> found.score == max(found.scores), found.model[0].out_features
         (True, 4)
         """
-        from mast.nn.choices import best
+        from mast.nn.submodels import best
 
         return best(self, evaluate, draws, density, budget, calibrate)
 
@@ -469,14 +337,12 @@ class Sparsifier:
         `mast.nn.save_submodel`, and `model` is what `submodel` returned for this draw, if it has been trained
         since.
         """
-        from mast.nn.choices import drawing_for
         from mast.nn.files.submodels import save_draw
-        from mast.nn.submodels import key_of
+        from mast.nn.submodels import pick, submodel
 
-        if model is None:
-            model = self.submodel(seed, density=density, budget=budget, calibrate=calibrate)
-        drawing = drawing_for(self, key_of(seed), density, budget)
-        return save_draw(self, path, seed, drawing, model, about or {})
+        picked = pick(self, seed, density, budget)
+        model = submodel(self, picked, calibrate) if model is None else model
+        return save_draw(self, path, picked, model, about or {})
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs besides the model's and the optimizer's states."""
@@ -497,7 +363,7 @@ class Sparsifier:
         self._calls.unwatch()
         if self._rows is not None:
             self._rows.remove()
-        optimizers.unfollow(self)
+        self._steps.unfollow()
         self._values.forget_all()
 
     def __repr__(self) -> str:
@@ -516,56 +382,10 @@ class Sparsifier:
     def _move(self, key: Key) -> None:
         if self._calls.inside:
             raise MastError("the draw cannot advance inside a forward pass or sk.sample()")
-        self._key = key
+        self.key = key
         self._values.forget()
-
-    def _before_step(self, optimizer: Optimizer) -> None:
-        if self._calls.sampling:
-            raise MastError(
-                "optimizer.step() inside sk.sample() would move the sparsified weights and lose the step: "
-                "call it after the context"
-            )
-        self._calls.check()
-        self._stepping = True
-        if optimizer not in self._validated:
-            from mast.nn.validation import warn_at_first_step
-
-            self._validated.add(optimizer)
-            warn_at_first_step(self, optimizer)
-
-    def _after_step(self, optimizer: Optimizer) -> None:
-        """Advance, unless another optimizer has done so since the last forward pass: theirs is one step."""
-        self._stepping = False
-        if not self._stepped or optimizer in self._stepped or self._calls.used:
-            self.advance()
-        self._stepped.add(optimizer)
-
-    def _after_other_step(self, optimizer: Optimizer) -> None:
-        """An optimizer without sketched parameters has stepped: if it trains this model alone, draws rest."""
-        passes = self._calls.count
-        if passes == self._passes_before or not holds(optimizer, self.model.parameters()):
-            return
-        self._passes_before = passes
-        self._steps_elsewhere += 1
-        if self._steps_elsewhere == 2:
-            self._warn_once(
-                f"{type(optimizer).__name__} has made two steps with one draw: it holds none of the sketched "
-                "parameters, so its steps do not advance the draw. Call sk.advance() after each of them, "
-                "or sketch what it trains (where=)"
-            )
-
-    def _notice_changes(self) -> None:
-        """Warn of loops that change x again and again while the draw stays as it is."""
-        if not self._stepping:
-            self._warn_once(
-                "the weights have changed three times since the draw did: they are not trained by a torch "
-                "optimizer, whose steps advance the draw. Call sk.advance() after each step of your own"
-            )
 
     def _warn_once(self, message: str) -> None:
         if message not in self._warned:
             self._warned.add(message)
             warnings.warn(message, stacklevel=4)
-
-    def _shifts(self, shift: Shift) -> dict[str, Tensor] | None:
-        return shifts_of(self.weights, shift)

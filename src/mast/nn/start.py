@@ -7,6 +7,7 @@ start as they were meant to.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
@@ -17,12 +18,13 @@ from torch import nn
 
 from mast.arrays import Array
 from mast.errors import ArgumentError
-from mast.nn.sparsifier import Sparsifier, sparsify
+from mast.nn.factory import sparsify
+from mast.nn.sparsifier import Sparsifier
 from mast.nn.structure import parse
 from mast.nn.structure.drawing import UnitDrawing
-from mast.nn.tensors.drawing import Drawing, Whole
-from mast.nn.tensors.lists import Listed, PerLayer
+from mast.nn.tensors.drawing import Drawing, PerWeight, Whole
 from mast.nn.tensors.top_share import TopShare
+from mast.nn.tensors.ways import Listed
 from mast.nn.tensors.weights import Shift, Where, unwrapped
 from mast.nn.validation import sparsifier_of
 from mast.sketches import Nested, Sampled, Sketch
@@ -103,14 +105,11 @@ def start_factors(drawing: Drawing, number: int, shape: tuple[int, ...]) -> Arra
         return (1 / np.sqrt(_square(drawing, number))).reshape(shape)
     if isinstance(drawing, Listed):
         return start_factors(drawing.inner, number, shape)
-    count = int(np.prod(shape))
-    if isinstance(drawing, Whole) and not isinstance(drawing, PerLayer):
-        start, stop = drawing.borders[number], drawing.borders[number + 1]
-        return factors_of(drawing.sketch, drawing.dim)[start:stop].reshape(shape)
-    sketch = drawing.sketch_of(number)
-    if sketch.entry() is not None:
-        return np.asarray(factors_of(sketch, 1)[0])
-    return factors_of(sketch, count).reshape(shape)
+    if isinstance(drawing, Whole):
+        part = slice(drawing.borders[number], drawing.borders[number + 1])
+        return factors_of(drawing.sketch, drawing.dim)[part].reshape(shape)
+    assert isinstance(drawing, PerWeight)
+    return factors_of(drawing.sketches[number], math.prod(shape)).reshape(shape)
 
 
 def factors_of(sketch: Sketch, d: int) -> Array:
@@ -130,7 +129,7 @@ def factors_of(sketch: Sketch, d: int) -> Array:
 
 def _square(drawing: Listed, number: int) -> Array:
     """E[c²] over a list, entry by entry; 1 where nothing is ever kept."""
-    square, like = np.zeros(drawing.counts[number]), torch.empty(0, dtype=torch.float64)
+    square, like = np.zeros(drawing.weights[number].count), torch.empty(0, dtype=torch.float64)
     for i in range(drawing.sketch.n):
         kept = drawing.kept(number, drawing.sketch.member_key(i), like)
         square[kept.positions] += np.square(kept.each_scale()) / drawing.sketch.n

@@ -13,7 +13,7 @@ from mast import files
 from mast.checkpoint import describe
 from mast.errors import ArgumentError
 from mast.nn.files import tensor_files
-from mast.nn.tensors.weights import Weight
+from mast.nn.tensors.weights import shifts_of
 from mast.randomness import LAYOUT, Key
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def restore(sk: Sparsifier, state: Mapping[str, Any]) -> None:
     if (shift is None) != (sk.shift is None):
         saved, now = ("none", "one") if shift is None else ("one", "none")
         raise ArgumentError(f"the state was saved with another shift: it had {saved}, now there is {now}")
-    sk._values.shift = None if shift is None else sk._shifts(shift)
+    sk._values.shift = None if shift is None else shifts_of(sk.weights, shift)
     sk._values.forget_all()
     sk._move(key)
 
@@ -58,13 +58,12 @@ def _setup(sk: Sparsifier) -> dict[str, Any]:
         "layout": LAYOUT,
         "sketch": describe(sk.sketch) if sk._rows is None else [describe(sk.sketch), "one draw per row"],
         "parameters": {w.name: list(w.shape) for w in sk.weights},
-        "keep": {w.name: _keep(w) for w in sk.weights if w.keep is not None},
+        "keep": {  # a probability as it is, many as a digest
+            w.name: describe(w.keep) if isinstance(w.keep, np.ndarray) else w.keep
+            for w in sk.weights
+            if w.keep is not None
+        },
     }
-
-
-def _keep(w: Weight) -> float | str:
-    """A probability as it is, many as a digest."""
-    return describe(w.keep) if isinstance(w.keep, np.ndarray) else float(w.keep or 0)
 
 
 def _first_difference(saved: Any, present: Any) -> str:

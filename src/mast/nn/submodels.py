@@ -1,36 +1,124 @@
-"""Submodels: plain modules with the weights of one draw."""
+"""Submodels: plain modules with the weights of a draw; of a density, within a budget, the best of several."""
 
 from __future__ import annotations
 
 import copy
+import re
 import warnings
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mast.checks import whole
 from mast.errors import ArgumentError, MastError
+from mast.nn.costs import count_flops, evaluated
 from mast.nn.structure import UnitDraw
 from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.scaling import sparsify
 from mast.nn.tensors.torch_private import BatchNorm
 from mast.nn.tensors.weights import Batches
+from mast.progress import Progress
 from mast.randomness import Key
 from mast.sketches.kept import Grid, KeptTensors
 
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
 
+_BUDGET = re.compile(r"\s*([\d.]+)\s*(%?)\s*(flops?|params?|parameters?)\s*", re.IGNORECASE)
+_GRAINS = 4096  # densities are looked for in steps of one of so many
 
-def submodel(
-    sk: Sparsifier,
-    which: int | Key | UnitDraw,
-    calibrate: Batches,
-    density: float | None = None,
-    budget: str | float | None = None,
-) -> nn.Module:
+
+class Picked(NamedTuple):
+    """One draw, and how it is made; with a structured sketch, its units."""
+
+    key: Key
+    drawing: Drawing
+    units: UnitDraw | None
+
+
+def pick(
+    sk: Sparsifier, which: int | Key | UnitDraw, density: float | None, budget: str | float | None
+) -> Picked:
+    """The draw of a seed, a key or known units: of the sketch itself, at a density, or within a budget."""
+    if density is not None and budget is not None:
+        raise ArgumentError("a submodel has a density or a budget, not both")
+    if isinstance(which, UnitDraw):
+        if sk.structure is None:
+            raise ArgumentError(f"a draw of units belongs to a structured sketch, and this is {sk.sketch!r}")
+        if density is not None or budget is not None:
+            raise ArgumentError("a draw of units has its density: give its seed or key instead")
+        return Picked(which.key, sk.drawing, which)
+    key = which if isinstance(which, Key) else Key(which)
+    if budget is not None:
+        drawing = _within(sk, key, budget)
+    else:
+        drawing = sk.drawing if density is None else sk.drawing_for(sk.sketch.at(density))
+    return Picked(key, drawing, drawing.draw(key) if isinstance(drawing, UnitDrawing) else None)
+
+
+def _within(sk: Sparsifier, key: Key, budget: str | float) -> Drawing:
+    """The drawing of the largest density whose draw of this key costs no more than the budget."""
+    most, is_share, operations = _parsed(budget)
+    if operations and (sk.structure is None or sk.shift is not None):
+        raise ArgumentError(
+            "a budget of operations needs a smaller network: Neurons or Layers, and no shift; this is "
+            f"{sk.sketch!r}"
+        )
+
+    def drawing_at(grains: int) -> Drawing:
+        return sk.drawing_for(sk.sketch.at(grains / _GRAINS))
+
+    def cost(grains: int) -> float:
+        drawing = drawing_at(grains)
+        if sk.structure is None or not isinstance(drawing, UnitDrawing):
+            kept = sum(drawing.kept(i, key, w.parameter).count for i, w in enumerate(sk.weights))
+            return sum(p.numel() for p in sk.model.parameters()) - sk.dim + kept
+        draw = drawing.draw(key)
+        if not operations:
+            return sk.structure.cut(draw).count
+        return count_flops(smaller(sk, draw), sk.structure.examples[0].to(sk.model).call)
+
+    everything = cost(_GRAINS)
+    most *= everything if is_share else 1
+    if everything <= most:
+        return drawing_at(_GRAINS)
+    affordable = bisect_right(range(1, _GRAINS), most, key=cost)
+    if not affordable:
+        unit = "operations" if operations else "parameters"
+        raise ArgumentError(
+            f"no submodel of this draw costs at most {most:,.0f} {unit}: the smallest has "
+            f"{cost(1):,.0f}, because of what is not sketched and of one unit in each layer"
+        )
+    return drawing_at(affordable)
+
+
+def _parsed(budget: str | float) -> tuple[float, bool, bool]:
+    """An amount, whether it is a share of the whole model's, and whether it is of operations.
+
+    >>> _parsed("25% flops"), _parsed(10_000)
+    ((0.25, True, True), (10000.0, False, False))
+    """
+    amount, percent, unit = str(budget), "", "parameters"
+    if isinstance(budget, str):
+        match = _BUDGET.fullmatch(budget)
+        if match is None:
+            raise ArgumentError(
+                f"budget: {budget!r} is not understood; examples are '25% flops', '40% params', 10000"
+            )
+        amount, percent, unit = match.groups()
+    most = float(amount) / (100 if percent else 1)
+    if not most > 0 or (percent and most > 1):
+        raise ArgumentError(f"budget: {budget!r} is not more than nothing and at most the whole model")
+    return most, bool(percent), unit.lower().startswith("f")
+
+
+def submodel(sk: Sparsifier, picked: Picked, calibrate: Batches) -> nn.Module:
     """A plain copy of the model with the weights v + S(x - v) of a draw, in eval mode; smaller, of units."""
     if sk._calls.inside:
         raise MastError(
@@ -40,40 +128,24 @@ def submodel(
     sk._calls.check()
     if calibrate is None:
         warn_of_batch_norm(sk)
-    drawing, key = sk.drawing, key_of(which)
-    if density is not None or budget is not None:
-        from mast.nn.choices import drawing_for  # which makes submodels to see what they cost
-
-        if isinstance(which, UnitDraw):
-            raise ArgumentError("a draw of units has its density: give its seed or key instead")
-        drawing = drawing_for(sk, key, density, budget)
-    if sk.structure is not None:
-        assert isinstance(drawing, UnitDrawing)
-        draw = which if isinstance(which, UnitDraw) else drawing.draw(key)
-        model = smaller(sk, draw)
-        sk.structure.adapt(model, draw)
-        if stay := sk.structure.remaining(draw):
+    if sk.structure is not None and picked.units is not None:
+        model = smaller(sk, picked.units)
+        sk.structure.adapt(model, picked.units)
+        if stay := sk.structure.remaining(picked.units):
             warnings.warn(
                 f"{len(stay)} dropped branches, such as {stay[0]!r}, could not be taken out of the submodel: "
                 "it still has them, times 0. Pass example= to sparsify(), and more can be taken out",
                 stacklevel=3,
             )
         if sk.checks_submodels:
-            sk.structure.check(sk.model, draw, model, sk.shift)
-    elif isinstance(which, UnitDraw):
-        raise ArgumentError(f"a draw of units belongs to a structured sketch, and this is {sk.sketch!r}")
+            sk.structure.check(sk.model, picked.units, model, sk.shift)
     else:
         model = plain_copy(sk)
-        put_draw(sk, drawing, key, model)
+        put_draw(sk, picked.drawing, picked.key, model)
     model.eval()
     if calibrate is not None and calibrate is not False:
         recalibrate(model, calibrate)
     return model
-
-
-def key_of(which: int | Key | UnitDraw) -> Key:
-    """The key of a draw; that of a seed is at step 0 of node 0."""
-    return which.key if isinstance(which, UnitDraw) else which if isinstance(which, Key) else Key(which)
 
 
 def smaller(sk: Sparsifier, draw: UnitDraw, source: nn.Module | None = None) -> nn.Module:
@@ -134,6 +206,50 @@ def put_draw(
             parameters[w.name].copy_(sparsify(drawing.kept(i, key, x), x, sk._values.v(i, x)))
 
 
+@dataclass(frozen=True)
+class BestDraw:
+    """The best of several submodels by a score: it was chosen, so its score is better than it deserves.
+
+    Score it again on data that had no part in the choice before you report a number.
+    """
+
+    model: nn.Module = field(repr=False)  #: the submodel
+    key: Key  #: its draw: ``sk.submodel(key)`` is the same submodel, with the same density or budget
+    score: float
+    scores: tuple[float, ...] = field(repr=False)  #: of all draws
+    draw: UnitDraw | None = field(default=None, repr=False)  #: of units, for ``sk.save_submodel``
+
+    def __repr__(self) -> str:
+        return (
+            f"<chosen: the best of {len(self.scores)} draws, seed {self.key.seed}, with the score "
+            f"{self.score:.4g} (mean of all: {np.mean(self.scores):.4g}); score it again on other data>"
+        )
+
+
+def best(
+    sk: Sparsifier,
+    evaluate: Callable[[nn.Module], float],
+    draws: int,
+    density: float | None,
+    budget: str | float | None,
+    calibrate: Batches,
+) -> BestDraw:
+    """See `Sparsifier.best`."""
+    whole("draws", draws, 1)
+    batches = calibrate if calibrate is None or calibrate is False else list(calibrate)
+    scores: list[float] = []
+    top = 0
+    with Progress(draws, "submodels") as progress:
+        for seed in range(draws):
+            picked = pick(sk, seed, density, budget)
+            model = submodel(sk, picked, batches)
+            scores.append(float(evaluate(model)))
+            if seed == 0 or scores[seed] > scores[top]:
+                top, chosen, found = seed, picked, model
+            progress.advance(seed + 1)
+    return BestDraw(found, chosen.key, scores[top], tuple(scores), chosen.units)
+
+
 def warn_of_batch_norm(sk: Sparsifier) -> None:
     """A warning, once, if submodels have statistics of BatchNorm that are averages over all draws."""
     if any(isinstance(m, BatchNorm) and m.track_running_stats for m in sk.model.modules()):
@@ -156,34 +272,34 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
     norms = [m for m in model.modules() if isinstance(m, BatchNorm) and m.track_running_stats]
     if not norms:
         return model
-    modes = {m: m.training for m in model.modules()}
-    momenta = {m: m.momentum for m in norms}
-    model.eval()
-    try:
-        for norm in norms:
-            norm.reset_running_stats()
-            norm.momentum = None  # a plain average over all batches
-            norm.train()
-        if not run_batches(model, batches):
-            raise ArgumentError(
-                "BatchNorm layers were to be calibrated, but there was no batch to do it with"
-            )
-    finally:
-        for norm in norms:
-            norm.momentum = momenta[norm]
-        for module, mode in modes.items():
-            module.training = mode
+    momenta = {norm: norm.momentum for norm in norms}
+    with evaluated(model):
+        try:
+            for norm in norms:
+                norm.reset_running_stats()
+                norm.momentum = None  # a plain average over all batches
+                norm.train()
+            if not run_batches(model, batches):
+                raise ArgumentError(
+                    "BatchNorm layers were to be calibrated, but there was no batch to do it with"
+                )
+        finally:
+            for norm, momentum in momenta.items():
+                norm.momentum = momentum
     return model
 
 
 def run_batches(model: nn.Module, batches: Iterable[Any]) -> int:
-    """Call the model with batches: an input, a pair of that and targets, or a dict of keyword arguments."""
+    """Call the model with each batch; how many there were."""
     count = 0
-    with torch.no_grad():
-        for batch in batches:
-            count += 1
-            if isinstance(batch, dict):
-                model(**batch)
-            else:
-                model(batch[0] if isinstance(batch, tuple | list) else batch)
+    for batch in batches:
+        call(model, batch)
+        count += 1
     return count
+
+
+def call(model: nn.Module, batch: Any) -> Any:
+    """Call the model with an input, with a pair of that and targets, or with a dict of keyword arguments."""
+    if isinstance(batch, dict):
+        return model(**batch)
+    return model(batch[0] if isinstance(batch, tuple | list) else batch)

@@ -14,11 +14,10 @@ from torch.optim import Optimizer
 
 from mast.errors import ArgumentError
 from mast.nn.advice import constants_of
-from mast.nn.optimizers import decay_is_understood, decay_to_shift, decays_to_zero
-from mast.nn.passes.calls import Call
-from mast.nn.passes.checkpointing import reads_itself, uses_checkpoints
+from mast.nn.optimizers import DECAY_KNOWN, decay_to_shift, decays_to_zero
+from mast.nn.passes.calls import Call, reads_itself, uses_checkpoints
 from mast.nn.sparsifier import Sparsifier
-from mast.nn.submodels import plain_copy
+from mast.nn.submodels import call, plain_copy
 from mast.nn.tensors.torch_private import BatchNorm, tree_leaves
 from mast.nn.tensors.weights import unwrapped
 
@@ -156,12 +155,9 @@ def _outputs(sk: Sparsifier, batch: Any) -> Iterator[Finding]:
 def _spread(model: nn.Module, batch: Any) -> float:
     """The standard deviation of a model's outputs."""
     with torch.no_grad():
-        if isinstance(batch, dict):
-            out = model(**batch)
-        else:
-            out = model(batch[0] if isinstance(batch, tuple | list) else batch)
-    leaves = [t.double().flatten() for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
-    return float(torch.cat([t for t in leaves if t.is_floating_point()]).std())
+        outputs = tree_leaves(call(model, batch))
+    numbers = [t for t in outputs if isinstance(t, torch.Tensor) and t.is_floating_point()]
+    return float(torch.cat([t.double().flatten() for t in numbers]).std())
 
 
 def _clipping(sk: Sparsifier | None) -> Iterator[Finding]:
@@ -178,7 +174,7 @@ def _clipping(sk: Sparsifier | None) -> Iterator[Finding]:
 
 def _optimizer(sk: Sparsifier, optimizer: Optimizer, fix: bool) -> Iterator[Finding]:
     name = type(optimizer).__name__
-    if not sk.concerns(optimizer):
+    if not sk._steps.concern(optimizer):
         yield Finding(
             name,
             "it holds no sketched parameter of this model, so its steps do not advance the draw",
@@ -206,7 +202,7 @@ def _optimizer(sk: Sparsifier, optimizer: Optimizer, fix: bool) -> Iterator[Find
             "step all optimizers of the model after the same backward pass, one after the other",
         )
     if sk.shift is not None and decays_to_zero(sk, optimizer):
-        can = decay_is_understood(optimizer)
+        can = type(optimizer) in DECAY_KNOWN
         if fix and can:
             decay_to_shift(sk, optimizer)
         yield Finding(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mast import randomness
-from mast.checks import probability, whole
+from mast.checks import choice, probability, whole
 from mast.errors import ArgumentError
 from mast.nn.estimators import Closure, GradientEstimator, Tensors
 from mast.nn.sparsifier import Sparsifier
@@ -32,15 +32,14 @@ class SupportEstimator(GradientEstimator):
         super().__init__(sk)
         core = sk.sketch.sketch if isinstance(sk.sketch, Structured) else sk.sketch  # over units: each space
         self._members: list[Key] | None = None  # the keys of a list, if the support is that
-        if N is None and core.cycle is None and core.members is not None:
+        if N is None and core.cycle is None and core.members is None:
+            raise ArgumentError(
+                f"{sk.sketch!r} has no small support of its own: pass N, how many draws to sample from it"
+            )
+        if N is None and core.cycle is None:
             self._members = _list_of(core)
             N = len(self._members)
-        elif N is None:
-            if core.cycle is None:
-                raise ArgumentError(
-                    f"{sk.sketch!r} has no small support of its own: pass N, how many draws to sample from it"
-                )
-            N = core.cycle
+        N = core.cycle if N is None else N
         self.N = whole("N", N, 1)
         self.p = probability("p, of a refresh,", p)
 
@@ -138,9 +137,7 @@ class LSVRDSGEstimator(SupportEstimator):
     ) -> None:
         super().__init__(sk, N, p)
         self.b = self.N if b is None else whole("b", b, 1, self.N)
-        if batch not in ("fresh", "kept"):
-            raise ArgumentError(f'batch is "fresh" or "kept", got {batch!r}')
-        self.batch = batch
+        self.batch = choice("batch", batch, ("fresh", "kept"))
         self.w: Tensors | None = None
         self.hhat: Tensors | None = None
 
@@ -153,7 +150,7 @@ class LSVRDSGEstimator(SupportEstimator):
             if self.w is None:
                 self._refresh(full)
             _, at_w = self.gradient(key, closure, self.w)
-            hhat = self._mean_at_w(full)
+            hhat = self.hhat or self.mean_gradient(self._batch(self.b), full, self.w)[1]
             for name in h:
                 h[name] += hhat[name] - at_w[name]
             if self._coin():
@@ -166,9 +163,6 @@ class LSVRDSGEstimator(SupportEstimator):
         self.w = self.present()
         fresh = self.batch == "fresh" and self.b < self.N
         self.hhat = None if fresh else self.mean_gradient(self._batch(self.b), full)[1]
-
-    def _mean_at_w(self, full: Closure) -> Tensors:
-        return self.hhat or self.mean_gradient(self._batch(self.b), full, self.w)[1]
 
 
 class SPAGEEstimator(SupportEstimator):

@@ -41,21 +41,11 @@ class WeightChange:
     def difference(self, scaled: bool) -> Tensor:
         """x - v where it was kept and 0 elsewhere, times S if scaled."""
         u = torch.zeros(self.kept.shape, dtype=self.dtype)
-        u.view(-1)[torch.from_numpy(self.kept.positions)] = self.values.to(self.dtype)
+        self.kept.place(u, self.values)
         return multiply(self.kept, u) if scaled else u
 
-    def description(self, with_scale: bool) -> dict[str, Any]:
-        """What the header says of it; the scale too, if it is the same everywhere and no sketch tells it."""
-        entry: dict[str, Any] = {"name": self.name, "shape": list(self.kept.shape)}
-        entry["dtype"] = str(self.dtype).removeprefix("torch.")
-        if self.keep is not None and not isinstance(self.keep, np.ndarray):
-            entry["keep"] = self.keep
-        if with_scale and not isinstance(self.kept, Grid) and (scale := one_scale(self.kept)) is not None:
-            entry["scale"] = scale
-        return entry
-
-    def tensors(self, with_indices: bool, dtype: torch.dtype | None) -> dict[str, Tensor]:
-        """What the file holds of it."""
+    def stored(self, listed: bool, dtype: torch.dtype | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What the header says of it, and what the file holds; if `listed`, also what is kept."""
         if dtype is not None and dtype not in _DTYPES.values():
             raise ArgumentError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype}")
         rounded = self.values if dtype is None else self.values.to(dtype)
@@ -64,20 +54,23 @@ class WeightChange:
                 f"x - v holds NaN or infinity in {self.name!r}"
                 + ("" if dtype is None else f", as numbers of type {dtype}")
             )
-        stored = {f"values/{self.name}": rounded}
-        if with_indices and isinstance(self.kept, Grid):
-            stored[f"units/{self.name}"] = self._units
-        elif with_indices:
-            stored[f"indices/{self.name}"] = torch.from_numpy(self.kept.positions).to(self._index_type)
-            if one_scale(self.kept) is None:
-                stored[f"scales/{self.name}"] = torch.from_numpy(self.kept.each_scale().copy())
-        return stored
-
-    @property
-    def _units(self) -> Tensor:
-        """The scales of the units along their dimension, 0 for dropped ones."""
-        assert isinstance(self.kept, Grid)
-        return torch.from_numpy(self.kept.spread()).to(torch.promote_types(self.dtype, torch.float32))
+        entry: dict[str, Any] = {"name": self.name, "shape": list(self.kept.shape)}
+        entry["dtype"] = str(self.dtype).removeprefix("torch.")
+        if self.keep is not None and not isinstance(self.keep, np.ndarray):
+            entry["keep"] = self.keep
+        tensors = {f"values/{self.name}": rounded}
+        if listed and isinstance(self.kept, Grid):  # the scales of units, 0 for dropped ones
+            wide = torch.promote_types(self.dtype, torch.float32)
+            tensors[f"units/{self.name}"] = torch.from_numpy(self.kept.spread()).to(wide)
+        elif listed:
+            tensors[f"indices/{self.name}"] = torch.from_numpy(self.kept.positions).to(self._index_type)
+            scales = self.kept.each_scale()
+            if (scales == scales[:1]).all():
+                one = self.kept.factors if isinstance(self.kept.factors, float) else 1.0
+                entry["scale"] = float(scales[0]) if scales.size else one
+            else:
+                tensors[f"scales/{self.name}"] = torch.from_numpy(scales.copy())
+        return entry, tensors
 
     @property
     def _index_type(self) -> torch.dtype:
@@ -86,8 +79,6 @@ class WeightChange:
     @property
     def index_bytes(self) -> int:
         """How much its indices would take."""
-        if isinstance(self.kept, Grid):
-            return self._units.numel() * self._units.element_size()
         return self.values.numel() * self._index_type.itemsize
 
 
@@ -99,7 +90,7 @@ def changes_of(sk: Sparsifier, key: Key) -> list[WeightChange]:
         v = sk._values.v(i, x)
         difference = (x if v is None else x - v).cpu()
         kept = sk.drawing.kept(i, key, difference)
-        values = difference.reshape(-1)[torch.from_numpy(kept.positions)]
+        values = kept.gather(difference).reshape(-1)
         changes.append(WeightChange(w.name, x.dtype, w.keep, kept, values))
     return changes
 
@@ -154,13 +145,3 @@ def _grid(w: Weight, units: Tensor) -> Grid:
     scales = units.reshape(-1).numpy()
     kept = np.flatnonzero(scales)
     return Grid(w.shape, {along[0]: kept}, {along[0]: scales[kept]})
-
-
-def one_scale(kept: Kept) -> float | None:
-    """The scale, if all kept coordinates have the same."""
-    if isinstance(kept.factors, float):
-        return kept.factors
-    scales = kept.each_scale()
-    if scales.size and not bool((scales == scales[0]).all()):
-        return None
-    return float(scales[0]) if scales.size else 1.0

@@ -96,8 +96,11 @@ def save_delta(
         )
     tensors = {f"sketch/{name}": torch.tensor(array) for name, array in arrays.items()}
     tensors |= {f"whole/{name}": t for name, t in whole.items()}
+    entries = []
     for part in parts:
-        tensors |= part.tensors(with_indices=sketch is None, dtype=dtype)
+        entry, own = part.stored(sketch is None, dtype)
+        entries.append(entry)
+        tensors |= own
     description = {
         "layout": LAYOUT,
         "key": {"seed": key.seed, "step": key.step, "node": key.node},
@@ -108,7 +111,7 @@ def save_delta(
         "shift": sk.shift is not None,
         "kept": sum(part.values.numel() for part in parts),
         "dim": sk.dim,
-        "weights": [part.description(with_scale=sketch is None) for part in parts],
+        "weights": entries,
         "base": digests,
         "aliases": aliases,
     }
@@ -223,19 +226,16 @@ def _others(
             aliases[name] = first[id(t)]
         elif name in sketched:
             if sk.shift is not None:
-                digests[name] = _base_digest(name, sk.shift[name].to(t.dtype), reference)
+                digests[name] = digest(sk.shift[name].to(t.dtype))
+                if name in reference and digest(reference[name]) != digests[name]:
+                    raise ArgumentError(
+                        f"base has other values in {name!r} than the shift that sparsify() was given"
+                    )
         elif name in reference and digest(reference[name]) == digest(t):
             digests[name] = digest(t)
         else:
             whole[name] = t
     return whole, digests, aliases
-
-
-def _base_digest(name: str, v: Tensor, reference: Mapping[str, Tensor]) -> str:
-    of_shift = digest(v)
-    if name in reference and digest(reference[name]) != of_shift:
-        raise ArgumentError(f"base has other values in {name!r} than the shift that sparsify() was given")
-    return of_shift
 
 
 def _stored_sketch(sk: Sparsifier, parts: list[WeightChange]) -> tuple[dict[str, Any] | None, dict[str, Any]]:

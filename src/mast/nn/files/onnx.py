@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from mast import __version__, files
 from mast.errors import ArgumentError, MastError, MissingExtraError
-from mast.nn.tensors.torch_private import EXPORTER_LOG
+from mast.nn.tensors.torch_private import EXPORTER_LOG, tree_leaves
 from mast.nn.tensors.weights import unwrapped
 
 _LIMIT = 2**31 - 1  # bytes in a protobuf message
@@ -54,34 +54,40 @@ def export_onnx(
     ...     path.name, path.stat().st_size > 0
     ('small.onnx', True)
     """
-    inputs = _inputs(example)
+    inputs = example if isinstance(example, tuple) else (example,)
+    if not inputs or not all(isinstance(t, Tensor) and t.dim() > 0 and len(t) > 0 for t in inputs):
+        raise ArgumentError(
+            "the example is a tensor, or a tuple of tensors, whose first dimension is the batch"
+        )
+    inputs = tuple(t.detach() for t in inputs)
     model = copy.deepcopy(unwrapped(module)).eval().requires_grad_(False)
     size = sum(t.numel() * t.element_size() for t in model.state_dict().values() if isinstance(t, Tensor))
     if size > _LIMIT:
         raise ArgumentError(
             f"the model has {size:,} bytes; an ONNX file of one piece holds at most {_LIMIT:,}"
         )
-    tries = [(batch, _expected(model, batch, dynamic_batch)) for batch in _tries(inputs, dynamic_batch)]
+    tries = [inputs]
+    if dynamic_batch:  # with one and with three rows too
+        three = tuple(torch.cat([t, t[:1], t[:1]])[-3:].contiguous() for t in inputs)
+        tries += [tuple(t[:1] for t in inputs), three]
+    expected = [_called(model, batch, dynamic_batch) for batch in tries]
     proto = _exported(model, inputs, dynamic_batch)
     _strip(proto)
     entry = proto.metadata_props.add()
     entry.key, entry.value = "mast_version", __version__
     content = proto.SerializeToString()
-    _check(content, tries, tolerance)
+    session = _session(content)
+    for batch, outputs in zip(tries, expected, strict=True):
+        _compare(session.run(None, _fed(session, batch)), outputs, len(batch[0]), tolerance)
     files.write(Path(path), content)
     return Path(path)
 
 
-def run_onnx(path: str | Path, *inputs: Tensor) -> list[Tensor]:
-    """The outputs of an ONNX file for these inputs, with onnxruntime on the CPU."""
-    return _run(_session(Path(path).read_bytes()), inputs)
-
-
-def runner(path: Path, inputs: tuple[Tensor, ...]) -> Callable[[], Any]:
-    """A call of an ONNX file with these inputs, for measuring."""
-    session = _session(path.read_bytes())
+def runner(path: str | Path, inputs: tuple[Tensor, ...]) -> Callable[[], list[Any]]:
+    """A call of an ONNX file with these inputs, by onnxruntime on the CPU: it returns arrays."""
+    session = _session(Path(path).read_bytes())
     fed = _fed(session, inputs)
-    return lambda: session.run(None, fed)
+    return lambda: list(session.run(None, fed))
 
 
 def parameters_of(path: Path) -> int:
@@ -100,32 +106,17 @@ def _library(name: str) -> Any:
         raise MissingExtraError('ONNX files need more packages: pip install "mast-train[onnx]"') from error
 
 
-def _inputs(example: Any) -> tuple[Tensor, ...]:
-    inputs = example if isinstance(example, tuple) else (example,)
-    if not inputs or not all(isinstance(t, Tensor) and t.dim() > 0 and len(t) > 0 for t in inputs):
-        raise ArgumentError(
-            "the example is a tensor, or a tuple of tensors, whose first dimension is the batch"
-        )
-    return tuple(t.detach() for t in inputs)
-
-
-def _tries(inputs: tuple[Tensor, ...], dynamic: bool) -> list[tuple[Tensor, ...]]:
-    """The example, and with it one and three rows, if the batch may have any size."""
-    if not dynamic:
-        return [inputs]
-    one = tuple(t[:1] for t in inputs)
-    return [inputs, one, tuple(torch.cat([t, t[:1], t[:1]])[-3:].contiguous() for t in inputs)]
-
-
-def _expected(model: nn.Module, inputs: tuple[Tensor, ...], dynamic: bool) -> list[Any]:
+def _called(model: nn.Module, inputs: tuple[Tensor, ...], dynamic: bool) -> list[Any]:
+    """The tensors and numbers that the model returns, in order."""
     try:
         with torch.no_grad():
-            return _outputs(model(*inputs))
+            outputs = tree_leaves(model(*inputs))
     except Exception as error:
         fixed = ": it works for batches of one size (dynamic_batch=False)" if dynamic else ""
         raise ArgumentError(
             f"{type(model).__name__} does not take a batch of {len(inputs[0])}{fixed}: {_reason(error)}"
         ) from error
+    return [output for output in outputs if isinstance(output, Tensor | int | float)]
 
 
 def _exported(model: nn.Module, inputs: tuple[Tensor, ...], dynamic: bool) -> Any:
@@ -182,33 +173,24 @@ def _strip(proto: Any) -> None:
             piece.ClearField("metadata_props")
 
 
-def _check(content: bytes, tries: list[tuple[tuple[Tensor, ...], list[Any]]], tolerance: float) -> None:
+def _compare(computed: list[Any], outputs: list[Any], batch: int, tolerance: float) -> None:
     """An error unless onnxruntime's outputs are those of torch."""
-    session = _session(content)
-    for inputs, outputs in tries:
-        computed = _run(session, inputs)
-        # Sizes and other numbers among the outputs may be constants, which are no outputs of a file.
-        expected = outputs if len(computed) == len(outputs) else [t for t in outputs if isinstance(t, Tensor)]
-        if len(computed) != len(expected):
-            raise MastError(f"the ONNX file has {len(computed)} outputs, the model {len(expected)}")
-        for number, (a, b) in enumerate(zip(expected, computed, strict=True)):
-            _same(number, len(inputs[0]), torch.as_tensor(a).cpu(), b, tolerance)
-
-
-def _same(number: int, batch: int, expected: Tensor, computed: Tensor, tolerance: float) -> None:
-    where = f"output {number} for a batch of {batch}"
-    if expected.shape != computed.shape:
-        raise MastError(
-            f"onnxruntime gives the shape {tuple(computed.shape)} in {where}, not {tuple(expected.shape)}"
-        )
-    a, b = expected.double(), computed.double()
-    largest = max(1.0, float(a[a.isfinite()].abs().max())) if a.isfinite().any() else 1.0
-    if not torch.allclose(a, b, rtol=0, atol=tolerance * largest, equal_nan=True):
-        gap = float((a - b).abs().nan_to_num(nan=float("inf")).max())
-        raise MastError(
-            f"onnxruntime's {where} is off by {gap:.2g}, more than {tolerance:g} of the largest number; "
-            "the file was not written"
-        )
+    # Sizes and other numbers among the outputs may be constants, which are no outputs of a file.
+    expected = outputs if len(computed) == len(outputs) else [t for t in outputs if isinstance(t, Tensor)]
+    if len(computed) != len(expected):
+        raise MastError(f"the ONNX file has {len(computed)} outputs, the model {len(expected)}")
+    for number, (theirs, ours) in enumerate(zip(computed, expected, strict=True)):
+        a = torch.as_tensor(ours).cpu().double()
+        largest = max(1.0, float(a[a.isfinite()].abs().max())) if a.isfinite().any() else 1.0
+        try:
+            torch.testing.assert_close(
+                torch.as_tensor(theirs).double(), a, rtol=0, atol=tolerance * largest, equal_nan=True
+            )
+        except AssertionError as error:
+            raise MastError(
+                f"onnxruntime's output {number} for a batch of {batch} is not that of the model, and the "
+                f"file was not written. {error}"
+            ) from error
 
 
 def _session(content: bytes) -> Any:
@@ -218,24 +200,11 @@ def _session(content: bytes) -> Any:
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
-def _run(session: Any, inputs: tuple[Tensor, ...]) -> list[Tensor]:
-    return [torch.as_tensor(out) for out in session.run(None, _fed(session, inputs))]
-
-
 def _fed(session: Any, inputs: tuple[Tensor, ...]) -> dict[str, Any]:
     names = [i.name for i in session.get_inputs()]
     if len(names) != len(inputs):
         raise ArgumentError(f"the ONNX file takes {', '.join(names)}; it was given {len(inputs)} inputs")
     return {name: t.detach().cpu().contiguous().numpy() for name, t in zip(names, inputs, strict=True)}
-
-
-def _outputs(output: Any) -> list[Any]:
-    """The tensors and numbers of an output, in order."""
-    if isinstance(output, Tensor | int | float):
-        return [output]
-    if isinstance(output, dict):
-        output = list(output.values())
-    return [t for part in output for t in _outputs(part)] if isinstance(output, tuple | list) else []
 
 
 def _reason(error: BaseException) -> str:

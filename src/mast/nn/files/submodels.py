@@ -20,14 +20,12 @@ from torch import Tensor, nn
 from mast.errors import ArgumentError, DataError
 from mast.nn.files import tensor_files
 from mast.nn.structure import HeadsAttention, Structure, UnitDraw
-from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.structure.resizing import Passing, Sizes, fit, replace_attention
-from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.weights import unwrapped
-from mast.randomness import Key
 
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
+    from mast.nn.submodels import Picked
 
 KIND, FORMAT = "submodel", 2
 
@@ -58,23 +56,16 @@ def save_submodel(module: nn.Module, path: str | Path, *, about: Mapping[str, An
 
 
 def save_draw(
-    sk: Sparsifier,
-    path: str | Path,
-    which: int | Key | UnitDraw,
-    drawing: Drawing,
-    model: nn.Module,
-    about: Mapping[str, Any],
+    sk: Sparsifier, path: str | Path, picked: Picked, model: nn.Module, about: Mapping[str, Any]
 ) -> Path:
     """Write the submodel of a draw; see `Sparsifier.save_submodel`."""
-    key = which.key if isinstance(which, UnitDraw) else which if isinstance(which, Key) else Key(which)
+    key, draw = picked.key, picked.units
     units: dict[str, Any] = {}
-    if sk.structure is not None:
-        assert isinstance(drawing, UnitDrawing)
-        draw = which if isinstance(which, UnitDraw) else drawing.draw(key)
+    if sk.structure is not None and draw is not None:
         units = _units(sk.structure, draw)
-        share = sum(units.count for units in draw.values()) / sum(units.dim for units in draw.values())
+        share = sum(kept.count for kept in draw.values()) / sum(kept.dim for kept in draw.values())
     else:
-        kept = [drawing.kept(i, key, w.parameter).count for i, w in enumerate(sk.weights)]
+        kept = [picked.drawing.kept(i, key, w.parameter).count for i, w in enumerate(sk.weights)]
         share = sum(kept) / sk.dim
     remembered = {
         "sketch": sk.sketch.label(),

@@ -1,25 +1,16 @@
 """Networks as nodes of the distributed method: what each can hold, and its work. Needs torch."""
 
-from mast.nn.nodes.capacities import Units, Weights, capacities_of, capacity_of
-from mast.nn.nodes.layout import VectorLayout, module_identity
-from mast.nn.nodes.worker import (
-    NetworkWorker,
-    NodeRows,
-    cross_entropy,
-    mean_squares,
-    torch_seeded,
+from mast.nn.nodes.capacities import (
+    Units,
+    VectorLayout,
+    Weights,
+    capacities_of,
+    capacity_of,
+    module_identity,
 )
+from mast.nn.nodes.worker import NetworkWorker, NodeRows, cross_entropy, mean_squares, torch_seeded
 
 __all__ = [
-    "NetworkWorker",
-    "NodeRows",
-    "Units",
-    "VectorLayout",
-    "Weights",
-    "capacities_of",
-    "capacity_of",
-    "cross_entropy",
-    "mean_squares",
-    "module_identity",
-    "torch_seeded",
-]
+    "NetworkWorker", "NodeRows", "Units", "VectorLayout", "Weights", "capacities_of", "capacity_of",
+    "cross_entropy", "mean_squares", "module_identity", "torch_seeded",
+]  # fmt: skip

@@ -20,8 +20,7 @@ from mast.checks import choice
 from mast.errors import ArgumentError
 from mast.methods.distributed.messages import Header, Values
 from mast.methods.distributed.nodes import Capacity, Part, Worker, local_sum
-from mast.nn.nodes.capacities import Units, Weights, capacity_of
-from mast.nn.nodes.layout import VectorLayout
+from mast.nn.nodes.capacities import Units, VectorLayout, Weights, capacity_of
 from mast.nn.tensors.torch_private import NormBase
 from mast.randomness import Key, Purpose
 from mast.sketches import Sketch
@@ -152,23 +151,21 @@ class WholeModel:
 
     def module(self, part: Part, values: Values, made: nn.Module | None = None) -> nn.Module:
         """The node's model in training mode with the weights v + S(x - v), its gradients cleared."""
-        if self.shift is None:
-            y = self._scratch(part.count, self.dtype or values.dtype)
-            y[...] = values
-            part.kept.scale(y)
+        y = self._scratch(part.count, values.dtype if self.shift else self.dtype or values.dtype)
+        y[...] = values
         for name, kept in part.kept.items():
-            parameter = self.parameters[name].detach()
+            parameter, numbers = self.parameters[name].detach(), part.kept.of(y, name)
             if self.shift is None:
                 parameter.zero_()
-                kept.place(parameter, part.kept.of(y, name))
+                kept.scale(numbers)
             else:
                 v = self.shift[name].astype(values.dtype)
                 around = kept.gather(v)
-                numbers = part.kept.of(values, name) - around
+                numbers -= around
                 kept.scale(numbers)
                 numbers += around
                 parameter.copy_(torch.from_numpy(v))
-                kept.place(parameter, numbers)
+            kept.place(parameter, numbers)
         self.model.zero_grad(set_to_none=True)
         return self.model.train()  # whatever was done with it between two messages
 

@@ -4,6 +4,5 @@
 `values`           y = v + S(x - v) of the current draw, made once, with S'g as its gradient
 `calls`            modules find y in the place of their weights while they are called
 `explicit`         inside ``sk.sample(step)`` the parameters themselves hold y
-`checkpointing`    which modules compute parts of a forward pass again during backward()
 =================  ==================================================================================
 """

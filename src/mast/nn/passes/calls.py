@@ -19,7 +19,9 @@ the model would bypass the slot, or trace the draw into a constant, and is refus
 
 from __future__ import annotations
 
+import inspect
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -33,7 +35,6 @@ from mast.errors import ArgumentError, MastError
 from mast.nn.passes.values import Values
 from mast.nn.tensors.torch_private import FSDP_MARK, compiler_is_waiting
 from mast.nn.tensors.weights import Place, Weight, find
-from mast.randomness import Key
 
 _COMPILED = (
     "torch.compile around a model in the plain sparsified loop is refused: the compiled graph would miss the "
@@ -43,7 +44,10 @@ _COMPILED = (
 
 
 def _being_compiled() -> bool:
-    """Whether torch.compile is tracing this call, or would trace the next function that is called."""
+    """Whether torch.compile is tracing this call, or would trace the next function that is called.
+
+    Written into an `if` of its caller, the compiler would follow both halves of the condition.
+    """
     return torch.compiler.is_compiling() or compiler_is_waiting()
 
 
@@ -55,14 +59,11 @@ _MANY_CHANGES = 3
 class Calls:
     """Intercepts the calls of a model's modules."""
 
-    def __init__(
-        self, owner: Any, model: nn.Module, weights: list[Weight], values: Values, key: Callable[[], Key]
-    ) -> None:
+    def __init__(self, owner: Any) -> None:
         self.owner = owner  # the Sparsifier
-        self.model = model
-        self.weights = weights
-        self.values = values
-        self.key = key
+        self.model: nn.Module = owner.model
+        self.weights: list[Weight] = owner.weights
+        self.values: Values = owner._values
         self.threads: set[int] = set()  # that are in a call of this model
         self.busy = False  # whether there are any
         self.sampling = False  # the explicit form is in use
@@ -72,8 +73,9 @@ class Calls:
         self.guard: RemovableHandle | None = None
         self._turn = threading.Condition()
         self._replaced: tuple[list[Place], list[Any]] = ([], [])  # places that hold y, and what they held
-        self._tree = _Tree(model)
-        self._parameters = [weakref.ref(w.parameter) for w in weights]  # as they were at first
+        self._homes = _homes(self.model)
+        self._children = [(m._modules, dict(m._modules)) for m in self.model.modules()]
+        self._parameters = [weakref.ref(w.parameter) for w in self.weights]  # as they were at first
 
     @property
     def inside(self) -> bool:
@@ -102,7 +104,12 @@ class Calls:
                 self.watched.append((module, Call(module, places, self)))
         for module, call in self.watched:
             module._compiled_call_impl = call
-        self.guard = self.model.register_forward_pre_hook(_BypassGuard(self))
+        self.guard = self.model.register_forward_pre_hook(Hook(self._refuse_bypass))
+
+    def _refuse_bypass(self, module: nn.Module, args: Any) -> None:
+        """An error for a training call that comes around `Call`."""
+        if self.model.training and not self.nested():
+            raise MastError(_COMPILED)
 
     def unwatch(self) -> None:
         """Stop, and leave no trace."""
@@ -122,7 +129,7 @@ class Calls:
                     "(Module.compile), which disconnects it: train it without torch.compile, and compile "
                     "the finished model or submodel"
                 )
-        self._tree.check()
+        self._check_tree()
         if any(getattr(p(), FSDP_MARK, False) for p in self._parameters):
             raise MastError(
                 "the model was wrapped in FullyShardedDataParallel after sparsify(): forward passes compute "
@@ -130,23 +137,38 @@ class Calls:
                 "whose processes hold whole weights"
             )
 
+    def _check_tree(self) -> None:
+        """An error if a parameter is new, or has moved; other modules without parameters are fine."""
+        if all(now == then for now, then in self._children):
+            return
+        homes = _homes(self.model)
+        for name in [*homes, *self._homes]:
+            if homes.get(name) != self._homes.get(name):
+                known, there = name in self._homes, name in homes
+                raise MastError(
+                    f"the module of the parameter {name!r} was "
+                    f"{'replaced' if known and there else 'removed' if known else 'added'} after sparsify(), "
+                    "which knows nothing of it: call sk.remove() first, change the model, then call "
+                    "sparsify() again"
+                )
+        self._children = [(m._modules, dict(m._modules)) for m in self.model.modules()]
+
     def enter(self, call: Call) -> None:
         """Put y into the places of a call. Threads that call the model at the same time share it."""
         with self._turn:
-            self._turn.wait_for(lambda: not self.threads or call.among(self._replaced[0]))
+            self._turn.wait_for(lambda: not self.threads or self._hold(call.places))
             if not self.threads:
                 if not self.used:
                     self.check()
                 self.values.begin_pass()
-                places = call.places
-                self._replaced = (places, [place.get() for place in places])
-            key, now = self.key(), torch.is_grad_enabled()
+                self._replaced = (call.places, [place.get() for place in call.places])
+            key, now = self.owner.key, torch.is_grad_enabled()
             y = [
                 self.values.of(place.number, tensor, key)
                 for place, tensor in zip(*self._replaced, strict=True)
             ]
             if now and self.values.changes >= _MANY_CHANGES:
-                self.owner._notice_changes()
+                self.owner._steps.notice_changes()
             if not self.threads or now:  # what was put without a graph serves no thread that needs one
                 for place, value in zip(self._replaced[0], y, strict=True):
                     place.put(value)
@@ -154,6 +176,10 @@ class Calls:
             self.busy = True
             self.used = True
             self.count += 1
+
+    def _hold(self, places: list[Place]) -> bool:
+        """Whether all these places hold y already."""
+        return {id(place) for place in places} <= {id(place) for place in self._replaced[0]}
 
     def leave(self) -> None:
         """Put back what the places held, when the last thread is done."""
@@ -188,10 +214,6 @@ class Call:
         finally:
             calls.leave()
 
-    def among(self, places: list[Place]) -> bool:
-        """Whether all places of this call are among others."""
-        return {id(place) for place in self.places} <= {id(place) for place in places}
-
     # Recurrent layers, and other modules with a __getstate__ of their own, do copy the slot: as empty.
 
     def __deepcopy__(self, memo: Any) -> None:
@@ -201,52 +223,25 @@ class Call:
         return type(None), ()
 
 
-class _Tree:
-    """Which modules and parameters a model has, so that later changes of its structure are noticed."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._homes = self._find_homes()
-        self._remember()
-
-    def _remember(self) -> None:
-        self._children = [(m._modules, dict(m._modules)) for m in self._model.modules()]
-
-    def _find_homes(self) -> dict[str, int]:
-        """The module, by identity, that has a parameter of this name; parts may be compiled."""
-        return {
-            f"{prefix}.{name}".removeprefix(".").replace("_orig_mod.", ""): id(module)
-            for prefix, module in self._model.named_modules()
-            for name, p in module._parameters.items()
-            if p is not None
-        }
-
-    def check(self) -> None:
-        """An error if a parameter is new, or has moved; other modules without parameters are fine."""
-        if all(now == then for now, then in self._children):
-            return
-        homes = self._find_homes()
-        for name in [*homes, *self._homes]:
-            if homes.get(name) != self._homes.get(name):
-                known, there = name in self._homes, name in homes
-                raise MastError(
-                    f"the module of the parameter {name!r} was "
-                    f"{'replaced' if known and there else 'removed' if known else 'added'} after sparsify(), "
-                    "which knows nothing of it: call sk.remove() first, change the model, then call "
-                    "sparsify() again"
-                )
-        self._remember()
+def _homes(model: nn.Module) -> dict[str, int]:
+    """The module, by identity, that has a parameter of this name; parts may be compiled."""
+    return {
+        f"{prefix}.{name}".removeprefix(".").replace("_orig_mod.", ""): id(module)
+        for prefix, module in model.named_modules()
+        for name, p in module._parameters.items()
+        if p is not None
+    }
 
 
-class _BypassGuard:
-    """A hook that refuses training calls which come around `Call`; in a copy of the model it is inert."""
+class Hook:
+    """A hook of a module that does nothing in a copy of the model."""
 
-    def __init__(self, calls: Calls) -> None:
-        self.calls = calls
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
 
-    def __call__(self, module: nn.Module, args: Any) -> None:
-        if self.calls.model.training and not self.calls.nested():
-            raise MastError(_COMPILED)
+    def __call__(self, *args: Any) -> Any:
+        """What the function does."""
+        return self.function(*args)
 
     def __deepcopy__(self, memo: Any) -> Any:
         # It takes anything, does nothing, and needs nothing but the standard library.
@@ -254,3 +249,42 @@ class _BypassGuard:
 
     def __reduce__(self) -> Any:
         return getattr, (nullcontext(), "__exit__")
+
+
+# ---- activation checkpointing ------------------------------------------------------------
+#
+# A checkpointed function is run again during backward(). Modules that it calls find the same y as before,
+# because every call of a module is watched. A parameter that the function reads by itself (``self.weight``)
+# is x by then: the gradient would be wrong without a sign of it.
+
+
+def uses_checkpoints(module: nn.Module) -> bool:
+    """Whether the module's own code, or a flag it carries, speaks of checkpoints."""
+    return bool(getattr(module, "gradient_checkpointing", False)) or _checkpoints_in_source(type(module))
+
+
+def reads_itself(module: nn.Module, sketched: set[int]) -> bool:
+    """Whether the module owns a sketched parameter, which its code may read inside a checkpoint."""
+    return any(id(p) in sketched for p in module._parameters.values() if p is not None)
+
+
+def warn_of_checkpoints(model: nn.Module, sketched: set[int]) -> None:
+    """One warning for each module whose checkpoints may read sketched parameters themselves."""
+    for name, module in model.named_modules():
+        if reads_itself(module, sketched) and _checkpoints_in_source(type(module)):
+            warnings.warn(
+                f"{name or 'the model'} ({type(module).__name__}) uses activation checkpointing and owns "
+                "sketched parameters. If the checkpointed function reads them itself (self.weight), its "
+                "recomputation sees x instead of y: let it call a module, leave them out with keep= or "
+                "where=, or train with sk.sample(step)",
+                stacklevel=4,
+            )
+
+
+def _checkpoints_in_source(kind: type[nn.Module]) -> bool:
+    if kind.__module__.startswith(("torch.", "transformers.")):
+        return False
+    try:
+        return "checkpoint(" in inspect.getsource(kind)
+    except (OSError, TypeError):
+        return False

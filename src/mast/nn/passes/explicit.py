@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -25,7 +26,6 @@ from mast.nn.passes.values import Made
 from mast.nn.tensors.scaling import adjoint
 from mast.nn.tensors.torch_private import tree_leaves
 from mast.nn.tensors.weights import Weight
-from mast.sketches.kept import Kept
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def sampled(model: nn.Module, weights: list[Weight], made: list[Made]) -> Iterat
             p.data = m.numbers
             increment_version(p)  # autograd then refuses graphs of x inside the context
             if p.requires_grad:
-                handles.append(p.register_hook(_adjoint(m.kept)))  # type: ignore[no-untyped-call]
+                handles.append(p.register_hook(partial(adjoint, m.kept)))  # type: ignore[no-untyped-call]
         to_x, to_y = _Exchange(parameters, originals), _Exchange(parameters, [m.numbers for m in made])
         for module in model.modules():
             handles.append(module.register_state_dict_pre_hook(to_x))  # type: ignore[no-untyped-call]
@@ -63,10 +63,6 @@ def sampled(model: nn.Module, weights: list[Weight], made: list[Made]) -> Iterat
             p.data = x
             increment_version(p)  # and graphs of y outside of it
         torch.clear_autocast_cache()
-
-
-def _adjoint(kept: Kept) -> Any:
-    return lambda g: adjoint(kept, g)
 
 
 class _Uncopyable:

@@ -44,6 +44,15 @@ def sparsify_into(kept: Kept, x: Tensor, v: Tensor | None, y: Tensor) -> None:
         y.copy_(sparsify(kept, x, v))
 
 
+def replace_entries(before: Entries, kept: Entries, x: Tensor, v: Tensor | None, y: Tensor) -> None:
+    """The same into y, which holds that of the draw `before`: that is undone where it had kept something."""
+    from mast.sketches.kept import kernels as kept_kernels
+
+    old, new, base = numbers(x), numbers(y), None if v is None else numbers(v)
+    kept_kernels.copy(new, before.indices, base)
+    kept_kernels.sparsify(new, kept.indices, _scales_of(kept, old.dtype), old, base)
+
+
 def adjoint(kept: Kept, g: Tensor, memory: Memory | None = None) -> Tensor:
     """S'g, in memory that is used again if it is given."""
     if g.is_sparse:
@@ -58,7 +67,7 @@ def adjoint(kept: Kept, g: Tensor, memory: Memory | None = None) -> Tensor:
         kept_kernels.select(numbers(_tensor(kept.mask, g)), flat.dtype.type(kept.scales), flat, numbers(out))
     elif isinstance(kept, Entries):
         out.zero_()
-        kept_kernels.sparsify(numbers(out), kept.indices, scales_of(kept, flat.dtype), flat, None)
+        kept_kernels.sparsify(numbers(out), kept.indices, _scales_of(kept, flat.dtype), flat, None)
     else:
         torch.mul(g, _spread(kept, g).to(g.dtype), out=out)
     return out
@@ -73,9 +82,7 @@ def _adjoint_sparse(kept: Kept, g: Tensor) -> Tensor:
     if isinstance(kept, Mask):
         scales = _tensor(kept.mask, g).view(g.shape)[rows].double() * kept.scales
     elif isinstance(kept, Entries):
-        whole = torch.zeros(g.shape.numel(), dtype=torch.float64, device=g.device)
-        numbers_there = torch.as_tensor(kept.scales, dtype=torch.float64, device=g.device).expand(kept.count)
-        scales = whole.index_copy(0, _tensor(kept.positions, g), numbers_there).view(g.shape)[rows]
+        scales = multiply(kept, torch.ones(g.shape, dtype=torch.float64, device=g.device))[rows]
     else:
         scales = _spread(kept, g).expand(g.shape)[rows]
     values = g.values() * scales.to(g.dtype)
@@ -102,7 +109,7 @@ def _times(u: Tensor, scales: Tensor) -> Tensor:
     return (u.to(_wide(u)) * scales.to(_wide(u))).to(u.dtype)
 
 
-def scales_of(kept: Entries, dtype: np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
+def _scales_of(kept: Entries, dtype: np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
     """One scale for each kept entry, in this precision."""
     scales = np.asarray(kept.scales, dtype=dtype)
     return scales if scales.ndim else np.broadcast_to(scales, kept.count)

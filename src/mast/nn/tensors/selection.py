@@ -134,11 +134,9 @@ def _unfit(name: str, p: nn.Parameter, explicit: bool) -> str:
     if p.is_meta:
         raise ArgumentError(f"the parameter {name!r} is on the meta device: materialise the model first")
     refuse_sharded(name, p)
-    reason = ""
+    reason = "empty" if p.numel() == 0 else ""
     if not p.is_floating_point():
         reason = f"{str(p.dtype).removeprefix('torch.')}, not floating point"
-    elif p.numel() == 0:
-        reason = "empty"
     if reason and explicit:
         raise ArgumentError(f"the parameter {name!r} cannot be sketched: it is {reason}")
     return reason

@@ -89,27 +89,26 @@ class Chosen(Entries):
 class TopDrawing(Drawing):
     """Remembers the choice of each weight, and when it was made."""
 
+    sketch: TopShare
+
     def __init__(self, weights: Sequence[Weight], sketch: TopShare) -> None:
-        self.sketch = sketch
-        self.names = [w.name for w in weights]
-        self.shapes = [w.shape for w in weights]
+        super().__init__(weights, sketch)
         #: gives v by name, or None where there is no shift
         self.shift: Callable[[], Mapping[str, Tensor] | None] = lambda: None
         self._chosen: dict[int, tuple[int, Indices]] = {}  # by weight: the period, and the entries
-        self._squares: dict[
-            int, tuple[Tensor, int]
-        ] = {}  # by weight: the sum of squared gradients, of how many
+        self._squares: dict[int, tuple[Tensor, int]] = {}  # by weight: their sum over gradients, of how many
 
     def kept(self, number: int, key: Key, like: Tensor) -> Chosen:
         """The choice of the period that the step is in; the last one for earlier steps, as of submodels."""
         period = key.step // self.sketch.every
         if number not in self._chosen or period > self._chosen[number][0]:
             self._chosen[number] = (period, self._choose(number, like.detach()))
-        return Chosen(self.shapes[number], self._chosen[number][1], lambda g: self._observe(number, g))
+        indices = self._chosen[number][1]
+        return Chosen(self.weights[number].shape, indices, lambda g: self._observe(number, g))
 
     def _choose(self, number: int, x: Tensor) -> Indices:
         shift = self.shift()
-        v = None if shift is None else shift[self.names[number]].to(x)
+        v = None if shift is None else shift[self.weights[number].name].to(x)
         score = (x if v is None else x - v).abs().flatten()
         if self.sketch.score == "curvature" and number in self._squares:
             total, times = self._squares.pop(number)
@@ -122,11 +121,3 @@ class TopDrawing(Drawing):
         if self.sketch.score == "curvature":
             total, times = self._squares.get(number, (torch.zeros_like(g).flatten(), 0))
             self._squares[number] = (total + g.detach().square().flatten(), times + 1)
-
-    def share(self, number: int) -> float:
-        """The share of this weight that is kept."""
-        return self.sketch.share(self.shapes[number].numel())
-
-    def sketch_of(self, number: int) -> Sketch:
-        """The one for all weights."""
-        return self.sketch

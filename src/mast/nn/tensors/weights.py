@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -70,12 +71,12 @@ class Weight:
         tensor: Tensor = self.place.get()
         return tensor
 
-    @property
+    @cached_property
     def count(self) -> int:
         """How many coordinates it has."""
         return self.shape.numel()
 
-    @property
+    @cached_property
     def index(self) -> int:
         """The number that stands for its name in the key of a draw."""
         return name_index(self.name)

@@ -1,0 +1,108 @@
+"""`sparsify(model, sketch)`: which weights or units of a model are sketched, and the handle for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from mast.checks import choice
+from mast.errors import ArgumentError
+from mast.nn.sparsifier import Sparsifier
+from mast.nn.structure import Structure, Structured, parse, structure_of
+from mast.nn.structure.choosing import choose_scaled
+from mast.nn.tensors.selection import choose
+from mast.nn.tensors.weights import Keep, Shift, Where, unwrapped
+from mast.randomness import Key
+from mast.sketches import Sketch
+
+
+def sparsify(
+    model: nn.Module,
+    sketch: Sketch | str,
+    *,
+    shift: Shift = None,
+    keep: Mapping[str, Keep] | None = None,
+    where: Where | None = None,
+    seed: int = 0,
+    node: int = 0,
+    example: Any = None,
+    strict: bool = False,
+    check: bool = True,
+    draws: str = "batch",
+) -> Sparsifier:
+    """Make a model's training forward passes use y = v + S(x - v), a new draw of S for each optimizer step.
+
+    The model is changed in place and stays what it was: same parameters, same `state_dict` keys, same
+    type. In training mode its calls compute with y and gradients are S' grad f(y); in
+    `eval()` mode they compute with x. Copies of the model are plain models.
+
+    Parameters
+    ----------
+    model
+        Any module. `DistributedDataParallel` is looked through; sharded parameters are refused.
+    sketch
+        The distribution of S. Bernoulli and Gaussian sketches act on each weight by itself,
+        all others on the sketched weights as one vector, in the order of `named_parameters`. A text is
+        read by `mast.nn.parse`: ``"neurons:.5"``.
+    shift
+        v: None is 0, "init" is a copy of the weights as they are now, or a mapping from names to tensors.
+    keep
+        Keep probabilities of their own for parameters whose names match a pattern (the last match counts);
+        1 leaves a parameter out. Other values than 1, and tensors with one probability per entry, such as
+        `mast.nn.keep_probabilities` makes, are for Bernoulli sketches.
+    where
+        Which parameters to sketch: a name pattern, several, or a function of name and parameter. By
+        default the trainable weights of linear, convolutional, recurrent, attention and embedding layers, and
+        what other layers name as weights: no biases, norms, tokens, tables of positions or scales.
+        ``print(sk)`` lists all parameters, and why some are left out.
+    seed, node
+        Part of the key of every draw. Processes that shall have different sketches pass different nodes.
+    example
+        For `Neurons` and `Layers`: what the model is called with (a tensor, a tuple, or a dict of keyword
+        arguments). The model is run on it to see which weights belong to one unit, so that any model can be
+        cut: of transformers, timm, torchvision, with hooks, with branches of Python. What cannot be cut is
+        kept whole, and ``print(sk)`` says why. Without an example, the input is guessed from the
+        model's layers.
+    strict
+        Refuse the model, with the same table, if units stay whole only because they could not be followed.
+    check
+        With an example: each submodel is compared with the whole model under the same draw, in training and
+        in eval mode, before it is returned.
+    draws
+        "batch" is one draw per step. With "row", for `Neurons`, every row of the batch (the first
+        dimension) has a draw of its own, as with dropout; ``sk.sample(step)`` still has one for all.
+
+    >>> import mast, torch
+    >>> model = torch.nn.Linear(2, 2)
+    >>> sk = mast.nn.sparsify(model, mast.Bernoulli(0.5), seed=1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> model(torch.ones(1, 2)).sum().backward()
+    >>> model.weight.grad
+    tensor([[2., 0.],
+            [2., 0.]])
+    >>> optimizer.step()
+    >>> sk.step
+    1
+    """
+    model = unwrapped(model)
+    sketch = parse(sketch) if isinstance(sketch, str) else sketch
+    keep = keep or {}
+    structure: Structure | None = None
+    if isinstance(sketch, Structured):
+        if any(np.ndim(share) for share in keep.values()):
+            raise ArgumentError("keep with one probability per entry is for single weights, not for units")
+        shares = {pattern: float(share) for pattern, share in keep.items()}
+        structure = structure_of(model, sketch, shares, where, example=example, strict=strict)
+        selection = choose_scaled(model, structure)
+    elif isinstance(getattr(sketch, "sketch", None), Structured):
+        kind, inner = type(sketch).__name__, type(sketch.sketch).__name__  # type: ignore[attr-defined]
+        raise ArgumentError(f"{inner} goes outside: write {inner}({kind}(...)), not {kind}({inner}(...))")
+    else:
+        selection = choose(model, where, keep)
+    key = Key(seed, 0, node)
+    sk = Sparsifier(model, sketch, structure, selection, shift, key, choice("draws", draws, ("batch", "row")))
+    sk.checks_submodels = check and example is not None
+    return sk
