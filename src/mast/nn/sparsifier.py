@@ -387,8 +387,7 @@ class Sparsifier:
         """
         from mast.nn.submodels import submodel
 
-        which = seed if member is None else self.sketch.member_key(member)
-        return submodel(self, which, calibrate, density, budget)
+        return submodel(self, self._which(seed, member), calibrate, density, budget)
 
     def best(
         self,
@@ -457,6 +456,7 @@ class Sparsifier:
         path: str | Path,
         seed: int | Key | UnitDraw = 0,
         *,
+        member: int | None = None,
         density: float | None = None,
         budget: str | float | None = None,
         calibrate: Batches = None,
@@ -465,7 +465,7 @@ class Sparsifier:
     ) -> Path:
         """Write one submodel to a file that `mast.nn.load_submodel` reads into a model of the same class.
 
-        `density`, `budget` and `calibrate` are those of `submodel`, `about` is that of
+        `member`, `density`, `budget` and `calibrate` are those of `submodel`, `about` is that of
         `mast.nn.save_submodel`, and `model` is what `submodel` returned for this draw, if it has been trained
         since.
         """
@@ -473,10 +473,11 @@ class Sparsifier:
         from mast.nn.files.submodels import save_draw
         from mast.nn.submodels import key_of
 
+        which = self._which(seed, member)
         if model is None:
-            model = self.submodel(seed, density=density, budget=budget, calibrate=calibrate)
-        drawing = drawing_for(self, key_of(seed), density, budget)
-        return save_draw(self, path, seed, drawing, model, about or {})
+            model = self.submodel(which, density=density, budget=budget, calibrate=calibrate)
+        drawing = drawing_for(self, key_of(which), density, budget)
+        return save_draw(self, path, which, drawing, model, about or {})
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs besides the model's and the optimizer's states."""
@@ -512,6 +513,14 @@ class Sparsifier:
         return overview(self)
 
     # ---- inside --------------------------------------------------------------------------
+
+    def _which(self, seed: int | Key | UnitDraw, member: int | None) -> int | Key | UnitDraw:
+        """The draw that a seed or the number of a member names."""
+        if member is None:
+            return seed
+        if seed != 0:
+            raise ArgumentError("a draw is named by its seed or by member, not by both")
+        return self.sketch.member_key(member)
 
     def _move(self, key: Key) -> None:
         if self._calls.inside:
