@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -116,6 +116,7 @@ class BestDraw:
     """The best of several submodels by a score: it was chosen, so its score is better than it deserves.
 
     Score it again on data that had no part in the choice before you report a number.
+    ``model, score = sk.best(...)`` takes the two that one needs most.
     """
 
     model: nn.Module = field(repr=False)  #: the submodel
@@ -123,6 +124,9 @@ class BestDraw:
     score: float
     scores: tuple[float, ...] = field(repr=False)  #: of all draws
     draw: UnitDraw | None = field(default=None, repr=False)  #: of units, for ``sk.save_submodel``
+
+    def __iter__(self) -> Iterator[nn.Module | float]:
+        return iter((self.model, self.score))
 
     def __repr__(self) -> str:
         return (
@@ -149,6 +153,8 @@ def best(
             key = Key(seed)
             model = sk.submodel(key, density=density, budget=budget, calibrate=batches)
             scores.append(float(evaluate(model)))
+            if np.isnan(scores[-1]):
+                raise ArgumentError(f"the score of seed {seed} is NaN, which is neither better nor worse")
             if found is None or scores[-1] > found.score:
                 drawing = drawing_for(sk, key, density, budget)
                 draw = drawing.draw(key) if isinstance(drawing, UnitDrawing) else None
