@@ -53,10 +53,11 @@ class DensityReport(pd.DataFrame):  # type: ignore[misc]
     =======================  =======================================================================
     """
 
-    _metadata = ("metric", "title", "scores")
+    _metadata = ("metric", "title", "scores", "independent")
     metric: str
     title: str
     scores: pd.DataFrame
+    independent: bool
 
     @property
     def _constructor(self) -> Any:
@@ -64,7 +65,12 @@ class DensityReport(pd.DataFrame):  # type: ignore[misc]
 
     @property
     def chance_of_worse(self) -> dict[float, float]:
-        """By density: a new draw scores lower than `lowest` with at most this probability, 1/(draws + 1)."""
+        """By density: a new draw scores lower than `lowest` with at most this probability, 1/(draws + 1).
+
+        Nothing is said of draws that depend on each other (`Rolling`).
+        """
+        if not self.independent:
+            return {}
         tried = zip(self["density"], self["draws"], strict=True)
         return {float(density): 1 / (int(draws) + 1) for density, draws in tried if draws > 1}
 
@@ -150,6 +156,7 @@ def report(
             rows.append(row)
     result = DensityReport(_ordered(pd.DataFrame(rows), plain is not None, shown, example))
     result.scores = pd.DataFrame(scores)
+    result.independent = sk.sketch.independent
     result.metric = getattr(evaluate, "__name__", "score").replace("<lambda>", "score")
     result.title = (
         f"{type(sk.model).__name__} sparsified with {type(sk.sketch).__name__}, {draws} draws per density"
@@ -244,6 +251,8 @@ def _statistics(prefix: str, scores: Sequence[float]) -> dict[str, float]:
     s = pd.Series(scores)
     low, middle, high = s.quantile([0.25, 0.5, 0.75])
     statistics = [s.mean(), low, middle, high, s.min(), s.max()]
+    if s.isna().any():  # which pandas leaves out: submodels that fail would make the others look like all
+        statistics = [float("nan")] * len(statistics)
     return dict(zip([prefix + name for name in STATISTICS], statistics, strict=True))
 
 
