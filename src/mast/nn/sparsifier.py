@@ -30,7 +30,7 @@ from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.selection import choose
 from mast.nn.tensors.top_share import TopDrawing
 from mast.nn.tensors.ways import drawing_of
-from mast.nn.tensors.weights import Batches, Keep, Shift, Where, shifts_of, unwrapped
+from mast.nn.tensors.weights import Batches, Keep, Shift, Where, refuse_sharded, shifts_of, unwrapped
 from mast.randomness import Key
 from mast.sketches import Sketch
 from mast.sketches.kept import KeptTensors
@@ -153,6 +153,8 @@ class Sparsifier:
                     "keep with one probability per entry is for single weights, not for units"
                 )
             shares = {pattern: float(share) for pattern, share in keep.items()}
+            for name, p in self.model.named_parameters():
+                refuse_sharded(name, p)
             self.structure = structure_of(self.model, sketch, shares, where, example=example, strict=strict)
             self.selection = choose_scaled(self.model, self.structure)
         elif isinstance(getattr(sketch, "sketch", None), Structured):

@@ -129,6 +129,13 @@ class Calls:
                 "with flattened pieces of the weights, which no draw reaches. Use DistributedDataParallel, "
                 "whose processes hold whole weights"
             )
+        for w in self.weights:
+            if (shape := w.parameter.shape) != w.shape:
+                raise MastError(
+                    f"the parameter {w.name!r} had the shape {tuple(w.shape)} when sparsify() was called and "
+                    f"has {tuple(shape)} now: call sk.remove() first, change the model, then call sparsify() "
+                    "again"
+                )
 
     def enter(self, call: Call) -> None:
         """Put y into the places of a call. Threads that call the model at the same time share it."""
