@@ -231,7 +231,7 @@ class Server:
             if self._held is None:
                 self._held = np.zeros_like(self.x)
             part.add(self._sum, values, weight / M)
-            part.add(self._held, np.ones_like(values), weight / M)
+            part.count_in(self._held, weight / M)
         elif self.optimizer.plain:
             part.add(self.x, values, -(self.step_size * weight / M))
         else:
