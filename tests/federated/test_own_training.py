@@ -135,6 +135,13 @@ def test_a_server_in_a_few_words_is_the_same_server():
         server_for(np.zeros(10), ["neurons:0.5"], step_size=0.1)
 
 
+@pytest.mark.parametrize("other", [{"aggregation": "unbiased"}, {"coupling": "disjoint"}])
+def test_a_scheme_decides_how_to_sum(other):
+    assert server_for(np.zeros(8), [1, 0.5], scheme="fjord", step_size=0.1, aggregation="mean").t == 0
+    with pytest.raises(mast.MastError, match="the scheme 'fjord' has the"):
+        server_for(np.zeros(8), [1, 0.5], scheme="fjord", step_size=0.1, **other)
+
+
 def test_a_loss_that_is_no_number_leaves_a_readable_report(tmp_path):
     strategy, _, _ = run(lambda model, assignment: {"loss": float("nan")}, rounds=1)
     strategy.result().save(str(tmp_path))

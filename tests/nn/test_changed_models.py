@@ -42,6 +42,10 @@ def half():
         (lambda model: model.append(nn.Linear(2, 2)), "'3.weight' was added"),
         (lambda model: model.pop(2), "'2.weight' was removed"),
         (lambda model: parametrizations.weight_norm(model[0]), "'0.parametrizations.weight.* was added"),
+        (
+            lambda model: setattr(model[2], "weight", nn.Parameter(torch.ones(3, 8))),
+            r"'2.weight' had the shape \(2, 8\)",
+        ),
     ],
 )
 @pytest.mark.parametrize("use", ["forward", "submodel", "report", "sample", "save_delta"])
@@ -293,6 +297,8 @@ def test_sharding_after_sparsify_is_refused(half, kind):
         try:
             if kind == "per_parameter":
                 sharded = fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+                with pytest.raises(MastError, match="sharded DTensor"):
+                    mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)))
             else:
                 cpu = torch.device("cpu")
                 sharded = FullyShardedDataParallel(model, use_orig_params=kind == "original", device_id=cpu)

@@ -87,6 +87,8 @@ def test_the_best_of_several_draws(tmp_path):
     assert found.score == max(found.scores) == score(found.model)
     assert found.key == Key(found.scores.index(found.score))
     assert "chosen: the best of 6 draws" in repr(found)
+    model, best = sk.best(score, draws=6, density=0.25)
+    assert best == found.score == score(model)
     path = sk.save_submodel(tmp_path / "best", found.draw)
     assert torch.equal(mast.nn.load_submodel(path, network())(x), found.model(x))
     path = sk.save_submodel(tmp_path / "budget", 2, budget="40% params")
@@ -95,3 +97,5 @@ def test_the_best_of_several_draws(tmp_path):
     assert single.draw is None
     with pytest.raises(mast.MastError, match="draws"):
         sk.best(score, draws=0)
+    with pytest.raises(mast.MastError, match="seed 0 is NaN"):
+        sk.best(lambda model: float("nan"), draws=2)

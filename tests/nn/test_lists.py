@@ -66,6 +66,19 @@ def test_a_submodel_by_its_number(sketch):
         torch.testing.assert_close(sk.submodel(member=i)(x), expected)
     with pytest.raises(ArgumentError, match="member"):
         sk.submodel(member=sk.members)
+    with pytest.raises(ArgumentError, match="not by both"):
+        sk.submodel(7, member=0)
+
+
+@each_list
+def test_a_file_by_its_number(sketch, tmp_path):
+    sk = mast.nn.sparsify(mlp(), sketch)
+    x = torch.randn(4, 6, dtype=torch.float64)
+    for i in range(sk.members):
+        path = sk.save_submodel(tmp_path / f"{i}.safetensors", member=i)
+        assert torch.equal(mast.nn.load_submodel(path, mlp())(x), sk.submodel(member=i)(x))
+    with pytest.raises(ArgumentError, match="not by both"):
+        sk.save_submodel(tmp_path / "x.safetensors", 7, member=0)
 
 
 @each_list

@@ -19,6 +19,10 @@ def mlp():
 
 
 class TestKeepProbabilities:
+    def test_batches_with_nan_are_refused(self):
+        with pytest.raises(ArgumentError, match=r"'0.weight'.*NaN"):
+            mast.nn.keep_probabilities(mlp(), [torch.full((2, 6), torch.nan, dtype=torch.float64)])
+
     def test_the_score_is_that_of_wanda(self):
         model, x = mlp(), torch.randn(40, 6, dtype=torch.float64)
         keep = mast.nn.keep_probabilities(model, [x[:25], (x[25:], None)], budget=0.3, floor=0.05)

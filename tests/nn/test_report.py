@@ -126,6 +126,19 @@ def test_a_report_is_a_table_that_prints_and_draws(models):
     plt.close("all")
 
 
+def test_scores_that_are_no_numbers_are_not_left_out(models):
+    sk = mast.nn.sparsify(models.mlp()[0], mast.RandK(0.5))
+    scores = iter([0.5, float("nan"), 0.25])
+    (row,) = sk.report(lambda _: next(scores), densities=[0.5], draws=3).to_dict("records")
+    assert pd.isna([row["mean"], row["median"], row["lowest"]]).all()
+
+
+@pytest.mark.parametrize(("sketch", "chance"), [(mast.RandK(0.5), {0.5: 0.25}), (mast.Rolling(0.5), {})])
+def test_the_chance_of_a_worse_draw_is_that_of_independent_ones(models, sketch, chance):
+    sk = mast.nn.sparsify(models.mlp()[0], mast.nn.Neurons(sketch))
+    assert sk.report(total, densities=[0.5], draws=3).chance_of_worse == chance
+
+
 def test_another_network_is_refused(models):
     model, _ = models.mlp()
     sk = mast.nn.sparsify(model, mast.Bernoulli(0.5))

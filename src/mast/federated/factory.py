@@ -59,13 +59,25 @@ def server_for(
     'mean'
     """
     if scheme is not None:
+        given = {"coupling": coupling, "aggregation": options.get("aggregation")}
         capacities, coupling, options["aggregation"] = _by_scheme(model, scheme_of(scheme), capacities)
+        _refuse_others(scheme, given, {"coupling": coupling, "aggregation": options["aggregation"]})
     x0, held, about = _start(model, capacities)
     options["about"] = about | options.get("about", {})
     roster = Roster(
         seed, len(held), stride_of(held), coupling, participation=participation, participants=participants
     )
     return Server(x0, held, roster, step_size=step_size, **options)
+
+
+def _refuse_others(scheme: str, given: dict[str, Any], decided: dict[str, str]) -> None:
+    """An error where somebody asks for another sum or coupling than the scheme has."""
+    for name, value in given.items():
+        if value not in (None, "independent", decided[name]):
+            raise ArgumentError(
+                f"the scheme {scheme!r} has the {name} {decided[name]!r}, not {value!r}: leave {name} out, "
+                "or name the capacities instead of a scheme"
+            )
 
 
 def _by_scheme(model: Any, scheme: Scheme, shares: Sequence[Any]) -> tuple[Sequence[Any], str, str]:

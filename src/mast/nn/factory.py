@@ -14,7 +14,7 @@ from mast.nn.sparsifier import Sparsifier
 from mast.nn.structure import Structure, Structured, parse, structure_of
 from mast.nn.structure.choosing import choose_scaled
 from mast.nn.tensors.selection import choose
-from mast.nn.tensors.weights import Keep, Shift, Where, unwrapped
+from mast.nn.tensors.weights import Keep, Shift, Where, refuse_sharded, unwrapped
 from mast.randomness import Key
 from mast.sketches import Sketch
 
@@ -95,6 +95,8 @@ def sparsify(
         if any(np.ndim(share) for share in keep.values()):
             raise ArgumentError("keep with one probability per entry is for single weights, not for units")
         shares = {pattern: float(share) for pattern, share in keep.items()}
+        for name, parameter in model.named_parameters():
+            refuse_sharded(name, parameter)
         structure = structure_of(model, sketch, shares, where, example=example, strict=strict)
         selection = choose_scaled(model, structure)
     elif isinstance(getattr(sketch, "sketch", None), Structured):

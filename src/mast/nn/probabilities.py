@@ -64,6 +64,8 @@ def keep_probabilities(
         u = (x if shift is None else x - shift[w.name].to(x)).abs().double().cpu()
         size = squares.get(w.name.rpartition(".")[0]) if w.name.endswith("weight") else None
         score = u if size is None else u * _along(model, w.name, size.double().cpu().sqrt())
+        if not bool(score.isfinite().all()):
+            raise ArgumentError(f"{w.name!r}, or what it is given in the batches, holds NaN or infinity")
         p = allocate(score.reshape(-1).numpy(), budget, floor)
         result[w.name] = torch.from_numpy(p.reshape(x.shape)).to(x.device, torch.get_default_dtype())
     return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 from torch import nn
 
@@ -52,10 +53,11 @@ class DensityReport(pd.DataFrame):  # type: ignore[misc]
     =======================  =======================================================================
     """
 
-    _metadata = ("metric", "title", "scores")
+    _metadata = ("metric", "title", "scores", "independent")
     metric: str
     title: str
     scores: pd.DataFrame
+    independent: bool
 
     @property
     def _constructor(self) -> Any:
@@ -63,7 +65,12 @@ class DensityReport(pd.DataFrame):  # type: ignore[misc]
 
     @property
     def chance_of_worse(self) -> dict[float, float]:
-        """By density: a new draw scores lower than `lowest` with at most this probability, 1/(draws + 1)."""
+        """By density: a new draw scores lower than `lowest` with at most this probability, 1/(draws + 1).
+
+        Nothing is said of draws that depend on each other (`Rolling`).
+        """
+        if not self.independent:
+            return {}
         tried = zip(self["density"], self["draws"], strict=True)
         return {float(density): 1 / (int(draws) + 1) for density, draws in tried if draws > 1}
 
@@ -166,6 +173,7 @@ def report(
         result["flops"] = [operations[id(model)] for model in models]
         result["seconds"] = [times[id(model)] for model in models]
     result.scores = scores[["density", "seed", "step", "score"]]
+    result.independent = sk.sketch.independent
     result.metric = getattr(evaluate, "__name__", "score").replace("<lambda>", "score")
     result.title = (
         f"{type(sk.model).__name__} sparsified with {type(sk.sketch).__name__}, {draws} draws per density"
@@ -215,6 +223,8 @@ def _summary(scores: pd.DataFrame) -> pd.DataFrame:
             quantiles = groups[name].quantile([0.25, 0.5, 0.75]).unstack()
             ends = [groups[name].min(), groups[name].max()]
             statistics = pd.concat([groups[name].mean(), quantiles, *ends], axis=1)
+            failed = groups[name].agg(lambda each: each.isna().any())
+            statistics[failed] = np.nan  # pandas leaves NaN out, so that others would look like all
             parts.append(statistics.set_axis([prefix + title for title in STATISTICS], axis=1))
     parts.append(groups[["parameters", "bytes"]].mean().round().astype(int))
     return pd.concat(parts, axis=1).reset_index(drop=True)

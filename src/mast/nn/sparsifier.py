@@ -255,8 +255,7 @@ class Sparsifier:
         """
         from mast.nn.submodels import pick, submodel
 
-        which = seed if member is None else self.sketch.member_key(member)
-        return submodel(self, pick(self, which, density, budget), calibrate)
+        return submodel(self, pick(self, self._which(seed, member), density, budget), calibrate)
 
     def best(
         self,
@@ -325,6 +324,7 @@ class Sparsifier:
         path: str | Path,
         seed: int | Key | UnitDraw = 0,
         *,
+        member: int | None = None,
         density: float | None = None,
         budget: str | float | None = None,
         calibrate: Batches = None,
@@ -333,14 +333,14 @@ class Sparsifier:
     ) -> Path:
         """Write one submodel to a file that `mast.nn.load_submodel` reads into a model of the same class.
 
-        `density`, `budget` and `calibrate` are those of `submodel`, `about` is that of
+        `member`, `density`, `budget` and `calibrate` are those of `submodel`, `about` is that of
         `mast.nn.save_submodel`, and `model` is what `submodel` returned for this draw, if it has been trained
         since.
         """
         from mast.nn.files.submodels import save_draw
         from mast.nn.submodels import pick, submodel
 
-        picked = pick(self, seed, density, budget)
+        picked = pick(self, self._which(seed, member), density, budget)
         model = submodel(self, picked, calibrate) if model is None else model
         return save_draw(self, path, picked, model, about or {})
 
@@ -378,6 +378,14 @@ class Sparsifier:
         return overview(self)
 
     # ---- inside --------------------------------------------------------------------------
+
+    def _which(self, seed: int | Key | UnitDraw, member: int | None) -> int | Key | UnitDraw:
+        """The draw that a seed or the number of a member names."""
+        if member is None:
+            return seed
+        if seed != 0:
+            raise ArgumentError("a draw is named by its seed or by member, not by both")
+        return self.sketch.member_key(member)
 
     def _move(self, key: Key) -> None:
         if self._calls.inside:

@@ -6,7 +6,7 @@ import copy
 import re
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -134,7 +134,8 @@ def submodel(sk: Sparsifier, picked: Picked, calibrate: Batches) -> nn.Module:
         if stay := sk.structure.remaining(picked.units):
             warnings.warn(
                 f"{len(stay)} dropped branches, such as {stay[0]!r}, could not be taken out of the submodel: "
-                "it still has them, times 0. Pass example= to sparsify(), and more can be taken out",
+                "it still has them, times 0"
+                + ("" if sk.checks_submodels else ". Pass example= to sparsify(), and more can be taken out"),
                 stacklevel=3,
             )
         if sk.checks_submodels:
@@ -211,6 +212,7 @@ class BestDraw:
     """The best of several submodels by a score: it was chosen, so its score is better than it deserves.
 
     Score it again on data that had no part in the choice before you report a number.
+    ``model, score = sk.best(...)`` takes the two that one needs most.
     """
 
     model: nn.Module = field(repr=False)  #: the submodel
@@ -218,6 +220,9 @@ class BestDraw:
     score: float
     scores: tuple[float, ...] = field(repr=False)  #: of all draws
     draw: UnitDraw | None = field(default=None, repr=False)  #: of units, for ``sk.save_submodel``
+
+    def __iter__(self) -> Iterator[nn.Module | float]:
+        return iter((self.model, self.score))
 
     def __repr__(self) -> str:
         return (
@@ -244,6 +249,8 @@ def best(
             picked = pick(sk, seed, density, budget)
             model = submodel(sk, picked, batches)
             scores.append(float(evaluate(model)))
+            if np.isnan(scores[-1]):
+                raise ArgumentError(f"the score of seed {seed} is NaN, which is neither better nor worse")
             if seed == 0 or scores[seed] > scores[top]:
                 top, chosen, found = seed, picked, model
             progress.advance(seed + 1)

@@ -138,6 +138,37 @@ def test_networks_train_by_every_scheme(name):
     assert loss() < 0.6 * before
 
 
+@pytest.mark.parametrize("name", [name for name in SCHEMES if scheme_of(name).aggregation == "mean"])
+def test_the_mean_is_that_of_the_weights_after_local_steps(name):
+    """Of those who hold a coordinate, each brought to the coordinates of x, and all count alike."""
+    torch = pytest.importorskip("torch")
+    from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout, capacities_of, mean_squares
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).double()
+    inputs = torch.from_numpy(normal(Key(9), 0, 60).reshape(12, 5))
+    scheme = scheme_of(name)
+    capacities = capacities_of(model, scheme, SHARES)
+    roster = Roster(1, len(capacities), stride_of(capacities), scheme.coupling)
+    server = Server(
+        VectorLayout(model).read(model), capacities, roster, step_size=0.1, local_steps=3, aggregation="mean"
+    )
+    x, total, holders = server.x.copy(), np.zeros_like(server.x), np.zeros_like(server.x)
+    for message in list(server.messages()):
+        node = message.header.node
+        rows = NodeRows(inputs[node::4], inputs[node::4, :1])
+        answer = NetworkWorker(capacities[node], copy.deepcopy(model), mean_squares, rows).answer(message)
+        part = server.part(node)
+        scales = part.gather(np.ones_like(x))
+        places = np.rint(part.gather(np.arange(1.0, x.size + 1)) / scales).astype(int) - 1
+        total[places] += (part.gather(x) - 0.1 * answer.values) / scales
+        holders[places] += 1
+        server.absorb(answer)
+    server.close()
+    expected = np.where(holders > 0, total / np.maximum(holders, 1), x)
+    np.testing.assert_allclose(server.x, expected, rtol=1e-10, atol=1e-12)
+
+
 def test_a_node_that_trains_its_own_weights():
     """It is sent S x; what it answers comes back with the scale undone."""
     torch = pytest.importorskip("torch")

@@ -62,7 +62,9 @@ class FederatedSchemes(Experiment):
 
     name = "federated"
     title = "Clients of different size: accuracy against bytes"
-    version = 2  # in the first, one seed chose the rates, and some of these diverged with others
+    # In 1, one seed chose the rates, and some of these diverged with others; in 2, the mean of schemes whose
+    # submodels are scaled counted a client by 1/scale instead of 1.
+    version = 3
 
     def find(self, effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Dataset, ...]:
         """Digits, and CIFAR-10 features where they are there; images by name."""

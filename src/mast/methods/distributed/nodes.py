@@ -77,6 +77,10 @@ class Part:
             values = values / factors
         self.kept.add(self._of(x), values, factor)
 
+    def count_in(self, held: Values, weight: float) -> None:
+        """held += weight on the kept coordinates, whatever they are scaled by."""
+        self.kept.add(self._of(held), np.ones(self.count, dtype=held.dtype), weight)
+
     def release(self) -> None:
         """The part is not needed any more."""
         if self._release is not None:

@@ -75,7 +75,7 @@ def trimmed(
     for row, values, part, weight in zip(table, answers, parts, weights, strict=True):
         written, held = np.zeros(dim), np.zeros(dim)
         part.add(written, values.astype(np.float64), weight)
-        part.add(held, np.ones(part.count), 1.0)
+        part.count_in(held, 1.0)
         row[held > 0] = written[held > 0]
     held = ~np.isnan(table)
     count = held.sum(axis=0)

@@ -208,7 +208,7 @@ class Server:
         M = self.roster.nodes
         if self.aggregation == "mean":
             part.add(self._h, values, weight / M)
-            part.add(self._held, np.ones_like(values), weight / M)
+            part.count_in(self._held, weight / M)
         elif self.optimizer.plain:
             part.add(self.x, values, -(self.step_size * weight / M))
         else:

@@ -136,6 +136,13 @@ class Calls:
                 "with flattened pieces of the weights, which no draw reaches. Use DistributedDataParallel, "
                 "whose processes hold whole weights"
             )
+        for w in self.weights:
+            if (shape := w.parameter.shape) != w.shape:
+                raise MastError(
+                    f"the parameter {w.name!r} had the shape {tuple(w.shape)} when sparsify() was called and "
+                    f"has {tuple(shape)} now: call sk.remove() first, change the model, then call sparsify() "
+                    "again"
+                )
 
     def _check_tree(self) -> None:
         """An error if a parameter is new, or has moved; other modules without parameters are fine."""
