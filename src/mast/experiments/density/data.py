@@ -31,6 +31,7 @@ TESTED, VALIDATED = {"digits": 0.3}, 0.2  # of all rows (elsewhere a quarter); o
 SPLITS = (
     (20261118, 20261119),
     (20261120, 20261121),
+    (20261122, 20261123),
 )  # seeds that no pilot has used, of tested and validated rows
 
 
@@ -53,7 +54,7 @@ class Parts(NamedTuple):
 class Labelled(Dataset):
     """Rows with class labels 0, 1, ...; `name` is one of `NAMES`."""
 
-    split: int = 0  # of two: what the first has decided is judged by the second
+    split: int = 0  # of three: what one has decided is judged by the next
 
     def load(self) -> tuple[Any, Array]:
         """All rows, flattened, and their labels."""
