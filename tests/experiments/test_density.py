@@ -143,6 +143,20 @@ def test_training_is_a_function_of_its_recipe(digits):
     assert not torch.equal(trained(0), trained(0, rate=3e-3))
 
 
+@pytest.mark.parametrize("kind", ["noise", "mast"])
+def test_parts_of_a_batch_add_up_to_it(digits, kind):
+    """Without randomness (keep 1) they train as the whole batch does; with it, parts have other draws."""
+    config = {"kind": kind, "structure": "weights", "batch": 64, "epochs": 1}
+
+    def weights(keep, parts):
+        model = trained(config, digits, 3, {"rate": 1e-3, "keep": keep, "parts": parts})
+        return model.layer0.weight.detach()
+
+    same, other = ((weights(keep, 1.0) - weights(keep, 4.0)).abs().median() for keep in (1.0, 0.5))
+    assert same < 1e-5  # the median: Adam makes a step of full length out of a gradient that is only rounding
+    assert other > 1e-3
+
+
 def test_weights_decay(digits):
     sizes = []
     for decay in (0.0, 10.0):
@@ -304,7 +318,7 @@ def done(digits, small):
     with pytest.MonkeyPatch.context() as patch:
         from mast.experiments.density import cells as module
 
-        middle = {"rate": 3e-3, "keep": 0.5, "decay": 0.1}
+        middle = {"rate": 3e-3, "keep": 0.5, "decay": 0.1, "parts": 4.0}
         patch.setattr(
             module, "climb", lambda score, axes, *_: one(score, {axis: middle[axis] for axis in axes})
         )

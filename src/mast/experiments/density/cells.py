@@ -130,18 +130,19 @@ def cells(experiment: Experiment, request: Request) -> list[Cell]:
         if not isinstance(data, Labelled):
             continue
         for contender in contenders(data.name):
-            longer = contender.get("longer", 1)
-            common, rows = effort(request, data.name, longer), replace(data, split=int(longer > 1))
+            longer, split = contender.get("longer", 1), contender.get("split", 0)
+            common, rows = effort(request, data.name, split), replace(data, split=split)
             trainings = 5 * len(contender["axes"]) * len(contender["uses"]) ** 0.5 + len(common["seeds"])
             seconds = common["epochs"] * longer * SECONDS[data.name] * trainings
             cells.append(experiment.cell(tuned, common | contender, rows, seconds))
     return cells
 
 
-def effort(request: Request, name: str, longer: int = 1) -> dict[str, Any]:
+def effort(request: Request, name: str, split: int = 0) -> dict[str, Any]:
     """How long to train, with which seeds, and how many submodels are scored.
 
-    Who trains longer does so because of what the first seeds have shown, and is judged by others.
+    Who trains longer, or with more draws, does so because of what the first seeds have shown, and is judged
+    by others.
     """
     epochs = request.pick(*EPOCHS[name])
     return {
@@ -149,6 +150,6 @@ def effort(request: Request, name: str, longer: int = 1) -> dict[str, Any]:
         "adapting": 2 * epochs,  # twenty deltas share them
         "batch": {"digits": 64, "code": 16, "manual": 16}.get(name, 128),
         "choosing": list(CHOOSING),
-        "seeds": [10 * (longer > 1) + seed for seed in range(request.pick(fast=2, normal=3, full=5))],
+        "seeds": [10 * split + seed for seed in range(request.pick(fast=2, normal=3, full=5))],
         "draws": request.pick(fast=3, normal=10, full=30),
     }

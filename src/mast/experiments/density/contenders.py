@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from mast.experiments.density.data import TEXTS, Labelled
 from mast.experiments.density.networks import (
     DESIGNS,
+    Backward,
     Design,
     Recipe,
     add_noise,
@@ -25,7 +26,7 @@ from mast.experiments.density.networks import (
     train,
 )
 from mast.experiments.density.search import Setting
-from mast.nn import Neurons, Sparsifier, TopShare, keep_probabilities, scale_start, sparsify
+from mast.nn import Average, Neurons, Sparsifier, TopShare, keep_probabilities, scale_start, sparsify
 from mast.nn.validation import sparsifier_of
 from mast.sketches import Bernoulli, Grouped, Nested, PermK, RandK, Rolling, Sampled, Sketch
 
@@ -42,22 +43,22 @@ ADAPTS = ("full", "deltas", "one delta")  # contenders that start from a pretrai
 RANDOM = ["weights 0.5", "weights 0.2"]
 CHANCES = ["chances 0.2"]
 UNITS, PACKETS = ["units 0.2"], ["packets 0.25"]
+DECAY: dict[str, Any] = {"axes": ["rate", "decay"], "scanned": ["decay"]}
 SETTINGS: dict[str, Any] = {"axes": ["rate", "keep", "decay"], "scanned": ["decay"]}
+PARTS = SETTINGS | {"axes": ["rate", "keep", "decay", "parts"]}  # parts of a batch, with a draw each
 MEMBERS: dict[str, Any] = {"axes": ["rate"], "uses": ["members"]}
-LONGER = {"longer": 4}  # times as many steps: twenty members share them
+LONGER = {"longer": 4, "split": 1}  # times as many steps: twenty members share them
+AGAIN = {"split": 2}  # random weights and units are judged anew since draws per batch are searched for
 CONTENDERS: list[dict[str, Any]] = [
-    {
-        "kind": "plain",
-        "axes": ["rate", "decay"],
-        "scanned": ["decay"],
-        "uses": ["whole", *RANDOM, *UNITS, *PACKETS, *CHANCES],
-    },
-    {"kind": "dropout", **SETTINGS, "uses": [*RANDOM, *UNITS, *PACKETS]},
-    {"kind": "noise", **SETTINGS, "uses": RANDOM},
-    {"kind": "mast", "structure": "weights", **SETTINGS, "uses": RANDOM},
-    {"kind": "chances", "share": 0.2, "axes": ["rate", "decay"], "scanned": ["decay"], "uses": CHANCES},
-    {"kind": "rolling", **SETTINGS, "uses": UNITS},
-    {"kind": "mast", "structure": "units", **SETTINGS, "uses": UNITS},
+    {"kind": "plain", **DECAY, "uses": ["whole", *PACKETS, *CHANCES]},
+    {"kind": "plain", **DECAY, "uses": [*RANDOM, *UNITS], **AGAIN},
+    {"kind": "dropout", **SETTINGS, "uses": PACKETS},
+    {"kind": "dropout", **SETTINGS, "uses": [*RANDOM, *UNITS], **AGAIN},
+    {"kind": "noise", **PARTS, "uses": RANDOM, **AGAIN},
+    {"kind": "mast", "structure": "weights", **PARTS, "uses": RANDOM, **AGAIN},
+    {"kind": "chances", "share": 0.2, **DECAY, "uses": CHANCES},
+    {"kind": "rolling", **SETTINGS, "uses": UNITS, **AGAIN},
+    {"kind": "mast", "structure": "units", **PARTS, "uses": UNITS, **AGAIN},
     {"kind": "mast", "structure": "packets", **SETTINGS, "uses": PACKETS},
     *(
         {"kind": kind, "structure": "weights", "share": 0.2, "axes": ["rate"], "uses": ["weights 0.2"]}
@@ -89,11 +90,11 @@ def contenders(dataset: str) -> Iterator[dict[str, Any]]:
         if dataset == "digits":
             yield contender
         elif dataset in TEXTS:
-            if kind == "plain":
+            if kind == "plain" and "whole" in contender["uses"]:
                 contender = contender | {"axes": ["rate"], "scanned": [], "uses": ["whole"]}
             small = kind in ONLY_DIGITS or (kind == "list" and units)
             if contender["axes"] == ["rate"] and not small and (kind in ADAPTS) == (dataset == "manual"):
-                yield {name: value for name, value in contender.items() if name != "longer"}
+                yield {name: value for name, value in contender.items() if name not in LONGER}
         elif kind not in ONLY_DIGITS and not (kind == "list" and units):
             uses = [use for use in contender["uses"] if use not in (*UNITS, *PACKETS, *CHANCES)]
             if uses:
@@ -152,7 +153,8 @@ def trained(config: Mapping[str, Any], dataset: Labelled, seed: int, setting: Se
     with warnings.catch_warnings():
         if kind == "usual start":  # which is what it is here for
             warnings.simplefilter("ignore")
-        train(model, dataset.parts().train, recipe, _choices(config, dataset, sk))
+        backward = _backward(sk, int(setting.get("parts", 1)))
+        train(model, dataset.parts().train, recipe, _choices(config, dataset, sk), backward)
     if kind == "noise":
         remove_noise(model)
     if sk is not None:
@@ -163,6 +165,20 @@ def trained(config: Mapping[str, Any], dataset: Labelled, seed: int, setting: Se
     bare = network(design, seed)
     bare.load_state_dict(model.state_dict())
     return bare.eval()
+
+
+def _backward(sk: Sparsifier | None, parts: int) -> Backward | None:
+    """How a batch's gradient is taken if parts of its rows have draws (or noise) of their own."""
+    if parts == 1:
+        return None
+    if sk is not None:
+        return Average(sk, draws=parts, split=True).backward
+
+    def part_by_part(loss: Callable[..., Tensor], *batch: Tensor) -> None:
+        for part in zip(*(tensor.tensor_split(parts) for tensor in batch), strict=True):
+            (loss(*part) * len(part[0]) / len(batch[0])).backward()  # type: ignore[no-untyped-call]
+
+    return part_by_part
 
 
 def chances(model: nn.Module, dataset: Labelled, share: float) -> Any:

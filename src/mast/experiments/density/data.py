@@ -37,7 +37,11 @@ TEXTS = ("code", "manual")
 NAMES = ("digits", *FILES, *TEXTS)
 LINEAR = "a1a"
 TESTED, VALIDATED = {"digits": 0.3}, 0.2  # of all rows (elsewhere a quarter); of the rest
-SPLITS = ((20261118, 20261119), (20261120, 20261121))  # of tested and validated rows; no pilot used them
+SPLITS = (
+    (20261118, 20261119),
+    (20261120, 20261121),
+    (20261122, 20261123),
+)  # seeds that no pilot has used, of tested and validated rows
 LENGTH = 64  # characters that a row shows
 ROWS = 64  # at most, of one document, so that no large one is most of the text
 HELD = 400  # at most, that are validated and tested on
@@ -63,7 +67,7 @@ class Parts(NamedTuple):
 class Labelled(Dataset):
     """Rows with class labels 0, 1, ...; `name` is one of `NAMES`."""
 
-    split: int = 0  # of two: what the first has decided is judged by the second
+    split: int = 0  # of three: what one has decided is judged by the next
 
     def load(self) -> tuple[Any, Array]:
         """All rows, flattened, and their labels."""

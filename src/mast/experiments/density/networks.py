@@ -16,6 +16,7 @@ from mast import randomness
 from mast.experiments.density.data import LENGTH, SYMBOLS, TEXTS, ClassRows
 from mast.randomness import Key, Purpose
 
+Backward = Callable[..., object]  # of a loss, as a function of rows and their labels, and a batch of these
 CLIP = 1.0  # the largest norm of a gradient: of a sketch that keeps a tenth, a step can be 1/.1 too large
 
 
@@ -196,12 +197,21 @@ class Recipe:
 
 
 def train(
-    model: nn.Module, rows: ClassRows, recipe: Recipe, before: Callable[[int, int], None] | None = None
+    model: nn.Module,
+    rows: ClassRows,
+    recipe: Recipe,
+    before: Callable[[int, int], None] | None = None,
+    backward: Backward | None = None,
 ) -> None:
     """AdamW, clipped gradients, a cosine schedule, keyed batches; the model is in eval mode afterwards.
 
-    `before` is called at the beginning of each step, with its number and that of all steps.
+    `before` is called at the beginning of each step, with its number and that of all steps. `backward` takes
+    the loss as a function and a batch, and adds to the gradients.
     """
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return cross_entropy(model(x).flatten(0, -2), y.flatten())
+
     rate, decay = recipe.rate, recipe.decay
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=decay, fused=True)
     batches = len(rows.y) // recipe.batch  # what is left of an epoch's rows would make a small batch
@@ -217,7 +227,10 @@ def train(
         if before is not None:
             before(t, steps)
         optimizer.zero_grad()
-        cross_entropy(model(rows.x[batch]).flatten(0, -2), rows.y[batch].flatten()).backward()  # type: ignore[no-untyped-call]
+        if backward is not None:
+            backward(loss, rows.x[batch], rows.y[batch])
+        else:
+            loss(rows.x[batch], rows.y[batch]).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
     model.eval()

@@ -6,23 +6,25 @@ from collections.abc import Callable, Sequence
 
 Setting = dict[str, float]
 KEEPS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.85, 1.0)
+PARTS = (1.0, 4.0, 16.0, 64.0)  # draws per batch of 64 rows: one for all, ..., one for each row
+LISTS = {"keep": KEEPS, "parts": PARTS}
 SCAN = range(8)  # places of a scan: of weight decay, 0 to 100
-START = {"rate": 1, "decay": 2, "keep": 3}  # places: 3e-3, 0.3, 0.5
+START = {"rate": 1, "decay": 2, "keep": 3, "parts": 1}  # places: 3e-3, 0.3, 0.5, 4
 
 
 def rung(axis: str, place: int) -> float | None:
     """The value at a place of a ladder; None where there is none.
 
     Learning rates go on for ever in both directions. Weight decay begins with 0. Keep probabilities end at 1,
-    and below 10 % nothing is tried.
+    and below 10 % nothing is tried. Draws per batch go from one for all rows to one for each row.
 
     >>> [rung("rate", place) for place in (-1, 0, 1, 2)]
     [0.0003, 0.001, 0.003, 0.01]
     >>> [rung("decay", place) for place in (-1, 0, 1, 2, 3)]
     [None, 0.0, 0.1, 0.3, 1.0]
     """
-    if axis == "keep":
-        return KEEPS[place] if 0 <= place < len(KEEPS) else None
+    if axis in LISTS:
+        return LISTS[axis][place] if 0 <= place < len(LISTS[axis]) else None
     if axis == "rate":
         return _one_or_three(place - 6)
     return None if place < 0 else 0.0 if place == 0 else _one_or_three(place - 3)
