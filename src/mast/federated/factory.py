@@ -75,8 +75,8 @@ def _refuse_others(scheme: str, given: dict[str, Any], decided: dict[str, str]) 
     for name, value in given.items():
         if value not in (None, "independent", decided[name]):
             raise ArgumentError(
-                f"the scheme {scheme!r} has the {name} {decided[name]!r}, not {value!r}: leave {name} out, or "
-                "name the capacities instead of a scheme"
+                f"the scheme {scheme!r} has the {name} {decided[name]!r}, not {value!r}: leave {name} out, "
+                "or name the capacities instead of a scheme"
             )
 
 
