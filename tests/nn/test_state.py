@@ -61,7 +61,7 @@ def test_resuming_is_exact(models, loss_on, same, sketch, shift):
     [
         (
             {"sketch": mast.Bernoulli(0.5)},
-            r"another sketch: it was Bernoulli\(.*0\.6.*, is Bernoulli\(.*0\.5",
+            r"another sketch: it was Bernoulli\(.*0\.6.*, is Bernoulli\(.*0\.5.*or set sk\.sketch first",
         ),
         ({"sketch": mast.UnscaledBernoulli(0.6)}, "another sketch: .*, is UnscaledBernoulli"),
         ({"keep": {"0.*": 0.3}}, "another keep: 0.weight was None"),

@@ -26,7 +26,7 @@ from mast.nn.tensors.drawing import Drawing, PerWeight, Whole
 from mast.nn.tensors.top_share import TopShare
 from mast.nn.tensors.ways import Listed
 from mast.nn.tensors.weights import Shift, Where, unwrapped
-from mast.nn.validation import sparsifier_of
+from mast.nn.validation import scaled_starts, sparsifier_of
 from mast.sketches import Nested, Sampled, Sketch
 
 
@@ -80,6 +80,7 @@ def _scale(sk: Sparsifier) -> str:
                 w.parameter.mul_(torch.as_tensor(factors, device=w.parameter.device).to(w.parameter.dtype))
                 used.append(factors)
     sk._values.forget_all()
+    scaled_starts.add(sk.model)
     left = len(sk.weights) - len(used)
     said = f"{left} weight{'s' * (left > 1)} left as they were, because a norm follows"
     if not used:

@@ -37,9 +37,10 @@ def restore(sk: Sparsifier, state: Mapping[str, Any]) -> None:
     for field, present in _setup(sk).items():
         if state[field] != present:
             difference = _first_difference(state[field], present)
+            schedule = ", or set sk.sketch first if a schedule had changed it" * (field == "sketch")
             raise ArgumentError(
                 f"the state was saved with another {field}: {difference}. Call sparsify() as it was called "
-                "then"
+                f"then{schedule}"
             )
     key = Key(state["seed"], state["step"], state["node"])
     shift: Mapping[str, Tensor] | None = state["shift"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,8 @@ from mast.nn.tensors.weights import unwrapped
 
 FACTOR = 3.0  #: sparsified outputs that vary this many times more than plain ones are a bad start
 _DRAWS = 8
+#: models whose start was scaled: x itself then has smaller outputs than its submodels, on purpose
+scaled_starts: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,8 @@ def _modules(model: nn.Module, sk: Sparsifier | None) -> Iterator[Finding]:
 
 def _outputs(sk: Sparsifier, batch: Any) -> Iterator[Finding]:
     """Whether sparsified outputs vary more than three times as much, or as little, as those of x."""
+    if sk.model in scaled_starts:
+        return
     plain = _spread(plain_copy(sk).eval(), batch)
     draws = [_spread(sk.submodel(seed), batch) for seed in range(_DRAWS)]
     ratio = math.sqrt(sum(s**2 for s in draws) / len(draws)) / plain if plain > 0 else 1.0
@@ -146,7 +151,7 @@ def _outputs(sk: Sparsifier, batch: Any) -> Iterator[Finding]:
         yield Finding(
             "outputs",
             f"those of sparsified models vary {ratio:.3g} times as much as those of the model itself",
-            "before training, call mast.nn.scale_start(model, sketch)"
+            "before training, call mast.nn.scale_start(model, sketch) once"
             if fresh
             else "keep a larger share, or train with a smaller learning rate at first",
         )
