@@ -26,7 +26,6 @@ The version of the keys' own layout (`mast.randomness.LAYOUT`) is part of `run`.
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -203,11 +202,10 @@ class Message:
 
 def checked_dtype(dtype: Any) -> np.dtype[Any]:
     """A dtype that can travel."""
-    with contextlib.suppress(TypeError):
-        checked: np.dtype[Any] = np.dtype(dtype)
-        if checked in _CODES:
-            return checked
-    raise ArgumentError(f"values travel as float32 or float64, not as {dtype}")
+    try:
+        return _DTYPES[_CODES[np.dtype(dtype)]]
+    except (KeyError, TypeError):
+        raise ArgumentError(f"values travel as float32 or float64, not as {dtype}") from None
 
 
 def digest_of_run(*parts: Any) -> int:

@@ -115,10 +115,8 @@ class Server:
         self._parts: dict[tuple[int, int], Part] = {}  # by round and node: of this round, or the next
         self._weights: tuple[int, dict[int, float]] = (-1, {})
         self._last = -1
-        # the sum of the answers, where they are not added to x at once; of the weights of those who held it
-        mean = self.aggregation == "mean"
-        self._h = np.zeros_like(self.x) if mean or not self.optimizer.plain else np.empty(0)
-        self._held = np.zeros_like(self.x) if mean else np.empty(0)
+        # made when first needed: the sum of answers that are not added to x at once, the weights that held it
+        self._h, self._held = np.empty(0), np.empty(0)
 
     def _check(self) -> None:
         if self.x.ndim != 1:
@@ -207,12 +205,20 @@ class Server:
         """The update: x <- x - (g/M) weight * values on the part, or the same into h for an optimizer."""
         M = self.roster.nodes
         if self.aggregation == "mean":
-            part.add(self._h, values, weight / M)
+            if not self._held.size:
+                self._held = np.zeros_like(self.x)
+            part.add(self._sum, values, weight / M)
             part.count_in(self._held, weight / M)
         elif self.optimizer.plain:
             part.add(self.x, values, -(self.step_size * weight / M))
         else:
-            part.add(self._h, values, weight / M)
+            part.add(self._sum, values, weight / M)
+
+    @property
+    def _sum(self) -> Values:
+        if not self._h.size:
+            self._h = np.zeros_like(self.x)
+        return self._h
 
     def close(self, *, step: bool = True) -> None:
         """End the round: the optimizer's step. A round without answers does not move x (SGD).
@@ -231,10 +237,10 @@ class Server:
     def _take_step(self) -> None:
         if self.aggregation == "mean":
             held = np.flatnonzero(self._held)
-            h = self._h[held] / self._held[held]
+            h = self._sum[held] / self._held[held]
             self.optimizer.step_at(held, self.x, h, self.step_size, self.t)
         elif not self.optimizer.plain:
-            self.optimizer.step(self.x, self._h, self.step_size, self.t)
+            self.optimizer.step(self.x, self._sum, self.step_size, self.t)
         self._h.fill(0)
         self._held.fill(0)
 
