@@ -55,7 +55,8 @@ def submodel(
         if stay := sk.structure.remaining(draw):
             warnings.warn(
                 f"{len(stay)} dropped branches, such as {stay[0]!r}, could not be taken out of the submodel: "
-                "it still has them, times 0. Pass example= to sparsify(), and more can be taken out",
+                "it still has them, times 0"
+                + ("" if sk.checks_submodels else ". Pass example= to sparsify(), and more can be taken out"),
                 stacklevel=3,
             )
         if sk.checks_submodels:
