@@ -181,7 +181,7 @@ def find_branches(model: nn.Module, example: Example) -> tuple[list[Branch], dic
                 others[tail[0]] = reason
             elif tail:
                 modules = _stand_ins(model, record, output, addition)
-                # A forward() that asks the norm of a branch for its type, say, can do without the last one only.
+                # A forward() that asks the norm of a branch for its type can do without the last one only.
                 tries = [Branch(tail, modules), Branch(tail, modules[-1:])]
                 proven = (branch for branch in tries if not _wrong(model, example, branch))
                 found.append(next(proven, Branch(tail, ())))
