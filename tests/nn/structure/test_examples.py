@@ -346,8 +346,9 @@ def test_nothing_to_cut_is_refused_with_the_cause():
     x = torch.randn(5, 4)
     with pytest.raises(mast.MastError, match="they are the model's output"):
         mast.nn.sparsify(nn.Linear(4, 2), neurons(), example=x)
-    with pytest.raises(mast.MastError, match="cannot be run on the example"):
-        mast.nn.sparsify(nn.Linear(3, 2), neurons(), example=x)
+    for sketch in (neurons(), mast.nn.Layers(mast.Bernoulli(0.5))):
+        with pytest.raises(mast.MastError, match="cannot be run on the example"):
+            mast.nn.sparsify(nn.Linear(3, 2), sketch, example=x)
     with pytest.raises(mast.MastError, match="example must be"):
         mast.nn.sparsify(nn.Linear(4, 2), neurons(), example="a batch")
 
@@ -513,6 +514,29 @@ def test_further_patterns_are_followed(model, shape, units):
     x = torch.randn(shape, dtype=torch.float64)
     sk = mast.nn.sparsify(model().double(), neurons(), example=x)
     assert spaces(sk) == units
+    agree(sk, x)
+
+
+class Parallel(nn.Module):
+    """Two branches of one value, added one after the other, or at once."""
+
+    def __init__(self, at_once):
+        super().__init__()
+        self.at_once = at_once
+        self.norm, self.head = nn.LayerNorm(6), nn.Linear(6, 2)
+        self.a, self.b = (nn.Sequential(nn.Linear(6, 9), nn.GELU(), nn.Linear(9, 6)) for _ in range(2))
+
+    def forward(self, x):
+        n = self.norm(x)
+        return self.head(x + (self.a(n) + self.b(n)) if self.at_once else x + self.a(n) + self.b(n))
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_branches_of_one_value_are_dropped_one_by_one(at_once):
+    torch.manual_seed(0)
+    x = torch.randn(4, 6, dtype=torch.float64)
+    sk = mast.nn.sparsify(Parallel(at_once).double(), mast.nn.Layers(mast.RandK(1)), example=x)
+    assert [branch.name for branch in sk.structure.branches] == ["a.2.weight", "b.2.weight"]
     agree(sk, x)
 
 

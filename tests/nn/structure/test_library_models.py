@@ -126,6 +126,12 @@ def wav2vec2():
     return transformers.Wav2Vec2ForCTC(config), batch, units
 
 
+def mamba():
+    """Its blocks ask their norms for the type of their weights."""
+    config = transformers.MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, state_size=4)
+    return transformers.MambaForCausalLM(config), {"input_ids": ids()}, {}
+
+
 OLD_SCRIPT = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 OTHERS = [
     qwen2, phi, gpt_neox, gptj, falcon, xlnet, pytest.param(deberta, marks=OLD_SCRIPT), wav2vec2
@@ -187,13 +193,13 @@ def test_sizes_without_a_configuration_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("make", [gpt2, bert, llama, t5, phi, falcon, wav2vec2])
+@pytest.mark.parametrize("make", [gpt2, bert, llama, t5, phi, falcon, wav2vec2, mamba])
 def test_branches_are_really_removed(make):
     torch.manual_seed(0)
     model, batch, _ = make()
     sk = mast.nn.sparsify(model, mast.nn.Layers(mast.RandK(0.5)), example=batch)
     branches = sk.structure.spaces[0].units
-    assert branches == {t5: 10, wav2vec2: 5}.get(make, 4)
+    assert branches == {t5: 10, wav2vec2: 5, mamba: 2}.get(make, 4)
     small = sk.submodel(1)  # which checks itself
     left = dict(small.named_parameters())
     kept = sk.draw(1)[sk.structure.spaces[0].name].indices

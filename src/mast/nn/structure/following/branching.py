@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -168,42 +168,52 @@ def find_branches(model: nn.Module, example: Example) -> tuple[list[Branch], dic
     order = {name: number for number, (name, _) in enumerate(model.named_parameters())}
     found: list[Branch] = []
     others: dict[str, str] = {}
-    for number, step in enumerate(record.steps):
-        ends = _branch(record.steps, step)
-        for output, addition in _addends(record.steps, *ends, number) if ends is not None else ():
+    known: dict[int, tuple[int, int]] = {}  # additions of a branch to the trunk
+    for number in range(len(record.steps)):
+        sides = _sides(record.steps, number, known)
+        if sides is None:
+            continue
+        known[number] = sides
+        for output, addition in _addends(record.steps, *sides, number, known):
             tail = tuple(sorted(set(record.steps[output].tail), key=order.__getitem__))
             reason = _problem(record, output, tail)
             if tail and reason:
                 others[tail[0]] = reason
             elif tail:
-                branch = Branch(tail, _stand_ins(model, record, output, addition))
-                found.append(branch if not _wrong(model, example, branch) else Branch(tail, ()))
+                modules = _stand_ins(model, record, output, addition)
+                # A forward() that asks the norm of a branch for its type can do without the last one only.
+                tries = [Branch(tail, modules), Branch(tail, modules[-1:])]
+                proven = (branch for branch in tries if not _wrong(model, example, branch))
+                found.append(next(proven, Branch(tail, ())))
     return found, others
 
 
-def _branch(steps: list[Step], step: Step) -> tuple[int, int] | None:
-    """The two sides of an addition: the branch, and the trunk that it is made of."""
+def _sides(steps: list[Step], number: int, known: dict[int, tuple[int, int]]) -> tuple[int, int] | None:
+    """The two sides of an addition, if it is one: a branch, and what it is made of, a value of the trunk."""
+    step = steps[number]
     if step.packet not in _SUMS or len(step.inputs) != 2:
         return None
     for trunk, branch in (step.inputs, step.inputs[::-1]):
-        while steps[trunk].packet in _COPIES and steps[trunk].inputs:  # a trunk in another precision, say
-            trunk = steps[trunk].inputs[0]
-        if steps[branch].before >> trunk & 1:
+        while not steps[branch].before >> trunk & 1:
+            if trunk in known:  # x + f(x), to which g(x) is added: the trunk is x
+                trunk = known[trunk][1]
+            elif steps[trunk].packet in _COPIES and steps[trunk].inputs:  # in another precision, say
+                trunk = steps[trunk].inputs[0]
+            else:
+                break
+        else:
             return branch, trunk
     return None
 
 
-def _addends(steps: list[Step], branch: int, trunk: int, addition: int) -> Iterator[tuple[int, int]]:
-    """The branches that x + f(x) + g(x) adds to x at once, each with its addition."""
+def _addends(
+    steps: list[Step], branch: int, trunk: int, addition: int, known: Mapping[int, Any]
+) -> Iterator[tuple[int, int]]:
+    """The branches of a sum f(x) + g(x) that is added to x at once, each with its addition."""
     step = steps[branch]
-    if (
-        step.packet in _SUMS
-        and len(step.inputs) == 2
-        and step.users == [addition]
-        and not _branch(steps, step)
-    ):
+    if step.packet in _SUMS and len(step.inputs) == 2 and step.users == [addition] and branch not in known:
         for addend in step.inputs:
-            yield from _addends(steps, addend, trunk, branch)
+            yield from _addends(steps, addend, trunk, branch, known)
     elif step.before >> trunk & 1:
         yield branch, addition
 

@@ -59,6 +59,11 @@ class Example:
         return Example(moved(self.args), moved(dict(self.options)))
 
 
+def first_line(error: Exception) -> str:
+    """What an error of a user's model says, in one line."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
 def tensors_in(output: Any) -> Iterator[Tensor]:
     """The tensors of a model's output: in tuples, lists and mappings (ModelOutput is one), not in caches."""
     if isinstance(output, Tensor):

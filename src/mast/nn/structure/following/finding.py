@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from mast.errors import ArgumentError
 from mast.nn.structure.choosing import chosen, nothing_left, own_keep
 from mast.nn.structure.copies import shadow
 from mast.nn.structure.drawing import Space
@@ -73,13 +72,7 @@ def settle(
 ) -> None:
     """Give a structure the spaces of examples, as far as small models of them are proven right."""
     examples = [example.to(model) for example in examples]
-    try:
-        found = find(model, examples)
-    except ArgumentError:
-        raise
-    except Exception as error:  # whatever the model does with an input that does not suit it
-        message = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ArgumentError(f"the model cannot be run on the example: {message}") from error
+    found = find(model, examples)
     structure.modes = found.modes
     structure.others, structure.other_units = dict(found.others), dict(found.units)
     cuttable = {space.name: space for space in _cuttable(structure, found.spaces, keep)}

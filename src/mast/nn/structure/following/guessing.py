@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from mast.errors import ArgumentError
 from mast.nn.structure.copies import with_values
-from mast.nn.structure.following.examples import Example
+from mast.nn.structure.following.examples import Example, first_line
 from mast.nn.tensors.torch_private import Conv, ConvTranspose, NormBase, same_numbers_after
 from mast.randomness import Key, Purpose, normal, words
 
@@ -106,9 +106,8 @@ class _Trial:
                     self._copy.train(training)
                     example.call(self._copy)
         except Exception as error:  # whatever a model does with an input that does not suit it
-            message = str(error).splitlines()[0] if str(error) else type(error).__name__
             shapes = ", ".join(str(spec.shape) for spec in specs)
-            self.problem = f"the last of those that were tried, {shapes}, failed: {message}"
+            self.problem = f"the last of those that were tried, {shapes}, failed: {first_line(error)}"
             if specs and len(specs[0].shape) == 4 and all(self._wanted):
                 self.flattened.setdefault(specs[0].shape[-1], self._wanted)
             return False

@@ -11,7 +11,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils.weak import WeakIdKeyDictionary
 
 from mast.errors import ArgumentError
-from mast.nn.structure.following.examples import Example, tensors_in
+from mast.nn.structure.following.examples import Example, first_line, tensors_in
 from mast.nn.tensors.torch_private import OperationMode, plain_kernels, same_numbers_after, tree_leaves
 
 Arguments = tuple[Any, ...]
@@ -37,6 +37,10 @@ class ForwardPass(OperationMode):
         try:
             with same_numbers_after(), torch.no_grad(), plain_kernels(), self:
                 return list(tensors_in(example.call(self.model)))
+        except ArgumentError:
+            raise
+        except Exception as error:  # whatever the model does with an input that does not suit it
+            raise ArgumentError(f"the model cannot be run on the example: {first_line(error)}") from error
         finally:
             for hook in hooks:
                 hook.remove()

@@ -15,7 +15,7 @@ from torch.func import functional_call
 from mast.errors import MastError
 from mast.nn.structure.copies import shadow
 from mast.nn.structure.drawing import Space, UnitDraw
-from mast.nn.structure.following.examples import Example, tensors_in
+from mast.nn.structure.following.examples import Example, first_line, tensors_in
 from mast.nn.structure.following.reading import Length
 from mast.nn.tensors.scaling import sparsify
 from mast.nn.tensors.torch_private import OperationMode, repeat_numbers, same_numbers_after
@@ -100,8 +100,7 @@ def compare(
             a = outputs(small, example, training, {})
             b = outputs(whole, example, training, values)
         except Exception as error:  # whatever a forward pass does with sizes that it does not expect
-            message = str(error).splitlines()[0] if str(error) else type(error).__name__
-            return float("inf"), f"a smaller model cannot be run in {mode} mode: {message}"
+            return float("inf"), f"a smaller model cannot be run in {mode} mode: {first_line(error)}"
         gap = difference(a, b)
         if gap > tolerance and first.dtype is not torch.float64:
             gap = _in_double(whole, values, small, example, training)
@@ -170,7 +169,7 @@ def _problem(structure: Structure, model: nn.Module, draw: UnitDraw, examples: S
     try:
         small = cut.module(cut.gather(model), cut.gather_buffers(model))
     except Exception as error:  # a module that cannot be copied or refitted
-        return f"a smaller model cannot be made: {str(error).splitlines()[0] if str(error) else error!r}"
+        return f"a smaller model cannot be made: {first_line(error)}"
     return compare(model, masked(structure, model, draw), small, examples, structure.modes)[1]
 
 
