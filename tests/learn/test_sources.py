@@ -131,6 +131,10 @@ class TestLibsvm:
         path.write_text("\n# nothing\n")
         with pytest.raises(DataError, match="no rows"):
             list(load_pieces(path, 1000))
+        path.write_text("1\n2\n")
+        for size in (None, 1000):
+            with pytest.raises(DataError, match="no row has a feature"):
+                commands.train(str(path), tmp_path / "m", size=size)
 
     def test_training_by_name(self, tmp_path, small_pieces):
         said = commands.train("a1a", tmp_path / "m", size=sources.PIECE)

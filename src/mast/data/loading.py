@@ -117,7 +117,12 @@ def load(
         checksums.verify(file.name, file.path, text)
         if n_features is None and file.name in SETS:
             n_features = SETS[file.name].features
-    loaded = _parse(text, file.path, n_features, labels, zero_based)
+    text = text.removeprefix(_BYTE_ORDER_MARK)
+    A, numbers = _parsed(text, file.path, n_features, zero_based)
+    _refuse_empty(file.path, *A.shape)
+    b, pair = to_signs(numbers, labels, str(file.path), lambda row: libsvm.line_of(text, row))
+    loaded = Loaded((A, b))
+    loaded.labels, loaded.path = pair, file.path
     _LOG.info("%r from %s", loaded, file.path)
     return loaded
 
@@ -134,16 +139,12 @@ def load_pieces(
         while text := stream.read(size):
             text += stream.readline()
             piece = text.removeprefix(_BYTE_ORDER_MARK) if line == 1 else text
-            try:
-                A, labels = libsvm.parse(piece, n_features, first_line=line)
-            except DataError as error:
-                raise DataError(f"{path}, {error}") from None
+            A, labels = _parsed(piece, path, n_features, first_line=line)
             line += text.count(b"\n")
             rows += A.shape[0]
             if A.shape[0]:
                 yield A, labels, position()
-    if not rows:
-        raise DataError(f"{path}: there are no rows in it, expected lines such as '+1 3:0.5 7:1'")
+    _refuse_empty(path, rows, 1)
 
 
 def fetch(name: str, data_dir: str | os.PathLike[str] | None = None, *, download: bool = True) -> Path:
@@ -214,19 +215,18 @@ def _copy(raw: bytes, file: lookup.FoundFile, folder: Path) -> Path:
     return target
 
 
-def _parse(text: bytes, path: Path, n_features: int | None, labels: Labels, zero_based: bool) -> Loaded:
-    text = text.removeprefix(_BYTE_ORDER_MARK)
+def _parsed(text: bytes, path: str | os.PathLike[str], *arguments: Any, **more: Any) -> libsvm.LabelledRows:
+    """The rows of a text; errors name the file."""
     try:
-        A, numbers = libsvm.parse(text, n_features, zero_based)
+        return libsvm.parse(text, *arguments, **more)
     except DataError as error:
         raise DataError(f"{path}, {error}") from None
     except MemoryError as error:
         raise DataError(f"{path}: too large for this machine's memory") from error
-    if not A.shape[0]:
+
+
+def _refuse_empty(path: str | os.PathLike[str], rows: int, features: int) -> None:
+    if not rows:
         raise DataError(f"{path}: there are no rows in it, expected lines such as '+1 3:0.5 7:1'")
-    if not A.shape[1]:
+    if not features:
         raise DataError(f"{path}: no row has a feature, so their number is unknown; give n_features")
-    b, pair = to_signs(numbers, labels, str(path), lambda row: libsvm.line_of(text, row))
-    loaded = Loaded((A, b))
-    loaded.labels, loaded.path = pair, path
-    return loaded

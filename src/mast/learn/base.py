@@ -281,8 +281,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         """What answers for rows with missing cells."""
         if self.stand_ins_ is not None:
             return self.stand_ins_
-        rule = self.missing_scale if isinstance(self.missing_scale, str) else float(self.missing_scale)
-        return Scaling.of(self.sketch_, self.n_features_in_, rule)
+        return Scaling.of(self.sketch_, self.n_features_in_, self.missing_scale)
 
     def _decision(self, X: Any) -> Array:
         """X w + b, an array (rows, outputs); rows with missing cells as the model was trained for them."""

@@ -31,17 +31,15 @@ class FeatureRidge(Ridge):
 
     def parts(self, x: Array) -> Array:
         """l2/2 x_j², and 0 for the intercept."""
-        return 0.5 * self.curvature(x) * x * x
+        return np.append(super().parts(x[:-1]), 0.0)
 
     def gradient(self, x: Array) -> Array:
         """l2 w, and 0 for the intercept."""
-        return self.curvature(x) * x
+        return np.append(super().gradient(x[:-1]), 0.0)
 
     def curvature(self, x: Array) -> Array:
         """l2, and 0 for the intercept."""
-        bend = np.full(x.size, self.l2)
-        bend[-1] = 0.0
-        return bend
+        return np.append(super().curvature(x[:-1]), 0.0)
 
     def sketched(self, sketch: Sketch, shift: Array) -> SketchedRidge:
         """Its expectation under a diagonal sketch."""

@@ -232,6 +232,8 @@ def _sparse_data(file: str, data_dir: Path | None, size: int | None) -> Training
     found = data.find(file, data_dir)
     if found is not None and found.name in data.SETS:
         width = max(width, data.SETS[found.name].features)
+    if not width:
+        raise DataError(f"{file}: no row has a feature, so there is nothing to learn from")
     reader = RowReader(None, width, None, True)
     whole = Rows(X, as_integers(y), np.zeros(rows), [], 0) if size is None else None
     return TrainingData(file, data_dir, size, reader, rows, labels, 0.0, whole)
