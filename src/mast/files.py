@@ -11,7 +11,6 @@ import glob
 import hashlib
 import io
 import json
-import math
 import os
 import re
 import secrets
@@ -137,19 +136,6 @@ def write_once(path: Path, content: bytes) -> bool:
     with writing(path, place) as file:
         file.write(content)
     return written
-
-
-def json_text(content: Any, indent: int | None = None) -> str:
-    """JSON that ends a line; null stands for NaN and infinity, which it does not have."""
-    return json.dumps(_finite(content), indent=indent, allow_nan=False) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def save(

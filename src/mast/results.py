@@ -18,7 +18,7 @@ from mast.errors import ArgumentError, DataError
 from mast.loggers import log_rows, logger
 from mast.progress import size_of
 from mast.theory import Guarantee
-from mast.trace import TraceFile, frame, with_nan
+from mast.trace import TraceFile, frame, json_text, with_nan
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -153,7 +153,7 @@ class Result:
         np.save(vector, self.x, allow_pickle=False)
         files.write(self.folder / VECTOR, vector.getvalue())
         TraceFile(self.folder / TRACE).replace(self.rows)
-        summary = files.json_text({name: getattr(self, name) for name in _SUMMARY}, indent=2)
+        summary = json_text({name: getattr(self, name) for name in _SUMMARY}, indent=2)
         files.write(self.folder / SUMMARY, summary.encode())
         return self.folder
 

@@ -154,7 +154,7 @@ class TraceFile:
 
     def replace(self, rows: list[dict[str, Any]]) -> None:
         """These rows instead of all."""
-        files.write(self.path, "".join(files.json_text(row) for row in rows).encode())
+        files.write(self.path, "".join(json_text(row) for row in rows).encode())
 
     def go_on(self, step: int) -> None:
         """Take out what a run that continues after `step` will do again."""
@@ -164,12 +164,25 @@ class TraceFile:
         """One more row; a `durable` one is on the disk afterwards, with all before: a checkpoint needs it."""
         try:
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(files.json_text(row))
+                file.write(json_text(row))
                 if durable:
                     file.flush()
                     os.fsync(file.fileno())
         except OSError as error:
             raise DataError(f"{self.path} cannot be written: {error.strerror or error}") from error
+
+
+def json_text(content: Any, indent: int | None = None) -> str:
+    """A value as JSON, with the end of the line; null stands for NaN and infinity, which it does not have."""
+    return json.dumps(_finite(content), indent=indent, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def with_nan(row: dict[str, Any]) -> dict[str, Any]:

@@ -307,6 +307,21 @@ def test_data_with_one_label_are_refused(tmp_path):
         reproduce.reproduce("accuracy", tmp_path / "out", "fast", str(tmp_path / "ones"))
 
 
+def test_only_experiments_with_networks_need_torch():
+    """In another process, where torch cannot be imported."""
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from mast.errors import MissingExtraError\n"
+        "from mast.experiments.catalogue import CONVEX, NETWORKS, experiments_of\n"
+        "assert [e.name for e in experiments_of('convex')] == list(CONVEX)\n"
+        "for name in (*NETWORKS, 'all'):\n"
+        "    try: experiments_of(name)\n"
+        "    except MissingExtraError as error: print(error)\n"
+    )
+    said = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
+    assert said == ['neural experiments need PyTorch: pip install "mast-train[nn]"'] * 6
+
+
 def test_every_experiment_is_listed_under_its_name():
     pytest.importorskip("torch")
     assert [experiment.name for experiment in experiments_of("all")] == list(EXPERIMENTS)
