@@ -9,6 +9,7 @@ from mast import theory
 from mast.methods.base import SingleMethod, State
 from mast.methods.constants import EXACT, constants_of, gap_of, refuse_dependent, regime_of
 from mast.methods.quadratics import by_expected_smoothness
+from mast.objectives import LeastSquares, Quadratic
 
 
 @dataclass
@@ -31,7 +32,7 @@ class DSGD(SingleMethod):
         numbers = constants_of(self.problem, gap)
         regime = regime_of(self.problem, regime)
         statement = gap.mark(theory.dsgd(regime, **numbers))
-        if regime == "strongly_convex":
+        if regime == "strongly_convex" and isinstance(self.problem.objective, Quadratic | LeastSquares):
             other = by_expected_smoothness(self.problem, noise=effort != "none")
             if other is not None and other.max_step_size() > statement.max_step_size():
                 return replace(gap, source=EXACT).mark(other)  # it has no gap
