@@ -158,7 +158,8 @@ def check(
             owner = space.producers[0].tensor.rpartition(".")[0]
             raise MastError(
                 f"the submodel is wrong, and not returned: with the units of {space.name!r} (module "
-                f"{owner!r}) {own}. Leave them out with keep={{{space.name!r}: 1}}"
+                f"{owner!r}) {own}. Leave them out with keep={{{space.name!r}: 1}}, or keep as many units in "
+                "all layers of one size with Neurons(..., uniform=True)"
             )
     raise MastError(f"the submodel is wrong, and not returned: {message}")
 
