@@ -242,8 +242,8 @@ class ColumnReading:
         with_commas = [text for text in self.texts if "," in text and is_number(text.replace(",", ""))]
         if mostly_numbers(len(with_commas), count):
             raise DataError(
-                f"{path}: column {self.name!r} holds numbers with commas, such as {min(with_commas)!r}: write "
-                "a decimal point, and nothing between thousands"
+                f"{path}: column {self.name!r} holds numbers with commas, such as {min(with_commas)!r}: "
+                "write a decimal point, and nothing between thousands"
             )
         if count > MANY or (self.rows > FEW_ROWS and count > self.given / 2):
             raise DataError(
