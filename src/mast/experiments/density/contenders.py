@@ -48,17 +48,20 @@ SETTINGS: dict[str, Any] = {"axes": ["rate", "keep", "decay"], "scanned": ["deca
 PARTS = SETTINGS | {"axes": ["rate", "keep", "decay", "parts"]}  # parts of a batch, with a draw each
 MEMBERS: dict[str, Any] = {"axes": ["rate"], "uses": ["members"]}
 LONGER = {"longer": 4, "split": 1}  # times as many steps: twenty members share them
-AGAIN = {"split": 2}  # random weights and units are judged anew since draws per batch are searched for
+AGAIN = {"split": 2}  # random weights are judged anew since draws per batch are searched for
+BY_ROW = {"split": 3}  # random units are judged anew since each row has a draw, as with dropout
 CONTENDERS: list[dict[str, Any]] = [
     {"kind": "plain", **DECAY, "uses": ["whole", *PACKETS, *CHANCES]},
-    {"kind": "plain", **DECAY, "uses": [*RANDOM, *UNITS], **AGAIN},
+    {"kind": "plain", **DECAY, "uses": RANDOM, **AGAIN},
+    {"kind": "plain", **DECAY, "uses": UNITS, **BY_ROW},
     {"kind": "dropout", **SETTINGS, "uses": PACKETS},
-    {"kind": "dropout", **SETTINGS, "uses": [*RANDOM, *UNITS], **AGAIN},
+    {"kind": "dropout", **SETTINGS, "uses": RANDOM, **AGAIN},
+    {"kind": "dropout", **SETTINGS, "uses": UNITS, **BY_ROW},
     {"kind": "noise", **PARTS, "uses": RANDOM, **AGAIN},
     {"kind": "mast", "structure": "weights", **PARTS, "uses": RANDOM, **AGAIN},
     {"kind": "chances", "share": 0.2, **DECAY, "uses": CHANCES},
-    {"kind": "rolling", **SETTINGS, "uses": UNITS, **AGAIN},
-    {"kind": "mast", "structure": "units", **PARTS, "uses": UNITS, **AGAIN},
+    {"kind": "rolling", **SETTINGS, "uses": UNITS, **BY_ROW},
+    {"kind": "mast", "structure": "units", "by_row": True, **SETTINGS, "uses": UNITS, **BY_ROW},
     {"kind": "mast", "structure": "packets", **SETTINGS, "uses": PACKETS},
     *(
         {"kind": kind, "structure": "weights", "share": 0.2, "axes": ["rate"], "uses": ["weights 0.2"]}

@@ -119,11 +119,13 @@ def choices(request: Request, networks: Sequence[Labelled]) -> list[str]:
             "Lists of weights and deltas, and what they are compared with, have four times as many steps: an "
             "earlier run, with as many as all others, left lists .014 and deltas .030 behind on digits. They "
             "were then run anew, with another split of the rows and other seeds.",
-            "Random weights and units: how many draws a batch has (one for all rows, or one for each of 4, "
-            "16 or 64 parts) is a setting of MAST and of noise, searched for like the others. It was added "
-            "after a run with one draw per batch, which left MAST .019 behind noise at a fifth of the "
-            "weights and .011 behind dropout at a fifth of the units; all contenders were then tuned and "
-            "judged anew, with a third split of the rows and other seeds.",
+            "Random weights: how many draws a batch has (one for all rows, or one for each of 4, 16 or 64 "
+            "parts) is a setting of MAST and of noise, searched for like the others. It was added after a "
+            "run with one draw per batch, which left MAST .019 behind noise at a fifth of the weights; all "
+            "contenders were then tuned and judged anew, with a third split of the rows and other seeds.",
+            "Random units: each row has a draw of its own, as with dropout. With one draw per batch MAST was "
+            ".011 behind dropout; a search over the number of draws ended on a small hill, at 4 draws, .059 "
+            "behind. Then this was fixed, and all contenders were judged with a fourth split and other seeds.",
             "TopShare chooses the largest weights again 40 times, ever fewer until three quarters of "
             "the training; magnitude pruning cuts once, in the middle. Both have the same number of steps.",
             "Random units and packets, lists of units and the start are studied on digits alone. On "
