@@ -125,7 +125,7 @@ def choices(request: Request, networks: Sequence[Labelled]) -> list[str]:
             "contenders were then tuned and judged anew, with a third split of the rows and other seeds.",
             "Random units: each row has a draw of its own, as with dropout. With one draw per batch MAST was "
             ".011 behind dropout; a search over the number of draws ended on a small hill, at 4 draws, .059 "
-            "behind. Then this was fixed, and all contenders were judged with a fourth split and other seeds.",
+            "behind. Then this was fixed; all contenders were judged with a fourth split and other seeds.",
             "TopShare chooses the largest weights again 40 times, ever fewer until three quarters of "
             "the training; magnitude pruning cuts once, in the middle. Both have the same number of steps.",
             "Random units and packets, lists of units and the start are studied on digits alone. On "
