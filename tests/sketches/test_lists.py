@@ -193,6 +193,10 @@ class TestSampled:
         problem = mast.Problem(f, mast.Sampled(mast.Bernoulli(0.5), 4, balanced=True))
         g = mast.guarantee(problem)
         assert not any("off I" in note for note in g.assumptions)
+        uneven = mast.guarantee(mast.Problem(f, mast.Sampled(mast.Bernoulli(0.5), 4, seed=1)))
+        for each, unbiased in ((g, True), (uneven, False)):
+            assert any("E[S] = I" in note for note in each.assumptions) is unbiased
+            assert any("off I" in note for note in each.assumptions) is not unbiased
         assert problem.infimum() >= f.infimum()
 
     @pytest.mark.parametrize(

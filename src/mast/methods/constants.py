@@ -16,6 +16,7 @@ from mast.objectives import Objective, Quadratic
 from mast.problem import AbstractProblem, Problem
 from mast.sketches import Constants, Sampled, Sketch
 from mast.theory import NO_STATEMENT, Guarantee
+from mast.theory.forms import UNBIASED
 
 EXACT = "the gap is exact"
 SHARP = "the gap is f_D^inf - E f_S^inf, which is sharper and exact here"
@@ -43,7 +44,8 @@ class Gap:
                 f"f_D is the mean over a list of draws, whose mean S is off I by up to {self.deviation:.3g}; "
                 "the constants are those of the list, and mu_f stands for mu_f mu_D where mu_D is below 1"
             )
-        return replace(guarantee, assumptions=(*guarantee.assumptions, *notes))
+        given = (each for each in guarantee.assumptions if not (self.deviation and each == UNBIASED))
+        return replace(guarantee, assumptions=(*given, *notes))
 
 
 def constants_of(problem: Problem, gap: Gap) -> dict[str, Any]:
