@@ -49,7 +49,9 @@ PARTS = SETTINGS | {"axes": ["rate", "keep", "decay", "parts"]}  # parts of a ba
 MEMBERS: dict[str, Any] = {"axes": ["rate"], "uses": ["members"]}
 LONGER = {"longer": 4, "split": 1}  # times as many steps: twenty members share them
 AGAIN = {"split": 2}  # random weights are judged anew since draws per batch are searched for
-BY_ROW = {"split": 3}  # random units are judged anew since each row has a draw, as with dropout
+# Random units are judged anew since each row has a draw, as with dropout, and since the rate falls with the
+# keep: Adam's rate on x is rate/keep on what is served, and the search changes one setting at a time.
+BY_ROW = {"split": 4}
 CONTENDERS: list[dict[str, Any]] = [
     {"kind": "plain", **DECAY, "uses": ["whole", *PACKETS, *CHANCES]},
     {"kind": "plain", **DECAY, "uses": RANDOM, **AGAIN},
@@ -152,7 +154,8 @@ def trained(config: Mapping[str, Any], dataset: Labelled, seed: int, setting: Se
         if kind != "usual start":
             scale_start(model, sketch, shift=shift)
         sk = sparsify(model, sketch, shift=shift, seed=seed, example=dataset.parts().train.x[:2])
-    recipe = Recipe(epochs, batch, setting["rate"], seed + 1000 * adapts, setting.get("decay", 0.0))
+    rate = setting["rate"] * (2 * setting["keep"] if config.get("by_row") else 1)
+    recipe = Recipe(epochs, batch, rate, seed + 1000 * adapts, setting.get("decay", 0.0))
     with warnings.catch_warnings():
         if kind == "usual start":  # which is what it is here for
             warnings.simplefilter("ignore")
