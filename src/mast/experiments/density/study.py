@@ -123,7 +123,7 @@ def choices(request: Request, networks: Sequence[Labelled]) -> list[str]:
             "parts) is a setting of MAST and of noise, searched for like the others. It was added after a "
             "run with one draw per batch, which left MAST .019 behind noise at a fifth of the weights; all "
             "contenders were then tuned and judged anew, with a third split of the rows and other seeds.",
-            "Random units: each row has a draw of its own, as with dropout, and MAST's learning rate falls with "
+            "Random units: each row has a draw of its own, as with dropout, and the rate of MAST falls with "
             "its keep. Three runs before this one were .011, .059 and .058 behind dropout: with one draw per "
             "batch, with a search over the number of draws, and with draws per row whose search, one setting "
             "at a time, never lowered keep and rate together (Adam's rate on x is rate/keep on what is "
