@@ -49,9 +49,7 @@ PARTS = SETTINGS | {"axes": ["rate", "keep", "decay", "parts"]}  # parts of a ba
 MEMBERS: dict[str, Any] = {"axes": ["rate"], "uses": ["members"]}
 LONGER = {"longer": 4, "split": 1}  # times as many steps: twenty members share them
 AGAIN = {"split": 2}  # random weights are judged anew since draws per batch are searched for
-# Random units are judged anew since each row has a draw, as with dropout, and since the rate falls with the
-# keep: Adam's rate on x is rate/keep on what is served, and the search changes one setting at a time.
-BY_ROW = {"split": 4}
+BY_ROW = {"split": 3}  # random units are judged anew since each row has a draw, as with dropout
 CONTENDERS: list[dict[str, Any]] = [
     {"kind": "plain", **DECAY, "uses": ["whole", *PACKETS, *CHANCES]},
     {"kind": "plain", **DECAY, "uses": RANDOM, **AGAIN},
@@ -63,7 +61,7 @@ CONTENDERS: list[dict[str, Any]] = [
     {"kind": "mast", "structure": "weights", **PARTS, "uses": RANDOM, **AGAIN},
     {"kind": "chances", "share": 0.2, **DECAY, "uses": CHANCES},
     {"kind": "rolling", **SETTINGS, "uses": UNITS, **BY_ROW},
-    {"kind": "mast", "structure": "units", "by_row": True, **SETTINGS, "uses": UNITS, **BY_ROW},
+    {"kind": "mast", "structure": "units", "draws_per": "row", **SETTINGS, "uses": UNITS, **BY_ROW},
     {"kind": "mast", "structure": "packets", **SETTINGS, "uses": PACKETS},
     *(
         {"kind": kind, "structure": "weights", "share": 0.2, "axes": ["rate"], "uses": ["weights 0.2"]}
@@ -153,9 +151,9 @@ def trained(config: Mapping[str, Any], dataset: Labelled, seed: int, setting: Se
     if sketch is not None:
         if kind != "usual start":
             scale_start(model, sketch, shift=shift)
-        sk = sparsify(model, sketch, shift=shift, seed=seed, example=dataset.parts().train.x[:2])
-    rate = setting["rate"] * (2 * setting["keep"] if config.get("by_row") else 1)
-    recipe = Recipe(epochs, batch, rate, seed + 1000 * adapts, setting.get("decay", 0.0))
+        draws, example = config.get("draws_per", "batch"), dataset.parts().train.x[:2]
+        sk = sparsify(model, sketch, shift=shift, seed=seed, example=example, draws=draws)
+    recipe = Recipe(epochs, batch, setting["rate"], seed + 1000 * adapts, setting.get("decay", 0.0))
     with warnings.catch_warnings():
         if kind == "usual start":  # which is what it is here for
             warnings.simplefilter("ignore")

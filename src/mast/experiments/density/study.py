@@ -123,11 +123,10 @@ def choices(request: Request, networks: Sequence[Labelled]) -> list[str]:
             "parts) is a setting of MAST and of noise, searched for like the others. It was added after a "
             "run with one draw per batch, which left MAST .019 behind noise at a fifth of the weights; all "
             "contenders were then tuned and judged anew, with a third split of the rows and other seeds.",
-            "Random units: each row has a draw of its own, as with dropout, and the rate of MAST falls with "
-            "its keep. Three runs before this one were .011, .059 and .058 behind dropout: with one draw per "
-            "batch, with a search over the number of draws, and with draws per row whose search, one setting "
-            "at a time, never lowered keep and rate together (Adam's rate on x is rate/keep on what is "
-            "served). Each run has a split and seeds that the ones before did not use.",
+            "Random units: each row has a draw of its own, as with dropout. With one draw per batch MAST was "
+            ".011 behind dropout, and .059 when the number of draws was searched for, which ended on a "
+            "small hill. Two more runs were meant to have draws per row and, by mistake, had one per batch "
+            "(.058 and .072 behind). All contenders were then judged with another split of the rows.",
             "TopShare chooses the largest weights again 40 times, ever fewer until three quarters of "
             "the training; magnitude pruning cuts once, in the middle. Both have the same number of steps.",
             "Random units and packets, lists of units and the start are studied on digits alone. On "
