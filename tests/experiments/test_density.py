@@ -160,8 +160,8 @@ def test_parts_of_a_batch_add_up_to_it(digits, kind):
 def test_each_row_may_have_a_draw(digits):
     config = {"kind": "mast", "structure": "units", "batch": 64, "epochs": 1}
     setting = {"rate": 1e-3, "keep": 0.5}
-    ways = [trained(config | {"draws_per": way}, digits, 3, setting).layer1.weight for way in ("batch", "row")]
-    assert not torch.equal(*ways)
+    models = [trained(config | {"draws_per": way}, digits, 3, setting) for way in ("batch", "row")]
+    assert not torch.equal(*(model.layer1.weight for model in models))
 
 
 def test_weights_decay(digits):
