@@ -20,7 +20,7 @@ from mast.arrays import LARGEST_ENTRY, Array, numbers, refuse_too_large, sound
 from mast.checks import choice, number, whole
 from mast.errors import ArgumentError, DataError
 from mast.learn.fitting import OURS, Fit, fit
-from mast.learn.frames import aligned, explain_refusal
+from mast.learn.frames import aligned, explain_refusal, refuse_repeated
 from mast.learn.missing import Moments, Scaling, StandIns, cells, gaps
 from mast.learn.plan import FitPlan, largest_eigenvalue, penalty_of
 from mast.learn.stochastic import LOSSES, Stream
@@ -184,7 +184,10 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _validated(self, X: Any, y: Any = "no_validation", first: bool = False) -> Any:
         """The rows, NaN where a cell is missing, and the labels; later than `first`, with its columns."""
-        X = X if first else aligned(X, getattr(self, "feature_names_in_", None))
+        if not first:
+            X = aligned(X, getattr(self, "feature_names_in_", None))
+        elif hasattr(X, "columns"):
+            refuse_repeated(list(X.columns))  # older versions of scikit-learn do not
         numeric = {"y_numeric": True} if is_regressor(self) and not isinstance(y, str) else {}
         try:
             checked = validate_data(self, X, y, reset=first, **ACCEPTED, **numeric)

@@ -66,7 +66,6 @@ def explain_refusal(X: Any) -> None:
     """An error that names the columns of a data frame which no array of numbers can be made of, if any."""
     if not hasattr(X, "dtypes") or not hasattr(X, "columns"):
         return
-    refuse_repeated(list(X.columns))
     odd = [str(name) for name in X.columns if not _holds_numbers(X[name])]
     if odd:
         raise DataError(
