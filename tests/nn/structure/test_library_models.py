@@ -70,7 +70,7 @@ def qwen2():
 
 def phi():
     """Half of each head is rotated; attention and MLP are added to the trunk at once."""
-    config = transformers.PhiConfig(**SMALL, partial_rotary_factor=0.5)
+    config = transformers.PhiConfig(**SMALL, partial_rotary_factor=0.5, pad_token_id=0)
     units = {"self_attn.q_proj.weight": 4, "mlp.fc1.weight": 40}
     return transformers.PhiForCausalLM(config), {"input_ids": ids()}, units
 
