@@ -60,7 +60,7 @@ class Task(ABC):
 
     def score(self, node: int, model: Any) -> float:
         """The score of a submodel as the node's worker makes it, for `scores`; higher is better."""
-        raise NotImplementedError
+        raise ArgumentError(f"{type(self).__name__} has neither score() nor scores(): nothing can be scored")
 
     def scores(self, node: int, values: Values, draws: int, seed: int) -> list[float]:
         """The scores of `draws` submodels of the node's capacity made from x = `values`."""
