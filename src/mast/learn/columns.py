@@ -6,8 +6,9 @@ knows what to make of it. A column that is absent is missing in every row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,7 @@ from mast.arrays import Array, Indices
 from mast.checks import number, positive
 from mast.errors import DataError
 from mast.learn.frames import compare
-from mast.learn.tables import (
-    Table,
-    as_numbers,
-    cells_as_numbers,
-    complaints,
-    is_number,
-    mostly_numbers,
-)
+from mast.learn.tables import Table, as_numbers, cell_numbers, holds_numbers, mostly_numbers, number_of
 
 MANY = 1000  #: more categories than this are refused
 FEW_ROWS = 50  #: in longer tables a text column that differs in most rows is taken for an identifier
@@ -122,13 +116,9 @@ class FeatureColumns:
         each = 1 / np.bincount(self.owners)[self.owners]
         return np.asarray(gaps @ each / len(self.parts))
 
-    def as_json(self) -> dict[str, Any]:
-        """Plain JSON."""
-        return asdict(self)
-
     @staticmethod
     def from_json(content: dict[str, Any]) -> FeatureColumns:
-        """What `as_json` wrote."""
+        """What `dataclasses.asdict` made of one."""
         parts: list[Column] = [
             CategoryColumn(str(part["name"]), [str(value) for value in part["values"]])
             if "values" in part
@@ -200,13 +190,12 @@ class ColumnReading:
     def add(self, table: Table) -> None:
         """Read the column of a table."""
         cells = table.column(self.name)
-        values, absent = cells_as_numbers(cells)
+        values, absent, odd, infinite = cell_numbers(table, self.name)
         there = np.flatnonzero(~absent)
         self.rows += len(cells)
         self.given += there.size
         if len(self.texts) <= MANY:
             self.texts.update(cell.strip() for cell in {cells[row] for row in there})
-        odd, infinite = complaints(table, self.name, values, absent)
         self.odd, self.infinite = self.odd or odd, self.infinite or infinite
         numbers = values[~np.isnan(values)]
         self.numbers.add(numbers)
@@ -215,13 +204,7 @@ class ColumnReading:
 
     def is_numeric(self) -> bool:
         """Whether it holds numbers only; an error if nearly so."""
-        if self.numbers.count < self.given:
-            if mostly_numbers(self.numbers.count, self.given):
-                raise DataError(self.odd)
-            return False
-        if self.infinite:
-            raise DataError(self.infinite)
-        return True
+        return holds_numbers(self.numbers.count, self.given, self.odd, self.infinite)
 
     def column(self, path: str, dropped: dict[str, str]) -> Column | None:
         """What becomes of it; None where it says nothing, and then why, in `dropped`."""
@@ -239,7 +222,8 @@ class ColumnReading:
 
     def _category(self, path: str, dropped: dict[str, str]) -> Column | None:
         count = len(self.texts)
-        with_commas = [text for text in self.texts if "," in text and is_number(text.replace(",", ""))]
+        plain = {text: text.replace(",", "") for text in self.texts if "," in text}
+        with_commas = [text for text in plain if not math.isnan(number_of(plain[text]))]
         if mostly_numbers(len(with_commas), count):
             raise DataError(
                 f"{path}: column {self.name!r} holds numbers with commas, such as {min(with_commas)!r}: "

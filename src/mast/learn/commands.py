@@ -1,4 +1,4 @@
-"""What `mast train`, `mast predict` and `mast evaluate` do, and the summaries they give."""
+"""What `mast train`, `mast predict` and `mast evaluate` do, the folder they share, and their summaries."""
 
 from __future__ import annotations
 
@@ -6,28 +6,75 @@ import io
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import pandas
 from sklearn.exceptions import ConvergenceWarning
 
 from mast import files
 from mast.arrays import Array
 from mast.errors import ArgumentError, DataError, MissingExtraError
-from mast.learn.bundle import Bundle
 from mast.learn.classifier import MastClassifier
-from mast.learn.columns import RunningMoments
+from mast.learn.columns import FeatureColumns, RunningMoments
 from mast.learn.grouping import sketch_of
 from mast.learn.regressor import MastRegressor
 from mast.learn.scoring import draw_curves
-from mast.learn.sources import VALUES, TrainingData, training_data
-from mast.learn.sparsified import scores_of
+from mast.learn.sources import VALUES, RowReader, TrainingData, training_data
+from mast.learn.sparsified import SparsifiedLinear, scores_of
+from mast.learn.storage import pack, read, unpack, write
 from mast.sketches import Identity
 
+KIND = "trained model"
+FILE = "model.mast"
 CLASSES = 20  #: whole numbers with at most so many values are taken for classes
 DRAWS, FEWER_DRAWS = 100, 10  #: the latter for the training rows of a large file
 DENSITIES = (1.0, 0.75, 0.5, 0.25, 0.1)
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A trained model, the same without a sketch to compare with, and how files become rows for both."""
+
+    model: Any
+    plain: Any
+    reader: RowReader
+
+    def save(self, folder: Path) -> Path:
+        """Write the file of the folder, which is made if it is not there."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{folder}: the folder cannot be made: {error.strerror}") from error
+        model, arrays = pack(self.model)
+        arrays["plain_coef"] = self.plain.coef_
+        arrays["plain_intercept"] = np.asarray(self.plain.intercept_)
+        columns = None if self.reader.columns is None else asdict(self.reader.columns)
+        description = {"model": model, "columns": columns, "target": self.reader.target}
+        write(folder / FILE, KIND, description, arrays)
+        return folder / FILE
+
+    @staticmethod
+    def load(folder: Path) -> Bundle:
+        """Read a folder that `save` wrote; damaged and foreign ones are refused."""
+        path = folder / FILE if folder.is_dir() or not folder.exists() else folder
+        if not path.exists():
+            raise DataError(f"{folder}: there is no model; `mast train` makes one")
+        description, arrays = read(path, KIND)
+        with files.damage_refused(path):
+            model: Any = unpack(description["model"], arrays, path, SparsifiedLinear)  # type: ignore[type-abstract]
+            plain = model._with_plain(arrays["plain_coef"], arrays["plain_intercept"])
+            content, target = description["columns"], description["target"]
+            columns = None if content is None else FeatureColumns.from_json(content)
+            if not isinstance(target, str | None):
+                raise DataError(f"{path} is damaged: its target is not the name of a column")
+            if columns is not None and len(columns.owners) != model.n_features_in_:
+                raise DataError(f"{path} is damaged: its columns do not fit the model")
+        classes = getattr(model, "classes_", None)
+        numeric = classes is None or classes.dtype.kind in "iuf"
+        return Bundle(model, plain, RowReader(columns, model.n_features_in_, target, numeric))
 
 
 def train(
@@ -76,9 +123,7 @@ def train(
         else:
             for one in (model, plain):
                 one.fit(source.whole.X, source.whole.y)
-    bundle = Bundle(
-        model, np.asarray(plain.coef_), np.asarray(plain.intercept_), columns, source.reader.target
-    )
+    bundle = Bundle(model, model._with_plain(plain.coef_, plain.intercept_), source.reader)
     path = bundle.save(out)
     tally = Tally(bundle, (), DRAWS if source.whole is not None else FEWER_DRAWS)
     for rows in source.pieces():
@@ -128,31 +173,22 @@ def _shown(value: Any) -> str:
 # ---- use ------------------------------------------------------------------------------------
 
 
-class Predictions(NamedTuple):
-    """A table of predictions for some rows, and remarks on the columns of the file."""
-
-    names: list[str]
-    rows: list[list[Any]]
-    remarks: list[str]
-
-
 def predict(
     folder: Path, file: str, *, proba: bool = False, data_dir: Path | None = None, size: int | None = None
-) -> Iterator[Predictions]:
+) -> Iterator[tuple[pandas.DataFrame, list[str]]]:
     """For each row the prediction, the share of its columns that is missing, and perhaps probabilities.
 
-    In pieces, if there is a `size` for them.
+    In pieces, if there is a `size` for them; each with remarks on the columns of the file.
     """
     bundle = Bundle.load(folder)
     if proba and not hasattr(bundle.model, "classes_"):
         raise ArgumentError("--proba is for classifiers: this model predicts numbers")
     for rows in bundle.reader.rows(file, data_dir, size, labels=False):
-        names = ["prediction", "missing"]
-        columns = [bundle.model.predict(rows.X).tolist(), rows.missing.round(6).tolist()]
+        predicted = {"prediction": bundle.model.predict(rows.X), "missing": rows.missing.round(6)}
         if proba:
-            names += [f"p({_shown(label)})" for label in bundle.model.classes_]
-            columns += bundle.model.predict_proba(rows.X).T.tolist()
-        yield Predictions(names, [list(row) for row in zip(*columns, strict=True)], rows.remarks)
+            names = [f"p({_shown(label)})" for label in bundle.model.classes_]
+            predicted |= dict(zip(names, bundle.model.predict_proba(rows.X).T, strict=True))
+        yield pandas.DataFrame(predicted), rows.remarks
 
 
 def evaluate(
@@ -175,7 +211,9 @@ def evaluate(
     remarks, unknown = list[str](), list[Any]()
     for rows in bundle.reader.rows(file, data_dir, size):
         if rows.y is None:
-            raise DataError(f"{file}: there is no column {bundle.target!r} to compare predictions with")
+            raise DataError(
+                f"{file}: there is no column {bundle.reader.target!r} to compare predictions with"
+            )
         remarks = remarks or rows.remarks
         labels.update(np.unique(rows.y).tolist())
         unknown = _unknown_labels(file, labels, classes)

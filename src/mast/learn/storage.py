@@ -26,19 +26,8 @@ Model = TypeVar("Model", bound="SparsifiedLinear")
 
 FORMAT = 2  #: 1 had one model per class, and nothing for missing values
 KIND = "linear model"
-#: constructor parameters that are stored as they are
-PLAIN = (
-    "alpha",
-    "kappa",
-    "missing",
-    "missing_scale",
-    "fit_intercept",
-    "method",
-    "max_iter",
-    "tol",
-    "warm_start",
-    "verbose",
-)
+SEPARATE = ("sketch", "shift", "random_state", "class_weight")  #: parameters that are not plain JSON
+FITTED = {"alpha": float, "method": str, "missing": str, "seed": int}  #: what was found, and of which type
 
 
 def write(path: Path, kind: str, description: dict[str, Any], arrays: Arrays) -> None:
@@ -62,7 +51,7 @@ def read(path: Path, kind: str) -> tuple[dict[str, Any], Arrays]:
 
 def pack(model: SparsifiedLinear) -> tuple[dict[str, Any], Arrays]:
     """A fitted model as a JSON description and arrays."""
-    coef, state = model.coef_, model.random_state
+    coef, state, parameters = model.coef_, model.random_state, model.get_params(deep=False)
     arrays: Arrays = {
         "coef": coef.toarray() if scipy.sparse.issparse(coef) else np.asarray(coef),
         "intercept": np.asarray(model.intercept_, dtype=np.float64),
@@ -71,17 +60,14 @@ def pack(model: SparsifiedLinear) -> tuple[dict[str, Any], Arrays]:
     }
     description: dict[str, Any] = {
         "estimator": type(model).__name__,
-        "parameters": {name: _plain(name, getattr(model, name)) for name in PLAIN},
+        "parameters": {name: _plain(name, v) for name, v in parameters.items() if name not in SEPARATE},
         "shifted": model.shift is not None,
         "sketch": describe(model.sketch, arrays) if isinstance(model.sketch, Sketch) else model.sketch,
         "sketch_used": describe(model.sketch_, arrays),
         # an int stays; a generator is not stored, as its state moves on
         "random_state": int(state) if isinstance(state, int | np.integer) else None,
         "fitted": {
-            "alpha": model.alpha_,
-            "method": model.method_,
-            "missing": model.missing_,
-            "seed": model.seed_,
+            **{name: getattr(model, f"{name}_") for name in FITTED},
             "n_features": model.n_features_in_,
             "guarantee": _statement(model.guarantee_),
         },
@@ -113,9 +99,8 @@ def unpack(description: dict[str, Any], arrays: Arrays, path: Path, wanted: type
 
 
 def _rebuilt(kind: Any, description: dict[str, Any], arrays: Arrays) -> Any:
-    fitted, parameters = description["fitted"], {name: description["parameters"][name] for name in PLAIN}
-    model = kind(**parameters)
-    sketch = description["sketch"]
+    fitted, sketch = description["fitted"], description["sketch"]
+    model = kind(**description["parameters"])
     model.sketch = rebuild(sketch, arrays) if isinstance(sketch, dict) else sketch
     model.random_state = description["random_state"]
     d = int(fitted["n_features"])
@@ -140,14 +125,14 @@ def _rebuilt(kind: Any, description: dict[str, Any], arrays: Arrays) -> Any:
     model.shift = model._shaped(model.shift_.copy()) if description["shifted"] else None
     model.sketch_ = rebuild(description["sketch_used"], arrays)
     model.sketch_.check(d)
-    model.missing_, model.stand_ins_ = str(fitted["missing"]), None
+    for name, kind_of_value in FITTED.items():
+        setattr(model, f"{name}_", kind_of_value(fitted[name]))
+    model.n_features_in_, model.guarantee_ = d, _guarantee(fitted["guarantee"])
+    model.stand_ins_ = None
     if model.missing_ == "conditional":
         covariance = Conditional(_floats(arrays["covariance"]), model.sketch_)
         covariance.check(d)
         model.stand_ins_ = StandIns(_floats(arrays["mean"]).reshape(d), covariance)
-    model.alpha_, model.method_ = float(fitted["alpha"]), str(fitted["method"])
-    model.seed_, model.n_features_in_ = int(fitted["seed"]), d
-    model.guarantee_ = _guarantee(fitted["guarantee"])
     names = description["feature_names"]
     if names is not None:
         if len(names) != d:
