@@ -14,8 +14,8 @@ from mast.cli import app
 from mast.data.loading import load_pieces
 from mast.errors import DataError
 from mast.learn import commands, sources
-from mast.learn.commands import Bundle
 from mast.learn.columns import ColumnLearner
+from mast.learn.commands import Bundle
 from mast.learn.tables import read_tables
 
 

@@ -19,7 +19,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from mast.arrays import LARGEST_ENTRY, Array, numbers, refuse_too_large, sound
 from mast.checks import choice, number, whole
 from mast.errors import ArgumentError, DataError
-from mast.learn.fitting import OURS, Fit, fit
+from mast.learn.fitting import OURS, fit
 from mast.learn.frames import aligned, explain_refusal, refuse_repeated
 from mast.learn.missing import Moments, Scaling, StandIns, cells, gaps
 from mast.learn.plan import FitPlan, largest_eigenvalue, penalty_of
@@ -99,8 +99,8 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _fit(
         self, X: Any, target: Array, outputs: int, weights: Array | None, loss: str, classes: Any = None
-    ) -> Fit:
-        """Fit the weights of all outputs, and set what does not depend on the kind of model."""
+    ) -> Self:
+        """Fit the weights of all outputs."""
         refuse_overflow(X, target)
         sketch = self._sketch(X.shape[1], outputs)
         seed, d = self._seed(), X.shape[1]
@@ -115,6 +115,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             outputs,
             loss,
             weights,
+            shift,
             sketch,
             # without a sketch and without gaps stand-ins are for later
             None if isinstance(sketch, Identity) and not gaps(X).size else stand_ins,
@@ -129,7 +130,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         start, warm = (shift, shift_intercept), False
         if self.warm_start and self.__sklearn_is_fitted__() and self._weights()[0].shape == shift.shape:
             start, warm = self._weights(), True
-        result = fit(plan, shift, *start, warm)
+        result = fit(plan, *start, warm)
         self.sketch_, self.shift_, self.seed_, self.missing_ = sketch, shift, seed, missing
         self.stand_ins_, self.alpha_ = stand_ins, plan.l2
         self.method_, self.guarantee_, self._stream = result.method, result.guarantee, None
@@ -140,11 +141,11 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        return result
+        return self._with(*plan.parted(result.x), result.iterations)
 
     def _partial_fit(
         self, X: Any, target: Array, outputs: int, weights: Array | None, loss: str, classes: Any = None
-    ) -> Stream:
+    ) -> Self:
         """One pass over a piece of the data; the first one decides what `_fit` would."""
         refuse_overflow(X, target)
         stream = getattr(self, "_stream", None)
@@ -152,7 +153,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             stream = self._stream = self._begun(X, outputs, loss, classes)
         stream.take(X, target, weights)
         self.stand_ins_, self.alpha_ = stream.stand_ins, stream.l2
-        return stream
+        return self._with(*stream.average(), stream.pieces)
 
     def _begun(self, X: Any, outputs: int, loss: str, classes: Any) -> Stream:
         """Before the first piece: from the weights of the last fit where there are any."""
@@ -271,13 +272,26 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         if theirs is not None and classes is not None and not np.array_equal(theirs, classes):
             raise ArgumentError(f"the shift knows the classes {list(theirs)}, here they are {list(classes)}")
         b = np.atleast_1d(np.asarray(getattr(self.shift, "intercept_", zeros), dtype=float))
-        return v.copy(), b if b.shape == (count,) else zeros
+        return v.copy(), b if self.fit_intercept and b.shape == (count,) else zeros
 
     # ---- use ---------------------------------------------------------------------------
 
     def _weights(self) -> tuple[Array, Array]:
         dense = self.coef_.toarray() if scipy.sparse.issparse(self.coef_) else self.coef_
         return np.atleast_2d(dense), np.atleast_1d(np.asarray(self.intercept_, dtype=float))
+
+    def _with(self, coef: Array, intercept: Array, iterations: int | None = None) -> Self:
+        """This model, which gets these weights (outputs, features) and intercepts."""
+        flat = is_regressor(self)
+        self.coef_ = self._shaped(coef)
+        self.intercept_ = float(np.ravel(intercept)[0]) if flat else intercept
+        if iterations is not None:
+            self.n_iter_ = iterations if flat else np.array([iterations])
+        return self
+
+    def _shaped(self, coef: Array) -> Array:
+        """Weights (outputs, features) in the shape of `coef_`."""
+        return coef.reshape(-1) if is_regressor(self) else coef
 
     @property
     def _serving(self) -> Scaling | StandIns:

@@ -14,7 +14,7 @@ from mast.arrays import Array
 from mast.errors import ArgumentError, NotExactError
 from mast.learn.copies import COPIES, Copies, copies_of, is_listed
 from mast.learn.models import SampledAverage, Softmax, with_ones
-from mast.learn.plan import FitPlan, Watch
+from mast.learn.plan import FitPlan
 from mast.learn.stochastic import Stream
 from mast.objectives import LeastSquares, LinearModel, Logistic, Mean, Objective
 from mast.objectives.newton import OneBlock, newton_steps
@@ -37,58 +37,34 @@ ROUNDING = 1e-7  #: a relative error that rounding of values explains: no furthe
 
 
 @dataclass(frozen=True)
-class Solution:
-    """Where a solver stopped."""
+class Fit:
+    """All weights as one vector, and how they were found."""
 
     x: Array
     iterations: int
     converged: bool
-
-
-@dataclass(frozen=True)
-class Fit:
-    """The weights, one row per output, and how they were found."""
-
-    coef: Array
-    intercept: Array
     method: str
-    iterations: int
-    converged: bool
-    guarantee: Guarantee | None
+    guarantee: Guarantee | None = None
 
 
-def fit(plan: FitPlan, shift: Array, start: Array, intercept: Array, warm: bool) -> Fit:
-    """Minimise f_D from a start, which may be warm; shift and start are (outputs, features)."""
-    v, x0 = shift, start
-    if plan.fit_intercept:
-        v = np.column_stack([shift, np.zeros(plan.classes)])
-        x0 = np.column_stack([start, intercept])
-    guarantee = None
-    if plan.method in OURS:
-        found = None if plan.method == "stochastic" else _solve(plan, v.ravel(), x0.ravel(), warm)
-        if found is None:
-            return _passes(plan, shift, start, intercept)
-        name, solution = found
-    else:
-        name = plan.method
-        solution, guarantee = _run(plan, v.ravel(), x0.ravel())
-    x = solution.x.reshape(plan.classes, -1)
-    coef, b = (x[:, :-1], x[:, -1]) if plan.fit_intercept else (x, np.zeros(plan.classes))
-    if plan.classes > 1:
-        b = b - b.mean()  # a number that all classes share changes nothing
-    return Fit(coef.copy(), b.copy(), name, solution.iterations, solution.converged, guarantee)
+def fit(plan: FitPlan, start: Array, intercept: Array, warm: bool) -> Fit:
+    """Minimise f_D from a start, (outputs, features), which may be warm."""
+    x0 = plan.joined(start, intercept)
+    if plan.method not in OURS:
+        return _run(plan, x0)
+    found = None if plan.method == "stochastic" else _solve(plan, x0, warm)
+    return _passes(plan, start, intercept) if found is None else found
 
 
-def _solve(plan: FitPlan, v: Array, x0: Array, warm: bool) -> tuple[str, Solution] | None:
+def _solve(plan: FitPlan, x0: Array, warm: bool) -> Fit | None:
     """Minimise f_D itself where it has an affordable exact form, else an average over sampled draws.
 
     None where there are so many rows that passes over them come as close in less time.
     """
-    scale = _scale(plan)
     if plan.stand_ins is None and plan.classes == 1 and plan.method != "sampled":
-        problem = plan.problem(v)
+        problem = plan.problem()
         if plan.method == "exact" or _affordable(problem):
-            return "exact", newton_to(problem.exact, x0, plan.tol, plan.max_iter, scale, plan.verbose)
+            return newton_to(plan, problem.exact, x0, plan.tol, "exact")
     many = plan.method == "auto" and plan.X.shape[0] > MANY_ROWS and plan.sketch.diagonal
     if many and not is_listed(plan.X, plan.sketch):
         return None
@@ -97,15 +73,15 @@ def _solve(plan: FitPlan, v: Array, x0: Array, warm: bool) -> tuple[str, Solutio
         raise NotExactError(
             f"f_D with {plan.sketch!r} has no short exact form here: use method='auto', which samples"
         )
-    tol = plan.tol if copies.exact else max(plan.tol, SAMPLED_TOL)
     if copies.weights.size >= COPIES[0] and not warm:  # one copy is enough to come close
-        first = _average(plan, Copies(copies.rows[: plan.X.shape[0]], np.ones(1), False), v)
-        x0 = newton_to(first, x0, FIRST_TOL, plan.max_iter, scale, plan.verbose).x
-    solution = newton_to(_average(plan, copies, v), x0, tol, plan.max_iter, scale, plan.verbose)
-    return "exact" if copies.exact else "sampled", solution
+        first = _average(plan, Copies(copies.rows[: plan.X.shape[0]], np.ones(1), False))
+        x0 = newton_to(plan, first, x0, FIRST_TOL, "sampled").x
+    if copies.exact:
+        return newton_to(plan, _average(plan, copies), x0, plan.tol, "exact")
+    return newton_to(plan, _average(plan, copies), x0, max(plan.tol, SAMPLED_TOL), "sampled")
 
 
-def _passes(plan: FitPlan, shift: Array, start: Array, intercept: Array) -> Fit:
+def _passes(plan: FitPlan, start: Array, intercept: Array) -> Fit:
     """Passes over the rows until the average moves little."""
     stream = Stream(
         plan.sketch,
@@ -113,39 +89,34 @@ def _passes(plan: FitPlan, shift: Array, start: Array, intercept: Array) -> Fit:
         plan.loss,
         plan.fit_intercept,
         plan.l2,
-        shift,
+        plan.shift,
         start,
         intercept,
         stand_ins=plan.stand_ins,
     )
-    tol, scale = max(plan.tol, PASSES_TOL), _scale(plan)
+    tol = max(plan.tol, PASSES_TOL)
     for number in range(1, plan.max_iter + 1):
         moved = stream.take(plan.X, plan.target, plan.weights)
-        error = math.sqrt(moved / scale) if scale > 0 else 0.0
+        error = math.sqrt(moved / plan.scale) if plan.scale > 0 else 0.0
         if plan.verbose is not None:
             plan.verbose(f"pass {number}: the model moved by {error:.2g}")
         if error <= tol:
             break
-    coef, b = stream.average()
-    if plan.classes > 1:
-        b = b - b.mean()
-    return Fit(coef, b, "stochastic", number, error <= tol, None)
+    return Fit(plan.joined(*stream.average()), number, error <= tol, "stochastic")
 
 
-def _average(plan: FitPlan, copies: Copies, v: Array) -> Objective:
+def _average(plan: FitPlan, copies: Copies) -> Objective:
     """The average of the loss over copies, and the penalty's expectation."""
-    rows = with_ones(copies.rows) if plan.fit_intercept else copies.rows
+    rows, v = with_ones(copies.rows) if plan.fit_intercept else copies.rows, plan.v
     if plan.classes == 1:
         loss = LeastSquares.loss if plan.loss == "squares" else Logistic.loss
         offsets = np.asarray(plan.data @ v) if v.any() else None
-        return SampledAverage(
-            loss, plan.target, plan.rates, rows, copies.weights, v, offsets, plan.penalty(v)
-        )
+        return SampledAverage(loss, plan.target, plan.rates, rows, copies.weights, v, offsets, plan.penalty)
     if not v.any():
-        return plan.softmax(rows, copies.weights, plan.penalty(v))
+        return plan.softmax(rows, copies.weights, plan.penalty)
     offsets = np.asarray(plan.data @ v.reshape(plan.classes, -1).T)
     offsets = np.tile(offsets, (copies.weights.size, 1))
-    return plan.softmax(rows, copies.weights, plan.penalty(v), shift=v, offsets=offsets)
+    return plan.softmax(rows, copies.weights, plan.penalty, shift=v, offsets=offsets)
 
 
 def _affordable(problem: Problem) -> bool:
@@ -166,21 +137,14 @@ def _affordable(problem: Problem) -> bool:
     return f.work <= COPIES[1] * model.terms
 
 
-def _scale(plan: FitPlan) -> float:
-    """The loss of the model that is 0: what errors are compared with."""
-    if plan.loss == "squares":
-        return float(plan.rates @ plan.target**2) / 2
-    return math.log(max(plan.classes, 2))
-
-
-def _run(plan: FitPlan, v: Array, x0: Array) -> tuple[Solution, Guarantee | None]:
+def _run(plan: FitPlan, x0: Array) -> Fit:
     """A method by its name, with the step size that theory gives it."""
     if plan.method not in SINGLE:
         known = ", ".join([*OURS, *SINGLE])
         raise ArgumentError(f"unknown method {plan.method!r}; the methods are {known}")
-    problem = plan.problem(v)
-    start = problem.estimate(problem.shift, 2).gradient if not problem.cheap else None
-    start = problem.gradient(problem.shift) if start is None else start
+    problem = plan.problem()
+    at = problem.shift
+    start = problem.gradient(at) if problem.cheap else problem.estimate(at, 2).gradient
     result = minimize(
         problem,
         plan.method,
@@ -193,7 +157,7 @@ def _run(plan: FitPlan, v: Array, x0: Array) -> tuple[Solution, Guarantee | None
         **_options(problem, plan.method),
     )
     converged = result.status == "converged"
-    return Solution(result.x, max(result.steps, 1), converged), result.guarantee
+    return Fit(result.x, max(result.steps, 1), converged, plan.method, result.guarantee)
 
 
 def _options(problem: Problem, method: str) -> dict[str, Any]:
@@ -207,9 +171,7 @@ def _options(problem: Problem, method: str) -> dict[str, Any]:
     return {} if np.ptp(probabilities) <= 1e-9 * max(probabilities) else {"support": SUPPORT}
 
 
-def newton_to(
-    f: Objective, x0: Array, tol: float, max_iter: int, scale: float, watch: Watch = None
-) -> Solution:
+def newton_to(plan: FitPlan, f: Objective, x0: Array, tol: float, method: str) -> Fit:
     """Newton steps until one of them is small.
 
     A step p is small if ``sqrt(g'p / scale) <= tol`` with g the gradient: g'p is twice the decrease
@@ -219,13 +181,14 @@ def newton_to(
     x = x0.copy()
     dense = not isinstance(f, Softmax) or f.dim**2 * f.terms / 2 <= DENSE_WORK
     steps = newton_steps(OneBlock(f, DENSE if dense else 0, scaled=False), x, patience=sys.maxsize)
-    for iteration, reached in enumerate(islice(steps, max_iter), start=1):
+    for iteration, reached in enumerate(islice(steps, plan.max_iter), start=1):
         x, promised = reached.x, float(reached.promised[0])
-        error = math.sqrt(max(promised, 0.0) / scale) if scale > 0 else 0.0
-        if watch is not None:
-            watch(f"iteration {iteration}: loss {float(reached.values[0]):.6g}, error before it {error:.2g}")
+        error = math.sqrt(max(promised, 0.0) / plan.scale) if plan.scale > 0 else 0.0
+        if plan.verbose is not None:
+            loss = float(reached.values[0])
+            plan.verbose(f"iteration {iteration}: loss {loss:.6g}, error before it {error:.2g}")
         if not reached.moved.any():  # rounding, or a direction that leads nowhere
-            return Solution(x, iteration, math.isfinite(promised) and error <= max(tol, ROUNDING))
+            return Fit(x, iteration, math.isfinite(promised) and error <= max(tol, ROUNDING), method)
         if error <= tol:
-            return Solution(x, iteration, True)
-    return Solution(x, max_iter, False)
+            return Fit(x, iteration, True, method)
+    return Fit(x, plan.max_iter, False, method)

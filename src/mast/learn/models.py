@@ -18,44 +18,38 @@ from mast.objectives import LeastSquares, Logistic, Objective, Quadratic
 from mast.objectives.design import Design
 from mast.objectives.linear import LinearModel, RidgeModel
 from mast.objectives.losses import Loss
-from mast.objectives.penalties import Penalty, Ridge, SketchedRidge
+from mast.objectives.penalties import SketchedRidge
 from mast.sketches import Draw, Sketch
 
 
-class FeatureRidge(Ridge):
-    """l2/2 times the sum of squares of all coordinates but the last."""
+class FeatureRidge(SketchedRidge):
+    """The sum of l2_j/2 x_j², where intercepts have l2_j = 0."""
 
-    def value(self, x: Array) -> float:
-        """l2/2 |w|²."""
-        return super().value(x[:-1])
+    def __init__(self, l2: Array) -> None:
+        super().__init__(l2, np.ones(l2.size), np.ones(l2.size), np.zeros(l2.size))
 
-    def parts(self, x: Array) -> Array:
-        """l2/2 x_j², and 0 for the intercept."""
-        return np.append(super().parts(x[:-1]), 0.0)
-
-    def gradient(self, x: Array) -> Array:
-        """l2 w, and 0 for the intercept."""
-        return np.append(super().gradient(x[:-1]), 0.0)
-
-    def curvature(self, x: Array) -> Array:
-        """l2, and 0 for the intercept."""
-        return np.append(super().curvature(x[:-1]), 0.0)
+    @property
+    def smoothness(self) -> float:
+        """The largest of the l2_j."""
+        return float(np.max(self.l2))
 
     def sketched(self, sketch: Sketch, shift: Array) -> SketchedRidge:
         """Its expectation under a diagonal sketch."""
         d = shift.size
-        return SketchedRidge(self.curvature(shift), sketch.mean(d), sketch.expected_square(d), shift)
+        return SketchedRidge(self.l2, sketch.mean(d), sketch.expected_square(d), shift)
 
 
 class _WithIntercept(RidgeModel):
     """What follows from an intercept without a penalty."""
 
+    penalty: Any
+
     def __init__(
-        self, A: Any, b: ArrayLike, l2: float, weights: Array | None, L0: Callable[[], float]
+        self, A: Any, b: ArrayLike, penalty: FeatureRidge, weights: Array | None, L0: Callable[[], float]
     ) -> None:
-        super().__init__(A, b, l2, sample_weight=weights)
+        super().__init__(A, b, penalty.smoothness, sample_weight=weights)
         self._feature_smoothness = L0
-        self.penalty = FeatureRidge(l2)
+        self.penalty = penalty
 
     @cached_property
     def _loss_smoothness(self) -> float:
@@ -129,7 +123,7 @@ class SampledAverage(LinearModel):
         weights: Array,
         shift: Array,
         margins: Array | None,
-        penalty: Penalty,
+        penalty: SketchedRidge,
     ) -> None:
         self.design, count = Design(copies), weights.size
         self.terms, self.dim = self.design.n, self.design.d
@@ -162,15 +156,14 @@ class Softmax(Objective):
         codes: NDArray[np.intp],
         classes: int,
         rates: Array,
-        penalty: Penalty,
+        penalty: Any,
         *,
-        l2: float = 0.0,
         shift: Array | None = None,
         offsets: Array | None = None,
     ) -> None:
         self.design, self.codes, self.classes, self.rates = Design(A), codes, classes, rates
         self.terms, self.dim = self.design.n, classes * self.design.d
-        self.penalty, self.l2, self.shift, self.offsets = penalty, l2, shift, offsets
+        self.penalty, self.shift, self.offsets = penalty, shift, offsets
 
     def _logits(self, x: Array, part: Any = slice(None)) -> Array:
         moved = x if self.shift is None else x - self.shift
@@ -234,12 +227,12 @@ class Softmax(Objective):
     @property
     def smoothness(self) -> float:
         """L_f: the second derivative of softmax is at most 1/2."""
-        return 0.5 * self.design.largest_eigenvalue(self.rates) + self.l2
+        return float(0.5 * self.design.largest_eigenvalue(self.rates) + self.penalty.smoothness)
 
     @property
     def term_smoothness(self) -> Array:
         """L_fi of each row."""
-        return 0.5 * self.terms * self.rates * self.design.row_squares + self.l2
+        return np.asarray(0.5 * self.terms * self.rates * self.design.row_squares + self.penalty.smoothness)
 
     def term_infima(self) -> Array:
         """0, a lower bound: a row alone can be fitted as closely as one likes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,17 +12,21 @@ import numpy as np
 
 from mast.arrays import Array
 from mast.learn.missing import StandIns
-from mast.learn.models import InterceptLeastSquares, InterceptLogistic, Softmax, with_ones
+from mast.learn.models import (
+    FeatureRidge,
+    InterceptLeastSquares,
+    InterceptLogistic,
+    Softmax,
+    with_ones,
+)
 from mast.learn.stochastic import LOSSES
-from mast.objectives import LeastSquares, LinearModel, Logistic
+from mast.objectives import LeastSquares, Logistic, Objective
 from mast.objectives.design import Design
-from mast.objectives.penalties import Penalty, SketchedRidge
+from mast.objectives.penalties import SketchedRidge
 from mast.problem import Problem
 from mast.sketches import Except, Grouped, Sketch
 
 GRAM = 500  #: up to this size a Gram matrix has its eigenvalues computed densely
-
-Watch = Callable[[str], None] | None  #: who is told of each iteration, if anybody
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,7 @@ class FitPlan:
     classes: int  # how many outputs: 1, or one for each of several classes
     loss: str  # "log", "softmax" or "squares"
     weights: Array | None
+    shift: Array  # (outputs, features)
     sketch: Sketch
     stand_ins: StandIns | None
     kappa: float | None
@@ -42,7 +48,29 @@ class FitPlan:
     max_iter: int
     tol: float
     seed: int
-    verbose: Watch
+    verbose: Callable[[str], None] | None  # who is told of each iteration, if anybody
+
+    def joined(self, coef: Array, intercept: Array) -> Array:
+        """All weights as one vector: those of each output, and its intercept if there is one."""
+        return (np.column_stack([coef, intercept]) if self.fit_intercept else coef).ravel()
+
+    def parted(self, x: Array) -> tuple[Array, Array]:
+        """The weights, one row per output, and the intercepts."""
+        W, K = x.reshape(self.classes, -1), self.classes
+        coef, b = (W[:, :-1].copy(), W[:, -1].copy()) if self.fit_intercept else (W.copy(), np.zeros(K))
+        return coef, b - b.mean() if K > 1 else b  # a number that all classes share changes nothing
+
+    @cached_property
+    def v(self) -> Array:
+        """The shift of all weights."""
+        return self.joined(self.shift, np.zeros(self.classes))
+
+    @cached_property
+    def scale(self) -> float:
+        """The loss of the model that is 0: what errors are compared with."""
+        if self.loss == "squares":
+            return float(self.rates @ self.target**2) / 2
+        return math.log(max(self.classes, 2))
 
     @cached_property
     def rates(self) -> Array:
@@ -71,42 +99,46 @@ class FitPlan:
         return with_ones(self.X) if self.fit_intercept else self.X
 
     @cached_property
-    def full_sketch(self) -> Sketch:
-        """The sketch of one output's weights: the intercept is left alone."""
-        return Except(self.sketch, [-1]) if self.fit_intercept else self.sketch
+    def all_outputs(self) -> Sketch:
+        """The sketch of all weights: one draw for all outputs, which leaves intercepts alone."""
+        sketch: Sketch = Except(self.sketch, [-1]) if self.fit_intercept else self.sketch
+        if self.classes == 1:
+            return sketch
+        return Grouped(sketch, np.tile(np.arange(self.v.size // self.classes), self.classes))
 
-    def penalty(self, shift: Array) -> SketchedRidge:
-        """The expectation of the penalty of all outputs; that of w itself where there are stand-ins."""
-        D, K = shift.size // self.classes, self.classes
-        bend, mean, square = np.full(D, self.l2), np.ones(D), np.ones(D)
+    @cached_property
+    def ridge(self) -> FeatureRidge:
+        """The penalty of all outputs."""
+        l2 = np.full(self.v.size // self.classes, self.l2)
         if self.fit_intercept:
-            bend[-1] = 0.0
+            l2[-1] = 0.0
+        return FeatureRidge(np.tile(l2, self.classes))
+
+    @cached_property
+    def penalty(self) -> SketchedRidge:
+        """The expectation of the penalty; that of w itself where there are stand-ins."""
         if self.stand_ins is None:
-            mean, square = self.full_sketch.mean(D), self.full_sketch.expected_square(D)
-        return SketchedRidge(np.tile(bend, K), np.tile(mean, K), np.tile(square, K), shift)
+            return self.ridge.sketched(self.all_outputs, self.v)
+        return SketchedRidge(self.ridge.l2, np.ones(self.v.size), np.ones(self.v.size), self.v)
 
-    def model(self) -> LinearModel:
-        """f for one output."""
-        squares = self.loss == "squares"
-        if not self.fit_intercept:
-            kind: type[Logistic] | type[LeastSquares] = LeastSquares if squares else Logistic
-            return kind(self.data, self.target, l2=self.l2, sample_weight=self.weights)
-        variant = InterceptLeastSquares if squares else InterceptLogistic
-        return variant(self.data, self.target, self.l2, self.weights, lambda: self.L0)
-
-    def softmax(self, X: Any, weights: Array, penalty: Penalty, **more: Any) -> Softmax:
+    def softmax(self, X: Any, weights: Array, penalty: SketchedRidge, **more: Any) -> Softmax:
         """f for several classes, on copies of the rows."""
         codes = np.tile(self.target.astype(np.intp), weights.size)
         return Softmax(X, codes, self.classes, np.outer(weights, self.rates).ravel(), penalty, **more)
 
-    def problem(self, shift: Array) -> Problem:
-        """f_D, with the shift of all weights."""
-        if self.classes == 1:
-            return Problem(self.model(), self.full_sketch, shift)
-        D, K = shift.size // self.classes, self.classes
-        plain = SketchedRidge(self.penalty(shift).l2, np.ones(D * K), np.ones(D * K), np.zeros(D * K))
-        f = self.softmax(self.data, np.ones(1), plain, l2=self.l2)
-        return Problem(f, Grouped(self.full_sketch, np.tile(np.arange(D), K)), shift)
+    def problem(self) -> Problem:
+        """f_D."""
+        f: Objective
+        squares = self.loss == "squares"
+        if self.classes > 1:
+            f = self.softmax(self.data, np.ones(1), self.ridge)
+        elif self.fit_intercept:
+            variant = InterceptLeastSquares if squares else InterceptLogistic
+            f = variant(self.data, self.target, self.ridge, self.weights, lambda: self.L0)
+        else:
+            kind = LeastSquares if squares else Logistic
+            f = kind(self.data, self.target, l2=self.l2, sample_weight=self.weights)
+        return Problem(f, self.all_outputs, self.v)
 
 
 def penalty_of(kappa: float, L0: float) -> float:

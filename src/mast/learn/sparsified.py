@@ -161,12 +161,6 @@ class SparsifiedLinear(LinearEstimator):
         self.coef_ = self._shaped(self._weights()[0])
         return self
 
-    def _with(self, coef: Array, intercept: Any) -> Self:
-        """This model, which gets these weights (outputs, features) and intercepts."""
-        self.coef_ = self._shaped(coef)
-        self.intercept_ = intercept if np.ndim(self.intercept_) else float(np.ravel(intercept)[0])
-        return self
-
     def _with_plain(self, coef: Any, intercept: Any) -> Self:
         """A copy with the weights of a plain model and no shift, so that both are sparsified alike."""
         coef = np.atleast_2d(np.asarray(coef, dtype=np.float64))
@@ -177,10 +171,6 @@ class SparsifiedLinear(LinearEstimator):
         plain = copy(self)._with(coef, intercept)
         plain.shift_ = np.zeros_like(coef)
         return plain
-
-    def _shaped(self, coef: Array) -> Array:
-        """Weights (targets, features) in the shape of `coef_`."""
-        return coef
 
     def plot_sparsified(
         self,

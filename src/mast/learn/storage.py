@@ -112,15 +112,11 @@ def _rebuilt(kind: Any, description: dict[str, Any], arrays: Arrays) -> Any:
         if model.classes_.ndim != 1 or not 1 < np.unique(model.classes_).size == model.classes_.size:
             raise ValueError("the classes are not a list of different labels")
         rows = 1 if model.classes_.size == 2 else model.classes_.size
-    coef = _floats(arrays["coef"]).reshape(rows, d)
-    model.coef_ = model._shaped(coef)
-    intercept, n_iter = _floats(arrays["intercept"]), arrays["n_iter"]
-    if n_iter.dtype.kind != "i":
-        raise ValueError("iterations must be whole numbers")
-    if "classes" in description:
-        model.intercept_, model.n_iter_ = intercept.reshape(rows), n_iter.astype(np.int64).reshape(1)
-    else:
-        model.intercept_, model.n_iter_ = float(intercept), int(n_iter)
+    n_iter = arrays["n_iter"]
+    if n_iter.dtype.kind != "i" or n_iter.size != 1:
+        raise ValueError("iterations must be a whole number")
+    coef, intercept = _floats(arrays["coef"]).reshape(rows, d), _floats(arrays["intercept"]).reshape(rows)
+    model._with(coef, intercept, n_iter.item())
     model.shift_ = _floats(arrays["shift"]).reshape(rows, d)
     model.shift = model._shaped(model.shift_.copy()) if description["shifted"] else None
     model.sketch_ = rebuild(description["sketch_used"], arrays)
