@@ -308,7 +308,8 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         out, rows = np.asarray(X @ coef.T), gaps(X)
         if rows.size:
             out[rows] = self._serving.outputs(cells(X, rows), coef, self.shift_)
-        return out + intercept
+        out += intercept
+        return out
 
     # ---- files -------------------------------------------------------------------------
 

@@ -114,8 +114,7 @@ def _average(plan: FitPlan, copies: Copies) -> Objective:
         return SampledAverage(loss, plan.target, plan.rates, rows, copies.weights, v, offsets, plan.penalty)
     if not v.any():
         return plan.softmax(rows, copies.weights, plan.penalty)
-    offsets = np.asarray(plan.data @ v.reshape(plan.classes, -1).T)
-    offsets = np.tile(offsets, (copies.weights.size, 1))
+    offsets = np.tile(np.asarray(plan.data @ v.reshape(plan.classes, -1).T).T, copies.weights.size)
     return plan.softmax(rows, copies.weights, plan.penalty, shift=v, offsets=offsets)
 
 

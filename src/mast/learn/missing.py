@@ -23,12 +23,14 @@ FLOOR = 1e-6  #: no direction has a smaller share of the mean variance
 
 def gaps(X: Any) -> Indices:
     """The rows that have a missing cell."""
+    sparse = scipy.sparse.issparse(X)
+    values = X.data if sparse else X
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(X.sum()):  # cheaper than looking at each cell
+        if np.isfinite(values.sum()):  # cheaper than looking at each cell
             return np.zeros(0, dtype=np.int64)
-    if not scipy.sparse.issparse(X):
+    if not sparse:
         return np.flatnonzero(np.isnan(X).any(axis=1))
-    return np.unique(np.searchsorted(X.indptr, np.flatnonzero(np.isnan(X.data)), side="right") - 1)
+    return np.unique(np.searchsorted(X.indptr, np.flatnonzero(np.isnan(values)), side="right") - 1)
 
 
 def cells(X: Any, rows: Indices) -> Array:

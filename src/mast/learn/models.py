@@ -145,7 +145,8 @@ class SampledAverage(LinearModel):
 class Softmax(Objective):
     """sum_i rate_i (log sum_k exp m_ik - m_i,y_i) + penalty, with m_i = offset_i + (W - V) a_i.
 
-    x is the matrix W, one row of weights per class, row by row. Terms are rows: f is their mean.
+    x is the matrix W, one row of weights per class, row by row. Terms are rows: f is their mean. Offsets are
+    an array (classes, rows).
     """
 
     convex = True
@@ -165,32 +166,39 @@ class Softmax(Objective):
         self.terms, self.dim = self.design.n, classes * self.design.d
         self.penalty, self.shift, self.offsets = penalty, shift, offsets
 
+    # Logits, probabilities and slopes are arrays (classes, rows): NumPy is quicker along rows than classes.
+
     def _logits(self, x: Array, part: Any = slice(None)) -> Array:
         moved = x if self.shift is None else x - self.shift
-        out: Array = self.design.matrix[part] @ moved.reshape(self.classes, -1).T
-        return out if self.offsets is None else out + self.offsets[part]
+        out = self._forward(moved, part)
+        return out if self.offsets is None else out + self.offsets[:, part]
+
+    def _forward(self, x: Array, part: Any = slice(None)) -> Array:
+        """W A' for the matrix W that is x."""
+        A, W = self.design.matrix[part], x.reshape(self.classes, -1)
+        return np.asarray((A @ W.T).T if self.design.sparse else W @ A.T)
 
     def _chances(self, logits: Array) -> tuple[Array, Array]:
         """The probability of each class, and the logarithm of what they were divided by."""
-        top = logits.max(axis=1, keepdims=True)
+        top = logits.max(axis=0)
         chances = np.exp(logits - top)
-        total = chances.sum(axis=1, keepdims=True)
+        total = chances.sum(axis=0)
         chances /= total
-        return chances, (np.log(total) + top)[:, 0]
+        return chances, np.log(total) + top
 
     def _back(self, slopes: Array) -> Array:
-        """The slopes of all rows and classes, pulled back to the weights."""
+        """The slopes of all classes and rows, pulled back to the weights."""
         A = self.design
-        return np.asarray(A.transposed @ slopes if A.sparse else A.matrix.T @ slopes).T.ravel()
+        return np.asarray((A.transposed @ slopes.T).T if A.sparse else slopes @ A.matrix).ravel()
 
     def value_and_gradient(self, x: ArrayLike) -> tuple[float, Array]:
         """The value and the gradient."""
         x = self._point(x)
         logits, rows = self._logits(x), np.arange(self.terms)
-        own = logits[rows, self.codes]
+        own = logits[self.codes, rows]
         slopes, totals = self._chances(logits)
-        slopes[rows, self.codes] -= 1.0
-        slopes *= self.rates[:, None]
+        slopes[self.codes, rows] -= 1.0
+        slopes *= self.rates
         value = float(self.rates @ (totals - own)) + self.penalty.value(x)
         return value, self._back(slopes) + self.penalty.gradient(x)
 
@@ -198,25 +206,25 @@ class Softmax(Objective):
         """The Hessian as a product with vectors, and its diagonal."""
         x = self._point(x)
         chances, ridge = self._chances(self._logits(x))[0], self.penalty.curvature(x)
-        weighted, K = self.rates[:, None] * chances, self.classes
+        weighted = self.rates * chances
         squares = self.design.matrix.power(2) if self.design.sparse else self.design.matrix**2
 
         def product(p: Array) -> Array:
-            moved = np.asarray(self.design.matrix @ p.reshape(K, -1).T)
-            moved -= np.einsum("ik,ik->i", chances, moved)[:, None]
+            moved = self._forward(p)
+            moved -= np.einsum("ki,ki->i", chances, moved)
             moved *= weighted
             return self._back(moved) + ridge * p
 
-        return product, np.asarray(squares.T @ (weighted * (1 - chances))).T.ravel() + ridge
+        return product, np.asarray((weighted * (1 - chances)) @ squares).ravel() + ridge
 
     def hessian(self, x: ArrayLike) -> Array:
         """The Hessian, dense: one block for each two classes."""
         x = self._point(x)
         chances, d = self._chances(self._logits(x))[0], self.design.d
-        weighted, H = self.rates[:, None] * chances, np.empty((self.dim, self.dim))
+        weighted, H = self.rates * chances, np.empty((self.dim, self.dim))
         for k in range(self.classes):
             for m in range(k + 1):
-                block = self.design.gram(weighted[:, k] * ((k == m) - chances[:, m]))
+                block = self.design.gram(weighted[k] * ((k == m) - chances[m]))
                 H[k * d : (k + 1) * d, m * d : (m + 1) * d] = block
                 H[m * d : (m + 1) * d, k * d : (k + 1) * d] = block.T
         H[np.diag_indices(self.dim)] += self.penalty.curvature(x)
@@ -242,7 +250,6 @@ class Softmax(Objective):
         """The gradient of the mean of the terms `rows`."""
         x = self._point(x)
         slopes = self._chances(self._logits(x, rows))[0]
-        slopes[np.arange(rows.size), self.codes[rows]] -= 1.0
-        slopes *= self.rates[rows, None] * (self.terms / rows.size)
-        gradient = np.asarray(self.design.matrix[rows].T @ slopes).T.ravel()
-        return gradient + self.penalty.gradient(x)
+        slopes[self.codes[rows], np.arange(rows.size)] -= 1.0
+        slopes *= self.rates[rows] * (self.terms / rows.size)
+        return np.asarray(slopes @ self.design.matrix[rows]).ravel() + self.penalty.gradient(x)
