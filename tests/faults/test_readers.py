@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 import mast
 from faults.amounts import times
 from mast.errors import MastError
-from mast.learn.commands import Bundle, train
-from mast.learn.grouping import sketch_of
+from mast.learn.columns import sketch_of
+from mast.learn.commands import train
+from mast.learn.storage import Bundle
 from mast.learn.tables import as_numbers, read_tables
 
 pytestmark = pytest.mark.faults

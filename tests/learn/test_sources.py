@@ -15,7 +15,7 @@ from mast.data.loading import load_pieces
 from mast.errors import DataError
 from mast.learn import commands, sources
 from mast.learn.columns import ColumnLearner
-from mast.learn.commands import Bundle
+from mast.learn.storage import Bundle
 from mast.learn.tables import read_tables
 
 

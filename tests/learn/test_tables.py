@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mast.errors import DataError
-from mast.learn.columns import CategoryColumn, ColumnLearner, FeatureColumns, NumberColumn
-from mast.learn.grouping import sketch_of
+from mast.learn.columns import CategoryColumn, ColumnLearner, FeatureColumns, NumberColumn, sketch_of
 from mast.learn.tables import read_tables
 
 

@@ -1,4 +1,4 @@
-"""What `mast train`, `mast predict` and `mast evaluate` do, the folder they share, and their summaries."""
+"""What `mast train`, `mast predict` and `mast evaluate` do, and the summaries they give."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import io
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,63 +17,17 @@ from mast import files
 from mast.arrays import Array
 from mast.errors import ArgumentError, DataError, MissingExtraError
 from mast.learn.classifier import MastClassifier
-from mast.learn.columns import FeatureColumns, RunningMoments
-from mast.learn.grouping import sketch_of
+from mast.learn.columns import RunningMoments, sketch_of
 from mast.learn.regressor import MastRegressor
 from mast.learn.scoring import draw_curves
-from mast.learn.sources import VALUES, RowReader, TrainingData, training_data
-from mast.learn.sparsified import SparsifiedLinear, scores_of
-from mast.learn.storage import pack, read, unpack, write
+from mast.learn.sources import VALUES, TrainingData, training_data
+from mast.learn.sparsified import scores_of
+from mast.learn.storage import Bundle
 from mast.sketches import Identity
 
-KIND = "trained model"
-FILE = "model.mast"
 CLASSES = 20  #: whole numbers with at most so many values are taken for classes
 DRAWS, FEWER_DRAWS = 100, 10  #: the latter for the training rows of a large file
 DENSITIES = (1.0, 0.75, 0.5, 0.25, 0.1)
-
-
-@dataclass(frozen=True)
-class Bundle:
-    """A trained model, the same without a sketch to compare with, and how files become rows for both."""
-
-    model: Any
-    plain: Any
-    reader: RowReader
-
-    def save(self, folder: Path) -> Path:
-        """Write the file of the folder, which is made if it is not there."""
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DataError(f"{folder}: the folder cannot be made: {error.strerror}") from error
-        model, arrays = pack(self.model)
-        arrays["plain_coef"] = self.plain.coef_
-        arrays["plain_intercept"] = np.asarray(self.plain.intercept_)
-        columns = None if self.reader.columns is None else asdict(self.reader.columns)
-        description = {"model": model, "columns": columns, "target": self.reader.target}
-        write(folder / FILE, KIND, description, arrays)
-        return folder / FILE
-
-    @staticmethod
-    def load(folder: Path) -> Bundle:
-        """Read a folder that `save` wrote; damaged and foreign ones are refused."""
-        path = folder / FILE if folder.is_dir() or not folder.exists() else folder
-        if not path.exists():
-            raise DataError(f"{folder}: there is no model; `mast train` makes one")
-        description, arrays = read(path, KIND)
-        with files.damage_refused(path):
-            model: Any = unpack(description["model"], arrays, path, SparsifiedLinear)  # type: ignore[type-abstract]
-            plain = model._with_plain(arrays["plain_coef"], arrays["plain_intercept"])
-            content, target = description["columns"], description["target"]
-            columns = None if content is None else FeatureColumns.from_json(content)
-            if not isinstance(target, str | None):
-                raise DataError(f"{path} is damaged: its target is not the name of a column")
-            if columns is not None and len(columns.owners) != model.n_features_in_:
-                raise DataError(f"{path} is damaged: its columns do not fit the model")
-        classes = getattr(model, "classes_", None)
-        numeric = classes is None or classes.dtype.kind in "iuf"
-        return Bundle(model, plain, RowReader(columns, model.n_features_in_, target, numeric))
 
 
 def train(
@@ -303,11 +256,9 @@ class Tally:
         from mast.plots import look, pyplot
 
         pyplot()  # says how to get matplotlib where it is not there
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(6, 4), layout="constrained")
-        FigureCanvasAgg(figure)  # no window, whatever the user's settings
+        figure = Figure(figsize=(6, 4), layout="constrained")  # no window, whatever the user's settings
         kind = path.suffix.lstrip(".").lower() or "png"
         if kind not in figure.canvas.get_supported_filetypes():
             raise ArgumentError(f"a picture cannot be written as {path.name!r}: use .png, .svg or .pdf")

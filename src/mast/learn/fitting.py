@@ -1,10 +1,12 @@
-"""From a plan to weights: which method solves it, and how."""
+"""What an estimator fits, as objectives and as a problem; and which method finds the weights, and how."""
 
 from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -13,13 +15,24 @@ import numpy as np
 from mast.arrays import Array
 from mast.errors import ArgumentError, NotExactError
 from mast.learn.copies import COPIES, Copies, copies_of, is_listed
-from mast.learn.models import SampledAverage, Softmax, with_ones
-from mast.learn.plan import FitPlan
-from mast.learn.stochastic import Stream
+from mast.learn.missing import StandIns
+from mast.learn.models import (
+    FeatureRidge,
+    InterceptLeastSquares,
+    InterceptLogistic,
+    SampledAverage,
+    Softmax,
+    largest_eigenvalue,
+    penalty_of,
+    with_ones,
+)
+from mast.learn.stochastic import LOSSES, Stream
 from mast.objectives import LeastSquares, LinearModel, Logistic, Mean, Objective
 from mast.objectives.newton import OneBlock, newton_steps
+from mast.objectives.penalties import SketchedRidge
 from mast.problem import Problem
 from mast.run import minimize
+from mast.sketches import Except, Grouped, Sketch
 from mast.theory import Guarantee
 
 SINGLE = ("gd", "agd", "dsgd", "dsgd_sampled", "l_svrdsg", "s_page")  #: methods with a step size of their own
@@ -34,6 +47,121 @@ MEASUREMENTS = 20  #: how often a stochastic method looks whether it has converg
 DENSE = 2000  #: up to this dimension Newton steps come from a dense Hessian, else from conjugate gradients
 DENSE_WORK = 2e7  #: of a dense Hessian with a block for each two classes
 ROUNDING = 1e-7  #: a relative error that rounding of values explains: no further step can be checked
+
+
+@dataclass(frozen=True)
+class FitPlan:
+    """What is to be fitted: rows, targets, the sketch and the penalty, and how."""
+
+    X: Any  # complete, unless there are stand-ins
+    target: Array  # -1 and +1, numbers, or the numbers of the classes
+    classes: int  # how many outputs: 1, or one for each of several classes
+    loss: str  # "log", "softmax" or "squares"
+    weights: Array | None
+    shift: Array  # (outputs, features)
+    sketch: Sketch
+    stand_ins: StandIns | None
+    kappa: float | None
+    alpha: float | None
+    fit_intercept: bool
+    method: str
+    max_iter: int
+    tol: float
+    seed: int
+    verbose: Callable[[str], None] | None  # who is told of each iteration, if anybody
+
+    def joined(self, coef: Array, intercept: Array) -> Array:
+        """All weights as one vector: those of each output, and its intercept if there is one."""
+        return (np.column_stack([coef, intercept]) if self.fit_intercept else coef).ravel()
+
+    def parted(self, x: Array) -> tuple[Array, Array]:
+        """The weights, one row per output, and the intercepts."""
+        W, K = x.reshape(self.classes, -1), self.classes
+        coef, b = (W[:, :-1].copy(), W[:, -1].copy()) if self.fit_intercept else (W.copy(), np.zeros(K))
+        return coef, b - b.mean() if K > 1 else b  # a number that all classes share changes nothing
+
+    @cached_property
+    def v(self) -> Array:
+        """The shift of all weights."""
+        return self.joined(self.shift, np.zeros(self.classes))
+
+    @cached_property
+    def scale(self) -> float:
+        """The loss of the model that is 0: what errors are compared with."""
+        if self.loss == "squares":
+            return float(self.rates @ self.target**2) / 2
+        return math.log(max(self.classes, 2))
+
+    @cached_property
+    def rates(self) -> Array:
+        """What each row counts."""
+        n = self.X.shape[0]
+        return np.full(n, 1 / n) if self.weights is None else self.weights / self.weights.sum()
+
+    @cached_property
+    def L0(self) -> float:
+        """The smoothness of the loss in the features, without a penalty."""
+        X = self.X if self.stand_ins is None else np.where(np.isnan(self.X), self.stand_ins.mean, self.X)
+        return LOSSES[self.loss][1] * largest_eigenvalue(X, self.rates)
+
+    @cached_property
+    def l2(self) -> float:
+        """alpha; or L0/(kappa - 1); or that of LogisticRegression's C = 1 and Ridge's alpha = 1: 1/n."""
+        if self.alpha is not None:
+            return self.alpha
+        if self.kappa is None:
+            return 1 / (self.X.shape[0] if self.weights is None else float(self.weights.sum()))
+        return penalty_of(self.kappa, self.L0)
+
+    @cached_property
+    def data(self) -> Any:
+        """The features, with ones if there is an intercept."""
+        return with_ones(self.X) if self.fit_intercept else self.X
+
+    @cached_property
+    def all_outputs(self) -> Sketch:
+        """The sketch of all weights: one draw for all outputs, which leaves intercepts alone."""
+        sketch: Sketch = Except(self.sketch, [-1]) if self.fit_intercept else self.sketch
+        if self.classes == 1:
+            return sketch
+        return Grouped(sketch, np.tile(np.arange(self.v.size // self.classes), self.classes))
+
+    @cached_property
+    def ridge(self) -> FeatureRidge:
+        """The penalty of all outputs."""
+        l2 = np.full(self.v.size // self.classes, self.l2)
+        if self.fit_intercept:
+            l2[-1] = 0.0
+        return FeatureRidge(np.tile(l2, self.classes))
+
+    @cached_property
+    def penalty(self) -> SketchedRidge:
+        """The expectation of the penalty; that of w itself where there are stand-ins."""
+        if self.stand_ins is None:
+            return self.ridge.sketched(self.all_outputs, self.v)
+        return SketchedRidge(self.ridge.l2, np.ones(self.v.size), np.ones(self.v.size), self.v)
+
+    def softmax(self, X: Any, weights: Array, penalty: SketchedRidge, **more: Any) -> Softmax:
+        """f for several classes, on copies of the rows."""
+        codes = np.tile(self.target.astype(np.intp), weights.size)
+        return Softmax(X, codes, self.classes, np.outer(weights, self.rates).ravel(), penalty, **more)
+
+    def problem(self) -> Problem:
+        """f_D."""
+        f: Objective
+        squares = self.loss == "squares"
+        if self.classes > 1:
+            f = self.softmax(self.data, np.ones(1), self.ridge)
+        elif self.fit_intercept:
+            variant = InterceptLeastSquares if squares else InterceptLogistic
+            f = variant(self.data, self.target, self.ridge, self.weights, lambda: self.L0)
+        else:
+            kind = LeastSquares if squares else Logistic
+            f = kind(self.data, self.target, l2=self.l2, sample_weight=self.weights)
+        return Problem(f, self.all_outputs, self.v)
+
+
+# ---- methods --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from mast.objectives.losses import Loss
 from mast.objectives.penalties import SketchedRidge
 from mast.sketches import Draw, Sketch
 
+GRAM = 500  #: up to this size a Gram matrix has its eigenvalues computed densely
+
 
 class FeatureRidge(SketchedRidge):
     """The sum of l2_j/2 x_j², where intercepts have l2_j = 0."""
@@ -103,6 +105,25 @@ def with_ones(X: Any) -> Any:
         ones = scipy.sparse.csr_array(np.ones((X.shape[0], 1)))
         return scipy.sparse.hstack([scipy.sparse.csr_array(X), ones], format="csr")
     return np.column_stack([X, np.ones(X.shape[0])])
+
+
+def penalty_of(kappa: float, L0: float) -> float:
+    """The penalty that makes the condition number kappa; without features all give the same model."""
+    return L0 / (kappa - 1) if L0 > 0 else 1.0
+
+
+def largest_eigenvalue(X: Any, rates: Array | None = None) -> float:
+    """The largest eigenvalue of X'WX: from the smaller Gram matrix where that is cheap, else by Lanczos."""
+    design = Design(X)
+    rates = np.full(design.n, 1 / design.n) if rates is None else rates
+    if design.sparse and design.n <= min(GRAM, design.d):
+        scaled = design.csr.multiply(np.sqrt(rates)[:, None]).tocsr()
+        return max(float(np.linalg.eigvalsh((scaled @ scaled.T).toarray())[-1]), 0.0)
+    if design.sparse and design.d <= GRAM:
+        lengths = np.diff(design.csr.indptr).astype(float)
+        if float(lengths @ lengths) <= 40 * lengths.sum():
+            return max(float(np.linalg.eigvalsh(design.gram(rates))[-1]), 0.0)
+    return design.largest_eigenvalue(rates)
 
 
 # ---- averages over copies -------------------------------------------------------------------
@@ -213,7 +234,7 @@ class Softmax(Objective):
             moved = self._forward(p)
             moved -= np.einsum("ki,ki->i", chances, moved)
             moved *= weighted
-            return self._back(moved) + ridge * p
+            return np.asarray(self._back(moved) + ridge * p)
 
         return product, np.asarray((weighted * (1 - chances)) @ squares).ravel() + ridge
 
@@ -252,4 +273,5 @@ class Softmax(Objective):
         slopes = self._chances(self._logits(x, rows))[0]
         slopes[self.codes[rows], np.arange(rows.size)] -= 1.0
         slopes *= self.rates[rows] * (self.terms / rows.size)
-        return np.asarray(slopes @ self.design.matrix[rows]).ravel() + self.penalty.gradient(x)
+        gradient = np.asarray(slopes @ self.design.matrix[rows]).ravel()
+        return np.asarray(gradient + self.penalty.gradient(x))

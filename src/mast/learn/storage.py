@@ -1,8 +1,9 @@
-"""Fitted models as files: JSON and arrays in one checksummed file, never pickle."""
+"""Fitted models as files, and the folders of `mast train`: JSON and arrays, checksummed, never pickle."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,13 +20,15 @@ from mast.sketches.stored import describe, rebuild
 from mast.theory import Guarantee
 
 if TYPE_CHECKING:
+    from mast.learn.sources import RowReader
     from mast.learn.sparsified import SparsifiedLinear
 
 Arrays = dict[str, NDArray[Any]]
 Model = TypeVar("Model", bound="SparsifiedLinear")
 
 FORMAT = 2  #: 1 had one model per class, and nothing for missing values
-KIND = "linear model"
+KIND, TRAINED = "linear model", "trained model"  #: one model, and what `mast train` makes
+FILE = "model.mast"  #: of a trained model, in its folder
 SEPARATE = ("sketch", "shift", "random_state", "class_weight")  #: parameters that are not plain JSON
 FITTED = {"alpha": float, "method": str, "missing": str, "seed": int}  #: what was found, and of which type
 
@@ -135,6 +138,56 @@ def _rebuilt(kind: Any, description: dict[str, Any], arrays: Arrays) -> Any:
             raise ValueError(f"{len(names)} names for {d} features")
         model.feature_names_in_ = np.array(names, dtype=object)
     return model
+
+
+# ---- folders --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A trained model, the same without a sketch to compare with, and how files become rows for both."""
+
+    model: Any
+    plain: Any
+    reader: RowReader
+
+    def save(self, folder: Path) -> Path:
+        """Write the file of the folder, which is made if it is not there."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{folder}: the folder cannot be made: {error.strerror}") from error
+        model, arrays = pack(self.model)
+        arrays["plain_coef"] = self.plain.coef_
+        arrays["plain_intercept"] = np.asarray(self.plain.intercept_)
+        columns = None if self.reader.columns is None else asdict(self.reader.columns)
+        description = {"model": model, "columns": columns, "target": self.reader.target}
+        write(folder / FILE, TRAINED, description, arrays)
+        return folder / FILE
+
+    @staticmethod
+    def load(folder: Path) -> Bundle:
+        """Read a folder that `save` wrote; damaged and foreign ones are refused."""
+        from mast.learn.columns import FeatureColumns  # these need pandas
+        from mast.learn.sources import RowReader
+        from mast.learn.sparsified import SparsifiedLinear
+
+        path = folder / FILE if folder.is_dir() or not folder.exists() else folder
+        if not path.exists():
+            raise DataError(f"{folder}: there is no model; `mast train` makes one")
+        description, arrays = read(path, TRAINED)
+        with files.damage_refused(path):
+            model: Any = unpack(description["model"], arrays, path, SparsifiedLinear)  # type: ignore[type-abstract]
+            plain = model._with_plain(arrays["plain_coef"], arrays["plain_intercept"])
+            content, target = description["columns"], description["target"]
+            columns = None if content is None else FeatureColumns.from_json(content)
+            if not isinstance(target, str | None):
+                raise DataError(f"{path} is damaged: its target is not the name of a column")
+            if columns is not None and len(columns.owners) != model.n_features_in_:
+                raise DataError(f"{path} is damaged: its columns do not fit the model")
+        classes = getattr(model, "classes_", None)
+        numeric = classes is None or classes.dtype.kind in "iuf"
+        return Bundle(model, plain, RowReader(columns, model.n_features_in_, target, numeric))
 
 
 # ---- parts --------------------------------------------------------------------------------

@@ -187,5 +187,5 @@ def holds_numbers(numbers: int, given: int, odd: str, infinite: str) -> bool:
 def as_numbers(table: Table, name: str) -> Array | None:
     """A column as numbers, NaN where missing; None if it is text; an error if it is nearly all numbers."""
     values, absent, odd, infinite = cell_numbers(table, name)
-    numbers, given = np.count_nonzero(~np.isnan(values)), np.count_nonzero(~absent)
+    numbers, given = int((~np.isnan(values)).sum()), int((~absent).sum())
     return values if holds_numbers(numbers, given, odd, infinite) else None
