@@ -264,10 +264,7 @@ class Tally:
             raise ArgumentError(f"a picture cannot be written as {path.name!r}: use .png, .svg or .pdf")
         shares = sorted(self.densities)
         labels = {"mast": "MAST", "plain": "the same without a sketch"}
-        curves = {
-            label: np.stack([np.broadcast_to(self.scores(name, share), (self.draws,)) for share in shares])
-            for name, label in labels.items()
-        }
+        curves = {label: [self.scores(name, share) for share in shares] for name, label in labels.items()}
         content = io.BytesIO()
         with look():
             draw_curves(figure.subplots(), shares, curves, self.summary()["score"])

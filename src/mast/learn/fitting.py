@@ -254,10 +254,10 @@ def _affordable(problem: Problem) -> bool:
     if not (few or model.loss is LeastSquares.loss or (size is not None and size <= SUPPORT)):
         return False
     try:
-        f = problem.exact if problem.cheap else None
+        if not problem.cheap:
+            return False
+        f = problem.exact
     except NotExactError:
-        return False
-    if f is None:
         return False
     if isinstance(f, Mean):
         return len(f.objectives) <= COPIES[1] and len(f.objectives) * model.design.csr.nnz <= LISTED

@@ -14,12 +14,12 @@ import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 
 from mast.arrays import Array, Indices
-from mast.objectives import LeastSquares, Logistic, Objective, Quadratic
+from mast.objectives import LeastSquares, Logistic, Objective
 from mast.objectives.design import Design
 from mast.objectives.linear import LinearModel, RidgeModel
 from mast.objectives.losses import Loss
 from mast.objectives.penalties import SketchedRidge
-from mast.sketches import Draw, Sketch
+from mast.sketches import Sketch
 
 GRAM = 500  #: up to this size a Gram matrix has its eigenvalues computed densely
 
@@ -68,19 +68,9 @@ class _WithIntercept(RidgeModel):
         return np.zeros(self.terms)
 
     # The penalty needs to know which coordinate it looks at, so draws are applied to the whole point.
-
-    def sketched_gradient(self, x: Array, draw: Draw, shift: Array, rows: Indices | None = None) -> Array:
-        """The gradient of f_S."""
-        return Objective.sketched_gradient(self, x, draw, shift, rows)
-
-    def sketched_difference(
-        self, x: Array, w: Array, draw: Draw, shift: Array, rows: Indices | None = None
-    ) -> Array:
-        """The gradient of f_S at x minus that at w."""
-        return Objective.sketched_difference(self, x, w, draw, shift, rows)
-
-    def _solve(self) -> Array:
-        return Objective._solve(self)
+    sketched_gradient = Objective.sketched_gradient
+    sketched_difference = Objective.sketched_difference
+    _solve = Objective._solve
 
 
 class InterceptLogistic(_WithIntercept, Logistic):
@@ -89,14 +79,6 @@ class InterceptLogistic(_WithIntercept, Logistic):
 
 class InterceptLeastSquares(_WithIntercept, LeastSquares):
     """Half the mean squared residual plus l2/2 |w|², where x = (w, intercept)."""
-
-    @cached_property
-    def quadratic(self) -> Quadratic:
-        """The same function as x'Hx/2 - b'x + c; for moderate dimensions."""
-        H = self.design.gram(self.rates)
-        H[np.diag_indices(self.dim)] += self.penalty.curvature(np.zeros(self.dim))
-        weighted = self.rates * self.labels
-        return Quadratic(H, self.design.transpose_times(weighted), 0.5 * float(weighted @ self.labels))
 
 
 def with_ones(X: Any) -> Any:

@@ -211,17 +211,10 @@ class SparsifiedLinear(LinearEstimator):
         elif not (hasattr(baseline, "coef_") and hasattr(baseline, "intercept_")):
             raise ArgumentError(f"the baseline must be a fitted linear model, with weights: got {baseline!r}")
         plain = self._with_plain(baseline.coef_, baseline.intercept_)
+        models = {f"{type(self).__name__}, {self.sketch_.label().split(':')[0]}": self, name: plain}
         curves = {
-            label: np.stack(
-                [
-                    np.broadcast_to(model.score_sparsified(X, y, share, draws if share < 1 else 1), (draws,))
-                    for share in shares
-                ]
-            )
-            for label, model in (
-                (f"{type(self).__name__}, {self.sketch_.label().split(':')[0]}", self),
-                (name, plain),
-            )
+            label: [model.score_sparsified(X, y, share, draws if share < 1 else 1) for share in shares]
+            for label, model in models.items()
         }
         return draw_curves(ax, shares, curves, "accuracy" if hasattr(self, "classes_") else "R²")[0]
 

@@ -210,12 +210,10 @@ def _floats(array: NDArray[Any]) -> NDArray[np.float64]:
 
 def _classes(classes: NDArray[Any]) -> dict[str, Any]:
     """Labels as JSON: numbers, booleans or texts."""
-    values = classes.tolist()
-    if classes.dtype == object and not all(isinstance(value, str) for value in values):
+    if classes.dtype.kind not in "biufU" and not all(isinstance(label, str) for label in classes):
         raise ArgumentError("labels that are neither numbers nor texts cannot be written to a file")
-    if classes.dtype.kind not in "biufUO":
-        raise ArgumentError(f"labels of the type {classes.dtype} cannot be written to a file")
-    return {"values": values, "dtype": "object" if classes.dtype == object else classes.dtype.str}
+    dtype = "object" if classes.dtype == object else classes.dtype.str
+    return {"values": classes.tolist(), "dtype": dtype}
 
 
 def _class_weight(weight: Any) -> Any:
