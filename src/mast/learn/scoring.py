@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -167,7 +167,7 @@ class MissingDisplay:
 def draw_curves(
     ax: matplotlib.axes.Axes | None,
     shares: Sequence[float],
-    curves: Mapping[str, Sequence[Array]],
+    curves: Mapping[str, Collection[Array]],
     score: str,
     of: str = "features that is kept",
 ) -> tuple[matplotlib.axes.Axes, list[Any]]:
