@@ -75,7 +75,7 @@ class TestTables:
 
     def test_a_category_is_one_group(self, run, people, tmp_path):
         run("train", people, "--target", "pay", "--sketch", "bernoulli:0.5", "--out", tmp_path / "m")
-        from mast.learn.bundle import Bundle
+        from mast.learn.storage import Bundle
 
         sketch = Bundle.load(tmp_path / "m").model.sketch_
         assert isinstance(sketch, mast.Grouped)

@@ -17,8 +17,8 @@ from mast.errors import DataError
 from mast.experiments.datasets import locate
 from mast.experiments.reproduce import SECTION_FORMAT, read_sections, section_bytes
 from mast.files import load, load_array, previous, save
-from mast.learn.bundle import Bundle
 from mast.learn.commands import train
+from mast.learn.storage import Bundle
 
 PROBLEM = mast.Problem(mast.Quadratic(np.diag([1.0, 2.0, 4.0]), [1.0, 1.0, 1.0]), mast.RandK(2))
 ROWS = np.array([[1.0, 0.0, 2.0], [0.0, 1.0, 0.0], [3.0, 1.0, 0.5], [0.0, 2.0, 1.0]])

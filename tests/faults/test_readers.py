@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 import mast
 from faults.amounts import times
 from mast.errors import MastError
-from mast.learn.bundle import Bundle
+from mast.learn.columns import sketch_of
 from mast.learn.commands import train
-from mast.learn.grouping import sketch_of
-from mast.learn.tables import as_numbers, read_table
+from mast.learn.storage import Bundle
+from mast.learn.tables import as_numbers, read_tables
 
 pytestmark = pytest.mark.faults
 many = settings(
@@ -92,8 +92,8 @@ def test_libsvm(file, content, labels):
 @given(st.one_of(csv, st.binary(max_size=300), st.text(max_size=100)))
 def test_csv(file, content):
     path = file(content)
-    if not refused(lambda: read_table(path)):
-        table = read_table(path)
+    if not refused(lambda: next(read_tables(path))):
+        table, _ = next(read_tables(path))
         assert all(isinstance(cell, str) for name in table.names for cell in table.column(name))
 
 
@@ -125,4 +125,4 @@ def test_one_long_cell_does_not_make_all_cells_long(file):
 
 def test_a_number_with_underscores_is_a_text(file):
     """Python reads 1_0 as ten; tables do not."""
-    assert as_numbers(read_table(file("a,b\n1_0,1\n1_0,2\n")), "a") is None
+    assert as_numbers(next(read_tables(file("a,b\n1_0,1\n1_0,2\n")))[0], "a") is None

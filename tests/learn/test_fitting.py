@@ -292,6 +292,18 @@ class TestMethods:
         assert (model.guarantee_ is None) == (method in ("gd", "agd"))
         assert model.n_iter_ == 50
 
+    @pytest.mark.parametrize("method", ["dsgd", "dsgd_sampled"])
+    def test_the_intercept_is_not_penalised(self, method):
+        X, y = small(200, 3)
+        y[:150] = 1  # most rows are of one class: the penalty alone would make the intercept small
+        options = {"alpha": 3.0, "missing": "scale", "random_state": 0}
+        exact = mast.MastClassifier(mast.Bernoulli(0.8), method="exact", **options).fit(X, y)
+        model = mast.MastClassifier(mast.Bernoulli(0.8), method=method, max_iter=3000, **options)
+        with pytest.warns(ConvergenceWarning):
+            model.fit(X, y)
+        assert exact.intercept_[0] > 1
+        np.testing.assert_allclose(model.intercept_, exact.intercept_, rtol=0.2)
+
     def test_an_unknown_method_is_refused_with_the_known(self):
         X, y = small()
         for unknown in ("adam", "gdci", "distributed"):

@@ -6,6 +6,7 @@ import json
 import tracemalloc
 
 import numpy as np
+import pandas
 import pytest
 
 from mast import files
@@ -13,9 +14,9 @@ from mast.cli import app
 from mast.data.loading import load_pieces
 from mast.errors import DataError
 from mast.learn import commands, sources
-from mast.learn.bundle import Bundle
 from mast.learn.columns import ColumnLearner
-from mast.learn.tables import read_table, read_tables
+from mast.learn.storage import Bundle
+from mast.learn.tables import read_tables
 
 
 def write_people(path, rows=3000, seed=0):
@@ -53,7 +54,7 @@ def small_pieces(monkeypatch):
 
 class TestTables:
     def test_pieces_are_the_whole_table(self, people):
-        whole = read_table(people)
+        whole = next(read_tables(people))[0]
         parts = [table for table, _ in read_tables(people, 10_000)]
         assert len(parts) > 5
         rows = [row for part in parts for row in part.cells.values.tolist()]
@@ -168,15 +169,13 @@ class TestCommands:
             again = commands.evaluate(tmp_path / f"m{size}", str(people), draws=5)
             for density, scores in result["densities"].items():
                 assert scores["mast"]["mean"] == pytest.approx(again["densities"][density]["mast"]["mean"])
-            rows = [
-                row
-                for part in commands.predict(tmp_path / f"m{size}", str(people), size=10_000)
-                for row in part.rows
-            ]
-            (at_once,) = commands.predict(tmp_path / f"m{size}", str(people))
-            assert [row[1] for row in rows] == [row[1] for row in at_once.rows]
+            parts = [part for part, _ in commands.predict(tmp_path / f"m{size}", str(people), size=10_000)]
+            assert len(parts) > 1
+            rows = pandas.concat(parts)
+            ((at_once, _),) = commands.predict(tmp_path / f"m{size}", str(people))
+            assert rows["missing"].tolist() == at_once["missing"].tolist()
             if target == "well":
-                assert [row[0] for row in rows] == [row[0] for row in at_once.rows]
+                assert rows["prediction"].tolist() == at_once["prediction"].tolist()
         assert Bundle.load(tmp_path / f"m{sources.PIECE}").model.missing_ == "conditional"
 
     def test_from_the_command_line(self, people, tmp_path, small_pieces, capsys, monkeypatch):
@@ -220,15 +219,13 @@ class TestCommands:
     ):
         said = commands.train(str(people), tmp_path / "m", target="well", drop=["pay"])
         assert said["dropped"] == {"pay": "named by --drop"}
-        (whole,) = commands.predict(tmp_path / "m", str(people))
-        assert whole.remarks == []
+        ((whole, remarks),) = commands.predict(tmp_path / "m", str(people))
+        assert remarks == []
         lines = people.read_text().splitlines()
         people.write_text("\n".join([lines[0], *(line.rsplit(",", 1)[0] + "," for line in lines[1:])]))
         for size in (None, 10_000):
-            rows = [
-                row for part in commands.predict(tmp_path / "m", str(people), size=size) for row in part.rows
-            ]
-            assert rows == whole.rows
+            parts = [part for part, _ in commands.predict(tmp_path / "m", str(people), size=size)]
+            assert pandas.concat(parts).values.tolist() == whole.values.tolist()
         with pytest.raises(DataError, match="line 2: the target 'well' is missing"):
             commands.evaluate(tmp_path / "m", str(people))
 

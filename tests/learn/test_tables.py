@@ -1,6 +1,7 @@
 """CSV files and what becomes of their columns."""
 
 import gzip
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -9,9 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mast.errors import DataError
-from mast.learn.columns import CategoryColumn, ColumnLearner, FeatureColumns, NumberColumn
-from mast.learn.grouping import sketch_of
-from mast.learn.tables import read_table
+from mast.learn.columns import CategoryColumn, ColumnLearner, FeatureColumns, NumberColumn, sketch_of
+from mast.learn.tables import read_tables
 
 
 def learn_columns(table, target=None):
@@ -25,7 +25,7 @@ def table(tmp_path):
     def make(text, name="t.csv"):
         path = tmp_path / name
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return read_table(path)
+        return next(read_tables(path))[0]
 
     return make
 
@@ -87,7 +87,7 @@ class TestColumns:
         np.testing.assert_array_equal(X[:, 1:], [[1, 0], [0, 1], [1, 0], [0, 1]])
         assert columns.owners.tolist() == [0, 1, 1]
         assert columns.feature_names == ["a", "b=x", "b=y"]
-        again = FeatureColumns.from_json(columns.as_json())
+        again = FeatureColumns.from_json(asdict(columns))
         np.testing.assert_array_equal(again.apply(t), X)
         np.testing.assert_allclose(columns.missing_shares(X), [0, 0, 0.5, 0.5])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
@@ -136,31 +135,24 @@ def predict(
     size = piece_size(file, data_dir, stream, stream_above)
     pieces = predict(model, file, proba=proba, data_dir=data_dir, size=size)
     with working(f"predicting {file}"):
-        first = next(pieces)  # whatever is wrong with model or file is mostly seen here
-    for remark in first.remarks:
+        first, remarks = next(pieces)  # whatever is wrong with model or file is mostly seen here
+    for remark in remarks:
         print(f"mast: {file}: {remark}", file=sys.stderr)
-    pieces = chain([first], pieces)
+    tables = chain([first], (table for table, _ in pieces))
     if as_json:
-        print_json([dict(zip(first.names, row, strict=True)) for piece in pieces for row in piece.rows])
-    elif out is None:
-        for text in _lines(pieces):
+        print_json([row for table in tables for row in table.to_dict("records")])
+        return
+    lines = (
+        table.to_csv(index=False, header=number == 0, lineterminator="\n")
+        for number, table in enumerate(tables)
+    )
+    if out is None:
+        for text in lines:
             print(text, end="")
     else:
         with files.writing(out) as target:
-            for text in _lines(pieces):
-                target.write(text.encode())
+            target.writelines(text.encode() for text in lines)
         print(f"predictions: {out}")
-
-
-def _lines(pieces: Iterator[Any]) -> Iterator[str]:
-    """The pieces of a table as CSV text, as they come."""
-    import csv
-    import io
-
-    for number, piece in enumerate(pieces):
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(piece.rows if number else [piece.names, *piece.rows])
-        yield text.getvalue()
 
 
 @app.command()

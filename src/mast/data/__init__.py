@@ -7,8 +7,8 @@
 """
 
 from mast.data.catalogue import SETS, DataSet
+from mast.data.libsvm import save
 from mast.data.loading import Loaded, available, fetch, load
 from mast.data.lookup import cache, find
-from mast.data.saving import save
 
 __all__ = ["SETS", "DataSet", "Loaded", "available", "cache", "fetch", "find", "load", "save"]

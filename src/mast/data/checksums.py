@@ -55,7 +55,8 @@ def verify(name: str, path: Path, text: bytes) -> str | None:
     if sha256 == expected:
         return sha256
     if known:
-        advice = f"it is damaged or another file; to load it as it is, give its path ({_as_path(path)})"
+        its_path = path if path.is_absolute() else f"./{path}"
+        advice = f"it is damaged or another file; to load it as it is, give its path ({its_path})"
     else:
         advice = f"it changed since its first download; if that is right, delete {note(path.parent, name)}"
     raise DataError(f"{path}: this is not {name}: its sha256 is {sha256}, expected {expected}; {advice}")
@@ -74,7 +75,3 @@ def record(folder: Path, name: str, sha256: str) -> None:
             f"{name}: its sha256 is {sha256}, but {first} was recorded at the first download, in {path}; "
             "if the set has changed, delete that file"
         )
-
-
-def _as_path(path: Path) -> str:
-    return str(path) if path.is_absolute() else f"./{path}"

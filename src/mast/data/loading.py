@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +15,15 @@ from numpy.typing import NDArray
 from mast.checks import whole
 from mast.data import checksums, libsvm, lookup
 from mast.data.catalogue import SETS
-from mast.data.labels import Labels, check, short, to_signs
+from mast.data.libsvm import short
 from mast.data.unpack import opened, read, unpack
-from mast.errors import DataError
+from mast.errors import ArgumentError, DataError
+
+Labels: TypeAlias = Literal["binary", "raw"] | tuple[float, float]
 
 _LOG = logging.getLogger("mast.data")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_NAMED = 10  # labels in a message
 
 
 class Loaded(tuple[Any, NDArray[np.float64]]):
@@ -106,7 +110,7 @@ def load(
     >>> load("a1a", n_features=130)
     <a1a.gz: 1605 rows, 130 features, 22249 values; labels -1 -> -1, 1 -> +1>
     """
-    check(labels)
+    pair = _pair(labels)
     if n_features is not None:
         n_features = whole("n_features", n_features, 1, libsvm.MAX_INDEX)
     file = lookup.find(name_or_path, data_dir)
@@ -120,8 +124,10 @@ def load(
     text = text.removeprefix(_BYTE_ORDER_MARK)
     A, numbers = _parsed(text, file.path, n_features, zero_based)
     _refuse_empty(file.path, *A.shape)
-    b, pair = to_signs(numbers, labels, str(file.path), lambda row: libsvm.line_of(text, row))
-    loaded = Loaded((A, b))
+    if labels != "raw":
+        pair = pair or _two(np.unique(numbers), file.path)
+        numbers = _signs(numbers, pair, file.path, lambda row: libsvm.line_of(text, row))
+    loaded = Loaded((A, numbers))
     loaded.labels, loaded.path = pair, file.path
     _LOG.info("%r from %s", loaded, file.path)
     return loaded
@@ -177,14 +183,10 @@ def available(data_dir: str | os.PathLike[str] | None = None) -> dict[str, str]:
     >>> available()["a1a"] != "absent"
     True
     """
-    return {name: _where(name, data_dir) for name in SETS}
-
-
-def _where(name: str, data_dir: str | os.PathLike[str] | None) -> str:
-    for where, folder in lookup.folders(data_dir).items():
-        if any(candidate.is_file() for candidate in lookup.candidates(folder, name)):
-            return where
-    return "absent"
+    places = dict.fromkeys(SETS, "absent")
+    for where, folder in reversed(lookup.folders(data_dir).items()):  # the first one that has a set wins
+        places |= {name: where for name in SETS if lookup.there(folder, name) is not None}
+    return places
 
 
 def _download(
@@ -230,3 +232,53 @@ def _refuse_empty(path: str | os.PathLike[str], rows: int, features: int) -> Non
         raise DataError(f"{path}: there are no rows in it, expected lines such as '+1 3:0.5 7:1'")
     if not features:
         raise DataError(f"{path}: no row has a feature, so their number is unknown; give n_features")
+
+
+# ---- labels ---------------------------------------------------------------------------------
+
+
+def _pair(labels: Labels) -> tuple[float, float] | None:
+    """The pair (negative, positive) that is asked for, None for "binary" and "raw"; others are refused."""
+    if isinstance(labels, str) and labels in ("binary", "raw"):
+        return None
+    if isinstance(labels, tuple | list) and len(labels) == 2:
+        try:
+            negative, positive = map(float, labels)
+        except (TypeError, ValueError):
+            negative = positive = math.nan
+        if math.isfinite(negative) and math.isfinite(positive) and negative != positive:
+            return negative, positive
+    raise ArgumentError(f"labels={labels!r}, expected 'binary', 'raw' or a pair (negative, positive)")
+
+
+def _signs(
+    numbers: NDArray[np.float64], pair: tuple[float, float], path: Path, line_of: Callable[[int], int]
+) -> NDArray[np.float64]:
+    """Labels as -1 and +1."""
+    strange = np.flatnonzero(~np.isin(numbers, pair))
+    if strange.size:
+        row = int(strange[0])
+        wanted = ", ".join(map(short, pair))
+        raise DataError(
+            f"{path}, line {line_of(row)}: the label is {short(numbers[row])}, but labels=({wanted})"
+        )
+    return np.where(numbers == pair[1], 1.0, -1.0)
+
+
+def _two(distinct: NDArray[np.float64], path: Path) -> tuple[float, float]:
+    """The negative and the positive one of the labels in a file."""
+    if distinct.size == 2:
+        return float(distinct[0]), float(distinct[1])
+    if distinct.size == 1:
+        if abs(distinct[0]) == 1:
+            return -1.0, 1.0
+        raise DataError(
+            f"{path}: every label is {short(distinct[0])}, so which class that is cannot be known; "
+            "pass labels=(negative, positive), or labels='raw' to keep the numbers"
+        )
+    named = ", ".join(map(short, distinct[:_NAMED]))
+    more = f", ... ({distinct.size} in all)" if distinct.size > _NAMED else ""
+    raise DataError(
+        f"{path}: found the labels {named}{more}, expected two classes; "
+        "labels='raw' keeps the numbers, for regression"
+    )

@@ -64,23 +64,21 @@ def find(
     for where, folder in folders(data_dir).items():
         if where == "data_dir" and not _is(folder, "is_dir"):
             raise DataError(f"{folder}: the data folder does not exist")
-        for candidate in candidates(folder, str(path)):
-            if _is(candidate, "is_file"):
-                return FoundFile(candidate, where, set_name(path.name))
+        if (file := there(folder, str(path))) is not None:
+            return FoundFile(file, where, set_name(path.name))
     return None
 
 
-def candidates(folder: Path, name: str) -> list[Path]:
-    """The files that would be accepted as the set `name` in this folder."""
-    return [inner / (name + suffix) for inner in (folder, folder / "libsvm") for suffix in SUFFIXES]
+def there(folder: Path, name: str) -> Path | None:
+    """The file in this folder that is the set `name`; None if there is none."""
+    candidates = (inner / (name + suffix) for inner in (folder, folder / "libsvm") for suffix in SUFFIXES)
+    return next((file for file in candidates if _is(file, "is_file")), None)
 
 
 def set_name(file_name: str) -> str:
     """The set a file of this name would be: without the suffix of its packing."""
-    for suffix in SUFFIXES[1:]:
-        if file_name.endswith(suffix):
-            return file_name.removesuffix(suffix)
-    return file_name
+    path = Path(file_name)
+    return path.stem if path.suffix in SUFFIXES[1:] else file_name
 
 
 def absent(name: str, data_dir: str | os.PathLike[str] | None, reason: str = "") -> DataError:

@@ -20,43 +20,41 @@ _CHUNK = 1 << 16
 SHARE = 4  # of the memory: the text may take so much of it, since its numbers need the rest
 
 
-def read(path: Path) -> bytes:
-    """The bytes of a file, as they are.
-
-    Only regular files: a pipe or a device may never end.
-    """
+@contextlib.contextmanager
+def _regular(path: Path) -> Iterator[io.BufferedReader]:
+    """An open file. Only regular ones: a pipe or a device may never end."""
     try:
         with open(path, "rb", opener=_open_at_once) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise DataError(f"{path}: not a regular file")
-            if status.st_size > memory():
-                raise DataError(f"{path}: {status.st_size} bytes are more than this machine's memory")
-            return file.read()
+            yield file
     except IsADirectoryError:
         raise DataError(f"{path}: this is a folder, not a file") from None
-    except (OSError, MemoryError) as error:
-        raise DataError(f"{path}: cannot be read: {_reason(error)}") from error
+    except (OSError, EOFError, MemoryError, zlib.error) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise DataError(f"{path}: cannot be read: {reason or type(error).__name__}") from error
+
+
+def read(path: Path) -> bytes:
+    """The bytes of a file, as they are."""
+    with _regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > memory():
+            raise DataError(f"{path}: {size} bytes are more than this machine's memory")
+        return file.read()
 
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[tuple[io.BufferedReader, Callable[[], int]]]:
     """The text of a file as a stream, unpacked as it is read, and how far the file itself has been read."""
-    try:
-        with open(path, "rb", opener=_open_at_once) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise DataError(f"{path}: not a regular file")
-            start = file.peek(3)[:3]
-            packed: Any = file
-            if start[:2] == b"\x1f\x8b":
-                packed = io.BufferedReader(gzip.GzipFile(fileobj=file))
-            elif start == b"BZh":
-                packed = io.BufferedReader(bz2.BZ2File(file))
-            yield packed, file.tell
-    except IsADirectoryError:
-        raise DataError(f"{path}: this is a folder, not a file") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read: {_reason(error)}") from error
+    with _regular(path) as file:
+        start = file.peek(3)[:3]
+        stream: Any = file
+        if start[:2] == b"\x1f\x8b":
+            stream = io.BufferedReader(gzip.GzipFile(fileobj=file))
+        elif start == b"BZh":
+            stream = io.BufferedReader(bz2.BZ2File(file))
+        yield stream, file.tell
 
 
 def unpack(raw: bytes, name: str) -> bytes:
@@ -116,7 +114,3 @@ def _line(parts: list[bytes]) -> int:
 def _open_at_once(path: str, flags: int) -> int:
     # Opening a pipe that nobody writes to would wait for ever.
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
-def _reason(error: BaseException) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

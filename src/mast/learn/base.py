@@ -19,26 +19,17 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from mast.arrays import LARGEST_ENTRY, Array, numbers, refuse_too_large, sound
 from mast.checks import choice, number, whole
 from mast.errors import ArgumentError, DataError
-from mast.learn.fitting import OURS, Fit, fit
+from mast.learn.fitting import OURS, FitPlan, fit
 from mast.learn.frames import aligned, explain_refusal, refuse_repeated
 from mast.learn.missing import Moments, Scaling, StandIns, cells, gaps
-from mast.learn.plan import FitPlan, largest_eigenvalue, penalty_of
+from mast.learn.models import largest_eigenvalue, penalty_of
 from mast.learn.stochastic import LOSSES, Stream
 from mast.sketches import Bernoulli, Identity, Mixture, Sketch, parse
-from mast.theory import Guarantee
 
 #: one model for shares from nothing to three quarters: see docs/missing-features.md
 AUTO: Sketch = Mixture([Identity(), Bernoulli(0.75), Bernoulli(0.5)], [0.25, 0.25, 0.5])
 MISSING_SCALE = 0.2  #: the noise of the default scale: see docs/missing-features.md
 WIDEST = 200  #: tables with more features than this have no stand-ins by default
-
-
-#: what `validate_data` lets through
-ACCEPTED: dict[str, Any] = {
-    "accept_sparse": "csr",
-    "dtype": np.float64,
-    "ensure_all_finite": "allow-nan",
-}
 
 
 class LinearEstimator(BaseEstimator):  # type: ignore[misc]
@@ -48,15 +39,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
     intercept_: Any
     n_iter_: Any
     n_features_in_: int
-    alpha_: float
-    method_: str
-    missing_: str
-    seed_: int
-    sketch_: Sketch
-    shift_: Array
-    guarantee_: Guarantee | None
     _stream: Stream | None
-    stand_ins_: StandIns | None
 
     def __init__(
         self,
@@ -99,22 +82,23 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _fit(
         self, X: Any, target: Array, outputs: int, weights: Array | None, loss: str, classes: Any = None
-    ) -> Fit:
-        """Fit the weights of all outputs, and set what does not depend on the kind of model."""
+    ) -> Self:
+        """Fit the weights of all outputs."""
         refuse_overflow(X, target)
-        sketch = self._sketch(X.shape[1], outputs)
-        seed, d = self._seed(), X.shape[1]
+        d = X.shape[1]
+        sketch, seed = self._sketch(d, outputs), self._seed()
         shift, shift_intercept = self._shift(outputs, d, classes)
-        missing, rule = self._missing(X, sketch)
+        missing, scaling = self._missing(X, sketch), self._scaling(sketch, d)
         stand_ins = StandIns.of(X, sketch, weights) if missing == "conditional" else None
         if stand_ins is None:
-            X = Scaling.of(sketch, d, rule).filled(X)
+            X = scaling.filled(X)
         plan = FitPlan(
             X,
             target,
             outputs,
             loss,
             weights,
+            shift,
             sketch,
             # without a sketch and without gaps stand-ins are for later
             None if isinstance(sketch, Identity) and not gaps(X).size else stand_ins,
@@ -129,7 +113,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         start, warm = (shift, shift_intercept), False
         if self.warm_start and self.__sklearn_is_fitted__() and self._weights()[0].shape == shift.shape:
             start, warm = self._weights(), True
-        result = fit(plan, shift, *start, warm)
+        result = fit(plan, *start, warm)
         self.sketch_, self.shift_, self.seed_, self.missing_ = sketch, shift, seed, missing
         self.stand_ins_, self.alpha_ = stand_ins, plan.l2
         self.method_, self.guarantee_, self._stream = result.method, result.guarantee, None
@@ -140,11 +124,11 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        return result
+        return self._with(*plan.parted(result.x), result.iterations)
 
     def _partial_fit(
         self, X: Any, target: Array, outputs: int, weights: Array | None, loss: str, classes: Any = None
-    ) -> Stream:
+    ) -> Self:
         """One pass over a piece of the data; the first one decides what `_fit` would."""
         refuse_overflow(X, target)
         stream = getattr(self, "_stream", None)
@@ -152,7 +136,8 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             stream = self._stream = self._begun(X, outputs, loss, classes)
         stream.take(X, target, weights)
         self.stand_ins_, self.alpha_ = stream.stand_ins, stream.l2
-        return stream
+        coef, intercept = stream.average()
+        return self._with(coef, intercept, stream.pieces)
 
     def _begun(self, X: Any, outputs: int, loss: str, classes: Any) -> Stream:
         """Before the first piece: from the weights of the last fit where there are any."""
@@ -163,10 +148,9 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         if not sketch.diagonal:
             raise ArgumentError(f"{sketch!r} is not diagonal: partial_fit has no draws of it")
         shift, intercept = self._shift(outputs, d, classes)
-        missing, rule = self._missing(X, sketch)
+        missing, scaling = self._missing(X, sketch), self._scaling(sketch, d)
         self.sketch_, self.shift_, self.seed_, self.missing_ = sketch, shift, self._seed(), missing
-        self.method_, self.guarantee_ = "stochastic", None
-        conditional, scaling = missing == "conditional", Scaling.of(sketch, d, rule)
+        self.method_, self.guarantee_, conditional = "stochastic", None, missing == "conditional"
         kappa, alpha = self._strength()
         if kappa is not None:
             alpha = penalty_of(kappa, LOSSES[loss][1] * largest_eigenvalue(scaling.filled(X)))
@@ -188,9 +172,11 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             X = aligned(X, getattr(self, "feature_names_in_", None))
         elif hasattr(X, "columns"):
             refuse_repeated(list(X.columns))  # older versions of scikit-learn do not
-        numeric = {"y_numeric": True} if is_regressor(self) and not isinstance(y, str) else {}
+        accepted = {"accept_sparse": "csr", "dtype": np.float64, "ensure_all_finite": "allow-nan"}
+        if is_regressor(self) and not isinstance(y, str):
+            accepted["y_numeric"] = True
         try:
-            checked = validate_data(self, X, y, reset=first, **ACCEPTED, **numeric)
+            checked = validate_data(self, X, y, reset=first, **accepted)
         except (TypeError, ValueError):
             explain_refusal(X)
             raise
@@ -221,12 +207,16 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             raise ArgumentError(f"{sketch!r} is made of matrices, which in {d} dimensions are too large")
         return sketch
 
-    def _missing(self, X: Any, sketch: Sketch) -> tuple[str, float | str]:
-        """What becomes of missing cells: "conditional" or "scale"; and the rule of the scale."""
-        choice("missing", self.missing, ("auto", "conditional", "scale"))
+    def _scaling(self, sketch: Sketch, d: int) -> Scaling:
+        """The rule of `missing_scale`."""
         rule = self.missing_scale
-        if rule != "keep":
-            rule = math.inf if rule == math.inf else number("missing_scale", rule, least=0.0)
+        if rule not in ("keep", math.inf):
+            rule = number("missing_scale", rule, least=0.0)
+        return Scaling.of(sketch, d, rule)
+
+    def _missing(self, X: Any, sketch: Sketch) -> str:
+        """What becomes of missing cells: "conditional" or "scale"."""
+        choice("missing", self.missing, ("auto", "conditional", "scale"))
         d, sparse = X.shape[1], bool(scipy.sparse.issparse(X))
         drops = sketch.diagonal and (isinstance(sketch, Identity) or sketch.share(d) < 1)
         reasons = {
@@ -239,8 +229,8 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         if self.missing == "conditional" and against:
             raise ArgumentError(f"missing='conditional' is impossible where {against[0]}: use 'scale'")
         if self.missing == "auto":
-            return ("scale" if against or d > WIDEST else "conditional"), rule
-        return self.missing, rule
+            return "scale" if against or d > WIDEST else "conditional"
+        return self.missing
 
     def _seed(self) -> int:
         """The seed: an int itself; a generator, or None for NumPy's global one, gives the next."""
@@ -271,7 +261,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         if theirs is not None and classes is not None and not np.array_equal(theirs, classes):
             raise ArgumentError(f"the shift knows the classes {list(theirs)}, here they are {list(classes)}")
         b = np.atleast_1d(np.asarray(getattr(self.shift, "intercept_", zeros), dtype=float))
-        return v.copy(), b if b.shape == (count,) else zeros
+        return v.copy(), b if self.fit_intercept and b.shape == (count,) else zeros
 
     # ---- use ---------------------------------------------------------------------------
 
@@ -279,12 +269,23 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         dense = self.coef_.toarray() if scipy.sparse.issparse(self.coef_) else self.coef_
         return np.atleast_2d(dense), np.atleast_1d(np.asarray(self.intercept_, dtype=float))
 
+    def _with(self, coef: Array, intercept: Array, iterations: int | None = None) -> Self:
+        """This model, which gets these weights (outputs, features) and intercepts."""
+        flat = is_regressor(self)
+        self.coef_ = self._shaped(coef)
+        self.intercept_ = float(np.ravel(intercept)[0]) if flat else intercept
+        if iterations is not None:
+            self.n_iter_ = iterations if flat else np.array([iterations])
+        return self
+
+    def _shaped(self, coef: Array) -> Array:
+        """Weights (outputs, features) in the shape of `coef_`."""
+        return coef.reshape(-1) if is_regressor(self) else coef
+
     @property
     def _serving(self) -> Scaling | StandIns:
         """What answers for rows with missing cells."""
-        if self.stand_ins_ is not None:
-            return self.stand_ins_
-        return Scaling.of(self.sketch_, self.n_features_in_, self.missing_scale)
+        return self.stand_ins_ or self._scaling(self.sketch_, self.n_features_in_)
 
     def _decision(self, X: Any) -> Array:
         """X w + b, an array (rows, outputs); rows with missing cells as the model was trained for them."""
@@ -294,7 +295,8 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         out, rows = np.asarray(X @ coef.T), gaps(X)
         if rows.size:
             out[rows] = self._serving.outputs(cells(X, rows), coef, self.shift_)
-        return out + intercept
+        out += intercept
+        return out
 
     # ---- files -------------------------------------------------------------------------
 

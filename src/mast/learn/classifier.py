@@ -166,9 +166,8 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
             raise ArgumentError(
                 f"a classifier needs rows of at least two classes, got {classes.size} class{only}"
             )
-        result = self._fit(X, *_target(y, classes, weights), classes)
-        self.classes_, self.coef_, self.intercept_ = classes, result.coef, result.intercept
-        self.n_iter_ = np.array([result.iterations])
+        self._fit(X, *_target(y, classes, weights), classes)
+        self.classes_ = classes
         return self
 
     def partial_fit(
@@ -211,10 +210,7 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
         weights = row_weights(sample_weight, X)
         if self.class_weight is not None:
             weights = self._weighted(classes, classes, y, weights)
-        stream = self._partial_fit(X, *_target(y, classes, weights), classes)
-        self.coef_, self.intercept_ = stream.average()
-        self.n_iter_ = np.array([stream.pieces])
-        return self
+        return self._partial_fit(X, *_target(y, classes, weights), classes)
 
     def _weighted(self, classes: Any, labels: Any, y: Any, weights: Array | None, **more: Any) -> Array:
         """The weights of the rows times those of their classes; "balanced" counts the labels."""

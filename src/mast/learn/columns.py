@@ -6,8 +6,12 @@ knows what to make of it. A column that is absent is missing in every row.
 
 from __future__ import annotations
 
+import csv
+import math
+import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,20 +20,19 @@ import scipy.sparse
 
 from mast.arrays import Array, Indices
 from mast.checks import number, positive
-from mast.errors import DataError
+from mast.data.unpack import read
+from mast.errors import ArgumentError, DataError
+from mast.learn.base import AUTO
 from mast.learn.frames import compare
-from mast.learn.tables import (
-    Table,
-    as_numbers,
-    cells_as_numbers,
-    complaints,
-    is_number,
-    mostly_numbers,
-)
+from mast.learn.tables import Table, as_numbers, cell_numbers, holds_numbers, mostly_numbers, number_of
+from mast.sketches import Grouped, Sketch, parse
 
 MANY = 1000  #: more categories than this are refused
 FEW_ROWS = 50  #: in longer tables a text column that differs in most rows is taken for an identifier
 DENSE = 200  #: tables with categories and more features than this become sparse matrices
+_INNER = re.compile(
+    r"^(?P<file>.+?)(?::(?P<sketch>(?:identity|bernoulli|unscaled|randk|permk|gaussian)(?::.*)?))?$"
+)
 
 
 @dataclass(frozen=True)
@@ -122,13 +125,9 @@ class FeatureColumns:
         each = 1 / np.bincount(self.owners)[self.owners]
         return np.asarray(gaps @ each / len(self.parts))
 
-    def as_json(self) -> dict[str, Any]:
-        """Plain JSON."""
-        return asdict(self)
-
     @staticmethod
     def from_json(content: dict[str, Any]) -> FeatureColumns:
-        """What `as_json` wrote."""
+        """What `dataclasses.asdict` made of one."""
         parts: list[Column] = [
             CategoryColumn(str(part["name"]), [str(value) for value in part["values"]])
             if "values" in part
@@ -200,13 +199,12 @@ class ColumnReading:
     def add(self, table: Table) -> None:
         """Read the column of a table."""
         cells = table.column(self.name)
-        values, absent = cells_as_numbers(cells)
+        values, absent, odd, infinite = cell_numbers(table, self.name)
         there = np.flatnonzero(~absent)
         self.rows += len(cells)
         self.given += there.size
         if len(self.texts) <= MANY:
             self.texts.update(cell.strip() for cell in {cells[row] for row in there})
-        odd, infinite = complaints(table, self.name, values, absent)
         self.odd, self.infinite = self.odd or odd, self.infinite or infinite
         numbers = values[~np.isnan(values)]
         self.numbers.add(numbers)
@@ -215,13 +213,7 @@ class ColumnReading:
 
     def is_numeric(self) -> bool:
         """Whether it holds numbers only; an error if nearly so."""
-        if self.numbers.count < self.given:
-            if mostly_numbers(self.numbers.count, self.given):
-                raise DataError(self.odd)
-            return False
-        if self.infinite:
-            raise DataError(self.infinite)
-        return True
+        return holds_numbers(self.numbers.count, self.given, self.odd, self.infinite)
 
     def column(self, path: str, dropped: dict[str, str]) -> Column | None:
         """What becomes of it; None where it says nothing, and then why, in `dropped`."""
@@ -239,7 +231,8 @@ class ColumnReading:
 
     def _category(self, path: str, dropped: dict[str, str]) -> Column | None:
         count = len(self.texts)
-        with_commas = [text for text in self.texts if "," in text and is_number(text.replace(",", ""))]
+        plain = {text: text.replace(",", "") for text in self.texts if "," in text}
+        with_commas = [text for text in plain if not math.isnan(number_of(plain[text]))]
         if mostly_numbers(len(with_commas), count):
             raise DataError(
                 f"{path}: column {self.name!r} holds numbers with commas, such as {min(with_commas)!r}: "
@@ -254,3 +247,63 @@ class ColumnReading:
             dropped[self.name] = "constant"
             return None
         return CategoryColumn(self.name, sorted(self.texts))
+
+
+# ---- columns that live or die together ------------------------------------------------------
+
+
+def sketch_of(text: str, owners: Indices, names: list[str]) -> Sketch:
+    """The sketch of the features, given the column that each comes from and the columns' names.
+
+    Features of one column, such as those of one category, live or die together. ``groups:FILE`` makes
+    each line of the file, column names between commas, one group; columns that it does not list are
+    groups of their own. The groups are sketched as ``auto`` does, or by what follows, as in
+    ``groups:FILE:bernoulli:0.5``.
+    """
+    if text.strip().lower() == "auto":
+        inner, labels = AUTO, owners
+    elif not text.strip().lower().startswith("groups:"):
+        inner, labels = parse(text), owners
+    else:
+        match = _INNER.match(text.strip()[len("groups:") :])
+        if match is None:
+            raise ArgumentError("groups: needs a file, as in groups:groups.txt")
+        inner = parse(match["sketch"]) if match["sketch"] else AUTO
+        labels = _group_labels(Path(match["file"]), names)[owners]
+    labels = np.unique(labels, return_inverse=True)[1].astype(np.int64)
+    if int(labels.max()) + 1 == labels.size and (np.diff(labels) > 0).all():
+        return inner  # every feature is a group of its own
+    return Grouped(inner, labels)
+
+
+def _group_labels(path: Path, names: list[str]) -> Indices:
+    place: dict[str, int] = {name: j for j, name in enumerate(names)}
+    labels = np.full(len(names), -1, dtype=np.int64)
+    try:
+        lines = read(path).decode("utf-8-sig").splitlines()
+        rows = list(csv.reader(lines, strict=True))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: groups are lines of column names between commas ({error})") from None
+    for line, row in enumerate(rows, 1):
+        for member in _members([cell.strip() for cell in row if cell.strip()], place):
+            if member not in place:
+                raise DataError(f"{path}, line {line}: there is no column {member!r}")
+            if labels[place[member]] >= 0:
+                raise DataError(f"{path}, line {line}: {member!r} is in two groups")
+            labels[place[member]] = line
+    alone = np.flatnonzero(labels < 0)
+    labels[alone] = len(rows) + 1 + np.arange(alone.size)
+    return labels
+
+
+def _members(cells: list[str], place: dict[str, Any]) -> list[str]:
+    """The names in a line; where columns are numbers, 3-7 is a range of them."""
+    out: list[str] = []
+    for cell in cells:
+        match = re.fullmatch(r"(\d+)-(\d+)", cell)
+        if cell not in place and match:
+            first, last = int(match[1]), int(match[2])
+            out += [str(j) for j in range(first, min(last, first + len(place)) + 1)]
+        else:
+            out.append(cell)
+    return out

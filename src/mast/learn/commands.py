@@ -7,22 +7,22 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import pandas
 from sklearn.exceptions import ConvergenceWarning
 
 from mast import files
 from mast.arrays import Array
 from mast.errors import ArgumentError, DataError, MissingExtraError
-from mast.learn.bundle import Bundle
 from mast.learn.classifier import MastClassifier
-from mast.learn.columns import RunningMoments
-from mast.learn.grouping import sketch_of
+from mast.learn.columns import RunningMoments, sketch_of
 from mast.learn.regressor import MastRegressor
 from mast.learn.scoring import draw_curves
 from mast.learn.sources import VALUES, TrainingData, training_data
 from mast.learn.sparsified import scores_of
+from mast.learn.storage import Bundle
 from mast.sketches import Identity
 
 CLASSES = 20  #: whole numbers with at most so many values are taken for classes
@@ -76,9 +76,7 @@ def train(
         else:
             for one in (model, plain):
                 one.fit(source.whole.X, source.whole.y)
-    bundle = Bundle(
-        model, np.asarray(plain.coef_), np.asarray(plain.intercept_), columns, source.reader.target
-    )
+    bundle = Bundle(model, model._with_plain(plain.coef_, plain.intercept_), source.reader)
     path = bundle.save(out)
     tally = Tally(bundle, (), DRAWS if source.whole is not None else FEWER_DRAWS)
     for rows in source.pieces():
@@ -128,31 +126,22 @@ def _shown(value: Any) -> str:
 # ---- use ------------------------------------------------------------------------------------
 
 
-class Predictions(NamedTuple):
-    """A table of predictions for some rows, and remarks on the columns of the file."""
-
-    names: list[str]
-    rows: list[list[Any]]
-    remarks: list[str]
-
-
 def predict(
     folder: Path, file: str, *, proba: bool = False, data_dir: Path | None = None, size: int | None = None
-) -> Iterator[Predictions]:
+) -> Iterator[tuple[pandas.DataFrame, list[str]]]:
     """For each row the prediction, the share of its columns that is missing, and perhaps probabilities.
 
-    In pieces, if there is a `size` for them.
+    In pieces, if there is a `size` for them; each with remarks on the columns of the file.
     """
     bundle = Bundle.load(folder)
     if proba and not hasattr(bundle.model, "classes_"):
         raise ArgumentError("--proba is for classifiers: this model predicts numbers")
     for rows in bundle.reader.rows(file, data_dir, size, labels=False):
-        names = ["prediction", "missing"]
-        columns = [bundle.model.predict(rows.X).tolist(), rows.missing.round(6).tolist()]
+        predicted = {"prediction": bundle.model.predict(rows.X), "missing": rows.missing.round(6)}
         if proba:
-            names += [f"p({_shown(label)})" for label in bundle.model.classes_]
-            columns += bundle.model.predict_proba(rows.X).T.tolist()
-        yield Predictions(names, [list(row) for row in zip(*columns, strict=True)], rows.remarks)
+            names = [f"p({_shown(label)})" for label in bundle.model.classes_]
+            predicted |= dict(zip(names, bundle.model.predict_proba(rows.X).T, strict=True))
+        yield pandas.DataFrame(predicted), rows.remarks
 
 
 def evaluate(
@@ -175,7 +164,9 @@ def evaluate(
     remarks, unknown = list[str](), list[Any]()
     for rows in bundle.reader.rows(file, data_dir, size):
         if rows.y is None:
-            raise DataError(f"{file}: there is no column {bundle.target!r} to compare predictions with")
+            raise DataError(
+                f"{file}: there is no column {bundle.reader.target!r} to compare predictions with"
+            )
         remarks = remarks or rows.remarks
         labels.update(np.unique(rows.y).tolist())
         unknown = _unknown_labels(file, labels, classes)
@@ -265,20 +256,15 @@ class Tally:
         from mast.plots import look, pyplot
 
         pyplot()  # says how to get matplotlib where it is not there
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(6, 4), layout="constrained")
-        FigureCanvasAgg(figure)  # no window, whatever the user's settings
+        figure = Figure(figsize=(6, 4), layout="constrained")  # no window, whatever the user's settings
         kind = path.suffix.lstrip(".").lower() or "png"
         if kind not in figure.canvas.get_supported_filetypes():
             raise ArgumentError(f"a picture cannot be written as {path.name!r}: use .png, .svg or .pdf")
         shares = sorted(self.densities)
         labels = {"mast": "MAST", "plain": "the same without a sketch"}
-        curves = {
-            label: np.stack([np.broadcast_to(self.scores(name, share), (self.draws,)) for share in shares])
-            for name, label in labels.items()
-        }
+        curves = {label: [self.scores(name, share) for share in shares] for name, label in labels.items()}
         content = io.BytesIO()
         with look():
             draw_curves(figure.subplots(), shares, curves, self.summary()["score"])

@@ -1,10 +1,12 @@
-"""From a plan to weights: which method solves it, and how."""
+"""What an estimator fits, as objectives and as a problem; and which method finds the weights, and how."""
 
 from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -13,13 +15,24 @@ import numpy as np
 from mast.arrays import Array
 from mast.errors import ArgumentError, NotExactError
 from mast.learn.copies import COPIES, Copies, copies_of, is_listed
-from mast.learn.models import SampledAverage, Softmax, with_ones
-from mast.learn.plan import FitPlan, Watch
-from mast.learn.stochastic import Stream
+from mast.learn.missing import StandIns
+from mast.learn.models import (
+    FeatureRidge,
+    InterceptLeastSquares,
+    InterceptLogistic,
+    SampledAverage,
+    Softmax,
+    largest_eigenvalue,
+    penalty_of,
+    with_ones,
+)
+from mast.learn.stochastic import LOSSES, Stream
 from mast.objectives import LeastSquares, LinearModel, Logistic, Mean, Objective
 from mast.objectives.newton import OneBlock, newton_steps
+from mast.objectives.penalties import SketchedRidge
 from mast.problem import Problem
 from mast.run import minimize
+from mast.sketches import Except, Grouped, Sketch
 from mast.theory import Guarantee
 
 SINGLE = ("gd", "agd", "dsgd", "dsgd_sampled", "l_svrdsg", "s_page")  #: methods with a step size of their own
@@ -37,58 +50,149 @@ ROUNDING = 1e-7  #: a relative error that rounding of values explains: no furthe
 
 
 @dataclass(frozen=True)
-class Solution:
-    """Where a solver stopped."""
+class FitPlan:
+    """What is to be fitted: rows, targets, the sketch and the penalty, and how."""
 
-    x: Array
-    iterations: int
-    converged: bool
+    X: Any  # complete, unless there are stand-ins
+    target: Array  # -1 and +1, numbers, or the numbers of the classes
+    classes: int  # how many outputs: 1, or one for each of several classes
+    loss: str  # "log", "softmax" or "squares"
+    weights: Array | None
+    shift: Array  # (outputs, features)
+    sketch: Sketch
+    stand_ins: StandIns | None
+    kappa: float | None
+    alpha: float | None
+    fit_intercept: bool
+    method: str
+    max_iter: int
+    tol: float
+    seed: int
+    verbose: Callable[[str], None] | None  # who is told of each iteration, if anybody
+
+    def joined(self, coef: Array, intercept: Array) -> Array:
+        """All weights as one vector: those of each output, and its intercept if there is one."""
+        return (np.column_stack([coef, intercept]) if self.fit_intercept else coef).ravel()
+
+    def parted(self, x: Array) -> tuple[Array, Array]:
+        """The weights, one row per output, and the intercepts."""
+        W, K = x.reshape(self.classes, -1), self.classes
+        coef, b = (W[:, :-1].copy(), W[:, -1].copy()) if self.fit_intercept else (W.copy(), np.zeros(K))
+        return coef, b - b.mean() if K > 1 else b  # a number that all classes share changes nothing
+
+    @cached_property
+    def v(self) -> Array:
+        """The shift of all weights."""
+        return self.joined(self.shift, np.zeros(self.classes))
+
+    @cached_property
+    def scale(self) -> float:
+        """The loss of the model that is 0: what errors are compared with."""
+        if self.loss == "squares":
+            return float(self.rates @ self.target**2) / 2
+        return math.log(max(self.classes, 2))
+
+    @cached_property
+    def rates(self) -> Array:
+        """What each row counts."""
+        n = self.X.shape[0]
+        return np.full(n, 1 / n) if self.weights is None else self.weights / self.weights.sum()
+
+    @cached_property
+    def L0(self) -> float:
+        """The smoothness of the loss in the features, without a penalty."""
+        X = self.X if self.stand_ins is None else np.where(np.isnan(self.X), self.stand_ins.mean, self.X)
+        return LOSSES[self.loss][1] * largest_eigenvalue(X, self.rates)
+
+    @cached_property
+    def l2(self) -> float:
+        """alpha; or L0/(kappa - 1); or that of LogisticRegression's C = 1 and Ridge's alpha = 1: 1/n."""
+        if self.alpha is not None:
+            return self.alpha
+        if self.kappa is None:
+            return 1 / (self.X.shape[0] if self.weights is None else float(self.weights.sum()))
+        return penalty_of(self.kappa, self.L0)
+
+    @cached_property
+    def data(self) -> Any:
+        """The features, with ones if there is an intercept."""
+        return with_ones(self.X) if self.fit_intercept else self.X
+
+    @cached_property
+    def all_outputs(self) -> Sketch:
+        """The sketch of all weights: one draw for all outputs, which leaves intercepts alone."""
+        sketch: Sketch = Except(self.sketch, [-1]) if self.fit_intercept else self.sketch
+        if self.classes == 1:
+            return sketch
+        return Grouped(sketch, np.tile(np.arange(self.v.size // self.classes), self.classes))
+
+    @cached_property
+    def ridge(self) -> FeatureRidge:
+        """The penalty of all outputs."""
+        l2 = np.full(self.v.size // self.classes, self.l2)
+        if self.fit_intercept:
+            l2[-1] = 0.0
+        return FeatureRidge(np.tile(l2, self.classes))
+
+    @cached_property
+    def penalty(self) -> SketchedRidge:
+        """The expectation of the penalty; that of w itself where there are stand-ins."""
+        if self.stand_ins is None:
+            return self.ridge.sketched(self.all_outputs, self.v)
+        return SketchedRidge(self.ridge.l2, np.ones(self.v.size), np.ones(self.v.size), self.v)
+
+    def softmax(self, X: Any, weights: Array, penalty: SketchedRidge, **more: Any) -> Softmax:
+        """f for several classes, on copies of the rows."""
+        codes = np.tile(self.target.astype(np.intp), weights.size)
+        return Softmax(X, codes, self.classes, np.outer(weights, self.rates).ravel(), penalty, **more)
+
+    def problem(self) -> Problem:
+        """f_D."""
+        f: Objective
+        squares = self.loss == "squares"
+        if self.classes > 1:
+            f = self.softmax(self.data, np.ones(1), self.ridge)
+        elif self.fit_intercept:
+            variant = InterceptLeastSquares if squares else InterceptLogistic
+            f = variant(self.data, self.target, self.ridge, self.weights, lambda: self.L0)
+        else:
+            kind = LeastSquares if squares else Logistic
+            f = kind(self.data, self.target, l2=self.l2, sample_weight=self.weights)
+        return Problem(f, self.all_outputs, self.v)
+
+
+# ---- methods --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The weights, one row per output, and how they were found."""
+    """All weights as one vector, and how they were found."""
 
-    coef: Array
-    intercept: Array
-    method: str
+    x: Array
     iterations: int
     converged: bool
-    guarantee: Guarantee | None
+    method: str
+    guarantee: Guarantee | None = None
 
 
-def fit(plan: FitPlan, shift: Array, start: Array, intercept: Array, warm: bool) -> Fit:
-    """Minimise f_D from a start, which may be warm; shift and start are (outputs, features)."""
-    v, x0 = shift, start
-    if plan.fit_intercept:
-        v = np.column_stack([shift, np.zeros(plan.classes)])
-        x0 = np.column_stack([start, intercept])
-    guarantee = None
-    if plan.method in OURS:
-        found = None if plan.method == "stochastic" else _solve(plan, v.ravel(), x0.ravel(), warm)
-        if found is None:
-            return _passes(plan, shift, start, intercept)
-        name, solution = found
-    else:
-        name = plan.method
-        solution, guarantee = _run(plan, v.ravel(), x0.ravel())
-    x = solution.x.reshape(plan.classes, -1)
-    coef, b = (x[:, :-1], x[:, -1]) if plan.fit_intercept else (x, np.zeros(plan.classes))
-    if plan.classes > 1:
-        b = b - b.mean()  # a number that all classes share changes nothing
-    return Fit(coef.copy(), b.copy(), name, solution.iterations, solution.converged, guarantee)
+def fit(plan: FitPlan, start: Array, intercept: Array, warm: bool) -> Fit:
+    """Minimise f_D from a start, (outputs, features), which may be warm."""
+    x0 = plan.joined(start, intercept)
+    if plan.method not in OURS:
+        return _run(plan, x0)
+    found = None if plan.method == "stochastic" else _solve(plan, x0, warm)
+    return _passes(plan, start, intercept) if found is None else found
 
 
-def _solve(plan: FitPlan, v: Array, x0: Array, warm: bool) -> tuple[str, Solution] | None:
+def _solve(plan: FitPlan, x0: Array, warm: bool) -> Fit | None:
     """Minimise f_D itself where it has an affordable exact form, else an average over sampled draws.
 
     None where there are so many rows that passes over them come as close in less time.
     """
-    scale = _scale(plan)
     if plan.stand_ins is None and plan.classes == 1 and plan.method != "sampled":
-        problem = plan.problem(v)
+        problem = plan.problem()
         if plan.method == "exact" or _affordable(problem):
-            return "exact", newton_to(problem.exact, x0, plan.tol, plan.max_iter, scale, plan.verbose)
+            return newton_to(plan, problem.exact, x0, plan.tol, "exact")
     many = plan.method == "auto" and plan.X.shape[0] > MANY_ROWS and plan.sketch.diagonal
     if many and not is_listed(plan.X, plan.sketch):
         return None
@@ -97,15 +201,15 @@ def _solve(plan: FitPlan, v: Array, x0: Array, warm: bool) -> tuple[str, Solutio
         raise NotExactError(
             f"f_D with {plan.sketch!r} has no short exact form here: use method='auto', which samples"
         )
-    tol = plan.tol if copies.exact else max(plan.tol, SAMPLED_TOL)
     if copies.weights.size >= COPIES[0] and not warm:  # one copy is enough to come close
-        first = _average(plan, Copies(copies.rows[: plan.X.shape[0]], np.ones(1), False), v)
-        x0 = newton_to(first, x0, FIRST_TOL, plan.max_iter, scale, plan.verbose).x
-    solution = newton_to(_average(plan, copies, v), x0, tol, plan.max_iter, scale, plan.verbose)
-    return "exact" if copies.exact else "sampled", solution
+        first = _average(plan, Copies(copies.rows[: plan.X.shape[0]], np.ones(1), False))
+        x0 = newton_to(plan, first, x0, FIRST_TOL, "sampled").x
+    if copies.exact:
+        return newton_to(plan, _average(plan, copies), x0, plan.tol, "exact")
+    return newton_to(plan, _average(plan, copies), x0, max(plan.tol, SAMPLED_TOL), "sampled")
 
 
-def _passes(plan: FitPlan, shift: Array, start: Array, intercept: Array) -> Fit:
+def _passes(plan: FitPlan, start: Array, intercept: Array) -> Fit:
     """Passes over the rows until the average moves little."""
     stream = Stream(
         plan.sketch,
@@ -113,39 +217,33 @@ def _passes(plan: FitPlan, shift: Array, start: Array, intercept: Array) -> Fit:
         plan.loss,
         plan.fit_intercept,
         plan.l2,
-        shift,
+        plan.shift,
         start,
         intercept,
         stand_ins=plan.stand_ins,
     )
-    tol, scale = max(plan.tol, PASSES_TOL), _scale(plan)
+    tol = max(plan.tol, PASSES_TOL)
     for number in range(1, plan.max_iter + 1):
         moved = stream.take(plan.X, plan.target, plan.weights)
-        error = math.sqrt(moved / scale) if scale > 0 else 0.0
+        error = math.sqrt(moved / plan.scale) if plan.scale > 0 else 0.0
         if plan.verbose is not None:
             plan.verbose(f"pass {number}: the model moved by {error:.2g}")
         if error <= tol:
             break
-    coef, b = stream.average()
-    if plan.classes > 1:
-        b = b - b.mean()
-    return Fit(coef, b, "stochastic", number, error <= tol, None)
+    return Fit(plan.joined(*stream.average()), number, error <= tol, "stochastic")
 
 
-def _average(plan: FitPlan, copies: Copies, v: Array) -> Objective:
+def _average(plan: FitPlan, copies: Copies) -> Objective:
     """The average of the loss over copies, and the penalty's expectation."""
-    rows = with_ones(copies.rows) if plan.fit_intercept else copies.rows
+    rows, v = with_ones(copies.rows) if plan.fit_intercept else copies.rows, plan.v
     if plan.classes == 1:
         loss = LeastSquares.loss if plan.loss == "squares" else Logistic.loss
         offsets = np.asarray(plan.data @ v) if v.any() else None
-        return SampledAverage(
-            loss, plan.target, plan.rates, rows, copies.weights, v, offsets, plan.penalty(v)
-        )
+        return SampledAverage(loss, plan.target, plan.rates, rows, copies.weights, v, offsets, plan.penalty)
     if not v.any():
-        return plan.softmax(rows, copies.weights, plan.penalty(v))
-    offsets = np.asarray(plan.data @ v.reshape(plan.classes, -1).T)
-    offsets = np.tile(offsets, (copies.weights.size, 1))
-    return plan.softmax(rows, copies.weights, plan.penalty(v), shift=v, offsets=offsets)
+        return plan.softmax(rows, copies.weights, plan.penalty)
+    offsets = np.tile(np.asarray(plan.data @ v.reshape(plan.classes, -1).T).T, copies.weights.size)
+    return plan.softmax(rows, copies.weights, plan.penalty, shift=v, offsets=offsets)
 
 
 def _affordable(problem: Problem) -> bool:
@@ -156,31 +254,24 @@ def _affordable(problem: Problem) -> bool:
     if not (few or model.loss is LeastSquares.loss or (size is not None and size <= SUPPORT)):
         return False
     try:
-        f = problem.exact if problem.cheap else None
+        if not problem.cheap:
+            return False
+        f = problem.exact
     except NotExactError:
-        return False
-    if f is None:
         return False
     if isinstance(f, Mean):
         return len(f.objectives) <= COPIES[1] and len(f.objectives) * model.design.csr.nnz <= LISTED
     return f.work <= COPIES[1] * model.terms
 
 
-def _scale(plan: FitPlan) -> float:
-    """The loss of the model that is 0: what errors are compared with."""
-    if plan.loss == "squares":
-        return float(plan.rates @ plan.target**2) / 2
-    return math.log(max(plan.classes, 2))
-
-
-def _run(plan: FitPlan, v: Array, x0: Array) -> tuple[Solution, Guarantee | None]:
+def _run(plan: FitPlan, x0: Array) -> Fit:
     """A method by its name, with the step size that theory gives it."""
     if plan.method not in SINGLE:
         known = ", ".join([*OURS, *SINGLE])
         raise ArgumentError(f"unknown method {plan.method!r}; the methods are {known}")
-    problem = plan.problem(v)
-    start = problem.estimate(problem.shift, 2).gradient if not problem.cheap else None
-    start = problem.gradient(problem.shift) if start is None else start
+    problem = plan.problem()
+    at = problem.shift
+    start = problem.gradient(at) if problem.cheap else problem.estimate(at, 2).gradient
     result = minimize(
         problem,
         plan.method,
@@ -193,7 +284,7 @@ def _run(plan: FitPlan, v: Array, x0: Array) -> tuple[Solution, Guarantee | None
         **_options(problem, plan.method),
     )
     converged = result.status == "converged"
-    return Solution(result.x, max(result.steps, 1), converged), result.guarantee
+    return Fit(result.x, max(result.steps, 1), converged, plan.method, result.guarantee)
 
 
 def _options(problem: Problem, method: str) -> dict[str, Any]:
@@ -207,9 +298,7 @@ def _options(problem: Problem, method: str) -> dict[str, Any]:
     return {} if np.ptp(probabilities) <= 1e-9 * max(probabilities) else {"support": SUPPORT}
 
 
-def newton_to(
-    f: Objective, x0: Array, tol: float, max_iter: int, scale: float, watch: Watch = None
-) -> Solution:
+def newton_to(plan: FitPlan, f: Objective, x0: Array, tol: float, method: str) -> Fit:
     """Newton steps until one of them is small.
 
     A step p is small if ``sqrt(g'p / scale) <= tol`` with g the gradient: g'p is twice the decrease
@@ -219,13 +308,14 @@ def newton_to(
     x = x0.copy()
     dense = not isinstance(f, Softmax) or f.dim**2 * f.terms / 2 <= DENSE_WORK
     steps = newton_steps(OneBlock(f, DENSE if dense else 0, scaled=False), x, patience=sys.maxsize)
-    for iteration, reached in enumerate(islice(steps, max_iter), start=1):
+    for iteration, reached in enumerate(islice(steps, plan.max_iter), start=1):
         x, promised = reached.x, float(reached.promised[0])
-        error = math.sqrt(max(promised, 0.0) / scale) if scale > 0 else 0.0
-        if watch is not None:
-            watch(f"iteration {iteration}: loss {float(reached.values[0]):.6g}, error before it {error:.2g}")
+        error = math.sqrt(max(promised, 0.0) / plan.scale) if plan.scale > 0 else 0.0
+        if plan.verbose is not None:
+            loss = float(reached.values[0])
+            plan.verbose(f"iteration {iteration}: loss {loss:.6g}, error before it {error:.2g}")
         if not reached.moved.any():  # rounding, or a direction that leads nowhere
-            return Solution(x, iteration, math.isfinite(promised) and error <= max(tol, ROUNDING))
+            return Fit(x, iteration, math.isfinite(promised) and error <= max(tol, ROUNDING), method)
         if error <= tol:
-            return Solution(x, iteration, True)
-    return Solution(x, max_iter, False)
+            return Fit(x, iteration, True, method)
+    return Fit(x, plan.max_iter, False, method)

@@ -10,7 +10,6 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from mast.arrays import Array, Indices
-from mast.errors import NotDiagonalError
 from mast.sketches import Sketch
 from mast.sketches.conditional import Conditional
 from mast.sketches.over import Over
@@ -23,12 +22,14 @@ FLOOR = 1e-6  #: no direction has a smaller share of the mean variance
 
 def gaps(X: Any) -> Indices:
     """The rows that have a missing cell."""
+    sparse = scipy.sparse.issparse(X)
+    values = X.data if sparse else X
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(X.sum()):  # cheaper than looking at each cell
+        if np.isfinite(values.sum()):  # cheaper than looking at each cell
             return np.zeros(0, dtype=np.int64)
-    if not scipy.sparse.issparse(X):
+    if not sparse:
         return np.flatnonzero(np.isnan(X).any(axis=1))
-    return np.unique(np.searchsorted(X.indptr, np.flatnonzero(np.isnan(X.data)), side="right") - 1)
+    return np.unique(np.searchsorted(X.indptr, np.flatnonzero(np.isnan(values)), side="right") - 1)
 
 
 def cells(X: Any, rows: Indices) -> Array:
@@ -58,7 +59,7 @@ class Scaling:
         labels = units(sketch, d)
         alike = np.bincount(labels[labels >= 0])
         shares = np.where(labels >= 0, 1 / alike[labels], 0.0)
-        kept = _share(sketch, d) if sketch.unbiased else 1.0
+        kept = sketch.share(d) if sketch.unbiased and sketch.diagonal else 1.0
         factor = 1.0 if kept == 1 else 1 / kept if isinstance(rule, str) else None
         return Scaling(shares / shares.sum(), factor, 0.0 if isinstance(rule, str) else rule)
 
@@ -226,10 +227,3 @@ def units(sketch: Sketch, d: int) -> Indices:
         if all(np.array_equal(found[0], other) for other in found):
             return found[0]
     return np.arange(d)
-
-
-def _share(sketch: Sketch, d: int) -> float:
-    try:
-        return sketch.share(d)
-    except NotDiagonalError:
-        return 1.0

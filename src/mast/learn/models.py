@@ -14,48 +14,44 @@ import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 
 from mast.arrays import Array, Indices
-from mast.objectives import LeastSquares, Logistic, Objective, Quadratic
+from mast.objectives import LeastSquares, Logistic, Objective
 from mast.objectives.design import Design
 from mast.objectives.linear import LinearModel, RidgeModel
 from mast.objectives.losses import Loss
-from mast.objectives.penalties import Penalty, Ridge, SketchedRidge
-from mast.sketches import Draw, Sketch
+from mast.objectives.penalties import SketchedRidge
+from mast.sketches import Sketch
+
+GRAM = 500  #: up to this size a Gram matrix has its eigenvalues computed densely
 
 
-class FeatureRidge(Ridge):
-    """l2/2 times the sum of squares of all coordinates but the last."""
+class FeatureRidge(SketchedRidge):
+    """The sum of l2_j/2 x_j², where intercepts have l2_j = 0."""
 
-    def value(self, x: Array) -> float:
-        """l2/2 |w|²."""
-        return super().value(x[:-1])
+    def __init__(self, l2: Array) -> None:
+        super().__init__(l2, np.ones(l2.size), np.ones(l2.size), np.zeros(l2.size))
 
-    def parts(self, x: Array) -> Array:
-        """l2/2 x_j², and 0 for the intercept."""
-        return np.append(super().parts(x[:-1]), 0.0)
-
-    def gradient(self, x: Array) -> Array:
-        """l2 w, and 0 for the intercept."""
-        return np.append(super().gradient(x[:-1]), 0.0)
-
-    def curvature(self, x: Array) -> Array:
-        """l2, and 0 for the intercept."""
-        return np.append(super().curvature(x[:-1]), 0.0)
+    @property
+    def smoothness(self) -> float:
+        """The largest of the l2_j."""
+        return float(np.max(self.l2))
 
     def sketched(self, sketch: Sketch, shift: Array) -> SketchedRidge:
         """Its expectation under a diagonal sketch."""
         d = shift.size
-        return SketchedRidge(self.curvature(shift), sketch.mean(d), sketch.expected_square(d), shift)
+        return SketchedRidge(self.l2, sketch.mean(d), sketch.expected_square(d), shift)
 
 
 class _WithIntercept(RidgeModel):
     """What follows from an intercept without a penalty."""
 
+    penalty: Any
+
     def __init__(
-        self, A: Any, b: ArrayLike, l2: float, weights: Array | None, L0: Callable[[], float]
+        self, A: Any, b: ArrayLike, penalty: FeatureRidge, weights: Array | None, L0: Callable[[], float]
     ) -> None:
-        super().__init__(A, b, l2, sample_weight=weights)
+        super().__init__(A, b, penalty.smoothness, sample_weight=weights)
         self._feature_smoothness = L0
-        self.penalty = FeatureRidge(l2)
+        self.penalty = penalty
 
     @cached_property
     def _loss_smoothness(self) -> float:
@@ -72,19 +68,9 @@ class _WithIntercept(RidgeModel):
         return np.zeros(self.terms)
 
     # The penalty needs to know which coordinate it looks at, so draws are applied to the whole point.
-
-    def sketched_gradient(self, x: Array, draw: Draw, shift: Array, rows: Indices | None = None) -> Array:
-        """The gradient of f_S."""
-        return Objective.sketched_gradient(self, x, draw, shift, rows)
-
-    def sketched_difference(
-        self, x: Array, w: Array, draw: Draw, shift: Array, rows: Indices | None = None
-    ) -> Array:
-        """The gradient of f_S at x minus that at w."""
-        return Objective.sketched_difference(self, x, w, draw, shift, rows)
-
-    def _solve(self) -> Array:
-        return Objective._solve(self)
+    sketched_gradient = Objective.sketched_gradient
+    sketched_difference = Objective.sketched_difference
+    _solve = Objective._solve
 
 
 class InterceptLogistic(_WithIntercept, Logistic):
@@ -94,14 +80,6 @@ class InterceptLogistic(_WithIntercept, Logistic):
 class InterceptLeastSquares(_WithIntercept, LeastSquares):
     """Half the mean squared residual plus l2/2 |w|², where x = (w, intercept)."""
 
-    @cached_property
-    def quadratic(self) -> Quadratic:
-        """The same function as x'Hx/2 - b'x + c; for moderate dimensions."""
-        H = self.design.gram(self.rates)
-        H[np.diag_indices(self.dim)] += self.penalty.curvature(np.zeros(self.dim))
-        weighted = self.rates * self.labels
-        return Quadratic(H, self.design.transpose_times(weighted), 0.5 * float(weighted @ self.labels))
-
 
 def with_ones(X: Any) -> Any:
     """The features and a last column of ones."""
@@ -109,6 +87,25 @@ def with_ones(X: Any) -> Any:
         ones = scipy.sparse.csr_array(np.ones((X.shape[0], 1)))
         return scipy.sparse.hstack([scipy.sparse.csr_array(X), ones], format="csr")
     return np.column_stack([X, np.ones(X.shape[0])])
+
+
+def penalty_of(kappa: float, L0: float) -> float:
+    """The penalty that makes the condition number kappa; without features all give the same model."""
+    return L0 / (kappa - 1) if L0 > 0 else 1.0
+
+
+def largest_eigenvalue(X: Any, rates: Array | None = None) -> float:
+    """The largest eigenvalue of X'WX: from the smaller Gram matrix where that is cheap, else by Lanczos."""
+    design = Design(X)
+    rates = np.full(design.n, 1 / design.n) if rates is None else rates
+    if design.sparse and design.n <= min(GRAM, design.d):
+        scaled = design.csr.multiply(np.sqrt(rates)[:, None]).tocsr()
+        return max(float(np.linalg.eigvalsh((scaled @ scaled.T).toarray())[-1]), 0.0)
+    if design.sparse and design.d <= GRAM:
+        lengths = np.diff(design.csr.indptr).astype(float)
+        if float(lengths @ lengths) <= 40 * lengths.sum():
+            return max(float(np.linalg.eigvalsh(design.gram(rates))[-1]), 0.0)
+    return design.largest_eigenvalue(rates)
 
 
 # ---- averages over copies -------------------------------------------------------------------
@@ -129,7 +126,7 @@ class SampledAverage(LinearModel):
         weights: Array,
         shift: Array,
         margins: Array | None,
-        penalty: Penalty,
+        penalty: SketchedRidge,
     ) -> None:
         self.design, count = Design(copies), weights.size
         self.terms, self.dim = self.design.n, self.design.d
@@ -151,7 +148,8 @@ class SampledAverage(LinearModel):
 class Softmax(Objective):
     """sum_i rate_i (log sum_k exp m_ik - m_i,y_i) + penalty, with m_i = offset_i + (W - V) a_i.
 
-    x is the matrix W, one row of weights per class, row by row. Terms are rows: f is their mean.
+    x is the matrix W, one row of weights per class, row by row. Terms are rows: f is their mean. Offsets are
+    an array (classes, rows).
     """
 
     convex = True
@@ -162,42 +160,48 @@ class Softmax(Objective):
         codes: NDArray[np.intp],
         classes: int,
         rates: Array,
-        penalty: Penalty,
+        penalty: Any,
         *,
-        l2: float = 0.0,
         shift: Array | None = None,
         offsets: Array | None = None,
     ) -> None:
         self.design, self.codes, self.classes, self.rates = Design(A), codes, classes, rates
         self.terms, self.dim = self.design.n, classes * self.design.d
-        self.penalty, self.l2, self.shift, self.offsets = penalty, l2, shift, offsets
+        self.penalty, self.shift, self.offsets = penalty, shift, offsets
+
+    # Logits, probabilities and slopes are arrays (classes, rows): NumPy is quicker along rows than classes.
 
     def _logits(self, x: Array, part: Any = slice(None)) -> Array:
         moved = x if self.shift is None else x - self.shift
-        out: Array = self.design.matrix[part] @ moved.reshape(self.classes, -1).T
-        return out if self.offsets is None else out + self.offsets[part]
+        out = self._forward(moved, part)
+        return out if self.offsets is None else out + self.offsets[:, part]
+
+    def _forward(self, x: Array, part: Any = slice(None)) -> Array:
+        """W A' for the matrix W that is x."""
+        A, W = self.design.matrix[part], x.reshape(self.classes, -1)
+        return np.asarray((A @ W.T).T if self.design.sparse else W @ A.T)
 
     def _chances(self, logits: Array) -> tuple[Array, Array]:
         """The probability of each class, and the logarithm of what they were divided by."""
-        top = logits.max(axis=1, keepdims=True)
+        top = logits.max(axis=0)
         chances = np.exp(logits - top)
-        total = chances.sum(axis=1, keepdims=True)
+        total = chances.sum(axis=0)
         chances /= total
-        return chances, (np.log(total) + top)[:, 0]
+        return chances, np.log(total) + top
 
     def _back(self, slopes: Array) -> Array:
-        """The slopes of all rows and classes, pulled back to the weights."""
+        """The slopes of all classes and rows, pulled back to the weights."""
         A = self.design
-        return np.asarray(A.transposed @ slopes if A.sparse else A.matrix.T @ slopes).T.ravel()
+        return np.asarray((A.transposed @ slopes.T).T if A.sparse else slopes @ A.matrix).ravel()
 
     def value_and_gradient(self, x: ArrayLike) -> tuple[float, Array]:
         """The value and the gradient."""
         x = self._point(x)
         logits, rows = self._logits(x), np.arange(self.terms)
-        own = logits[rows, self.codes]
+        own = logits[self.codes, rows]
         slopes, totals = self._chances(logits)
-        slopes[rows, self.codes] -= 1.0
-        slopes *= self.rates[:, None]
+        slopes[self.codes, rows] -= 1.0
+        slopes *= self.rates
         value = float(self.rates @ (totals - own)) + self.penalty.value(x)
         return value, self._back(slopes) + self.penalty.gradient(x)
 
@@ -205,25 +209,25 @@ class Softmax(Objective):
         """The Hessian as a product with vectors, and its diagonal."""
         x = self._point(x)
         chances, ridge = self._chances(self._logits(x))[0], self.penalty.curvature(x)
-        weighted, K = self.rates[:, None] * chances, self.classes
+        weighted = self.rates * chances
         squares = self.design.matrix.power(2) if self.design.sparse else self.design.matrix**2
 
         def product(p: Array) -> Array:
-            moved = np.asarray(self.design.matrix @ p.reshape(K, -1).T)
-            moved -= np.einsum("ik,ik->i", chances, moved)[:, None]
+            moved = self._forward(p)
+            moved -= np.einsum("ki,ki->i", chances, moved)
             moved *= weighted
-            return self._back(moved) + ridge * p
+            return np.asarray(self._back(moved) + ridge * p)
 
-        return product, np.asarray(squares.T @ (weighted * (1 - chances))).T.ravel() + ridge
+        return product, np.asarray((weighted * (1 - chances)) @ squares).ravel() + ridge
 
     def hessian(self, x: ArrayLike) -> Array:
         """The Hessian, dense: one block for each two classes."""
         x = self._point(x)
         chances, d = self._chances(self._logits(x))[0], self.design.d
-        weighted, H = self.rates[:, None] * chances, np.empty((self.dim, self.dim))
+        weighted, H = self.rates * chances, np.empty((self.dim, self.dim))
         for k in range(self.classes):
             for m in range(k + 1):
-                block = self.design.gram(weighted[:, k] * ((k == m) - chances[:, m]))
+                block = self.design.gram(weighted[k] * ((k == m) - chances[m]))
                 H[k * d : (k + 1) * d, m * d : (m + 1) * d] = block
                 H[m * d : (m + 1) * d, k * d : (k + 1) * d] = block.T
         H[np.diag_indices(self.dim)] += self.penalty.curvature(x)
@@ -234,12 +238,12 @@ class Softmax(Objective):
     @property
     def smoothness(self) -> float:
         """L_f: the second derivative of softmax is at most 1/2."""
-        return 0.5 * self.design.largest_eigenvalue(self.rates) + self.l2
+        return float(0.5 * self.design.largest_eigenvalue(self.rates) + self.penalty.smoothness)
 
     @property
     def term_smoothness(self) -> Array:
         """L_fi of each row."""
-        return 0.5 * self.terms * self.rates * self.design.row_squares + self.l2
+        return np.asarray(0.5 * self.terms * self.rates * self.design.row_squares + self.penalty.smoothness)
 
     def term_infima(self) -> Array:
         """0, a lower bound: a row alone can be fitted as closely as one likes."""
@@ -249,7 +253,7 @@ class Softmax(Objective):
         """The gradient of the mean of the terms `rows`."""
         x = self._point(x)
         slopes = self._chances(self._logits(x, rows))[0]
-        slopes[np.arange(rows.size), self.codes[rows]] -= 1.0
-        slopes *= self.rates[rows, None] * (self.terms / rows.size)
-        gradient = np.asarray(self.design.matrix[rows].T @ slopes).T.ravel()
-        return gradient + self.penalty.gradient(x)
+        slopes[self.codes[rows], np.arange(rows.size)] -= 1.0
+        slopes *= self.rates[rows] * (self.terms / rows.size)
+        gradient = np.asarray(slopes @ self.design.matrix[rows]).ravel()
+        return np.asarray(gradient + self.penalty.gradient(x))

@@ -65,10 +65,7 @@ random_state
         """
         X, y = self._validated(X, y, first=True)
         X, y, weights = counting(X, y, row_weights(sample_weight, X))
-        result = self._fit(X, np.asarray(y, dtype=np.float64), 1, weights, "squares")
-        self.coef_, self.intercept_ = result.coef[0], float(result.intercept[0])
-        self.n_iter_ = result.iterations
-        return self
+        return self._fit(X, np.asarray(y, dtype=np.float64), 1, weights, "squares")
 
     def partial_fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
         """One pass over a piece of the data, by stochastic steps: for tables that do not fit into memory.
@@ -76,18 +73,12 @@ random_state
         As `MastClassifier.partial_fit`, for numbers.
         """
         X, y = self._validated(X, y, first=not self.__sklearn_is_fitted__())
-        target = np.asarray(y, dtype=np.float64)
-        stream = self._partial_fit(X, target, 1, row_weights(sample_weight, X), "squares")
-        coef, intercept = stream.average()
-        self.coef_, self.intercept_, self.n_iter_ = coef[0], float(intercept[0]), stream.pieces
-        return self
+        weights = row_weights(sample_weight, X)
+        return self._partial_fit(X, np.asarray(y, dtype=np.float64), 1, weights, "squares")
 
     def predict(self, X: Any) -> Array:
         """X w + b."""
         return self._decision(X).reshape(-1)
-
-    def _shaped(self, coef: Array) -> Array:
-        return coef.reshape(-1)
 
     def _error(self, output: Array, y: Any, weights: Array | None = None) -> float:
         """The sum of squared residuals."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -167,21 +167,21 @@ class MissingDisplay:
 def draw_curves(
     ax: matplotlib.axes.Axes | None,
     shares: Sequence[float],
-    curves: dict[str, Array],
+    curves: Mapping[str, Collection[Array]],
     score: str,
     of: str = "features that is kept",
 ) -> tuple[matplotlib.axes.Axes, list[Any]]:
-    """A line for the mean of each curve, an array (shares, draws), and a band from its worst to its best."""
+    """A line for the mean of the scores at each share, and a band from the worst to the best of them."""
     axes: matplotlib.axes.Axes = new_axes() if ax is None else ax
     lines = []
     for number_, (label, scores) in enumerate(curves.items()):
         colour = COLOURS[number_ % len(COLOURS)]
-        lines += axes.plot(shares, scores.mean(axis=1), color=colour, marker="o", label=label)
-        low, high = scores.min(axis=1), scores.max(axis=1)
+        lines += axes.plot(shares, [s.mean() for s in scores], color=colour, marker="o", label=label)
+        low, high = [s.min() for s in scores], [s.max() for s in scores]
         axes.fill_between(shares, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.set_xlabel(f"Share of {of}")
     axes.set_ylabel(score)
-    draws = next(iter(curves.values())).shape[1]
+    draws = max(s.size for s in next(iter(curves.values())))
     axes.set_title(f"Mean and range of {draws} draws")
     axes.legend()
     return axes, lines

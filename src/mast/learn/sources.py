@@ -18,6 +18,7 @@ from mast.checks import choice
 from mast.data.loading import load_pieces
 from mast.errors import ArgumentError, DataError
 from mast.learn.columns import ColumnLearner, FeatureColumns
+from mast.learn.frames import shown
 from mast.learn.tables import Table, as_numbers, missing, read_tables
 from mast.progress import Progress
 
@@ -26,7 +27,6 @@ PACKED = 8  #: how much larger a packed file is taken to be
 VALUES = 10_000  #: more different labels than this are not counted: they are numbers to regress on
 STEPS = 300_000  #: rows that are passed over, all passes together
 PASSES = (2, 20)  #: at least and at most
-PREVIEW = 8  #: names of columns that a message shows
 
 
 def piece_size(file: str, data_dir: Path | None, stream: str, above: float) -> int | None:
@@ -78,8 +78,7 @@ class RowReader:
             for table, position in read_tables(file, size):
                 yield self.of_table(table, position, labels)
         else:
-            for X, y, position in _sparse_pieces(file, data_dir, size, self.width):
-                yield Rows(X, y, np.zeros(X.shape[0]), [], position)
+            yield from _sparse_rows(file, data_dir, size, self.width)
 
     def of_table(self, table: Table, position: int, labels: bool) -> Rows:
         """The rows of a table."""
@@ -94,15 +93,15 @@ class RowReader:
         return Rows(X, y, self.columns.missing_shares(X), remarks, position)
 
 
-def _sparse_pieces(
-    file: str, data_dir: Path | None, size: int | None, width: int | None
-) -> Iterator[tuple[Any, NDArray[np.float64], int]]:
-    """Rows and labels of a LIBSVM file or of a set, and how far the file is read."""
+def _sparse_rows(file: str, data_dir: Path | None, size: int | None, width: int | None) -> Iterator[Rows]:
+    """The rows of a LIBSVM file or of a set."""
     if size is None:
-        X, y = data.load(file, width, data_dir, labels="raw")
-        yield X, y, 0
-        return
-    yield from load_pieces(_brought(file, data_dir), size, width)
+        whole = data.load(file, width, data_dir, labels="raw")
+        pieces: Iterator[tuple[Any, NDArray[np.float64], int]] = iter([(*whole, 0)])
+    else:
+        pieces = load_pieces(_brought(file, data_dir), size, width)
+    for X, y, position in pieces:
+        yield Rows(X, y, np.zeros(X.shape[0]), [], position)
 
 
 def _brought(file: str, data_dir: Path | None) -> Path:
@@ -224,24 +223,24 @@ def _table_data(file: str, target: str | None, drop: list[str], task: str, size:
 def _sparse_data(file: str, data_dir: Path | None, size: int | None) -> TrainingData:
     labels, rows, width = Counter[float](), 0, 0
     with _looking_at(_brought(file, data_dir) if size is not None else file, size) as progress:
-        for X, y, position in _sparse_pieces(file, data_dir, size, None):
-            rows, width = rows + X.shape[0], max(width, X.shape[1])
+        for piece in _sparse_rows(file, data_dir, size, None):
+            rows, width = rows + piece.X.shape[0], max(width, piece.X.shape[1])
             if len(labels) <= VALUES:
-                labels.update(y.tolist())
-            progress.advance(position)
+                labels.update(piece.y.tolist())
+            progress.advance(piece.position)
     found = data.find(file, data_dir)
     if found is not None and found.name in data.SETS:
         width = max(width, data.SETS[found.name].features)
     if not width:
         raise DataError(f"{file}: no row has a feature, so there is nothing to learn from")
     reader = RowReader(None, width, None, True)
-    whole = Rows(X, as_integers(y), np.zeros(rows), [], 0) if size is None else None
+    whole = piece._replace(y=as_integers(piece.y)) if size is None else None
     return TrainingData(file, data_dir, size, reader, rows, labels, 0.0, whole)
 
 
 def _checked(table: Table, target: str | None, drop: list[str]) -> str:
     """The target's name, if it and the columns to leave out are there."""
-    names = ", ".join(map(repr, table.names[:PREVIEW])) + (", ..." if len(table.names) > PREVIEW else "")
+    names = shown(table.names)
     if target is None:
         raise DataError(f"{table.path}: which column is to be predicted? Give --target, one of {names}")
     for name in [target, *drop]:

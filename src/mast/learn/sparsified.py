@@ -161,12 +161,6 @@ class SparsifiedLinear(LinearEstimator):
         self.coef_ = self._shaped(self._weights()[0])
         return self
 
-    def _with(self, coef: Array, intercept: Any) -> Self:
-        """This model, which gets these weights (outputs, features) and intercepts."""
-        self.coef_ = self._shaped(coef)
-        self.intercept_ = intercept if np.ndim(self.intercept_) else float(np.ravel(intercept)[0])
-        return self
-
     def _with_plain(self, coef: Any, intercept: Any) -> Self:
         """A copy with the weights of a plain model and no shift, so that both are sparsified alike."""
         coef = np.atleast_2d(np.asarray(coef, dtype=np.float64))
@@ -177,10 +171,6 @@ class SparsifiedLinear(LinearEstimator):
         plain = copy(self)._with(coef, intercept)
         plain.shift_ = np.zeros_like(coef)
         return plain
-
-    def _shaped(self, coef: Array) -> Array:
-        """Weights (targets, features) in the shape of `coef_`."""
-        return coef
 
     def plot_sparsified(
         self,
@@ -221,17 +211,10 @@ class SparsifiedLinear(LinearEstimator):
         elif not (hasattr(baseline, "coef_") and hasattr(baseline, "intercept_")):
             raise ArgumentError(f"the baseline must be a fitted linear model, with weights: got {baseline!r}")
         plain = self._with_plain(baseline.coef_, baseline.intercept_)
+        models = {f"{type(self).__name__}, {self.sketch_.label().split(':')[0]}": self, name: plain}
         curves = {
-            label: np.stack(
-                [
-                    np.broadcast_to(model.score_sparsified(X, y, share, draws if share < 1 else 1), (draws,))
-                    for share in shares
-                ]
-            )
-            for label, model in (
-                (f"{type(self).__name__}, {self.sketch_.label().split(':')[0]}", self),
-                (name, plain),
-            )
+            label: [model.score_sparsified(X, y, share, draws if share < 1 else 1) for share in shares]
+            for label, model in models.items()
         }
         return draw_curves(ax, shares, curves, "accuracy" if hasattr(self, "classes_") else "R²")[0]
 

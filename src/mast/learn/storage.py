@@ -1,8 +1,9 @@
-"""Fitted models as files: JSON and arrays in one checksummed file, never pickle."""
+"""Fitted models as files, and the folders of `mast train`: JSON and arrays, checksummed, never pickle."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,26 +20,17 @@ from mast.sketches.stored import describe, rebuild
 from mast.theory import Guarantee
 
 if TYPE_CHECKING:
+    from mast.learn.sources import RowReader
     from mast.learn.sparsified import SparsifiedLinear
 
 Arrays = dict[str, NDArray[Any]]
 Model = TypeVar("Model", bound="SparsifiedLinear")
 
 FORMAT = 2  #: 1 had one model per class, and nothing for missing values
-KIND = "linear model"
-#: constructor parameters that are stored as they are
-PLAIN = (
-    "alpha",
-    "kappa",
-    "missing",
-    "missing_scale",
-    "fit_intercept",
-    "method",
-    "max_iter",
-    "tol",
-    "warm_start",
-    "verbose",
-)
+KIND, TRAINED = "linear model", "trained model"  #: one model, and what `mast train` makes
+FILE = "model.mast"  #: of a trained model, in its folder
+SEPARATE = ("sketch", "shift", "random_state", "class_weight")  #: parameters that are not plain JSON
+FITTED = {"alpha": float, "method": str, "missing": str, "seed": int}  #: what was found, and of which type
 
 
 def write(path: Path, kind: str, description: dict[str, Any], arrays: Arrays) -> None:
@@ -62,7 +54,7 @@ def read(path: Path, kind: str) -> tuple[dict[str, Any], Arrays]:
 
 def pack(model: SparsifiedLinear) -> tuple[dict[str, Any], Arrays]:
     """A fitted model as a JSON description and arrays."""
-    coef, state = model.coef_, model.random_state
+    coef, state, parameters = model.coef_, model.random_state, model.get_params(deep=False)
     arrays: Arrays = {
         "coef": coef.toarray() if scipy.sparse.issparse(coef) else np.asarray(coef),
         "intercept": np.asarray(model.intercept_, dtype=np.float64),
@@ -71,17 +63,14 @@ def pack(model: SparsifiedLinear) -> tuple[dict[str, Any], Arrays]:
     }
     description: dict[str, Any] = {
         "estimator": type(model).__name__,
-        "parameters": {name: _plain(name, getattr(model, name)) for name in PLAIN},
+        "parameters": {name: _plain(name, v) for name, v in parameters.items() if name not in SEPARATE},
         "shifted": model.shift is not None,
         "sketch": describe(model.sketch, arrays) if isinstance(model.sketch, Sketch) else model.sketch,
         "sketch_used": describe(model.sketch_, arrays),
         # an int stays; a generator is not stored, as its state moves on
         "random_state": int(state) if isinstance(state, int | np.integer) else None,
         "fitted": {
-            "alpha": model.alpha_,
-            "method": model.method_,
-            "missing": model.missing_,
-            "seed": model.seed_,
+            **{name: getattr(model, f"{name}_") for name in FITTED},
             "n_features": model.n_features_in_,
             "guarantee": _statement(model.guarantee_),
         },
@@ -113,9 +102,8 @@ def unpack(description: dict[str, Any], arrays: Arrays, path: Path, wanted: type
 
 
 def _rebuilt(kind: Any, description: dict[str, Any], arrays: Arrays) -> Any:
-    fitted, parameters = description["fitted"], {name: description["parameters"][name] for name in PLAIN}
-    model = kind(**parameters)
-    sketch = description["sketch"]
+    fitted, sketch = description["fitted"], description["sketch"]
+    model = kind(**description["parameters"])
     model.sketch = rebuild(sketch, arrays) if isinstance(sketch, dict) else sketch
     model.random_state = description["random_state"]
     d = int(fitted["n_features"])
@@ -127,33 +115,79 @@ def _rebuilt(kind: Any, description: dict[str, Any], arrays: Arrays) -> Any:
         if model.classes_.ndim != 1 or not 1 < np.unique(model.classes_).size == model.classes_.size:
             raise ValueError("the classes are not a list of different labels")
         rows = 1 if model.classes_.size == 2 else model.classes_.size
-    coef = _floats(arrays["coef"]).reshape(rows, d)
-    model.coef_ = model._shaped(coef)
-    intercept, n_iter = _floats(arrays["intercept"]), arrays["n_iter"]
-    if n_iter.dtype.kind != "i":
-        raise ValueError("iterations must be whole numbers")
-    if "classes" in description:
-        model.intercept_, model.n_iter_ = intercept.reshape(rows), n_iter.astype(np.int64).reshape(1)
-    else:
-        model.intercept_, model.n_iter_ = float(intercept), int(n_iter)
+    n_iter = arrays["n_iter"]
+    if n_iter.dtype.kind != "i" or n_iter.size != 1:
+        raise ValueError("iterations must be a whole number")
+    coef, intercept = _floats(arrays["coef"]).reshape(rows, d), _floats(arrays["intercept"]).reshape(rows)
+    model._with(coef, intercept, n_iter.item())
     model.shift_ = _floats(arrays["shift"]).reshape(rows, d)
     model.shift = model._shaped(model.shift_.copy()) if description["shifted"] else None
     model.sketch_ = rebuild(description["sketch_used"], arrays)
     model.sketch_.check(d)
-    model.missing_, model.stand_ins_ = str(fitted["missing"]), None
+    for name, kind_of_value in FITTED.items():
+        setattr(model, f"{name}_", kind_of_value(fitted[name]))
+    model.n_features_in_, model.guarantee_ = d, _guarantee(fitted["guarantee"])
+    model.stand_ins_ = None
     if model.missing_ == "conditional":
         covariance = Conditional(_floats(arrays["covariance"]), model.sketch_)
         covariance.check(d)
         model.stand_ins_ = StandIns(_floats(arrays["mean"]).reshape(d), covariance)
-    model.alpha_, model.method_ = float(fitted["alpha"]), str(fitted["method"])
-    model.seed_, model.n_features_in_ = int(fitted["seed"]), d
-    model.guarantee_ = _guarantee(fitted["guarantee"])
     names = description["feature_names"]
     if names is not None:
         if len(names) != d:
             raise ValueError(f"{len(names)} names for {d} features")
         model.feature_names_in_ = np.array(names, dtype=object)
     return model
+
+
+# ---- folders --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A trained model, the same without a sketch to compare with, and how files become rows for both."""
+
+    model: Any
+    plain: Any
+    reader: RowReader
+
+    def save(self, folder: Path) -> Path:
+        """Write the file of the folder, which is made if it is not there."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{folder}: the folder cannot be made: {error.strerror}") from error
+        model, arrays = pack(self.model)
+        arrays["plain_coef"] = self.plain.coef_
+        arrays["plain_intercept"] = np.asarray(self.plain.intercept_)
+        columns = None if self.reader.columns is None else asdict(self.reader.columns)
+        description = {"model": model, "columns": columns, "target": self.reader.target}
+        write(folder / FILE, TRAINED, description, arrays)
+        return folder / FILE
+
+    @staticmethod
+    def load(folder: Path) -> Bundle:
+        """Read a folder that `save` wrote; damaged and foreign ones are refused."""
+        from mast.learn.columns import FeatureColumns  # these need pandas
+        from mast.learn.sources import RowReader
+        from mast.learn.sparsified import SparsifiedLinear
+
+        path = folder / FILE if folder.is_dir() or not folder.exists() else folder
+        if not path.exists():
+            raise DataError(f"{folder}: there is no model; `mast train` makes one")
+        description, arrays = read(path, TRAINED)
+        with files.damage_refused(path):
+            model: Any = unpack(description["model"], arrays, path, SparsifiedLinear)  # type: ignore[type-abstract]
+            plain = model._with_plain(arrays["plain_coef"], arrays["plain_intercept"])
+            content, target = description["columns"], description["target"]
+            columns = None if content is None else FeatureColumns.from_json(content)
+            if not isinstance(target, str | None):
+                raise DataError(f"{path} is damaged: its target is not the name of a column")
+            if columns is not None and len(columns.owners) != model.n_features_in_:
+                raise DataError(f"{path} is damaged: its columns do not fit the model")
+        classes = getattr(model, "classes_", None)
+        numeric = classes is None or classes.dtype.kind in "iuf"
+        return Bundle(model, plain, RowReader(columns, model.n_features_in_, target, numeric))
 
 
 # ---- parts --------------------------------------------------------------------------------
@@ -176,12 +210,10 @@ def _floats(array: NDArray[Any]) -> NDArray[np.float64]:
 
 def _classes(classes: NDArray[Any]) -> dict[str, Any]:
     """Labels as JSON: numbers, booleans or texts."""
-    values = classes.tolist()
-    if classes.dtype == object and not all(isinstance(value, str) for value in values):
+    if classes.dtype.kind not in "biufU" and not all(isinstance(label, str) for label in classes):
         raise ArgumentError("labels that are neither numbers nor texts cannot be written to a file")
-    if classes.dtype.kind not in "biufUO":
-        raise ArgumentError(f"labels of the type {classes.dtype} cannot be written to a file")
-    return {"values": values, "dtype": "object" if classes.dtype == object else classes.dtype.str}
+    dtype = "object" if classes.dtype == object else classes.dtype.str
+    return {"values": classes.tolist(), "dtype": dtype}
 
 
 def _class_weight(weight: Any) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from mast.learn.frames import refuse_repeated
 #: what stands for a value that is not there
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-"})
 MOSTLY = 0.9  #: a column with this share of numbers, but not all, is taken for numbers with a mistake
+SHOWN = 40  #: characters of a cell in a message
 
 
 class Table(NamedTuple):
@@ -44,20 +46,6 @@ class Table(NamedTuple):
     def place(self, row: int) -> str:
         """Where a row stands, for messages."""
         return f"{self.path}, line {self.cells.index[row]}"
-
-
-def read_table(path: str | Path) -> Table:
-    r"""Read a CSV file (commas, semicolons or tabs; UTF-8; also gzip and bzip2) with a line of names.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     file = Path(folder) / "small.csv"
-    ...     _ = file.write_text("age,job\n31,cook\n,nurse\n")
-    ...     table = read_table(file)
-    >>> table.names, table.column("age"), table.place(1).endswith("small.csv, line 3")
-    (['age', 'job'], ['31', ''], True)
-    """
-    return next(read_tables(path))[0]
 
 
 def read_tables(path: str | Path, size: int | None = None) -> Iterator[tuple[Table, int]]:
@@ -88,53 +76,64 @@ def read_tables(path: str | Path, size: int | None = None) -> Iterator[tuple[Tab
 def _tables(text: io.TextIOBase, delimiter: str, path: str, size: int) -> Iterator[Table]:
     """Tables of rows whose cells have about `size` characters together; at least one."""
     header: list[str] = []
-    rows: list[list[str]] = []
-    lines: list[int] = []
-    room = size
+    rows: dict[int, list[str]] = {}  # by their last lines
+    room, tables = size, 0
     reader = csv.reader(text, delimiter=delimiter, strict=True)
-    tables = 0
     try:
         for cells in reader:
             if not any(cells) and len(cells) <= 1:
                 continue  # an empty line; a line of empty cells is a row
             if not header:
-                header = [name.strip() for name in cells]
-                _check_header(header, path)
+                header = _header(cells, path)
                 continue
             if len(cells) != len(header):
                 raise DataError(
                     f"{path}, line {reader.line_num}: found {len(cells)} values, expected {len(header)}, "
                     "one for each column"
                 )
-            rows.append(cells)
-            lines.append(reader.line_num)
+            rows[reader.line_num] = cells
             room -= len(cells) + sum(map(len, cells))
             if room <= 0:
-                yield Table(path, pandas.DataFrame(rows, index=lines, columns=header, dtype=object))
-                rows, lines, room, tables = [], [], size, tables + 1
+                yield _table(path, header, rows)
+                rows, room, tables = {}, size, tables + 1
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
     if not header:
-        _check_header(header, path)
+        raise DataError(f"{path}: the file is empty, expected a line of column names and rows")
     if not rows and not tables:
         raise DataError(f"{path}: there is a line of column names, but no rows")
     if rows:
-        yield Table(path, pandas.DataFrame(rows, index=lines, columns=header, dtype=object))
+        yield _table(path, header, rows)
+
+
+def _table(path: str, header: list[str], rows: dict[int, list[str]]) -> Table:
+    return Table(path, pandas.DataFrame.from_dict(rows, orient="index", columns=header, dtype=object))
 
 
 def _delimiter(text: str) -> str:
     first = next((line for line in text.splitlines() if line.strip()), "")
-    return max(",;\t", key=first.count) if any(c in first for c in ",;\t") else ","
+    return max(",;\t", key=first.count)  # commas, if there is none of them
 
 
-def _check_header(header: list[str], path: str) -> None:
-    if not header:
-        raise DataError(f"{path}: the file is empty, expected a line of column names and rows")
+def _header(cells: list[str], path: str) -> list[str]:
+    header = [name.strip() for name in cells]
     if not all(header):
         raise DataError(f"{path}: column {header.index('') + 1} has no name in the first line")
     refuse_repeated(header, f"{path}: ")
-    if all(is_number(name) for name in header):
+    if not np.isnan([number_of(name) for name in header]).any():
         raise DataError(f"{path}: the first line holds numbers, expected the names of the columns")
+    return header
+
+
+# ---- cells as numbers -----------------------------------------------------------------------
+
+
+def number_of(text: str) -> float:
+    """A text as a number as people write it; NaN where it is none."""
+    try:
+        return math.nan if "_" in text else float(text)
+    except ValueError:
+        return math.nan
 
 
 def missing(cells: list[str]) -> list[bool]:
@@ -142,32 +141,33 @@ def missing(cells: list[str]) -> list[bool]:
     return [cell.strip().lower() in MISSING for cell in cells]
 
 
-def cells_as_numbers(cells: list[str]) -> tuple[Array, NDArray[np.bool_]]:
-    """The cells as numbers, NaN where one is missing or a text; and which are missing."""
-    try:
-        values = _floats(cells)
-        if not np.isnan(values).any():  # nothing is missing, and nothing is a text: the common case
-            return values, np.zeros(len(cells), dtype=bool)
-    except ValueError:
-        pass
-    absent = missing(cells)
-    pairs = zip(absent, cells, strict=True)
-    known = (float(cell) if not a and is_number(cell) else np.nan for a, cell in pairs)
-    return np.fromiter(known, dtype=np.float64, count=len(cells)), np.array(absent, dtype=bool)
+class CellNumbers(NamedTuple):
+    """The cells of a column as numbers, and what is wrong with them."""
+
+    values: Array  #: NaN where a cell is missing or a text
+    absent: NDArray[np.bool_]  #: which cells are missing
+    odd: str  #: where the first text stands, if there is one
+    infinite: str  #: where the first infinite number stands
 
 
-def as_numbers(table: Table, name: str) -> Array | None:
-    """A column as numbers, NaN where missing; None if it is text; an error if it is nearly all numbers."""
+def cell_numbers(table: Table, name: str) -> CellNumbers:
+    """A column as numbers."""
     cells = table.column(name)
-    values, absent = cells_as_numbers(cells)
-    odd, infinite = complaints(table, name, values, absent)
-    if odd:
-        if mostly_numbers(int((~np.isnan(values)).sum()), int((~absent).sum())):
-            raise DataError(odd)
-        return None
-    if infinite:
-        raise DataError(infinite)
-    return values
+    # one by one: an array of texts would give each the room of the longest
+    values = np.fromiter(map(number_of, cells), dtype=np.float64, count=len(cells))
+    absent = np.isnan(values)
+    absent[absent] = missing([cells[row] for row in np.flatnonzero(absent)])
+
+    def first(rows: NDArray[np.bool_], complaint: str) -> str:
+        if not rows.any():
+            return ""
+        row = int(rows.argmax())
+        text = repr(cells[row][:SHOWN]) + ("..." if len(cells[row]) > SHOWN else "")
+        return f"{table.place(row)}: column {name!r} holds {complaint.format(text)}"
+
+    odd = first(np.isnan(values) & ~absent, "numbers, but here {}")
+    infinite = first(np.isinf(values), "{}; infinity and numbers beyond double precision are refused")
+    return CellNumbers(values, absent, odd, infinite)
 
 
 def mostly_numbers(numbers: int, given: int) -> bool:
@@ -175,35 +175,17 @@ def mostly_numbers(numbers: int, given: int) -> bool:
     return numbers >= max(MOSTLY * given, 1)
 
 
-def complaints(table: Table, name: str, values: Array, absent: NDArray[np.bool_]) -> tuple[str, str]:
-    """What is to be said of the first text of a column of numbers, and of its first infinite number."""
-    messages = []
-    for rows, complaint in (
-        (np.isnan(values) & ~absent, "numbers, but here {}"),
-        (np.isinf(values), "{}; infinity and numbers beyond double precision are refused"),
-    ):
-        row = int(rows.argmax())
-        text = complaint.format(short_text(table.column(name)[row]))
-        messages.append(f"{table.place(row)}: column {name!r} holds {text}" if rows.any() else "")
-    return messages[0], messages[1]
-
-
-def _floats(cells: list[str]) -> Array:
-    """The cells as numbers, one by one: an array of texts would give each the room of the longest."""
-    if any("_" in cell for cell in cells):
-        raise ValueError("Python's 1_000 is no number in a table")
-    return np.fromiter(map(float, cells), dtype=np.float64, count=len(cells))
-
-
-def is_number(text: str) -> bool:
-    """Whether a text is a number as people write it."""
-    try:
-        float(text)
-    except ValueError:
+def holds_numbers(numbers: int, given: int, odd: str, infinite: str) -> bool:
+    """Whether a column holds numbers only; an error if nearly so, or if one of them is infinite."""
+    if odd and not mostly_numbers(numbers, given):
         return False
-    return "_" not in text
+    if odd or infinite:
+        raise DataError(odd or infinite)
+    return True
 
 
-def short_text(text: str) -> str:
-    """A text in quotes, cut where it is long."""
-    return repr(text) if len(text) <= 40 else repr(text[:40]) + "..."
+def as_numbers(table: Table, name: str) -> Array | None:
+    """A column as numbers, NaN where missing; None if it is text; an error if it is nearly all numbers."""
+    values, absent, odd, infinite = cell_numbers(table, name)
+    numbers, given = int((~np.isnan(values)).sum()), int((~absent).sum())
+    return values if holds_numbers(numbers, given, odd, infinite) else None

@@ -64,7 +64,7 @@ class LeastSquares(RidgeModel):
     @cached_property
     def quadratic(self) -> Quadratic:
         """The same function as x'Hx/2 - b'x + c; for moderate dimensions."""
-        H = self.design.gram(self.rates) + self.l2 * np.eye(self.dim)
+        H = self.design.gram(self.rates) + np.diag(self.penalty.curvature(np.zeros(self.dim)))
         weighted = self.rates * self.labels
         result = Quadratic(H, self.design.transpose_times(weighted), 0.5 * float(weighted @ self.labels))
         result.bounded = True
