@@ -37,6 +37,7 @@ from mast.nn import recalibrate, sparsify
 from mast.randomness import Key, Purpose
 from mast.sketches import Bernoulli
 
+SPLIT = 20261201  # of the rows: no earlier run has seen it
 CHOOSING = (100,)  # seeds that settings are chosen with, and nothing else
 DENSITIES = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1)  # of the curves
 EPOCHS = {  # of a fast, a normal and a full run
@@ -130,26 +131,22 @@ def cells(experiment: Experiment, request: Request) -> list[Cell]:
         if not isinstance(data, Labelled):
             continue
         for contender in contenders(data.name):
-            longer, split = contender.get("longer", 1), contender.get("split", 0)
-            common, rows = effort(request, data.name, split), replace(data, split=split)
+            common, rows = effort(request, data.name), replace(data, split=SPLIT)
             trainings = 5 * len(contender["axes"]) * len(contender["uses"]) ** 0.5 + len(common["seeds"])
-            seconds = common["epochs"] * longer * SECONDS[data.name] * trainings
+            seconds = common["epochs"] * contender.get("longer", 1) * SECONDS[data.name] * trainings
             cells.append(experiment.cell(tuned, common | contender, rows, seconds))
     return cells
 
 
-def effort(request: Request, name: str, split: int = 0) -> dict[str, Any]:
-    """How long to train, with which seeds, and how many submodels are scored.
-
-    Who trains longer, or with more draws, does so because of what the first seeds have shown, and is judged
-    by others.
-    """
+def effort(request: Request, name: str) -> dict[str, Any]:
+    """How long to train, with which rows and seeds, and how many submodels are scored."""
     epochs = request.pick(*EPOCHS[name])
     return {
         "epochs": epochs,
         "adapting": 2 * epochs,  # twenty deltas share them
         "batch": {"digits": 64, "code": 16, "manual": 16}.get(name, 128),
         "choosing": list(CHOOSING),
-        "seeds": [10 * split + seed for seed in range(request.pick(fast=2, normal=3, full=5))],
+        "split": SPLIT,
+        "seeds": [40 + seed for seed in range(request.pick(fast=2, normal=5, full=5))],
         "draws": request.pick(fast=3, normal=10, full=30),
     }

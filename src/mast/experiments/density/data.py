@@ -37,12 +37,6 @@ TEXTS = ("code", "manual")
 NAMES = ("digits", *FILES, *TEXTS)
 LINEAR = "a1a"
 TESTED, VALIDATED = {"digits": 0.3}, 0.2  # of all rows (elsewhere a quarter); of the rest
-SPLITS = (
-    (20261118, 20261119),
-    (20261120, 20261121),
-    (20261122, 20261123),
-    (20261128, 20261129),
-)  # seeds that no pilot has used, of tested and validated rows
 LENGTH = 64  # characters that a row shows
 ROWS = 64  # at most, of one document, so that no large one is most of the text
 HELD = 400  # at most, that are validated and tested on
@@ -68,7 +62,7 @@ class Parts(NamedTuple):
 class Labelled(Dataset):
     """Rows with class labels 0, 1, ...; `name` is one of `NAMES`."""
 
-    split: int = 0  # of four: what one has decided is judged by the next
+    split: int = 20261118  # the seed that chooses the tested rows; the next number chooses the validated ones
 
     def load(self) -> tuple[Any, Array]:
         """All rows, flattened, and their labels."""
@@ -131,9 +125,8 @@ def _arrays(dataset: Labelled) -> tuple[Any, Any]:
 @lru_cache(maxsize=1)
 def _parts(dataset: Labelled) -> Parts:
     x, y = _arrays(dataset)
-    tested, validated = SPLITS[dataset.split]
-    rest, test = split_rows(len(y), tested, TESTED.get(dataset.name, 0.25))
-    train, validation = (rest[part] for part in split_rows(len(rest), validated, VALIDATED))
+    rest, test = split_rows(len(y), dataset.split, TESTED.get(dataset.name, 0.25))
+    train, validation = (rest[part] for part in split_rows(len(rest), dataset.split + 1, VALIDATED))
     prepared = _prepared(dataset.name, x)
     over = (0, 2, 3) if prepared.ndim == 4 else 0  # images: each channel; else each input
     mean = prepared[train].mean(axis=over, keepdims=True)
@@ -149,8 +142,8 @@ def _parts(dataset: Labelled) -> Parts:
 def _text_parts(name: str, split: int) -> Parts:
     """Whole documents are trained, validated or tested on; of the last two, some rows from all over them."""
     x, y, owner = text_rows(name)
-    rest, test = split_rows(owner.max() + 1, SPLITS[split][0], 0.25)
-    train, validation = (rest[part] for part in split_rows(len(rest), SPLITS[split][1], VALIDATED))
+    rest, test = split_rows(owner.max() + 1, split, 0.25)
+    train, validation = (rest[part] for part in split_rows(len(rest), split + 1, VALIDATED))
 
     def part(documents: Any, most: int) -> ClassRows:
         rows = np.flatnonzero(np.isin(owner, documents))
