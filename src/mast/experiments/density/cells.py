@@ -43,7 +43,7 @@ DENSITIES = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1)  # of the curves
 EPOCHS = {  # of a fast, a normal and a full run
     "digits": (2, 120, 640),
     "features": (1, 10, 60),
-    "images": (1, 12, 60),
+    "images": (1, 4, 60),
     "code": (1, 4, 20),
     "manual": (1, 4, 20),
 }
