@@ -42,12 +42,20 @@ CHOOSING = (100,)  # seeds that settings are chosen with, and nothing else
 DENSITIES = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1)  # of the curves
 EPOCHS = {  # of a fast, a normal and a full run
     "digits": (2, 120, 640),
+    "digit-images": (1, 20, 60),
     "features": (1, 10, 60),
     "images": (1, 4, 60),
     "code": (1, 4, 20),
     "manual": (1, 4, 20),
 }
-SECONDS = {"digits": 0.03, "features": 0.4, "images": 1.5, "code": 60, "manual": 60}  # about, per epoch
+SECONDS = {  # about, per epoch
+    "digits": 0.03,
+    "digit-images": 0.3,
+    "features": 0.4,
+    "images": 1.5,
+    "code": 60,
+    "manual": 60,
+}
 
 
 @one_thread()
@@ -144,7 +152,7 @@ def effort(request: Request, name: str) -> dict[str, Any]:
     return {
         "epochs": epochs,
         "adapting": 2 * epochs,  # twenty deltas share them
-        "batch": {"digits": 64, "code": 16, "manual": 16}.get(name, 128),
+        "batch": {"features": 128, "images": 128, "code": 16, "manual": 16}.get(name, 64),
         "choosing": list(CHOOSING),
         "split": SPLIT,
         "seeds": [40 + seed for seed in range(request.pick(fast=2, normal=5, full=5))],

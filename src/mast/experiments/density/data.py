@@ -34,9 +34,10 @@ from mast.experiments.datasets import (
 FOLDER = "cifar10"  # below a data folder
 FILES = {"features": "resnet50_features_10k_2k.npz", "images": "images_10k_2k.npz"}
 TEXTS = ("code", "manual")
-NAMES = ("digits", *FILES, *TEXTS)
+DIGITS = ("digits", "digit-images")  # as rows of 64 numbers, and as images of one channel
+NAMES = (*DIGITS, *FILES, *TEXTS)
 LINEAR = "a1a"
-TESTED, VALIDATED = {"digits": 0.3}, 0.2  # of all rows (elsewhere a quarter); of the rest
+TESTED, VALIDATED = dict.fromkeys(DIGITS, 0.3), 0.2  # of all rows (elsewhere a quarter); of the rest
 LENGTH = 64  # characters that a row shows
 ROWS = 64  # at most, of one document, so that no large one is most of the text
 HELD = 400  # at most, that are validated and tested on
@@ -86,6 +87,8 @@ def find(effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Datas
     """Digits, CIFAR-10 features if the folder has them, a1a for the linear case; or the one that is named."""
     folder = data_folder(data_dir)
     pixels = Labelled("digits", "", digits_sum())
+    if dataset == "digit-images":
+        return (Labelled(dataset, "", f"{dataset} {digits_sum()}"),)
     if dataset is not None:
         if dataset not in NAMES:
             return (locate(dataset, data_dir),)
@@ -108,7 +111,7 @@ def _file(name: str, folder: Path | None) -> Labelled:
 @lru_cache(maxsize=1)
 def _arrays(dataset: Labelled) -> tuple[Any, Any]:
     """All rows and their labels: the files' own halves are put together, and split anew."""
-    if dataset.name == "digits":
+    if dataset.name in DIGITS:
         return digits()
     if dataset.name in TEXTS:
         return text_rows(dataset.name)[:2]
@@ -155,8 +158,8 @@ def _text_parts(name: str, split: int) -> Parts:
 
 def _prepared(name: str, x: Any) -> Any:
     """Numbers of about size 1; images at half their width and height."""
-    if name == "digits":
-        return (x / 16).astype(np.float32)
+    if name in DIGITS:
+        return (x / 16).astype(np.float32).reshape((-1, 64) if name == "digits" else (-1, 1, 8, 8))
     if name == "features":
         return x.astype(np.float32)
     n, height, width, channels = x.shape

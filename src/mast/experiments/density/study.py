@@ -163,6 +163,7 @@ LINEAR = {
 }
 NAMES = {
     "digits": "digits, MLP",
+    "digit-images": "digits, CNN",
     "features": "CIFAR-10 features, MLP",
     "images": "CIFAR-10 images, CNN",
     "code": "source code, transformer",
