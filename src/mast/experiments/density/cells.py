@@ -106,7 +106,7 @@ def scores_of(
     rows = getattr(parts, part)
 
     def score(small: nn.Module) -> float:
-        return accuracy(recalibrate(small, [parts.train.x[:SEEN]]), rows)
+        return accuracy(recalibrate(small, [parts.some(SEEN)]), rows)
 
     if use == "whole":
         return np.array([score(copy.deepcopy(model))])

@@ -79,14 +79,18 @@ CONTENDERS: list[dict[str, Any]] = [
 def contenders(dataset: str) -> Iterator[dict[str, Any]]:
     """All of them on digits; elsewhere without random units, packets, lists of units and small questions.
 
-    On text the learning rate alone is searched for: source code has lists, sizes and cuts, and the manual has
-    deltas.
+    Images have no deltas, to save time. On text the learning rate alone is searched for: source code has
+    lists, sizes and cuts, and the manual has deltas.
     """
     for contender in CONTENDERS:
         kind = contender["kind"]
         if dataset == "digits":
             yield contender
-        elif kind in ONLY_DIGITS or (kind == "list" and contender["structure"] == "units"):
+        elif (
+            kind in ONLY_DIGITS
+            or (kind == "list" and contender["structure"] == "units")
+            or (kind in ADAPTS and dataset in ("images", "digit-images"))
+        ):
             continue
         elif dataset in TEXTS:
             uses = [use for use in contender["uses"] if use in ("whole", "members")]

@@ -123,13 +123,14 @@ def choices(request: Request, networks: Sequence[Labelled]) -> list[str]:
             "Random units: each row has a draw of its own, as with dropout.",
             "TopShare chooses the largest weights again 40 times, ever fewer until three quarters of "
             "the training; magnitude pruning cuts once, in the middle. Both have the same number of steps.",
-            "Random units and packets, lists of units and the start are studied on digits alone. On "
+            "Random units and packets, lists of units and the start are studied on digits alone; images "
+            "have no deltas. On "
             "text, a transformer of a million weights says which character follows: lists of weights, sizes "
             "and cuts on the source of Python's library (--dataset code), deltas from there to Python's "
             "manual (--dataset manual). Documents that are tested on are not trained on.",
             "Fine-tuning adapts a network that knows five classes to all ten (on text: source code to the "
             "manual); biases change freely.",
-            f"BatchNorm statistics are taken anew from {SEEN} training rows for every submodel.",
+            f"BatchNorm statistics are taken anew from about {SEEN} training rows for every submodel.",
         ]
     if len(request.datasets) > len(networks):
         sentences.append(

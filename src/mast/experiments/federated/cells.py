@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.stats import gamma
-from torch import nn
+from torch import Tensor, nn
 
 from mast import randomness
 from mast.arrays import Array, Indices
@@ -161,7 +161,7 @@ def federated(config: Mapping[str, Any], dataset: Labelled, seed: int, rate: flo
             for answer in answers:
                 server.absorb(answer)
             server.close()
-        scores.append(_accuracies(scheme, workers[0], server.x, getattr(parts, part), train))
+        scores.append(_accuracies(scheme, workers[0], server.x, getattr(parts, part), parts.some(CALIBRATED)))
         spent.append((_sent(server), operations))
     y = train.y.numpy()
     labels = np.array([np.bincount(y[of_one], minlength=10) / max(1, len(of_one)) for of_one in rows])
@@ -196,7 +196,7 @@ def runs_on(scheme: Scheme, capacity: float) -> Sketch:
     return sketch.sketches[-1] if isinstance(sketch, Mixture) else sketch
 
 
-def _accuracies(scheme: Scheme, worker: Any, x: Any, rows: ClassRows, train: ClassRows) -> Array:
+def _accuracies(scheme: Scheme, worker: Any, x: Any, rows: ClassRows, seen: Tensor) -> Array:
     """(capacities, classes): of the whole model, and of what a client of each other capacity runs."""
     found = []
     for capacity in CAPACITIES:
@@ -207,7 +207,7 @@ def _accuracies(scheme: Scheme, worker: Any, x: Any, rows: ClassRows, train: Cla
         for draw in range(draws):
             part = held.part(Key(CHOOSING[0], draw).child(0, Purpose.ESTIMATE))
             small = part.draw.module(torch.from_numpy(part.gather(x)))
-            each.append(_by_class(recalibrate(small, [train.x[:CALIBRATED]]).eval(), rows))
+            each.append(_by_class(recalibrate(small, [seen]).eval(), rows))
         found.append(np.mean(each, axis=0))
     return np.array(found)
 
