@@ -17,7 +17,18 @@ from mast.experiments.datasets import halves, logistic
 from mast.experiments.density import linear, situations
 from mast.experiments.density.cells import CHOOSING, cells, effort, scores_of
 from mast.experiments.density.contenders import CONTENDERS, PACKET, random_cut, sketch_of, trained
-from mast.experiments.density.data import FILES, FOLDER, LENGTH, SYMBOLS, TEXTS, Labelled, find, text_rows
+from mast.experiments.density.data import (
+    FILES,
+    FOLDER,
+    LENGTH,
+    SYMBOLS,
+    TEXTS,
+    ClassRows,
+    Labelled,
+    Parts,
+    find,
+    text_rows,
+)
 from mast.experiments.density.networks import (
     DESIGNS,
     Chain,
@@ -453,6 +464,13 @@ def test_the_fast_run_ends_in_a_report(tmp_path):
     page = reproduce("density", tmp_path, effort="fast", jobs=1)
     assert "Accuracy against density" in page.read_text()
     assert (tmp_path / "numbers" / "density_situations.csv").exists()
+
+
+def test_batch_norm_statistics_are_taken_from_rows_of_all_classes():
+    """Files of images are in order of their classes: their first 512 rows would all be of one."""
+    rows = ClassRows(torch.arange(1000.0)[:, None], torch.arange(1000) // 100)
+    seen = Parts(rows, rows, rows).some(50).flatten().long() // 100
+    assert torch.bincount(seen).tolist() == [5] * 10
 
 
 def test_text_is_split_by_documents():

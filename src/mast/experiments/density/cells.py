@@ -37,16 +37,25 @@ from mast.nn import recalibrate, sparsify
 from mast.randomness import Key, Purpose
 from mast.sketches import Bernoulli
 
+SPLIT = 20261201  # of the rows: no earlier run has seen it
 CHOOSING = (100,)  # seeds that settings are chosen with, and nothing else
 DENSITIES = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1)  # of the curves
 EPOCHS = {  # of a fast, a normal and a full run
     "digits": (2, 120, 640),
+    "digit-images": (1, 20, 60),
     "features": (1, 10, 60),
-    "images": (1, 12, 60),
+    "images": (1, 4, 60),
     "code": (1, 4, 20),
     "manual": (1, 4, 20),
 }
-SECONDS = {"digits": 0.03, "features": 0.4, "images": 1.5, "code": 60, "manual": 60}  # about, per epoch
+SECONDS = {  # about, per epoch
+    "digits": 0.03,
+    "digit-images": 0.3,
+    "features": 0.4,
+    "images": 1.5,
+    "code": 60,
+    "manual": 60,
+}
 
 
 @one_thread()
@@ -97,7 +106,7 @@ def scores_of(
     rows = getattr(parts, part)
 
     def score(small: nn.Module) -> float:
-        return accuracy(recalibrate(small, [parts.train.x[:SEEN]]), rows)
+        return accuracy(recalibrate(small, [parts.some(SEEN)]), rows)
 
     if use == "whole":
         return np.array([score(copy.deepcopy(model))])
@@ -130,26 +139,22 @@ def cells(experiment: Experiment, request: Request) -> list[Cell]:
         if not isinstance(data, Labelled):
             continue
         for contender in contenders(data.name):
-            longer, split = contender.get("longer", 1), contender.get("split", 0)
-            common, rows = effort(request, data.name, split), replace(data, split=split)
+            common, rows = effort(request, data.name), replace(data, split=SPLIT)
             trainings = 5 * len(contender["axes"]) * len(contender["uses"]) ** 0.5 + len(common["seeds"])
-            seconds = common["epochs"] * longer * SECONDS[data.name] * trainings
+            seconds = common["epochs"] * contender.get("longer", 1) * SECONDS[data.name] * trainings
             cells.append(experiment.cell(tuned, common | contender, rows, seconds))
     return cells
 
 
-def effort(request: Request, name: str, split: int = 0) -> dict[str, Any]:
-    """How long to train, with which seeds, and how many submodels are scored.
-
-    Who trains longer, or with more draws, does so because of what the first seeds have shown, and is judged
-    by others.
-    """
+def effort(request: Request, name: str) -> dict[str, Any]:
+    """How long to train, with which rows and seeds, and how many submodels are scored."""
     epochs = request.pick(*EPOCHS[name])
     return {
         "epochs": epochs,
         "adapting": 2 * epochs,  # twenty deltas share them
-        "batch": {"digits": 64, "code": 16, "manual": 16}.get(name, 128),
+        "batch": {"features": 128, "images": 128, "code": 16, "manual": 16}.get(name, 64),
         "choosing": list(CHOOSING),
-        "seeds": [10 * split + seed for seed in range(request.pick(fast=2, normal=3, full=5))],
+        "split": SPLIT,
+        "seeds": [40 + seed for seed in range(request.pick(fast=2, normal=5, full=5))],
         "draws": request.pick(fast=3, normal=10, full=30),
     }

@@ -32,7 +32,7 @@ from mast.sketches import Bernoulli, Grouped, Nested, PermK, RandK, Rolling, Sam
 
 PACKET = 16  # units that are lost together
 SIZES = (0.1, 0.2, 0.5, 1.0)  # of the nested network
-LISTED = (0.1, 0.5)  # shares of the units in lists
+LISTED = (0.1, 0.2, 0.5)  # shares of the units in lists
 SEEN = 512  # training rows that keep probabilities and BatchNorm statistics are taken from
 FOLLOWED = 8  # how often keep probabilities follow the weights in a run
 REFRESHES = 40  # how often the largest weights are chosen in a run
@@ -46,22 +46,16 @@ UNITS, PACKETS = ["units 0.2"], ["packets 0.25"]
 DECAY: dict[str, Any] = {"axes": ["rate", "decay"], "scanned": ["decay"]}
 SETTINGS: dict[str, Any] = {"axes": ["rate", "keep", "decay"], "scanned": ["decay"]}
 PARTS = SETTINGS | {"axes": ["rate", "keep", "decay", "parts"]}  # parts of a batch, with a draw each
-MEMBERS: dict[str, Any] = {"axes": ["rate"], "uses": ["members"]}
-LONGER = {"longer": 4, "split": 1}  # times as many steps: twenty members share them
-AGAIN = {"split": 2}  # random weights are judged anew since draws per batch are searched for
-BY_ROW = {"split": 3}  # random units are judged anew since each row has a draw, as with dropout
+MEMBERS: dict[str, Any] = {"axes": ["rate", "decay"], "uses": ["members"]}
+LONGER = {"longer": 4}  # times as many steps: twenty members share them
 CONTENDERS: list[dict[str, Any]] = [
-    {"kind": "plain", **DECAY, "uses": ["whole", *PACKETS, *CHANCES]},
-    {"kind": "plain", **DECAY, "uses": RANDOM, **AGAIN},
-    {"kind": "plain", **DECAY, "uses": UNITS, **BY_ROW},
-    {"kind": "dropout", **SETTINGS, "uses": PACKETS},
-    {"kind": "dropout", **SETTINGS, "uses": RANDOM, **AGAIN},
-    {"kind": "dropout", **SETTINGS, "uses": UNITS, **BY_ROW},
-    {"kind": "noise", **PARTS, "uses": RANDOM, **AGAIN},
-    {"kind": "mast", "structure": "weights", **PARTS, "uses": RANDOM, **AGAIN},
+    {"kind": "plain", **DECAY, "uses": ["whole", *RANDOM, *UNITS, *PACKETS, *CHANCES]},
+    {"kind": "dropout", **SETTINGS, "uses": [*RANDOM, *UNITS, *PACKETS]},
+    {"kind": "noise", **PARTS, "uses": RANDOM},
+    {"kind": "mast", "structure": "weights", **PARTS, "uses": RANDOM},
     {"kind": "chances", "share": 0.2, **DECAY, "uses": CHANCES},
-    {"kind": "rolling", **SETTINGS, "uses": UNITS, **BY_ROW},
-    {"kind": "mast", "structure": "units", "draws_per": "row", **SETTINGS, "uses": UNITS, **BY_ROW},
+    {"kind": "rolling", **SETTINGS, "uses": UNITS},
+    {"kind": "mast", "structure": "units", "draws_per": "row", **SETTINGS, "uses": UNITS},
     {"kind": "mast", "structure": "packets", **SETTINGS, "uses": PACKETS},
     *(
         {"kind": kind, "structure": "weights", "share": 0.2, "axes": ["rate"], "uses": ["weights 0.2"]}
@@ -73,32 +67,37 @@ CONTENDERS: list[dict[str, Any]] = [
     *({"kind": "alone", "structure": "units", "share": p, "members": 1, **MEMBERS} for p in SIZES[:3]),
     {"kind": "nested", "shares": list(SIZES), **MEMBERS},
     *(
-        {"kind": kind, "share": 0.2, "axes": ["rate"], "uses": ["whole"]}
+        {"kind": kind, "share": 0.2, "axes": ["rate", "decay"], "uses": ["whole"]}
         for kind in ("top share", "pruned once")
     ),
     {"kind": "full", "axes": ["rate"], "uses": ["whole"], **LONGER},
-    {"kind": "deltas", "share": 0.05, "members": 20, **MEMBERS, **LONGER},
-    {"kind": "one delta", "share": 0.05, "members": 1, **MEMBERS, **LONGER},
+    {"kind": "deltas", "share": 0.05, "members": 20, "axes": ["rate"], "uses": ["members"], **LONGER},
+    {"kind": "one delta", "share": 0.05, "members": 1, "axes": ["rate"], "uses": ["members"], **LONGER},
 ]
 
 
 def contenders(dataset: str) -> Iterator[dict[str, Any]]:
     """All of them on digits; elsewhere without random units, packets, lists of units and small questions.
 
-    On text only those whose learning rate alone is searched for: source code has lists, sizes and cuts, and
-    the manual has deltas.
+    Images have no deltas, to save time. On text the learning rate alone is searched for: source code has
+    lists, sizes and cuts, and the manual has deltas.
     """
     for contender in CONTENDERS:
-        kind, units = contender["kind"], contender.get("structure") == "units"
+        kind = contender["kind"]
         if dataset == "digits":
             yield contender
+        elif (
+            kind in ONLY_DIGITS
+            or (kind == "list" and contender["structure"] == "units")
+            or (kind in ADAPTS and dataset in ("images", "digit-images"))
+        ):
+            continue
         elif dataset in TEXTS:
-            if kind == "plain" and "whole" in contender["uses"]:
-                contender = contender | {"axes": ["rate"], "scanned": [], "uses": ["whole"]}
-            small = kind in ONLY_DIGITS or (kind == "list" and units)
-            if contender["axes"] == ["rate"] and not small and (kind in ADAPTS) == (dataset == "manual"):
-                yield {name: value for name, value in contender.items() if name not in LONGER}
-        elif kind not in ONLY_DIGITS and not (kind == "list" and units):
+            uses = [use for use in contender["uses"] if use in ("whole", "members")]
+            if uses and (kind in ADAPTS) == (dataset == "manual"):
+                short = {name: value for name, value in contender.items() if name != "longer"}
+                yield short | {"axes": ["rate"], "scanned": [], "uses": uses}
+        else:
             uses = [use for use in contender["uses"] if use not in (*UNITS, *PACKETS, *CHANCES)]
             if uses:
                 yield contender | {"uses": uses}

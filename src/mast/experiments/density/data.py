@@ -34,15 +34,10 @@ from mast.experiments.datasets import (
 FOLDER = "cifar10"  # below a data folder
 FILES = {"features": "resnet50_features_10k_2k.npz", "images": "images_10k_2k.npz"}
 TEXTS = ("code", "manual")
-NAMES = ("digits", *FILES, *TEXTS)
+DIGITS = ("digits", "digit-images")  # as rows of 64 numbers, and as images of one channel
+NAMES = (*DIGITS, *FILES, *TEXTS)
 LINEAR = "a1a"
-TESTED, VALIDATED = {"digits": 0.3}, 0.2  # of all rows (elsewhere a quarter); of the rest
-SPLITS = (
-    (20261118, 20261119),
-    (20261120, 20261121),
-    (20261122, 20261123),
-    (20261128, 20261129),
-)  # seeds that no pilot has used, of tested and validated rows
+TESTED, VALIDATED = dict.fromkeys(DIGITS, 0.3), 0.2  # of all rows (elsewhere a quarter); of the rest
 LENGTH = 64  # characters that a row shows
 ROWS = 64  # at most, of one document, so that no large one is most of the text
 HELD = 400  # at most, that are validated and tested on
@@ -63,12 +58,16 @@ class Parts(NamedTuple):
     validation: ClassRows
     test: ClassRows
 
+    def some(self, count: int) -> Tensor:
+        """About so many training inputs, from all over: rows may be in order of their classes."""
+        return self.train.x[:: max(1, len(self.train.x) // count)]
+
 
 @dataclass(frozen=True)
 class Labelled(Dataset):
     """Rows with class labels 0, 1, ...; `name` is one of `NAMES`."""
 
-    split: int = 0  # of four: what one has decided is judged by the next
+    split: int = 20261118  # the seed that chooses the tested rows; the next number chooses the validated ones
 
     def load(self) -> tuple[Any, Array]:
         """All rows, flattened, and their labels."""
@@ -92,6 +91,8 @@ def find(effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Datas
     """Digits, CIFAR-10 features if the folder has them, a1a for the linear case; or the one that is named."""
     folder = data_folder(data_dir)
     pixels = Labelled("digits", "", digits_sum())
+    if dataset == "digit-images":
+        return (Labelled(dataset, "", f"{dataset} {digits_sum()}"),)
     if dataset is not None:
         if dataset not in NAMES:
             return (locate(dataset, data_dir),)
@@ -114,7 +115,7 @@ def _file(name: str, folder: Path | None) -> Labelled:
 @lru_cache(maxsize=1)
 def _arrays(dataset: Labelled) -> tuple[Any, Any]:
     """All rows and their labels: the files' own halves are put together, and split anew."""
-    if dataset.name == "digits":
+    if dataset.name in DIGITS:
         return digits()
     if dataset.name in TEXTS:
         return text_rows(dataset.name)[:2]
@@ -131,9 +132,8 @@ def _arrays(dataset: Labelled) -> tuple[Any, Any]:
 @lru_cache(maxsize=1)
 def _parts(dataset: Labelled) -> Parts:
     x, y = _arrays(dataset)
-    tested, validated = SPLITS[dataset.split]
-    rest, test = split_rows(len(y), tested, TESTED.get(dataset.name, 0.25))
-    train, validation = (rest[part] for part in split_rows(len(rest), validated, VALIDATED))
+    rest, test = split_rows(len(y), dataset.split, TESTED.get(dataset.name, 0.25))
+    train, validation = (rest[part] for part in split_rows(len(rest), dataset.split + 1, VALIDATED))
     prepared = _prepared(dataset.name, x)
     over = (0, 2, 3) if prepared.ndim == 4 else 0  # images: each channel; else each input
     mean = prepared[train].mean(axis=over, keepdims=True)
@@ -149,8 +149,8 @@ def _parts(dataset: Labelled) -> Parts:
 def _text_parts(name: str, split: int) -> Parts:
     """Whole documents are trained, validated or tested on; of the last two, some rows from all over them."""
     x, y, owner = text_rows(name)
-    rest, test = split_rows(owner.max() + 1, SPLITS[split][0], 0.25)
-    train, validation = (rest[part] for part in split_rows(len(rest), SPLITS[split][1], VALIDATED))
+    rest, test = split_rows(owner.max() + 1, split, 0.25)
+    train, validation = (rest[part] for part in split_rows(len(rest), split + 1, VALIDATED))
 
     def part(documents: Any, most: int) -> ClassRows:
         rows = np.flatnonzero(np.isin(owner, documents))
@@ -162,8 +162,8 @@ def _text_parts(name: str, split: int) -> Parts:
 
 def _prepared(name: str, x: Any) -> Any:
     """Numbers of about size 1; images at half their width and height."""
-    if name == "digits":
-        return (x / 16).astype(np.float32)
+    if name in DIGITS:
+        return (x / 16).astype(np.float32).reshape((-1, 64) if name == "digits" else (-1, 1, 8, 8))
     if name == "features":
         return x.astype(np.float32)
     n, height, width, channels = x.shape

@@ -49,6 +49,7 @@ class Reader:
 Design = Chain | Reader
 DESIGNS: dict[str, Design] = {
     "digits": Chain(64, (128, 128)),
+    "digit-images": Chain(1, (32, 32, 32), strides=(1, 2, 1)),
     "features": Chain(2048, (128, 128)),
     "images": Chain(3, (32, 64, 64), strides=(2, 2, 1)),
     **dict.fromkeys(TEXTS, Reader(SYMBOLS, LENGTH)),
