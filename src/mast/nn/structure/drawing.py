@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,25 +43,16 @@ class Space:
         return self.producers + self.consumers
 
 
-class UnitDraw(Mapping[str, DiagonalDraw]):
+class UnitDraw(dict[str, DiagonalDraw]):
     """One draw over a model's units: what is kept of each space, by the space's name."""
 
     def __init__(self, key: Key, kept: Mapping[str, DiagonalDraw]) -> None:
+        super().__init__(kept)
         self.key = key
-        self._kept = dict(kept)
-
-    def __getitem__(self, space: str) -> DiagonalDraw:
-        return self._kept[space]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._kept)
-
-    def __len__(self) -> int:
-        return len(self._kept)
 
     def present(self, space: str) -> DiagonalDraw:
         """The units of a space in a small model; no layer can have none, so the first stays, with scale 0."""
-        kept = self._kept[space]
+        kept = self[space]
         return kept if kept.count else DiagonalDraw(kept.dim, np.zeros(1, np.int64), np.zeros(1))
 
     @property
@@ -100,9 +91,12 @@ class Scaled:
         if self.dim is not None:
             indices, scales = along(self.pieces, draws)
             return Grid(self.shape, {self.dim: indices}, {self.dim: scales})
-        units = draws[self.space]
-        scale = float(units.diagonal()[self.unit])
-        return Everything(self.shape, scale) if scale else Entries(self.shape, units.indices[:0], scale)
+        scale = self.scale(draws)
+        return Everything(self.shape, scale) if scale else Entries(self.shape, np.empty(0, np.int64), scale)
+
+    def scale(self, draws: Sequence[DiagonalDraw]) -> float:
+        """That of its one unit, if it belongs to one as a whole."""
+        return float(draws[self.space].diagonal()[self.unit])
 
 
 class UnitDrawing(Drawing):

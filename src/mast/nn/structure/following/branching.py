@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from mast.nn.structure.copies import shadow
 from mast.nn.structure.following import entries, rules
 from mast.nn.structure.following.examples import Example
 from mast.nn.structure.following.modes import Arguments, ForwardPass, Options, tensors
 from mast.nn.structure.following.proving import compare
-from mast.nn.structure.resizing import Passing, Sizes
+from mast.nn.structure.resizing import Passing, Sizes, shadow
 
 aten = torch.ops.aten
 _NORMS = (
@@ -146,6 +145,7 @@ class Branch:
 
     scaled: tuple[str, ...]
     modules: tuple[tuple[str, Passing], ...]  # with what stands in for each; none: it stays, times 0
+    keep: float | None = None  # a keep probability of its own
 
     @property
     def name(self) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mast.nn.structure.following.marks import ANY, WHOLE, Marks, Operand, repeating, span
+from mast.nn.structure.following.marks import ANY, WHOLE, Marks, repeating, span
 from mast.nn.structure.following.modes import Arguments, Options, tensors
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def concatenated(on: Watching, func: Any, args: Arguments, options: Options, out
         if dim in span(on.core(layer)) and across & span(on.core(layer)):
             on.fix(layer, [dim], f"{on.where()} puts them beside others")
     rows: list[Tensor | None] = []
-    rest: list[Operand] = []
+    rest: list[Marks] = []
     for piece in pieces:
         marks, row = on.of(piece), None
         for layer in marks.layers:
@@ -158,7 +158,7 @@ def concatenated(on: Watching, func: Any, args: Arguments, options: Options, out
                 row = core if row is None else row
         sizes = list(on.part(piece).sizes)
         sizes[dim] = 1
-        rest.append(Operand(on.without(marks, dim), tuple(sizes)))
+        rest.append(on.without(marks, dim).sized(*sizes))
         rows.append(row)
     shape = list(out.shape)
     shape[dim] = 1
@@ -182,7 +182,7 @@ def stacked(on: Watching, func: Any, args: Arguments, options: Options, out: Ten
     for piece in args[0]:
         sizes = list(on.part(piece).sizes)
         sizes.insert(dim, 1)
-        parts.append(Operand(on.of(piece).moved(lambda layer: layer.unsqueeze(dim)), tuple(sizes)))
+        parts.append(on.of(piece).moved(lambda layer: layer.unsqueeze(dim)).sized(*sizes))
     shape = list(out.shape)
     shape[dim] = 1
     on.put(out, on.combine(parts, shape).moved(lambda layer: layer.expand(out.shape)))
@@ -263,11 +263,11 @@ def index_written(on: Watching, func: Any, args: Arguments, options: Options, ou
     if rest == x.dim():
         sizes[dims[0]] = 1
         fitted = [layer.narrow(dims[0], 0, 1) for layer in fitted]
-    given = Operand(Marks(fitted, source.constant), tuple(sizes))
+    given = Marks(fitted, source.constant).sized(*sizes)
     sizes_x = [1 if d in dims else n for d, n in enumerate(x.shape)]
     one = tuple(slice(0, 1) if d in dims else slice(None) for d in range(x.dim()))
     own = Marks([layer[one] for layer in target.layers], target.constant)
-    marks = on.combine([Operand(own, tuple(sizes_x)), given], sizes_x)
+    marks = on.combine([own.sized(*sizes_x), given], sizes_x)
     on.put(out, marks.moved(lambda layer: layer.expand(x.shape)))
 
 

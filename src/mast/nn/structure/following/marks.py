@@ -13,7 +13,7 @@ way; operations that combine entries join the atoms that meet.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -27,11 +27,10 @@ WHOLE = 1  # of what is made of the model's input: it is there in every submodel
 
 @dataclass(frozen=True)
 class Dimension:
-    """One dimension of one tensor, and where its atoms start."""
+    """One dimension of one tensor."""
 
     tensor: str
     dim: int
-    start: int
     size: int
 
 
@@ -47,7 +46,7 @@ class Atoms:
         for name, tensor in tensors.items():
             for dim, size in enumerate(tensor.shape):
                 if size > 1:
-                    self.dimensions.append(Dimension(name, dim, count, size))
+                    self.dimensions.append(Dimension(name, dim, size))
                     self._starts[name, dim] = count
                     count += size
         self.root = torch.arange(count)  # the smallest atom that each is joined with
@@ -104,21 +103,15 @@ class Marks:
     constant: bool = False  # made of numbers, such as zeros(): it fits beside any units
     weight: bool = False  # a parameter or buffer, or a part of one: the same numbers, moved at most
     loose: frozenset[int] = frozenset()  # dimensions along which only constants gave it its length
+    sizes: tuple[int, ...] = ()  # of its dimensions where it meets other values: 1 where it is broadcast
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> Marks:
         """The marks of the same value in another shape."""
         return Marks([move(layer) for layer in self.layers], self.constant, self.weight)
 
-
-@dataclass
-class Operand:
-    """One of the values that an operation combines, with its dimensions as they meet the others'.
-
-    `sizes` has 1 where a value is broadcast.
-    """
-
-    marks: Marks
-    sizes: tuple[int, ...]
+    def sized(self, *sizes: int) -> Marks:
+        """The marks of a value that meets others with these sizes."""
+        return replace(self, sizes=sizes)
 
 
 @dataclass(eq=False)

@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from mast.errors import MastError
-from mast.nn.structure.copies import shadow
 from mast.nn.structure.drawing import Space, UnitDraw
 from mast.nn.structure.following.examples import Example, first_line, tensors_in
 from mast.nn.structure.following.reading import Length
+from mast.nn.structure.resizing import shadow
 from mast.nn.tensors.scaling import sparsify
 from mast.nn.tensors.torch_private import OperationMode, repeat_numbers, same_numbers_after
 from mast.randomness import Key, Purpose, permutation
 from mast.sketches import DiagonalDraw
 
 if TYPE_CHECKING:
-    from mast.nn.structure.structures import Structure, UnitStructure
+    from mast.nn.structure.structures import Structure
 
 aten = torch.ops.aten
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -56,11 +56,7 @@ def outputs(model: nn.Module, example: Example, training: bool, values: Mapping[
     twin = shadow(model).train(training)
     with same_numbers_after(), torch.no_grad(), Settled():
         repeat_numbers(0)  # some models draw with NumPy before anything else
-        found = (
-            functional_call(twin, dict(values), example.args, dict(example.options))
-            if values
-            else example.call(twin)
-        )
+        found = functional_call(twin, dict(values), example.args, dict(example.options))
     return [t.detach() for t in tensors_in(found) if t.is_floating_point()]
 
 
@@ -70,10 +66,7 @@ def difference(some: Sequence[Tensor], others: Sequence[Tensor]) -> float:
         return float("inf")
     worst = 0.0
     for a, b in zip(some, others, strict=True):
-        if not a.numel():
-            continue
-        same_nan = a.isnan() == b.isnan()
-        if not bool(same_nan.all()):
+        if not torch.equal(a.isnan(), b.isnan()):
             return float("inf")
         gap = (a - b).abs()[(a != b) & ~a.isnan()]
         if gap.numel():
@@ -151,7 +144,7 @@ def check(
     _, message = compare(whole, values, small, examples, structure.modes)
     if not message:
         return
-    for space in structure.spaces if structure.spaces[0].producers else ():
+    for space in () if structure.branches else structure.spaces:
         one = {s.name: draw[s.name] if s is space else _everything(s) for s in structure.spaces}
         own = _problem(structure, whole, UnitDraw(draw.key, one), examples)
         if own:
@@ -179,7 +172,7 @@ def _everything(space: Space) -> DiagonalDraw:
 
 
 def unproven(
-    structure: UnitStructure,
+    structure: Structure,
     model: nn.Module,
     examples: Sequence[Example],
     spaces: Sequence[Space],

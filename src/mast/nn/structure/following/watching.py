@@ -17,7 +17,6 @@ from mast.nn.structure.following.marks import (
     Atoms,
     Cluster,
     Marks,
-    Operand,
     inside,
     narrowed,
     span,
@@ -71,13 +70,11 @@ class Watching(ForwardPass):
             found = Marks(constant=tensor.numel() <= 1)
         return found
 
-    def part(self, tensor: Tensor) -> Operand:
-        """A value that is combined with others; where it was expanded it is broadcast."""
+    def part(self, tensor: Tensor) -> Marks:
+        """The marks of a value that meets others; where it was expanded it is broadcast."""
         marks = self.of(tensor)
-        sizes = [
-            1 if tensor.stride(d) == 0 or d in marks.loose else size for d, size in enumerate(tensor.shape)
-        ]
-        return Operand(marks, tuple(sizes))
+        broadcast = [tensor.stride(d) == 0 or d in marks.loose for d in range(tensor.dim())]
+        return marks.sized(*(1 if b else n for b, n in zip(broadcast, tensor.shape, strict=True)))
 
     def put(self, tensor: Any, marks: Marks) -> None:
         """Remember the marks of a result."""
@@ -177,21 +174,21 @@ class Watching(ForwardPass):
 
     # ---- combining ---------------------------------------------------------------------------
 
-    def combine(self, parts: Sequence[Operand], shape: Sequence[int]) -> Marks:
+    def combine(self, parts: Sequence[Marks], shape: Sequence[int]) -> Marks:
         """Values that meet entry by entry, broadcast to this shape."""
         rank = len(shape)
-        parts = [Operand(p.marks, (1,) * (rank - len(p.sizes)) + tuple(p.sizes)) for p in parts]
+        parts = [p.sized(*[1] * (rank - len(p.sizes)), *p.sizes) for p in parts]
         clusters: list[Cluster] = []
         for number, part in enumerate(parts):
-            for layer in part.marks.layers:
-                if part.marks.weight:
+            for layer in part.layers:
+                if part.weight:
                     self.makes(layer)
                 core = self.core(layer)
                 if core.numel() == 1:
                     self.atoms.pin(core, f"{self.where()} takes single ones apart")
                     continue
                 core = core.reshape((1,) * (rank - core.dim()) + tuple(core.shape))
-                self._cluster(clusters, Cluster(core, {number: span(core)}, part.marks.weight))
+                self._cluster(clusters, Cluster(core, {number: span(core)}, part.weight))
         layers = []
         for cluster in clusters:
             core = self._beside_whole(cluster, parts)
@@ -200,9 +197,9 @@ class Watching(ForwardPass):
         loose = frozenset(
             d
             for d, size in enumerate(shape)
-            if size > 1 and all(p.sizes[d] == 1 or p.marks.constant for p in parts)
+            if size > 1 and all(p.sizes[d] == 1 or p.constant for p in parts)
         )
-        return Marks(layers, constant=all(p.marks.constant for p in parts) and bool(parts), loose=loose)
+        return Marks(layers, constant=all(p.constant for p in parts) and bool(parts), loose=loose)
 
     def makes(self, layer: Tensor) -> None:
         """These entries of a weight make units, or act on them."""
@@ -233,12 +230,12 @@ class Watching(ForwardPass):
         spans = {n: a.spans.get(n, set()) | b.spans.get(n, set()) for n in {*a.spans, *b.spans}}
         return Cluster(layer, spans)
 
-    def _beside_whole(self, cluster: Cluster, parts: Sequence[Operand]) -> Tensor:
+    def _beside_whole(self, cluster: Cluster, parts: Sequence[Marks]) -> Tensor:
         """Along a dimension where another value has entries that stay, the cluster's stay as well."""
         core = cluster.layer
         for d in sorted(span(core), reverse=True):
             for number, part in enumerate(parts):
-                if part.marks.constant or part.sizes[d] == 1 or d in cluster.spans.get(number, ()):
+                if part.constant or part.sizes[d] == 1 or d in cluster.spans.get(number, ()):
                     continue
                 core = self.fix(core, [d], f"{self.where()} combines them with values that stay")
                 break
