@@ -113,6 +113,19 @@ class Measured(nn.Module):
         return self.head(torch.relu(self.hidden(x)))
 
 
+class SharedZeros(nn.Module):
+    """Two layers take the same zeros, so that they have to have as many units (T5 does it with heads)."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.width = nn.Linear(2, 8), nn.Linear(2, 8), 8
+        self.from_a, self.from_b = nn.Linear(8, 3), nn.Linear(8, 3)
+
+    def forward(self, x):
+        zeros = torch.zeros(1, self.width, dtype=x.dtype)
+        return self.from_a(torch.relu(self.a(x) + zeros)) + self.from_b(torch.relu(self.b(x) + zeros))
+
+
 def flattened_twice():
     return nn.Sequential(nn.Flatten(), nn.Linear(32, 8), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
 
@@ -135,6 +148,7 @@ MODELS = {
     "gated": (Gated, IMAGES),
     **{f"measured {how}": (lambda how=how: Measured(how), IMAGES) for how in ("unpacked", "front", "var")},
     "flattened twice": (flattened_twice, IMAGES),
+    "shared zeros": (SharedZeros, ROWS),
 }
 SPACES = {
     "gated": {"conv.weight": 8, "hidden.weight": 6},
@@ -142,6 +156,7 @@ SPACES = {
     "measured front": {"conv.weight": 4, "hidden.weight": 6},
     "measured var": {"conv.weight": 4, "hidden.weight": 6},
     "flattened twice": {"1.weight": 8},
+    "shared zeros": {"a.weight": 8, "b.weight": 8},
 }
 
 

@@ -36,6 +36,7 @@ class Space:
     producers: tuple[Axis, ...]  # rows of a weight, a bias, an affine norm and its statistics
     consumers: tuple[Axis, ...]  # columns of a weight: the outgoing weights, which carry the scale
     keep: float | None = None  # a keep probability of its own
+    as_many_as: str | None = None  # the space that a small model has to have the same number of units of
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -50,11 +51,6 @@ class UnitDraw(dict[str, DiagonalDraw]):
         super().__init__(kept)
         self.key = key
 
-    def present(self, space: str) -> DiagonalDraw:
-        """The units of a space in a small model; no layer can have none, so the first stays, with scale 0."""
-        kept = self[space]
-        return kept if kept.count else DiagonalDraw(kept.dim, np.zeros(1, np.int64), np.zeros(1))
-
     @property
     def shares(self) -> dict[str, float]:
         """The share of units kept, by space."""
@@ -63,6 +59,27 @@ class UnitDraw(dict[str, DiagonalDraw]):
     def __repr__(self) -> str:
         parts = ", ".join(f"{name}: {kept.count} of {kept.dim}" for name, kept in self.items())
         return f"<draw of units: {parts}>"
+
+
+def present(spaces: Sequence[Space], draw: UnitDraw) -> list[DiagonalDraw]:
+    """The units of each space in a small model.
+
+    No layer can have none, and some have to have as many as others: more units stay there, with scale 0.
+    """
+    wanted: dict[str, int] = {}
+    for space in spaces:
+        group = space.as_many_as or space.name
+        wanted[group] = max(wanted.get(group, 1), draw[space.name].count)
+    return [_at_least(wanted[space.as_many_as or space.name], draw[space.name]) for space in spaces]
+
+
+def _at_least(count: int, kept: DiagonalDraw) -> DiagonalDraw:
+    if kept.count >= count:
+        return kept
+    more = np.setdiff1d(np.arange(kept.dim), kept.indices)[: count - kept.count]
+    indices, scales = np.append(kept.indices, more), np.append(kept.scales, np.zeros(more.size))
+    order = np.argsort(indices)
+    return DiagonalDraw(kept.dim, indices[order], scales[order])
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mast.nn.structure.attention import HeadsAttention
 from mast.nn.structure.cuts import Cut
-from mast.nn.structure.drawing import UnitDraw
+from mast.nn.structure.drawing import UnitDraw, present
 from mast.nn.structure.structures import Structure
 from mast.nn.tensors.torch_private import make_parameter
 
@@ -73,7 +73,7 @@ class Pool:
             return None
         from mast.nn.structure.transfer import UnitsOfDraw
 
-        return UnitsOfDraw.of([draw.present(space.name) for space in self.structure.spaces])
+        return UnitsOfDraw.of(present(self.structure.spaces, draw))
 
     def model(self, draw: UnitDraw, units: UnitsOfDraw | None) -> nn.Module:
         """The small model with the weights y = S x and the kept entries of the buffers."""

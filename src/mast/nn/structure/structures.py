@@ -13,7 +13,7 @@ from mast.arrays import Array, Indices
 from mast.errors import ArgumentError
 from mast.nn.structure.attention import HeadsAttention
 from mast.nn.structure.cuts import Cut
-from mast.nn.structure.drawing import Piece, Scaled, Space, UnitDraw, UnitDrawing, along, pieces_of
+from mast.nn.structure.drawing import Piece, Scaled, Space, UnitDraw, UnitDrawing, along, pieces_of, present
 from mast.nn.structure.resizing import Sizes, fit, refuse_lazy, replace_attention, skeleton, template
 from mast.nn.structure.sketches import Layers, Neurons, Structured
 from mast.nn.tensors.selection import Selection
@@ -120,7 +120,7 @@ class Structure:
                 raise ArgumentError(
                     f"this draw is of another model: it does not fit the units of {space.name!r}"
                 )
-        units = [draw.present(space.name) for space in self.spaces]
+        units = present(self.spaces, draw)
         gone = self._gone(draw) if self.branches else ()
         tails = {s.tensor: s for s in self.scaled if s.dim is None}
 
@@ -151,7 +151,7 @@ class Structure:
 
     def sizes(self, draw: UnitDraw) -> Sizes:
         """What modules have to be told: lengths, heads that are left, and which stand in for dropped ones."""
-        kept = {space.name: draw.present(space.name) for space in self.spaces}
+        kept = {s.name: units for s, units in zip(self.spaces, present(self.spaces, draw), strict=True)}
         numbers: dict[str, dict[str, int]] = {}
         for a in self._attributes:
             dropped = sum(run * (kept[s].dim - kept[s].count) for s, run in a.runs if s in kept)
@@ -186,7 +186,7 @@ class Structure:
         from mast.nn.structure.following.configs import adapt, refuse_saving
 
         if not self.branches:
-            adapt(small, [(kept.dim, draw.present(space).count) for space, kept in draw.items()])
+            adapt(small, [(kept.dim, kept.count) for kept in present(self.spaces, draw)])
         elif self._gone(draw):
             refuse_saving(small, "branches were taken out of this submodel")
 

@@ -6,7 +6,7 @@ meets; one that has no rule pins all that it is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -77,7 +77,8 @@ def copied(on: Watching, func: Any, args: Arguments, options: Options, out: Any)
 
 def constants(on: Watching, func: Any, args: Arguments, options: Options, out: Any) -> None:
     """zeros(), full() and their like are numbers that fit beside any units."""
-    on.put(out, Marks([torch.full(out.shape, ANY)], constant=True))
+    loose = on.atoms.new_lengths(out.shape)
+    on.put(out, Marks([torch.full(out.shape, ANY)], constant=True, loose=loose))
 
 
 def alike(on: Watching, func: Any, args: Arguments, options: Options, out: Any) -> None:
@@ -99,7 +100,7 @@ def moved(on: Watching, func: Any, args: Arguments, options: Options, out: Any) 
         for found, own in zip(tensors(func(layer, *args[1:], **options)), layers, strict=True):
             own.append(found)
     keeps = func.overloadpacket in (aten.slice, aten.expand) and out.dim() == args[0].dim()
-    _put_moved(on, marks, results, layers, marks.loose if keeps else frozenset())
+    _put_moved(on, marks, results, layers, marks.loose if keeps else {})
 
 
 def turned(on: Watching, func: Any, args: Arguments, options: Options, out: Any) -> None:
@@ -129,12 +130,12 @@ def _put_moved(
     marks: Marks,
     results: list[Tensor],
     layers: list[list[Tensor]],
-    loose: frozenset[int] = frozenset(),
+    loose: Mapping[int, int | None] | None = None,
 ) -> None:
     for result, own in zip(results, layers, strict=True):
         if not marks.constant and not marks.weight:
             own = on.tidy(own, result.shape)
-        on.put(result, Marks(own, marks.constant, marks.weight, loose))
+        on.put(result, Marks(own, marks.constant, marks.weight, loose or {}))
 
 
 def concatenated(on: Watching, func: Any, args: Arguments, options: Options, out: Tensor) -> None:

@@ -51,7 +51,8 @@ def read(
     names = {space.name for space in named}
     others = {name: reading.others[name] for name in sorted(reading.others, key=order.__getitem__)}
     others = {name: reason for name, reason in others.items() if name not in names}
-    return Found(named, others, reading.sizes, _lengths(lengths, owners[reading.root], named))
+    owners = owners[reading.root]
+    return Found(_tied(named, atoms.met, owners), others, reading.sizes, _lengths(lengths, owners, named))
 
 
 class _Reading:
@@ -182,6 +183,20 @@ def _lengths(
                 runs = ((spaces[n].name, count // spaces[n].units) for n, count in sorted(counts.items()))
                 found[Length(module, size, tuple(runs))] = None
     return list(found)
+
+
+def _tied(spaces: list[Space], met: Sequence[Sequence[Tensor]], owners: Indices) -> list[Space]:
+    """Spaces that meet one length of a constant say which of them came first."""
+    first = list(range(len(spaces)))
+    for atoms in met:
+        found = {int(owners[some[0]]) for some in atoms if np.ptp(owners[some.numpy()]) == 0}
+        for units in {spaces[n].units for n in found if n >= 0}:
+            same = {first[n] for n in found if n >= 0 and spaces[n].units == units}
+            first = [min(same) if n in same else n for n in first]
+    return [
+        space if own == number else replace(space, as_many_as=spaces[own].name)
+        for number, (space, own) in enumerate(zip(spaces, first, strict=True))
+    ]
 
 
 def _named_once(spaces: list[Space]) -> list[Space]:

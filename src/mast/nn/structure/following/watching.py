@@ -74,7 +74,8 @@ class Watching(ForwardPass):
         """The marks of a value that meets others; where it was expanded it is broadcast."""
         marks = self.of(tensor)
         broadcast = [tensor.stride(d) == 0 or d in marks.loose for d in range(tensor.dim())]
-        return marks.sized(*(1 if b else n for b, n in zip(broadcast, tensor.shape, strict=True)))
+        sizes = tuple(1 if b else n for b, n in zip(broadcast, tensor.shape, strict=True))
+        return replace(marks, sizes=sizes)
 
     def put(self, tensor: Any, marks: Marks) -> None:
         """Remember the marks of a result."""
@@ -177,7 +178,7 @@ class Watching(ForwardPass):
     def combine(self, parts: Sequence[Marks], shape: Sequence[int]) -> Marks:
         """Values that meet entry by entry, broadcast to this shape."""
         rank = len(shape)
-        parts = [p.sized(*[1] * (rank - len(p.sizes)), *p.sizes) for p in parts]
+        parts = [p.led_by(rank - len(p.sizes)) for p in parts]
         clusters: list[Cluster] = []
         for number, part in enumerate(parts):
             for layer in part.layers:
@@ -194,12 +195,20 @@ class Watching(ForwardPass):
             core = self._beside_whole(cluster, parts)
             if core.numel() > 1:
                 layers.append(core.expand(tuple(shape)))
-        loose = frozenset(
-            d
+                self._note_meeting(core, parts)
+        loose = {
+            d: next((p.loose[d] for p in parts if d in p.loose), None)
             for d, size in enumerate(shape)
             if size > 1 and all(p.sizes[d] == 1 or p.constant for p in parts)
-        )
+        }
         return Marks(layers, constant=all(p.constant for p in parts) and bool(parts), loose=loose)
+
+    def _note_meeting(self, core: Tensor, parts: Sequence[Marks]) -> None:
+        """There have to be as many of these units as a constant has entries beside them."""
+        for d in span(core) if core.numel() == max(core.shape) else ():
+            for length in {part.loose.get(d) for part in parts}:
+                if length is not None:
+                    self.atoms.met[length].append(core.reshape(-1))
 
     def makes(self, layer: Tensor) -> None:
         """These entries of a weight make units, or act on them."""
