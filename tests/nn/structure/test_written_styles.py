@@ -267,6 +267,24 @@ def test_tensors_of_whole_numbers_are_not_cut():
     agree(sk, model, torch.randn(3, 4, dtype=torch.float64), 0)
 
 
+def test_units_that_a_buffer_takes_are_not_cut():
+    class Projected(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(4, 8), nn.Linear(6, 5), nn.Linear(5, 2)
+            self.register_buffer("projection", torch.randn(8, 6), persistent=False)
+            self.register_buffer("gains", torch.rand(5), persistent=False)
+
+        def forward(self, x):
+            return self.c(self.gains * torch.relu(self.b(torch.relu(self.a(x)) @ self.projection)))
+
+    model = Projected().double()
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), where=lambda name, p: p.dim() > 1)
+    assert [s.name for s in sk.structure.spaces] == ["b.weight", "projection"]  # what it makes is cut
+    assert "the buffer projection" in sk.structure.others["a.weight"]
+    agree(sk, model, torch.randn(3, 4, dtype=torch.float64), 0)
+
+
 def test_keep_names_any_weight_that_makes_the_units():
     def spaces(keep):
         model, _ = made("blocks")

@@ -21,7 +21,7 @@ from mast.nn.structure.structures import Structure
 from mast.nn.tensors.torch_private import make_parameter
 
 if TYPE_CHECKING:
-    from mast.nn.structure.transfer import UnitsOfDraw
+    from mast.sketches.kept.kernels import KeptUnits
 
 Home = tuple[str, dict[str, Any], str]  # a tensor's name, and the dictionary and key it is found by
 
@@ -67,15 +67,13 @@ class Pool:
 
     # ---- into the small model ----------------------------------------------------------------
 
-    def units_of(self, draw: UnitDraw) -> UnitsOfDraw | None:
+    def units_of(self, draw: UnitDraw) -> KeptUnits | None:
         """What the quick way has to know of a draw, where there is such a way."""
         if self._transfer is None:
             return None
-        from mast.nn.structure.transfer import UnitsOfDraw
+        return self._transfer.units(present(self.structure.spaces, draw))
 
-        return UnitsOfDraw.of(present(self.structure.spaces, draw))
-
-    def model(self, draw: UnitDraw, units: UnitsOfDraw | None) -> nn.Module:
+    def model(self, draw: UnitDraw, units: KeptUnits | None) -> nn.Module:
         """The small model with the weights y = S x and the kept entries of the buffers."""
         self._draw, self._cut = draw, None
         x = [home[key] for _, home, key in self._whole]

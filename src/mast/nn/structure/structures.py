@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from mast.arrays import Array, Indices
 from mast.errors import ArgumentError
 from mast.nn.structure.attention import HeadsAttention
 from mast.nn.structure.cuts import Cut
 from mast.nn.structure.drawing import Piece, Scaled, Space, UnitDraw, UnitDrawing, along, pieces_of, present
+from mast.nn.structure.following.configs import adapt, refuse_saving
 from mast.nn.structure.resizing import Sizes, fit, refuse_lazy, replace_attention, skeleton, template
 from mast.nn.structure.sketches import Layers, Neurons, Structured
 from mast.nn.tensors.selection import Selection
@@ -40,7 +41,7 @@ class Structure:
     """
 
     def __init__(self, model: nn.Module, examples: Sequence[Example]) -> None:
-        self._source = model
+        self.source = model  # whose buffers submodels have, where they are given none
         self.examples = examples
         self.modes: tuple[bool, ...] = (False, True)  # of training, in which the model does different things
         self.others: dict[str, str] = {}  # names of spaces whose units stay, with the reason
@@ -183,20 +184,10 @@ class Structure:
 
     def adapt(self, small: nn.Module, draw: UnitDraw) -> None:
         """Let the configuration of a small model say its sizes, if it is one of transformers."""
-        from mast.nn.structure.following.configs import adapt, refuse_saving
-
         if not self.branches:
             adapt(small, [(kept.dim, kept.count) for kept in present(self.spaces, draw)])
         elif self._gone(draw):
             refuse_saving(small, "branches were taken out of this submodel")
-
-    def check(
-        self, model: nn.Module, draw: UnitDraw, small: nn.Module, shift: Mapping[str, Tensor] | None = None
-    ) -> None:
-        """An error if the small model of a draw does not compute what the whole one does, on the example."""
-        from mast.nn.structure.following.proving import check
-
-        check(self, model, draw, small, shift)
 
     def follow(self, model: nn.Module) -> None:
         """What is poured has the types of this model's tensors, and trains what is trained there."""
@@ -205,11 +196,6 @@ class Structure:
             if name in own:
                 own[name].data = own[name].data.to(t.dtype)
                 own[name].requires_grad_(t.requires_grad)
-
-    def buffer(self, name: str) -> Tensor | None:
-        """A buffer of the model, if its values are known."""
-        found = dict(self._source.named_buffers()).get(name)
-        return None if found is None or found.is_meta else found
 
     def _dropped(self, draw: UnitDraw) -> list[Branch]:
         if not self.branches:

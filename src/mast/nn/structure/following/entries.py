@@ -225,7 +225,7 @@ def indexed(on: Watching, func: Any, args: Arguments, options: Options, out: Ten
         d += width
         if index is not None:
             on.pin(on.of(index), f"{on.where()} selects by them")
-    marks = on.fixed(on.of(x), dims, x.shape, f"{on.where()} selects among them")
+    marks = on.fixed(x, dims, "selects among them")
     numbers = [None if index is None else index.cpu() for index in indices]
     _put_moved(on, marks, [out], [[func(layer, numbers) for layer in marks.layers]])
 
@@ -233,7 +233,7 @@ def indexed(on: Watching, func: Any, args: Arguments, options: Options, out: Ten
 def index_selected(on: Watching, func: Any, args: Arguments, options: Options, out: Tensor) -> None:
     """x.index_select(dim, numbers)."""
     x, dim = args[0], args[1] % args[0].dim()
-    marks = on.fixed(on.of(x), [dim], x.shape, f"{on.where()} selects among them")
+    marks = on.fixed(x, [dim], "selects among them")
     _put_moved(on, marks, [out], [[func(layer, dim, args[2].cpu()) for layer in marks.layers]])
 
 
@@ -247,18 +247,14 @@ def index_written(on: Watching, func: Any, args: Arguments, options: Options, ou
         dims = [d for d, index in enumerate(args[1]) if index is not None]
         values = args[2]
         rest = x.dim() - len(args[1]) if all(i is not None for i in args[1]) else 0
-    target = on.fixed(on.of(x), dims, x.shape, f"{on.where()} writes to some of them")
+    target = on.fixed(x, dims, "writes to some of them")
     if not isinstance(args[1], int) and (rest == 0 or values.dim() < rest):
         on.pin(on.of(values), f"{on.where()} writes them in some places")
         on.put(out, target)
         return
     lead = values.dim() - rest
-    source = on.fixed(
-        on.of(values),
-        [*range(lead), *(d for d in dims if rest == x.dim())],
-        values.shape,
-        f"{on.where()} writes some of them",
-    )
+    own_dims = [*range(lead), *(d for d in dims if rest == x.dim())]
+    source = on.fixed(values, own_dims, "writes some of them")
     fitted = [layer[(0,) * lead] for layer in source.layers]
     sizes = list(values.shape[lead:])
     if rest == x.dim():
@@ -283,7 +279,7 @@ def mixed(position: int | None = 1, last: int = 0) -> Rule:
         dims = list(range(x.dim() - last, x.dim()))
         if position is not None:
             dims = _dims(args[position] if len(args) > position else options.get("dim", -1), x.dim())
-        marks = on.fixed(on.of(x), dims, x.shape, f"{on.where()} acts on all of them together")
+        marks = on.fixed(x, dims, "acts on all of them together")
         for result in tensors(out):
             layers = [on.core(layer) for layer in marks.layers]
             on.put(result, Marks([core.expand(result.shape) for core in layers]))
@@ -304,7 +300,7 @@ def reduced(on: Watching, func: Any, args: Arguments, options: Options, out: Any
     if func.overloadpacket is aten.linalg_vector_norm:
         second = args[2] if len(args) > 2 else options.get("dim")
     dims = _dims(second, x.dim())
-    marks = on.fixed(on.of(x), dims, x.shape, f"{on.where()} sums or compares them")
+    marks = on.fixed(x, dims, "sums or compares them")
     for result in tensors(out):
         layers = []
         for layer in marks.layers:

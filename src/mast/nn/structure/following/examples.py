@@ -124,7 +124,10 @@ def guess(model: nn.Module) -> list[Example]:
     trial = _Trial(model)
     for specs in itertools.islice(_arguments(model, trial), _TRIES):
         if trial.runs(specs):
-            found = [specs, *(more for more in _sequences(specs) if trial.runs(more))]
+            found = [specs]
+            if specs and all(len(s.shape) == 2 and s.below is None for s in specs):
+                sequences = tuple(Spec((BATCH, LENGTH, s.shape[1])) for s in specs)
+                found += [sequences] if trial.runs(sequences) else []
             return [trial.example(some) for some in found]
     raise ArgumentError(
         f"no input that the model ({type(model).__name__}) can be run on could be guessed from its layers "
@@ -285,9 +288,3 @@ def _flat(model: nn.Module) -> Iterator[Spec]:
                 yield Spec((BATCH, module.in_channels * math.prod(sizes)))
                 yield Spec((BATCH, *sizes))
                 yield Spec((BATCH, *sizes, module.in_channels))
-
-
-def _sequences(specs: Sequence[Spec]) -> Iterator[tuple[Spec, ...]]:
-    """The same with rows made sequences."""
-    if specs and all(len(s.shape) == 2 and s.below is None for s in specs):
-        yield tuple(Spec((BATCH, LENGTH, s.shape[1])) for s in specs)

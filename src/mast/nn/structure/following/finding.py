@@ -5,16 +5,15 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from mast.errors import ArgumentError
 from mast.nn.structure.drawing import Space
-from mast.nn.structure.following.branching import find_branches
+from mast.nn.structure.following.branching import Recording, find_branches
 from mast.nn.structure.following.examples import Example
 from mast.nn.structure.following.marks import Atoms
-from mast.nn.structure.following.modes import Living
 from mast.nn.structure.following.proving import unproven
 from mast.nn.structure.following.reading import Found, Length, read
 from mast.nn.structure.following.watching import Watching
@@ -54,7 +53,9 @@ def find(model: nn.Module, examples: Sequence[Example]) -> Found:
         seen = []
         for training in (False, True):
             twin.train(training)
-            watching = Watching(atoms, twin, Living(twin).numbers(example))
+            record = Recording(twin)
+            record.run(example)
+            watching = Watching(atoms, twin, record.needed())
             for tensor in watching.run(example):
                 watching.pin(watching.of(tensor), "they are the model's output")
             seen.append(watching.operations)
@@ -115,8 +116,9 @@ def _chosen(
     structure: Structure, names: Sequence[str], keep: Mapping[str, float], where: Where | None
 ) -> list[str]:
     """The names of units that `where` names, all by default; the structure is told about the others."""
-    parameters = dict(structure.bare.named_parameters())
-    check_keep(keep, list(parameters))
+    tensors: dict[str, Any] = dict(structure.bare.named_parameters())
+    check_keep(keep, list(tensors))
+    tensors |= dict(structure.bare.named_buffers())
     for pattern, share in keep.items():
         if share != 1 and not fnmatch.filter(names, pattern):
             raise ArgumentError(
@@ -124,7 +126,7 @@ def _chosen(
                 f"{some(names)}"
             )
     wanted = predicate(structure.bare, where) if where is not None else None
-    kept = [n for n in names if wanted is None or wanted(n, parameters[n.partition("[")[0]])]
+    kept = [n for n in names if wanted is None or wanted(n, tensors[n.partition("[")[0]])]
     structure.others |= {name: "not named by where" for name in names if name not in kept}
     if not kept:
         raise _nothing_left(structure.others)
@@ -146,19 +148,23 @@ def _cuttable(structure: Structure, spaces: Sequence[Space], keep: Mapping[str, 
     left = []
     left_out = _left_out(structure.bare, keep)
     taking: dict[str, int] = {}  # the dimension along which a weight takes units
-    ranks = {name: t.dim() for name, t in structure.bare.state_dict().items()}
+    buffers = dict(structure.bare.named_buffers())
+    weights = {name for name, p in structure.bare.named_parameters() if p.dim() > 1}
     for space in spaces:
         own = _own_keep(space.name, keep)
         dims = dict(taking)
         twice = [a.tensor for a in space.consumers if dims.setdefault(a.tensor, a.dim) != a.dim]
-        weights = [a.tensor for a in space.producers if ranks[a.tensor] > 1]
-        stays = next((name for name in weights if _own_keep(name, keep) == 1), None)
+        made_by = [a.tensor for a in space.producers if a.tensor in weights]
+        stays = next((name for name in made_by if _own_keep(name, keep) == 1), None)
+        unscaled = next((a.tensor for a in space.consumers if a.tensor in buffers), None)
         whole = next((a.tensor for a in space.consumers if a.tensor in left_out), None)
         reason = ""
         if own == 1:
             reason = "keep = 1"
         elif whole is not None:
             reason = f"the module {left_out[whole]!r}, which is left out, takes them"
+        elif unscaled is not None:
+            reason = f"the buffer {unscaled} takes them, and only parameters carry scales"
         elif twice:
             reason = f"{twice[0]} takes units along two dimensions"
         elif own is None and stays is not None:

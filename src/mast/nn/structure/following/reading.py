@@ -44,10 +44,14 @@ def read(
     reading = _Reading(atoms, order)
     spaces = [(space, part) for units in reading.groups() for space, part in reading.spaces(units)]
     spaces.sort(key=lambda pair: order[pair[0].name])
-    named = _named_once([space for space, _ in spaces])
+    named: list[Space] = []
+    seen: Counter[str] = Counter()  # spaces that share their first tensor are told apart by a number
     owners = np.full(len(reading.root), -1)  # of roots: the number of the space
-    for number, (_, part) in enumerate(spaces):
-        owners[reading.root[[members[0] for members in part]]] = number
+    for space, part in spaces:
+        owners[reading.root[[members[0] for members in part]]] = len(named)
+        again = seen[space.name]
+        named.append(replace(space, name=f"{space.name}[{again}]") if again else space)
+        seen[space.name] += 1
     names = {space.name for space in named}
     others = {name: reading.others[name] for name in sorted(reading.others, key=order.__getitem__)}
     others = {name: reason for name, reason in others.items() if name not in names}
@@ -197,14 +201,3 @@ def _tied(spaces: list[Space], met: Sequence[Sequence[Tensor]], owners: Indices)
         space if own == number else replace(space, as_many_as=spaces[own].name)
         for number, (space, own) in enumerate(zip(spaces, first, strict=True))
     ]
-
-
-def _named_once(spaces: list[Space]) -> list[Space]:
-    """Spaces that share their first tensor are told apart by a number."""
-    seen: Counter[str] = Counter()
-    named = []
-    for space in spaces:
-        number = seen[space.name]
-        seen[space.name] += 1
-        named.append(space if number == 0 else replace(space, name=f"{space.name}[{number}]"))
-    return named

@@ -48,7 +48,7 @@ def experts(on: Watching, func: Any, args: Arguments, options: Options, out: Ten
     if a.dim() != 2 or b.dim() != 3:
         unknown(on, func, args, options, out)
         return
-    on.fixed(on.of(b), [0], b.shape, f"{on.where()} chooses among them")
+    on.fixed(b, [0], "chooses among them")
     on.contract(on.of(a), 1, on.of(b), 1)
     left, right = on.without(on.of(a), 1), on.without(on.without(on.of(b), 1), 0)
     parts = [left.sized(a.shape[0], 1), right.moved(lambda layer: layer[0, 0]).sized(b.shape[2])]
@@ -67,8 +67,7 @@ def convolution(on: Watching, func: Any, args: Arguments, options: Options, out:
     x, w, bias = args[0], args[1], args[2]
     transposed, groups = args[6], args[8]
     rank = x.dim()
-    where = on.where()
-    value = on.fixed(on.of(x), range(2, rank), x.shape, f"{where} acts along their dimension")
+    value = on.fixed(x, range(2, rank), "acts along their dimension")
     weight = Marks(list(on.of(w).layers), weight=on.of(w).weight)
     for layer in weight.layers:
         for d in range(2, rank):
@@ -118,9 +117,7 @@ def _grouped(on: Watching, value: Marks, weight: Marks, groups: int) -> None:
 def embedding(on: Watching, func: Any, args: Arguments, options: Options, out: Tensor) -> None:
     """Rows are chosen by the input, and stay; columns are features."""
     weight = args[0]
-    marks = on.fixed(
-        on.of(weight), [0], weight.shape, f"{on.where()} chooses among them by the model's input"
-    )
+    marks = on.fixed(weight, [0], "chooses among them by the model's input")
     layers = []
     for layer in marks.layers:
         if on.core(layer).size(1) > 1:
@@ -133,7 +130,7 @@ def layer_norm(on: Watching, func: Any, args: Arguments, options: Options, out: 
     """Mixes all that it normalises over."""
     x, normalized = args[0], args[1]
     dims = range(x.dim() - len(normalized), x.dim())
-    marks = on.fixed(on.of(x), dims, x.shape, f"{on.where()} normalises over all of them")
+    marks = on.fixed(x, dims, "normalises over all of them")
     parts = [marks.sized(*x.shape), *(on.part(t) for t in tensors(args[2:4]))]
     on.put(tensors(out)[0], on.combine(parts, x.shape))
 
@@ -142,7 +139,7 @@ def group_norm(on: Watching, func: Any, args: Arguments, options: Options, out: 
     """Channels of one group are normalised together."""
     x, groups = args[0], args[6]
     where = on.where()
-    marks = on.fixed(on.of(x), range(2, x.dim()), x.shape, f"{where} normalises over all of them")
+    marks = on.fixed(x, range(2, x.dim()), "normalises over all of them")
     units = on.along(marks, 1)
     if units is not None:
         units = units.reshape(groups, -1)
@@ -162,7 +159,7 @@ def batch_norm(on: Watching, func: Any, args: Arguments, options: Options, out: 
     """Each channel by itself, with its statistics."""
     x = args[0]
     others = [0, *range(2, x.dim())]
-    marks = on.fixed(on.of(x), others, x.shape, f"{on.where()} normalises along their dimension")
+    marks = on.fixed(x, others, "normalises along their dimension")
     parts = [marks.sized(*(1 if d in others else n for d, n in enumerate(x.shape)))]
     parts += [placed(on, t, 1, x.dim()) for t in tensors(args[1:5]) if t.numel() > 1]
     on.put(tensors(out)[0], on.combine(parts, x.shape))
@@ -174,7 +171,7 @@ def attention(on: Watching, func: Any, args: Arguments, options: Options, out: A
     heads = q.shape[1]
     parts = []
     for t in (q, k, v):
-        marks = on.fixed(on.of(t), [2, 3], t.shape, f"{on.where()} sums over them")
+        marks = on.fixed(t, [2, 3], "sums over them")
         layers = [layer[:, :, :1, :1] for layer in marks.layers]
         if t.shape[1] != heads:
             layers = [layer.repeat_interleave(heads // t.shape[1], 1) for layer in layers]
@@ -182,7 +179,7 @@ def attention(on: Watching, func: Any, args: Arguments, options: Options, out: A
     for mask in tensors(args[3:], options):
         if mask.dim() > 1:
             last = [mask.dim() - 2, mask.dim() - 1]
-            marks = on.fixed(on.of(mask), last, mask.shape, f"{on.where()} compares them")
+            marks = on.fixed(mask, last, "compares them")
             rows = marks.moved(lambda layer: layer[..., :1, :1])
             parts.append(rows.sized(*on.part(mask).sizes[:-2], 1, 1))
     result = tensors(out)[0]

@@ -81,8 +81,10 @@ class Watching(ForwardPass):
         """Remember the marks of a result."""
         if isinstance(tensor, Tensor):
             self._marks[tensor] = marks
-            if marks.layers and not marks.weight:
-                self._note_lengths(marks)
+            for layer in () if marks.weight else marks.layers:
+                core = self.core(layer)
+                if core.dim() and core.numel() == max(core.shape):
+                    self.note_length(core.reshape(-1))
 
     def where(self) -> str:
         """The operation, and the module whose code calls it."""
@@ -101,12 +103,6 @@ class Watching(ForwardPass):
         if len(known) < 8 and not any(torch.equal(atoms, self.atoms.root[k]) for k in known):
             known.append(atoms)
 
-    def _note_lengths(self, marks: Marks) -> None:
-        for layer in marks.layers:
-            core = self.core(layer)
-            if core.dim() and core.numel() == max(core.shape):
-                self.note_length(core.reshape(-1))
-
     # ---- layers ------------------------------------------------------------------------------
 
     def core(self, layer: Tensor) -> Tensor:
@@ -119,7 +115,7 @@ class Watching(ForwardPass):
                     layer = top
         return layer
 
-    def tidy(self, layers: Iterable[Tensor], shape: Sequence[int], reason: str = "") -> list[Tensor]:
+    def tidy(self, layers: Iterable[Tensor], shape: Sequence[int]) -> list[Tensor]:
         """The layers that still tell units apart; a unit that has lost its place among others is pinned."""
         found = []
         for layer in layers:
@@ -127,7 +123,7 @@ class Watching(ForwardPass):
             if core.numel() > 1:
                 found.append(core.expand(shape))
             else:
-                self.atoms.pin(core, reason or f"{self.where()} takes single ones apart")
+                self.atoms.pin(core, f"{self.where()} takes single ones apart")
         return found
 
     def fix(self, layer: Tensor, dims: Iterable[int], reason: str) -> Tensor:
@@ -142,14 +138,11 @@ class Watching(ForwardPass):
             self.atoms.pin(core, reason)
         return core
 
-    def fixed(self, marks: Marks, dims: Collection[int], shape: Sequence[int], reason: str) -> Marks:
-        """The marks after all layers are fixed along these dimensions."""
-        layers = []
-        for layer in marks.layers:
-            core = self.fix(layer, dims, reason)
-            if core.numel() > 1:
-                layers.append(core.expand(shape))
-        return replace(marks, layers=layers)
+    def fixed(self, tensor: Tensor, dims: Collection[int], verb: str) -> Marks:
+        """The marks of a value whose layers are fixed along these dimensions: the operation `verb` them."""
+        marks, reason = self.of(tensor), f"{self.where()} {verb}"
+        cores = [self.fix(layer, dims, reason) for layer in marks.layers]
+        return replace(marks, layers=[core.expand(tensor.shape) for core in cores if core.numel() > 1])
 
     def pin(self, marks: Marks, reason: str) -> None:
         """All that is marked stays."""
