@@ -12,9 +12,9 @@ from torch import nn
 from mast.arrays import Array, Indices
 from mast.errors import ArgumentError
 from mast.nn.structure.attention import HeadsAttention
+from mast.nn.structure.configs import adapt, refuse_saving
 from mast.nn.structure.cuts import Cut
 from mast.nn.structure.drawing import Piece, Scaled, Space, UnitDraw, UnitDrawing, along, pieces_of, present
-from mast.nn.structure.following.configs import adapt, refuse_saving
 from mast.nn.structure.resizing import Sizes, fit, refuse_lazy, replace_attention, skeleton, template
 from mast.nn.structure.sketches import Layers, Neurons, Structured
 from mast.nn.tensors.selection import Selection

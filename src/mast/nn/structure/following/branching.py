@@ -18,13 +18,10 @@ from mast.nn.structure.following.proving import compare
 from mast.nn.structure.resizing import Passing, Sizes, shadow
 
 aten = torch.ops.aten
-_NORMS = (
-    aten.native_batch_norm,
-    aten.native_layer_norm,
-    aten.native_group_norm,
-    aten._native_batch_norm_legit,
-)
-_WEIGHTED = (aten.addmm, aten.mm, aten.bmm, aten.baddbmm, aten.convolution, aten.linear)
+_WEIGHTED = (
+    aten.addmm, aten.mm, aten.bmm, aten.baddbmm, aten.convolution, aten.linear, aten.native_batch_norm,
+    aten.native_layer_norm, aten.native_group_norm, aten._native_batch_norm_legit,
+)  # fmt: skip
 _PRODUCTS = (aten.mul, aten.mul_, aten.div, aten.div_)
 _SUMS = (aten.add, aten.add_)
 _MOVES = {
@@ -130,7 +127,7 @@ class Recording(ForwardPass):
             before |= self.steps[i].before | (1 << i)
             self.steps[i].users.append(number)
         first = self.steps[inputs[0]].tail if inputs else ()
-        if packet in _WEIGHTED or packet in _NORMS or (packet in _PRODUCTS and own):
+        if packet in _WEIGHTED or (packet in _PRODUCTS and own):
             tail = own
         elif packet in _SUMS:
             tail = (*first, *own) if len(inputs) == 1 and own and first else ()
