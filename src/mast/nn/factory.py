@@ -12,7 +12,6 @@ from mast.checks import choice
 from mast.errors import ArgumentError
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.structure import Structure, Structured, parse, structure_of
-from mast.nn.structure.choosing import choose_scaled
 from mast.nn.tensors.selection import choose
 from mast.nn.tensors.weights import Keep, Shift, Where, refuse_sharded, unwrapped
 from mast.randomness import Key
@@ -98,7 +97,7 @@ def sparsify(
         for name, parameter in model.named_parameters():
             refuse_sharded(name, parameter)
         structure = structure_of(model, sketch, shares, where, example=example, strict=strict)
-        selection = choose_scaled(model, structure)
+        selection = structure.selection(model)
     elif isinstance(getattr(sketch, "sketch", None), Structured):
         kind, inner = type(sketch).__name__, type(sketch.sketch).__name__  # type: ignore[attr-defined]
         raise ArgumentError(f"{inner} goes outside: write {inner}({kind}(...)), not {kind}({inner}(...))")

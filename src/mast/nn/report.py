@@ -13,7 +13,6 @@ from mast.cards import table
 from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.nn.costs import flops, latencies, measure
-from mast.nn.structure.choosing import text_of
 from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.structure.sketches import Structured
 from mast.nn.submodels import plain_copy, put_draw, recalibrate, smaller, warn_of_batch_norm
@@ -285,7 +284,7 @@ def overview(sk: Sparsifier) -> str:
         f"{sk.node}, step {sk.step}"
     )
     if sk.structure is not None:
-        first += "\n" + text_of(sk.structure)
+        first += "\n" + sk.structure.table()
     last = f"{sk.dim:,} of {total:,} weights are sketched, {percent(sk.density)} of them kept on average"
     return "\n".join([first, *columns(rows), last])
 

@@ -31,7 +31,7 @@ from mast.randomness import Key
 from mast.sketches.kept import Kept
 
 if TYPE_CHECKING:
-    from mast.nn.structure.transfer import UnitsOfDraw
+    from mast.sketches.kept.kernels import KeptUnits
 
 FORMAT = 1  #: version of the state
 _AHEAD = 16  # steps that are drawn at once ...
@@ -89,7 +89,7 @@ class RowOptimizer:
         self.optimizer = optimizer(parameters, **options)
         #: whole-size optimizer state by parameter name
         self.state: dict[str, dict[str, Any]] = {}
-        self._ahead: list[tuple[UnitDraw, UnitsOfDraw | None]] = []  # of the steps to come, the next one last
+        self._ahead: list[tuple[UnitDraw, KeptUnits | None]] = []  # of the steps to come, the next one last
         self._ready = False
 
     @property

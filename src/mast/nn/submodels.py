@@ -19,6 +19,7 @@ from mast.errors import ArgumentError, MastError
 from mast.nn.costs import count_flops, evaluated
 from mast.nn.structure import UnitDraw
 from mast.nn.structure.drawing import UnitDrawing
+from mast.nn.structure.following.proving import check
 from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.scaling import sparsify
 from mast.nn.tensors.torch_private import BatchNorm
@@ -139,7 +140,7 @@ def submodel(sk: Sparsifier, picked: Picked, calibrate: Batches) -> nn.Module:
                 stacklevel=3,
             )
         if sk.checks_submodels:
-            sk.structure.check(sk.model, picked.units, model, sk.shift)
+            check(sk.structure, sk.model, picked.units, model, sk.shift)
     else:
         model = plain_copy(sk)
         put_draw(sk, picked.drawing, picked.key, model)

@@ -157,6 +157,22 @@ def test_heads_and_mlp_units(make):
         torch.testing.assert_close(small(**batch).logits, model(**batch).logits, rtol=0, atol=1e-5)
 
 
+def test_decoder_layers_of_t5_can_keep_different_numbers_of_heads():
+    """They add the zeros of the first one's heads: where fewer are kept, others stay beside them, times 0."""
+    torch.manual_seed(0)
+    model, batch, _ = t5()
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5)), example=batch)
+    names = [f"decoder.block.{i}.layer.1.EncDecAttention.q.weight" for i in (0, 1)]
+    different = False
+    for seed in range(4):
+        small = sk.submodel(seed)  # which checks itself
+        kept = [sk.draw(seed)[name].count for name in names]
+        rows = [small.get_parameter(name).shape[0] // 6 for name in names]
+        assert rows == [max(*kept, 1)] * 2
+        different |= kept[0] != kept[1]
+    assert different
+
+
 def test_a_class_that_derives_the_size_of_heads_is_told_it(tmp_path):
     torch.manual_seed(0)
     model, batch, _ = qwen2()

@@ -113,6 +113,19 @@ class Measured(nn.Module):
         return self.head(torch.relu(self.hidden(x)))
 
 
+class SharedZeros(nn.Module):
+    """Two layers take the same zeros, so that they have to have as many units (T5 does it with heads)."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.width = nn.Linear(2, 8), nn.Linear(2, 8), 8
+        self.from_a, self.from_b = nn.Linear(8, 3), nn.Linear(8, 3)
+
+    def forward(self, x):
+        zeros = torch.zeros(1, self.width, dtype=x.dtype)
+        return self.from_a(torch.relu(self.a(x) + zeros)) + self.from_b(torch.relu(self.b(x) + zeros))
+
+
 def flattened_twice():
     return nn.Sequential(nn.Flatten(), nn.Linear(32, 8), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
 
@@ -135,6 +148,7 @@ MODELS = {
     "gated": (Gated, IMAGES),
     **{f"measured {how}": (lambda how=how: Measured(how), IMAGES) for how in ("unpacked", "front", "var")},
     "flattened twice": (flattened_twice, IMAGES),
+    "shared zeros": (SharedZeros, ROWS),
 }
 SPACES = {
     "gated": {"conv.weight": 8, "hidden.weight": 6},
@@ -142,6 +156,7 @@ SPACES = {
     "measured front": {"conv.weight": 4, "hidden.weight": 6},
     "measured var": {"conv.weight": 4, "hidden.weight": 6},
     "flattened twice": {"1.weight": 8},
+    "shared zeros": {"a.weight": 8, "b.weight": 8},
 }
 
 
@@ -249,6 +264,24 @@ def test_tensors_of_whole_numbers_are_not_cut():
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)))
     assert [s.name for s in sk.structure.spaces] == ["b.weight"]
     assert "values that stay" in sk.structure.others["a.weight"]
+    agree(sk, model, torch.randn(3, 4, dtype=torch.float64), 0)
+
+
+def test_units_that_a_buffer_takes_are_not_cut():
+    class Projected(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(4, 8), nn.Linear(6, 5), nn.Linear(5, 2)
+            self.register_buffer("projection", torch.randn(8, 6), persistent=False)
+            self.register_buffer("gains", torch.rand(5), persistent=False)
+
+        def forward(self, x):
+            return self.c(self.gains * torch.relu(self.b(torch.relu(self.a(x)) @ self.projection)))
+
+    model = Projected().double()
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), where=lambda name, p: p.dim() > 1)
+    assert [s.name for s in sk.structure.spaces] == ["b.weight", "projection"]  # what it makes is cut
+    assert "the buffer projection" in sk.structure.others["a.weight"]
     agree(sk, model, torch.randn(3, 4, dtype=torch.float64), 0)
 
 

@@ -117,11 +117,12 @@ class Cut:
 
     def _fill_buffers(self, model: nn.Module, values: Tensor | None, device: torch.device) -> None:
         """The given values; statistics of a new layer, or the model's own buffers, where none are given."""
+        known = {name: b for name, b in self.structure.source.named_buffers() if not b.is_meta}
         for prefix, module in model.named_modules():
             fresh_norm = values is None and isinstance(module, NormBase)
             for key, b in module._buffers.items():
                 name = f"{prefix}.{key}" if prefix else key
-                kept, whole = self.buffers.get(name), self.structure.buffer(name)
+                kept, whole = self.buffers.get(name), known.get(name)
                 if b is None:
                     continue
                 if kept is not None and (values is not None or fresh_norm):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +36,7 @@ class Space:
     producers: tuple[Axis, ...]  # rows of a weight, a bias, an affine norm and its statistics
     consumers: tuple[Axis, ...]  # columns of a weight: the outgoing weights, which carry the scale
     keep: float | None = None  # a keep probability of its own
+    as_many_as: str | None = None  # the space that a small model has to have the same number of units of
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -43,26 +44,12 @@ class Space:
         return self.producers + self.consumers
 
 
-class UnitDraw(Mapping[str, DiagonalDraw]):
+class UnitDraw(dict[str, DiagonalDraw]):
     """One draw over a model's units: what is kept of each space, by the space's name."""
 
     def __init__(self, key: Key, kept: Mapping[str, DiagonalDraw]) -> None:
+        super().__init__(kept)
         self.key = key
-        self._kept = dict(kept)
-
-    def __getitem__(self, space: str) -> DiagonalDraw:
-        return self._kept[space]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._kept)
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def present(self, space: str) -> DiagonalDraw:
-        """The units of a space in a small model; no layer can have none, so the first stays, with scale 0."""
-        kept = self._kept[space]
-        return kept if kept.count else DiagonalDraw(kept.dim, np.zeros(1, np.int64), np.zeros(1))
 
     @property
     def shares(self) -> dict[str, float]:
@@ -72,6 +59,27 @@ class UnitDraw(Mapping[str, DiagonalDraw]):
     def __repr__(self) -> str:
         parts = ", ".join(f"{name}: {kept.count} of {kept.dim}" for name, kept in self.items())
         return f"<draw of units: {parts}>"
+
+
+def present(spaces: Sequence[Space], draw: UnitDraw) -> list[DiagonalDraw]:
+    """The units of each space in a small model.
+
+    No layer can have none, and some have to have as many as others: more units stay there, with scale 0.
+    """
+    wanted: dict[str, int] = {}
+    for space in spaces:
+        group = space.as_many_as or space.name
+        wanted[group] = max(wanted.get(group, 1), draw[space.name].count)
+    return [_at_least(wanted[space.as_many_as or space.name], draw[space.name]) for space in spaces]
+
+
+def _at_least(count: int, kept: DiagonalDraw) -> DiagonalDraw:
+    if kept.count >= count:
+        return kept
+    more = np.setdiff1d(np.arange(kept.dim), kept.indices)[: count - kept.count]
+    indices, scales = np.append(kept.indices, more), np.append(kept.scales, np.zeros(more.size))
+    order = np.argsort(indices)
+    return DiagonalDraw(kept.dim, indices[order], scales[order])
 
 
 @dataclass(frozen=True)
@@ -100,9 +108,12 @@ class Scaled:
         if self.dim is not None:
             indices, scales = along(self.pieces, draws)
             return Grid(self.shape, {self.dim: indices}, {self.dim: scales})
-        units = draws[self.space]
-        scale = float(units.diagonal()[self.unit])
-        return Everything(self.shape, scale) if scale else Entries(self.shape, units.indices[:0], scale)
+        scale = self.scale(draws)
+        return Everything(self.shape, scale) if scale else Entries(self.shape, np.empty(0, np.int64), scale)
+
+    def scale(self, draws: Sequence[DiagonalDraw]) -> float:
+        """That of its one unit, if it belongs to one as a whole."""
+        return float(draws[self.space].diagonal()[self.unit])
 
 
 class UnitDrawing(Drawing):

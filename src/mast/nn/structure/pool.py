@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from mast.nn.structure.attention import HeadsAttention
 from mast.nn.structure.cuts import Cut
-from mast.nn.structure.drawing import UnitDraw
-from mast.nn.structure.structures import Structure, UnitStructure
+from mast.nn.structure.drawing import UnitDraw, present
+from mast.nn.structure.structures import Structure
 from mast.nn.tensors.torch_private import make_parameter
 
 if TYPE_CHECKING:
-    from mast.nn.structure.transfer import UnitsOfDraw
+    from mast.sketches.kept.kernels import KeptUnits
 
 Home = tuple[str, dict[str, Any], str]  # a tensor's name, and the dictionary and key it is found by
 
@@ -45,7 +45,7 @@ class Pool:
         # Where the whole model keeps its tensors: looking them up there finds replaced ones, too.
         self._whole = _homes(whole, "_parameters", self._names)
         self._whole_buffers = _homes(whole, "_buffers", [name for name, _ in whole.named_buffers()])
-        self._transfer = structure.transfer() if isinstance(structure, UnitStructure) else None
+        self._transfer = structure.transfer()
         # Modules that have to be told of each draw: attention of its heads, recurrent ones of new parameters.
         self._tells = any(isinstance(m, nn.RNNBase | HeadsAttention) for m in self._same.modules())
         self._views: list[Tensor] | None = None  # of the present small model, if it came by the transfer
@@ -67,15 +67,13 @@ class Pool:
 
     # ---- into the small model ----------------------------------------------------------------
 
-    def units_of(self, draw: UnitDraw) -> UnitsOfDraw | None:
+    def units_of(self, draw: UnitDraw) -> KeptUnits | None:
         """What the quick way has to know of a draw, where there is such a way."""
         if self._transfer is None:
             return None
-        from mast.nn.structure.transfer import UnitsOfDraw
+        return self._transfer.units(present(self.structure.spaces, draw))
 
-        return UnitsOfDraw.of([draw.present(space.name) for space in self.structure.spaces])
-
-    def model(self, draw: UnitDraw, units: UnitsOfDraw | None) -> nn.Module:
+    def model(self, draw: UnitDraw, units: KeptUnits | None) -> nn.Module:
         """The small model with the weights y = S x and the kept entries of the buffers."""
         self._draw, self._cut = draw, None
         x = [home[key] for _, home, key in self._whole]
@@ -123,23 +121,19 @@ class Pool:
             return False
         x = [home[key] for _, home, key in self._whole]
         gradients = [p.grad for p in self.parameters.values()]
-        first: list[Tensor | None] = []
-        second: list[Tensor | None] = []
-        steps: list[float] = []
+        own: list[dict[str, Any] | None] = []
         for name, t, g in zip(self._names, x, gradients, strict=True):
-            own = state.get(name)
-            if g is not None and own is None:
-                own = {name: torch.zeros_like(t) for name in ("exp_avg", "exp_avg_sq")}
-                own["step"] = torch.tensor(0.0)
-                state[name] = own
-            first.append(None if own is None or g is None else own["exp_avg"])
-            second.append(None if own is None or g is None else own["exp_avg_sq"])
-            steps.append(1.0 if own is None or g is None else float(own["step"]) + 1)
+            if g is not None and name not in state:
+                averages = {key: torch.zeros_like(t) for key in ("exp_avg", "exp_avg_sq")}
+                state[name] = {**averages, "step": torch.tensor(0.0)}
+            own.append(None if g is None else state[name])
+        first, second = ([None if s is None else s[key] for s in own] for key in ("exp_avg", "exp_avg_sq"))
+        steps = [1.0 if s is None else float(s["step"]) + 1 for s in own]
         if not self._transfer.adam(x, (first, second), gradients, steps, group):
             return False
-        for name, g in zip(self._names, gradients, strict=True):
-            if g is not None:
-                state[name]["step"] += 1
+        for s in own:
+            if s is not None:
+                s["step"] += 1
         return True
 
     def scale_gradients(self) -> None:

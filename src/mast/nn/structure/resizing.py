@@ -1,18 +1,88 @@
-"""Making a model's copy smaller: the attributes that speak of sizes, and attention with fewer heads."""
+"""Copies of a model, and what makes them smaller: other tensors, sizes, stand-ins, fewer heads."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from mast.errors import ArgumentError
 from mast.nn.structure.attention import HeadsAttention
-from mast.nn.structure.copies import put
 from mast.nn.tensors.torch_private import ConvTranspose, NormBase
+from mast.randomness import Key, Purpose, words
+
+
+def refuse_lazy(model: nn.Module) -> None:
+    """An error if a parameter would get its shape from the first batch."""
+    for name, p in model.named_parameters():
+        if isinstance(p, nn.parameter.UninitializedParameter):
+            raise ArgumentError(
+                f"the parameter {name!r} has no shape yet: run one forward pass before sparsify()"
+            )
+
+
+def skeleton(model: nn.Module) -> nn.Module:
+    """A copy whose parameters and buffers have shapes but no values (they are on the meta device).
+
+    >>> import torch
+    >>> skeleton(torch.nn.Linear(3, 2)).weight.device
+    device(type='meta')
+    """
+    bare = _copy(model, lambda t: torch.empty_like(t, device="meta"))
+    for name, module in bare.named_modules():
+        own = [t for t in (*module._parameters.values(), *module._buffers.values()) if t is not None]
+        if not all(isinstance(t, Tensor) and t.is_meta for t in own):
+            raise ArgumentError(
+                f"the module {name or 'at the root'!r} ({type(module).__name__}) makes its tensors anew "
+                "when it is copied, so its structure cannot be found"
+            )
+    return bare
+
+
+def template(model: nn.Module) -> nn.Module:
+    """A copy whose parameters and floating-point buffers are empty: what a submodel is poured into."""
+    return _copy(model, lambda t: torch.empty(0, dtype=t.dtype))
+
+
+def shadow(model: nn.Module) -> nn.Module:
+    """A copy with the same parameters and buffers of its own: what it does leaves no trace in the model."""
+    return copy.deepcopy(model, {id(p): p for p in model.parameters()})
+
+
+def with_values(model: nn.Module) -> nn.Module:
+    """The model; if it has shapes only, a copy with values that are as good as any to follow it with.
+
+    >>> import torch
+    >>> with_values(torch.nn.Linear(3, 2, device="meta")).weight.device
+    device(type='cpu')
+    """
+    if not any(t.is_meta for t in (*model.parameters(), *model.buffers())):
+        return model
+
+    numbers = itertools.count()
+
+    def made(t: Tensor) -> Tensor:
+        number = next(numbers)
+        if not t.is_meta:
+            return t.detach().clone()
+        if not t.is_floating_point():
+            return torch.zeros(t.shape, dtype=t.dtype)
+        key = Key(0, index=number)
+        shares = torch.from_numpy(words(key, Purpose.START, 0, t.numel()) / 2**32).view(t.shape)
+        return (shares - 0.5 if t.dim() > 1 else shares + 0.5).to(t.dtype)  # variances are positive
+
+    return _copy(model, made)
+
+
+def _copy(model: nn.Module, made: Callable[[Tensor], Tensor]) -> nn.Module:
+    """A copy with other parameters and buffers, each made of the old one; what is shared stays shared."""
+    memo: dict[int, Any] = {id(p): nn.Parameter(made(p), p.requires_grad) for p in model.parameters()}
+    return copy.deepcopy(model, memo | {id(b): made(b) for b in model.buffers()})
 
 
 @dataclass(frozen=True)
@@ -65,6 +135,15 @@ class Passing(nn.Module):
         given = next(a for a in (*args, *options.values()) if isinstance(a, Tensor))
         found = torch.zeros_like(given) if self.zeros else given
         return found if self.places is None else (found, *[None] * (self.places - 1))
+
+
+def put(model: nn.Module, name: str, new: nn.Module) -> None:
+    """Another module under this name, and under all others that the old one has."""
+    old = model.get_submodule(name)
+    for parent in list(model.modules()):
+        for key, child in parent._modules.items():
+            if child is old:
+                parent._modules[key] = new
 
 
 def replace_attention(model: nn.Module, name: str) -> None:

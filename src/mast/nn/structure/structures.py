@@ -1,53 +1,107 @@
-"""The structure of a model: its unit spaces, the parameters that carry scales, and the cuts of draws."""
+"""The structure of a model: its units, the parameters that carry their scales, and the cuts of draws."""
 
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+import numpy as np
+from torch import nn
 
 from mast.arrays import Array, Indices
 from mast.errors import ArgumentError
 from mast.nn.structure.attention import HeadsAttention
-from mast.nn.structure.choosing import refuse_unfollowed
-from mast.nn.structure.copies import refuse_lazy, skeleton, template, with_values
+from mast.nn.structure.configs import adapt, refuse_saving
 from mast.nn.structure.cuts import Cut
-from mast.nn.structure.drawing import Piece, Scaled, Space, UnitDraw, UnitDrawing, along, pieces_of
-from mast.nn.structure.resizing import Sizes, fit, replace_attention
+from mast.nn.structure.drawing import Piece, Scaled, Space, UnitDraw, UnitDrawing, along, pieces_of, present
+from mast.nn.structure.resizing import Sizes, fit, refuse_lazy, replace_attention, skeleton, template
 from mast.nn.structure.sketches import Layers, Neurons, Structured
-from mast.nn.tensors.weights import Where
+from mast.nn.tensors.selection import Selection
+from mast.nn.tensors.weights import Where, refuse_sharded, registered
 from mast.randomness import Key
 from mast.sketches import Sketch
-from mast.sketches.kept import Grid, KeptTensors
+from mast.sketches.kept import Everything, Grid, Kept, KeptTensors
 
 if TYPE_CHECKING:
+    from mast.nn.structure.following.branching import Branch
     from mast.nn.structure.following.examples import Example
     from mast.nn.structure.following.reading import Length
     from mast.nn.structure.transfer import Transfer
 
+#: what reasons say if units could perhaps be dropped, and it is not known how
+_UNFOLLOWED = ("has no rule", "a smaller model", "in no regular order")
 
-class Structure(ABC):
-    """What a structured sketch needs to know of a model. Made by `structure_of`."""
 
-    spaces: list[Space]
-    scaled: list[Scaled]
+class Structure:
+    """What a structured sketch needs to know of a model. Made by `structure_of`.
+
+    Units are hidden ones, in one space per set of dimensions that have to be cut alike, or residual
+    `branches`, in one space, in the order in which they are computed.
+    """
 
     def __init__(self, model: nn.Module, examples: Sequence[Example]) -> None:
-        self._source = model
+        self.source = model  # whose buffers submodels have, where they are given none
         self.examples = examples
         self.modes: tuple[bool, ...] = (False, True)  # of training, in which the model does different things
         self.others: dict[str, str] = {}  # names of spaces whose units stay, with the reason
         self.other_units: dict[str, int] = {}  # how many they are, where it is known
         self.bare = skeleton(model)
         self.template = template(model)  # the model without values, into which submodels are poured
-        self.count = sum(p.numel() for p in self.bare.parameters())  #: of all parameters' values
+        self._parameters = [(name, p.shape) for name, p in self.bare.named_parameters()]
+        self._buffers = [(n, b.shape) for n, b in self.bare.named_buffers() if b.is_floating_point()]
+        self.count = sum(shape.numel() for _, shape in self._parameters)  #: of all parameters' values
+
+    def settle(
+        self, spaces: Sequence[Space], attributes: Sequence[Length] = (), branches: Sequence[Branch] = ()
+    ) -> None:
+        """Take these spaces, with the numbers in modules that follow from their units, or these branches."""
+        self.spaces, self.branches = list(spaces), list(branches)
+        names = {space.name for space in spaces}
+        self._attributes = [a for a in attributes if any(name in names for name, _ in a.runs)]
+        shapes = dict([*self._buffers, *self._parameters])
+        self._pieces: dict[str, dict[int, tuple[Piece, ...]]] = {}
+        self.scaled = [
+            Scaled(tensor, 0, tuple(shapes[tensor]), unit=number)
+            for number, branch in enumerate(branches)
+            for tensor in branch.scaled
+        ]
+        for tensor, dim in dict.fromkeys((a.tensor, a.dim) for space in spaces for a in space.axes):
+            pieces = pieces_of(spaces, tensor, dim, shapes[tensor][dim])
+            self._pieces.setdefault(tensor, {})[dim] = pieces
+            taken = [p.space for p in pieces if p.scaled and p.space is not None]
+            if taken:
+                self.scaled.append(Scaled(tensor, taken[0], tuple(shapes[tensor]), dim, pieces))
+        order = {name: i for i, (name, _) in enumerate(self._parameters)}
+        self.scaled.sort(key=lambda s: order[s.tensor])
+        owners = {a.tensor.rpartition(".")[0] for space in spaces for a in space.axes}
+        self._resized = {name: m for name, m in self.bare.named_modules() if name in owners}
+        #: attention modules whose heads are units, and the names of those spaces
+        self.heads = {
+            owner: space.name
+            for space in spaces
+            if isinstance(self._resized.get(owner := space.name.rpartition(".")[0]), nn.MultiheadAttention)
+        }
+        for name in self.heads:
+            if not isinstance(self.template.get_submodule(name), HeadsAttention):
+                replace_attention(self.template, name)
+
+    # ---- draws -----------------------------------------------------------------------------------
 
     def drawing(self, sketch: Sketch) -> UnitDrawing:
-        """Draws of a sketch over these units."""
+        """Draws of a sketch over these units; branches with a keep probability of their own have it."""
         inner = sketch.sketch if isinstance(sketch, Structured) else sketch
+        if any(branch.keep is not None for branch in self.branches):
+            law = inner.law(len(self.branches))
+            kept = np.broadcast_to(1.0 if law is None else law.keep, len(self.branches))
+            pairs = zip(self.branches, kept.tolist(), strict=True)
+            other = inner.with_keep([branch.keep or keep for branch, keep in pairs])
+            if other is None:
+                raise ArgumentError(
+                    "keep gives branches a keep probability of their own, which only Bernoulli sketches can "
+                    f"have, not {inner!r}; keep = 1 leaves a branch out"
+                )
+            inner = other
         uniform = isinstance(sketch, Neurons) and sketch.uniform
         return UnitDrawing(inner, self.spaces, self.scaled, uniform)
 
@@ -55,13 +109,57 @@ class Structure(ABC):
         """The kept units, and their scales, of one key."""
         return self.drawing(sketch).draw(key)
 
-    @abstractmethod
     def cut(self, draw: UnitDraw) -> Cut:
-        """The slices that a draw leaves."""
+        """The slices that a draw leaves.
 
-    @abstractmethod
+        Of hidden units these are rows of producers and columns of consumers, with the scales on the columns;
+        of branches, all tensors but those of dropped ones.
+        """
+        for space in self.spaces:
+            found = draw.get(space.name)
+            if found is None or found.dim != space.units:
+                raise ArgumentError(
+                    f"this draw is of another model: it does not fit the units of {space.name!r}"
+                )
+        units = present(self.spaces, draw)
+        gone = self._gone(draw) if self.branches else ()
+        tails = {s.tensor: s for s in self.scaled if s.dim is None}
+
+        def kept(name: str, shape: Sequence[int]) -> Kept:
+            if name in tails:
+                return Everything(shape, tails[name].scale(units))
+            indices: dict[int, Indices] = {}
+            scales: dict[int, Array] = {}
+            for dim, pieces in self._pieces.get(name, {}).items():
+                indices[dim], own = along(pieces, units)
+                if any(piece.scaled for piece in pieces):
+                    scales[dim] = own
+            return Grid(shape, indices, scales)
+
+        parameters = KeptTensors({n: kept(n, shape) for n, shape in self._parameters if n not in gone})
+        buffers = KeptTensors({n: kept(n, shape) for n, shape in self._buffers if n not in gone})
+        return Cut(self, draw, parameters, buffers)
+
+    def transfer(self) -> Transfer | None:
+        """The quick way of weights into small models and back, where there is one."""
+        from mast.nn.structure.transfer import Transfer  # with its compiled half, which takes a while to load
+
+        if self.branches or not self._parameters or any(a.dim > 1 for s in self.spaces for a in s.axes):
+            return None
+        return Transfer(self._parameters, self._pieces, [space.units for space in self.spaces])
+
+    # ---- small models ----------------------------------------------------------------------------
+
     def sizes(self, draw: UnitDraw) -> Sizes:
-        """What the modules of a small model have to be told."""
+        """What modules have to be told: lengths, heads that are left, and which stand in for dropped ones."""
+        kept = {s.name: units for s, units in zip(self.spaces, present(self.spaces, draw), strict=True)}
+        numbers: dict[str, dict[str, int]] = {}
+        for a in self._attributes:
+            dropped = sum(run * (kept[s].dim - kept[s].count) for s, run in a.runs if s in kept)
+            numbers.setdefault(a.module, {})[a.attribute] = a.before - dropped
+        heads = {name: kept[s].indices.tolist() for name, s in self.heads.items()}
+        absent = {name: m for branch in self._dropped(draw) for name, m in branch.modules}
+        return Sizes(numbers, heads, absent)
 
     def blank(self, draw: UnitDraw) -> nn.Module:
         """A copy of the model for this draw, without values and without the modules of dropped branches."""
@@ -71,135 +169,6 @@ class Structure(ABC):
 
     def fit(self, model: nn.Module, draw: UnitDraw) -> None:
         """Adapt a copy that has the values of a draw's cut to their sizes."""
-        return  # nothing has changed its size
-
-    def remaining(self, draw: UnitDraw) -> list[str]:
-        """Names of what a draw drops and a small model still has."""
-        return []
-
-    def adapt(self, small: nn.Module, draw: UnitDraw) -> None:
-        """Let the configuration of a small model say its sizes, if it is one of transformers."""
-        return  # it has none
-
-    def check(
-        self, model: nn.Module, draw: UnitDraw, small: nn.Module, shift: Mapping[str, Tensor] | None = None
-    ) -> None:
-        """An error if the small model of a draw does not compute what the whole one does, on the example."""
-        from mast.nn.structure.following.proving import check
-
-        check(self, model, draw, small, shift)
-
-    def follow(self, model: nn.Module) -> None:
-        """What is poured has the types of this model's tensors, and trains what is trained there."""
-        own = dict(self.template.named_parameters()) | dict(self.template.named_buffers())
-        for name, t in [*model.named_parameters(), *model.named_buffers()]:
-            if name in own:
-                own[name].data = own[name].data.to(t.dtype)
-                own[name].requires_grad_(t.requires_grad)
-
-    def buffer(self, name: str) -> Tensor | None:
-        """A buffer of the model, if its values are known."""
-        found = dict(self._source.named_buffers()).get(name)
-        return None if found is None or found.is_meta else found
-
-    def _check(self, draw: UnitDraw) -> None:
-        for space in self.spaces:
-            kept = draw.get(space.name)
-            if kept is None or kept.dim != space.units:
-                raise ArgumentError(
-                    f"this draw is of another model: it does not fit the units of {space.name!r}"
-                )
-
-    def __repr__(self) -> str:
-        parts = ", ".join(f"{s.name}: {s.units}" for s in self.spaces)
-        return f"<structure of {type(self.bare).__name__}: {parts}>"
-
-
-class UnitStructure(Structure):
-    """Hidden units: one space per set of dimensions that have to be cut alike."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        examples: Sequence[Example],
-        keep: Mapping[str, float] | None = None,
-        where: Where | None = None,
-    ) -> None:
-        from mast.nn.structure.following.finding import settle
-
-        super().__init__(model, examples)
-        settle(self, with_values(model), examples, keep or {}, where)
-
-    def settle(self, spaces: Sequence[Space], attributes: Sequence[Length]) -> None:
-        """Take these spaces, and the numbers in modules that follow from their units."""
-        self.spaces = list(spaces)
-        names = {space.name for space in spaces}
-        self._attributes = [a for a in attributes if any(name in names for name, _ in a.runs)]
-        parameters = dict(self.bare.named_parameters())
-        self._parameters = [(name, p.shape) for name, p in self.bare.named_parameters()]
-        self._buffers = [(n, b.shape) for n, b in self.bare.named_buffers() if b.is_floating_point()]
-        sizes = dict([*self._parameters, *self._buffers])
-        self._pieces: dict[str, dict[int, tuple[Piece, ...]]] = {}
-        for tensor, dim in dict.fromkeys((a.tensor, a.dim) for space in self.spaces for a in space.axes):
-            pieces = pieces_of(self.spaces, tensor, dim, sizes[tensor][dim])
-            self._pieces.setdefault(tensor, {})[dim] = pieces
-        self.scaled = []
-        for tensor, own in self._pieces.items():
-            for dim, pieces in own.items():
-                taken = [p.space for p in pieces if p.scaled and p.space is not None]
-                if taken:
-                    self.scaled.append(Scaled(tensor, taken[0], tuple(parameters[tensor].shape), dim, pieces))
-        order = {name: i for i, name in enumerate(parameters)}
-        self.scaled.sort(key=lambda s: order[s.tensor])
-        #: attention modules whose heads are units, and the names of those spaces
-        self.heads = {
-            space.name.removesuffix(".in_proj_weight"): space.name
-            for space in self.spaces
-            if isinstance(self._owner(space.name), nn.MultiheadAttention)
-        }
-        for name in self.heads:
-            if not isinstance(self.template.get_submodule(name), HeadsAttention):
-                replace_attention(self.template, name)
-        owners = {a.tensor.rpartition(".")[0] for space in self.spaces for a in space.axes}
-        self._resized = {name: m for name, m in self.bare.named_modules() if name in owners}
-
-    def cut(self, draw: UnitDraw) -> Cut:
-        """Rows of producers and columns of consumers; the scales are on the columns."""
-        self._check(draw)
-        units = [draw.present(space.name) for space in self.spaces]
-
-        def kept(name: str, shape: Sequence[int]) -> Grid:
-            indices: dict[int, Indices] = {}
-            scales: dict[int, Array] = {}
-            for dim, pieces in self._pieces.get(name, {}).items():
-                indices[dim], own = along(pieces, units)
-                if any(piece.scaled for piece in pieces):
-                    scales[dim] = own
-            return Grid(shape, indices, scales or None)
-
-        parameters = KeptTensors({name: kept(name, shape) for name, shape in self._parameters})
-        return Cut(self, draw, parameters, KeptTensors({n: kept(n, shape) for n, shape in self._buffers}))
-
-    def transfer(self) -> Transfer | None:
-        """The quick way of weights into small models and back, where there is one."""
-        from mast.nn.structure.transfer import Transfer  # with its compiled half, which takes a while to load
-
-        if not self._parameters or any(a.dim > 1 for space in self.spaces for a in space.axes):
-            return None
-        return Transfer(self._parameters, self._pieces, [space.units for space in self.spaces])
-
-    def sizes(self, draw: UnitDraw) -> Sizes:
-        """Numbers in modules that are lengths, and the heads that are left of attention."""
-        kept = {space.name: draw.present(space.name) for space in self.spaces}
-        numbers: dict[str, dict[str, int]] = {}
-        for a in self._attributes:
-            dropped = sum(run * (kept[s].dim - kept[s].count) for s, run in a.runs if s in kept)
-            numbers.setdefault(a.module, {})[a.attribute] = a.before - dropped
-        heads = {name: kept[s].indices.tolist() for name, s in self.heads.items()}
-        return Sizes(numbers, heads)
-
-    def fit(self, model: nn.Module, draw: UnitDraw) -> None:
-        """Modules whose tensors have shrunk say so; attention is for the heads that are left."""
         sizes = self.sizes(draw)
         for name, kept in sizes.heads.items():
             attention = model.get_submodule(name)
@@ -209,14 +178,75 @@ class UnitStructure(Structure):
             fit(model.get_submodule(name), before)
         sizes.set_numbers(model)
 
+    def remaining(self, draw: UnitDraw) -> list[str]:
+        """The dropped branches that cannot be taken out of the small model: they are there, times 0."""
+        return [branch.name for branch in self._dropped(draw) if not branch.modules]
+
     def adapt(self, small: nn.Module, draw: UnitDraw) -> None:
         """Let the configuration of a small model say its sizes, if it is one of transformers."""
-        from mast.nn.structure.following.configs import adapt
+        if not self.branches:
+            adapt(small, [(kept.dim, kept.count) for kept in present(self.spaces, draw)])
+        elif self._gone(draw):
+            refuse_saving(small, "branches were taken out of this submodel")
 
-        adapt(small, [(kept.dim, draw.present(space).count) for space, kept in draw.items()])
+    def follow(self, model: nn.Module) -> None:
+        """What is poured has the types of this model's tensors, and trains what is trained there."""
+        own = dict(self.template.named_parameters()) | dict(self.template.named_buffers())
+        for name, t in [*model.named_parameters(), *model.named_buffers()]:
+            if name in own:
+                own[name].data = own[name].data.to(t.dtype)
+                own[name].requires_grad_(t.requires_grad)
 
-    def _owner(self, parameter: str) -> nn.Module:
-        return self.bare.get_submodule(parameter.rpartition(".")[0])
+    def _dropped(self, draw: UnitDraw) -> list[Branch]:
+        if not self.branches:
+            return []
+        kept = set(draw[self.spaces[0].name].indices.tolist())
+        return [branch for i, branch in enumerate(self.branches) if i not in kept]
+
+    def _gone(self, draw: UnitDraw) -> set[str]:
+        """The tensors that no module holds any more, because of dropped branches."""
+        absent = [name for branch in self._dropped(draw) for name, _ in branch.modules]
+        held: set[int] = set()
+        for name, module in self.bare.named_modules():
+            if not any(name == m or name.startswith(f"{m}.") for m in absent):
+                own = (*module._parameters.values(), *module._buffers.values())
+                held |= {id(t) for t in own if t is not None}
+        everything = [*self.bare.named_parameters(), *self.bare.named_buffers()]
+        return {name for name, t in everything if id(t) not in held}
+
+    # ---- what users see --------------------------------------------------------------------------
+
+    def selection(self, model: nn.Module) -> Selection:
+        """The parameters that carry scales, as the weights of a sparsifier."""
+        places = {id(p): place for place, p in registered(model)}
+        scaled = {s.tensor: s for s in self.scaled}
+        selection = Selection()
+        for name, p in model.named_parameters():
+            if name not in scaled:
+                reason = self.others.get(name, "its weights do not leave the units that are drawn")
+                selection.others[name] = reason
+                continue
+            if p.is_meta:
+                raise ArgumentError(
+                    f"the parameter {name!r} is on the meta device: materialise the model first"
+                )
+            refuse_sharded(name, p)
+            selection.add(name, p, places[id(p)], self.spaces[scaled[name].space].keep)
+        return selection
+
+    def table(self) -> str:
+        """A table with one row per space: its name, how many units it has, and whether they are cut."""
+        rows = [("units of", "units", "cut")]
+        rows += [(space.name, str(space.units), "yes") for space in self.spaces]
+        for name, reason in self.others.items():
+            rows.append((name, str(self.other_units.get(name, "")), f"no: {reason}"))
+        widths = [max(len(row[i]) for row in rows) for i in range(3)]
+        lines = ["  ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)) for row in rows]
+        return "\n".join("  " + line.rstrip() for line in lines)
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{s.name}: {s.units}" for s in self.spaces)
+        return f"<structure of {type(self.bare).__name__}: {parts}>"
 
 
 def structure_of(
@@ -240,16 +270,20 @@ def structure_of(
     >>> structure_of(model, mast.nn.Neurons(mast.RandK(2)))
     <structure of Sequential: 0.weight: 8>
     """
-    from mast.nn.structure.branch_structures import BranchStructure  # which uses this file
-    from mast.nn.structure.following.examples import Example
-    from mast.nn.structure.following.guessing import guess
+    from mast.nn.structure.following.examples import Example, guess
+    from mast.nn.structure.following.finding import settle_branches, settle_units
 
     if not isinstance(sketch, Neurons | Layers):
         raise ArgumentError(f"structured sketches are Neurons and Layers, got {sketch!r}")
     refuse_lazy(model)
     examples = guess(model) if example is None else [Example.of(example)]
-    kind = UnitStructure if isinstance(sketch, Neurons) else BranchStructure
-    structure = kind(model, examples, keep, where)
-    if strict:
-        refuse_unfollowed(structure)
+    structure = Structure(model, examples if isinstance(sketch, Neurons) else examples[-1:])
+    settle = settle_units if isinstance(sketch, Neurons) else settle_branches
+    settle(structure, model, keep or {}, where)
+    unknown = [n for n, reason in structure.others.items() if any(word in reason for word in _UNFOLLOWED)]
+    if strict and unknown:
+        raise ArgumentError(
+            f"strict: {len(unknown)} of the model's layers have units that could not be followed, such as "
+            f"{unknown[0]!r}:\n{structure.table()}"
+        )
     return structure

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,21 +33,6 @@ _ALIGNED = 16  # each tensor starts at a multiple of this many entries, like one
 _TYPES = (torch.float32, torch.float64)
 
 
-class UnitsOfDraw(NamedTuple):
-    """What a draw keeps, space after space, as the kernels take it."""
-
-    kept: KeptUnits
-    sizes: tuple[int, ...]  # how many units of each space
-
-    @classmethod
-    def of(cls, draws: Sequence[DiagonalDraw]) -> UnitsOfDraw:
-        """The kept units of each space, one after the other."""
-        sizes = tuple(draw.count for draw in draws)
-        bounds = np.cumsum([0, *sizes], dtype=np.int64)
-        indices, scales = [draw.indices for draw in draws], [draw.scales for draw in draws]
-        return cls(KeptUnits(np.concatenate(indices), np.concatenate(scales), bounds), sizes)
-
-
 class Transfer:
     """Moves the kept rows and columns of all tensors in one compiled call each way.
 
@@ -69,8 +54,9 @@ class Transfer:
             full, rows, columns = tuple(shape), own.get(0), own.get(1)
             width = math.prod(full[1:]) if rows or columns else math.prod(full)
             inner = math.prod(full[2:]) if columns else width
-            first = self._list(rows or [(_ALL, full[0] if columns else 1, 0, 0)])
-            parts.append((first, self._list(columns or [(_ALL, 1, 0, 0)]), width, inner))
+            lists = (rows or [(_ALL, full[0] if columns else 1, 0, 0)], columns or [(_ALL, 1, 0, 0)])
+            first, second = (self._lists.setdefault(tuple(own), len(self._lists)) for own in lists)
+            parts.append((first, second, width, inner))
             self._full.append((full, bool(rows), bool(columns)))
         pieces = [(number, *piece) for own, number in self._lists.items() for piece in own]
         self._layout = Layout(
@@ -81,12 +67,19 @@ class Transfer:
         ends = np.zeros(len(self._lists) + 1, dtype=np.int64)
         self._kept_lists = Lists(np.zeros(length, dtype=np.int64), np.ones(length), ends)
         self._starts = np.zeros(len(parts), dtype=np.int64)
-        self._sizes: tuple[int, ...] | None = None
+        self._bounds = b""  # of the units that there is room for
         self._views: list[Tensor] = []
         self._memory = torch.empty(0)
         self._room: Any = None  # the same memory, for the kernels
 
-    def gather(self, units: UnitsOfDraw, tensors: Sequence[Tensor]) -> list[Tensor] | None:
+    @staticmethod
+    def units(draws: Sequence[DiagonalDraw]) -> KeptUnits:
+        """The kept units of each space, one after the other, as the kernels take them."""
+        bounds = np.cumsum([0, *(draw.count for draw in draws)], dtype=np.int64)
+        indices, scales = [draw.indices for draw in draws], [draw.scales for draw in draws]
+        return KeptUnits(np.concatenate(indices), np.concatenate(scales), bounds)
+
+    def gather(self, units: KeptUnits, tensors: Sequence[Tensor]) -> list[Tensor] | None:
         """S x of the kept units, in memory that is used again at each call; None if the tensors do not suit.
 
         As long as shapes and types stay the same, it is the same list of tensors.
@@ -94,9 +87,9 @@ class Transfer:
         dtype = tensors[0].dtype
         if not _suit(tensors, dtype, self._shapes):
             return None
-        if units.sizes != self._sizes or self._memory.dtype != dtype:
-            self._make_room(units.sizes, dtype)
-        layout, kept, lists = tuple(self._layout), tuple(units.kept), tuple(self._kept_lists)
+        if units.bounds.tobytes() != self._bounds or self._memory.dtype != dtype:
+            self._make_room(units.bounds, dtype)
+        layout, kept, lists = tuple(self._layout), tuple(units), tuple(self._kept_lists)
         gather_units(layout, kept, lists, _addresses(tensors), self._starts, self._room)
         return self._views
 
@@ -141,12 +134,9 @@ class Transfer:
         torch.autograd.graph.increment_version(changed)
         return True
 
-    def _list(self, pieces: list[tuple[int, ...]]) -> int:
-        return self._lists.setdefault(tuple(pieces), len(self._lists))
-
-    def _make_room(self, units: tuple[int, ...], dtype: torch.dtype) -> None:
+    def _make_room(self, bounds: Indices, dtype: torch.dtype) -> None:
         """Tensors of the shapes of what is kept, side by side in one piece of memory."""
-        sizes = [0] * len(self._lists)
+        sizes, units = [0] * len(self._lists), np.diff(bounds).tolist()
         for number, space, run, _, _ in self._layout.pieces.tolist():
             sizes[number] += run * (1 if space == _ALL else units[space])
         shapes, starts, n = [], [], 0
@@ -168,7 +158,7 @@ class Transfer:
             self._memory[start : start + math.prod(shape)].view(shape)
             for start, shape in zip(starts, shapes, strict=True)
         ]
-        self._sizes = units
+        self._bounds = bounds.tobytes()
 
 
 def _numbers(piece: Piece) -> tuple[int, ...]:

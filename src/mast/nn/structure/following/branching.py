@@ -11,21 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from mast.nn.structure.copies import shadow
 from mast.nn.structure.following import entries, rules
 from mast.nn.structure.following.examples import Example
 from mast.nn.structure.following.modes import Arguments, ForwardPass, Options, tensors
 from mast.nn.structure.following.proving import compare
-from mast.nn.structure.resizing import Passing, Sizes
+from mast.nn.structure.resizing import Passing, Sizes, shadow
 
 aten = torch.ops.aten
-_NORMS = (
-    aten.native_batch_norm,
-    aten.native_layer_norm,
-    aten.native_group_norm,
-    aten._native_batch_norm_legit,
-)
-_WEIGHTED = (aten.addmm, aten.mm, aten.bmm, aten.baddbmm, aten.convolution, aten.linear)
+_WEIGHTED = (
+    aten.addmm, aten.mm, aten.bmm, aten.baddbmm, aten.convolution, aten.linear, aten.native_batch_norm,
+    aten.native_layer_norm, aten.native_group_norm, aten._native_batch_norm_legit,
+)  # fmt: skip
 _PRODUCTS = (aten.mul, aten.mul_, aten.div, aten.div_)
 _SUMS = (aten.add, aten.add_)
 _MOVES = {
@@ -60,13 +56,12 @@ class Visit:
     first: int
     last: int = 0
     outer: int | None = None
-    single: bool = False  # whether its output is one tensor; else a tuple that begins with one
     output: int | None = None
-    places: int = 1  # how many entries the output tuple has
+    places: int | None = None  # how many entries the output has, if it is no single tensor
 
 
 class Recording(ForwardPass):
-    """A mode that writes the record."""
+    """A mode that writes down what each operation is made of, and which module calls it."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
@@ -74,6 +69,8 @@ class Recording(ForwardPass):
         self.visits: list[Visit] = []
         self.uses: dict[str, int] = {}  # of parameters, by operations that compute with them
         self.outputs: set[int | None] = set()  # steps whose values the model returns
+        self._operations: list[int | None] = []  # the step of each; what moves a parameter is none
+        self._effects: list[int] = []  # steps that matter even if nobody looks at their values
         self._at: Any = WeakIdKeyDictionary()
         self._names: Any = WeakIdKeyDictionary()
         for name, p in reversed(list(model.named_parameters())):
@@ -96,10 +93,28 @@ class Recording(ForwardPass):
         results = tensors(out)
         moves = func.is_view or func.overloadpacket in _MOVES
         if moves and named and named[0] is not None and steps[0] is None:
+            self._operations.append(None)
             for result in results:
                 self._names[result] = named[0]  # still the parameter
-        else:
-            self._write(func.overloadpacket, moves, [s for s in steps if s is not None], named, results)
+            return
+        self._operations.append(len(self.steps))
+        # What else shares memory that was written to is not known, nor what Python does with a number. All
+        # steps of a recurrent layer are one, whichever are needed.
+        recurrent = any(isinstance(module, nn.RNNBase) for module in self.open)
+        if func._schema.is_mutable or not results or recurrent:
+            self._effects.append(len(self.steps))
+        self._write(func.overloadpacket, moves, [s for s in steps if s is not None], named, results)
+
+    def needed(self) -> set[int]:
+        """The numbers of the operations that the output needs.
+
+        Others are for nothing, such as the mean over heads of attention weights that nobody looks at. What
+        they do with units does not matter.
+        """
+        needed = 0  # steps, as bits
+        for step in (*self.outputs, *self._effects):
+            needed |= 0 if step is None else self.steps[step].before | 1 << step
+        return {n for n, step in enumerate(self._operations) if step is None or needed >> step & 1}
 
     def _write(
         self, packet: Any, moves: bool, inputs: list[int], named: list[str | None], results: list[Tensor]
@@ -112,7 +127,7 @@ class Recording(ForwardPass):
             before |= self.steps[i].before | (1 << i)
             self.steps[i].users.append(number)
         first = self.steps[inputs[0]].tail if inputs else ()
-        if packet in _WEIGHTED or packet in _NORMS or (packet in _PRODUCTS and own):
+        if packet in _WEIGHTED or (packet in _PRODUCTS and own):
             tail = own
         elif packet in _SUMS:
             tail = (*first, *own) if len(inputs) == 1 and own and first else ()
@@ -126,17 +141,19 @@ class Recording(ForwardPass):
 
     def enter(self, module: nn.Module, inputs: Any) -> None:
         """A visit begins."""
+        super().enter(module, inputs)
         outer = self._visiting[-1] if self._visiting else None
         self._visiting.append(len(self.visits))
         self.visits.append(Visit(self.names.get(id(module), ""), len(self.steps), outer=outer))
 
     def leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
         """It ends."""
+        super().leave(module, inputs, output)
         visit = self.visits[self._visiting.pop()]
         visit.last = len(self.steps)
-        visit.single = isinstance(output, Tensor)
         first = output[0] if isinstance(output, tuple) and output else output
-        visit.places = len(output) if isinstance(output, tuple) else 1
+        if not isinstance(output, Tensor):
+            visit.places = len(output) if isinstance(output, tuple) else 1
         visit.output = self._at.get(first) if isinstance(first, Tensor) else None
 
 
@@ -146,6 +163,7 @@ class Branch:
 
     scaled: tuple[str, ...]
     modules: tuple[tuple[str, Passing], ...]  # with what stands in for each; none: it stays, times 0
+    keep: float | None = None  # a keep probability of its own
 
     @property
     def name(self) -> str:
@@ -183,7 +201,7 @@ def find_branches(model: nn.Module, example: Example) -> tuple[list[Branch], dic
                 modules = _stand_ins(model, record, output, addition)
                 # A forward() that asks the norm of a branch for its type can do without the last one only.
                 tries = [Branch(tail, modules), Branch(tail, modules[-1:])]
-                proven = (branch for branch in tries if not _wrong(model, example, branch))
+                proven = (branch for branch in tries if _can_leave(model, example, branch))
                 found.append(next(proven, Branch(tail, ())))
     return found, others
 
@@ -265,18 +283,17 @@ def _stand_ins(
     found = []
     for v in chosen:
         batch_first = getattr(model.get_submodule(v.module), "batch_first", False) is True
-        stand_in = Passing(v.last == last or fresh(v), None if v.single else v.places, batch_first)
+        stand_in = Passing(v.last == last or fresh(v), v.places, batch_first)
         found.append((v.module, stand_in))
     return tuple(found)
 
 
-def _wrong(model: nn.Module, example: Example, branch: Branch) -> str:
-    """What is wrong with a model without the branch, beside one whose branch is multiplied by 0."""
+def _can_leave(model: nn.Module, example: Example, branch: Branch) -> bool:
+    """Whether a model without the branch is like one whose branch is multiplied by 0."""
     if not branch.modules:
-        return "no module makes it alone, so that it could be left out"
+        return False
     small = shadow(model)
     Sizes(absent=dict(branch.modules)).take_out(small)
     parameters = dict(model.named_parameters())
     zeros = {name: torch.zeros_like(parameters[name]) for name in branch.scaled}
-    _, message = compare(model, zeros, small, [example])
-    return message
+    return not compare(model, zeros, small, [example])[1]

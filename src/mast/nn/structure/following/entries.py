@@ -6,13 +6,13 @@ meets; one that has no rule pins all that it is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from mast.nn.structure.following.marks import ANY, WHOLE, Marks, Operand, repeating, span
+from mast.nn.structure.following.marks import ANY, WHOLE, Marks, repeating, span
 from mast.nn.structure.following.modes import Arguments, Options, tensors
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ def copied(on: Watching, func: Any, args: Arguments, options: Options, out: Any)
 
 def constants(on: Watching, func: Any, args: Arguments, options: Options, out: Any) -> None:
     """zeros(), full() and their like are numbers that fit beside any units."""
-    on.put(out, Marks([torch.full(out.shape, ANY)], constant=True))
+    loose = on.atoms.new_lengths(out.shape)
+    on.put(out, Marks([torch.full(out.shape, ANY)], constant=True, loose=loose))
 
 
 def alike(on: Watching, func: Any, args: Arguments, options: Options, out: Any) -> None:
@@ -99,7 +100,7 @@ def moved(on: Watching, func: Any, args: Arguments, options: Options, out: Any) 
         for found, own in zip(tensors(func(layer, *args[1:], **options)), layers, strict=True):
             own.append(found)
     keeps = func.overloadpacket in (aten.slice, aten.expand) and out.dim() == args[0].dim()
-    _put_moved(on, marks, results, layers, marks.loose if keeps else frozenset())
+    _put_moved(on, marks, results, layers, marks.loose if keeps else {})
 
 
 def turned(on: Watching, func: Any, args: Arguments, options: Options, out: Any) -> None:
@@ -129,12 +130,12 @@ def _put_moved(
     marks: Marks,
     results: list[Tensor],
     layers: list[list[Tensor]],
-    loose: frozenset[int] = frozenset(),
+    loose: Mapping[int, int | None] | None = None,
 ) -> None:
     for result, own in zip(results, layers, strict=True):
         if not marks.constant and not marks.weight:
             own = on.tidy(own, result.shape)
-        on.put(result, Marks(own, marks.constant, marks.weight, loose))
+        on.put(result, Marks(own, marks.constant, marks.weight, loose or {}))
 
 
 def concatenated(on: Watching, func: Any, args: Arguments, options: Options, out: Tensor) -> None:
@@ -147,7 +148,7 @@ def concatenated(on: Watching, func: Any, args: Arguments, options: Options, out
         if dim in span(on.core(layer)) and across & span(on.core(layer)):
             on.fix(layer, [dim], f"{on.where()} puts them beside others")
     rows: list[Tensor | None] = []
-    rest: list[Operand] = []
+    rest: list[Marks] = []
     for piece in pieces:
         marks, row = on.of(piece), None
         for layer in marks.layers:
@@ -158,7 +159,7 @@ def concatenated(on: Watching, func: Any, args: Arguments, options: Options, out
                 row = core if row is None else row
         sizes = list(on.part(piece).sizes)
         sizes[dim] = 1
-        rest.append(Operand(on.without(marks, dim), tuple(sizes)))
+        rest.append(on.without(marks, dim).sized(*sizes))
         rows.append(row)
     shape = list(out.shape)
     shape[dim] = 1
@@ -182,7 +183,7 @@ def stacked(on: Watching, func: Any, args: Arguments, options: Options, out: Ten
     for piece in args[0]:
         sizes = list(on.part(piece).sizes)
         sizes.insert(dim, 1)
-        parts.append(Operand(on.of(piece).moved(lambda layer: layer.unsqueeze(dim)), tuple(sizes)))
+        parts.append(on.of(piece).moved(lambda layer: layer.unsqueeze(dim)).sized(*sizes))
     shape = list(out.shape)
     shape[dim] = 1
     on.put(out, on.combine(parts, shape).moved(lambda layer: layer.expand(out.shape)))
@@ -224,7 +225,7 @@ def indexed(on: Watching, func: Any, args: Arguments, options: Options, out: Ten
         d += width
         if index is not None:
             on.pin(on.of(index), f"{on.where()} selects by them")
-    marks = on.fixed(on.of(x), dims, x.shape, f"{on.where()} selects among them")
+    marks = on.fixed(x, dims, "selects among them")
     numbers = [None if index is None else index.cpu() for index in indices]
     _put_moved(on, marks, [out], [[func(layer, numbers) for layer in marks.layers]])
 
@@ -232,7 +233,7 @@ def indexed(on: Watching, func: Any, args: Arguments, options: Options, out: Ten
 def index_selected(on: Watching, func: Any, args: Arguments, options: Options, out: Tensor) -> None:
     """x.index_select(dim, numbers)."""
     x, dim = args[0], args[1] % args[0].dim()
-    marks = on.fixed(on.of(x), [dim], x.shape, f"{on.where()} selects among them")
+    marks = on.fixed(x, [dim], "selects among them")
     _put_moved(on, marks, [out], [[func(layer, dim, args[2].cpu()) for layer in marks.layers]])
 
 
@@ -246,28 +247,24 @@ def index_written(on: Watching, func: Any, args: Arguments, options: Options, ou
         dims = [d for d, index in enumerate(args[1]) if index is not None]
         values = args[2]
         rest = x.dim() - len(args[1]) if all(i is not None for i in args[1]) else 0
-    target = on.fixed(on.of(x), dims, x.shape, f"{on.where()} writes to some of them")
+    target = on.fixed(x, dims, "writes to some of them")
     if not isinstance(args[1], int) and (rest == 0 or values.dim() < rest):
         on.pin(on.of(values), f"{on.where()} writes them in some places")
         on.put(out, target)
         return
     lead = values.dim() - rest
-    source = on.fixed(
-        on.of(values),
-        [*range(lead), *(d for d in dims if rest == x.dim())],
-        values.shape,
-        f"{on.where()} writes some of them",
-    )
+    own_dims = [*range(lead), *(d for d in dims if rest == x.dim())]
+    source = on.fixed(values, own_dims, "writes some of them")
     fitted = [layer[(0,) * lead] for layer in source.layers]
     sizes = list(values.shape[lead:])
     if rest == x.dim():
         sizes[dims[0]] = 1
         fitted = [layer.narrow(dims[0], 0, 1) for layer in fitted]
-    given = Operand(Marks(fitted, source.constant), tuple(sizes))
+    given = Marks(fitted, source.constant).sized(*sizes)
     sizes_x = [1 if d in dims else n for d, n in enumerate(x.shape)]
     one = tuple(slice(0, 1) if d in dims else slice(None) for d in range(x.dim()))
     own = Marks([layer[one] for layer in target.layers], target.constant)
-    marks = on.combine([Operand(own, tuple(sizes_x)), given], sizes_x)
+    marks = on.combine([own.sized(*sizes_x), given], sizes_x)
     on.put(out, marks.moved(lambda layer: layer.expand(x.shape)))
 
 
@@ -282,7 +279,7 @@ def mixed(position: int | None = 1, last: int = 0) -> Rule:
         dims = list(range(x.dim() - last, x.dim()))
         if position is not None:
             dims = _dims(args[position] if len(args) > position else options.get("dim", -1), x.dim())
-        marks = on.fixed(on.of(x), dims, x.shape, f"{on.where()} acts on all of them together")
+        marks = on.fixed(x, dims, "acts on all of them together")
         for result in tensors(out):
             layers = [on.core(layer) for layer in marks.layers]
             on.put(result, Marks([core.expand(result.shape) for core in layers]))
@@ -303,7 +300,7 @@ def reduced(on: Watching, func: Any, args: Arguments, options: Options, out: Any
     if func.overloadpacket is aten.linalg_vector_norm:
         second = args[2] if len(args) > 2 else options.get("dim")
     dims = _dims(second, x.dim())
-    marks = on.fixed(on.of(x), dims, x.shape, f"{on.where()} sums or compares them")
+    marks = on.fixed(x, dims, "sums or compares them")
     for result in tensors(out):
         layers = []
         for layer in marks.layers:

@@ -1,28 +1,29 @@
-"""The unit spaces of a model, found by running it on an example in training and in eval mode."""
+"""The units of a model, found by running it on examples, as far as a user wants them to be drawn."""
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from mast.nn.structure.choosing import chosen, nothing_left, own_keep
-from mast.nn.structure.copies import shadow
+from mast.errors import ArgumentError
 from mast.nn.structure.drawing import Space
+from mast.nn.structure.following.branching import Recording, find_branches
 from mast.nn.structure.following.examples import Example
 from mast.nn.structure.following.marks import Atoms
-from mast.nn.structure.following.modes import Living
 from mast.nn.structure.following.proving import unproven
 from mast.nn.structure.following.reading import Found, Length, read
 from mast.nn.structure.following.watching import Watching
-from mast.nn.structure.resizing import is_conv1d
+from mast.nn.structure.resizing import is_conv1d, shadow, with_values
+from mast.nn.tensors.selection import check_keep, predicate, refuse_equal_codes, some
 from mast.nn.tensors.torch_private import Conv, NormBase
 from mast.nn.tensors.weights import Where
 
 if TYPE_CHECKING:
-    from mast.nn.structure.structures import UnitStructure
+    from mast.nn.structure.structures import Structure
 
 # Numbers in modules that are no lengths of dimensions of units, even where they are equal to one.
 _OTHER_NUMBERS = (
@@ -52,7 +53,9 @@ def find(model: nn.Module, examples: Sequence[Example]) -> Found:
         seen = []
         for training in (False, True):
             twin.train(training)
-            watching = Watching(atoms, twin, Living(twin).numbers(example))
+            record = Recording(twin)
+            record.run(example)
+            watching = Watching(atoms, twin, record.needed())
             for tensor in watching.run(example):
                 watching.pin(watching.of(tensor), "they are the model's output")
             seen.append(watching.operations)
@@ -63,20 +66,17 @@ def find(model: nn.Module, examples: Sequence[Example]) -> Found:
     return replace(read(atoms, order, lengths), modes=(False,) if alike else (False, True))
 
 
-def settle(
-    structure: UnitStructure,
-    model: nn.Module,
-    examples: Sequence[Example],
-    keep: Mapping[str, float],
-    where: Where | None,
+def settle_units(
+    structure: Structure, model: nn.Module, keep: Mapping[str, float], where: Where | None
 ) -> None:
-    """Give a structure the spaces of examples, as far as small models of them are proven right."""
-    examples = [example.to(model) for example in examples]
+    """Give a structure the spaces of its examples, as far as small models of them are proven right."""
+    model = with_values(model)
+    examples = [example.to(model) for example in structure.examples]
     found = find(model, examples)
     structure.modes = found.modes
     structure.others, structure.other_units = dict(found.others), dict(found.units)
     cuttable = {space.name: space for space in _cuttable(structure, found.spaces, keep)}
-    spaces = [cuttable[n] for n in chosen(structure.bare, list(cuttable), structure.others, keep, where)]
+    spaces = [cuttable[n] for n in _chosen(structure, list(cuttable), keep, where)]
     tries: list[tuple[dict[str, str], list[Length]]] = []
     for usable in (_is_a_size, lambda name: False, lambda name: True):
         attributes = _attributes(structure.bare, found.lengths, usable)
@@ -88,28 +88,83 @@ def settle(
     structure.other_units |= {space.name: space.units for space in found.spaces}
     left = [space for space in spaces if space.name not in reasons]
     if not left:
-        raise nothing_left(structure.others)
+        raise _nothing_left(structure.others)
     structure.settle(left, attributes)
 
 
-def _cuttable(structure: UnitStructure, spaces: Sequence[Space], keep: Mapping[str, float]) -> list[Space]:
+def settle_branches(
+    structure: Structure, model: nn.Module, keep: Mapping[str, float], where: Where | None
+) -> None:
+    """Give a structure the residual branches of its example."""
+    found, structure.others = find_branches(with_values(model), structure.examples[0])
+    branches = {branch.name: replace(branch, keep=_own_keep(branch.name, keep)) for branch in found}
+    structure.others |= {name: "keep = 1" for name, branch in branches.items() if branch.keep == 1}
+    if not structure.others and not branches:
+        raise ArgumentError("the model has no residual branches (additions x + f(x)) that could be dropped")
+    names = [name for name, branch in branches.items() if branch.keep != 1]
+    chosen = [branches[name] for name in _chosen(structure, names, keep, where)]
+    structure.settle([Space(chosen[0].name, len(chosen), (), ())], branches=chosen)
+
+
+def _own_keep(name: str, keep: Mapping[str, float]) -> float | None:
+    """The keep probability of the last pattern that matches."""
+    matching = [share for pattern, share in keep.items() if fnmatch.fnmatchcase(name, pattern)]
+    return float(matching[-1]) if matching else None
+
+
+def _chosen(
+    structure: Structure, names: Sequence[str], keep: Mapping[str, float], where: Where | None
+) -> list[str]:
+    """The names of units that `where` names, all by default; the structure is told about the others."""
+    tensors: dict[str, Any] = dict(structure.bare.named_parameters())
+    check_keep(keep, list(tensors))
+    tensors |= dict(structure.bare.named_buffers())
+    for pattern, share in keep.items():
+        if share != 1 and not fnmatch.filter(names, pattern):
+            raise ArgumentError(
+                f"keep: {pattern!r} matches none of the units that can be dropped, which are named "
+                f"{some(names)}"
+            )
+    wanted = predicate(structure.bare, where) if where is not None else None
+    kept = [n for n in names if wanted is None or wanted(n, tensors[n.partition("[")[0]])]
+    structure.others |= {name: "not named by where" for name in names if name not in kept}
+    if not kept:
+        raise _nothing_left(structure.others)
+    refuse_equal_codes(kept)
+    return kept
+
+
+def _nothing_left(others: Mapping[str, str]) -> ArgumentError:
+    """The error of a model without units that could be dropped, with the reasons."""
+    reasons = [f"{name}: {reason}" for name, reason in others.items()]
+    listed = "; ".join(reasons[:12]) + (f"; and {len(reasons) - 12} more" if len(reasons) > 12 else "")
+    return ArgumentError(
+        f"the model has no units that could be dropped ({listed or 'it has no hidden ones'})"
+    )
+
+
+def _cuttable(structure: Structure, spaces: Sequence[Space], keep: Mapping[str, float]) -> list[Space]:
     """Without the spaces whose keep is 1, and those whose scales a weight could not carry."""
     left = []
     left_out = _left_out(structure.bare, keep)
     taking: dict[str, int] = {}  # the dimension along which a weight takes units
-    ranks = {name: t.dim() for name, t in structure.bare.state_dict().items()}
+    buffers = dict(structure.bare.named_buffers())
+    weights = {name for name, p in structure.bare.named_parameters() if p.dim() > 1}
     for space in spaces:
-        own = own_keep(space.name, keep)
+        own = _own_keep(space.name, keep)
         dims = dict(taking)
         twice = [a.tensor for a in space.consumers if dims.setdefault(a.tensor, a.dim) != a.dim]
-        weights = [a.tensor for a in space.producers if ranks[a.tensor] > 1]
-        stays = next((name for name in weights if own_keep(name, keep) == 1), None)
+        made_by = [a.tensor for a in space.producers if a.tensor in weights]
+        stays = next((name for name in made_by if _own_keep(name, keep) == 1), None)
+        unscaled = next((a.tensor for a in space.consumers if a.tensor in buffers), None)
         whole = next((a.tensor for a in space.consumers if a.tensor in left_out), None)
         reason = ""
         if own == 1:
             reason = "keep = 1"
         elif whole is not None:
             reason = f"the module {left_out[whole]!r}, which is left out, takes them"
+        elif unscaled is not None:
+            reason = f"the buffer {unscaled} takes them, and only parameters carry scales"
         elif twice:
             reason = f"{twice[0]} takes units along two dimensions"
         elif own is None and stays is not None:
@@ -128,7 +183,7 @@ def _left_out(bare: nn.Module, keep: Mapping[str, float]) -> dict[str, str]:
     layers = nn.Linear | Conv | NormBase | nn.GroupNorm | nn.LayerNorm | nn.RMSNorm | nn.PReLU
     for name, module in bare.named_modules():
         own = [f"{name}.{p}" for p, _ in module.named_parameters()]
-        kept = bool(own) and all(own_keep(p, keep) == 1 for p in own)
+        kept = bool(own) and all(_own_keep(p, keep) == 1 for p in own)
         if name and kept and not isinstance(module, layers):
             found |= dict.fromkeys(own, name)
     return found

@@ -12,8 +12,8 @@ way; operations that combine entries join the atoms that meet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -27,11 +27,10 @@ WHOLE = 1  # of what is made of the model's input: it is there in every submodel
 
 @dataclass(frozen=True)
 class Dimension:
-    """One dimension of one tensor, and where its atoms start."""
+    """One dimension of one tensor."""
 
     tensor: str
     dim: int
-    start: int
     size: int
 
 
@@ -47,18 +46,26 @@ class Atoms:
         for name, tensor in tensors.items():
             for dim, size in enumerate(tensor.shape):
                 if size > 1:
-                    self.dimensions.append(Dimension(name, dim, count, size))
+                    self.dimensions.append(Dimension(name, dim, size))
                     self._starts[name, dim] = count
                     count += size
         self.root = torch.arange(count)  # the smallest atom that each is joined with
         self.makes = torch.zeros(count, dtype=torch.bool)  # entries that make a unit, or act on it
         self.takes = torch.zeros(count, dtype=torch.bool)  # entries that take a unit, and carry its scale
         self._pins: list[tuple[Tensor, str]] = []
+        #: of each length that constants were made with, the atoms that met it: there have to be as many
+        self.met: list[list[Tensor]] = []
 
     def of(self, tensor: str, dim: int, size: int) -> Tensor:
         """The atoms along a dimension."""
         start = self._starts[tensor, dim]
         return torch.arange(start, start + size)
+
+    def new_lengths(self, shape: Sequence[int]) -> dict[int, int]:
+        """Numbers of the lengths of a constant, by dimension."""
+        dims = [d for d, size in enumerate(shape) if size > 1]
+        self.met += [[] for _ in dims]
+        return {d: len(self.met) - len(dims) + i for i, d in enumerate(dims)}
 
     def join(self, some: Tensor, others: Tensor) -> None:
         """Atoms at the same places of both arrays live or die together."""
@@ -103,22 +110,22 @@ class Marks:
     layers: list[Tensor] = field(default_factory=list)
     constant: bool = False  # made of numbers, such as zeros(): it fits beside any units
     weight: bool = False  # a parameter or buffer, or a part of one: the same numbers, moved at most
-    loose: frozenset[int] = frozenset()  # dimensions along which only constants gave it its length
+    #: dimensions along which only constants gave it its length, with the number of that length, if it has one
+    loose: Mapping[int, int | None] = field(default_factory=dict)
+    sizes: tuple[int, ...] = ()  # of its dimensions where it meets other values: 1 where it is broadcast
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> Marks:
         """The marks of the same value in another shape."""
         return Marks([move(layer) for layer in self.layers], self.constant, self.weight)
 
+    def sized(self, *sizes: int) -> Marks:
+        """The marks of a value that meets others with these sizes."""
+        return replace(self, sizes=sizes, loose={})
 
-@dataclass
-class Operand:
-    """One of the values that an operation combines, with its dimensions as they meet the others'.
-
-    `sizes` has 1 where a value is broadcast.
-    """
-
-    marks: Marks
-    sizes: tuple[int, ...]
+    def led_by(self, ones: int) -> Marks:
+        """The marks of a value that meets others of more dimensions."""
+        loose = {d + ones: length for d, length in self.loose.items()}
+        return replace(self, sizes=(1,) * ones + self.sizes, loose=loose)
 
 
 @dataclass(eq=False)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.utils.weak import WeakIdKeyDictionary
 
 from mast.errors import ArgumentError
 from mast.nn.structure.following.examples import Example, first_line, tensors_in
@@ -75,47 +74,6 @@ class ForwardPass(OperationMode):
                 f"the model's forward() changes its parameter {self._owners[address]!r} in place: it cannot "
                 "be run on an example without a change of its weights"
             )
-
-
-class Living(ForwardPass):
-    """Which operations of a forward pass its output needs.
-
-    Some are for nothing, such as the mean over heads of attention weights that nobody looks at. What they do
-    with units does not matter.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(model)
-        self._inputs: list[list[int]] = []  # of each operation, those that made what it is given
-        self._makers: Any = WeakIdKeyDictionary()
-        self._needed: list[int] = []
-
-    def see(self, func: Any, args: Arguments, options: Options, out: Any) -> None:
-        """Number the operation, and remember what it is made of."""
-        number = len(self._inputs)
-        self._inputs.append(self._made_by(tensors(args, options)))
-        results = tensors(out)
-        # What else shares memory that was written to is not known, nor what Python does with a number. All
-        # steps of a recurrent layer are one, whichever are needed.
-        recurrent = any(isinstance(module, nn.RNNBase) for module in self.open)
-        if func._schema.is_mutable or not results or recurrent:
-            self._needed.append(number)
-        for result in results:
-            self._makers[result] = number
-
-    def numbers(self, example: Example) -> set[int]:
-        """The numbers of the operations that matter."""
-        waiting = self._made_by(self.run(example)) + self._needed
-        needed: set[int] = set()
-        while waiting:
-            number = waiting.pop()
-            if number not in needed:
-                needed.add(number)
-                waiting += self._inputs[number]
-        return needed
-
-    def _made_by(self, values: list[Tensor]) -> list[int]:
-        return [number for t in values if (number := self._makers.get(t)) is not None]
 
 
 def tensors(*of: Any) -> list[Tensor]:

@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from mast.errors import MastError
-from mast.nn.structure.copies import shadow
 from mast.nn.structure.drawing import Space, UnitDraw
 from mast.nn.structure.following.examples import Example, first_line, tensors_in
-from mast.nn.structure.following.reading import Length
+from mast.nn.structure.resizing import shadow
 from mast.nn.tensors.scaling import sparsify
 from mast.nn.tensors.torch_private import OperationMode, repeat_numbers, same_numbers_after
 from mast.randomness import Key, Purpose, permutation
 from mast.sketches import DiagonalDraw
 
 if TYPE_CHECKING:
-    from mast.nn.structure.structures import Structure, UnitStructure
+    from mast.nn.structure.following.reading import Length
+    from mast.nn.structure.structures import Structure
 
 aten = torch.ops.aten
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -56,24 +56,17 @@ def outputs(model: nn.Module, example: Example, training: bool, values: Mapping[
     twin = shadow(model).train(training)
     with same_numbers_after(), torch.no_grad(), Settled():
         repeat_numbers(0)  # some models draw with NumPy before anything else
-        found = (
-            functional_call(twin, dict(values), example.args, dict(example.options))
-            if values
-            else example.call(twin)
-        )
+        found = functional_call(twin, dict(values), example.args, dict(example.options))
     return [t.detach() for t in tensors_in(found) if t.is_floating_point()]
 
 
-def difference(some: Sequence[Tensor], others: Sequence[Tensor]) -> float:
+def _difference(some: Sequence[Tensor], others: Sequence[Tensor]) -> float:
     """The largest difference of two outputs, relative to the largest entry."""
     if [t.shape for t in some] != [t.shape for t in others]:
         return float("inf")
     worst = 0.0
     for a, b in zip(some, others, strict=True):
-        if not a.numel():
-            continue
-        same_nan = a.isnan() == b.isnan()
-        if not bool(same_nan.all()):
+        if not torch.equal(a.isnan(), b.isnan()):
             return float("inf")
         gap = (a - b).abs()[(a != b) & ~a.isnan()]
         if gap.numel():
@@ -97,32 +90,33 @@ def compare(
     for example, training in itertools.product(examples, modes):
         mode = "training" if training else "eval"
         try:
-            a = outputs(small, example, training, {})
-            b = outputs(whole, example, training, values)
+            gap = _gap(whole, values, small, example, training)
         except Exception as error:  # whatever a forward pass does with sizes that it does not expect
             return float("inf"), f"a smaller model cannot be run in {mode} mode: {first_line(error)}"
-        gap = difference(a, b)
         if gap > tolerance and first.dtype is not torch.float64:
-            gap = _in_double(whole, values, small, example, training)
+            gap = _gap_in_double(whole, values, small, example, training)
         worst = max(worst, gap)
         if gap > tolerance:
             return gap, f"a smaller model differs in {mode} mode, by {gap:.1%} of its largest output"
     return worst, ""
 
 
-def _in_double(
+def _gap(
+    whole: nn.Module, values: Mapping[str, Tensor], small: nn.Module, example: Example, training: bool
+) -> float:
+    return _difference(outputs(small, example, training, {}), outputs(whole, example, training, values))
+
+
+def _gap_in_double(
     whole: nn.Module, values: Mapping[str, Tensor], small: nn.Module, example: Example, training: bool
 ) -> float:
     """The same with more digits, which tells rounding from errors."""
-    exact = example.to(whole, torch.float64)
+    values, example = {n: v.double() for n, v in values.items()}, example.to(whole, torch.float64)
     try:
-        a = outputs(copy.deepcopy(small).double(), exact, training, {})
-        b = outputs(
-            copy.deepcopy(whole).double(), exact, training, {n: v.double() for n, v in values.items()}
-        )
+        whole, small = copy.deepcopy(whole).double(), copy.deepcopy(small).double()
+        return _gap(whole, values, small, example, training)
     except Exception:  # a model that insists on its type
         return float("inf")
-    return difference(a, b)
 
 
 def masked(
@@ -151,8 +145,9 @@ def check(
     _, message = compare(whole, values, small, examples, structure.modes)
     if not message:
         return
-    for space in structure.spaces if structure.spaces[0].producers else ():
-        one = {s.name: draw[s.name] if s is space else _everything(s) for s in structure.spaces}
+    for space in () if structure.branches else structure.spaces:
+        one = {s.name: DiagonalDraw(s.units, np.arange(s.units), np.ones(s.units)) for s in structure.spaces}
+        one[space.name] = draw[space.name]
         own = _problem(structure, whole, UnitDraw(draw.key, one), examples)
         if own:
             owner = space.producers[0].tensor.rpartition(".")[0]
@@ -174,43 +169,31 @@ def _problem(structure: Structure, model: nn.Module, draw: UnitDraw, examples: S
     return compare(model, masked(structure, model, draw), small, examples, structure.modes)[1]
 
 
-def _everything(space: Space) -> DiagonalDraw:
-    return DiagonalDraw(space.units, np.arange(space.units), np.ones(space.units))
-
-
 def unproven(
-    structure: UnitStructure,
+    structure: Structure,
     model: nn.Module,
     examples: Sequence[Example],
     spaces: Sequence[Space],
     attributes: Sequence[Length],
 ) -> dict[str, str]:
     """The spaces that cannot be cut after all, and what is wrong: found by trying, and by halving."""
+    good: list[Space] = []
+    wrong: dict[str, str] = {}
 
-    def problem(some: Sequence[Space]) -> str:
-        structure.settle(some, attributes)
-        return _problem(structure, model, _uneven(some), examples)
-
-    def wrong(some: Sequence[Space]) -> dict[str, str]:
-        message = problem(some)
+    def try_all(some: Sequence[Space]) -> None:
+        structure.settle([*good, *some], attributes)
+        message = _problem(structure, model, _uneven(structure.spaces), examples)
         if not message:
-            return {}
-        if len(some) == 1:
-            return {some[0].name: message}
-        half = len(some) // 2
-        return wrong(some[:half]) | wrong(some[half:])
+            good.extend(some)
+        elif len(some) == 1:
+            wrong[some[0].name] = message
+        else:
+            half = len(some) // 2
+            try_all(some[:half])
+            try_all(some[half:])
 
-    found = wrong(spaces)
-    left = [space for space in spaces if space.name not in found]
-    if found and left and problem(left):  # some do not go together: take them one after the other
-        good: list[Space] = []
-        for space in left:
-            message = problem([*good, space])
-            if message:
-                found[space.name] = message
-            else:
-                good.append(space)
-    return found
+    try_all(spaces)
+    return wrong
 
 
 def _uneven(spaces: Sequence[Space]) -> UnitDraw:

@@ -44,14 +44,19 @@ def read(
     reading = _Reading(atoms, order)
     spaces = [(space, part) for units in reading.groups() for space, part in reading.spaces(units)]
     spaces.sort(key=lambda pair: order[pair[0].name])
-    named = _named_once([space for space, _ in spaces])
+    named: list[Space] = []
+    seen: Counter[str] = Counter()  # spaces that share their first tensor are told apart by a number
     owners = np.full(len(reading.root), -1)  # of roots: the number of the space
-    for number, (_, part) in enumerate(spaces):
-        owners[reading.root[[members[0] for members in part]]] = number
+    for space, part in spaces:
+        owners[reading.root[[members[0] for members in part]]] = len(named)
+        again = seen[space.name]
+        named.append(replace(space, name=f"{space.name}[{again}]") if again else space)
+        seen[space.name] += 1
     names = {space.name for space in named}
     others = {name: reading.others[name] for name in sorted(reading.others, key=order.__getitem__)}
     others = {name: reason for name, reason in others.items() if name not in names}
-    return Found(named, others, reading.sizes, _lengths(lengths, owners[reading.root], named))
+    owners = owners[reading.root]
+    return Found(_tied(named, atoms.met, owners), others, reading.sizes, _lengths(lengths, owners, named))
 
 
 class _Reading:
@@ -184,12 +189,15 @@ def _lengths(
     return list(found)
 
 
-def _named_once(spaces: list[Space]) -> list[Space]:
-    """Spaces that share their first tensor are told apart by a number."""
-    seen: Counter[str] = Counter()
-    named = []
-    for space in spaces:
-        number = seen[space.name]
-        seen[space.name] += 1
-        named.append(space if number == 0 else replace(space, name=f"{space.name}[{number}]"))
-    return named
+def _tied(spaces: list[Space], met: Sequence[Sequence[Tensor]], owners: Indices) -> list[Space]:
+    """Spaces that meet one length of a constant say which of them came first."""
+    first = list(range(len(spaces)))
+    for atoms in met:
+        found = {int(owners[some[0]]) for some in atoms if np.ptp(owners[some.numpy()]) == 0}
+        for units in {spaces[n].units for n in found if n >= 0}:
+            same = {first[n] for n in found if n >= 0 and spaces[n].units == units}
+            first = [min(same) if n in same else n for n in first]
+    return [
+        space if own == number else replace(space, as_many_as=spaces[own].name)
+        for number, (space, own) in enumerate(zip(spaces, first, strict=True))
+    ]

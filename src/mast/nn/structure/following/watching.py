@@ -17,7 +17,6 @@ from mast.nn.structure.following.marks import (
     Atoms,
     Cluster,
     Marks,
-    Operand,
     inside,
     narrowed,
     span,
@@ -71,20 +70,21 @@ class Watching(ForwardPass):
             found = Marks(constant=tensor.numel() <= 1)
         return found
 
-    def part(self, tensor: Tensor) -> Operand:
-        """A value that is combined with others; where it was expanded it is broadcast."""
+    def part(self, tensor: Tensor) -> Marks:
+        """The marks of a value that meets others; where it was expanded it is broadcast."""
         marks = self.of(tensor)
-        sizes = [
-            1 if tensor.stride(d) == 0 or d in marks.loose else size for d, size in enumerate(tensor.shape)
-        ]
-        return Operand(marks, tuple(sizes))
+        broadcast = [tensor.stride(d) == 0 or d in marks.loose for d in range(tensor.dim())]
+        sizes = tuple(1 if b else n for b, n in zip(broadcast, tensor.shape, strict=True))
+        return replace(marks, sizes=sizes)
 
     def put(self, tensor: Any, marks: Marks) -> None:
         """Remember the marks of a result."""
         if isinstance(tensor, Tensor):
             self._marks[tensor] = marks
-            if marks.layers and not marks.weight:
-                self._note_lengths(marks)
+            for layer in () if marks.weight else marks.layers:
+                core = self.core(layer)
+                if core.dim() and core.numel() == max(core.shape):
+                    self.note_length(core.reshape(-1))
 
     def where(self) -> str:
         """The operation, and the module whose code calls it."""
@@ -103,12 +103,6 @@ class Watching(ForwardPass):
         if len(known) < 8 and not any(torch.equal(atoms, self.atoms.root[k]) for k in known):
             known.append(atoms)
 
-    def _note_lengths(self, marks: Marks) -> None:
-        for layer in marks.layers:
-            core = self.core(layer)
-            if core.dim() and core.numel() == max(core.shape):
-                self.note_length(core.reshape(-1))
-
     # ---- layers ------------------------------------------------------------------------------
 
     def core(self, layer: Tensor) -> Tensor:
@@ -121,7 +115,7 @@ class Watching(ForwardPass):
                     layer = top
         return layer
 
-    def tidy(self, layers: Iterable[Tensor], shape: Sequence[int], reason: str = "") -> list[Tensor]:
+    def tidy(self, layers: Iterable[Tensor], shape: Sequence[int]) -> list[Tensor]:
         """The layers that still tell units apart; a unit that has lost its place among others is pinned."""
         found = []
         for layer in layers:
@@ -129,7 +123,7 @@ class Watching(ForwardPass):
             if core.numel() > 1:
                 found.append(core.expand(shape))
             else:
-                self.atoms.pin(core, reason or f"{self.where()} takes single ones apart")
+                self.atoms.pin(core, f"{self.where()} takes single ones apart")
         return found
 
     def fix(self, layer: Tensor, dims: Iterable[int], reason: str) -> Tensor:
@@ -144,14 +138,11 @@ class Watching(ForwardPass):
             self.atoms.pin(core, reason)
         return core
 
-    def fixed(self, marks: Marks, dims: Collection[int], shape: Sequence[int], reason: str) -> Marks:
-        """The marks after all layers are fixed along these dimensions."""
-        layers = []
-        for layer in marks.layers:
-            core = self.fix(layer, dims, reason)
-            if core.numel() > 1:
-                layers.append(core.expand(shape))
-        return replace(marks, layers=layers)
+    def fixed(self, tensor: Tensor, dims: Collection[int], verb: str) -> Marks:
+        """The marks of a value whose layers are fixed along these dimensions: the operation `verb` them."""
+        marks, reason = self.of(tensor), f"{self.where()} {verb}"
+        cores = [self.fix(layer, dims, reason) for layer in marks.layers]
+        return replace(marks, layers=[core.expand(tensor.shape) for core in cores if core.numel() > 1])
 
     def pin(self, marks: Marks, reason: str) -> None:
         """All that is marked stays."""
@@ -177,32 +168,40 @@ class Watching(ForwardPass):
 
     # ---- combining ---------------------------------------------------------------------------
 
-    def combine(self, parts: Sequence[Operand], shape: Sequence[int]) -> Marks:
+    def combine(self, parts: Sequence[Marks], shape: Sequence[int]) -> Marks:
         """Values that meet entry by entry, broadcast to this shape."""
         rank = len(shape)
-        parts = [Operand(p.marks, (1,) * (rank - len(p.sizes)) + tuple(p.sizes)) for p in parts]
+        parts = [p.led_by(rank - len(p.sizes)) for p in parts]
         clusters: list[Cluster] = []
         for number, part in enumerate(parts):
-            for layer in part.marks.layers:
-                if part.marks.weight:
+            for layer in part.layers:
+                if part.weight:
                     self.makes(layer)
                 core = self.core(layer)
                 if core.numel() == 1:
                     self.atoms.pin(core, f"{self.where()} takes single ones apart")
                     continue
                 core = core.reshape((1,) * (rank - core.dim()) + tuple(core.shape))
-                self._cluster(clusters, Cluster(core, {number: span(core)}, part.marks.weight))
+                self._cluster(clusters, Cluster(core, {number: span(core)}, part.weight))
         layers = []
         for cluster in clusters:
             core = self._beside_whole(cluster, parts)
             if core.numel() > 1:
                 layers.append(core.expand(tuple(shape)))
-        loose = frozenset(
-            d
+                self._note_meeting(core, parts)
+        loose = {
+            d: next((p.loose[d] for p in parts if d in p.loose), None)
             for d, size in enumerate(shape)
-            if size > 1 and all(p.sizes[d] == 1 or p.marks.constant for p in parts)
-        )
-        return Marks(layers, constant=all(p.marks.constant for p in parts) and bool(parts), loose=loose)
+            if size > 1 and all(p.sizes[d] == 1 or p.constant for p in parts)
+        }
+        return Marks(layers, constant=all(p.constant for p in parts) and bool(parts), loose=loose)
+
+    def _note_meeting(self, core: Tensor, parts: Sequence[Marks]) -> None:
+        """There have to be as many of these units as a constant has entries beside them."""
+        for d in span(core) if core.numel() == max(core.shape) else ():
+            for length in {part.loose.get(d) for part in parts}:
+                if length is not None:
+                    self.atoms.met[length].append(core.reshape(-1))
 
     def makes(self, layer: Tensor) -> None:
         """These entries of a weight make units, or act on them."""
@@ -233,12 +232,12 @@ class Watching(ForwardPass):
         spans = {n: a.spans.get(n, set()) | b.spans.get(n, set()) for n in {*a.spans, *b.spans}}
         return Cluster(layer, spans)
 
-    def _beside_whole(self, cluster: Cluster, parts: Sequence[Operand]) -> Tensor:
+    def _beside_whole(self, cluster: Cluster, parts: Sequence[Marks]) -> Tensor:
         """Along a dimension where another value has entries that stay, the cluster's stay as well."""
         core = cluster.layer
         for d in sorted(span(core), reverse=True):
             for number, part in enumerate(parts):
-                if part.marks.constant or part.sizes[d] == 1 or d in cluster.spans.get(number, ()):
+                if part.constant or part.sizes[d] == 1 or d in cluster.spans.get(number, ()):
                     continue
                 core = self.fix(core, [d], f"{self.where()} combines them with values that stay")
                 break
