@@ -9,6 +9,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
@@ -64,6 +65,13 @@ class Results(list[Done]):
         """The claims about each data set's results, with its name."""
         return [
             replace(claim, dataset=name) for name, part in self.by_dataset().items() for claim in decide(part)
+        ]
+
+    def figures(self, name: str, title: str, caption: str, draw: Callable[[Results], Any]) -> list[Figure]:
+        """One picture per data set, drawn from its results."""
+        return [
+            Figure(f"{name}_{data}", f"{title} ({data})", caption, partial(draw, part))
+            for data, part in self.by_dataset().items()
         ]
 
     def settings(self) -> dict[str, dict[str, Any]]:
