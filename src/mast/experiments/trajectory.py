@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -143,12 +142,14 @@ def table(results: Results) -> Any:
 
 def floor_table(results: Results) -> Any:
     """Where each curve settles."""
-    rows = []
-    for name, sketches, shrink in product(results.datasets, ESTIMATORS, SHRINK):
-        values = floors(results.of(dataset=name, sketches=sketches, shrink=shrink))
-        row = {"dataset": name, "sketches": sketches, "shrink": shrink, "floor": np.median(values)}
-        rows.append(row | {"lowest": values.min(), "highest": values.max()})
-    return pandas.DataFrame(rows)
+    settled = {
+        (name, *curve): floors(part)
+        for name, of_data in results.by_dataset().items()
+        for curve, part in curves_of(of_data).items()
+    }
+    columns = ("dataset", "sketches", "shrink", "floor", "lowest", "highest")
+    rows = [(*key, np.median(each), each.min(), each.max()) for key, each in settled.items()]
+    return pandas.DataFrame(rows, columns=columns)
 
 
 def claims(results: Results) -> Iterator[Claim]:
