@@ -122,6 +122,15 @@ def compare(stored: Mapping[str, Any], identity: Mapping[str, str], where: str) 
             )
 
 
+def check(numbers: Numbers, kinds: Mapping[str, Any], where: str) -> None:
+    """Refuse stored numbers of which one is absent, not of its kind, negative, or too large for any use."""
+    for name, kind in kinds.items():
+        value: Any = numbers.get(name)
+        numeric = isinstance(value, int | float)
+        if not isinstance(value, kind) or isinstance(value, bool) or (numeric and not 0 <= value < 2**63):
+            raise CheckpointError(f"{where} is damaged: its {name!r} is not right")
+
+
 def fill(targets: Mapping[str, NDArray[Any]], arrays: Mapping[str, NDArray[Any]]) -> None:
     """Copy stored arrays into those of a fresh run; one that is absent or does not fit is refused."""
     for name, target in targets.items():

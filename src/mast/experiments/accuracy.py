@@ -1,8 +1,4 @@
-"""Accuracy: test accuracies of sparsified ERM and MAST models, by the share of weights that is zeroed.
-
-The paper's figures of box plots and swarm plots. Both models are exact optima, so the start does
-not matter; each is cut to the K blocks of a partition, and each piece is tested on its own.
-"""
+"""Accuracy: test accuracies of sparsified ERM and MAST models, by the share of weights that is zeroed."""
 
 from __future__ import annotations
 

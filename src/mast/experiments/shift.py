@@ -1,7 +1,6 @@
 """Shift: what a pretrained model v does. Loss, gap and sparsified accuracy against |v - x*| and density.
 
-The paper argues it and never plots it. Theorem 1's bounds are drawn over the measured curves; the
-second figure (`interpolation`) shows that v = x* makes DSGD converge linearly to the exact solution.
+The paper argues it and never plots it.
 """
 
 from __future__ import annotations
@@ -61,9 +60,9 @@ def solve(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     return {**columns, "f_star": f_star, "dense": accuracy(A, b, star)}
 
 
-def measured(results: Results, K: int, what: str, toward: str = "zero") -> Array:
-    """A quantity for all seeds (rows) and distances (columns); accuracies of all blocks are rows."""
-    values = [d[what] for d in results.of(K=K, toward=toward)]
+def measured(results: Results, K: int, what: str) -> Array:
+    """For v on the way to 0: all seeds (rows; of accuracies, all blocks of each) and distances (columns)."""
+    values = [d[what] for d in results.of(K=K, toward="zero")]
     return np.concatenate([v.T for v in values]) if what.startswith("accuracy") else np.array(values)
 
 

@@ -1,8 +1,4 @@
-"""Trajectory: DSGD with one data point per step, with one sketch or averaged over all, at three step sizes.
-
-The paper's figure of the finite-sum MAST loss for Perm-10. The relative gap to the exact f_D^inf is
-drawn, and over each curve that a theorem covers, its bound.
-"""
+"""Trajectory: DSGD with one data point per step, and one sketch or the mean over all, at three step sizes."""
 
 from __future__ import annotations
 

@@ -105,8 +105,7 @@ class Lanes:
         """f of each lane at `factor` times its weights, over all rows, with S = I."""
         X, T = self.inputs.flatten(0, 1)[None], self.targets.flatten(0, 1)
         outputs = _forward([(factor * w)[None] for w in self.weights], X)[2][0]
-        losses: Array = squared_loss(outputs, T[None]).double().numpy()
-        return losses
+        return np.asarray(squared_loss(outputs, T[None]).double())
 
 
 def _forward(weights: Sequence[Tensor], X: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,8 +1,7 @@
 """Neural: the distributed method with Bernoulli sketches on a two-layer network, the paper's six panels.
 
-Ten nodes train one student; the loss that is drawn is the standard one, with S = I. The step
-size that `mast.nn.advise` proposes is run beside the paper's five, and variance reduction over sketches
-beside plain DSGD.
+The step size that `mast.nn.advise` proposes is run beside the paper's five, and variance reduction over
+sketches beside plain DSGD.
 """
 
 from __future__ import annotations

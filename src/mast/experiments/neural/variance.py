@@ -20,7 +20,7 @@ from mast.experiments.datasets import one_thread
 from mast.experiments.experiment import Claim, Experiment, Request, Results, spread
 from mast.experiments.neural.data import Embedded, shares
 from mast.experiments.neural.rounds import squared_loss, student
-from mast.experiments.neural.runs import HIDDEN, NODES, ended, seeds
+from mast.experiments.neural.runs import HIDDEN, LAST, NODES, ended, seeds
 from mast.nn import LSVRDSG, SPAGE, Sparsifier, sparsify
 from mast.nn.estimators import Closure
 from mast.nn.variance_reduction import SupportEstimator
@@ -30,7 +30,6 @@ KEEP, N, P = 0.7, 8, 1 / 8
 METHODS = ("DSGD", "L-SVRDSG", "S-PAGE")
 STEP_SIZES = (0.01, 0.05, 0.1, 0.5)
 POINTS = 40
-LAST = 0.1  # a level is over the last tenth of the gradients
 
 
 class OneDraw(SupportEstimator):
