@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -52,6 +53,10 @@ class ProblemAdvice:
     r0sq: float
     lines: list[StatementAdvice]
     sentence: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything as numbers and text, for JSON."""
+        return asdict(self)
 
 
 def advise(

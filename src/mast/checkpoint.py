@@ -106,9 +106,7 @@ def _load(path: Path, kind: str) -> tuple[dict[str, Any], Numbers, Arrays]:
             f"{path} is not a checkpoint of a {kind} for MAST {__version__}: it holds a "
             f"{description.get('kind')!s:.40}, written by MAST {description.get('mast', '0.1')!s:.40}"
         )
-    for name in ("identity", "numbers"):
-        if not isinstance(description.get(name), dict):
-            raise CheckpointError(f"{path} is damaged: its {name!r} is not right")
+    check(description, {"identity": dict, "numbers": dict}, str(path))
     return description["identity"], description["numbers"], arrays
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from mast import files
 from mast.arrays import Array
-from mast.checkpoint import Checkpoint, check, describe, joined, load
+from mast.checkpoint import Checkpoint, check, describe, joined
 from mast.errors import CheckpointError, DataError
 from mast.methods import Method
 from mast.methods.base import State
@@ -108,9 +108,8 @@ class SavedRun:
                     raise
                 self._unwritable = error
             main = threading.current_thread() is threading.main_thread()
-            if (
-                main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-            ):  # else the program has its own way
+            # unless the program has a way of its own to take it
+            if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
                 stack.callback(signal.signal, signal.SIGTERM, signal.SIG_DFL)
                 signal.signal(signal.SIGTERM, self._terminate)
             try:
@@ -131,11 +130,8 @@ class SavedRun:
 
     def step_size(self) -> float | None:
         """The step size of the stored run, if there is one with a constant step size."""
-        loaded = load(self.file.path, KIND)
-        if loaded is None:
-            return None
-        step_size: float | None = self._checked(loaded[1], loaded[2])["step_size"]
-        return step_size
+        loaded = self.file.read()
+        return None if loaded is None else self._checked(*loaded)["step_size"]
 
     def restore(self, position: Position, stops: list[int], schedule: Schedule) -> None:
         """Put a fresh run where the stored one is, if there is one; another run's checkpoint is refused."""

@@ -127,9 +127,10 @@ def working(what: str) -> Any:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON; null stands for NaN and infinity, which JSON does not have."""
-    from mast.trace import json_text
+    import json
 
-    print(json_text(value, indent=1), end="")
+    finite = json.loads(json.dumps(value), parse_constant=lambda _: None)
+    print(json.dumps(finite, indent=1))
 
 
 from mast.cli import data, learn, studies  # noqa: E402, F401 - they add their commands to `app`

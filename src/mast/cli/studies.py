@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -96,7 +95,7 @@ def advise(
     f = objectives.Logistic(A, b, l2=alpha, kappa=100.0 if kappa is None and alpha is None else kappa)
     result = advice.advise(f, parsed, delta=delta)
     if as_json:
-        print_json(asdict(result))
+        print_json(result.as_dict())
     else:
         show_advice(result)
 

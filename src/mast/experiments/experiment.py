@@ -89,10 +89,6 @@ class Results(list[Done]):
             for function, settings in values.items()
         }
 
-    def distinct(self, name: str) -> list[Any]:
-        """All values of a setting, sorted."""
-        return sorted({d[name] for d in self})
-
     def values(self, name: str) -> Array:
         """A result of every cell, stacked."""
         return np.array([d[name] for d in self])

@@ -95,7 +95,7 @@ class Trajectory(Experiment):
 
     def findings(self, request: Request, results: Results) -> Findings:
         """Figure, numbers and claims."""
-        seeds = results.distinct("seed")
+        seeds = len(set(results.values("seed")))
         return Findings(
             lead="The MAST loss of logistic regression with Perm-10: each step sees one data point, and "
             "either one random sketch (f_{i,S}) or the average over all ten (f_{i,D}). The plain step "
@@ -105,7 +105,7 @@ class Trajectory(Experiment):
                 Figure(
                     "trajectory",
                     "Loss of DSGD with one data point per step",
-                    f"Median over {len(seeds)} seeds, with the range of all seeds. Thin lines are the bounds "
+                    f"Median over {seeds} seeds, with the range of all seeds. Thin lines are the bounds "
                     "of Theorem 12 (on the distance, times L_f L_D/2), where the step size is within its "
                     "limit.",
                     partial(draw, results),
