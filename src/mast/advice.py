@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from mast.methods import make
 from mast.objectives import LinearModel, Objective
 from mast.problem import Problem
 from mast.sketches import Constants, Identity, Sketch
-from mast.theory import Guarantee
 
 REGIMES = ("strongly_convex", "convex", "nonconvex")
 METHODS = ("dsgd", "dsgd_sampled", "l_svrdsg", "s_page")
@@ -51,8 +51,8 @@ class ProblemAdvice:
     mu_f: float
     delta: float
     r0sq: float
-    lines: list[StatementAdvice] = field(default_factory=list)
-    sentence: str = ""
+    lines: list[StatementAdvice]
+    sentence: str
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as numbers and text, for JSON."""
@@ -144,41 +144,22 @@ def _line(
         guarantee = bound.guarantee(regime, effort="quick")
     except MastError:
         return None
-    planned, iterations = _plan(guarantee, delta, start)
-    size = float(guarantee.max_step_size(T=iterations or 1000))
-    mu = problem.strong_convexity
-    rate = 1 - min(size * mu, getattr(bound, "p", 2.0) / 2) if regime == "strongly_convex" else None
-    floor, gap = _neighbourhood(guarantee, size, start), guarantee.constants.get("gap")
-    return StatementAdvice(method, regime, size, rate, floor, planned, iterations, gap, guarantee.statement)
-
-
-def _plan(guarantee: Guarantee, delta: float, start: dict[str, float]) -> tuple[float | None, int | None]:
-    """The step size and the number of steps for the target; None where there is no plan."""
-    try:
-        if guarantee.regime == "nonconvex":
-            aim = {"eps": math.sqrt(delta * start["grad0sq"])}
-        else:
-            aim = {"delta": delta}
-        plan = guarantee.plan(**aim, **_known(guarantee, start))
-        return float(plan.step_size), plan.iterations
-    except (MastError, KeyError):
-        return None, None
-
-
-def _neighbourhood(guarantee: Guarantee, size: float, start: dict[str, float]) -> float | None:
-    """The bound after very many steps at the largest step size; it depends on T itself if non-convex."""
-    if guarantee.regime == "nonconvex":
-        return None
-    try:
-        return float(guarantee.bound(size, 1e15, **_known(guarantee, start)))
-    except MastError:
-        return None
-
-
-def _known(guarantee: Guarantee, start: dict[str, float]) -> dict[str, float]:
-    """What the statement may use of the start; Psi0 of L-SVRDSG follows from r0sq and D0."""
+    nonconvex = regime == "nonconvex"
+    # what the statement may use of the start; Psi0 of L-SVRDSG follows from r0sq and D0
     unused = {"grad0sq", "Psi0"} if guarantee.algorithm == "L-SVRDSG" else {"grad0sq"}
-    return {name: value for name, value in start.items() if name not in unused}
+    known = {name: value for name, value in start.items() if name not in unused}
+    planned = iterations = floor = None
+    with contextlib.suppress(MastError):  # where there is no plan
+        aim = {"eps": math.sqrt(delta * start["grad0sq"])} if nonconvex else {"delta": delta}
+        plan = guarantee.plan(**aim, **known)
+        planned, iterations = float(plan.step_size), plan.iterations
+    size = float(guarantee.max_step_size(T=iterations or 1000))
+    with contextlib.suppress(MastError):  # the bound of a non-convex statement depends on T itself
+        floor = None if nonconvex else float(guarantee.bound(size, 1e15, **known))
+    refresh = getattr(bound, "p", 2.0) / 2
+    rate = 1 - min(size * problem.strong_convexity, refresh) if regime == "strongly_convex" else None
+    gap = guarantee.constants.get("gap")
+    return StatementAdvice(method, regime, size, rate, floor, planned, iterations, gap, guarantee.statement)
 
 
 def _sentence(problem: Problem, c: Constants, lines: list[StatementAdvice]) -> str:

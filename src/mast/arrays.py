@@ -24,7 +24,8 @@ def numbers(name: str, value: ArrayLike, ndim: int, *, finite: bool = True) -> A
     try:
         if np.iscomplexobj(value):
             raise TypeError
-        array = np.asarray(_dense(value), dtype=np.float64)
+        dense: Any = value.toarray() if hasattr(value, "toarray") else value
+        array = np.asarray(dense, dtype=np.float64)
     except (TypeError, ValueError):
         raise ArgumentError(f"{name} must be an array of real numbers, got {type(value).__name__}") from None
     if array.ndim != ndim:
@@ -127,7 +128,3 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
     """The array, made read-only, so that what is shared cannot be changed by accident."""
     array.setflags(write=False)
     return array
-
-
-def _dense(value: Any) -> Any:
-    return value.toarray() if hasattr(value, "toarray") else value

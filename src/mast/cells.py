@@ -100,8 +100,14 @@ def run(
     processor. A cell that another process computes is waited for, at most `wait` seconds.
     """
     keys = [cell.key for cell in cells]
-    known = {} if folder is None else _known(dict(zip(keys, cells, strict=True)), folder)
-    missing = {key: cell for key, cell in zip(keys, cells, strict=True) if key not in known}
+    missing, known = dict(zip(keys, cells, strict=True)), {}
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{folder}: the folder cannot be made: {error.strerror or error}") from error
+        known = {key: done for key, cell in missing.items() if (done := stored(cell, folder))}
+        missing = {key: cell for key, cell in missing.items() if key not in known}
     reused = len(known)
     # the longest first, so that no process is left alone with it at the end
     waiting = sorted(missing.items(), key=lambda item: -item[1].cost)
@@ -112,16 +118,6 @@ def run(
             spent += done.cell.cost
             progress.advance(count, spent)
     return Finished([known[key] for key in keys], len(missing), reused)
-
-
-def _known(cells: Mapping[str, Cell], folder: Path) -> dict[str, Done]:
-    """What is on disk already, in a folder that is there from now on."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{folder}: the folder cannot be made: {error.strerror or error}") from error
-    results = {key: stored(cell, folder) for key, cell in cells.items()}
-    return {key: done for key, done in results.items() if done is not None}
 
 
 def stored(cell: Cell, folder: Path) -> Done | None:

@@ -106,9 +106,7 @@ def _load(path: Path, kind: str) -> tuple[dict[str, Any], Numbers, Arrays]:
             f"{path} is not a checkpoint of a {kind} for MAST {__version__}: it holds a "
             f"{description.get('kind')!s:.40}, written by MAST {description.get('mast', '0.1')!s:.40}"
         )
-    for name in ("identity", "numbers"):
-        if not isinstance(description.get(name), dict):
-            raise CheckpointError(f"{path} is damaged: its {name!r} is not right")
+    check(description, {"identity": dict, "numbers": dict}, str(path))
     return description["identity"], description["numbers"], arrays
 
 
@@ -120,6 +118,15 @@ def compare(stored: Mapping[str, Any], identity: Mapping[str, str], where: str) 
                 f"{where} belongs to another run: its {name} is {stored.get(name)}, here it is {value}; "
                 "use another file, or delete this one"
             )
+
+
+def check(numbers: Numbers, kinds: Mapping[str, Any], where: str) -> None:
+    """Refuse stored numbers of which one is absent, not of its kind, negative, or too large for any use."""
+    for name, kind in kinds.items():
+        value: Any = numbers.get(name)
+        numeric = isinstance(value, int | float)
+        if not isinstance(value, kind) or isinstance(value, bool) or (numeric and not 0 <= value < 2**63):
+            raise CheckpointError(f"{where} is damaged: its {name!r} is not right")
 
 
 def fill(targets: Mapping[str, NDArray[Any]], arrays: Mapping[str, NDArray[Any]]) -> None:

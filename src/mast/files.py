@@ -43,12 +43,7 @@ def write(path: Path, content: bytes, generations: bool = False) -> None:
 
     With `generations` it stays as `previous(path)` even then.
     """
-
-    def replace(beside: Path, path: Path) -> None:
-        _keep(path)
-        os.replace(beside, path)
-
-    with writing(path, replace if generations else None) as file:
+    with writing(path, _succeed if generations else None) as file:
         file.write(content)
 
 
@@ -87,11 +82,12 @@ def remove(path: Path) -> None:
         each.unlink(missing_ok=True)
 
 
-def _keep(path: Path) -> None:
+def _succeed(beside: Path, path: Path) -> None:
     """What stands at the path becomes the previous generation; the path is never empty meanwhile."""
     if not _link(path, previous(path)):  # of another file, or of none: it would be taken for this one's
         with contextlib.suppress(OSError):
             previous(path).unlink()
+    os.replace(beside, path)
 
 
 def _link(source: Path, target: Path) -> bool:

@@ -127,8 +127,22 @@ def plot_nodes(result: Result) -> matplotlib.axes.Axes:
     scores, sizes, times = new_axes(3, 12.0, 3.8)
     with look():
         _draw_scores(scores, result)
-        _draw_bytes(sizes, result)
-        _draw_seconds(times, result)
+        places = np.arange(len(result.nodes))
+        for shift, column, colour, label in (
+            (-0.2, "down", 0, "to the node"),
+            (0.2, "up", 1, "from the node"),
+        ):
+            heights = [row[column] / 1000 for row in result.nodes]
+            sizes.bar(places + shift, heights, 0.4, color=COLOURS[colour], label=label)
+        whole = {"color": "0.4", "linestyle": "--", "linewidth": 1, "label": "the whole model"}
+        sizes.axhline(result.x.nbytes / 1000, **whole)
+        sizes.set(title="Traffic of a node", xlabel="Node", ylabel="Bytes per round (kB)")
+        sizes.legend(loc="upper right")
+        for column, colour, label in (("took", 0, "the round"), ("compute", 1, "work of the slowest node")):
+            seconds = result.trace[column].clip(lower=1e-4)
+            times.plot(result.trace["step"], seconds, "o-", color=COLOURS[colour], markersize=3, label=label)
+        times.set(title="Time of a round", xlabel="Round", ylabel="Seconds", yscale="log")
+        times.legend()
     return cast("matplotlib.axes.Axes", scores)
 
 
@@ -148,26 +162,6 @@ def _draw_scores(axes: Any, result: Result) -> None:
             axes.plot([at], [group[name]], "o", color=COLOURS[1])
     axes.set_xticks(range(len(groups)), [_short(group["capacity"]) for group in groups], fontsize=7)
     axes.set_ylabel(name)
-
-
-def _draw_bytes(axes: Any, result: Result) -> None:
-    places = np.arange(len(result.nodes))
-    for shift, column, colour, label in ((-0.2, "down", 0, "to the node"), (0.2, "up", 1, "from the node")):
-        heights = [row[column] / 1000 for row in result.nodes]
-        axes.bar(places + shift, heights, 0.4, color=COLOURS[colour], label=label)
-    axes.axhline(result.x.nbytes / 1000, color="0.4", linestyle="--", linewidth=1, label="the whole model")
-    axes.set(title="Traffic of a node", xlabel="Node", ylabel="Bytes per round (kB)")
-    axes.legend(loc="upper right")
-
-
-def _draw_seconds(axes: Any, result: Result) -> None:
-    rounds = [row["step"] for row in result.rows]
-    for column, colour, label in (("took", 0, "the round"), ("compute", 1, "work of the slowest node")):
-        seconds = [max(row[column], 1e-4) for row in result.rows]
-        axes.plot(rounds, seconds, "o-", color=COLOURS[colour], markersize=3, label=label)
-    axes.set_yscale("log")
-    axes.set(title="Time of a round", xlabel="Round", ylabel="Seconds")
-    axes.legend()
 
 
 def _short(label: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import math
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ import numpy as np
 
 from mast import files
 from mast.arrays import Array
-from mast.checkpoint import Checkpoint, describe, joined, load
+from mast.checkpoint import Checkpoint, check, describe, joined
 from mast.errors import CheckpointError, DataError
 from mast.methods import Method
 from mast.methods.base import State
@@ -25,6 +24,9 @@ from mast.randomness import LAYOUT, Key
 from mast.trace import COLUMNS, rows_of, table_of, trace_steps
 
 KIND = "run"
+_NUMBER = int | float
+NUMBERS: dict[str, Any] = {"step": int, "seconds": _NUMBER, "diverged_at": int | None}
+NUMBERS |= {"step_size": _NUMBER | None, "schedule": str, "state": dict}
 Schedule = Callable[[int, int], Array]
 SCHEDULED = "a schedule"
 _PROBES = tuple(Key(seed) for seed in range(4))
@@ -105,11 +107,19 @@ class SavedRun:
                 if not self.file.path.exists():
                     raise
                 self._unwritable = error
+            main = threading.current_thread() is threading.main_thread()
+            # unless the program has a way of its own to take it
+            if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                stack.callback(signal.signal, signal.SIGTERM, signal.SIG_DFL)
+                signal.signal(signal.SIGTERM, self._terminate)
             try:
-                with self._terminating():
-                    yield
+                yield
             except Terminated:
                 raise SystemExit(128 + signal.SIGTERM) from None
+
+    def _terminate(self, number: int, frame: object) -> None:
+        self._terminated = True
+        raise Terminated
 
     def check(self) -> None:
         """Refuse to go on after SIGTERM, and where nothing can be saved."""
@@ -118,31 +128,10 @@ class SavedRun:
         if self._unwritable is not None:
             raise self._unwritable
 
-    @contextlib.contextmanager
-    def _terminating(self) -> Iterator[None]:
-        """Raise `Terminated` on SIGTERM, unless the program has a way of its own to take it."""
-        main = threading.current_thread() is threading.main_thread()
-        if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-            yield
-            return
-
-        def stop(number: int, frame: object) -> None:
-            self._terminated = True
-            raise Terminated
-
-        signal.signal(signal.SIGTERM, stop)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
     def step_size(self) -> float | None:
         """The step size of the stored run, if there is one with a constant step size."""
-        loaded = load(self.file.path, KIND)
-        if loaded is None:
-            return None
-        step_size: float | None = self._checked(loaded[1], loaded[2])["step_size"]
-        return step_size
+        loaded = self.file.read()
+        return None if loaded is None else self._checked(*loaded)["step_size"]
 
     def restore(self, position: Position, stops: list[int], schedule: Schedule) -> None:
         """Put a fresh run where the stored one is, if there is one; another run's checkpoint is refused."""
@@ -181,32 +170,10 @@ class SavedRun:
 
     def _checked(self, numbers: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
         """The numbers, if each of them is one that a run may have."""
-        size: Any = numbers.get("step_size")
-        diverged_at: Any = numbers.get("diverged_at")
-        step = numbers["step"] if _count(numbers.get("step")) else -1
-        right = {
-            "step": step >= 0,
-            "seconds": _finite(numbers.get("seconds")) and numbers["seconds"] >= 0,
-            "diverged_at": "diverged_at" in numbers
-            and (diverged_at is None or (_count(diverged_at) and diverged_at < step)),
-            "step_size": size is None if self.scheduled else _finite(size) and size > 0,
-            "schedule": isinstance(numbers.get("schedule"), str),
-            "state": isinstance(numbers.get("state"), dict),
-            "trace": _is_trace(arrays.get("trace"), step),
-        }
-        wrong = [name for name, fits in right.items() if not fits]
-        if wrong:
-            raise CheckpointError(f"{self.file.path} is damaged: its {wrong[0]!r} is not right")
-        return numbers
-
-
-def _count(value: Any) -> bool:
-    """Whether it is a number of things, as files hold them."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        check(numbers, NUMBERS, str(self.file.path))
+        if not _is_trace(arrays.get("trace"), numbers["step"]):
+            raise CheckpointError(f"{self.file.path} is damaged: its 'trace' is not right")
+        return {"diverged_at": None, "step_size": None, **numbers}
 
 
 def _is_trace(table: Any, step: int) -> bool:
@@ -231,10 +198,8 @@ def _schedule_digest(schedule: Schedule, t: int) -> str:
 
 def _restore_state(state: State, stored: dict[str, Any], finite: bool) -> None:
     for part in fields(state):
-        if part.name not in stored:
-            raise CheckpointError(f"the checkpoint has no {part.name!r}: it is not of this version")
-        value, counted = stored[part.name], part.name in ("gradients", "bytes")
-        fits = _count(value) if counted else _alike(value, getattr(state, part.name))
+        value: Any = stored.get(part.name)
+        fits = _alike(value, getattr(state, part.name))
         if not fits or (part.name == "x" and finite and not np.isfinite(value).all()):
             raise CheckpointError(f"the checkpoint is damaged: its {part.name!r} does not fit the problem")
         setattr(state, part.name, value)
@@ -243,11 +208,8 @@ def _restore_state(state: State, stored: dict[str, Any], finite: bool) -> None:
 def _alike(stored: Any, fresh: Any) -> bool:
     """Whether a stored part of a state can take the place of that of a fresh one."""
     if isinstance(fresh, np.ndarray):
-        return (
-            isinstance(stored, np.ndarray)
-            and stored.dtype == fresh.dtype
-            and stored.ndim == fresh.ndim
-            and stored.shape == (fresh.shape if fresh.size else stored.shape)
-        )
-    whole = isinstance(stored, int) and not isinstance(stored, bool) and abs(stored) < 2**63
-    return whole or (isinstance(stored, float) and not isinstance(fresh, int))
+        same_kind = isinstance(stored, np.ndarray) and stored.dtype == fresh.dtype
+        return same_kind and stored.ndim == fresh.ndim and (not fresh.size or stored.shape == fresh.shape)
+    if isinstance(stored, int) and not isinstance(stored, bool):
+        return abs(stored) < 2**63
+    return isinstance(stored, float) and not isinstance(fresh, int)

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array, vector
+from mast.arrays import Array, frozen, vector
 from mast.checks import choice, optional, whole
 from mast.errors import ArgumentError, MastError
 from mast.loggers import Log, log_rows, logger
 from mast.methods import Method, make
-from mast.methods.base import StepSize
+from mast.methods.base import State, StepSize
 from mast.problem import AbstractProblem
 from mast.progress import Progress
 from mast.randomness import Key
@@ -208,37 +208,32 @@ class _Run:
         return "finished"
 
     def _burst(self, count: int) -> float:
-        """Take `count` steps on a copy of the state; returns the seconds they took."""
-        position, state = self.position, self.position.state.copy()
+        """Take `count` steps, or those up to the one that diverges; returns the seconds they took."""
+        position = self.position
         if self.saved is not None:
             self.saved.check()
-        step_sizes = self.schedule(position.t, count)
-        begun = time.perf_counter()
-        with np.errstate(over="ignore", invalid="ignore"):
-            self.method.advance(state, position.t, step_sizes)
-        took = time.perf_counter() - begun
+        state, took = self._advanced(count)
         position.seconds += took
-        if not _fine(state.x):
-            self._locate(count)
+        if _fine(state.x):
+            position.state, position.t = state, position.t + count
+            if self.callback is not None:
+                self.callback(position.t, frozen(state.x.view()))
             return took
-        position.state, position.t = state, position.t + count
-        if self.callback is not None:
-            x = state.x.view()
-            x.setflags(write=False)
-            self.callback(position.t, x)
+        for _ in range(count):  # again, step by step
+            position.state, position.t = self._advanced(1)[0], position.t + 1
+            if not _fine(position.state.x):
+                position.diverged_at = position.t - 1
+                break
         return took
 
-    def _locate(self, count: int) -> None:
-        """The burst diverged: repeat it step by step up to the step at which that began."""
-        position = self.position
+    def _advanced(self, count: int) -> tuple[State, float]:
+        """A copy of the state that is `count` steps further, and the seconds which these took."""
+        t, state = self.position.t, self.position.state.copy()
+        step_sizes = self.schedule(t, count)
+        begun = time.perf_counter()
         with np.errstate(over="ignore", invalid="ignore"):
-            for _ in range(count):
-                state = position.state.copy()
-                self.method.advance(state, position.t, self.schedule(position.t, 1))
-                position.state, position.t = state, position.t + 1
-                if not _fine(state.x):
-                    position.diverged_at = position.t - 1
-                    return
+            self.method.advance(state, t, step_sizes)
+        return state, time.perf_counter() - begun
 
     def _record(self) -> None:
         position = self.position

@@ -19,7 +19,7 @@ from mast.problem import AbstractProblem
 from mast.randomness import Key
 from mast.resume import identity_of, problem_identity
 from mast.run import minimize, start_of
-from mast.trace import COLUMNS, SAMPLES, table_of, trace_steps
+from mast.trace import SAMPLES, frame, rows_of, table_of, trace_steps
 
 if TYPE_CHECKING:
     import pandas
@@ -102,9 +102,9 @@ def sweep(
     labels, traces = [], []
     for run, done in zip(runs, finished.cells, strict=True):
         with files.damage_refused(done.cell.file(folder or Path())):
-            trace_of = pandas.DataFrame(done["trace"], columns=list(COLUMNS))
-            traces.append(trace_of.astype({"step": "int64", "bytes": "int64"}))
-            labels += [(run.label, float(done["step_size"]), run.seed, str(done["status"]))] * len(trace_of)
+            traces.append(frame(rows_of(done["trace"])))
+            label = run.label, float(done["step_size"]), run.seed, str(done["status"])
+            labels += [label] * len(traces[-1])
     named = pandas.DataFrame(labels, columns=["method", "step_size", "seed", "status"])
     return pandas.concat([named, pandas.concat(traces, ignore_index=True)], axis=1)
 
@@ -135,22 +135,18 @@ def _runs(
 
 def _method(spec: MethodSpec) -> tuple[Method, str]:
     """A method with its label; an unknown name or option is refused."""
-    if isinstance(spec, str):
-        return make(spec, {}), spec
-    if isinstance(spec, Method):
-        return spec, _label(spec.name, spec.options())
     try:
-        name, options = spec
-        chosen = dict(options)
+        if isinstance(spec, Method):
+            name, chosen = spec.name, spec.options()
+        else:
+            name, options = (spec, {}) if isinstance(spec, str) else spec
+            chosen = dict(options)
     except (TypeError, ValueError):
         raise ArgumentError(
             f"a method is a name, a pair of a name and its options, or a Method, got {spec!r}"
         ) from None
-    return make(name, chosen), _label(name, chosen)
-
-
-def _label(name: str, options: Mapping[str, Any]) -> str:
-    return " ".join([name, *(f"{option}={value}" for option, value in options.items())])
+    label = " ".join([name, *(f"{option}={value}" for option, value in chosen.items())])
+    return spec if isinstance(spec, Method) else make(name, chosen), label
 
 
 def _folder(cache: str | Path | bool, problem: AbstractProblem, runs: list[Run]) -> Path | None:

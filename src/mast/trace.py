@@ -6,11 +6,11 @@ else they have depends on who measured.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +58,6 @@ def trace_steps(steps: int, trace: str | int | Iterable[int]) -> list[int]:
     return sorted({step for step in grid if step < steps} | {0, steps})
 
 
-@dataclass
 class Measure:
     """Measures a point of a run: f, f_D, the squared gradient and distance, where they can be had.
 
@@ -68,18 +67,12 @@ class Measure:
     at each point; with none they are NaN.
     """
 
-    problem: AbstractProblem
-    samples: int = SAMPLES
-    exact: bool = field(init=False)
-    solution: Array | None = field(init=False, default=None)
-
-    def __post_init__(self) -> None:
-        self.exact = self.problem.cheap
-        if self.exact and self.problem.dim <= SOLVABLE:
-            try:
-                self.solution = self.problem.minimizer()
-            except MastError:
-                self.solution = None
+    def __init__(self, problem: AbstractProblem, samples: int = SAMPLES) -> None:
+        self.problem, self.samples, self.exact = problem, samples, problem.cheap
+        self.solution: Array | None = None
+        if self.exact and problem.dim <= SOLVABLE:
+            with contextlib.suppress(MastError):
+                self.solution = problem.minimizer()
 
     @property
     def infimum(self) -> float:

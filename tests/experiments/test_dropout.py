@@ -70,9 +70,9 @@ def test_the_third_curve_is_evaluated_at_p_x():
 
 
 def test_original_dropout_at_p_x_is_the_unbiased_sketch_with_a_shorter_step():
-    from mast.experiments.neural.rounds import Lanes, Masks, Shape, start, student
+    from mast.experiments.neural.rounds import Lanes, Masks, start, student
 
-    shape, p = Shape(7, 5, 3), 0.5  # a power of two: the keep probability is exact
+    shape, p = (7, 5, 3), 0.5  # a power of two: the keep probability is exact
     rows = start(1, 5, (4, 6, 7), 1.0), start(1, 6, (4, 6, 3), 1.0)
     original = Lanes(student(shape, 0), [0.4], *rows)
     network = student(shape, 0)

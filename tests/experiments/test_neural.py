@@ -21,19 +21,19 @@ from mast.experiments.datasets import one_thread
 from mast.experiments.experiment import Results
 from mast.experiments.neural import data, variance
 from mast.experiments.neural.claims import claims
-from mast.experiments.neural.rounds import Lanes, Masks, Shape, squared_loss, start, student
+from mast.experiments.neural.rounds import Lanes, Masks, squared_loss, start, student
 from mast.experiments.neural.runs import KEEPS, STEP_SIZES, Curve, run
 from mast.methods.distributed import Roster, Server, run_in_process
 from mast.nn import advise, sparsify
 from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout
 from mast.randomness import Key, normal
 
-SHAPE, NODES, ROWS, SEED = Shape(7, 5, 3), 4, 6, 2**40 + 3
+SHAPE, NODES, ROWS, SEED = (7, 5, 3), 4, 6, 2**40 + 3
 ROUNDING = 40 * torch.finfo(torch.float32).eps  # of one step, whose sums have 24 rows, 7 inputs and 5 units
 
 
 def rows_of_nodes():
-    return start(1, 5, (NODES, ROWS, SHAPE.inputs), 1.0), start(1, 6, (NODES, ROWS, SHAPE.outputs), 1.0)
+    return start(1, 5, (NODES, ROWS, SHAPE[0]), 1.0), start(1, 6, (NODES, ROWS, SHAPE[2]), 1.0)
 
 
 def by_the_server(sketch, step_size, rounds):
@@ -115,12 +115,12 @@ def test_loss_at_a_multiple_of_the_weights():
 
 
 def test_start_has_the_scale_it_says():
-    network = student(Shape(400, 50, 10), 0)
+    network = student((400, 50, 10), 0)
     first, second = (p.detach().double() for p in network.parameters())
     # a variance estimated from m normal numbers has a relative standard error of sqrt(2/m)
     assert first.var().item() == pytest.approx(2 / 50, rel=5 * math.sqrt(2 / 20_000))
     assert second.var().item() == pytest.approx(1 / 50, rel=5 * math.sqrt(2 / 500))
-    assert not torch.equal(first, next(student(Shape(400, 50, 10), 1).parameters()).detach().double())
+    assert not torch.equal(first, next(student((400, 50, 10), 1).parameters()).detach().double())
 
 
 # ---- data -------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def test_a_cell_is_a_function_of_its_configuration(embedded):
     X, T, _ = data.shares(dataset, 80, 10)
     with one_thread():  # as in a cell: threads change the order of sums
         found = advise(
-            student(Shape(14, 6, 3), 1),
+            student((14, 6, 3), 1),
             squared_loss,
             [(X.flatten(0, 1), T.flatten(0, 1))],
             mast.Bernoulli(0.7),
@@ -329,7 +329,7 @@ def test_f_D_is_the_mean_over_the_support(embedded):
     }
     cell = variance.reduce(given, dataset)
     X, T = (part.flatten(0, 1) for part in data.shares(dataset, 80, 10)[:2])
-    network = student(Shape(14, 6, 3), 0)
+    network = student((14, 6, 3), 0)
     sk = sparsify(network, mast.Bernoulli(0.7), seed=0)
     keys = [variance.estimator_of("DSGD", sk).key(i) for i in range(variance.N)]
     losses, total = [], [torch.zeros_like(p) for p in network.parameters()]

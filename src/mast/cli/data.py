@@ -30,30 +30,18 @@ def data_list(
     where = data.available(data_dir)
     if as_json:
         keys = ("name", "rows", "features", "address", "sha256")
-        print_json(
-            [
-                {key: getattr(known, key) for key in keys} | {"where": where[name]}
-                for name, known in data.SETS.items()
-            ]
-        )
+        sets = [{key: getattr(known, key) for key in keys} for known in data.SETS.values()]
+        print_json([known | {"where": where[known["name"]]} for known in sets])
         return
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table(box=None, header_style="bold")
-    table.add_column("name")
-    table.add_column("rows", justify="right")
-    table.add_column("features", justify="right")
-    table.add_column("where")
+    counts = (Column(name, justify="right") for name in ("rows", "features"))
+    table = Table("name", *counts, "where", box=None, header_style="bold")
     for known in data.SETS.values():
         place = where[known.name]
-        table.add_row(
-            known.name,
-            f"{known.rows:,}",
-            f"{known.features:,}",
-            place,
-            style="dim" if place == "absent" else None,
-        )
+        style = "dim" if place == "absent" else None
+        table.add_row(known.name, f"{known.rows:,}", f"{known.features:,}", place, style=style)
     Console().print(table)
 
 

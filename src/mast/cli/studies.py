@@ -106,18 +106,17 @@ def show_advice(advice: ProblemAdvice) -> None:
     import textwrap
 
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     console, c = Console(highlight=False, soft_wrap=True), advice.constants
     distance = "unknown" if math.isnan(advice.r0sq) else f"{advice.r0sq:.4g}"
     console.print(f"[bold]{advice.sketch}[/]")
     console.print(f"L_f = {advice.L_f:.4g}, mu_f = {advice.mu_f:.4g}, |x0 - x_D*|² = {distance}")
     console.print(f"L_D = {c.L_D:.4g}, mu_D = {c.mu_D:.4g}, L_max = {c.L_max:.4g}")
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("method", "regime"):
-        table.add_column(name, no_wrap=True)
-    for name in ("largest", "floor", "gap", "planned", f"steps to {advice.delta:g}"):
-        table.add_column(name, justify="right", no_wrap=True)
+    names = [Column(name, no_wrap=True) for name in ("method", "regime")]
+    numeric = ("largest", "floor", "gap", "planned", f"steps to {advice.delta:g}")
+    names += [Column(name, justify="right", no_wrap=True) for name in numeric]
+    table = Table(*names, box=None, header_style="bold", pad_edge=False)
     for line in advice.lines:
         numbers = (line.step_size, line.floor, line.gap, line.planned_step_size)
         shown = ["" if value is None else f"{value:.3g}" for value in numbers]

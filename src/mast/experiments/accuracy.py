@@ -1,8 +1,4 @@
-"""Accuracy: test accuracies of sparsified ERM and MAST models, by the share of weights that is zeroed.
-
-The paper's figures of box plots and swarm plots. Both models are exact optima, so the start does
-not matter; each is cut to the K blocks of a partition, and each piece is tested on its own.
-"""
+"""Accuracy: test accuracies of sparsified ERM and MAST models, by the share of weights that is zeroed."""
 
 from __future__ import annotations
 
@@ -131,7 +127,7 @@ class Accuracy(Experiment):
             f"{name}: " + ", ".join(f"K = {K} {100 * ties[name, K]:.0f} %" for K in BLOCKS)
             for name in results.datasets
         )
-        partitions = results.distinct("permutation")
+        partitions = len(set(results.values("permutation")))
         left = max(max(d["gradient_erm"], d["gradient_mast"]) for d in results)
         return Findings(
             lead="A model is cut into K blocks of weights and each block, times K, is used alone: 1 − 1/K of "
@@ -141,7 +137,7 @@ class Accuracy(Experiment):
                 Figure(
                     "accuracy_box",
                     "Accuracy of sparsified models",
-                    f"Test accuracy of every sparsified model, for {len(partitions)} partitions of the "
+                    f"Test accuracy of every sparsified model, for {partitions} partitions of the "
                     "weights into K = 2, 4, 5, 10 and 20 blocks. Medians in white; the dashed line is the "
                     "ERM model before it is sparsified, the dotted line what answering −1 always would "
                     "reach.",

@@ -45,10 +45,7 @@ def experiments_of(name: str) -> list[Experiment]:
         raise ArgumentError(f"there is no experiment {name!r}; there are: {known}")
     if not set(names) <= set(CONVEX):
         optional_module("torch", "neural experiments need PyTorch", "nn")
-    return [_made(EXPERIMENTS[member]) for member in names]
-
-
-def _made(place: str) -> Experiment:
-    module, _, kind = place.rpartition(".")
-    made: Experiment = getattr(importlib.import_module(f"mast.experiments.{module}"), kind)()
-    return made
+    places = (EXPERIMENTS[member].rpartition(".") for member in names)
+    return [
+        getattr(importlib.import_module(f"mast.experiments.{module}"), kind)() for module, _, kind in places
+    ]

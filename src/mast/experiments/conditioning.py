@@ -1,8 +1,4 @@
-"""Conditioning: is f_D harder to minimise than f? Condition numbers measured against (p_max/p_min) kappa_f.
-
-On ridge regression, where the Hessian of f_D is known exactly for Bernoulli sketches with any keep
-probabilities.
-"""
+"""Conditioning: is f_D harder to minimise than f? Its condition number against (p_max/p_min) kappa_f."""
 
 from __future__ import annotations
 
@@ -72,8 +68,7 @@ def _keeps(curvature: Array, ratio: float, order: str, seed: int) -> Array:
         rank = np.argsort(np.argsort(curvature, kind="stable"), kind="stable") / max(d - 1, 1)
         u = rank if order == "steep" else 1 - rank
     u = (u - u.min()) / max(float(np.ptp(u)), 1e-300)  # both ends are reached
-    keep: Array = HIGHEST * float(ratio) ** -u
-    return keep
+    return np.asarray(HIGHEST * float(ratio) ** -u)
 
 
 class Conditioning(Experiment):

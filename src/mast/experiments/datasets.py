@@ -59,8 +59,7 @@ def locate(name_or_path: str, data_dir: Path | None = None) -> Dataset:
 def _load(path: str, sha256: str) -> tuple[Any, Array]:
     if _sum(path) != sha256:
         raise DataError(f"{path}: the file changed while experiments were running on it")
-    A, b = data.load(str(path))
-    return A, b
+    return data.load(path)
 
 
 def _sum(path: str) -> str:
@@ -141,10 +140,7 @@ def digits_sum() -> str:
 
 def file_sum(path: Path) -> str:
     """The sha256 of a file."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return hashlib.sha256(read(path)).hexdigest()
 
 
 def read_npz(path: Path, sha256: str, names: Sequence[str]) -> list[Any]:

@@ -9,6 +9,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
@@ -66,6 +67,13 @@ class Results(list[Done]):
             replace(claim, dataset=name) for name, part in self.by_dataset().items() for claim in decide(part)
         ]
 
+    def figures(self, name: str, title: str, caption: str, draw: Callable[[Results], Any]) -> list[Figure]:
+        """One picture per data set, drawn from its results."""
+        return [
+            Figure(f"{name}_{data}", f"{title} ({data})", caption, partial(draw, part))
+            for data, part in self.by_dataset().items()
+        ]
+
     def settings(self) -> dict[str, dict[str, Any]]:
         """The settings of each function: a value where all its cells agree, else the list of all values."""
         values: dict[str, dict[str, dict[str, Any]]] = {}
@@ -80,10 +88,6 @@ class Results(list[Done]):
             }
             for function, settings in values.items()
         }
-
-    def distinct(self, name: str) -> list[Any]:
-        """All values of a setting, sorted."""
-        return sorted({d[name] for d in self})
 
     def values(self, name: str) -> Array:
         """A result of every cell, stacked."""

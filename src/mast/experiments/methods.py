@@ -7,8 +7,7 @@ a theorem covers is drawn with its bound.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache, partial
-from itertools import product
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from mast.arrays import Array
 from mast.cells import Cell
 from mast.experiments import style
 from mast.experiments.datasets import Dataset, logistic
-from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results, spread
+from mast.experiments.experiment import Claim, Experiment, Findings, Request, Results, spread
 from mast.experiments.interpolation import several_partitions
 from mast.experiments.runs import ends, first_below, measured, running_mean, spread_of_gradients
 from mast.objectives import Logistic
@@ -111,10 +110,10 @@ class Methods(Experiment):
     datasets = ("a1a",)
 
     def cells(self, request: Request) -> list[Cell]:
-        """One cell per data set, run and seed."""
+        """One cell per run and seed."""
         seeds, shorter = request.pick(fast=1, normal=3, full=10), request.pick(fast=6, normal=1, full=1)
-        cells = []
-        for dataset, (name, c) in product(request.datasets, RUNS.items()):
+        (dataset,), cells = request.datasets, []
+        for name, c in RUNS.items():
             steps, options = c.steps // shorter, dict(c.options)
             seconds = 5e-4 * steps * COST.get(c.method, 1)
             varied = {"seed": range(1 if c.method in ("gd", "ist_naive") else seeds)}
@@ -124,35 +123,28 @@ class Methods(Experiment):
 
     def findings(self, request: Request, results: Results) -> Findings:
         """Figures, numbers and claims."""
-        parts = results.by_dataset()
         return Findings(
             lead="The methods of the paper beyond plain DSGD, and three baselines that sketch the gradient "
             "only (DCGD), the iterate (GDCI), or train unscaled submodels (naive IST). Where f_D does "
             "not split into blocks, DSGD stops at a noise floor and variance reduction goes through it.",
             figures=[
-                *(
-                    Figure(
-                        f"methods_{name}",
-                        f"Methods and their bounds ({name})",
-                        f"f_D of one block (K = {K}) of one of {PARTITIONS} partitions. Left: the loss, each "
-                        "method at the step size of its theorem, and L-SVRDSG at ten times that. Middle: "
-                        "squared distances with the bounds of Theorems 2, 17 and 15 (dashed); the "
-                        f"distributed method has its own f_D over {NODES} nodes. Right: "
-                        "S-PAGE's squared gradients, averaged over the run, with the bound of Theorem 20.",
-                        partial(draw_methods, part),
-                    )
-                    for name, part in parts.items()
+                *results.figures(
+                    "methods",
+                    "Methods and their bounds",
+                    f"f_D of one block (K = {K}) of one of {PARTITIONS} partitions. Left: the loss, each "
+                    "method at the step size of its theorem, and L-SVRDSG at ten times that. Middle: "
+                    "squared distances with the bounds of Theorems 2, 17 and 15 (dashed); the "
+                    f"distributed method has its own f_D over {NODES} nodes. Right: "
+                    "S-PAGE's squared gradients, averaged over the run, with the bound of Theorem 20.",
+                    draw_methods,
                 ),
-                *(
-                    Figure(
-                        f"baselines_{name}",
-                        f"Baselines, on f and on f_D ({name})",
-                        f"Perm-{K} with one partition. DSGD solves the MAST problem f_D; DCGD solves the "
-                        "plain problem f; GDCI solves neither; naive IST stops at another point, the same "
-                        "for both step sizes: a bias, not noise.",
-                        partial(draw_baselines, part),
-                    )
-                    for name, part in parts.items()
+                *results.figures(
+                    "baselines",
+                    "Baselines, on f and on f_D",
+                    f"Perm-{K} with one partition. DSGD solves the MAST problem f_D; DCGD solves the "
+                    "plain problem f; GDCI solves neither; naive IST stops at another point, the same "
+                    "for both step sizes: a bias, not noise.",
+                    draw_baselines,
                 ),
             ],
             tables={"methods": table(results)},

@@ -1,8 +1,4 @@
-"""Rand-1: exact gradient descent and DSGD on a1a, at 1, 10, 20 and 50 times the step size of theory.
-
-The paper's figure, and beside it what decides it: coordinate j is stable while
-g d² phi_j'' < 2, so the limit can be predicted, and a sweep over step sizes shows where it is.
-"""
+"""Rand-1: exact gradient descent and DSGD on a1a, at 1, 10, 20 and 50 times the step size of theory."""
 
 from __future__ import annotations
 
@@ -117,14 +113,13 @@ class Rand1(Experiment):
         """Exact descent, the four curves of the figure, and the sweep over step sizes."""
         seeds = request.pick(fast=5, normal=10, full=100)
         multiples = SWEEP[::4] if request.effort == "fast" else SWEEP
-        cells = []
-        for data in request.datasets:
-            base = {"kappa": KAPPA, "steps": length(data)}
-            cells.append(self.cell(descend, base | {"method": "gd"}, data))
-            runs = {"method": "dsgd", "seeds": seeds, **base}
-            cells += self.grid(descend, data, 3.0, {"multiple": MULTIPLES}, **runs)
-            cells += self.grid(end_of_run, data, 0.5, {"multiple": multiples}, seed=0, **base)
-        return cells
+        (data,) = request.datasets
+        base = {"kappa": KAPPA, "steps": length(data)}
+        return [
+            self.cell(descend, base | {"method": "gd"}, data),
+            *self.grid(descend, data, 3.0, {"multiple": MULTIPLES}, method="dsgd", seeds=seeds, **base),
+            *self.grid(end_of_run, data, 0.5, {"multiple": multiples}, seed=0, **base),
+        ]
 
     def findings(self, request: Request, results: Results) -> Findings:
         """Figure, numbers and claims."""
@@ -231,34 +226,31 @@ def claims(results: Results) -> Iterator[Claim]:
     )
 
 
-COLOUR = {1: style.BLUE, 10: style.GREEN, 20: style.ORANGE, 50: style.VERMILION}
+COLOUR = {0: style.BLACK, 1: style.BLUE, 10: style.GREEN, 20: style.ORANGE, 50: style.VERMILION}
 
 
 def draw(results: Results) -> Any:
-    """Three frames per data set: curves by steps and by sketched gradients, and where all step sizes end."""
-    figure, axes = style.frames(len(results.datasets), 3, width=4.3, height=3.7)
-    for row, (name, part) in zip(axes, results.by_dataset().items(), strict=True):
-        curves = curves_of(part)
-        for ax, by_gradients in ((row[0], False), (row[1], True)):
-            _curves(ax, curves, by_gradients)
-        row[0].set(ylabel=style.RELATIVE_GAP, title=f"{name}: by steps")
-        row[1].set(ylabel=style.RELATIVE_GAP, title="by sketched gradients")
-        _sweep(row[2], curves[1], *sweep_of(part))
-    style.legend_below(figure, axes[0][0], 6)
+    """Curves by steps and by sketched gradients, and where all step sizes end."""
+    figure, ((left, middle, right),) = style.frames(1, 3, width=4.3, height=3.7)
+    curves = curves_of(results)
+    _curves(left, curves, by_gradients=False)
+    _curves(middle, curves, by_gradients=True)
+    left.set(ylabel=style.RELATIVE_GAP, title=f"{results.datasets[0]}: by steps")
+    middle.set(ylabel=style.RELATIVE_GAP, title="by sketched gradients")
+    _sweep(right, curves[1], *sweep_of(results))
+    style.legend_below(figure, left, 6)
     return figure
 
 
 def _curves(ax: Any, curves: dict[int, Done], by_gradients: bool) -> None:
-    exact = curves[0]
-    cost = exact["d"] if by_gradients else 1
-    label = r"GD, $1/(L_f L_D)$"
-    style.band(ax, exact["stops"] * cost + (not by_gradients), _relative(exact), style.BLACK, label)
+    labels = {0: r"GD, $1/(L_f L_D)$", 1: r"DSGD, $\gamma_0$"}
     for m, colour in COLOUR.items():
-        curve = curves[m]
-        label = r"DSGD, $\gamma_0$" if m == 1 else rf"${m}\,\gamma_0$"
-        style.band(ax, curve["stops"] + (not by_gradients), _relative(curve), colour, label)
+        curve, label = curves[m], labels.get(m, rf"${m}\,\gamma_0$")
+        x = curve["stops"] * (curve["d"] if m == 0 else 1) if by_gradients else curve["stops"] + 1
+        relative = np.maximum(curve["gaps"] / curve["gaps"][:, :1], 1e-16)
+        style.band(ax, x, relative, colour, label)
         if np.isfinite(curve["bound"]).all():
-            x, bound = curve["stops"] + (not by_gradients), curve["bound"] / curve["gaps"][0, 0]
+            bound = curve["bound"] / curve["gaps"][0, 0]
             ax.plot(x, bound, color=style.GREY, linewidth=0.8, label="bound")
     ax.set_yscale("log")
     if by_gradients:
@@ -267,11 +259,6 @@ def _curves(ax: Any, curves: dict[int, Done], by_gradients: bool) -> None:
     else:
         ax.set(xscale="log", xlabel="Steps + 1")
     ax.axhline(1, color=style.GREY, linewidth=0.6)
-
-
-def _relative(curve: Done) -> Array:
-    relative: Array = np.maximum(curve["gaps"] / curve["gaps"][:, :1], 1e-16)
-    return relative
 
 
 def _sweep(ax: Any, one: Done, multiples: Array, ends: Array) -> None:

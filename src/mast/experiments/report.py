@@ -16,6 +16,11 @@ from mast.errors import DataError
 from mast.experiments.experiment import NOISE, Table, verdict
 from mast.progress import duration
 
+MARKS = {
+    "holds": '<span class="yes">✓ holds</span>',
+    "within noise": '<span class="soft">≈ within noise</span>',
+    "does not hold": '<span class="no">✗ does not hold</span>',
+}
 SOURCES = {"paper": "the paper says", "theory": "theory says", "beyond": "beyond the paper"}
 
 _LOWERED = re.compile(r"(?<![A-Za-z])([A-Za-zφ]|kappa)_(\{[^}]*\}|[A-Za-z]+|[0-9]+)")
@@ -135,7 +140,7 @@ def _claims(claims: list[dict[str, Any]]) -> str:
             f"decided by: {_prose(decides)}</small></th></tr>"
         )
         rows += [
-            f'<tr><td class="verdict">{_verdict(member)}</td><td>{_t(member["dataset"])}</td>'
+            f'<tr><td class="verdict">{MARKS[verdict(member)]}</td><td>{_t(member["dataset"])}</td>'
             f"<td>{_evidence(member['measured'])}</td></tr>"
             for member in members
         ]
@@ -149,11 +154,6 @@ def _evidence(measured: str | Table) -> str:
     head, *rows = ([_prose(cell) for cell in row] for row in measured)
     body = _row(head, "th") + "".join(map(_row, rows))
     return f'<div class="wide"><table class="small"><tbody>{body}</tbody></table></div>'
-
-
-def _verdict(claim: dict[str, Any]) -> str:
-    mark, kind = {"holds": ("✓", "yes"), "within noise": ("≈", "soft")}.get(verdict(claim), ("✗", "no"))
-    return f'<span class="{kind}">{mark} {verdict(claim)}</span>'
 
 
 def _gains(gains: list[dict[str, Any]]) -> str:

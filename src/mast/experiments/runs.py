@@ -43,8 +43,7 @@ def running_mean(d: Done) -> Array:
     """The mean of |grad f_D|² over all steps so far, from the measured ones (trapezes); at 0, the first."""
     step, values = d["step"].astype(float), d["gradient_sq"]
     area = np.concatenate([[0.0], np.cumsum(np.diff(step) * (values[1:] + values[:-1]) / 2)])
-    mean: Array = np.where(step > 0, area / np.maximum(step, 1.0), values[0])
-    return mean
+    return np.asarray(np.where(step > 0, area / np.maximum(step, 1.0), values[0]))
 
 
 def first_below(d: Done, target: float) -> float:

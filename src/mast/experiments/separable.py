@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numba import njit
 
 from mast.arrays import Array, Indices
 from mast.errors import ArgumentError
 from mast.objectives import Logistic
 from mast.sketches import RandK
+from mast.sketches.kernels import draw_units
 from mast.sketches.laws import UnitArrays
 
 
@@ -52,9 +54,8 @@ class CoordinateLosses:
 
     def values(self, z: Array) -> Array:
         """phi_j(z_j) for all j."""
-        losses: Array = self.weight * np.logaddexp(0.0, -self.slope * z[self.owner])
-        total: Array = self._sum(losses) + self.rest * np.log(2.0) + self.l2 / 2 * z**2
-        return total
+        losses = self.weight * np.logaddexp(0.0, -self.slope * z[self.owner])
+        return np.asarray(self._sum(losses) + self.rest * np.log(2.0) + self.l2 / 2 * z**2)
 
     def slopes(self, z: Array) -> Array:
         """phi_j'(z_j)."""
@@ -67,8 +68,7 @@ class CoordinateLosses:
 
     def _pull(self, z: Array) -> Array:
         """1/(1 + exp(m)) of each group's margin m, without overflow."""
-        half: Array = 0.5 * (1 - np.tanh(self.slope * z[self.owner] / 2))
-        return half
+        return np.asarray(0.5 * (1 - np.tanh(self.slope * z[self.owner] / 2)))
 
     def _sum(self, terms: Array) -> Array:
         totals: Any = np.bincount(self.owner, weights=terms, minlength=self.d)
@@ -95,16 +95,27 @@ def units(d: int) -> UnitArrays:
 
 def drawn(d: int, seed: int, stops: Indices) -> Indices:
     """How often each coordinate was drawn by Rand-1 before each stop: the draws of `mast.minimize`."""
-    from mast.experiments.kernels import times_drawn  # Numba takes a while to load
-
     u = units(d)
     words = np.array([seed & 0xFFFFFFFF, seed >> 32], dtype=np.uint32)
-    counts: Indices = times_drawn(int(u.kind), 1, u.thresholds, words, stops, d)
+    return np.asarray(_times_drawn(int(u.kind), 1, u.thresholds, words, stops, d))
+
+
+@njit(cache=True)
+def _times_drawn(kind: int, k: int, thresholds: Any, seed: Any, stops: Any, units: int) -> Any:
+    """For each stop (ascending), how often each unit survived in the steps before it."""
+    counts = np.zeros((stops.size, units), dtype=np.int64)
+    order = np.arange(units)
+    kept = np.empty(units, dtype=np.int64)
+    running = np.zeros(units, dtype=np.int64)
+    for s in range(stops.size):
+        for t in range(stops[s - 1] if s else 0, stops[s]):
+            count = draw_units(kind, k, thresholds, seed, t, 0, order, kept)
+            for m in range(count):
+                running[kept[m]] += 1
+        counts[s] = running
     return counts
 
 
 def losses(values: Array, counts: Indices) -> Array:
     """f_D at each stop, from the paths of the coordinates and how often each was drawn."""
-    d = counts.shape[1]
-    result: Array = values[counts, np.arange(d)].mean(axis=1)
-    return result
+    return np.asarray(values[counts, np.arange(counts.shape[1])].mean(axis=1))

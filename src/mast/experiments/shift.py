@@ -1,13 +1,11 @@
 """Shift: what a pretrained model v does. Loss, gap and sparsified accuracy against |v - x*| and density.
 
-The paper argues it and never plots it. Theorem 1's bounds are drawn over the measured curves; the
-second figure (`interpolation`) shows that v = x* makes DSGD converge linearly to the exact solution.
+The paper argues it and never plots it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ from mast.cells import Cell
 from mast.experiments import interpolation, style
 from mast.experiments.accuracy import accuracy
 from mast.experiments.datasets import Dataset, gaussian_start, halves, logistic
-from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results, small_table
+from mast.experiments.experiment import Claim, Experiment, Findings, Request, Results, small_table
 from mast.problem import Problem
 from mast.sketches import PermK
 from mast.theory import problem_bounds
@@ -34,8 +32,9 @@ def solve(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     f = logistic(dataset, config["kappa"], SPLIT_SEED, TEST_SHARE)
     A, b = halves(dataset, SPLIT_SEED, TEST_SHARE).test
     star, f_star = f.minimizer(), f.infimum()
-    direction = _direction(star, config["toward"], config["seed"])
-    columns: dict[str, list[Any]] = {}
+    u = gaussian_start(star.size, config["seed"])
+    direction = -star if config["toward"] == "zero" else u * (np.linalg.norm(star) / np.linalg.norm(u))
+    rows = []
     for distance in config["distances"]:
         problem = Problem(f, PermK(config["K"], seed=config["seed"]), star + distance * direction)
         solution, v = problem.minimizer(), problem.shift
@@ -44,38 +43,26 @@ def solve(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
         away = float(np.sum((star - v) ** 2)), float(np.sum((solution - v) ** 2))
         draws = [draw for _, draw in problem.sketch.support(f.dim) or []]
         low, high = bounds.value_at_solution(f_star, *away)
-        row = {
-            "excess": f.value(solution) - f_star,
-            "excess_bound": bounds.loss_at_solution(f_star, *away).upper - f_star,
-            "gap": problem.infimum() - f_star,
-            "gap_bound": high - f_star,
-            "gap_lower": low - f_star,
-            "moved": np.sqrt(away[1]),
-            "distance": np.sqrt(away[0]),
-            "accuracy_mast": [accuracy(A, b, problem.sparsified(solution, draw)) for draw in draws],
-            "accuracy_erm": [accuracy(A, b, problem.sparsified(star, draw)) for draw in draws],
-        }
-        for name, value in row.items():
-            columns.setdefault(name, []).append(value)
-    return {
-        **{name: np.array(values) for name, values in columns.items()},
-        "f_star": f_star,
-        "dense": accuracy(A, b, star),
-    }
+        rows.append(
+            {
+                "excess": f.value(solution) - f_star,
+                "excess_bound": bounds.loss_at_solution(f_star, *away).upper - f_star,
+                "gap": problem.infimum() - f_star,
+                "gap_bound": high - f_star,
+                "gap_lower": low - f_star,
+                "moved": np.sqrt(away[1]),
+                "distance": np.sqrt(away[0]),
+                "accuracy_mast": [accuracy(A, b, problem.sparsified(solution, draw)) for draw in draws],
+                "accuracy_erm": [accuracy(A, b, problem.sparsified(star, draw)) for draw in draws],
+            }
+        )
+    columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    return {**columns, "f_star": f_star, "dense": accuracy(A, b, star)}
 
 
-def _direction(star: Array, toward: str, seed: int) -> Array:
-    """From x* to 0, or the same way into a random direction."""
-    if toward == "zero":
-        return -star
-    u = gaussian_start(star.size, seed)
-    scaled: Array = u * (np.linalg.norm(star) / np.linalg.norm(u))
-    return scaled
-
-
-def measured(results: Results, K: int, what: str, toward: str = "zero") -> Array:
-    """A quantity for all seeds (rows) and distances (columns); accuracies of all blocks are rows."""
-    values = [d[what] for d in results.of(K=K, toward=toward)]
+def measured(results: Results, K: int, what: str) -> Array:
+    """For v on the way to 0: all seeds (rows; of accuracies, all blocks of each) and distances (columns)."""
+    values = [d[what] for d in results.of(K=K, toward="zero")]
     return np.concatenate([v.T for v in values]) if what.startswith("accuracy") else np.array(values)
 
 
@@ -100,23 +87,22 @@ class Shift(Experiment):
     def findings(self, request: Request, results: Results) -> Findings:
         """Figures, numbers and claims."""
         solved, runs = results.of(solve), results.of(interpolation.run)
-        figures = [
-            Figure(
-                f"shift_{name}",
-                f"The pretrained model's distance and the density ({name})",
-                "Above: v on the way from x* (left) to 0 (right end). Below: by density 1/K, for v at three "
-                "distances. Lines are medians over partitions with the range (accuracies: quartiles over "
-                "sparsified models); dotted lines are Theorem 1's upper bounds.",
-                partial(draw, part),
-            )
-            for name, part in solved.by_dataset().items()
-        ]
         return Findings(
             lead="With a pretrained model v, only x − v is sketched. The closer v is to the minimiser x* of "
             "f, and the lighter the sparsification, the less MAST costs: the loss of its solution x_D* "
             "and the gap f_D^inf − f^inf fall with |v − x*|². At v = x* the gap is 0, every sketched "
             "loss has the same minimiser, and DSGD converges linearly to it.",
-            figures=[*figures, interpolation.figure(runs)],
+            figures=[
+                *solved.figures(
+                    "shift",
+                    "The pretrained model's distance and the density",
+                    "Above: v on the way from x* (left) to 0 (right end). Below: by density 1/K, for v at "
+                    "three distances. Lines are medians over partitions with the range (accuracies: "
+                    "quartiles over sparsified models); dotted lines are Theorem 1's upper bounds.",
+                    draw,
+                ),
+                interpolation.figure(runs),
+            ],
             tables={"shift": table(solved), "interpolation": interpolation.table(runs)},
             claims=[*solved.claims(claims), *runs.claims(interpolation.claims)],
             choices=[

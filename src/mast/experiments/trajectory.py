@@ -1,14 +1,9 @@
-"""Trajectory: DSGD with one data point per step, with one sketch or averaged over all, at three step sizes.
-
-The paper's figure of the finite-sum MAST loss for Perm-10. The relative gap to the exact f_D^inf is
-drawn, and over each curve that a theorem covers, its bound.
-"""
+"""Trajectory: DSGD with one data point per step, and one sketch or the mean over all, at three step sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -100,7 +95,7 @@ class Trajectory(Experiment):
 
     def findings(self, request: Request, results: Results) -> Findings:
         """Figure, numbers and claims."""
-        seeds = results.distinct("seed")
+        seeds = len(set(results.values("seed")))
         return Findings(
             lead="The MAST loss of logistic regression with Perm-10: each step sees one data point, and "
             "either one random sketch (f_{i,S}) or the average over all ten (f_{i,D}). The plain step "
@@ -110,7 +105,7 @@ class Trajectory(Experiment):
                 Figure(
                     "trajectory",
                     "Loss of DSGD with one data point per step",
-                    f"Median over {len(seeds)} seeds, with the range of all seeds. Thin lines are the bounds "
+                    f"Median over {seeds} seeds, with the range of all seeds. Thin lines are the bounds "
                     "of Theorem 12 (on the distance, times L_f L_D/2), where the step size is within its "
                     "limit.",
                     partial(draw, results),
@@ -143,12 +138,14 @@ def table(results: Results) -> Any:
 
 def floor_table(results: Results) -> Any:
     """Where each curve settles."""
-    rows = []
-    for name, sketches, shrink in product(results.datasets, ESTIMATORS, SHRINK):
-        values = floors(results.of(dataset=name, sketches=sketches, shrink=shrink))
-        row = {"dataset": name, "sketches": sketches, "shrink": shrink, "floor": np.median(values)}
-        rows.append(row | {"lowest": values.min(), "highest": values.max()})
-    return pandas.DataFrame(rows)
+    settled = {
+        (name, *curve): floors(part)
+        for name, of_data in results.by_dataset().items()
+        for curve, part in curves_of(of_data).items()
+    }
+    columns = ("dataset", "sketches", "shrink", "floor", "lowest", "highest")
+    rows = [(*key, np.median(each), each.min(), each.max()) for key, each in settled.items()]
+    return pandas.DataFrame(rows, columns=columns)
 
 
 def claims(results: Results) -> Iterator[Claim]:

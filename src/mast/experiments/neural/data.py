@@ -11,13 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mast.arrays import Array, Indices
 from mast.errors import ArgumentError, DataError
 from mast.experiments.datasets import (
     Dataset,
@@ -45,8 +44,7 @@ class Embedded(Dataset):
         return _embeddings(self)
 
 
-@dataclass(frozen=True)
-class Taught:
+class Taught(NamedTuple):
     """What the student learns from."""
 
     inputs: Tensor  # rows of norm 1
@@ -61,44 +59,42 @@ def find(effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Datas
         dataset = "cifar10" if data_dir is not None and (data_dir / FEATURES).is_file() else "digits"
     if dataset == "digits":
         return (Embedded("digits", "", digits_sum()),)
-    path = Path(dataset)
     if dataset == "cifar10":
         if folder is None or not (folder / FEATURES).is_file():
             raise DataError(f"{FEATURES} is not there: give the folder that holds it by --data-dir")
-        path = folder / FEATURES
-    elif path.suffix != ".npz":
+        name, path = dataset, folder / FEATURES
+    elif not dataset.endswith(".npz"):
         raise ArgumentError(
             f"the neural experiments run on digits, on cifar10, or on an .npz file of embeddings (f_train, "
             f"y_train), not on {dataset!r}"
         )
-    name = "cifar10" if dataset == "cifar10" else path.stem
+    else:
+        path = Path(dataset)
+        name = path.stem
     return (Embedded(name, str(path.resolve()), file_sum(path)),)
 
 
 @lru_cache(maxsize=1)
 def _embeddings(dataset: Embedded) -> tuple[Any, Any]:
     if dataset.path:
-        embeddings, labels = _read(Path(dataset.path), dataset.sha256)
+        embeddings, labels = read_npz(Path(dataset.path), dataset.sha256, ("f_train", "y_train"))
+        if embeddings.ndim != 2 or labels.shape != embeddings.shape[:1]:
+            raise DataError(
+                f"{dataset.path}: f_train must be rows of embeddings and y_train a label for each, got "
+                f"shapes {embeddings.shape} and {labels.shape}"
+            )
+        embeddings = embeddings.astype(np.float64)
+        kinds, labels = np.unique(labels, return_inverse=True)
+        if kinds.size < 2:
+            raise DataError(
+                f"{dataset.path}: all labels are equal, so there is nothing to fine-tune a head on"
+            )
     else:
         pixels, labels = digits()
         mixed = normal(Key(0).child(2, Purpose.START), 0, 64 * DIGIT_FEATURES).reshape(64, DIGIT_FEATURES)
         embeddings = np.maximum((pixels - pixels.mean(axis=0)) @ mixed, 0)
     norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
-    return (embeddings / np.maximum(norms, 1e-30)).astype(np.float32), labels
-
-
-def _read(path: Path, sha256: str) -> tuple[Array, Indices]:
-    """The embeddings of a file, and their labels as 0, 1, ..."""
-    embeddings, labels = read_npz(path, sha256, ("f_train", "y_train"))
-    if embeddings.ndim != 2 or labels.shape != embeddings.shape[:1]:
-        raise DataError(
-            f"{path}: f_train must be rows of embeddings and y_train a label for each, got shapes "
-            f"{embeddings.shape} and {labels.shape}"
-        )
-    kinds, codes = np.unique(labels, return_inverse=True)
-    if kinds.size < 2:
-        raise DataError(f"{path}: all labels are equal, so there is nothing to fine-tune a head on")
-    return embeddings.astype(np.float64), codes.astype(np.int64)
+    return (embeddings / np.maximum(norms, 1e-30)).astype(np.float32), labels.astype(np.int64)
 
 
 @lru_cache(maxsize=1)
@@ -127,11 +123,10 @@ def shares(dataset: Embedded, rows: int | None, nodes: int) -> tuple[Tensor, Ten
 
     Rows are shuffled by a key, and what does not divide among the nodes is left out. None is all rows.
     """
-    data = taught(dataset)
-    count = len(data.inputs) if rows is None else min(rows, len(data.inputs))
+    inputs, targets, accuracy = taught(dataset)
+    count = len(inputs) if rows is None else min(rows, len(inputs))
     each = count // nodes
     if each < 1:
         raise DataError(f"{dataset.name}: {count} rows are too few for {nodes} nodes")
-    order = permutation(Key(0), Purpose.SPLIT, len(data.inputs), 0, nodes * each)
-    inputs, targets = (part[order].view(nodes, each, -1) for part in (data.inputs, data.targets))
-    return inputs, targets, data.accuracy
+    order = permutation(Key(0), Purpose.SPLIT, len(inputs), 0, nodes * each)
+    return inputs[order].view(nodes, each, -1), targets[order].view(nodes, each, -1), accuracy

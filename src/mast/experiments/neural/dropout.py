@@ -7,7 +7,6 @@ dropout multiplies weights by p when it evaluates, and that loss, f at p x, is d
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from itertools import pairwise, product
 from typing import Any
 
@@ -16,7 +15,7 @@ import pandas
 
 from mast.cells import Cell
 from mast.experiments import style
-from mast.experiments.experiment import Claim, Figure, Findings, Request, Results, Table
+from mast.experiments.experiment import Claim, Findings, Request, Results, Table
 from mast.experiments.neural import runs
 from mast.experiments.neural.runs import Curve, curve
 from mast.experiments.neural.study import CEILING, Neural, log_losses, over_seeds, show
@@ -43,16 +42,13 @@ class Dropout(Neural):
             lead="Sketches with the scale 1/p are unbiased; the original dropout keeps weights as they are, "
             "and so trains a smaller network than the one whose loss is measured. Same network, data, nodes "
             "and masks as in the neural experiment.",
-            figures=[
-                Figure(
-                    f"dropout_{name}",
-                    f"Unbiased and original dropout ({name})",
-                    f"{over_seeds(runs.seeds(request))}. Unbiased and biased: f at x. Dotted: biased runs "
-                    "evaluated as the original dropout does, with all weights multiplied by p.",
-                    partial(draw, part),
-                )
-                for name, part in results.by_dataset().items()
-            ],
+            figures=results.figures(
+                "dropout",
+                "Unbiased and original dropout",
+                f"{over_seeds(request)}. Unbiased and biased: f at x. Dotted: biased runs "
+                "evaluated as the original dropout does, with all weights multiplied by p.",
+                draw,
+            ),
             tables={"dropout": runs.table(results), "dropout_levels": level_table(results)},
             claims=results.claims(claims),
             choices=[
@@ -125,13 +121,11 @@ def _listed(ratios: dict[tuple[float, float], float]) -> Table:
 
 def level_table(results: Results) -> Any:
     """Where each curve ends."""
-    rows = []
-    for (name, part), kind, k, s in product(results.by_dataset().items(), KINDS, KEEPS, STEP_SIZES):
-        c = curve_of(part, kind, k, s)
-        row = {"dataset": name, "kind": kind, "keep": k, "step_size": s, "level": c.level}
-        row |= {"lowest": c.levels.min(), "highest": c.levels.max()}
-        rows.append(row | {"fluctuation": float(np.median(c.fluctuations))})
-    return pandas.DataFrame(rows)
+    (name,) = results.datasets
+    return pandas.DataFrame(
+        {"dataset": name, "kind": kind, "keep": k, "step_size": s} | curve_of(results, kind, k, s).summary()
+        for kind, k, s in product(KINDS, KEEPS, STEP_SIZES)
+    )
 
 
 LOOK = {

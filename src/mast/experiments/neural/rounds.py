@@ -10,7 +10,6 @@ is drawn once for all of them. A test compares the two.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,28 +22,18 @@ from mast.randomness import Key, Purpose
 from mast.sketches import Bernoulli
 
 
-class Shape(NamedTuple):
-    """The widths of the student: inputs, hidden units, outputs."""
-
-    inputs: int
-    hidden: int
-    outputs: int
-
-
-def student(shape: Shape, seed: int) -> nn.Sequential:
-    """The network at its start: N(0, 2/hidden) and N(0, 1/hidden) weights, no biases.
+def student(widths: tuple[int, int, int], seed: int) -> nn.Sequential:
+    """The network (inputs, hidden units, outputs) at its start: N(0, 2/hidden) and N(0, 1/hidden) weights.
 
     With inputs of norm 1, hidden vectors have a squared norm of about 1, and outputs a variance of
     about 1: He's initialisation, for inputs that are normalised as vectors and not number by number.
     """
-    network = nn.Sequential(
-        nn.Linear(shape.inputs, shape.hidden, bias=False),
-        nn.ReLU(),
-        nn.Linear(shape.hidden, shape.outputs, bias=False),
-    )
+    inputs, hidden, outputs = widths
+    first, second = nn.Linear(inputs, hidden, bias=False), nn.Linear(hidden, outputs, bias=False)
+    network = nn.Sequential(first, nn.ReLU(), second)
     with torch.no_grad():
         for number, p in enumerate(network.parameters()):
-            p.copy_(start(seed, number, tuple(p.shape), variance=(2 - number) / shape.hidden))
+            p.copy_(start(seed, number, tuple(p.shape), variance=(2 - number) / hidden))
     return network
 
 
@@ -116,8 +105,7 @@ class Lanes:
         """f of each lane at `factor` times its weights, over all rows, with S = I."""
         X, T = self.inputs.flatten(0, 1)[None], self.targets.flatten(0, 1)
         outputs = _forward([(factor * w)[None] for w in self.weights], X)[2][0]
-        losses: Array = squared_loss(outputs, T[None]).double().numpy()
-        return losses
+        return np.asarray(squared_loss(outputs, T[None]).double())
 
 
 def _forward(weights: Sequence[Tensor], X: Tensor) -> tuple[Tensor, Tensor, Tensor]:

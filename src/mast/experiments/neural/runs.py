@@ -15,7 +15,7 @@ from mast.cells import Cell, Done
 from mast.experiments.datasets import one_thread
 from mast.experiments.experiment import Experiment, Request, Results, spread
 from mast.experiments.neural.data import Embedded, shares
-from mast.experiments.neural.rounds import Lanes, Masks, Shape, squared_loss, student
+from mast.experiments.neural.rounds import Lanes, Masks, squared_loss, student
 from mast.nn import advise
 from mast.sketches import Bernoulli, UnscaledBernoulli
 
@@ -36,9 +36,8 @@ def run(config: Mapping[str, Any], dataset: Embedded) -> dict[str, Any]:
     With ``advised``, the last lane runs at the step size that `mast.nn.advise` proposes at the start.
     """
     X, T, accuracy = shares(dataset, config["rows"], config["nodes"])
-    network = student(Shape(X.shape[2], config["hidden"], T.shape[2]), config["seed"])
-    kind = Bernoulli if config["scaled"] else UnscaledBernoulli
-    sketch = kind(config["keep"])
+    network = student((X.shape[2], config["hidden"], T.shape[2]), config["seed"])
+    sketch = (Bernoulli if config["scaled"] else UnscaledBernoulli)(config["keep"])
     step_sizes = list(config["step_sizes"])
     proposed: dict[str, Any] = {"advice": None, "curvature": None}
     if config["advised"]:  # for one draw per step
@@ -91,18 +90,16 @@ def cells(
     step_sizes: Sequence[float],
     scaled: bool = True,
 ) -> list[Cell]:
-    """One cell per data set, keep probability and seed, with the numbers that the effort allows."""
+    """One cell per keep probability and seed, with the numbers that the effort allows."""
     varied = {"keep": keeps, "seed": range(seeds(request))}
     rounds, every = request.pick(fast=(200, 4), normal=(1500, 10), full=(1500, 10))
     rows = request.pick(fast=500, normal=2500, full=None)
     fixed = {"scaled": scaled, "advised": scaled, "step_sizes": list(step_sizes), "rounds": rounds}
     fixed |= {"every": every, "rows": rows, "nodes": NODES, "hidden": HIDDEN}
-    cells = []
-    for data in request.datasets:
-        inputs = (rows or 10_000) * (2048 if data.path else 256)  # about, of all rows
-        seconds = 2 + rounds * 4e-11 * HIDDEN * inputs * (len(step_sizes) + scaled)
-        cells += experiment.grid(run, data, seconds, varied, **fixed)
-    return cells
+    (data,) = request.datasets
+    inputs = (rows or 10_000) * (2048 if data.path else 256)  # about, of all rows
+    seconds = 2 + rounds * 4e-11 * HIDDEN * inputs * (len(step_sizes) + scaled)
+    return experiment.grid(run, data, seconds, varied, **fixed)
 
 
 @dataclass(frozen=True)
@@ -119,8 +116,7 @@ class Curve:
     @property
     def levels(self) -> Array:
         """Where each seed ends: the median over the last tenth of the run; infinite if it diverged."""
-        levels: Array = np.median(self._over(1 - LAST, 1), axis=1)
-        return levels
+        return np.asarray(np.median(self._over(1 - LAST, 1), axis=1))
 
     @property
     def level(self) -> float:
@@ -132,8 +128,7 @@ class Curve:
         """By which share of itself the loss falls in the second half of the run; NaN if it diverged."""
         middle = np.median(self._over(MIDDLE - LAST, MIDDLE), axis=1)
         with np.errstate(invalid="ignore"):
-            falls: Array = 1 - self.levels / middle
-        return falls
+            return np.asarray(1 - self.levels / middle)
 
     @property
     def deviations(self) -> Array:
@@ -164,8 +159,12 @@ class Curve:
         late = self._over(1 - FLUCTUATING, 1)
         with np.errstate(invalid="ignore"):
             calm = late.max(axis=1) < UNSETTLED * late.min(axis=1)
-        settled: NDArray[np.bool_] = np.isfinite(self.levels) & (self.levels < HIGH * self.loss[:, 0]) & calm
-        return settled
+        return np.asarray(np.isfinite(self.levels) & (self.levels < HIGH * self.loss[:, 0]) & calm)
+
+    def summary(self) -> dict[str, float]:
+        """The columns of a table about where the curve ends."""
+        ends = {"level": self.level, "lowest": self.levels.min(), "highest": self.levels.max()}
+        return ends | {"fluctuation": np.median(self.fluctuations)}
 
     def __str__(self) -> str:
         """The level with its range over seeds."""

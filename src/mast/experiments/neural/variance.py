@@ -19,8 +19,8 @@ from mast.experiments import style
 from mast.experiments.datasets import one_thread
 from mast.experiments.experiment import Claim, Experiment, Request, Results, spread
 from mast.experiments.neural.data import Embedded, shares
-from mast.experiments.neural.rounds import Shape, squared_loss, student
-from mast.experiments.neural.runs import HIDDEN, NODES, ended, seeds
+from mast.experiments.neural.rounds import squared_loss, student
+from mast.experiments.neural.runs import HIDDEN, LAST, NODES, ended, seeds
 from mast.nn import LSVRDSG, SPAGE, Sparsifier, sparsify
 from mast.nn.estimators import Closure
 from mast.nn.variance_reduction import SupportEstimator
@@ -30,7 +30,6 @@ KEEP, N, P = 0.7, 8, 1 / 8
 METHODS = ("DSGD", "L-SVRDSG", "S-PAGE")
 STEP_SIZES = (0.01, 0.05, 0.1, 0.5)
 POINTS = 40
-LAST = 0.1  # a level is over the last tenth of the gradients
 
 
 class OneDraw(SupportEstimator):
@@ -55,7 +54,7 @@ def reduce(config: Mapping[str, Any], dataset: Embedded) -> dict[str, Any]:
     """One run: f_D, its squared gradient and f against the gradients computed so far."""
     shared = shares(dataset, config["rows"], NODES)[:2]
     X, T = (part.flatten(0, 1) for part in shared)
-    network = student(Shape(X.shape[1], config["hidden"], T.shape[1]), config["seed"])
+    network = student((X.shape[1], config["hidden"], T.shape[1]), config["seed"])
     sk = sparsify(network, Bernoulli(config["keep"]), seed=config["seed"])
     estimator = estimator_of(config["method"], sk)
     computed = [0]
@@ -106,16 +105,14 @@ def measured(estimator: SupportEstimator, closure: Any) -> tuple[float, float, f
 
 
 def cells(experiment: Experiment, request: Request) -> list[Cell]:
-    """One cell per data set, method, step size and seed."""
+    """One cell per method, step size and seed."""
     gradients = request.pick(fast=120, normal=2000, full=2000)
     rows = request.pick(fast=500, normal=2500, full=None)
     varied = {"method": METHODS, "step_size": STEP_SIZES, "seed": range(seeds(request))}
     fixed = {"gradients": gradients, "keep": KEEP, "rows": rows, "hidden": HIDDEN, "N": N, "p": P}
-    cells = []
-    for data in request.datasets:
-        seconds = 1 + gradients * 5e-11 * HIDDEN * (2048 if data.path else 256) * (rows or 10_000)
-        cells += experiment.grid(reduce, data, seconds, varied, **fixed)
-    return cells
+    (data,) = request.datasets
+    seconds = 1 + gradients * 5e-11 * HIDDEN * (2048 if data.path else 256) * (rows or 10_000)
+    return experiment.grid(reduce, data, seconds, varied, **fixed)
 
 
 def levels(runs: Results, what: str) -> Array:
@@ -164,7 +161,9 @@ def draw(results: Results) -> Any:
             step_size = best(results, method, what)
             runs = results.of(reduce, method=method, step_size=step_size)
             x = grid(runs[0]["gradients"])
-            curves = np.array([np.interp(x, d["gradients_computed"], _drawable(d[what])) for d in runs])
+            # where a run has diverged, its line leaves the frame
+            drawn = [(d["gradients_computed"], np.nan_to_num(d[what], nan=1e30, posinf=1e30)) for d in runs]
+            curves = np.array([np.interp(x, *points) for points in drawn])
             style.band(ax, x, curves, colour, f"{method}, γ = {step_size:g}")
             highest = max(highest, float(np.median(curves[:, 0])))
         ax.set_yscale("log")
@@ -172,11 +171,6 @@ def draw(results: Results) -> Any:
         ax.set(title=results.datasets[0], xlabel="Gradients computed", ylabel=title)
         ax.legend(loc="upper right")
     return figure
-
-
-def _drawable(values: Array) -> Array:
-    """Where a run has diverged, its line leaves the frame."""
-    return np.nan_to_num(values, nan=1e30, posinf=1e30)
 
 
 def table(reduced: Results) -> Any:

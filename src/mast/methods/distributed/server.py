@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mast import __version__, files
-from mast.checkpoint import Checkpoint, fill
+from mast.checkpoint import Checkpoint, check, fill
 from mast.checks import choice, positive, whole
 from mast.errors import ArgumentError, CheckpointError, DataError
 from mast.methods.distributed.messages import Header, Message, MessageKind, Values, checked_dtype
@@ -312,11 +312,7 @@ class Server:
         if stored is None:
             return None
         numbers, arrays = stored
-        for name, kinds in NUMBERS.items():
-            value: Any = numbers.get(name)
-            fits = isinstance(value, kinds) and not isinstance(value, bool)
-            if not fits or (name != "extra" and not value >= 0):
-                raise CheckpointError(f"{path} is damaged: its {name!r} is not right")
+        check(numbers, NUMBERS, str(path))
         fill(self._arrays(), arrays)
         self.t, self.seconds = numbers["round"], float(numbers["seconds"])
         self._last = -1
