@@ -171,9 +171,16 @@ class SavedRun:
     def _checked(self, numbers: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
         """The numbers, if each of them is one that a run may have."""
         check(numbers, NUMBERS, str(self.file.path))
-        if not _is_trace(arrays.get("trace"), numbers["step"]):
-            raise CheckpointError(f"{self.file.path} is damaged: its 'trace' is not right")
-        return {"diverged_at": None, "step_size": None, **numbers}
+        numbers = {"diverged_at": None, "step_size": None, **numbers}
+        right = {
+            "step_size": bool(numbers["step_size"]) != self.scheduled,
+            "diverged_at": numbers["diverged_at"] is None or numbers["diverged_at"] < numbers["step"],
+            "trace": _is_trace(arrays.get("trace"), numbers["step"]),
+        }
+        for name, fits in right.items():
+            if not fits:
+                raise CheckpointError(f"{self.file.path} is damaged: its {name!r} is not right")
+        return numbers
 
 
 def _is_trace(table: Any, step: int) -> bool:
