@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -93,7 +94,7 @@ class NetworkTask(Task):
         made = {"factory of the model": settings.factory, "loss": settings.loss, "score": settings.score}
         made |= {"data factory": self.settings.data.factory}
         return {
-            **module_identity(self.model),
+            **{name: _without_digest(text) for name, text in module_identity(self.model).items()},
             **_sources({name: text for name, text in made.items() if text}, self.settings.folder),
             "shapes of the model": files.digest(*self.layout.shapes.items(), *self.layout.slices),
             "frozen parameters": files.digest(*map(_bytes, frozen)),
@@ -112,7 +113,7 @@ class NetworkTask(Task):
         tensors = (
             [part for part in first if isinstance(part, Tensor)] if isinstance(first, tuple | list) else []
         )
-        return files.digest(describe(rows), source_digest(rows), *map(_bytes, tensors))
+        return files.digest(_without_digest(describe(rows)), source_digest(rows), *map(_bytes, tensors))
 
     def guarantee(self, facts: Sequence[Any], roster: Roster, settings: Settings) -> Guarantee:
         """None, and a word on what helps."""
@@ -193,6 +194,11 @@ def function(name: str, folder: Path) -> Callable[..., Any]:
 def _name_of(path: Path) -> str:
     """The name of the module that a file makes; a file that was changed makes another one."""
     return f"mast_cluster_{files.digest(str(path.resolve()), path.read_bytes())}"
+
+
+def _without_digest(description: str) -> str:
+    """A description of classes and functions, whose modules have other names when their file was changed."""
+    return re.sub(r"\bmast_cluster_[0-9a-f]+\.", "", description)
 
 
 def _module(name: str, path: Path) -> ModuleType:
