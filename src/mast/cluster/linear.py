@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+from sklearn.metrics import r2_score
 
 import mast
 from mast import files
@@ -16,15 +17,7 @@ from mast.cluster.settings import Settings
 from mast.cluster.tasks import Task, shift_of, sketches_of
 from mast.cluster.wire import Wire
 from mast.errors import DataError
-from mast.methods.distributed import (
-    Capacity,
-    Facts,
-    ProblemWorker,
-    Roster,
-    VectorCapacity,
-    Worker,
-    guarantee_of,
-)
+from mast.methods.distributed import Capacity, Facts, ProblemWorker, Roster, VectorCapacity, guarantee_of
 from mast.methods.distributed.messages import Values
 from mast.objectives import LeastSquares, Logistic, NonconvexLogistic
 from mast.objectives.linear import LinearModel
@@ -63,7 +56,7 @@ class LinearTask(Task):
         """The shift, or 0."""
         return self.shift.copy()
 
-    def worker(self, node: int, run: int) -> Worker:
+    def worker(self, node: int, run: int) -> ProblemWorker:
         """The node's rows and sketch."""
         return ProblemWorker(Problem(self.objectives[node], self.sketches[node], self.shift), run)
 
@@ -100,10 +93,7 @@ class LinearTask(Task):
         margins = A @ model
         if self.metric == "accuracy":
             return float(np.mean(np.where(margins > 0, 1.0, -1.0) == b))
-        missed, spread = float(np.sum((b - margins) ** 2)), float(np.sum((b - b.mean()) ** 2))
-        if spread == 0:  # labels that are all alike: as scikit-learn has it
-            return 0.0 if missed else 1.0
-        return 1 - missed / spread
+        return float(r2_score(b, margins))
 
 
 def _rows(settings: Settings, node: int, classes: dict[str, tuple[float, float]]) -> tuple[Any, Array]:
