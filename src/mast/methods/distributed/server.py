@@ -221,21 +221,18 @@ class Server:
         """
         if step:
             with np.errstate(over="ignore", invalid="ignore"):
-                self._take_step()
+                if self.aggregation == "mean":
+                    held = np.flatnonzero(self._held)
+                    h = self._sum[held] / self._held[held]
+                    self.optimizer.step_at(held, self.x, h, self.step_size, self.t)
+                elif not self.optimizer.plain:
+                    self.optimizer.step(self.x, self._sum, self.step_size, self.t)
+            self._clear()
         for t, node in list(self._parts):
             if t == self.t:
                 self._parts.pop((t, node)).release()
         self.t += 1
         self._last = -1
-
-    def _take_step(self) -> None:
-        if self.aggregation == "mean":
-            held = np.flatnonzero(self._held)
-            h = self._sum[held] / self._held[held]
-            self.optimizer.step_at(held, self.x, h, self.step_size, self.t)
-        elif not self.optimizer.plain:
-            self.optimizer.step(self.x, self._sum, self.step_size, self.t)
-        self._clear()
 
     def _clear(self) -> None:
         for name in ("_sum", "_held"):

@@ -13,7 +13,7 @@ _PIECE = 4096  # coordinates whose mask is made at once, a multiple of 8
 ROOM = 8  #: entries that `kept_positions` needs beyond the last position
 _BITS = np.arange(256)[:, None] >> np.arange(8) & 1
 _COUNT = _BITS.sum(axis=1).astype(np.uint64)  # of the bits of a byte
-# the places of a byte's ones, then those of its zeros: eight entries a byte
+# the places of a byte's ones, then those of its zeros: eight entries per byte
 _PLACES = np.argsort(1 - _BITS, axis=1, kind="stable").astype(np.uint32).reshape(-1)
 _PACK = np.uint64(0x0102040810204080)  # times eight bytes of 0 or 1: their bits, in the highest byte
 
