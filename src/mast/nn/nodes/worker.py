@@ -7,7 +7,7 @@ step), and so is torch's own generator during it, which layers such as Dropout u
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -263,14 +263,18 @@ def torch_seeded(key: Key, devices: Iterable[torch.device] | None = None) -> Ite
     """
     if devices is None:
         devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
+    modules = {d: torch.get_device_module(d) for d in devices if d.type not in ("cpu", "meta")}
     low, high = randomness.words(key, Purpose.COIN, 0, 2).tolist()
     seed = low | high << 32
-    with ExitStack() as states:
-        states.enter_context(torch.random.fork_rng(devices=[]))
-        torch.default_generator.manual_seed(seed)
-        for device in (d for d in devices if d.type not in ("cpu", "meta")):
-            states.enter_context(torch.random.fork_rng([device], device_type=device.type))
-            module = torch.get_device_module(device)
-            with module.device(device):
-                module.manual_seed(seed)
+    on_cpu = torch.get_rng_state()
+    elsewhere = {device: module.get_rng_state(device) for device, module in modules.items()}
+    torch.default_generator.manual_seed(seed)
+    for device, module in modules.items():
+        with module.device(device):
+            module.manual_seed(seed)
+    try:
         yield
+    finally:
+        torch.set_rng_state(on_cpu)
+        for device, module in modules.items():
+            module.set_rng_state(elsewhere[device], device)
