@@ -219,6 +219,14 @@ def test_a_network_in_one_process(tmp_path):
         ),
         ("data", {}, "x.sum(1) > 2", "x.sum(1) > 1", "its data factory is net.py:data"),
         ("model", {"loss": "net.py:loss"}, "WEIGHT = 1.0", "WEIGHT = 2.0", "its file net.py is"),
+        ("model", {"factory": "net.py:own_model"}, "WEIGHT = 1.0", "WEIGHT = 2.0", "its file net.py is"),
+        (
+            "model",
+            {"factory": "net.py:own_model"},
+            "WEIGHT * self",
+            "WEIGHT + self",
+            r"its module \(the model\) is OwnModel\(.* source",
+        ),
     ],
 )
 def test_a_run_of_another_network_is_not_continued(tmp_path, section, values, old, new, named):
@@ -230,6 +238,17 @@ WEIGHT = 1.0
 
 def loss(model, batch):
     return WEIGHT * nn.functional.cross_entropy(model(batch[0]), batch[1], reduction='sum')
+
+class OwnModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = model()
+
+    def forward(self, x):
+        return WEIGHT * self.layers(x)
+
+def own_model():
+    return OwnModel()
 """
     )
     assert old in program

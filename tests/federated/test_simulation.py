@@ -14,8 +14,10 @@ pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 pytest.importorskip("ray", reason="Flower's simulation engine needs Ray")
 
 import mast
-from federated.engines import EXAMPLE, MARK, example, expected, federation, rounds_done, settled
+from federated.engines import DEFAULTS, EXAMPLE, MARK, example, expected, federation, rounds_done, settled
 from mast import files
+from mast.federated import server_for
+from mast.methods.distributed import run_in_process
 
 
 def test_two_simulations_are_one_run_to_the_last_bit(tmp_path):
@@ -45,6 +47,25 @@ def test_two_simulations_are_one_run_to_the_last_bit(tmp_path):
     for row, kept in zip(result.nodes, (0.9, 0.5, 0.5, 0.25), strict=True):
         assert row["down"] <= 1.02 * 8 * 123 * kept + 1000
         assert row["up"] == row["down"]
+
+
+def test_published_schemes_in_simulation_have_the_bits_of_one_process(tmp_path):
+    """HeteroFL and FjORD: networks of four sizes, in Ray's processes and in this one."""
+    with federation(4, simulation=True) as made:
+        for scheme in ("heterofl", "fjord"):
+            words = f'task="network" strategy="mast" scheme="{scheme}" hidden="16 8" step-size=0.1'
+            run = made.submit(f'{words} rounds=2 local-steps=3 draws=0 out="{tmp_path / scheme}"')
+            assert made.wait(run, timeout=600)["status"] == "finished:completed", made.log(run)
+    for scheme in ("heterofl", "fjord"):
+        config = DEFAULTS | {"task": "network", "scheme": scheme, "hidden": "16 8"}
+        task = example("mast_federation.tasks").task_of(config)
+        server = server_for(
+            task.model(), [1, 0.75, 0.5, 0.25], scheme=scheme, step_size=0.1, local_steps=3, run=task.run
+        )
+        run_in_process(server, [task.client(node).worker for node in range(4)], rounds=2)
+        _, arrays = files.load(tmp_path / scheme / "checkpoint.mast")
+        np.testing.assert_array_equal(arrays["x"], server.x)
+        assert (server.x != task.start()).mean() > 0.5  # some pixels are black in every image
 
 
 def test_the_example_beats_the_largest_class():

@@ -59,7 +59,10 @@ def sparse(grid: Grid, config: dict[str, Any], out: Path | None) -> MastStrategy
     """Train, every client the submodel that it can hold."""
     task = task_of(config)
     share = float(config["participation"])
-    roster = Roster(task.seed, task.nodes, stride_of(task.capacities), participation=share)
+    coupling, aggregation = "independent", config["aggregation"]
+    if task.scheme is not None:
+        coupling, aggregation = task.scheme.coupling, task.scheme.aggregation
+    roster = Roster(task.seed, task.nodes, stride_of(task.capacities), coupling, participation=share)
     waiting = {"gathering": float(config["gathering"])}
     step_size = float(config["step-size"]) or task.default_step_size
     if step_size < 0:
@@ -70,7 +73,7 @@ def sparse(grid: Grid, config: dict[str, Any], out: Path | None) -> MastStrategy
         roster,
         step_size=step_size,
         optimizer=config["optimizer"],
-        aggregation=config["aggregation"],
+        aggregation=aggregation,
         local_steps=int(config["local-steps"]),
         local_step_size=float(config["local-step-size"]) or None,
         run=task.run,

@@ -10,12 +10,13 @@ from flwr.app import Array, ArrayRecord
 
 import mast
 from mast.federated import Client
-from mast.methods.distributed import ProblemWorker, VectorCapacity, digest_of_run, parse_sketch
+from mast.methods.distributed import ProblemWorker, VectorCapacity, digest_of_run, parse_sketch, scheme_of
 
 CAPACITIES = {
     "linear": ["bernoulli:0.9", "bernoulli:0.5", "permk:2", "permk:4"],
     "network": ["neurons:1.0", "neurons:0.75", "neurons:0.5", "neurons:0.25"],
 }
+SHARES = ["1.0", "0.75", "0.5", "0.25"]  # of the model, which clients hold by a scheme
 
 Whole = Callable[
     [ArrayRecord, float, int], tuple[ArrayRecord, int]
@@ -35,9 +36,11 @@ class Task:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.nodes = int(config["nodes"])
-        texts = str(config["capacities"]).split() or CAPACITIES[config["task"]]
+        name = config.get("scheme", "")
+        self.scheme = scheme_of(name) if name else None
+        texts = str(config["capacities"]).split() or (SHARES if self.scheme else CAPACITIES[config["task"]])
         self.texts = [texts[i % len(texts)] for i in range(self.nodes)]
-        self.run = digest_of_run(config["task"], self.texts, config["seed"])
+        self.run = digest_of_run(config["task"], self.texts, config["seed"], *[name] * bool(name))
         self.seed = int(config["seed"])
 
 
@@ -49,7 +52,10 @@ class Linear(Task):
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
         self.dim = 123
-        self.sketches = [parse_sketch(text) for text in self.texts]
+        if self.scheme is None:
+            self.sketches = [parse_sketch(text) for text in self.texts]
+        else:
+            self.sketches = self.scheme.sketches([float(text) for text in self.texts])
         self.capacities = [VectorCapacity(sketch, self.dim) for sketch in self.sketches]
         self.shapes = {"x": (self.dim,)}
 
@@ -97,12 +103,15 @@ class Network(Task):
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
-        from mast.nn.nodes import VectorLayout, capacity_of
+        from mast.nn.nodes import VectorLayout, capacities_of, capacity_of
 
         self.widths = (64, *map(int, str(config["hidden"]).split()), 10)
         self.layout = VectorLayout(self.model())
         self.shapes = self.layout.shapes
-        self.capacities = [capacity_of(self.model(), text) for text in self.texts]
+        if self.scheme is None:
+            self.capacities = [capacity_of(self.model(), text) for text in self.texts]
+        else:
+            self.capacities = capacities_of(self.model(), self.scheme, [float(text) for text in self.texts])
 
     def model(self) -> Any:
         """The whole network, the same on every machine."""

@@ -10,13 +10,10 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from mast.cluster.processes import in_one_line
-from mast.cluster.wire import Buffers, Wire, rank_of
+from mast.cluster.wire import Buffers, Bytes, Wire, rank_of
 from mast.errors import ArgumentError, DataError, MastError
 from mast.methods.distributed import SIZE, Message, Part, Roster, Server, Worker
 
@@ -34,16 +31,6 @@ def blamed(node: int, when: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ArgumentError(f"node {node} failed {when}: {in_one_line(error)}") from error
-
-
-@dataclass
-class Pending:
-    """A message that is on its way to a node of this rank."""
-
-    node: int
-    part: Part
-    buffer: np.ndarray[Any, np.dtype[np.uint8]]
-    arriving: Any
 
 
 class NodesRank:
@@ -64,33 +51,33 @@ class NodesRank:
             if servers != t:
                 raise DataError(f"the server is in round {servers}, rank {self.wire.rank} in round {t}")
             with self.wire.watched(f"in round {t}"):
-                sending = [self._answer(message) for message in pending]
+                sending = [self._answer(*message) for message in pending]
                 t += 1
                 pending = self._prepare(t) if t < rounds else []
                 for work in sending:
                     work.wait()
 
-    def _prepare(self, t: int) -> list[Pending]:
-        """Make the draws of round t, and be ready for the values."""
+    def _prepare(self, t: int) -> list[tuple[int, Part, Bytes, Any]]:
+        """Make the draws of round t, and be ready for the values: nodes, parts, buffers, what arrives."""
         found = []
         for node, _ in self.roster.taking_part(t):
             if node in self.workers:
                 part = self.workers[node].capacity.part(self.roster.key(t, node))
                 buffer = self.buffers.take((node, "in", t % 2), SIZE + part.count * self.itemsize)
-                found.append(Pending(node, part, buffer, self.wire.receive(buffer, 0, node)))
+                found.append((node, part, buffer, self.wire.receive(buffer, 0, node)))
         return found
 
-    def _answer(self, pending: Pending) -> Any:
-        pending.arriving.wait()
-        message = Message.decode(pending.buffer)
-        if message.header.node != pending.node:
-            raise DataError(f"node {pending.node} got a message for node {message.header.node}")
+    def _answer(self, node: int, part: Part, buffer: Bytes, arriving: Any) -> Any:
+        arriving.wait()
+        message = Message.decode(buffer)
+        if message.header.node != node:
+            raise DataError(f"node {node} got a message for node {message.header.node}")
         reply = message.header.answered()
-        into = Message(reply, self.buffers.take((pending.node, "out"), reply.size))
-        with blamed(pending.node, f"in round {message.header.round}"):
-            answer = self.workers[pending.node].answer(message, pending.part, into)
-        pending.part.release()
-        return self.wire.send(answer.buffer, 0, pending.node)
+        into = Message(reply, self.buffers.take((node, "out"), reply.size))
+        with blamed(node, f"in round {message.header.round}"):
+            answer = self.workers[node].answer(message, part, into)
+        part.release()
+        return self.wire.send(answer.buffer, 0, node)
 
 
 class ServerRank:
@@ -154,15 +141,14 @@ class ServerRank:
             into = Message(reply, self.buffers.take((node, "in"), reply.size))
             with blamed(node, f"in round {t}"):
                 answers[node] = self.workers[node].answer(message, server.part(node), into)
-        computed, updated = clock() - sent, 0.0
-        slowest = 0.0
+        compute, updated = clock() - sent, 0.0
         for node in nodes:
             if node in arriving:
                 arriving[node][1].wait()
                 answers[node] = Message.decode(arriving[node][0])
             start = clock()
             answer = answers.pop(node)
-            slowest = max(slowest, answer.header.seconds)
+            compute = max(compute, answer.header.seconds)
             server.absorb(answer)
             updated += clock() - start
         for work in sending:
@@ -170,7 +156,7 @@ class ServerRank:
         start = clock()
         server.close()
         updated += clock() - start
-        took, broadcast, compute = clock() - begun, sent - begun, max(slowest, computed)
+        took, broadcast = clock() - begun, sent - begun
         return server.row(
             took,
             nodes=len(nodes),

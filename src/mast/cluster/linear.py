@@ -16,15 +16,7 @@ from mast.cluster.settings import Settings
 from mast.cluster.tasks import Task, shift_of, sketches_of
 from mast.cluster.wire import Wire
 from mast.errors import DataError
-from mast.methods.distributed import (
-    Capacity,
-    Facts,
-    ProblemWorker,
-    Roster,
-    VectorCapacity,
-    Worker,
-    guarantee_of,
-)
+from mast.methods.distributed import Capacity, Facts, ProblemWorker, Roster, VectorCapacity, guarantee_of
 from mast.methods.distributed.messages import Values
 from mast.objectives import LeastSquares, Logistic, NonconvexLogistic
 from mast.objectives.linear import LinearModel
@@ -63,7 +55,7 @@ class LinearTask(Task):
         """The shift, or 0."""
         return self.shift.copy()
 
-    def worker(self, node: int, run: int) -> Worker:
+    def worker(self, node: int, run: int) -> ProblemWorker:
         """The node's rows and sketch."""
         return ProblemWorker(Problem(self.objectives[node], self.sketches[node], self.shift), run)
 

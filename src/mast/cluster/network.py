@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,8 +20,8 @@ from mast.checkpoint import describe, source_digest
 from mast.cluster.settings import Settings
 from mast.cluster.tasks import Task, shift_of, sketches_of
 from mast.cluster.wire import Wire
-from mast.errors import ArgumentError, DataError, NoGuaranteeError
-from mast.methods.distributed import Capacity, Roster, Worker
+from mast.errors import ArgumentError, DataError
+from mast.methods.distributed import Capacity
 from mast.methods.distributed.messages import Values
 from mast.nn import recalibrate
 from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout, capacity_of, module_identity, torch_seeded
@@ -28,7 +29,6 @@ from mast.nn.nodes.worker import LOSSES, Batches, Loss
 from mast.nn.structure.sketches import Structured
 from mast.nn.tensors.torch_private import NormBase
 from mast.randomness import Key
-from mast.theory import Guarantee
 
 _SCORED_AT_ONCE = 1024  # rows
 
@@ -48,11 +48,11 @@ class NetworkTask(Task):
             self._capacities: dict[int, Capacity] = {}
             for node in range(len(self.sketches)) if wire.rank == 0 else mine:
                 self.capacity(node)
-            self.loss: Loss = LOSSES.get(settings.model.loss) or _named(settings, settings.model.loss)
+            self.loss: Loss = LOSSES.get(settings.model.loss) or _function(settings, settings.model.loss)
             self.batches: dict[int, Batches] = {node: _batches(settings, node) for node in mine}
             self.test = _test(settings)
             score = settings.model.score
-            self.scoring = None if score is None else _named(settings, score)
+            self.scoring = None if score is None else _function(settings, score)
         default = "accuracy" if settings.model.loss == "cross_entropy" else "-loss"
         self.metric = default if score is None else "score"
 
@@ -73,7 +73,7 @@ class NetworkTask(Task):
         """The shift, or the model as its function made it."""
         return self.layout.read(self.model) if self.shift is None else self.shift.copy()
 
-    def worker(self, node: int, run: int) -> Worker:
+    def worker(self, node: int, run: int) -> NetworkWorker:
         """The node's part of the model, its loss and its rows."""
         return NetworkWorker(
             self.capacity(node),
@@ -88,16 +88,14 @@ class NetworkTask(Task):
         """Modules, functions, what is not trained, the shift, and the version of torch."""
         settings = self.settings.model
         frozen = [p for n, p in self.model.named_parameters() if n not in self.layout.slices]
-        norms = _statistics(self.model)
-        buffers = [b for b in self.model.buffers() if id(b) not in norms]
         made = {"factory of the model": settings.factory, "loss": settings.loss, "score": settings.score}
         made |= {"data factory": self.settings.data.factory}
         return {
-            **module_identity(self.model),
-            **_sources({name: text for name, text in made.items() if text}, self.settings.folder),
+            **{name: _without_digest(text) for name, text in module_identity(self.model).items()},
+            **_sources(self.settings, {name: text for name, text in made.items() if text}),
             "shapes of the model": files.digest(*self.layout.shapes.items(), *self.layout.slices),
             "frozen parameters": files.digest(*map(_bytes, frozen)),
-            "buffers": files.digest(*map(_bytes, buffers)),
+            "buffers": files.digest(*map(_bytes, _buffers(self.model))),
             "shift": "none" if self.shift is None else files.digest(self.shift),
             "version of torch": torch.__version__,
         }
@@ -109,16 +107,9 @@ class NetworkTask(Task):
             return files.digest(_bytes(rows.inputs), _bytes(rows.targets), rows.batch_size)
         with torch_seeded(Key(0)):
             first = rows(Key(0))
-        tensors = (
-            [part for part in first if isinstance(part, Tensor)] if isinstance(first, tuple | list) else []
-        )
-        return files.digest(describe(rows), source_digest(rows), *map(_bytes, tensors))
-
-    def guarantee(self, facts: Sequence[Any], roster: Roster, settings: Settings) -> Guarantee:
-        """None, and a word on what helps."""
-        raise NoGuaranteeError(
-            "no guarantee: the smoothness of a network is not known; mast.nn.advise measures step sizes"
-        )
+        parts = first if isinstance(first, tuple | list) else []
+        tensors = [part for part in parts if isinstance(part, Tensor)]
+        return files.digest(_without_digest(describe(rows)), source_digest(rows), *map(_bytes, tensors))
 
     # ---- scores ----------------------------------------------------------------------------
 
@@ -174,14 +165,12 @@ def _pieces(rows: Tensor) -> tuple[Tensor, ...]:
 # ---- what the settings name -------------------------------------------------------------------------
 
 
-def function(name: str, folder: Path) -> Callable[..., Any]:
+def _function(settings: Settings, name: str | None) -> Callable[..., Any]:
     """The function that ``file.py:function`` or ``module:function`` names."""
-    where, _, attribute = name.partition(":")
+    where, _, attribute = str(name).partition(":")
     try:
-        if where.endswith(".py"):
-            module = _module(_name_of(folder / where), folder / where)
-        else:
-            module = importlib.import_module(where)
+        is_file = where.endswith(".py")
+        module = _module(settings.folder / where) if is_file else importlib.import_module(where)
     except (ImportError, OSError) as error:
         raise ArgumentError(f"{name!r} cannot be imported: {error}") from error
     named: Callable[..., Any] | None = getattr(module, attribute, None)
@@ -190,13 +179,12 @@ def function(name: str, folder: Path) -> Callable[..., Any]:
     return named
 
 
-def _name_of(path: Path) -> str:
-    """The name of the module that a file makes; a file that was changed makes another one."""
-    return f"mast_cluster_{files.digest(str(path.resolve()), path.read_bytes())}"
+def _module(path: Path) -> ModuleType:
+    """The module that a file makes, made once; a file that was changed makes another one.
 
-
-def _module(name: str, path: Path) -> ModuleType:
-    """The module that a file makes, made once; one that fails is forgotten, so that it can be mended."""
+    One that fails is forgotten, so that it can be mended.
+    """
+    name = f"mast_cluster_{files.digest(str(path.resolve()), path.read_bytes())}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path.resolve())
         assert spec is not None
@@ -210,27 +198,28 @@ def _module(name: str, path: Path) -> ModuleType:
     return sys.modules[name]
 
 
-def _sources(names: Mapping[str, str], folder: Path) -> dict[str, str]:
+def _without_digest(description: str) -> str:
+    """A description of classes and functions, whose modules have other names when their file was changed."""
+    return re.sub(r"\bmast_cluster_[0-9a-f]+\.", "", description)
+
+
+def _sources(settings: Settings, names: Mapping[str, str]) -> dict[str, str]:
     """The functions that the settings name, each by its source, and the files that they stand in."""
     functions, texts = {}, {}
     for field, name in names.items():
         if name in LOSSES:
             functions[field] = name
             continue
-        made, where = function(name, folder), name.partition(":")[0]
-        functions[field] = f"{name}, source {source_digest(made)}"
+        functions[field] = f"{name}, source {source_digest(_function(settings, name))}"
+        where = name.partition(":")[0]
         if where.endswith(".py"):
-            texts[f"file {where}"] = source_digest(sys.modules[_name_of(folder / where)])
+            texts[f"file {where}"] = source_digest(_module(settings.folder / where))
     return functions | texts
-
-
-def _named(settings: Settings, name: str | None) -> Callable[..., Any]:
-    return function(name or "", settings.folder)
 
 
 def _model(settings: Settings, light: bool) -> nn.Module:
     """The model, the same on every rank; without values where a skeleton is enough."""
-    make = _named(settings, settings.model.factory)
+    make = _function(settings, settings.model.factory)
     if light:
         try:
             with torch.device("meta"):
@@ -248,15 +237,13 @@ def _model(settings: Settings, light: bool) -> nn.Module:
 
 def _only_shapes_matter(model: nn.Module) -> bool:
     """Whether nothing but statistics of norms, which training does not use, is in the model unless sent."""
-    norms = _statistics(model)
-    return all(p.requires_grad and p.is_meta for p in model.parameters()) and all(
-        id(b) in norms for b in model.buffers()
-    )
+    return all(p.requires_grad and p.is_meta for p in model.parameters()) and not _buffers(model)
 
 
-def _statistics(model: nn.Module) -> set[int]:
-    """The buffers of norms, by identity: training mode does not use what they hold."""
-    return {id(b) for m in model.modules() if isinstance(m, NormBase) for b in m.buffers()}
+def _buffers(model: nn.Module) -> list[Tensor]:
+    """The buffers but those of norms: training mode does not use what these hold."""
+    norms = {id(b) for m in model.modules() if isinstance(m, NormBase) for b in m.buffers()}
+    return [b for b in model.buffers() if id(b) not in norms]
 
 
 def _bytes(tensor: Tensor) -> Any:
@@ -266,9 +253,8 @@ def _bytes(tensor: Tensor) -> Any:
 
 def _batches(settings: Settings, node: int) -> Batches:
     """A node's rows, or a function of a key that the user's function gave."""
-    given = _named(settings, settings.data.factory)(node, settings.nodes.count)
-    if _is_pair(given):
-        _check_finite(given, f"node {node}")
+    given = _function(settings, settings.data.factory)(node, settings.nodes.count)
+    if _is_pair(given, f"node {node}"):
         return NodeRows(*given, settings.data.batch_size)
     if callable(given):
         batches: Batches = given
@@ -280,17 +266,16 @@ def _batches(settings: Settings, node: int) -> Batches:
 
 
 def _test(settings: Settings) -> Any:
-    made = None if settings.data.test is None else _named(settings, settings.data.test)()
-    if _is_pair(made):
-        _check_finite(made, "the test")
+    made = None if settings.data.test is None else _function(settings, settings.data.test)()
+    _is_pair(made, "the test")
     return made
 
 
-def _is_pair(given: Any) -> TypeGuard[tuple[Tensor, Tensor]]:
-    return isinstance(given, tuple) and len(given) == 2 and all(isinstance(t, Tensor) for t in given)
-
-
-def _check_finite(pair: tuple[Tensor, Tensor], whose: str) -> None:
-    for name, tensor in zip(("inputs", "targets"), pair, strict=True):
+def _is_pair(given: Any, whose: str) -> TypeGuard[tuple[Tensor, Tensor]]:
+    """Whether a function gave inputs and targets; if they are not finite, that is an error."""
+    if not (isinstance(given, tuple) and len(given) == 2 and all(isinstance(t, Tensor) for t in given)):
+        return False
+    for name, tensor in zip(("inputs", "targets"), given, strict=True):
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise DataError(f"the {name} of {whose} hold NaN or infinity")
+    return True

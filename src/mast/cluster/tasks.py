@@ -56,7 +56,9 @@ class Task(ABC):
 
     def guarantee(self, facts: Sequence[Any], roster: Roster, settings: Settings) -> Guarantee:
         """The statement that applies, from the facts of all nodes; `NoGuaranteeError` if there is none."""
-        raise NoGuaranteeError("no guarantee: nothing is known of the smoothness of this model")
+        raise NoGuaranteeError(
+            "no guarantee: the smoothness of this model is not known; of networks mast.nn.advise measures it"
+        )
 
     def score(self, node: int, model: Any) -> float:
         """The score of a submodel as the node's worker makes it, for `scores`; higher is better."""

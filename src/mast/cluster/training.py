@@ -17,7 +17,7 @@ from mast.cluster.settings import Settings, roster_of
 from mast.cluster.tasks import Task
 from mast.cluster.wire import Wire, rank_of, under_torchrun
 from mast.errors import ArgumentError, CheckpointError, DataError, MastError
-from mast.loggers import Log
+from mast.loggers import Log, log_rows
 from mast.methods.distributed import Server, digest_of_run, fingerprints_of, stride_of
 from mast.progress import Progress, size_of
 from mast.randomness import LAYOUT
@@ -84,7 +84,6 @@ class Rank:
             self.wire.agree(error)
         merged = {node: fact for part in self.wire.collect(known) for node, fact in part.items()}
         facts = [merged.get(str(node)) for node in range(self.roster.nodes)]
-        limit, note = math.nan, error or ""
         try:
             facts = [] if any(fact is None for fact in facts) else facts
             self.guarantee = self.task.guarantee(facts, self.roster, settings)
@@ -93,10 +92,8 @@ class Rank:
         except MastError as failure:
             if given == "theory":
                 raise
-            note = str(failure)
-        if given == "theory":
-            return limit, note
-        size = float(given)
+            limit, note = math.nan, str(failure)
+        size = limit if given == "theory" else float(given)
         if size > limit * (1 + 1e-9):
             times = f"{size / limit:.3g} times the limit {limit:.4g}"
             note = f"no guarantee: step size {size:.4g} is {times} of {note}"
@@ -175,7 +172,7 @@ class Rank:
             due = time.monotonic() - saved >= run.checkpoint_seconds or not server.goes_on(run.rounds)
             trace.add(row, durable=due)
             if self.log is not None:
-                self.log(row["step"], {name: value for name, value in row.items() if name != "step"})
+                log_rows(self.log, [row])
             progress.advance(row["step"], note=f"{size_of(row['down'] + row['up'])} per round")
             if due:
                 server.save(out / CHECKPOINT, {"step_size": server.step_size})

@@ -11,7 +11,6 @@ from mast.errors import ArgumentError
 from mast.methods.distributed import (
     Capacity,
     Roster,
-    Scheme,
     Server,
     VectorCapacity,
     parse_sketch,
@@ -58,48 +57,34 @@ def server_for(
     >>> server_for(np.zeros(8), [1, 0.25], scheme="fedrolex", step_size=0.1).aggregation
     'mean'
     """
+    names: Any = capacities
     if scheme is not None:
-        given = {"coupling": coupling, "aggregation": options.get("aggregation")}
-        capacities, coupling, options["aggregation"] = _by_scheme(model, scheme_of(scheme), capacities)
-        _refuse_others(scheme, given, {"coupling": coupling, "aggregation": options["aggregation"]})
-    x0, held, about = _start(model, capacities)
+        made = scheme_of(scheme)
+        decided = {"coupling": made.coupling, "aggregation": made.aggregation}
+        for name, given in {"coupling": coupling, "aggregation": options.get("aggregation")}.items():
+            if given not in (None, "independent", decided[name]):
+                raise ArgumentError(
+                    f"the scheme {scheme!r} has the {name} {decided[name]!r}, not {given!r}: leave {name} "
+                    "out, or name the capacities instead of a scheme"
+                )
+        if len(made.clients(names)) < len(names):
+            raise ArgumentError(
+                f"in {made.title} only clients that hold everything take part: give their shares only"
+            )
+        coupling, options["aggregation"] = made.coupling, made.aggregation
+    if hasattr(model, "named_parameters"):
+        from mast.nn.nodes import VectorLayout, capacities_of, capacity_of, module_identity
+
+        x0, about = VectorLayout(model).read(model), module_identity(model)
+        names = names if scheme is None else capacities_of(model, scheme, names)
+        held = [own if isinstance(own, Capacity) else capacity_of(model, own) for own in names]
+    else:
+        x0, about = np.asarray(model), {}
+        names = names if scheme is None else made.sketches(names)
+        sketches = [own if isinstance(own, Capacity | Sketch) else parse_sketch(own) for own in names]
+        held = [VectorCapacity(own, x0.size) if isinstance(own, Sketch) else own for own in sketches]
     options["about"] = about | options.get("about", {})
     roster = Roster(
         seed, len(held), stride_of(held), coupling, participation=participation, participants=participants
     )
     return Server(x0, held, roster, step_size=step_size, **options)
-
-
-def _refuse_others(scheme: str, given: dict[str, Any], decided: dict[str, str]) -> None:
-    """An error where somebody asks for another sum or coupling than the scheme has."""
-    for name, value in given.items():
-        if value not in (None, "independent", decided[name]):
-            raise ArgumentError(
-                f"the scheme {scheme!r} has the {name} {decided[name]!r}, not {value!r}: leave {name} out, "
-                "or name the capacities instead of a scheme"
-            )
-
-
-def _by_scheme(model: Any, scheme: Scheme, shares: Sequence[Any]) -> tuple[Sequence[Any], str, str]:
-    """What clients of these shares hold, the coupling and the aggregation."""
-    if len(scheme.clients(shares)) < len(shares):
-        raise ArgumentError(
-            f"in {scheme.title} only clients that hold everything take part: give their shares only"
-        )
-    if not hasattr(model, "named_parameters"):
-        return scheme.sketches(shares), scheme.coupling, scheme.aggregation
-    from mast.nn.nodes import capacities_of
-
-    return capacities_of(model, scheme, shares), scheme.coupling, scheme.aggregation
-
-
-def _start(model: Any, capacities: Sequence[Any]) -> tuple[Any, list[Capacity], dict[str, str]]:
-    """The vector x, every client's capacity, and what tells the model from others."""
-    if hasattr(model, "named_parameters"):
-        from mast.nn.nodes import VectorLayout, capacity_of, module_identity
-
-        held = [own if isinstance(own, Capacity) else capacity_of(model, own) for own in capacities]
-        return VectorLayout(model).read(model), held, module_identity(model)
-    x0 = np.asarray(model)
-    sketches = [own if isinstance(own, Capacity | Sketch) else parse_sketch(own) for own in capacities]
-    return x0, [VectorCapacity(own, x0.size) if isinstance(own, Sketch) else own for own in sketches], {}

@@ -50,9 +50,8 @@ class RollCall:
     ) -> None:
         self.nodes, self.gathering, self.least = nodes, gathering, least
         self.node_ids = dict(node_ids or {})  # partition -> node id
-        self.known: dict[int, int] = {}  # node id -> partition
         self._asked: dict[str, int] = {}  # message id -> node id
-        self._left_out: dict[int, tuple[str, int | None]] = {}  # node id -> why, the partition that is taken
+        self._claims: dict[int, int | str] = {}  # node id -> its partition, or why it is left out
         self._failed = ""  # what the last client that could not answer said
         self._met = False
 
@@ -61,12 +60,12 @@ class RollCall:
         deadline = time.monotonic() + self.gathering
         while True:
             self._look(grid)
-            there = {partition: node_id for node_id, partition in self.known.items()}
-            enough = self.least if self._met else self.nodes
-            if len(there) >= enough:
+            there = self._there()
+            if len(there) >= (self.least if self._met else self.nodes):
                 break
-            if self._left_out and not (there or self._asked or self._met):
-                raise ArgumentError(next(iter(self._left_out.values()))[0])
+            wrong = [claim for claim in self._claims.values() if isinstance(claim, str)]
+            if wrong and not (there or self._asked or self._met):
+                raise ArgumentError(wrong[0])
             if time.monotonic() > deadline:
                 self._give_up(there)
                 break
@@ -74,26 +73,30 @@ class RollCall:
         self._met = True
         return there
 
+    def _there(self) -> dict[int, int]:
+        """The node id of each partition: of several that claim it, the first one's."""
+        there: dict[int, int] = {}
+        for node_id, partition in self._claims.items():
+            if not isinstance(partition, str):
+                there.setdefault(partition, node_id)
+        return there
+
     def _look(self, grid: Grid) -> None:
-        """Forget who is gone, take in what was answered, ask who is new."""
+        """Take in what was answered, forget who is gone, ask who is new."""
         online = set(grid.get_node_ids())
-        self.known = {node_id: partition for node_id, partition in self.known.items() if node_id in online}
-        if self._asked:
-            self._hear(grid.pull_messages(list(self._asked)))
+        self._hear(grid)
+        self._claims = {node_id: claim for node_id, claim in self._claims.items() if node_id in online}
         self._asked = {asked: node_id for asked, node_id in self._asked.items() if node_id in online}
-        still = {None, *self.known.values()}
-        self._left_out = {n: why for n, why in self._left_out.items() if n in online and why[1] in still}
-        strangers = sorted(online - set(self.known) - set(self._left_out) - set(self._asked.values()))
+        strangers = sorted(online - set(self._claims) - set(self._asked.values()))
         if strangers:
             ttl = max(self.gathering, 60.0)
             questions = [Message(RecordDict(), node_id, HELLO, ttl=ttl) for node_id in strangers]
-            for asked, node_id in zip(grid.push_messages(questions), strangers, strict=False):
-                if asked:
-                    self._asked[asked] = node_id
-            self._hear(grid.pull_messages(list(self._asked)))
+            pushed = zip(grid.push_messages(questions), strangers, strict=False)
+            self._asked |= {asked: node_id for asked, node_id in pushed if asked}
+            self._hear(grid)
 
-    def _hear(self, replies: Iterable[Message]) -> None:
-        for reply in replies:
+    def _hear(self, grid: Grid) -> None:
+        for reply in grid.pull_messages(list(self._asked)) if self._asked else ():
             node_id = self._asked.pop(reply.metadata.reply_to_message_id, None)
             if node_id is None:
                 continue
@@ -101,21 +104,15 @@ class RollCall:
                 self._failed = reply.error.reason or f"error {reply.error.code}"
                 log(WARNING, "A client did not say its partition: %s", self._failed)
                 continue
-            self._place(node_id, reply.content)
-
-    def _place(self, node_id: int, content: RecordDict) -> None:
-        config = content.get(CONFIG)
-        config = config if isinstance(config, ConfigRecord) else ConfigRecord()
-        partition: Any = config.get(PARTITION, -1)
-        partitions = config.get("num-partitions", self.nodes)
-        why, taken = self._wrong(partition, partitions, node_id), None
-        if not why and partition in self.known.values():
-            why, taken = f"partition {partition} belongs to another one that is there", partition
-        if why:
-            log(WARNING, "A client is left out: %s", why)
-            self._left_out[node_id] = why, taken
-        else:
-            self.known[node_id] = partition
+            config = reply.content.get(CONFIG)
+            config = config if isinstance(config, ConfigRecord) else ConfigRecord()
+            partition: Any = config.get(PARTITION, -1)
+            why = self._wrong(partition, config.get("num-partitions", self.nodes), node_id)
+            self._claims[node_id] = why or partition
+            if not why and self._there()[partition] != node_id:
+                why = f"partition {partition} belongs to another one that is there"
+            if why:
+                log(WARNING, "A client is left out: %s", why)
 
     def _wrong(self, partition: object, partitions: object, node_id: int) -> str:
         """Why a client cannot have this partition of so many; empty if it can."""

@@ -37,7 +37,7 @@ from mast.federated.records import (
     send,
     vector_of,
 )
-from mast.loggers import logger
+from mast.loggers import log_rows, logger
 from mast.methods.distributed import Server
 from mast.methods.distributed.robust import parse_robust, robust_answers
 from mast.methods.distributed.roster import Dropouts
@@ -180,14 +180,13 @@ class MastStrategy(Strategy):
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """One process at a time on a checkpoint; what killed ones left half written is cleared."""
-        if self.checkpoint is None:
+        if self.checkpoint is None or self._trace is None:
             yield
             return
         self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
         with locks.exclusive(self.checkpoint):
             files.clear_leftovers(self.checkpoint.parent, self.checkpoint.name)
             self.resume()  # another process may have gone on in the meantime
-            assert self._trace is not None
             self._trace.go_on(self.server.t)
             yield
 
@@ -205,12 +204,11 @@ class MastStrategy(Strategy):
         self._begun = time.perf_counter()
         self._invited = server.roster.taking_part(server.t)
         messages = []
-        for node, _ in self._invited:
-            if node in self._where:
-                message = server.message(node)
-                records = pack(message, config=config)
-                server.received[node] += payload(records) - message.size
-                messages.append(self._addressed(records, node, MessageType.TRAIN))
+        for node in (node for node, _ in self._invited if node in self._where):
+            message = server.message(node)
+            records = pack(message, config=config)
+            server.received[node] += payload(records) - message.size
+            messages.append(self._addressed(records, node, MessageType.TRAIN))
         return messages
 
     def _addressed(self, records: Any, node: int, kind: str) -> Message:
@@ -250,7 +248,7 @@ class MastStrategy(Strategy):
         else:
             self._trace.add(row, durable=due)
         if self._log is not None:
-            self._log(server.t, {name: value for name, value in row.items() if name != "step"})
+            log_rows(self._log, [row])
         if due:
             self.save()
         log(INFO, "[round %d] %s", server.t, _in_words(row, means))

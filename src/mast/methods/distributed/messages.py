@@ -43,7 +43,6 @@ HEADER = struct.Struct("<4sHBBQQQIIIIdQ")
 SIZE = HEADER.size  #: bytes of a header
 _MAGIC = b"MAST"
 _DTYPES: dict[int, np.dtype[Any]] = {1: np.dtype("<f4"), 2: np.dtype("<f8")}
-_WIDE = _DTYPES[2]
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 
 Values = NDArray[Any]  #: a vector of float32 or float64
@@ -70,7 +69,7 @@ class Header:
     node: int
     key: Key
     count: int
-    dtype: np.dtype[Any] = _WIDE
+    dtype: np.dtype[Any] = _DTYPES[2]
     run: int = 0
     local_steps: int = 1
     step_size: float = 0.0  # of the server's message
@@ -104,18 +103,15 @@ class Header:
         raw = bytes(memoryview(raw)[:SIZE])
         if len(raw) < SIZE:
             raise DataError(f"a message begins with a header of {SIZE} bytes, got {len(raw)} bytes in all")
-        magic, version, kind, code, run, seed, step, node, index, number, local, pace, count = HEADER.unpack(
-            raw
-        )
+        magic, version, kind, code, run, *key, number, local, pace, count = HEADER.unpack(raw)
         if magic != _MAGIC:
             raise DataError(f"this is not a message of MAST's: it begins with {magic!r}")
         if version != VERSION:
             raise DataError(f"the message has version {version} of the layout, this is version {VERSION}")
-        if kind not in (1, 2) or code not in _DTYPES or step >> 48:
-            raise DataError(f"the message is damaged: kind {kind}, dtype code {code}, round {step}")
+        if kind not in (1, 2) or code not in _DTYPES or key[1] >> 48:
+            raise DataError(f"the message is damaged: kind {kind}, dtype code {code}, round {key[1]}")
         pace, seconds = (pace, 0.0) if kind == MessageKind.VALUES else (0.0, pace)
-        key = Key(seed, step, node, index)
-        return cls(MessageKind(kind), number, key, count, _DTYPES[code], run, local, pace, seconds)
+        return cls(MessageKind(kind), number, Key(*key), count, _DTYPES[code], run, local, pace, seconds)
 
 
 class Message:

@@ -30,8 +30,8 @@ class Optimizer(ABC):
     #: the names of the vectors that it remembers, which are 0 at first
     memory: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, *numbers: float) -> None:
-        self.numbers = numbers
+    def __init__(self) -> None:
+        self.numbers: tuple[float, ...] = ()
         self.arrays: dict[str, Values] = {}
 
     def start(self, x: Values) -> None:
@@ -94,7 +94,8 @@ class Momentum(Optimizer):
     memory = ("m",)
 
     def __init__(self, beta: float = 0.9) -> None:
-        super().__init__(number("momentum's beta", beta, least=0, below=1))
+        super().__init__()
+        self.numbers = (number("momentum's beta", beta, least=0, below=1),)
 
     def step(self, x: Values, h: Values, step_size: float, t: int) -> None:
         """One step."""
@@ -118,34 +119,21 @@ class Adam(Optimizer):
     memory = ("m", "s")
 
     def __init__(self, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
-        super().__init__(
-            number("adam's beta1", beta1, least=0, below=1),
-            number("adam's beta2", beta2, least=0, below=1),
-            positive("adam's epsilon", epsilon),
-        )
+        super().__init__()
+        betas = [number("adam's beta", beta, least=0, below=1) for beta in (beta1, beta2)]
+        self.numbers = (*betas, positive("adam's epsilon", epsilon))
 
     def step(self, x: Values, h: Values, step_size: float, t: int) -> None:
         """One step."""
         from mast.methods.distributed import kernels
 
-        kind, (beta1, beta2, epsilon) = x.dtype.type, self.numbers
-        numbers = kernels.AdamNumbers(
-            kind(beta1),
-            kind(beta2),
-            kind(1 - beta1),
-            kind(1 - beta2),
-            kind(math.sqrt(1 - beta2 ** (t + 1))),
-            kind(epsilon),
-            kind(step_size / (1 - beta1 ** (t + 1))),
-        )
-        kernels.adam(x, h, self.arrays["m"], self.arrays["s"], numbers)
+        beta1, beta2, epsilon = self.numbers
+        root, rate = math.sqrt(1 - beta2 ** (t + 1)), step_size / (1 - beta1 ** (t + 1))
+        numbers = map(x.dtype.type, (beta1, 1 - beta1, beta2, 1 - beta2, root, epsilon, rate))
+        kernels.adam(x, h, self.arrays["m"], self.arrays["s"], tuple(numbers))
 
 
-_KINDS: dict[str, tuple[Callable[..., Optimizer], int]] = {
-    "sgd": (SGD, 0),
-    "momentum": (Momentum, 1),
-    "adam": (Adam, 3),
-}
+_KINDS: dict[str, Callable[..., Optimizer]] = {kind.name: kind for kind in (SGD, Momentum, Adam)}
 
 
 def parse_optimizer(text: str | Optimizer) -> Optimizer:
@@ -157,13 +145,11 @@ def parse_optimizer(text: str | Optimizer) -> Optimizer:
     if isinstance(text, Optimizer):
         return text
     name, *words = str(text).strip().lower().split(":")
-    made, most = _KINDS.get(name, (None, 0))
-    if made is None or len(words) > most:
-        raise ArgumentError(f"unknown server optimizer {text!r}; examples are {EXAMPLES}")
     try:
-        values = [float(word) for word in words]
+        numbers = [float(word) for word in words]
     except ValueError:
-        raise ArgumentError(
-            f"the server optimizer {text!r} has a bad number; examples are {EXAMPLES}"
-        ) from None
-    return made(*values)
+        raise ArgumentError(f"the optimizer {text!r} has a bad number; examples are {EXAMPLES}") from None
+    try:
+        return _KINDS[name](*numbers)
+    except (KeyError, TypeError):  # no such name, or too many numbers
+        raise ArgumentError(f"unknown server optimizer {text!r}; examples are {EXAMPLES}") from None

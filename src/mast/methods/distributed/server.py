@@ -31,7 +31,7 @@ TOO_LARGE = 1e100  # a coordinate beyond this is a divergence, as in `mast.minim
 AGGREGATIONS = ("unbiased", "mean")
 
 #: the numbers of a checkpoint, and their types
-NUMBERS: dict[str, Any] = {"round": int, "seconds": int | float, "extra": dict}
+NUMBERS: dict[str, tuple[type, ...]] = {"round": (int,), "seconds": (int, float), "extra": (dict,)}
 #: what is counted for each node: bytes, messages and values to it, bytes and answers from it
 COUNTS = ("received", "asked", "values", "sent", "answered")
 
@@ -97,7 +97,13 @@ class Server:
     ) -> None:
         self.x: Values = np.array(x0, dtype=checked_dtype(np.asarray(x0).dtype))
         self.capacities, self.roster = list(capacities), roster
-        self._check()
+        if self.x.ndim != 1:
+            raise ArgumentError(f"x0 must be a vector, got shape {self.x.shape}")
+        if len(self.capacities) != roster.nodes:
+            raise ArgumentError(f"there are {len(self.capacities)} capacities for {roster.nodes} nodes")
+        for i, own in enumerate(self.capacities):
+            if own.dim != self.x.size:
+                raise ArgumentError(f"node {i} ({own.label}) has {own.dim} coordinates, x has {self.x.size}")
         self.step_size = positive("step_size", step_size)
         local_step_size = step_size if local_step_size is None else local_step_size
         self.local_step_size = positive("local_step_size", local_step_size)
@@ -114,20 +120,7 @@ class Server:
         self._before = (0, 0)  # bytes to and from all nodes before this round
         self._parts: dict[tuple[int, int], Part] = {}  # by round and node: of this round, or the next
         self._weights: tuple[int, dict[int, float]] = (-1, {})
-        self._last = -1
-        # made when first needed: the sum of answers that are not added to x at once, the weights that held it
-        self._h, self._held = np.empty(0), np.empty(0)
-
-    def _check(self) -> None:
-        if self.x.ndim != 1:
-            raise ArgumentError(f"x0 must be a vector, got shape {self.x.shape}")
-        if len(self.capacities) != self.roster.nodes:
-            raise ArgumentError(f"there are {len(self.capacities)} capacities for {self.roster.nodes} nodes")
-        for i, capacity in enumerate(self.capacities):
-            if capacity.dim != self.x.size:
-                raise ArgumentError(
-                    f"node {i} ({capacity.label}) has {capacity.dim} coordinates, x has {self.x.size}"
-                )
+        self._last = -1  # the node whose answer was absorbed last in this round
 
     # ---- a round ---------------------------------------------------------------------------
 
@@ -204,21 +197,22 @@ class Server:
     def add(self, part: Part, values: Values, weight: float) -> None:
         """The update: x <- x - (g/M) weight * values on the part, or the same into h for an optimizer."""
         M = self.roster.nodes
-        if self.aggregation == "mean":
-            if not self._held.size:
-                self._held = np.zeros_like(self.x)
-            part.add(self._sum, values, weight / M)
-            part.count_in(self._held, weight / M)
-        elif self.optimizer.plain:
+        if self.aggregation == "unbiased" and self.optimizer.plain:
             part.add(self.x, values, -(self.step_size * weight / M))
-        else:
-            part.add(self._sum, values, weight / M)
+            return
+        part.add(self._sum, values, weight / M)
+        if self.aggregation == "mean":
+            part.count_in(self._held, weight / M)
 
-    @property
+    @cached_property
     def _sum(self) -> Values:
-        if not self._h.size:
-            self._h = np.zeros_like(self.x)
-        return self._h
+        """The sum of answers that are not added to x at once."""
+        return np.zeros_like(self.x)
+
+    @cached_property
+    def _held(self) -> Values:
+        """The sum of the weights of those who held a coordinate."""
+        return np.zeros_like(self.x)
 
     def close(self, *, step: bool = True) -> None:
         """End the round: the optimizer's step. A round without answers does not move x (SGD).
@@ -227,22 +221,23 @@ class Server:
         """
         if step:
             with np.errstate(over="ignore", invalid="ignore"):
-                self._take_step()
+                if self.aggregation == "mean":
+                    held = np.flatnonzero(self._held)
+                    h = self._sum[held] / self._held[held]
+                    self.optimizer.step_at(held, self.x, h, self.step_size, self.t)
+                elif not self.optimizer.plain:
+                    self.optimizer.step(self.x, self._sum, self.step_size, self.t)
+            self._clear()
         for t, node in list(self._parts):
             if t == self.t:
                 self._parts.pop((t, node)).release()
         self.t += 1
         self._last = -1
 
-    def _take_step(self) -> None:
-        if self.aggregation == "mean":
-            held = np.flatnonzero(self._held)
-            h = self._sum[held] / self._held[held]
-            self.optimizer.step_at(held, self.x, h, self.step_size, self.t)
-        elif not self.optimizer.plain:
-            self.optimizer.step(self.x, self._sum, self.step_size, self.t)
-        self._h.fill(0)
-        self._held.fill(0)
+    def _clear(self) -> None:
+        for name in ("_sum", "_held"):
+            if name in vars(self):
+                getattr(self, name).fill(0)
 
     def row(self, took: float, **columns: Any) -> dict[str, Any]:
         """The row of the trace for the round that was closed last, which took so many seconds."""
@@ -316,8 +311,7 @@ class Server:
         fill(self._arrays(), arrays)
         self.t, self.seconds = numbers["round"], float(numbers["seconds"])
         self._last = -1
-        self._h.fill(0)
-        self._held.fill(0)
+        self._clear()
         self._before = (int(self.received.sum()), int(self.sent.sum()))
         self._parts.clear()
         extra: dict[str, Any] = numbers["extra"]

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numba import njit, uint64
 
-from mast.randomness.kernels import block, derive
+from mast.randomness.kernels import words
 
-_PIECE = 1024  # coordinates whose mask is made at once, a multiple of 8
+_PIECE = 4096  # coordinates whose mask is made at once, a multiple of 8
 ROOM = 8  #: entries that `kept_positions` needs beyond the last position
 _BITS = np.arange(256)[:, None] >> np.arange(8) & 1
 _COUNT = _BITS.sum(axis=1).astype(np.uint64)  # of the bits of a byte
-# the places of a byte's ones, then those of its zeros: eight entries a byte
+# the places of a byte's ones, then those of its zeros: eight entries per byte
 _PLACES = np.argsort(1 - _BITS, axis=1, kind="stable").astype(np.uint32).reshape(-1)
 _PACK = np.uint64(0x0102040810204080)  # times eight bytes of 0 or 1: their bits, in the highest byte
 
@@ -26,17 +26,11 @@ def kept_positions(key: Any, threshold: Any, n: int, out: Any) -> Any:
     several words at once; then the positions of a byte of it are looked up and written together, so that
     there is hardly a branch that the processor could guess wrong.
     """
-    stream = derive(key)
     kept = np.empty(_PIECE, dtype=np.uint8)
     eights = kept.view(np.uint64)
     count = uint64(0)  # unsigned: indices that might be negative take twice as long
     for first in range(0, n, _PIECE):
-        for j in range(_PIECE >> 2):
-            w0, w1, w2, w3 = block(stream, (first >> 2) + j)
-            kept[4 * j] = uint64(w0) < threshold
-            kept[4 * j + 1] = uint64(w1) < threshold
-            kept[4 * j + 2] = uint64(w2) < threshold
-            kept[4 * j + 3] = uint64(w3) < threshold
+        words(key, threshold, first, kept)
         if n - first < _PIECE:
             kept[n - first :] = 0
         for q in range(min(_PIECE, n - first + 7) >> 3):
