@@ -19,9 +19,9 @@ from mast.arrays import Array, Indices, frozen, numbers
 from mast.errors import ArgumentError
 from mast.randomness import Key
 from mast.sketches.base import Sketch
-from mast.sketches.bernoulli import Bernoulli
 from mast.sketches.draws import Constants, DiagonalDraw, Draw, MatrixDraw
 from mast.sketches.estimates import mean_over, moments_of
+from mast.sketches.independent import Bernoulli
 
 Masks = NDArray[np.bool_]
 
@@ -68,7 +68,7 @@ class Conditional(Sketch):
         self.masks = keep if isinstance(keep, Sketch) else Bernoulli(keep)
         if not self.masks.diagonal:
             raise ArgumentError(f"keep must be a probability or a diagonal sketch, got {keep!r}")
-        self.masks.check(self.covariance.shape[0])
+        self.dim = self.masks.check(len(self.covariance))
 
     @cached_property
     def precision(self) -> Array:
@@ -141,12 +141,6 @@ class Conditional(Sketch):
         """The largest entry of |E[S] - I|: 0 would make S unbiased."""
         mean = mean_over(self, self.check(d), lambda draw: draw.matrix())
         return float(np.abs(mean - np.eye(d)).max())
-
-    def check(self, d: int) -> int:
-        """The dimension d, or an error if the covariance has another."""
-        if super().check(d) != len(self.covariance):
-            raise ArgumentError(f"the covariance is of {len(self.covariance)} features, the dimension is {d}")
-        return d
 
     def arguments(self) -> dict[str, Any]:
         """The covariance, and the sketch of the masks."""

@@ -6,10 +6,8 @@ is independent subnetwork training. Each node by itself sees an unbiased sketch.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import combinations
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +27,10 @@ _NARROW = range(1 << 20, 1 << 31)  # dimensions whose blocks are remembered in f
 
 class PermK(Sketch):
     """Keep one of K blocks, uniformly, times K.
+
+    The K nodes of a group share a partition. Over the units of a network every layer has a bijection of its
+    own: the K members are disjoint in every layer, and training meets other combinations of blocks too.
+    ``Sampled(PermK(K), K)`` is the list of K networks, and no others.
 
     Parameters
     ----------
@@ -67,6 +69,8 @@ class PermK(Sketch):
         self.k = whole("PermK's k", k) if k is not None else len(self.blocks or [])
         if self.k < 1:
             raise ArgumentError(f"PermK has at least one block, got k = {self.k}")
+        self.dim = None if self.blocks is None else sum(map(len, self.blocks))
+        self.members, self.stride = None if self.redraw else self.k, self.k
         self._made: tuple[int, dict[int, NDArray[Any]]] = (0, {})  # of the last d used: number -> block
 
     def sample(self, d: int, key: Key) -> Draw:
@@ -106,27 +110,6 @@ class PermK(Sketch):
         block.sort()
         return block
 
-    def support_size(self, d: int) -> int:
-        """K blocks, or all subsets of a block's size."""
-        self.check(d)
-        return sum(math.comb(d, q) for q in self._sizes(d)) if self.redraw else self.k
-
-    def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
-        """The K blocks, or all subsets of a block's size."""
-        if not self.redraw:
-            for block in self.partition(d):
-                yield 1 / self.k, DiagonalDraw(d, block, np.full(block.size, float(self.k)))
-            return
-        for q, times in self._sizes(d).items():
-            probability = times / (self.k * math.comb(d, q))
-            for kept in combinations(range(d), q):
-                yield probability, DiagonalDraw(d, np.array(kept, dtype=np.int64), np.full(q, float(self.k)))
-
-    @property
-    def members(self) -> int | None:
-        """The K blocks of a fixed partition."""
-        return None if self.redraw else self.k
-
     def member_of(self, key: Key) -> int:
         """The number of the block that `key` gets."""
         return self._block_of(key)[1]
@@ -136,23 +119,6 @@ class PermK(Sketch):
         group, position = divmod(key.node, self.k)
         shared = Key(key.seed, key.step, group, key.index)
         return shared, randomness.permuted(shared, Purpose.BLOCK, self.k, position)
-
-    def member_key(self, member: int) -> Key:
-        """That of the node which gets the block at step 0.
-
-        Over the units of a network every layer has a bijection of its own: the K members are disjoint in
-        every layer, and training meets other combinations of blocks too. ``Sampled(PermK(K), K)`` is the
-        list of K networks, and no others.
-        """
-        if self.redraw:
-            return super().member_key(member)  # which refuses
-        member = whole("member", member, 0, self.k - 1)
-        return next(key for node in range(self.k) if self.member_of(key := Key(node=node)) == member)
-
-    @property
-    def stride(self) -> int:
-        """The K nodes of a group share a partition."""
-        return self.k
 
     def same_partition(self, other: Sketch) -> bool:
         """Whether nodes with this sketch and nodes with the other get blocks of the same partition."""
@@ -193,15 +159,6 @@ class PermK(Sketch):
         """How many blocks there are of each size."""
         small, larger = divmod(d, self.k)
         return Counter({small: self.k - larger, small + 1: larger} if larger else {small: self.k})
-
-    def check(self, d: int) -> int:
-        """The dimension d, or an error if the blocks cover another."""
-        d = super().check(d)
-        if self.blocks is not None and sum(map(len, self.blocks)) != d:
-            raise ArgumentError(
-                f"the blocks cover {sum(map(len, self.blocks))} coordinates, the dimension is {d}"
-            )
-        return d
 
     def label(self) -> str:
         """How many blocks, and where they come from."""

@@ -18,11 +18,11 @@ from mast.checks import whole
 from mast.errors import ArgumentError, NotDiagonalError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch
-from mast.sketches.bernoulli import Bernoulli
 from mast.sketches.draws import Constants, DiagonalDraw, Draw
 from mast.sketches.estimates import moments_of
+from mast.sketches.independent import Bernoulli
 from mast.sketches.perm_k import PermK
-from mast.sketches.rand_k import RandK
+from mast.sketches.subsets import RandK
 
 _REMEMBERED = 1 << 22  # coordinates of all draws of a list together
 
@@ -71,7 +71,7 @@ class Sampled(Sketch):
         if not sketch.diagonal:
             raise NotDiagonalError(f"a list is made of draws of diagonal sketches, {sketch!r} is not one")
         self.sketch = sketch
-        self.n = whole("n", n, 1)
+        self.n = self.members = whole("n", n, 1)
         self.seed = Key(seed).seed
         self.balanced, self.corrected = bool(balanced), bool(corrected)
         if self.balanced:
@@ -83,11 +83,6 @@ class Sampled(Sketch):
         self._masks: dict[tuple[int, int | None], NDArray[np.uint8]] = {}  # of a balanced list, packed
 
     # ---- the list ----------------------------------------------------------------------------
-
-    @property
-    def members(self) -> int:
-        """n."""
-        return self.n
 
     def member_of(self, key: Key) -> int:
         """The number of the draw that `key` picks."""
@@ -204,10 +199,6 @@ class Sampled(Sketch):
         """The n draws, alike."""
         return ((1 / self.n, draw) for draw in self.draws(d))
 
-    def support_size(self, d: int) -> int:
-        """n."""
-        return self.n
-
     def mean(self, d: int) -> Array:
         """The mean of the list."""
         return moments_of(self, self.check(d)).mean
@@ -255,10 +246,6 @@ class Member(Sketch):
     def sample(self, d: int, key: Key) -> Draw:
         """The draw over this layer."""
         return self.listed.member(self.check(d), self.number, key.index)
-
-    def member_of(self, key: Key) -> int:
-        """There is one only."""
-        return 0
 
     def label(self) -> str:
         """Which one."""
