@@ -19,10 +19,10 @@ _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 class Kept(ABC):
     """The kept entries of one tensor of this `shape`: `count` of them, in row-major order."""
 
-    __slots__ = ("count", "shape")
-
     shape: tuple[int, ...]
     count: int
+    scales: Any
+    whole = False  #: whether nothing is cut: every entry is kept
 
     @property
     @abstractmethod
@@ -32,12 +32,12 @@ class Kept(ABC):
     @property
     def kept_shape(self) -> tuple[int, ...]:
         """The shape of ``x[entries]``."""
-        return (self.count,)
+        return self.shape if self.whole else (self.count,)
 
     @property
-    @abstractmethod
     def factors(self) -> Any:
         """What kept entries are multiplied with: a number, or an array that broadcasts to `kept_shape`."""
+        return self.scales
 
     @property
     def unscaled(self) -> bool:
@@ -52,7 +52,7 @@ class Kept(ABC):
             out = empty_like(x, self.kept_shape)
         if not self._pass(x, out, gathers=True):
             self.check(x)
-            out.reshape(self.kept_shape)[...] = like(self._taken(x), out)
+            out.reshape(self.kept_shape)[...] = like(self._indexed(x), out)
         return out
 
     def place(self, x: Any, values: Any) -> None:
@@ -62,17 +62,22 @@ class Kept(ABC):
             x[self.entries] = like(values.reshape(self.kept_shape), x)
 
     def add(self, x: Any, values: Any, factor: float = 1.0) -> None:
-        """``x[kept] += factor * values``, in the precision of x."""
-        if not self._pass(x, values, factor):
-            self.check(x)
-            x[self.entries] += factor * like(values.reshape(self.kept_shape), x)
+        """``x[kept] += factor * values``, in the precision of x; whole tensors round once, where they can."""
+        if self._pass(x, values, factor):
+            return
+        self.check(x)
+        values = like(values.reshape(self.kept_shape), x)
+        if self.whole and not isinstance(x, np.ndarray):
+            x.add_(values, alpha=factor)
+        else:
+            x[... if self.whole else self.entries] += factor * values
 
     def copy(self, x: Any, source: Any) -> None:
         """``x[kept] = source[kept]``."""
         self.check(source)
         self.place(x, self.gather(source))
 
-    def _taken(self, x: Any) -> Any:
+    def _indexed(self, x: Any) -> Any:
         """``x[entries]``, by the quickest way to index."""
         return x[self.entries]
 
@@ -150,14 +155,6 @@ def memory(x: Any, size: int) -> NDArray[Any] | None:
             return None
     fits = x.dtype in _FLOATS and x.flags.c_contiguous and x.size == size
     return x.reshape(-1) if fits else None
-
-
-def add_all(x: Any, values: Any, factor: float) -> None:
-    """``x += factor * values``; tensors round once, where the processor can."""
-    if isinstance(x, np.ndarray):
-        x += factor * like(values.reshape(x.shape), x)
-    else:
-        x.add_(like(values.reshape(x.shape), x), alpha=factor)
 
 
 def written(x: Any) -> None:

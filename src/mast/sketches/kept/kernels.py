@@ -72,21 +72,13 @@ def select(mask: Any, scale: Any, x: Any, out: Any) -> None:
 # ---- rows and columns --------------------------------------------------------------------------
 
 
-class Runs(NamedTuple):
-    """Kept rows of `width` entries, and in each the kept columns, which are runs of `inner` entries.
-
-    Long runs are moved as slices, which lets the compiler use wide instructions; shorter ones are no runs.
-    """
-
-    rows: Any
-    columns: Any
-    inner: int
-    width: int
-
-
 @njit(cache=True, nogil=True)
 def grid(x: Any, runs: Any, values: Any, gather: Any, place: Any, factor: Any) -> None:
-    """The kept entries of x go to the values, are replaced by them, or grow by factor times them."""
+    """The kept entries of x go to the values, are replaced by them, or grow by factor times them.
+
+    `runs` has the kept rows, which are `width` entries long, and in each the kept columns, which are runs of
+    `inner` entries. Long runs are moved as slices, so that the compiler uses wide instructions.
+    """
     rows, columns, inner, width = runs
     n = 0
     for i in range(rows.size):
