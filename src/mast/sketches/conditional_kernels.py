@@ -17,24 +17,18 @@ LANES = 8
 
 
 @intrinsic
-def _subtract_product(context: Any, target: Any, at: Any, factors: Any, left: Any, right: Any) -> Any:
-    """target[at + l] -= factors[left + l] * target[right + l] for all lanes l, in wide instructions."""
+def _subtract_product(context: Any, array: Any, at: Any, left: Any, right: Any) -> Any:
+    """array[at + l] -= array[left + l] * array[right + l] for all lanes l, in wide instructions."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> None:
         ir: Any = vars(cgutils)["ir"]
         eight = ir.VectorType(ir.DoubleType(), LANES).as_pointer()
-        data = {
-            array: context.make_array(signature.args[array])(context, builder, arguments[array]).data
-            for array in (0, 2)
-        }
-        pointers = [
-            builder.bitcast(builder.gep(data[array], [arguments[index]]), eight)
-            for array, index in ((0, 1), (2, 3), (0, 4))
-        ]
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        pointers = [builder.bitcast(builder.gep(data, [index]), eight) for index in arguments[1:]]
         old, first, second = (builder.load(pointer, align=8) for pointer in pointers)
         builder.store(builder.fsub(old, builder.fmul(first, second)), pointers[0], align=8)
 
-    return types.void(target, types.int64, factors, types.int64, types.int64), generate
+    return types.void(array, types.int64, types.int64, types.int64), generate
 
 
 _lanes: Any = _subtract_product
@@ -53,11 +47,11 @@ def solve_within(G: Any, chosen: Any, order: Any, right: Any, out: Any) -> None:
     widest = 0
     for r in order:
         widest = max(widest, chosen[r].sum())
-    U = np.empty((widest, widest, LANES))
-    y = np.empty((widest, columns, LANES))
+    U = np.empty((widest, widest + columns, LANES))  # the systems, and beside them their right-hand sides
     for first in range(0, order.size, LANES):
         lanes = min(LANES, order.size - first)
         width = 0
+        sizes[:] = 0
         for lane in range(lanes):
             r, size = order[first + lane], 0
             for j in range(d):
@@ -66,22 +60,19 @@ def solve_within(G: Any, chosen: Any, order: Any, right: Any, out: Any) -> None:
                     size += 1
             sizes[lane] = size
             width = max(width, size)
-        for lane in range(lanes, LANES):
-            sizes[lane] = 0
-        _gather(G, places, sizes, width, U)
-        y[:width] = 0.0
+        U[:width, width : width + columns] = 0.0
         for lane in range(lanes):
             r = 0 if shared else order[first + lane]
             for i in range(sizes[lane]):
                 for c in range(columns):
-                    y[i, c, lane] = right[r, places[i, lane], c]
-        _factorise(U, width)
-        _substitute(U, width, y)
+                    U[i, width + c, lane] = right[r, places[i, lane], c]
+        _gather(G, places, sizes, width, U)
+        _solve(U, width, columns)
         for lane in range(lanes):
             r = order[first + lane]
             for i in range(sizes[lane]):
                 for c in range(columns):
-                    out[r, places[i, lane], c] = y[i, c, lane]
+                    out[r, places[i, lane], c] = U[i, width + c, lane]
 
 
 @njit(forceinline=True)
@@ -98,40 +89,22 @@ def _gather(G: Any, places: Any, sizes: Any, width: Any, U: Any) -> None:
 
 
 @njit(forceinline=True)
-def _factorise(U: Any, width: Any) -> None:
-    """Cholesky's U'U = G, in place; the diagonal becomes 1/U_kk."""
-    flat, row = U.ravel(), U.shape[1] * LANES
+def _solve(U: Any, width: Any, columns: Any) -> None:
+    """Cholesky's U'U = G in place, its diagonal 1/U_kk; the columns y beside it become (U'U)^-1 y."""
+    flat, row, end = U.ravel(), U.shape[1] * LANES, width + columns
     for k in range(width):
         for lane in range(LANES):
             U[k, k, lane] = 1.0 / np.sqrt(U[k, k, lane])
-        for j in range(k + 1, width):
+        for j in range(k + 1, end):
             for lane in range(LANES):
                 U[k, j, lane] *= U[k, k, lane]
         for i in range(k + 1, width):
-            for j in range(i, width):
-                _lanes(flat, i * row + j * LANES, flat, k * row + i * LANES, k * row + j * LANES)
-
-
-@njit(forceinline=True)
-def _substitute(U: Any, width: Any, y: Any) -> None:
-    """y becomes (U'U)^-1 y."""
-    flat, row = U.ravel(), U.shape[1] * LANES
-    values, columns = y.ravel(), y.shape[1]
-    for i in range(width):
-        for c in range(columns):
-            for lane in range(LANES):
-                y[i, c, lane] *= U[i, i, lane]
-        for j in range(i + 1, width):
-            for c in range(columns):
-                _lanes(
-                    values, (j * columns + c) * LANES, flat, i * row + j * LANES, (i * columns + c) * LANES
-                )
+            for j in range(i, end):
+                _lanes(flat, i * row + j * LANES, k * row + i * LANES, k * row + j * LANES)
     for i in range(width - 1, -1, -1):
         for j in range(i + 1, width):
-            for c in range(columns):
-                _lanes(
-                    values, (i * columns + c) * LANES, flat, i * row + j * LANES, (j * columns + c) * LANES
-                )
-        for c in range(columns):
+            for c in range(width, end):
+                _lanes(flat, i * row + c * LANES, i * row + j * LANES, j * row + c * LANES)
+        for c in range(width, end):
             for lane in range(LANES):
-                y[i, c, lane] *= U[i, i, lane]
+                U[i, c, lane] *= U[i, i, lane]
