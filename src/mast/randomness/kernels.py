@@ -190,17 +190,24 @@ def shuffled(key: Any, n: int, position: int) -> int:
 
 
 @njit(forceinline=True)
-def feistel_element(stream: Any, n: Any, a: Any, b: Any, rounds: Any, position: Any) -> Any:
-    """One element of a keyed bijection of 0 .. n-1: rounds on [a] x [b], walking back into [n]."""
+def feistel_element(
+    stream: Any, n: Any, a: Any, b: Any, rounds: Any, position: Any, table: Any = None
+) -> Any:
+    """One element of a keyed bijection of 0 .. n-1: rounds on [a] x [b], walking back into [n].
+
+    The values of the round functions are computed, or read from a table.
+    """
     y = position
     while True:
         left = y // b
         right = y - left * b
         for r in range(rounds):
             if r & 1 == 0:
-                left = (left + below(stream, right, r, a)) % a
+                left += below(stream, right, r, a) if table is None else table[r, right]
+                left -= a if left >= a else 0
             else:
-                right = (right + below(stream, left, r, b)) % b
+                right += below(stream, left, r, b) if table is None else table[r, left]
+                right -= b if right >= b else 0
         y = left * b + right
         if y < n:
             break
@@ -225,23 +232,7 @@ def feistel(key: Any, n: int, a: int, b: int, rounds: int, start: int, out: Any)
         for x in range(arguments):
             table[r, x] = below(stream, x, r, values)
     for i in range(out.size):
-        y = start + i
-        while True:
-            left = y // b
-            right = y - left * b
-            for r in range(rounds):
-                if r & 1 == 0:
-                    left += table[r, right]
-                    if left >= a:
-                        left -= a
-                else:
-                    right += table[r, left]
-                    if right >= b:
-                        right -= b
-            y = left * b + right
-            if y < n:
-                break
-        out[i] = y
+        out[i] = feistel_element(stream, n, a, b, rounds, start + i, table)
 
 
 @njit(cache=True)

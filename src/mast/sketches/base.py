@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import LARGE, Array, Indices, refuse_too_large
+from mast.arrays import LARGE, Array, refuse_too_large
 from mast.checks import probability, whole
 from mast.errors import ArgumentError, BiasedSketchError, NotDiagonalError, SupportTooLargeError
 from mast.randomness import Key
 from mast.sketches import estimates
-from mast.sketches.draws import Constants, DiagonalDraw, Draw
+from mast.sketches.draws import Constants, Draw
 from mast.sketches.estimates import SUPPORT_LIMIT
-from mast.sketches.laws import Atoms, Entry, Law
+from mast.sketches.laws import Entry, Law
 
 Support = list[tuple[float, Draw]]
 
@@ -221,24 +221,6 @@ class Sketch(ABC):
             return H * self.second_moment(d)
         return estimates.mean_over(self, d, lambda draw: draw.adjoint(H @ draw.matrix()))
 
-    def marginals(self, d: int) -> Atoms | None:
-        """The law of each single entry of a diagonal S; None if it takes infinitely, or very, many values."""
-        self.check(d)
-        parts = self.components()
-        if parts is not None:
-            inner = [(weight, sketch.marginals(d)) for weight, sketch in parts]
-            if any(atoms is None for _, atoms in inner):
-                return None
-            return [(weight * p, c) for weight, atoms in inner for p, c in atoms or []]
-        law = self.law(d)
-        if law is not None:
-            return law.marginals()
-        size = self.support_size(d)
-        if not self.diagonal or size is None or size > SUPPORT_LIMIT or size * d > 1 << 24:
-            return None
-        draws = ((p, draw) for p, draw in self.outcomes(d) or () if isinstance(draw, DiagonalDraw))
-        return [(np.full(d, p), draw.diagonal()) for p, draw in draws]
-
     # ---- composed sketches, and sketches across nodes --------------------------------------
 
     def components(self) -> list[tuple[float, Sketch]] | None:
@@ -300,11 +282,6 @@ class Sketch(ABC):
 
 
 _ABSENT = object()
-
-
-def everything(d: int) -> Indices:
-    """All coordinates."""
-    return np.arange(d, dtype=np.int64)
 
 
 def percent(share: float) -> str:

@@ -10,7 +10,7 @@ from mast.arrays import Array, frozen, vector
 from mast.checks import positive
 from mast.errors import ArgumentError
 from mast.randomness import Key
-from mast.sketches.base import Sketch, everything, percent
+from mast.sketches.base import Sketch, percent
 from mast.sketches.draws import DiagonalDraw, Draw
 from mast.sketches.laws import DrawKind, Entry, Law
 
@@ -25,7 +25,7 @@ class Identity(Sketch):
 
     def sample(self, d: int, key: Key) -> Draw:
         """I."""
-        return DiagonalDraw(d, everything(d), np.ones(d))
+        return DiagonalDraw(d, np.arange(d), np.ones(d))
 
     def law(self, d: int) -> Law:
         """One unit that holds everything."""
@@ -137,7 +137,7 @@ class Gaussian(Sketch):
 
     def sample(self, d: int, key: Key) -> Draw:
         """The scales of `key`."""
-        return DiagonalDraw(d, everything(d), 1 + self.sigma * randomness.normal(key, 0, d))
+        return DiagonalDraw(d, np.arange(d), 1 + self.sigma * randomness.normal(key, 0, d))
 
     def law(self, d: int) -> Law:
         """Independent coordinates that all survive, with noise."""

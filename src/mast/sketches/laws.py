@@ -85,11 +85,6 @@ class Entry(NamedTuple):
     scale: float  #: what it is multiplied with then
     sigma: float = 0.0  #: of a normal error of the scale
 
-    @property
-    def keep(self) -> float:
-        """The probability that it survives."""
-        return self.threshold / 2**32
-
 
 @dataclass(frozen=True, eq=False)
 class Law:

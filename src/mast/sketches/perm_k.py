@@ -19,10 +19,8 @@ from mast.checks import listed, whole
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
-from mast.sketches.draws import DiagonalDraw, Draw, equal_scales
+from mast.sketches.draws import DiagonalDraw, equal_scales
 from mast.sketches.laws import DrawKind, Law
-
-_NARROW = range(1 << 20, 1 << 31)  # dimensions whose blocks are remembered in four bytes per coordinate
 
 
 class PermK(Sketch):
@@ -73,7 +71,7 @@ class PermK(Sketch):
         self.members, self.stride = None if self.redraw else self.k, self.k
         self._made: tuple[int, dict[int, NDArray[Any]]] = (0, {})  # of the last d used: number -> block
 
-    def sample(self, d: int, key: Key) -> Draw:
+    def sample(self, d: int, key: Key) -> DiagonalDraw:
         """Node n gets block ``bijection(seed, step, n // K)[n % K]`` of the partition."""
         self.check(d)
         shared, number = self._block_of(key)
@@ -168,7 +166,7 @@ class PermK(Sketch):
 
 def _stored(d: int) -> type[np.signedinteger[Any]]:
     """The type in which blocks are remembered: those of a large network would else dwarf its weights."""
-    return np.int32 if d in _NARROW else np.int64
+    return np.int32 if 1 << 20 <= d < 1 << 31 else np.int64
 
 
 def checked_blocks(blocks: Sequence[ArrayLike]) -> list[Indices]:
