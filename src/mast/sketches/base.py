@@ -41,7 +41,7 @@ class Sketch(ABC):
     #: in a network every layer is a vector of its own, drawn with one key for all: a share, or a window
     per_layer: bool = False
     #: the only dimension in which it can be drawn, if there is one
-    dim: int | None = None
+    fixed_dim: int | None = None
     #: how many draws there are, if the sketch is a list of a few that have numbers
     members: int | None = None
     #: nodes whose numbers differ by a multiple of this draw independently of each other
@@ -69,8 +69,8 @@ class Sketch(ABC):
     def check(self, d: int) -> int:
         """The dimension d, or an error if the sketch cannot be drawn in it."""
         d = whole("the dimension d", d, 1)
-        if self.dim is not None and d != self.dim:
-            raise ArgumentError(f"{self!r} is for {self.dim} coordinates, but the dimension is {d}")
+        if self.fixed_dim not in (None, d):
+            raise ArgumentError(f"{self!r} is for {self.fixed_dim} coordinates, but the dimension is {d}")
         return d
 
     def label(self) -> str:

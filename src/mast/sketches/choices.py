@@ -29,13 +29,11 @@ class Matrices(Sketch):
     array([0., 1.])
     """
 
-    dim: int
-
     def __init__(self, matrices: Sequence[ArrayLike], weights: ArrayLike | None = None) -> None:
         stack = [numbers(f"matrix {i}", matrix, 2) for i, matrix in enumerate(listed("matrices", matrices))]
         if not stack:
             raise ArgumentError("Matrices needs at least one matrix")
-        self.dim = stack[0].shape[0]
+        self.dim = self.fixed_dim = stack[0].shape[0]
         for i, matrix in enumerate(stack):
             if matrix.shape != (self.dim, self.dim):
                 raise ArgumentError(f"matrix {i} has shape {matrix.shape}, expected {(self.dim, self.dim)}")

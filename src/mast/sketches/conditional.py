@@ -68,7 +68,7 @@ class Conditional(Sketch):
         self.masks = keep if isinstance(keep, Sketch) else Bernoulli(keep)
         if not self.masks.diagonal:
             raise ArgumentError(f"keep must be a probability or a diagonal sketch, got {keep!r}")
-        self.dim = self.masks.check(len(self.covariance))
+        self.fixed_dim = self.masks.check(len(self.covariance))
 
     @cached_property
     def precision(self) -> Array:

@@ -69,7 +69,7 @@ class Bernoulli(Sketch):
                 raise ArgumentError("keep has no entries: give one number, or one per coordinate")
             self.thresholds = _thresholds(shares)
             self.keep = frozen(self.thresholds / 2**32)
-            self.dim = shares.size
+            self.fixed_dim = shares.size
 
     def sample(self, d: int, key: Key) -> Draw:
         """The mask of `key`, and the scales of the survivors."""

@@ -20,7 +20,7 @@ from mast.randomness import Key
 from mast.sketches.base import Sketch
 from mast.sketches.draws import Constants, DiagonalDraw, Draw, MatrixDraw
 from mast.sketches.laws import Law, Members
-from mast.sketches.perm_k import checked_blocks
+from mast.sketches.perm_k import checked_blocks, labels_of
 
 
 class Over(Sketch):
@@ -153,7 +153,7 @@ class Grouped(Over):
     def __init__(self, sketch: Sketch, groups: Sequence[Any] | ArrayLike) -> None:
         super().__init__(sketch)
         self.labels = _labels(groups)
-        self.dim, self.groups = self.labels.size, int(self.labels.max()) + 1
+        self.fixed_dim, self.groups = self.labels.size, int(self.labels.max()) + 1
         sketch.check(self.groups)
         self._members = Members.of(self.labels, self.groups)
 
@@ -255,16 +255,12 @@ def _labels(groups: Sequence[Any] | ArrayLike) -> Indices:
     if not rows:
         raise ArgumentError("there are no groups")
     if np.ndim(rows[0]) == 0:
-        if any(np.ndim(row) != 0 for row in rows) or None in rows:
-            raise ArgumentError("groups must be one label per coordinate, or lists of coordinates")
-        labels = np.asarray(rows)
-        if labels.ndim != 1 or (labels.dtype.kind == "f" and not np.isfinite(labels).all()):
+        mixed = any(np.ndim(row) for row in rows) or None in rows
+        labels = np.asarray(rows, dtype=object if mixed else None)
+        if mixed or labels.ndim != 1 or (labels.dtype.kind == "f" and not np.isfinite(labels).all()):
             raise ArgumentError("groups must be one label per coordinate, or lists of coordinates")
         return frozen(np.unique(labels, return_inverse=True)[1].astype(np.int64))
     members = checked_blocks(rows)
     if any(block.size == 0 for block in members):
         raise ArgumentError("a group has no members")
-    result = np.empty(sum(map(len, members)), dtype=np.int64)
-    for index, block in enumerate(members):
-        result[block] = index
-    return frozen(result)
+    return frozen(labels_of(members))

@@ -67,7 +67,7 @@ class PermK(Sketch):
         self.k = whole("PermK's k", k) if k is not None else len(self.blocks or [])
         if self.k < 1:
             raise ArgumentError(f"PermK has at least one block, got k = {self.k}")
-        self.dim = None if self.blocks is None else sum(map(len, self.blocks))
+        self.fixed_dim = None if self.blocks is None else sum(map(len, self.blocks))
         self.members, self.stride = None if self.redraw else self.k, self.k
         self._made: tuple[int, dict[int, NDArray[Any]]] = (0, {})  # of the last d used: number -> block
 
@@ -133,7 +133,9 @@ class PermK(Sketch):
             kind = DrawKind.REDRAWN if drawn and d <= randomness.EXACT_SHUFFLE else None
             return Law.subsets(d, d, self._sizes(d), kind=kind)
         kind = DrawKind.BLOCK if drawn else None
-        return Law.subsets(self.check(d), self.k, {1: 1}, labels=lambda: self._labels(d), kind=kind)
+        return Law.subsets(
+            self.check(d), self.k, {1: 1}, labels=lambda: labels_of(self.partition(d)), kind=kind
+        )
 
     def _at(self, density: float) -> Sketch:
         k = round(1 / density)
@@ -146,12 +148,6 @@ class PermK(Sketch):
         if self.blocks is not None:
             return {"blocks": self.blocks}
         return {"k": self.k, "seed": self.seed, "redraw": self.redraw}
-
-    def _labels(self, d: int) -> Indices:
-        labels = np.empty(d, dtype=np.int64)
-        for number, block in enumerate(self.partition(d)):
-            labels[block] = number
-        return labels
 
     def _sizes(self, d: int) -> Counter[int]:
         """How many blocks there are of each size."""
@@ -167,6 +163,14 @@ class PermK(Sketch):
 def _stored(d: int) -> type[np.signedinteger[Any]]:
     """The type in which blocks are remembered: those of a large network would else dwarf its weights."""
     return np.int32 if 1 << 20 <= d < 1 << 31 else np.int64
+
+
+def labels_of(blocks: Sequence[Indices]) -> Indices:
+    """The number of the block that each coordinate is in."""
+    labels = np.empty(sum(map(len, blocks)), dtype=np.int64)
+    for number, block in enumerate(blocks):
+        labels[block] = number
+    return labels
 
 
 def checked_blocks(blocks: Sequence[ArrayLike]) -> list[Indices]:
