@@ -7,7 +7,6 @@ linear model x answers x'T_M a = (T_M'x)'a, so S = T_M', a matrix that is 0 on t
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -162,5 +161,6 @@ def _cheaper(masks: Masks) -> tuple[Indices, Indices]:
 def _solve(G: Array, chosen: Masks, order: Indices, right: Array, out: Array) -> None:
     """For rows r in `order`, the solution of G_cc y = right_c within their chosen c, into out[r]."""
     if order.size:
-        kernels = importlib.import_module("mast.sketches.conditional_kernels")  # Numba takes a while to load
-        kernels.solve_within(G, np.ascontiguousarray(chosen), order, np.ascontiguousarray(right), out)
+        from mast.sketches.kernels import solve_within  # Numba takes a while to load
+
+        solve_within(G, np.ascontiguousarray(chosen), order, np.ascontiguousarray(right), out)

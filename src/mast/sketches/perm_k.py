@@ -133,9 +133,8 @@ class PermK(Sketch):
             kind = DrawKind.REDRAWN if drawn and d <= randomness.EXACT_SHUFFLE else None
             return Law.subsets(d, d, self._sizes(d), kind=kind)
         kind = DrawKind.BLOCK if drawn else None
-        return Law.subsets(
-            self.check(d), self.k, {1: 1}, labels=lambda: labels_of(self.partition(d)), kind=kind
-        )
+        self.check(d)
+        return Law.subsets(d, self.k, {1: 1}, labels=lambda: labels_of(self.partition(d)), kind=kind)
 
     def _at(self, density: float) -> Sketch:
         k = round(1 / density)
