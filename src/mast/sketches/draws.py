@@ -104,7 +104,9 @@ class DiagonalDraw(Entries, Draw):
         out[self.indices] = (u[self.indices].T * scales).T
         return out
 
-    adjoint = apply
+    def adjoint(self, r: ArrayLike) -> Array:
+        """S'r, which is S r."""
+        return self.apply(r)
 
     def matrix(self) -> Array:
         """S as a dense matrix."""

@@ -37,6 +37,8 @@ class Everything(Kept):
 class Mask(Kept):
     """Entries whose mask is true are kept, all times the same scale."""
 
+    scales: float
+
     def __init__(self, shape: Sequence[int], mask: Any, scale: float) -> None:
         self.shape = tuple(shape)
         self.mask = mask  # of an array or tensor, in any shape of that size
