@@ -103,14 +103,14 @@ class Sketch(ABC):
 
     def support_size(self, d: int) -> int | None:
         """How many different S there are; None if infinitely many. Beyond `SUPPORT_LIMIT` nobody counts."""
-        self.check(d)
+        outcomes, law = self.outcomes(self.check(d)), self.law(d)
+        if outcomes is None:
+            return None
         if self.members is not None:
             return self.members
-        law = self.law(d)
         if law is not None and law.pairs is None:
             return law.support_size()
-        outcomes = self.outcomes(d)
-        return None if outcomes is None else sum(1 for _ in islice(outcomes, SUPPORT_LIMIT + 1))
+        return sum(1 for _ in islice(outcomes, SUPPORT_LIMIT + 1))
 
     def constants(self, d: int) -> Constants:
         """L_D, mu_D, L_max and kappa_D in dimension d; `estimated` where neither law nor support is known."""

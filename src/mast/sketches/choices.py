@@ -72,6 +72,11 @@ class Matrices(Sketch):
         S = self.matrices
         return np.asarray(np.einsum("n,nki,kl,nlj->ij", self.weights, S, H, S, optimize=True))
 
+    def support_size(self, d: int) -> int:
+        """As many as there are matrices."""
+        self.check(d)
+        return len(self.matrices)
+
     def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
         """The matrices."""
         return ((weight, self._one(i)) for i, weight in enumerate(self.weights.tolist()))

@@ -142,11 +142,11 @@ class Law:
 
     # ---- the support -----------------------------------------------------------------------
 
-    def support_size(self) -> int | None:
-        """How many sets of units may survive; None if S takes infinitely many values."""
+    def support_size(self) -> int:
+        """How many sets of units may survive."""
         if self.sizes is not None:
             return sum(math.comb(self.units, size) for size in self.sizes)
-        return None if self.noise else 1 << int((self.per_unit(self.keep) < 1).sum())
+        return 1 << int((self.per_unit(self.keep) < 1).sum())
 
     def outcomes(self) -> Iterator[tuple[float, DiagonalDraw]] | None:
         """All (probability, draw) pairs; None if there are infinitely many, or they are not known."""

@@ -184,7 +184,8 @@ class Sampled(Sketch):
 
     def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
         """The n draws, alike."""
-        return ((1 / self.n, draw) for draw in self.draws(d))
+        for draw in self.draws(d):
+            yield 1 / self.n, draw
 
     def mean(self, d: int) -> Array:
         """The mean of the list."""

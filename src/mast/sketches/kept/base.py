@@ -49,7 +49,8 @@ class Kept(ABC):
     def gather(self, x: Any, out: Any = None) -> Any:
         """The kept entries of x, into `out` if it is given, which may have another precision."""
         if out is None:
-            out = empty_like(x, self.kept_shape)
+            numpy = isinstance(x, np.ndarray)
+            out = np.empty(self.kept_shape, x.dtype) if numpy else x.new_empty(self.kept_shape)
         if not self._pass(x, out, gathers=True):
             self.check(x)
             out.reshape(self.kept_shape)[...] = like(self._indexed(x), out)
@@ -91,9 +92,10 @@ class Kept(ABC):
         What does not fit goes the readable way, which raises: a pass would read beyond the end.
         """
         walk = self._walk() if tuple(x.shape) == self.shape else None
-        flat = None if walk is None else memory(x, math.prod(self.shape))
-        others = None if flat is None else memory(values, self.count)
-        if walk is None or flat is None or others is None:
+        if walk is None:
+            return False
+        flat, others = memory(x, math.prod(self.shape)), memory(values, self.count)
+        if flat is None or others is None:
             return False
         kernel, where = walk
         if gathers:
@@ -104,7 +106,10 @@ class Kept(ABC):
         else:
             others = others.astype(flat.dtype, copy=False)
             kernel(flat, where, others, None, None, flat.dtype.type(factor))
-        written(x)
+        if not isinstance(x, np.ndarray):
+            from torch.autograd.graph import increment_version
+
+            increment_version(x)  # tells autograd that the memory has changed
         return True
 
     def scale(self, values: Any) -> None:
@@ -155,19 +160,6 @@ def memory(x: Any, size: int) -> NDArray[Any] | None:
             return None
     fits = x.dtype in _FLOATS and x.flags.c_contiguous and x.size == size
     return x.reshape(-1) if fits else None
-
-
-def written(x: Any) -> None:
-    """Tell autograd that a tensor's memory has changed."""
-    if not isinstance(x, np.ndarray):
-        from torch.autograd.graph import increment_version
-
-        increment_version(x)
-
-
-def empty_like(x: Any, shape: tuple[int, ...]) -> Any:
-    """Room for numbers like those of x, in another shape."""
-    return np.empty(shape, dtype=x.dtype) if isinstance(x, np.ndarray) else x.new_empty(shape)
 
 
 def like(numbers: Any, x: Any) -> Any:

@@ -103,7 +103,8 @@ class Entries(Kept):
         array([1., 9.])
         """
         y = shift.copy()
-        flat, point = self._memory(y), self._memory(x)
+        compiled = self._walk() is not None and x.shape == y.shape == self.shape
+        flat, point = (memory(z, self.shape[0]) if compiled else None for z in (y, x))
         if flat is None or point is None:
             v = y[self.entries]
             y[self.entries] = v + self.scales * (x[self.entries] - v)
@@ -111,11 +112,6 @@ class Entries(Kept):
             scales = self.scales if np.ndim(self.scales) else np.full(self.count, self.scales)
             kernels().sparsify(flat, self.indices, scales, point, flat)
         return y
-
-    def _memory(self, x: Array) -> Any:
-        """The numbers of a point, if a compiled pass over them is worth it and they fit; else None."""
-        worth = tuple(x.shape) == self.shape and self._walk() is not None
-        return memory(x, math.prod(self.shape)) if worth else None
 
 
 class Grid(Kept):
