@@ -21,8 +21,6 @@ from mast.sketches.draws import Constants, Draw
 from mast.sketches.estimates import SUPPORT_LIMIT
 from mast.sketches.laws import Entry, Law
 
-Support = list[tuple[float, Draw]]
-
 
 class Sketch(ABC):
     """A distribution of S. A new one is a subclass that defines `sample`; all else follows.
@@ -88,7 +86,7 @@ class Sketch(ABC):
             refuse_too_large(f"a draw of {self!r} in {d:,} dimensions", drawn + 2 * self.share(d) * d)
         return self.sample(d, Key(seed, step, node, index))
 
-    def support(self, d: int, limit: int = SUPPORT_LIMIT) -> Support | None:
+    def support(self, d: int, limit: int = SUPPORT_LIMIT) -> list[tuple[float, Draw]] | None:
         """All (probability, draw) pairs; None if there are infinitely many."""
         size, outcomes = self.support_size(self.check(d)), self.outcomes(d)
         if size is None or outcomes is None:

@@ -105,7 +105,7 @@ class Law:
     labels: Callable[[], Indices] | None = None  #: makes `unit_of`; None: coordinate i is unit i
     alone: bool = False  #: whether some coordinates are in no unit (label -1): they survive always, times 1
     kind: DrawKind | None = None  #: how the compiled loops draw it as `sample` does; None: they cannot
-    pairs: Callable[[], Array] | None = None  #: makes E[c_u c_v] of the units, if it is none of the two
+    pairs: Callable[[], Array] | None = None  #: makes E[c_u c_v] of the units, if it is neither
 
     @classmethod
     def subsets(cls, dim: int, units: int, sizes: Mapping[int, int], **options: Any) -> Law:
@@ -113,14 +113,12 @@ class Law:
         times, total = sum(sizes.values()), sum(q * n for q, n in sizes.items())
         return cls(dim, units, total / (times * units), times * units / total, sizes=sizes, **options)
 
-    def over(self, dim: int, labels: Callable[[], Indices], alone: bool) -> Law:
-        """The law of `dim` coordinates that have the entries of this one's, or are left alone."""
-        if self.labels is None:
-            return replace(self, dim=dim, labels=labels, alone=alone)
+    def over(self, labels: Indices, alone: bool) -> Law:
+        """The law of coordinates that have the entry of this one's at their label, or are left alone (-1)."""
         return replace(
             self,
-            dim=dim,
-            labels=lambda: np.append(self.unit_of, -1)[labels()],
+            dim=labels.size,
+            labels=lambda: np.append(self.unit_of, -1)[labels],
             alone=self.alone or alone,
         )
 

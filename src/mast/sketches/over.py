@@ -82,7 +82,7 @@ class Over(Sketch):
     def law(self, d: int) -> Law | None:
         """That of `sketch`, with more coordinates to a unit, or some beside."""
         law, labels = self.sketch.law(self.size(d)), self.labels_in(d)
-        return law if law is None or labels is None else law.over(d, lambda: labels, self.alone)
+        return law if law is None or labels is None else law.over(labels, self.alone)
 
     def components(self) -> list[tuple[float, Sketch]] | None:
         """Those of `sketch`, each in the same places."""
