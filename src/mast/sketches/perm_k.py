@@ -7,7 +7,7 @@ is independent subnetwork training. Each node by itself sees an unbiased sketch.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from mast.checks import listed, whole
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
-from mast.sketches.draws import DiagonalDraw, equal_scales
+from mast.sketches.draws import DiagonalDraw, Draw, equal_scales
 from mast.sketches.laws import DrawKind, Law
 
 
@@ -107,6 +107,14 @@ class PermK(Sketch):
         block = randomness.permutation(key, Purpose.PARTITION, d, start, stop)
         block.sort()
         return block
+
+    def outcomes(self, d: int) -> Iterable[tuple[float, Draw]] | None:
+        """The K blocks, the same arrays that draws have; or all subsets of a block's size."""
+        return super().outcomes(d) if self.redraw else self._each_block(d)
+
+    def _each_block(self, d: int) -> Iterator[tuple[float, Draw]]:
+        for block in self.partition(d):
+            yield 1 / self.k, DiagonalDraw(d, block, np.full(block.size, float(self.k)))
 
     def member_of(self, key: Key) -> int:
         """The number of the block that `key` gets."""
