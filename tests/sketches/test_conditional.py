@@ -103,7 +103,7 @@ def test_refuses(C, keep):
 
 
 def test_another_dimension_is_refused():
-    with pytest.raises(ArgumentError, match="3 features"):
+    with pytest.raises(ArgumentError, match="3 coordinates"):
         mast.Conditional(np.eye(3), 0.5).draw(4)
 
 

@@ -34,7 +34,7 @@ class TestBernoulli:
             mast.Bernoulli([0.5, 0.5, 1.5])
 
     def test_refuses_another_dimension(self):
-        with pytest.raises(ArgumentError, match="2 entries"):
+        with pytest.raises(ArgumentError, match="2 coordinates"):
             mast.Bernoulli([0.5, 0.5]).draw(3)
 
     def test_unscaled_has_the_same_masks(self):
@@ -143,7 +143,7 @@ class TestPermK:
             mast.PermK(**arguments)
 
     def test_blocks_fix_the_dimension(self):
-        with pytest.raises(ArgumentError, match="cover 3"):
+        with pytest.raises(ArgumentError, match="3 coordinates"):
             mast.PermK(blocks=[[0], [1, 2]]).draw(4)
 
 
@@ -203,7 +203,7 @@ class TestGrouped:
             mast.Grouped(mast.RandK(1), groups)
 
     def test_refuses_a_sketch_that_does_not_fit(self):
-        with pytest.raises(ArgumentError, match="2 entries"):
+        with pytest.raises(ArgumentError, match="2 coordinates"):
             mast.Grouped(mast.Bernoulli([0.5, 0.5]), [0, 1, 2])
         with pytest.raises(NotDiagonalError):
             mast.Grouped(mast.Matrices([[[0.0, 1], [1, 0]], [[2.0, -1], [-1, 2]]]), [0, 1])

@@ -163,7 +163,7 @@ def sketched_linear(model: LinearModel, sketch: Sketch, shift: Array) -> Objecti
         from mast.objectives.separable import Separable
 
         return Separable(model, sketch, shift, penalty, *blocks)
-    if law.noise:
+    if law.noise or law.pairs is not None:
         return None
     from mast.objectives.rowwise import RowPairs, Rowwise
 

@@ -139,7 +139,8 @@ class Saturating(Penalty):
 
     def sketched(self, sketch: Sketch, shift: Array) -> SketchedSaturating | None:
         """Its expectation under a sketch whose entries take finitely many values."""
-        atoms = sketch.marginals(shift.size)
+        law = sketch.law(shift.size)
+        atoms = None if law is None else law.marginals()
         return None if atoms is None else SketchedSaturating(self, atoms, shift)
 
 

@@ -87,27 +87,33 @@ def _below(w: Any, threshold: Any) -> Any:
     return w if threshold is None else uint64(w) < threshold
 
 
+@njit(inline="always")
+def aligned_words(stream: Any, threshold: Any, start: Any, out: Any) -> None:
+    """Words start .. of a stream, or which of them are below the threshold; start is a multiple of 4.
+
+    It is inlined by Numba itself, which makes several blocks at once.
+    """
+    s0, s1, s2, s3 = stream
+    blocks = out.size >> 2
+    for j in range(blocks):
+        c = uint64((start >> 2) + j)
+        w0, w1, w2, w3 = wide_philox(uint32(c), uint32(c >> _32), s2, s3, s0, s1)
+        out[4 * j] = _below(w0, threshold)
+        out[4 * j + 1] = _below(w1, threshold)
+        out[4 * j + 2] = _below(w2, threshold)
+        out[4 * j + 3] = _below(w3, threshold)
+    for i in range(4 * blocks, out.size):
+        out[i] = _below(word(stream, start + i), threshold)
+
+
 @njit(cache=True)
 def words(key: Any, threshold: Any, start: int, out: Any) -> None:
     """Words start .. of the stream of `key`; with a threshold, which of them are below it."""
     stream = derive(key)
-    s0, s1, s2, s3 = stream
-    n = out.size
-    first = min(n, -start & 3)  # up to the first whole block
+    first = min(out.size, -start & 3)  # up to the first whole block
     for i in range(first):
         out[i] = _below(word(stream, start + i), threshold)
-    blocks = (n - first) >> 2
-    j0 = (start + first) >> 2
-    whole = out[first : first + 4 * blocks]
-    for j in range(blocks):
-        c = uint64(j0 + j)
-        w0, w1, w2, w3 = wide_philox(uint32(c), uint32(c >> _32), s2, s3, s0, s1)
-        whole[4 * j] = _below(w0, threshold)
-        whole[4 * j + 1] = _below(w1, threshold)
-        whole[4 * j + 2] = _below(w2, threshold)
-        whole[4 * j + 3] = _below(w3, threshold)
-    for i in range(first + 4 * blocks, n):
-        out[i] = _below(word(stream, start + i), threshold)
+    aligned_words(stream, threshold, start + first, out[first:])
 
 
 @njit(cache=True)
@@ -184,17 +190,24 @@ def shuffled(key: Any, n: int, position: int) -> int:
 
 
 @njit(forceinline=True)
-def feistel_element(stream: Any, n: Any, a: Any, b: Any, rounds: Any, position: Any) -> Any:
-    """One element of a keyed bijection of 0 .. n-1: rounds on [a] x [b], walking back into [n]."""
+def feistel_element(
+    stream: Any, n: Any, a: Any, b: Any, rounds: Any, position: Any, table: Any = None
+) -> Any:
+    """One element of a keyed bijection of 0 .. n-1: rounds on [a] x [b], walking back into [n].
+
+    The values of the round functions are computed, or read from a table.
+    """
     y = position
     while True:
         left = y // b
         right = y - left * b
         for r in range(rounds):
             if r & 1 == 0:
-                left = (left + below(stream, right, r, a)) % a
+                left += below(stream, right, r, a) if table is None else table[r, right]
+                left -= a if left >= a else 0
             else:
-                right = (right + below(stream, left, r, b)) % b
+                right += below(stream, left, r, b) if table is None else table[r, left]
+                right -= b if right >= b else 0
         y = left * b + right
         if y < n:
             break
@@ -219,23 +232,7 @@ def feistel(key: Any, n: int, a: int, b: int, rounds: int, start: int, out: Any)
         for x in range(arguments):
             table[r, x] = below(stream, x, r, values)
     for i in range(out.size):
-        y = start + i
-        while True:
-            left = y // b
-            right = y - left * b
-            for r in range(rounds):
-                if r & 1 == 0:
-                    left += table[r, right]
-                    if left >= a:
-                        left -= a
-                else:
-                    right += table[r, left]
-                    if right >= b:
-                        right -= b
-            y = left * b + right
-            if y < n:
-                break
-        out[i] = y
+        out[i] = feistel_element(stream, n, a, b, rounds, start + i, table)
 
 
 @njit(cache=True)

@@ -1,23 +1,18 @@
-"""Sketches: the distributions of the random matrix S. One file each; this list is all of them."""
+"""Sketches: the distributions of the random matrix S. One file per family; this list is all of them."""
 
 from mast.sketches.base import Sketch
-from mast.sketches.bernoulli import Bernoulli, UnscaledBernoulli
+from mast.sketches.choices import Matrices, Mixture
 from mast.sketches.conditional import Conditional
 from mast.sketches.draws import Constants, DiagonalDraw, Draw, MatrixDraw
 from mast.sketches.estimates import ESTIMATE_DRAWS, SUPPORT_LIMIT
-from mast.sketches.excepting import Except
-from mast.sketches.gaussian import Gaussian
-from mast.sketches.grouped import Grouped
-from mast.sketches.identity import Identity
+from mast.sketches.independent import Bernoulli, Gaussian, Identity, UnscaledBernoulli
 from mast.sketches.laws import Law
-from mast.sketches.matrices import Matrices
-from mast.sketches.mixture import Mixture
 from mast.sketches.nested import Nested
+from mast.sketches.over import Except, Grouped
 from mast.sketches.parsing import parse
 from mast.sketches.perm_k import PermK
-from mast.sketches.rand_k import RandK
-from mast.sketches.rolling import Rolling
 from mast.sketches.sampled import Sampled
+from mast.sketches.subsets import RandK, Rolling
 
 __all__ = [
     "ESTIMATE_DRAWS",

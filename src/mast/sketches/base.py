@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from itertools import count, islice
@@ -11,16 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import LARGE, Array, Indices, refuse_too_large
+from mast.arrays import LARGE, Array, refuse_too_large
 from mast.checks import probability, whole
 from mast.errors import ArgumentError, BiasedSketchError, NotDiagonalError, SupportTooLargeError
 from mast.randomness import Key
 from mast.sketches import estimates
-from mast.sketches.draws import Constants, DiagonalDraw, Draw
+from mast.sketches.draws import Constants, Draw
 from mast.sketches.estimates import SUPPORT_LIMIT
-from mast.sketches.laws import Atoms, Entry, Law
-
-Support = list[tuple[float, Draw]]
+from mast.sketches.laws import Entry, Law
 
 
 class Sketch(ABC):
@@ -39,6 +38,12 @@ class Sketch(ABC):
     independent: bool = True
     #: in a network every layer is a vector of its own, drawn with one key for all: a share, or a window
     per_layer: bool = False
+    #: the only dimension in which it can be drawn, if there is one
+    fixed_dim: int | None = None
+    #: how many draws there are, if the sketch is a list of a few that have numbers
+    members: int | None = None
+    #: nodes whose numbers differ by a multiple of this draw independently of each other
+    stride: int = 1
 
     # ---- what a sketch defines ---------------------------------------------------------
 
@@ -48,7 +53,8 @@ class Sketch(ABC):
 
     def outcomes(self, d: int) -> Iterable[tuple[float, Draw]] | None:
         """All (probability, draw) pairs, one after the other; None if they are infinitely many or unknown."""
-        return None
+        law = self.law(d)
+        return None if law is None else law.outcomes()
 
     def law(self, d: int) -> Law | None:
         """How coordinates live or die, where that has a form which `Law` knows."""
@@ -60,7 +66,10 @@ class Sketch(ABC):
 
     def check(self, d: int) -> int:
         """The dimension d, or an error if the sketch cannot be drawn in it."""
-        return whole("the dimension d", d, 1)
+        d = whole("the dimension d", d, 1)
+        if self.fixed_dim not in (None, d):
+            raise ArgumentError(f"{self!r} is for {self.fixed_dim} coordinates, but the dimension is {d}")
+        return d
 
     def label(self) -> str:
         """What the repr shows, such as ``Bernoulli(0.7): keeps 70 %``."""
@@ -72,29 +81,34 @@ class Sketch(ABC):
 
     def draw(self, d: int, seed: int = 0, step: int = 0, node: int = 0, index: int = 0) -> Draw:
         """The S that belongs to these numbers: a pure function of them."""
-        if self.check(d) > LARGE:
-            law = self.law(d)
+        if self.check(d) > LARGE and self.law(d) is not None:
             drawn = d / 8 if self.entry() is not None else 0.0  # one byte for each coordinate
-            kept = drawn + (0.0 if law is None else 2 * law.share() * d)
-            refuse_too_large(f"a draw of {self!r} in {d:,} dimensions", kept)
+            refuse_too_large(f"a draw of {self!r} in {d:,} dimensions", drawn + 2 * self.share(d) * d)
         return self.sample(d, Key(seed, step, node, index))
 
-    def support(self, d: int, limit: int = SUPPORT_LIMIT) -> Support | None:
+    def support(self, d: int, limit: int = SUPPORT_LIMIT) -> list[tuple[float, Draw]] | None:
         """All (probability, draw) pairs; None if there are infinitely many."""
         size, outcomes = self.support_size(self.check(d)), self.outcomes(d)
         if size is None or outcomes is None:
             return None
         if size > limit:
+            many = f"{size:,}" if size < 10**15 else f"about 10^{int(math.log10(size))}"
             raise SupportTooLargeError(
-                f"the support of {self!r} in dimension {d} has {_magnitude(size)} draws, more than {limit}; "
+                f"the support of {self!r} in dimension {d} has {many} draws, more than {limit}; "
                 "sample from it with draw()"
             )
         return list(outcomes)
 
     def support_size(self, d: int) -> int | None:
         """How many different S there are; None if infinitely many. Beyond `SUPPORT_LIMIT` nobody counts."""
-        outcomes = self.outcomes(self.check(d))
-        return None if outcomes is None else sum(1 for _ in islice(outcomes, SUPPORT_LIMIT + 1))
+        outcomes, law = self.outcomes(self.check(d)), self.law(d)
+        if outcomes is None:
+            return None
+        if self.members is not None:
+            return self.members
+        if law is not None and law.pairs is None:
+            return law.support_size()
+        return sum(1 for _ in islice(outcomes, SUPPORT_LIMIT + 1))
 
     def constants(self, d: int) -> Constants:
         """L_D, mu_D, L_max and kappa_D in dimension d; `estimated` where neither law nor support is known."""
@@ -143,13 +157,13 @@ class Sketch(ABC):
         >>> mast.Bernoulli(0.7).at(0.5), mast.PermK(4).at(0.1)
         (<Bernoulli(0.5): keeps 50 %>, <PermK(10, seed=0): keeps 10 %, one of 10 blocks>)
         """
-        from mast.sketches.identity import Identity
+        from mast.sketches.independent import Identity
 
         density = probability("density", density)
         return Identity() if density == 1 else self._at(density)
 
     def _at(self, density: float) -> Sketch:
-        from mast.sketches.rand_k import RandK
+        from mast.sketches.subsets import RandK
 
         return RandK(density)
 
@@ -189,9 +203,6 @@ class Sketch(ABC):
             raise NotDiagonalError(
                 f"E[c c'] exists for diagonal sketches, {self!r} is not one: use sandwich(H)"
             )
-        return self._second_moment(d)
-
-    def _second_moment(self, d: int) -> Array:
         parts = self.components()
         if parts is not None:
             return np.asarray(sum(weight * sketch.second_moment(d) for weight, sketch in parts))
@@ -208,24 +219,6 @@ class Sketch(ABC):
             return H * self.second_moment(d)
         return estimates.mean_over(self, d, lambda draw: draw.adjoint(H @ draw.matrix()))
 
-    def marginals(self, d: int) -> Atoms | None:
-        """The law of each single entry of a diagonal S; None if it takes infinitely, or very, many values."""
-        self.check(d)
-        parts = self.components()
-        if parts is not None:
-            inner = [(weight, sketch.marginals(d)) for weight, sketch in parts]
-            if any(atoms is None for _, atoms in inner):
-                return None
-            return [(weight * p, c) for weight, atoms in inner for p, c in atoms or []]
-        law = self.law(d)
-        if law is not None:
-            return law.marginals()
-        size = self.support_size(d)
-        if not self.diagonal or size is None or size > SUPPORT_LIMIT or size * d > 1 << 24:
-            return None
-        draws = ((p, draw) for p, draw in self.outcomes(d) or () if isinstance(draw, DiagonalDraw))
-        return [(np.full(d, p), draw.diagonal()) for p, draw in draws]
-
     # ---- composed sketches, and sketches across nodes --------------------------------------
 
     def components(self) -> list[tuple[float, Sketch]] | None:
@@ -236,17 +229,12 @@ class Sketch(ABC):
         """What all parts of a model have in common in this draw: a mixture chooses one component for them."""
         return self, key
 
-    @property
-    def members(self) -> int | None:
-        """How many draws there are, if the sketch is a list of a few that have numbers; else None."""
-        return None
-
     def member_of(self, key: Key) -> int:
-        """Which member of the list `key` draws."""
-        raise ArgumentError(f"{self!r} is no list of draws: lists are Sampled, Nested and PermK")
+        """Which member of the list `key` draws; of a list of one, that."""
+        return 0
 
     def member_key(self, member: int) -> Key:
-        """A key that draws this member of the list: the first step of seed 0 that does.
+        """A key that draws this member of the list: the first step, or node, of seed 0 that does.
 
         >>> import mast
         >>> key = mast.Nested([0.25, 0.5, 1.0]).member_key(1)
@@ -254,9 +242,10 @@ class Sketch(ABC):
         <draw: keeps 4 of 8 coordinates>
         """
         if self.members is None:
-            return Key(Sketch.member_of(self, Key()))  # which refuses
+            raise ArgumentError(f"{self!r} is no list of draws: lists are Sampled, Nested and PermK")
         member = whole("member", member, 0, self.members - 1)
-        return next(key for step in count() if self.member_of(key := Key(step=step)) == member)
+        keys = (Key(step=i) if self.stride == 1 else Key(node=i) for i in count())
+        return next(key for key in keys if self.member_of(key) == member)
 
     def over(self, sketch: Sketch) -> Sketch:
         """Another sketch in the place of the one that this is made of: over the same groups, for example."""
@@ -266,11 +255,6 @@ class Sketch(ABC):
     def cycle(self) -> int | None:
         """K, if nodes 0 .. K-1 with one key draw each S of the support once, all alike; else None."""
         return self.members if self.members == self.stride else None
-
-    @property
-    def stride(self) -> int:
-        """Nodes whose numbers differ by a multiple of this draw independently of each other."""
-        return 1
 
     def same_partition(self, other: Sketch) -> bool:
         """Whether nodes with this sketch and nodes with the other keep disjoint parts within a stride."""
@@ -298,22 +282,11 @@ class Sketch(ABC):
 _ABSENT = object()
 
 
-def everything(d: int) -> Indices:
-    """All coordinates."""
-    return np.arange(d, dtype=np.int64)
-
-
 def percent(share: float) -> str:
     """A share as people write it: 0.7 is ``70 %``."""
     return f"{100 * share:.4g} %"
 
 
 def _outer(draw: Draw) -> Array:
-    c = draw.diagonal() if isinstance(draw, DiagonalDraw) else np.diag(draw.matrix())
+    c = np.diag(draw.matrix())
     return np.outer(c, c)
-
-
-def _magnitude(size: int) -> str:
-    return (
-        f"{size:,}" if size < 10**15 else f"about 10^{len(str(size)) - 1}" if size < 10**4000 else "too many"
-    )

@@ -7,7 +7,6 @@ linear model x answers x'T_M a = (T_M'x)'a, so S = T_M', a matrix that is 0 on t
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -19,9 +18,9 @@ from mast.arrays import Array, Indices, frozen, numbers
 from mast.errors import ArgumentError
 from mast.randomness import Key
 from mast.sketches.base import Sketch
-from mast.sketches.bernoulli import Bernoulli
 from mast.sketches.draws import Constants, DiagonalDraw, Draw, MatrixDraw
 from mast.sketches.estimates import mean_over, moments_of
+from mast.sketches.independent import Bernoulli
 
 Masks = NDArray[np.bool_]
 
@@ -68,7 +67,7 @@ class Conditional(Sketch):
         self.masks = keep if isinstance(keep, Sketch) else Bernoulli(keep)
         if not self.masks.diagonal:
             raise ArgumentError(f"keep must be a probability or a diagonal sketch, got {keep!r}")
-        self.masks.check(self.covariance.shape[0])
+        self.fixed_dim = self.masks.check(len(self.covariance))
 
     @cached_property
     def precision(self) -> Array:
@@ -142,12 +141,6 @@ class Conditional(Sketch):
         mean = mean_over(self, self.check(d), lambda draw: draw.matrix())
         return float(np.abs(mean - np.eye(d)).max())
 
-    def check(self, d: int) -> int:
-        """The dimension d, or an error if the covariance has another."""
-        if super().check(d) != len(self.covariance):
-            raise ArgumentError(f"the covariance is of {len(self.covariance)} features, the dimension is {d}")
-        return d
-
     def arguments(self) -> dict[str, Any]:
         """The covariance, and the sketch of the masks."""
         return {"covariance": self.covariance, "keep": self.masks}
@@ -168,5 +161,6 @@ def _cheaper(masks: Masks) -> tuple[Indices, Indices]:
 def _solve(G: Array, chosen: Masks, order: Indices, right: Array, out: Array) -> None:
     """For rows r in `order`, the solution of G_cc y = right_c within their chosen c, into out[r]."""
     if order.size:
-        kernels = importlib.import_module("mast.sketches.conditional_kernels")  # Numba takes a while to load
-        kernels.solve_within(G, np.ascontiguousarray(chosen), order, np.ascontiguousarray(right), out)
+        from mast.sketches.kernels import solve_within  # Numba takes a while to load
+
+        solve_within(G, np.ascontiguousarray(chosen), order, np.ascontiguousarray(right), out)

@@ -64,16 +64,16 @@ class Draw(ABC):
     kept: Kept
 
     @abstractmethod
-    def apply(self, u: ArrayLike) -> Array:
-        """S u."""
-
-    @abstractmethod
-    def adjoint(self, r: ArrayLike) -> Array:
-        """S'r."""
-
-    @abstractmethod
     def matrix(self) -> Array:
         """S as a dense matrix."""
+
+    def apply(self, u: ArrayLike) -> Array:
+        """S u; u is a vector or a matrix of columns."""
+        return self.matrix() @ _columns("u", u, self.dim)
+
+    def adjoint(self, r: ArrayLike) -> Array:
+        """S'r."""
+        return self.matrix().T @ _columns("r", r, self.dim)
 
     def sparsified(self, x: Array, shift: Array) -> Array:
         """The point v + S(x - v)."""
@@ -123,14 +123,6 @@ class MatrixDraw(Draw):
         self.dim = matrix.shape[0]
         self.kept = Everything((self.dim,))
         self._matrix = matrix
-
-    def apply(self, u: ArrayLike) -> Array:
-        """S u."""
-        return self._matrix @ _columns("u", u, self.dim)
-
-    def adjoint(self, r: ArrayLike) -> Array:
-        """S'r."""
-        return self._matrix.T @ _columns("r", r, self.dim)
 
     def matrix(self) -> Array:
         """S itself."""

@@ -1,24 +1,25 @@
 """What a sketch does to its coordinates, as numbers: exact laws, for expectations that need no sampling.
 
 A unit is a coordinate, a group of them, or a block of a fixed partition: its coordinates live or die
-together. A `Law` says how many units there are and how the survivors are chosen; moments, constants, exact
-forms of f_D and the arrays of the compiled loops follow from it.
+together. A `Law` says how many units there are and how the survivors are chosen; the support, moments,
+constants, exact forms of f_D and the arrays of the compiled loops follow from it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mast.arrays import Array, Indices
-from mast.sketches.draws import Constants
+from mast.sketches.draws import Constants, DiagonalDraw
 
 #: for each value that an entry takes, its probability and the value itself, by coordinate
 Atoms = list[tuple[Array, Array]]
@@ -32,6 +33,28 @@ class DrawKind(IntEnum):
     SUBSET = 2  # k units, uniformly: Rand-K
     REDRAWN = 3  # a block of a partition of the units that is new each time
     MASK = 4  # each unit by itself: Bernoulli
+
+
+class Members(NamedTuple):
+    """The coordinates of the units: those of unit u are ``order[start[u] : start[u + 1]]``."""
+
+    order: Indices
+    start: Indices
+
+    @classmethod
+    def of(cls, unit_of: Indices, units: int) -> Members:
+        """From the unit of each coordinate."""
+        start = np.concatenate([[0], np.cumsum(np.bincount(unit_of, minlength=units))])
+        return cls(np.argsort(unit_of, kind="stable").astype(np.int64), start.astype(np.int64))
+
+    def spread(self, draw: DiagonalDraw) -> DiagonalDraw:
+        """A draw over units as one over their coordinates; it costs what it keeps."""
+        first = self.start[draw.indices]
+        sizes = self.start[draw.indices + 1] - first
+        offsets = np.repeat(first - (np.cumsum(sizes) - sizes), sizes)
+        indices = self.order[offsets + np.arange(offsets.size)]
+        ascending = np.argsort(indices)
+        return DiagonalDraw(self.order.size, indices[ascending], np.repeat(draw.scales, sizes)[ascending])
 
 
 class UnitArrays(NamedTuple):
@@ -62,11 +85,6 @@ class Entry(NamedTuple):
     scale: float  #: what it is multiplied with then
     sigma: float = 0.0  #: of a normal error of the scale
 
-    @property
-    def keep(self) -> float:
-        """The probability that it survives."""
-        return self.threshold / 2**32
-
 
 @dataclass(frozen=True, eq=False)
 class Law:
@@ -74,6 +92,7 @@ class Law:
 
     Either the units are independent, each with its probability `keep`, or a uniform subset of the units
     survives, whose size has the law `sizes` (then `keep` and `scales` are one number each: see `subsets`).
+    Where it is neither, `pairs` has the second moments, and what needs more than these is not known.
     """
 
     dim: int
@@ -86,6 +105,7 @@ class Law:
     labels: Callable[[], Indices] | None = None  #: makes `unit_of`; None: coordinate i is unit i
     alone: bool = False  #: whether some coordinates are in no unit (label -1): they survive always, times 1
     kind: DrawKind | None = None  #: how the compiled loops draw it as `sample` does; None: they cannot
+    pairs: Callable[[], Array] | None = None  #: makes E[c_u c_v] of the units, if it is neither
 
     @classmethod
     def subsets(cls, dim: int, units: int, sizes: Mapping[int, int], **options: Any) -> Law:
@@ -93,14 +113,12 @@ class Law:
         times, total = sum(sizes.values()), sum(q * n for q, n in sizes.items())
         return cls(dim, units, total / (times * units), times * units / total, sizes=sizes, **options)
 
-    def over(self, dim: int, labels: Callable[[], Indices], alone: bool) -> Law:
-        """The law of `dim` coordinates that have the entries of this one's, or are left alone."""
-        if self.labels is None:
-            return replace(self, dim=dim, labels=labels, alone=alone)
+    def over(self, labels: Indices, alone: bool) -> Law:
+        """The law of coordinates that have the entry of this one's at their label, or are left alone (-1)."""
         return replace(
             self,
-            dim=dim,
-            labels=lambda: np.append(self.unit_of, -1)[labels()],
+            dim=labels.size,
+            labels=lambda: np.append(self.unit_of, -1)[labels],
             alone=self.alone or alone,
         )
 
@@ -120,6 +138,39 @@ class Law:
         """One value for each unit."""
         return np.full(self.units, values, dtype=np.float64)
 
+    # ---- the support -----------------------------------------------------------------------
+
+    def support_size(self) -> int:
+        """How many sets of units may survive."""
+        if self.sizes is not None:
+            return sum(math.comb(self.units, size) for size in self.sizes)
+        return 1 << int((self.per_unit(self.keep) < 1).sum())
+
+    def outcomes(self) -> Iterator[tuple[float, DiagonalDraw]] | None:
+        """All (probability, draw) pairs; None if there are infinitely many, or they are not known."""
+        return self._listed() if not self.noise and self.pairs is None else None
+
+    def _listed(self) -> Iterator[tuple[float, DiagonalDraw]]:
+        scales = self.per_unit(self.scales)
+        members = None if self.labels is None else Members.of(self.unit_of, self.units)
+        for probability, kept in self._survivors():
+            draw = DiagonalDraw(self.units, kept, scales[kept])
+            yield probability, draw if members is None else members.spread(draw)
+
+    def _survivors(self) -> Iterator[tuple[float, Indices]]:
+        """The sets of units that may survive, with their probabilities."""
+        if self.sizes is not None:
+            times = sum(self.sizes.values())
+            for size, number in self.sizes.items():
+                for kept in combinations(range(self.units), size):
+                    yield number / (times * math.comb(self.units, size)), np.array(kept, dtype=np.int64)
+            return
+        keep = self.per_unit(self.keep)
+        free, mask = np.flatnonzero(keep < 1), np.ones(self.units, dtype=bool)
+        for number in range(1 << free.size):
+            mask[free] = number >> np.arange(free.size) & 1
+            yield float(np.where(mask, keep, 1 - keep).prod()), np.flatnonzero(mask)
+
     # ---- moments ---------------------------------------------------------------------------
 
     def share(self) -> float:
@@ -134,21 +185,26 @@ class Law:
 
     def expected_square(self) -> Array:
         """E[c²]; an unbiased unit that has one scale has E[c²] = scale."""
-        if self.sizes is not None:
+        if self.sizes is not None or self.pairs is not None:
             return self.spread(self.scales)
         return self.spread(self.keep * (np.square(self.scales) + self.noise))
 
     def second_moment(self) -> Array:
         """E[c c']."""
-        mean, square = self.mean(), self.expected_square()
-        moment = np.outer(mean, mean) if self.sizes is None else np.full((self.dim, self.dim), self._together)
-        if self.labels is None:
-            np.fill_diagonal(moment, square)
-            return moment
+        mean, unit = self.mean(), self.unit_of
+        if self.pairs is not None:
+            moment = self.pairs() if self.labels is None else self.pairs()[np.ix_(unit, unit)]
+        elif self.sizes is None:
+            moment = np.outer(mean, mean)
+        else:
+            moment = np.full((self.dim, self.dim), self._together)
         if self.alone:
-            moment[self.unit_of < 0] = mean
-            moment[:, self.unit_of < 0] = mean[:, None]
-        return np.where(self.unit_of[:, None] == self.unit_of, square[:, None], moment)
+            moment[unit < 0], moment[:, unit < 0] = mean, mean[:, None]
+        if self.labels is None and self.pairs is None:
+            np.fill_diagonal(moment, self.expected_square())
+        elif self.pairs is None:
+            moment = np.where(unit[:, None] == unit, self.expected_square()[:, None], moment)
+        return moment
 
     @property
     def _together(self) -> float:
@@ -171,7 +227,9 @@ class Law:
         return Constants.of_parts([own, Constants(1.0, 1.0, 1.0)]) if self.alone else own
 
     def moment_form(self) -> MomentForm | None:
-        """E[c c'] without a matrix; None where coordinates are left alone that do not fit in."""
+        """E[c c'] without a matrix; None where `pairs`, or coordinates that are left alone, do not fit in."""
+        if self.pairs is not None:
+            return None
         if self.sizes is None:
             share, m = 1.0, self.keep * self.scales
             extra = self.keep * (1 - self.keep) * np.square(self.scales) + self.keep * self.noise
@@ -200,7 +258,8 @@ class Law:
 
         Then f_D splits into independent problems, one per unit.
         """
-        return (self.unit_of, self.units) if self.sizes is not None and set(self.sizes) == {1} else None
+        one = self.pairs is None and self.sizes is not None and set(self.sizes) == {1}
+        return (self.unit_of, self.units) if one else None
 
     def fates(self) -> Indices:
         """The unit of each coordinate; -1 for one that surely survives, times 1."""
@@ -246,20 +305,12 @@ class Law:
             count, scales, keep = count + 1, np.append(scales, 1.0), np.append(keep, 1.0)
         elif self.alone:
             return None
-        masks = self.kind is DrawKind.MASK
-        return UnitArrays(
-            self.kind,
-            self._kernel_k(),
-            np.ascontiguousarray(unit_of, dtype=np.int64),
-            np.argsort(unit_of, kind="stable").astype(np.int64),
-            np.concatenate([[0], np.cumsum(np.bincount(unit_of, minlength=count))]).astype(np.int64),
-            scales,
-            (keep * 2.0**32).astype(np.uint64) if masks else np.empty(0, np.uint64),
-        )
-
-    def _kernel_k(self) -> int:
+        k, thresholds = self.units, np.empty(0, np.uint64)
         if self.sizes is None:
-            return 0
-        return {DrawKind.SUBSET: max(self.sizes), DrawKind.REDRAWN: sum(self.sizes.values())}.get(
-            self.kind or DrawKind.ALL, self.units
-        )
+            k, thresholds = 0, (keep * 2.0**32).astype(np.uint64)
+        elif self.kind is DrawKind.SUBSET:
+            k = max(self.sizes)
+        elif self.kind is DrawKind.REDRAWN:
+            k = sum(self.sizes.values())
+        unit_of = np.ascontiguousarray(unit_of, dtype=np.int64)
+        return UnitArrays(self.kind, k, unit_of, *Members.of(unit_of, count), scales, thresholds)

@@ -18,8 +18,9 @@ from mast.checks import probability
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
-from mast.sketches.draws import Constants, DiagonalDraw, Draw
-from mast.sketches.matrices import probabilities
+from mast.sketches.choices import probabilities
+from mast.sketches.draws import DiagonalDraw, Draw
+from mast.sketches.laws import Law
 
 _REMEMBERED = 1 << 22  # coordinates whose order is kept from draw to draw
 
@@ -63,6 +64,7 @@ class Nested(Sketch):
             raise ArgumentError("a share with weight 0 is never drawn: leave it out")
         self.seed = Key(seed).seed
         self.unbiased = bool(self.shares[-1] == 1)
+        self.members = int(self.shares.size)
         self._orders: dict[int, Indices] = {}
 
     # ---- the order, and what a share keeps of it -----------------------------------------------
@@ -82,30 +84,24 @@ class Nested(Sketch):
 
     def keep(self, d: int) -> Array:
         """q: the probability of each coordinate to be kept."""
-        keep = np.empty(d)
-        keep[self.order(d)] = self._by_place(d)
-        return keep
+        law = self.law(d)
+        return law.spread(law.keep)
 
-    def _by_place(self, d: int) -> Array:
-        """The probability to be kept of the first coordinate of the order, of the second, ..."""
+    def _by_place(self, d: int) -> tuple[Array, Array]:
+        """Of the first coordinate of the order, of the second, ...: the probability to be kept; the scale."""
         m = self.shares.size
         tails = np.arange(m, -1, -1) / m if self._uniform else 1 - np.append(0, np.cumsum(self.weights))
         tails[-1] = 0.0  # what no share keeps
-        return np.repeat(tails, np.diff([0, *self.counts(d), d]))
+        q = np.repeat(tails, np.diff([0, *self.counts(d), d]))
+        return q, np.divide(1, q, out=np.zeros(d), where=q > 0)
 
     def front(self, d: int, share: float) -> DiagonalDraw:
         """What a share keeps, one of `shares` or another, with the scales of this sketch."""
-        places, q = self.order(d)[: count_of(share, d)], self._by_place(d)
+        places, (_, scales) = self.order(d)[: count_of(share, d)], self._by_place(d)
         ascending = np.argsort(places)
-        scales = np.divide(1, q, out=np.zeros(d), where=q > 0)[: places.size]
         return DiagonalDraw(d, places[ascending], scales[ascending])
 
     # ---- what a sketch says ------------------------------------------------------------------------
-
-    @property
-    def members(self) -> int:
-        """One for each share."""
-        return int(self.shares.size)
 
     def member_of(self, key: Key) -> int:
         """The number of the share that `key` draws."""
@@ -120,29 +116,15 @@ class Nested(Sketch):
         for weight, share in zip(self.weights.tolist(), self.shares, strict=True):
             yield weight, self.front(d, share)
 
-    def constants(self, d: int) -> Constants:
-        """1/q_min, 1/q_max and 1/q_min²."""
-        if not self.unbiased:
-            return super().constants(d)  # which refuses
-        least, most = self._by_place(d)[[-1, 0]].tolist()
-        return Constants(1 / least, 1 / most, 1 / least**2)
-
-    def expected_square(self, d: int) -> Array:
-        """E[c_i²] = 1/q_i; 0 where nothing is ever kept."""
-        keep = self.keep(d)
-        return np.divide(1, keep, out=np.zeros(d), where=keep > 0)
-
-    def _second_moment(self, d: int) -> Array:
-        """E[c_i c_j] = 1/max(q_i, q_j): the more often kept is there whenever the other is."""
-        keep = self.keep(d)
-        both = np.maximum.outer(keep, keep)
-        moment = np.divide(1, both, out=np.zeros((d, d)), where=both > 0)
-        moment[keep == 0], moment[:, keep == 0] = 0.0, 0.0
-        return moment
-
-    def mean(self, d: int) -> Array:
-        """1 where something is ever kept."""
-        return np.where(self.keep(d) > 0, 1.0, 0.0)
+    def law(self, d: int) -> Law:
+        """Unit u is place u of the order; the more often kept of two is there whenever the other is."""
+        q, scales = self._by_place(self.check(d))
+        return Law(
+            d, d, q, scales,
+            unbiased=self.unbiased,
+            labels=lambda: np.argsort(self.order(d)),
+            pairs=lambda: np.minimum.outer(scales, scales),
+        )  # fmt: skip
 
     def share(self, d: int) -> float:
         """The mean of the shares, as they are rounded in dimension d."""
@@ -181,10 +163,6 @@ class Front(Sketch):
     def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
         """One draw."""
         yield 1.0, self.sample(d, Key())
-
-    def member_of(self, key: Key) -> int:
-        """There is one only."""
-        return 0
 
     def at(self, density: float) -> Sketch:
         """Another share of the same order."""

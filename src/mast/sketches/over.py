@@ -1,4 +1,4 @@
-"""Over: a sketch whose coordinates are those of another one, shared, placed or left alone.
+"""Sketches made of another one, whose coordinates are shared (Grouped), or placed beside others (Except).
 
 Groups of coordinates, coordinates beside an intercept, and the units of a network are all this: coordinate i
 has the entry ``labels[i]`` of another sketch's diagonal, or is always 1 (label -1). Everything a sketch
@@ -7,17 +7,20 @@ knows of itself is said here once, in these terms.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from mast.arrays import Array, Indices
+from mast.arrays import Array, Indices, frozen
+from mast.checks import listed
 from mast.errors import ArgumentError, NotDiagonalError
 from mast.randomness import Key
 from mast.sketches.base import Sketch
-from mast.sketches.draws import Constants, Draw
-from mast.sketches.laws import Law
+from mast.sketches.draws import Constants, DiagonalDraw, Draw, MatrixDraw
+from mast.sketches.laws import Law, Members
+from mast.sketches.perm_k import checked_blocks, labels_of
 
 
 class Over(Sketch):
@@ -34,6 +37,7 @@ class Over(Sketch):
         self.sketch = sketch
         self.unbiased, self.diagonal = sketch.unbiased, sketch.diagonal
         self.independent = sketch.independent
+        self.members, self.stride = sketch.members, sketch.stride
 
     # ---- what a subclass says --------------------------------------------------------------
 
@@ -78,7 +82,7 @@ class Over(Sketch):
     def law(self, d: int) -> Law | None:
         """That of `sketch`, with more coordinates to a unit, or some beside."""
         law, labels = self.sketch.law(self.size(d)), self.labels_in(d)
-        return law if law is None or labels is None else law.over(d, lambda: labels, self.alone)
+        return law if law is None or labels is None else law.over(labels, self.alone)
 
     def components(self) -> list[tuple[float, Sketch]] | None:
         """Those of `sketch`, each in the same places."""
@@ -102,17 +106,6 @@ class Over(Sketch):
             return super().expected_square(d)
         return self._placed(d, self.sketch.expected_square(self.size(d)))
 
-    def _second_moment(self, d: int) -> Array:
-        """That of `sketch`, in the places; beside a 1 stands the mean."""
-        n, labels = self.size(d), self.labels_in(d)
-        inner = self.sketch.second_moment(n)
-        if labels is None:
-            return inner
-        if self.alone:
-            mean = self.sketch.mean(n)
-            inner = np.block([[inner, mean[:, None]], [mean[None, :], np.ones((1, 1))]])
-        return inner[np.ix_(labels, labels)]
-
     def _placed(self, d: int, values: Array) -> Array:
         labels = self.labels_in(d)
         if labels is None:
@@ -123,38 +116,151 @@ class Over(Sketch):
         """The same places with `sketch` at this density."""
         return self.over(self.sketch.at(density))
 
-    @property
-    def members(self) -> int | None:
-        """Those of `sketch`."""
-        return self.sketch.members
-
     def member_of(self, key: Key) -> int:
         """As `sketch` numbers them."""
         return self.sketch.member_of(key)
 
-    def member_key(self, member: int) -> Key:
-        """As `sketch` has it."""
-        return self.sketch.member_key(member)
-
-    @property
-    def stride(self) -> int:
-        """That of `sketch`."""
-        return self.sketch.stride
-
     def same_partition(self, other: Sketch) -> bool:
         """As the sketches inside, if the places are the same and nothing is left alone."""
-        return (
-            isinstance(other, Over)
-            and type(other) is type(self)
-            and not self.alone
-            and self.same_places(other)
-            and self.sketch.same_partition(other.sketch)
-        )
-
-    def same_places(self, other: Over) -> bool:
-        """Whether another sketch of this type has its coordinates in the same places."""
-        return True
+        if not isinstance(other, Over) or type(other) is not type(self) or self.alone:
+            return False
+        mine, theirs = self.arguments(), other.arguments()
+        places = all(np.array_equal(mine[name], theirs[name]) for name in mine if name != "sketch")
+        return places and self.sketch.same_partition(other.sketch)
 
     def label(self) -> str:
         """The name of the type, around the label of `sketch`."""
         return f"{type(self).__name__}({self.sketch.label()})"
+
+
+class Grouped(Over):
+    """Apply `sketch` to groups. It has the constants of its sketch over the groups.
+
+    Parameters
+    ----------
+    sketch
+        A diagonal sketch; its coordinates are the groups.
+    groups
+        One label per coordinate (equal labels are one group, numbered in sorted order), or a
+        list of lists of coordinates that cover 0 .. d-1 exactly once.
+
+    >>> import mast
+    >>> pairs = mast.Grouped(mast.RandK(1), [0, 0, 1, 1])
+    >>> pairs.draw(4).diagonal(), pairs.constants(4).L_D
+    (array([0., 0., 2., 2.]), 2.0)
+    """
+
+    def __init__(self, sketch: Sketch, groups: Sequence[Any] | ArrayLike) -> None:
+        super().__init__(sketch)
+        self.labels = _labels(groups)
+        self.fixed_dim, self.groups = self.labels.size, int(self.labels.max()) + 1
+        sketch.check(self.groups)
+        self._members = Members.of(self.labels, self.groups)
+
+    def arguments(self) -> dict[str, Any]:
+        """The sketch, and the labels of the groups."""
+        return {"sketch": self.sketch, "groups": self.labels}
+
+    def size(self, d: int) -> int:
+        """The number of groups."""
+        Sketch.check(self, d)
+        return self.groups
+
+    def labels_in(self, d: int) -> Indices:
+        """The group of each coordinate."""
+        return self.labels
+
+    def spread(self, d: int, draw: Draw) -> Draw:
+        """The draw over groups, on their members."""
+        assert isinstance(draw, DiagonalDraw)
+        return self._members.spread(draw)
+
+    def label(self) -> str:
+        """How many groups of what."""
+        return f"Grouped({self.groups} groups) of {self.sketch.label()}"
+
+
+class Except(Over):
+    """Apply `sketch` to all coordinates but those in `kept`, which always survive, times 1.
+
+    Parameters
+    ----------
+    sketch
+        Any sketch; its coordinates are those that remain, in their order.
+    kept
+        The coordinates that are left alone; negative ones count from the end, so that ``[-1]`` is
+        the last one in any dimension.
+
+    >>> import mast
+    >>> sketch = mast.Except(mast.RandK(1), [-1])
+    >>> sketch.draw(4, seed=1).diagonal(), sketch.constants(4)
+    (array([0., 3., 0., 1.]), Constants(L_D=3.0, mu_D=1.0, L_max=9.0))
+    """
+
+    alone = True
+
+    def __init__(self, sketch: Sketch, kept: Sequence[int] | ArrayLike) -> None:
+        super().__init__(sketch, diagonal=False)
+        chosen = np.asarray(kept)
+        if chosen.ndim != 1 or not (chosen.size and np.issubdtype(chosen.dtype, np.integer)):
+            raise ArgumentError("kept must be a list of at least one coordinate (whole numbers)")
+        self.kept: Indices = frozen(chosen.astype(np.int64))
+        self._last: tuple[int, Indices, Indices] | None = None  # the last split, with its dimension
+
+    def split(self, d: int) -> tuple[Indices, Indices]:
+        """The coordinates that are left alone, and those that are sketched."""
+        if self._last is None or self._last[0] != d:
+            wrong = self.kept[(self.kept < -d) | (self.kept >= d)]
+            if wrong.size:
+                raise ArgumentError(f"coordinate {wrong[0]} is to be kept, but the dimension is {d}")
+            free = np.zeros(d, dtype=bool)
+            free[self.kept] = True
+            if free.all():
+                raise ArgumentError("every coordinate is left alone: use Identity() instead")
+            self._last = d, frozen(np.flatnonzero(free)), frozen(np.flatnonzero(~free))
+        return self._last[1:]
+
+    def size(self, d: int) -> int:
+        """How many coordinates are sketched."""
+        return self.split(d)[1].size
+
+    def labels_in(self, d: int) -> Indices:
+        """The others, numbered in their order."""
+        labels = np.full(d, -1, dtype=np.int64)
+        rest = self.split(d)[1]
+        labels[rest] = np.arange(rest.size)
+        return labels
+
+    def spread(self, d: int, draw: Draw) -> Draw:
+        """The draw of the others in their places, and ones."""
+        free, rest = self.split(d)
+        if isinstance(draw, DiagonalDraw):
+            indices = np.concatenate([rest[draw.indices], free])
+            ascending = np.argsort(indices, kind="stable")
+            scales = np.concatenate([draw.scales, np.ones(free.size)])
+            return DiagonalDraw(d, indices[ascending], scales[ascending])
+        S = np.eye(d)
+        S[np.ix_(rest, rest)] = draw.matrix()
+        return MatrixDraw(S)
+
+    def label(self) -> str:
+        """How many are left alone by what."""
+        s = "s" * (self.kept.size > 1)
+        return f"Except({self.kept.size} coordinate{s} left alone), {self.sketch.label()}"
+
+
+def _labels(groups: Sequence[Any] | ArrayLike) -> Indices:
+    """One group number per coordinate, from labels or from lists of members."""
+    rows = listed("groups", groups)
+    if not rows:
+        raise ArgumentError("there are no groups")
+    if np.ndim(rows[0]) == 0:
+        mixed = any(np.ndim(row) for row in rows) or None in rows
+        labels = np.asarray(rows, dtype=object if mixed else None)
+        if mixed or labels.ndim != 1 or (labels.dtype.kind == "f" and not np.isfinite(labels).all()):
+            raise ArgumentError("groups must be one label per coordinate, or lists of coordinates")
+        return frozen(np.unique(labels, return_inverse=True)[1].astype(np.int64))
+    members = checked_blocks(rows)
+    if any(block.size == 0 for block in members):
+        raise ArgumentError("a group has no members")
+    return frozen(labels_of(members))

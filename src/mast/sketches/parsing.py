@@ -6,14 +6,11 @@ from collections.abc import Callable
 
 from mast.errors import ArgumentError
 from mast.sketches.base import Sketch
-from mast.sketches.bernoulli import Bernoulli, UnscaledBernoulli
-from mast.sketches.gaussian import Gaussian
-from mast.sketches.identity import Identity
+from mast.sketches.independent import Bernoulli, Gaussian, Identity, UnscaledBernoulli
 from mast.sketches.nested import Nested
 from mast.sketches.perm_k import PermK
-from mast.sketches.rand_k import RandK
-from mast.sketches.rolling import Rolling
 from mast.sketches.sampled import Sampled
+from mast.sketches.subsets import RandK, Rolling
 
 EXAMPLES = (
     "identity, bernoulli:0.7, unscaled:70%, randk:10, randk:10%, permk:4, permk:4:redraw, gaussian:0.5, "

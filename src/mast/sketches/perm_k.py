@@ -6,10 +6,8 @@ is independent subnetwork training. Each node by itself sees an unbiased sketch.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import combinations
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,11 +22,13 @@ from mast.sketches.base import Sketch, percent
 from mast.sketches.draws import DiagonalDraw, Draw, equal_scales
 from mast.sketches.laws import DrawKind, Law
 
-_NARROW = range(1 << 20, 1 << 31)  # dimensions whose blocks are remembered in four bytes per coordinate
-
 
 class PermK(Sketch):
     """Keep one of K blocks, uniformly, times K.
+
+    The K nodes of a group share a partition. Over the units of a network every layer has a bijection of its
+    own: the K members are disjoint in every layer, and training meets other combinations of blocks too.
+    ``Sampled(PermK(K), K)`` is the list of K networks, and no others.
 
     Parameters
     ----------
@@ -67,9 +67,11 @@ class PermK(Sketch):
         self.k = whole("PermK's k", k) if k is not None else len(self.blocks or [])
         if self.k < 1:
             raise ArgumentError(f"PermK has at least one block, got k = {self.k}")
+        self.fixed_dim = None if self.blocks is None else sum(map(len, self.blocks))
+        self.members, self.stride = None if self.redraw else self.k, self.k
         self._made: tuple[int, dict[int, NDArray[Any]]] = (0, {})  # of the last d used: number -> block
 
-    def sample(self, d: int, key: Key) -> Draw:
+    def sample(self, d: int, key: Key) -> DiagonalDraw:
         """Node n gets block ``bijection(seed, step, n // K)[n % K]`` of the partition."""
         self.check(d)
         shared, number = self._block_of(key)
@@ -106,26 +108,13 @@ class PermK(Sketch):
         block.sort()
         return block
 
-    def support_size(self, d: int) -> int:
-        """K blocks, or all subsets of a block's size."""
-        self.check(d)
-        return sum(math.comb(d, q) for q in self._sizes(d)) if self.redraw else self.k
+    def outcomes(self, d: int) -> Iterable[tuple[float, Draw]] | None:
+        """The K blocks, the same arrays that draws have; or all subsets of a block's size."""
+        return super().outcomes(d) if self.redraw else self._each_block(d)
 
-    def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
-        """The K blocks, or all subsets of a block's size."""
-        if not self.redraw:
-            for block in self.partition(d):
-                yield 1 / self.k, DiagonalDraw(d, block, np.full(block.size, float(self.k)))
-            return
-        for q, times in self._sizes(d).items():
-            probability = times / (self.k * math.comb(d, q))
-            for kept in combinations(range(d), q):
-                yield probability, DiagonalDraw(d, np.array(kept, dtype=np.int64), np.full(q, float(self.k)))
-
-    @property
-    def members(self) -> int | None:
-        """The K blocks of a fixed partition."""
-        return None if self.redraw else self.k
+    def _each_block(self, d: int) -> Iterator[tuple[float, Draw]]:
+        for block in self.partition(d):
+            yield 1 / self.k, DiagonalDraw(d, block, np.full(block.size, float(self.k)))
 
     def member_of(self, key: Key) -> int:
         """The number of the block that `key` gets."""
@@ -136,23 +125,6 @@ class PermK(Sketch):
         group, position = divmod(key.node, self.k)
         shared = Key(key.seed, key.step, group, key.index)
         return shared, randomness.permuted(shared, Purpose.BLOCK, self.k, position)
-
-    def member_key(self, member: int) -> Key:
-        """That of the node which gets the block at step 0.
-
-        Over the units of a network every layer has a bijection of its own: the K members are disjoint in
-        every layer, and training meets other combinations of blocks too. ``Sampled(PermK(K), K)`` is the
-        list of K networks, and no others.
-        """
-        if self.redraw:
-            return super().member_key(member)  # which refuses
-        member = whole("member", member, 0, self.k - 1)
-        return next(key for node in range(self.k) if self.member_of(key := Key(node=node)) == member)
-
-    @property
-    def stride(self) -> int:
-        """The K nodes of a group share a partition."""
-        return self.k
 
     def same_partition(self, other: Sketch) -> bool:
         """Whether nodes with this sketch and nodes with the other get blocks of the same partition."""
@@ -169,7 +141,8 @@ class PermK(Sketch):
             kind = DrawKind.REDRAWN if drawn and d <= randomness.EXACT_SHUFFLE else None
             return Law.subsets(d, d, self._sizes(d), kind=kind)
         kind = DrawKind.BLOCK if drawn else None
-        return Law.subsets(self.check(d), self.k, {1: 1}, labels=lambda: self._labels(d), kind=kind)
+        self.check(d)
+        return Law.subsets(d, self.k, {1: 1}, labels=lambda: labels_of(self.partition(d)), kind=kind)
 
     def _at(self, density: float) -> Sketch:
         k = round(1 / density)
@@ -183,25 +156,10 @@ class PermK(Sketch):
             return {"blocks": self.blocks}
         return {"k": self.k, "seed": self.seed, "redraw": self.redraw}
 
-    def _labels(self, d: int) -> Indices:
-        labels = np.empty(d, dtype=np.int64)
-        for number, block in enumerate(self.partition(d)):
-            labels[block] = number
-        return labels
-
     def _sizes(self, d: int) -> Counter[int]:
         """How many blocks there are of each size."""
         small, larger = divmod(d, self.k)
         return Counter({small: self.k - larger, small + 1: larger} if larger else {small: self.k})
-
-    def check(self, d: int) -> int:
-        """The dimension d, or an error if the blocks cover another."""
-        d = super().check(d)
-        if self.blocks is not None and sum(map(len, self.blocks)) != d:
-            raise ArgumentError(
-                f"the blocks cover {sum(map(len, self.blocks))} coordinates, the dimension is {d}"
-            )
-        return d
 
     def label(self) -> str:
         """How many blocks, and where they come from."""
@@ -211,7 +169,15 @@ class PermK(Sketch):
 
 def _stored(d: int) -> type[np.signedinteger[Any]]:
     """The type in which blocks are remembered: those of a large network would else dwarf its weights."""
-    return np.int32 if d in _NARROW else np.int64
+    return np.int32 if 1 << 20 <= d < 1 << 31 else np.int64
+
+
+def labels_of(blocks: Sequence[Indices]) -> Indices:
+    """The number of the block that each coordinate is in."""
+    labels = np.empty(sum(map(len, blocks)), dtype=np.int64)
+    for number, block in enumerate(blocks):
+        labels[block] = number
+    return labels
 
 
 def checked_blocks(blocks: Sequence[ArrayLike]) -> list[Indices]:

@@ -18,11 +18,11 @@ from mast.checks import whole
 from mast.errors import ArgumentError, NotDiagonalError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch
-from mast.sketches.bernoulli import Bernoulli
 from mast.sketches.draws import Constants, DiagonalDraw, Draw
 from mast.sketches.estimates import moments_of
+from mast.sketches.independent import Bernoulli
 from mast.sketches.perm_k import PermK
-from mast.sketches.rand_k import RandK
+from mast.sketches.subsets import RandK
 
 _REMEMBERED = 1 << 22  # coordinates of all draws of a list together
 
@@ -71,11 +71,11 @@ class Sampled(Sketch):
         if not sketch.diagonal:
             raise NotDiagonalError(f"a list is made of draws of diagonal sketches, {sketch!r} is not one")
         self.sketch = sketch
-        self.n = whole("n", n, 1)
+        self.n = self.members = whole("n", n, 1)
         self.seed = Key(seed).seed
         self.balanced, self.corrected = bool(balanced), bool(corrected)
-        if self.balanced:
-            self._refuse_unbalanced()
+        #: how many draws of a balanced Bernoulli list keep a coordinate
+        self._times = self._equal_times() if self.balanced and not isinstance(sketch, RandK) else np.ones(1)
         whole_partitions = sketch.unbiased and sketch.stride > 1 and self.n % sketch.stride == 0
         self.unbiased = self.balanced or self.corrected or whole_partitions
         self._made: tuple[int, list[DiagonalDraw]] = (0, [])
@@ -83,11 +83,6 @@ class Sampled(Sketch):
         self._masks: dict[tuple[int, int | None], NDArray[np.uint8]] = {}  # of a balanced list, packed
 
     # ---- the list ----------------------------------------------------------------------------
-
-    @property
-    def members(self) -> int:
-        """n."""
-        return self.n
 
     def member_of(self, key: Key) -> int:
         """The number of the draw that `key` picks."""
@@ -112,38 +107,32 @@ class Sampled(Sketch):
         return Key(self.seed, step, node)
 
     def _plain(self, d: int, i: int, layer: int | None) -> DiagonalDraw:
-        """Draw i as the sketch makes it. Nodes of one group have the blocks of one partition."""
-        if self.balanced:
-            return self._balanced(d, i, layer)
-        sketch, key = self.sketch, self.member_seed(i)
-        if layer is not None:
-            sketch, key = sketch.choose(key)
-            key = Key(key.seed, key.step, key.node, 0 if sketch.per_layer else layer)
-        elif sketch.stride == 1:
-            key = Key(self.seed, index=i)
-        draw = sketch.sample(d, key)
-        assert isinstance(draw, DiagonalDraw)
-        return draw
-
-    def _balanced(self, d: int, i: int, layer: int | None) -> DiagonalDraw:
-        """Draw i of a balanced list: a block of a partition, or what its packed mask says."""
+        """Draw i as the sketch, or a balanced list of it, makes it."""
+        if not self.balanced:
+            sketch, key = self._source(i, layer)
+            draw = sketch.sample(d, key)
+            assert isinstance(draw, DiagonalDraw)
+            return draw
         if isinstance(self.sketch, RandK):
             parts = d // self.sketch.count(d)  # a block of a new partition into so many is a uniform subset
             step, node = divmod(i, parts)
-            draw = PermK(parts, redraw=True).sample(d, Key(self.seed, step, node, layer or 0))
-            assert isinstance(draw, DiagonalDraw)
-            return draw
+            return PermK(parts, redraw=True).sample(d, Key(self.seed, step, node, layer or 0))
         if (d, layer) not in self._masks:
             self._masks[d, layer] = self._balanced_masks(d, layer)
         kept = np.flatnonzero(np.unpackbits(self._masks[d, layer][i], count=d))
-        return DiagonalDraw(d, kept, np.broadcast_to(self.n / self._times(), (d,))[kept])
+        return DiagonalDraw(d, kept, np.broadcast_to(self.n / self._times, (d,))[kept])
+
+    def _source(self, i: int, layer: int | None) -> tuple[Sketch, Key]:
+        """The sketch and the key of draw i. Nodes of one group have the blocks of one partition."""
+        if layer is None:
+            return self.sketch, Key(self.seed, index=i) if self.sketch.stride == 1 else self.member_seed(i)
+        sketch, key = self.sketch.choose(self.member_seed(i))
+        return sketch, Key(key.seed, key.step, key.node, 0 if sketch.per_layer else layer)
 
     def _balanced_masks(self, d: int, layer: int | None) -> NDArray[np.uint8]:
         """Of the words that decide on a coordinate, one per draw, the smallest keep it: as many as shall."""
-        keys = [
-            Key(self.seed, index=i) if layer is None else Key(self.seed, i, 0, layer) for i in range(self.n)
-        ]
-        times, kept = np.broadcast_to(self._times(), (d,)), np.empty((self.n, d), dtype=bool)
+        keys = [self._source(i, layer)[1] for i in range(self.n)]
+        times, kept = np.broadcast_to(self._times, (d,)), np.empty((self.n, d), dtype=bool)
         chunk = max(1, _REMEMBERED // self.n)
         for start in range(0, d, chunk):
             part = slice(start, min(start + chunk, d))
@@ -152,29 +141,22 @@ class Sampled(Sketch):
             np.put_along_axis(kept[:, part], order, np.arange(self.n)[:, None] < times[part], axis=0)
         return np.packbits(kept, axis=1)
 
-    def _times(self) -> Array:
-        """How many draws keep a coordinate, of a balanced Bernoulli list."""
-        assert isinstance(self.sketch, Bernoulli)
-        times: Array = np.rint(np.asarray(self.sketch.keep) * self.n)
-        return times
-
-    def _refuse_unbalanced(self) -> None:
-        """An error that says what would be balanced; what depends on the dimension is checked with it."""
-        if isinstance(self.sketch, RandK):
-            return
+    def _equal_times(self) -> Array:
+        """n times the probabilities, or an error that says what would be balanced."""
         if not isinstance(self.sketch, Bernoulli) or not self.sketch.unbiased:
             raise ArgumentError(
                 f"balanced lists are made of Bernoulli and RandK, got {self.sketch!r}; lists of whole "
                 "partitions, Sampled(PermK(K), n) with n a multiple of K, are balanced by themselves"
             )
-        share = np.asarray(self.sketch.keep)
-        off = np.atleast_1d(np.abs(share * self.n - np.rint(share * self.n))) > self.n / 2**31
+        share = np.atleast_1d(self.sketch.keep)
+        times: Array = np.rint(share * self.n)
+        off = np.abs(share * self.n - times) > self.n / 2**31
         if off.any():
             raise ArgumentError(
-                f"{self.n} draws cannot all keep a coordinate with probability "
-                f"{np.atleast_1d(share)[off][0]:.6g} equally often: n times the probability must be a whole "
-                "number. Choose another n, or corrected=True"
+                f"{self.n} draws cannot all keep a coordinate with probability {share[off][0]:.6g} equally "
+                "often: n times the probability must be a whole number. Choose another n, or corrected=True"
             )
+        return times
 
     def _mean(self, d: int, layer: int | None) -> Array:
         """The mean of the draws, before any correction."""
@@ -202,11 +184,8 @@ class Sampled(Sketch):
 
     def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
         """The n draws, alike."""
-        return ((1 / self.n, draw) for draw in self.draws(d))
-
-    def support_size(self, d: int) -> int:
-        """n."""
-        return self.n
+        for draw in self.draws(d):
+            yield 1 / self.n, draw
 
     def mean(self, d: int) -> Array:
         """The mean of the list."""
@@ -255,10 +234,6 @@ class Member(Sketch):
     def sample(self, d: int, key: Key) -> Draw:
         """The draw over this layer."""
         return self.listed.member(self.check(d), self.number, key.index)
-
-    def member_of(self, key: Key) -> int:
-        """There is one only."""
-        return 0
 
     def label(self) -> str:
         """Which one."""

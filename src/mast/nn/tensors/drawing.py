@@ -132,7 +132,7 @@ class Alike(PerWeight):
         entry = self.entries[number]
         if self.torch_only or entry.sigma or not compiled(x, v, y):
             return super().write(number, key, x, v, y, before)
-        from mast.sketches import mask_kernels
+        from mast.sketches.kernels import draw_mask
 
         mask = self._masks[number].like(x, torch.bool)
         if self._last is None or self._last[0] is not key:
@@ -142,7 +142,7 @@ class Alike(PerWeight):
         old, new, flags = numbers(x), numbers(y), numbers(mask)
         t, c = np.uint64(entry.threshold), old.dtype.type(entry.scale)
         base = None if v is None else numbers(v)
-        _in_parts(lambda a, b: mask_kernels.draw(words, t, c, old, base, new, flags, a, b), old.size)
+        _in_parts(lambda a, b: draw_mask(words, t, c, old, base, new, flags, a, b), old.size)
         return Mask(x.shape, mask, entry.scale)
 
 

@@ -16,9 +16,6 @@ What is kept of a whole model is a mapping from names to `Kept`: `KeptTensors`.
 """
 
 from mast.sketches.kept.base import Kept
-from mast.sketches.kept.entries import Entries
-from mast.sketches.kept.grid import Grid
-from mast.sketches.kept.tensors import KeptTensors
-from mast.sketches.kept.whole import Everything, Mask
+from mast.sketches.kept.forms import Entries, Everything, Grid, KeptTensors, Mask
 
 __all__ = ["Entries", "Everything", "Grid", "Kept", "KeptTensors", "Mask"]

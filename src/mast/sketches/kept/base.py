@@ -19,10 +19,10 @@ _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 class Kept(ABC):
     """The kept entries of one tensor of this `shape`: `count` of them, in row-major order."""
 
-    __slots__ = ("count", "shape")
-
     shape: tuple[int, ...]
     count: int
+    scales: Any
+    whole = False  #: whether nothing is cut: every entry is kept
 
     @property
     @abstractmethod
@@ -32,12 +32,12 @@ class Kept(ABC):
     @property
     def kept_shape(self) -> tuple[int, ...]:
         """The shape of ``x[entries]``."""
-        return (self.count,)
+        return self.shape if self.whole else (self.count,)
 
     @property
-    @abstractmethod
     def factors(self) -> Any:
         """What kept entries are multiplied with: a number, or an array that broadcasts to `kept_shape`."""
+        return self.scales
 
     @property
     def unscaled(self) -> bool:
@@ -49,10 +49,11 @@ class Kept(ABC):
     def gather(self, x: Any, out: Any = None) -> Any:
         """The kept entries of x, into `out` if it is given, which may have another precision."""
         if out is None:
-            out = empty_like(x, self.kept_shape)
+            numpy = isinstance(x, np.ndarray)
+            out = np.empty(self.kept_shape, x.dtype) if numpy else x.new_empty(self.kept_shape)
         if not self._pass(x, out, gathers=True):
             self.check(x)
-            out.reshape(self.kept_shape)[...] = like(self._taken(x), out)
+            out.reshape(self.kept_shape)[...] = like(self._indexed(x), out)
         return out
 
     def place(self, x: Any, values: Any) -> None:
@@ -62,17 +63,22 @@ class Kept(ABC):
             x[self.entries] = like(values.reshape(self.kept_shape), x)
 
     def add(self, x: Any, values: Any, factor: float = 1.0) -> None:
-        """``x[kept] += factor * values``, in the precision of x."""
-        if not self._pass(x, values, factor):
-            self.check(x)
-            x[self.entries] += factor * like(values.reshape(self.kept_shape), x)
+        """``x[kept] += factor * values``, in the precision of x; whole tensors round once, where they can."""
+        if self._pass(x, values, factor):
+            return
+        self.check(x)
+        values = like(values.reshape(self.kept_shape), x)
+        if self.whole and not isinstance(x, np.ndarray):
+            x.add_(values, alpha=factor)
+        else:
+            x[... if self.whole else self.entries] += factor * values
 
     def copy(self, x: Any, source: Any) -> None:
         """``x[kept] = source[kept]``."""
         self.check(source)
         self.place(x, self.gather(source))
 
-    def _taken(self, x: Any) -> Any:
+    def _indexed(self, x: Any) -> Any:
         """``x[entries]``, by the quickest way to index."""
         return x[self.entries]
 
@@ -86,9 +92,10 @@ class Kept(ABC):
         What does not fit goes the readable way, which raises: a pass would read beyond the end.
         """
         walk = self._walk() if tuple(x.shape) == self.shape else None
-        flat = None if walk is None else memory(x, math.prod(self.shape))
-        others = None if flat is None else memory(values, self.count)
-        if walk is None or flat is None or others is None:
+        if walk is None:
+            return False
+        flat, others = memory(x, math.prod(self.shape)), memory(values, self.count)
+        if flat is None or others is None:
             return False
         kernel, where = walk
         if gathers:
@@ -99,7 +106,10 @@ class Kept(ABC):
         else:
             others = others.astype(flat.dtype, copy=False)
             kernel(flat, where, others, None, None, flat.dtype.type(factor))
-        written(x)
+        if not isinstance(x, np.ndarray):
+            from torch.autograd.graph import increment_version
+
+            increment_version(x)  # tells autograd that the memory has changed
         return True
 
     def scale(self, values: Any) -> None:
@@ -150,27 +160,6 @@ def memory(x: Any, size: int) -> NDArray[Any] | None:
             return None
     fits = x.dtype in _FLOATS and x.flags.c_contiguous and x.size == size
     return x.reshape(-1) if fits else None
-
-
-def add_all(x: Any, values: Any, factor: float) -> None:
-    """``x += factor * values``; tensors round once, where the processor can."""
-    if isinstance(x, np.ndarray):
-        x += factor * like(values.reshape(x.shape), x)
-    else:
-        x.add_(like(values.reshape(x.shape), x), alpha=factor)
-
-
-def written(x: Any) -> None:
-    """Tell autograd that a tensor's memory has changed."""
-    if not isinstance(x, np.ndarray):
-        from torch.autograd.graph import increment_version
-
-        increment_version(x)
-
-
-def empty_like(x: Any, shape: tuple[int, ...]) -> Any:
-    """Room for numbers like those of x, in another shape."""
-    return np.empty(shape, dtype=x.dtype) if isinstance(x, np.ndarray) else x.new_empty(shape)
 
 
 def like(numbers: Any, x: Any) -> Any:

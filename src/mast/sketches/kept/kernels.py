@@ -19,17 +19,17 @@ from numba.extending import intrinsic
 
 
 @njit(forceinline=True)
-def _move(x: Any, i: Any, values: Any, n: Any, gather: Any, place: Any, factor: Any) -> None:
-    """Gather an entry, place it, or add factor times it: the one of these that is not None.
+def _move(x: Any, i: Any, values: Any, n: Any, scale: Any, gather: Any, place: Any, factor: Any) -> None:
+    """Gather an entry times its scale, place it, or add factor times its scale: the one that is not None.
 
     Numba leaves out what is None, so that arrays which are only read may be read-only.
     """
     if gather is not None:
-        values[n] = x[i]
+        values[n] = x[i] if scale is None else scale * x[i]
     if place is not None:
         x[i] = values[n]
     if factor is not None:
-        x[i] += factor * values[n]
+        x[i] += factor * (values[n] if scale is None else scale * values[n])
 
 
 # ---- lists of positions ------------------------------------------------------------------------
@@ -39,7 +39,7 @@ def _move(x: Any, i: Any, values: Any, n: Any, gather: Any, place: Any, factor: 
 def entries(x: Any, positions: Any, values: Any, gather: Any, place: Any, factor: Any) -> None:
     """The entries of x at the positions go to the values, are replaced by them, or grow by them."""
     for k in range(positions.size):
-        _move(x, uint64(positions[k]), values, k, gather, place, factor)
+        _move(x, uint64(positions[k]), values, k, None, gather, place, factor)
 
 
 @njit(cache=True, nogil=True)
@@ -72,35 +72,35 @@ def select(mask: Any, scale: Any, x: Any, out: Any) -> None:
 # ---- rows and columns --------------------------------------------------------------------------
 
 
-class Runs(NamedTuple):
-    """Kept rows of `width` entries, and in each the kept columns, which are runs of `inner` entries.
-
-    Long runs are moved as slices, which lets the compiler use wide instructions; shorter ones are no runs.
-    """
-
-    rows: Any
-    columns: Any
-    inner: int
-    width: int
-
-
 @njit(cache=True, nogil=True)
 def grid(x: Any, runs: Any, values: Any, gather: Any, place: Any, factor: Any) -> None:
-    """The kept entries of x go to the values, are replaced by them, or grow by factor times them."""
+    """The kept entries of x go to the values, are replaced by them, or grow by factor times them.
+
+    `runs` has the kept rows, which are `width` entries long, and in each the kept columns, which are runs of
+    `inner` entries. Long runs are moved as slices, so that the compiler uses wide instructions.
+    """
+    _walk(x, runs, None, values, gather, place, factor)
+
+
+@njit(forceinline=True)
+def _walk(x: Any, runs: Any, scales: Any, values: Any, gather: Any, place: Any, factor: Any) -> None:
+    """`_move` the kept entries, row by row; the scale of each is that of its row times that of its column."""
     rows, columns, inner, width = runs
     n = 0
     for i in range(rows.size):
         row = rows[i] * width
         if inner == 1:
             for j in range(columns.size):
-                _move(x, row + columns[j], values, n + j, gather, place, factor)
+                scale = None if scales is None else scales[0][i] * scales[1][j]
+                _move(x, row + columns[j], values, n + j, scale, gather, place, factor)
             n += columns.size
             continue
         for j in range(columns.size):
+            scale = None if scales is None else scales[0][i] * scales[1][j]
             first = row + columns[j] * inner
             run, new = x[first : first + inner], values[n : n + inner]
             for k in range(inner):
-                _move(run, k, new, k, gather, place, factor)
+                _move(run, k, new, k, scale, gather, place, factor)
             n += inner
 
 
@@ -157,7 +157,7 @@ def gather_units(layout: Any, kept: Any, lists: Any, sources: Any, starts: Any, 
     parts, _ = layout
     for p in range(parts.shape[0]):
         x = carray(_pointer(sources[p]), (1 << 60,), out.dtype)
-        _move_units(parts[p], lists, x, out[starts[p] :], None)
+        _walk_part(x, parts[p], lists, out[starts[p] :], True, None)
 
 
 @njit(cache=True, nogil=True)
@@ -168,36 +168,17 @@ def scatter_units(layout: Any, lists: Any, targets: Any, sources: Any, factor: A
         if sources[p] != 0:
             x = carray(_pointer(targets[p]), (1 << 60,), lists[1].dtype)
             values = carray(_pointer(sources[p]), (1 << 60,), lists[1].dtype)
-            _move_units(parts[p], lists, x, values, factor)
+            _walk_part(x, parts[p], lists, values, None, factor)
 
 
 @njit(forceinline=True)
-def _move_units(part: Any, lists: Any, x: Any, values: Any, factor: Any) -> None:
-    """The kept entries of one tensor go to the values; with a factor, they grow by what the values add."""
-    rows, columns, width, inner = part
+def _walk_part(x: Any, part: Any, lists: Any, values: Any, gather: Any, factor: Any) -> None:
+    """`_walk` over one tensor."""
+    first, second, width, inner = part
     indices, factors, ends = lists
-    n = 0
-    for i in range(ends[rows], ends[rows + 1]):
-        row = indices[i] * width
-        if inner == 1:
-            for j in range(ends[columns], ends[columns + 1]):
-                _move_scaled(x, row + indices[j], values, n, factors[i] * factors[j], factor)
-                n += 1
-            continue
-        for j in range(ends[columns], ends[columns + 1]):
-            first, scale = row + indices[j] * inner, factors[i] * factors[j]
-            run, new = x[first : first + inner], values[n : n + inner]
-            for k in range(inner):
-                _move_scaled(run, k, new, k, scale, factor)
-            n += inner
-
-
-@njit(forceinline=True)
-def _move_scaled(x: Any, i: Any, values: Any, n: Any, scale: Any, factor: Any) -> None:
-    if factor is None:
-        values[n] = scale * x[i]
-    else:
-        x[i] += factor * (scale * values[n])
+    rows, columns = slice(ends[first], ends[first + 1]), slice(ends[second], ends[second + 1])
+    runs, scales = (indices[rows], indices[columns], inner, width), (factors[rows], factors[columns])
+    _walk(x, runs, scales, values, gather, None, factor)
 
 
 class AdamNumbers(NamedTuple):

@@ -1,7 +1,8 @@
-"""Matrices: one of finitely many given matrices, whose mean must be I."""
+"""One of a given list: Matrices, of matrices whose mean is I, and Mixture, of sketches."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from mast.arrays import Array, frozen, numbers, vector
 from mast.checks import listed
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
-from mast.sketches.base import Sketch
+from mast.sketches.base import Sketch, percent
 from mast.sketches.draws import DiagonalDraw, Draw, MatrixDraw
 
 
@@ -32,7 +33,7 @@ class Matrices(Sketch):
         stack = [numbers(f"matrix {i}", matrix, 2) for i, matrix in enumerate(listed("matrices", matrices))]
         if not stack:
             raise ArgumentError("Matrices needs at least one matrix")
-        self.dim = stack[0].shape[0]
+        self.dim = self.fixed_dim = stack[0].shape[0]
         for i, matrix in enumerate(stack):
             if matrix.shape != (self.dim, self.dim):
                 raise ArgumentError(f"matrix {i} has shape {matrix.shape}, expected {(self.dim, self.dim)}")
@@ -63,15 +64,13 @@ class Matrices(Sketch):
         """The mean of S'S."""
         self.check(d)
         square = np.einsum("n,nki,nkj->ij", self.weights, self.matrices, self.matrices, optimize=True)
-        result: Array = np.diag(square).copy() if self.diagonal else square
-        return result
+        return np.diag(square).copy() if self.diagonal else np.asarray(square)
 
     def sandwich(self, H: Array) -> Array:
         """The mean of S'HS."""
         self.check(H.shape[0])
         S = self.matrices
-        result: Array = np.einsum("n,nki,kl,nlj->ij", self.weights, S, H, S, optimize=True)
-        return result
+        return np.asarray(np.einsum("n,nki,kl,nlj->ij", self.weights, S, H, S, optimize=True))
 
     def support_size(self, d: int) -> int:
         """As many as there are matrices."""
@@ -80,27 +79,79 @@ class Matrices(Sketch):
 
     def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
         """The matrices."""
-        for i, weight in enumerate(self.weights):
-            yield float(weight), self._one(i)
+        return ((weight, self._one(i)) for i, weight in enumerate(self.weights.tolist()))
 
     def arguments(self) -> dict[str, Any]:
         """The matrices, and their weights if there are any: without them the choice is made otherwise."""
         return {"matrices": self.matrices} | ({} if self._uniform else {"weights": self.weights})
 
+    def label(self) -> str:
+        """How many matrices of which size."""
+        share = float(np.mean([np.diag(m) != 0 for m in self.matrices]))
+        kept = f": keeps {percent(share)}" if self.diagonal else ""
+        return f"Matrices({len(self.matrices)} of size {self.dim} x {self.dim}){kept}"
+
+
+class Mixture(Sketch):
+    """Sketch i with probability weights[i] (uniform if no weights are given).
+
+    First the sketch is drawn, then its S: one training run for several densities. Each component draws
+    with a seed of its own, derived from the draw's, so that components, also nested ones, are independent
+    of each other and of the choice.
+
+    >>> import mast
+    >>> mast.Mixture([mast.Bernoulli(0.5), mast.Bernoulli(0.25)], [0.5, 0.5]).constants(3)
+    Constants(L_D=3.0, mu_D=3.0, L_max=16.0)
+    """
+
+    def __init__(self, sketches: Sequence[Sketch], weights: ArrayLike | None = None) -> None:
+        self.sketches: list[Sketch] = listed("sketches", sketches)
+        if not self.sketches or not all(isinstance(s, Sketch) for s in self.sketches):
+            raise ArgumentError("Mixture takes a list of at least one sketch")
+        self.weights = probabilities("weights", weights, len(self.sketches))
+        self.stride = math.lcm(*(sketch.stride for sketch in self.sketches))
+        parts = [sketch for _, sketch in self.components()]
+        self.diagonal = all(sketch.diagonal for sketch in parts)
+        self.unbiased = all(sketch.unbiased for sketch in parts)
+        self.independent = all(sketch.independent for sketch in parts)
+
+    def components(self) -> list[tuple[float, Sketch]]:
+        """The components that have a positive weight."""
+        return [(w, s) for w, s in zip(self.weights.tolist(), self.sketches, strict=True) if w > 0]
+
+    def choose(self, key: Key) -> tuple[Sketch, Key]:
+        """The component that `key` chooses, and the key that it draws with."""
+        i = randomness.choice(key, Purpose.CHOICE, np.cumsum(self.weights))
+        return self.sketches[i].choose(key.child(i))
+
+    def sample(self, d: int, key: Key) -> Draw:
+        """The draw of the component that `key` chooses."""
+        self.check(d)
+        sketch, child = self.choose(key)
+        return sketch.sample(d, child)
+
+    def support_size(self, d: int) -> int | None:
+        """The sum of the components' sizes."""
+        sizes = [sketch.support_size(d) for _, sketch in self.components()]
+        return None if None in sizes else sum(size or 0 for size in sizes)
+
+    def outcomes(self, d: int) -> Iterator[tuple[float, Draw]] | None:
+        """Those of all components."""
+        parts = [(weight, sketch.outcomes(d)) for weight, sketch in self.components()]
+        if any(outcomes is None for _, outcomes in parts):
+            return None
+        return ((weight * p, draw) for weight, outcomes in parts for p, draw in outcomes or ())
+
     def check(self, d: int) -> int:
-        """The dimension d, or an error if the matrices have another."""
-        if super().check(d) != self.dim:
-            raise ArgumentError(f"the matrices are {self.dim} x {self.dim}, but the dimension is {d}")
+        """The dimension d, or an error if a component cannot be drawn in it."""
+        for sketch in self.sketches:
+            d = sketch.check(d)
         return d
 
     def label(self) -> str:
-        """How many matrices of which size."""
-        kept = (
-            ""
-            if not self.diagonal
-            else f": keeps {100 * np.mean([np.diag(m) != 0 for m in self.matrices]):.4g} %"
-        )
-        return f"Matrices({len(self.matrices)} of size {self.dim} x {self.dim}){kept}"
+        """The components with their weights."""
+        parts = ", ".join(f"{w:.4g} x {sketch.label()}" for w, sketch in self.components())
+        return f"Mixture({parts})"
 
 
 def probabilities(name: str, weights: ArrayLike | None, n: int) -> Array:

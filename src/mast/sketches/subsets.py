@@ -1,14 +1,14 @@
-"""Rand-K: a uniform subset of exactly K coordinates survives. Training with a fixed budget of weights."""
+"""Sketches that keep K coordinates: Rand-K, a uniform subset, and Rolling, a window that moves."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import combinations
 
 import numpy as np
 
 from mast import randomness
+from mast.arrays import Array
 from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
@@ -75,17 +75,6 @@ class RandK(Counted):
         indices.sort()
         return DiagonalDraw(d, indices, equal_scales(k, d / k))
 
-    def support_size(self, d: int) -> int:
-        """All K-subsets."""
-        return math.comb(d, self.count(d))
-
-    def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
-        """All K-subsets."""
-        k = self.count(d)
-        probability = 1 / math.comb(d, k)
-        for kept in combinations(range(d), k):
-            yield probability, DiagonalDraw(d, np.array(kept, dtype=np.int64), np.full(k, d / k))
-
     def law(self, d: int) -> Law:
         """A subset of K coordinates."""
         kind = None if d > randomness.EXACT_SHUFFLE else DrawKind.SUBSET
@@ -96,3 +85,65 @@ class RandK(Counted):
         if isinstance(self.k, float):
             return f"RandK({self.k!r}): keeps {percent(self.k)}"
         return f"RandK({self.k}): keeps {self.k} coordinate{'s' * (self.k > 1)}"
+
+
+class Rolling(Counted):
+    """Keep K neighbouring coordinates, times d/K: a window that moves on by one at each step (FedRolex).
+
+    An int k is a count, a float k a share of d. The window starts at ``offset + step``, modulo d; the offset
+    is uniform, made of seed, node and index. In d steps every coordinate has been kept equally often. In a
+    network every layer has its window, which moves modulo the layer's own size.
+
+    The constants describe one draw. Windows of several steps depend on each other, so no statement covers a
+    run that uses them one after the other: there is no guarantee and no step size of the theory.
+
+    >>> import mast
+    >>> rolling = mast.Rolling(2)
+    >>> [rolling.draw(5, step=step).indices.tolist() for step in range(3)]
+    [[1, 2], [2, 3], [3, 4]]
+    >>> rolling.constants(5)
+    Constants(L_D=2.5, mu_D=2.5, L_max=6.25)
+    """
+
+    per_layer = True
+    independent = False
+
+    def start(self, d: int, key: Key) -> int:
+        """Where the window of `key` starts."""
+        offset = randomness.below(Key(key.seed, 0, key.node, key.index), Purpose.CHOICE, d)
+        return (offset + key.step) % d
+
+    def window(self, d: int, start: int) -> DiagonalDraw:
+        """The window that starts there, around the end if need be."""
+        k = self.count(d)
+        return DiagonalDraw(d, np.sort((start + np.arange(k)) % d), np.full(k, d / k))
+
+    def sample(self, d: int, key: Key) -> Draw:
+        """The window of `key`."""
+        return self.window(d, self.start(d, key))
+
+    def support_size(self, d: int) -> int:
+        """One window for each start."""
+        return self.check(d)
+
+    def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
+        """One window for each start, alike."""
+        return ((1 / d, self.window(d, start)) for start in range(self.check(d)))
+
+    def law(self, d: int) -> Law:
+        """By themselves, coordinates do what those of Rand-K do."""
+        k = self.count(d)
+        return Law.subsets(d, d, {k: 1}, pairs=lambda: _windows_with_both(d, k))
+
+    def label(self) -> str:
+        """How many coordinates, or which share of them."""
+        if isinstance(self.k, float):
+            return f"Rolling({self.k!r}): keeps {percent(self.k)}, a window that moves with the step"
+        return f"Rolling({self.k}): keeps {self.k} neighbouring coordinate{'s' * (self.k > 1)}"
+
+
+def _windows_with_both(d: int, k: int) -> Array:
+    """E[c_i c_j]: (d/K²) (max(0, K - e) + max(0, K - d + e)) for coordinates at a distance e."""
+    e = np.abs(np.subtract.outer(np.arange(d), np.arange(d)))
+    together = np.where(e == 0, k, np.maximum(0, k - e) + np.maximum(0, k - d + e))
+    return np.asarray(d / k**2 * together)

@@ -1,20 +1,13 @@
-"""Bernoulli: each coordinate survives on its own with probability keep. On weights this is DropConnect.
-
-A mask compares 32 random bits with a threshold t, so it keeps with probability exactly
-t / 2^32. That number, at most 2^-33 away from the keep that was asked for, is the one
-that scales the survivors and that enters all constants: E[S] = I holds exactly.
-"""
+"""Sketches that treat every coordinate by itself: Identity, Bernoulli (and unscaled), and Gaussian."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mast import randomness
 from mast.arrays import Array, frozen, vector
+from mast.checks import positive
 from mast.errors import ArgumentError
 from mast.randomness import Key
 from mast.sketches.base import Sketch, percent
@@ -22,11 +15,41 @@ from mast.sketches.draws import DiagonalDraw, Draw
 from mast.sketches.laws import DrawKind, Entry, Law
 
 
+class Identity(Sketch):
+    """Keep everything: S = I always. Sparsified training with it is plain training.
+
+    >>> import mast
+    >>> mast.Identity().constants(3)
+    Constants(L_D=1.0, mu_D=1.0, L_max=1.0)
+    """
+
+    def sample(self, d: int, key: Key) -> Draw:
+        """I."""
+        return DiagonalDraw(d, np.arange(d), np.ones(d))
+
+    def law(self, d: int) -> Law:
+        """One unit that holds everything."""
+        return Law.subsets(d, 1, {1: 1}, labels=lambda: np.zeros(d, dtype=np.int64), kind=DrawKind.ALL)
+
+    def entry(self) -> Entry:
+        """One coordinate."""
+        return Entry(1 << 32, 1.0)
+
+    def _at(self, density: float) -> Sketch:
+        return Bernoulli(density)
+
+    def label(self) -> str:
+        """That it keeps everything."""
+        return "Identity(): keeps 100 %"
+
+
 class Bernoulli(Sketch):
     """Coordinate i becomes c_i x_i with c_i = 1/keep_i with probability keep_i, else 0.
 
-    `keep` is one number for all coordinates or one per coordinate. The attribute `keep`
-    holds the probability that is really used, a multiple of 2^-32.
+    On weights this is DropConnect. `keep` is one number for all coordinates or one per coordinate. A mask
+    compares 32 random bits with a threshold t, so it keeps with probability exactly t / 2^32. The attribute
+    `keep` holds that number, at most 2^-33 away from the one that was asked for: it scales the survivors
+    and enters all constants, so that E[S] = I holds exactly.
 
     >>> import mast
     >>> mast.Bernoulli(0.5).constants(10)
@@ -46,43 +69,27 @@ class Bernoulli(Sketch):
                 raise ArgumentError("keep has no entries: give one number, or one per coordinate")
             self.thresholds = _thresholds(shares)
             self.keep = frozen(self.thresholds / 2**32)
+            self.fixed_dim = shares.size
 
     def sample(self, d: int, key: Key) -> Draw:
         """The mask of `key`, and the scales of the survivors."""
         self.check(d)
         indices = np.flatnonzero(randomness.bernoulli(key, self.thresholds, 0, d))
-        return DiagonalDraw(d, indices, self._scales(d)[indices])
+        return DiagonalDraw(d, indices, np.broadcast_to(self._scales(), (d,))[indices])
 
-    def _scales(self, d: int) -> Array:
-        """What a survivor is multiplied with, per coordinate."""
-        return np.broadcast_to(1 / np.asarray(self.keep), (d,))
-
-    def _keep(self, d: int) -> Array:
-        return np.broadcast_to(np.asarray(self.keep), (self.check(d),))
-
-    def support_size(self, d: int) -> int:
-        """Two for each coordinate that may be dropped."""
-        return 1 << int((self._keep(d) < 1).sum())
-
-    def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
-        """All masks of the coordinates that may be dropped."""
-        keep, scales = self._keep(d), self._scales(d)
-        free = np.flatnonzero(keep < 1)
-        mask = np.ones(d, dtype=bool)
-        for number in range(1 << free.size):
-            mask[free] = number >> np.arange(free.size) & 1
-            indices = np.flatnonzero(mask)
-            yield float(np.where(mask, keep, 1 - keep).prod()), DiagonalDraw(d, indices, scales[indices])
+    def _scales(self) -> Array:
+        """What a survivor is multiplied with, one for all or one per coordinate."""
+        return 1 / np.asarray(self.keep)
 
     def law(self, d: int) -> Law:
         """Each coordinate by itself."""
-        return Law(self.check(d), d, self.keep, 1 / np.asarray(self.keep), kind=DrawKind.MASK)
+        return Law(self.check(d), d, self.keep, self._scales(), unbiased=self.unbiased, kind=DrawKind.MASK)
 
     def entry(self) -> Entry | None:
         """One coordinate, if all have the same probability."""
         if isinstance(self.thresholds, np.ndarray):
             return None
-        return Entry(self.thresholds, float(self._scales(1)[0]))
+        return Entry(self.thresholds, float(self._scales()))
 
     def with_keep(self, keep: ArrayLike) -> Sketch:
         """The same kind with these keep probabilities."""
@@ -90,13 +97,6 @@ class Bernoulli(Sketch):
 
     def _at(self, density: float) -> Sketch:
         return type(self)(density)
-
-    def check(self, d: int) -> int:
-        """The dimension d, or an error if there are more or fewer probabilities."""
-        d = super().check(d)
-        if isinstance(self.keep, np.ndarray) and self.keep.size != d:
-            raise ArgumentError(f"keep has {self.keep.size} entries, but the dimension is {d}")
-        return d
 
     def label(self) -> str:
         """The keep probability."""
@@ -118,12 +118,41 @@ class UnscaledBernoulli(Bernoulli):
 
     unbiased = False
 
-    def _scales(self, d: int) -> Array:
-        return np.broadcast_to(1.0, (d,))
+    def _scales(self) -> Array:
+        return np.ones(())
+
+
+class Gaussian(Sketch):
+    """Multiply by N(1, sigma²), independently for each coordinate. Nothing is dropped.
+
+    S'S is unbounded, so L_max is infinite and no stochastic step size is guaranteed.
+
+    >>> import mast
+    >>> mast.Gaussian(0.5).constants(10)
+    Constants(L_D=1.25, mu_D=1.25, L_max=inf)
+    """
+
+    def __init__(self, sigma: float) -> None:
+        self.sigma = positive("sigma", sigma)
+
+    def sample(self, d: int, key: Key) -> Draw:
+        """The scales of `key`."""
+        return DiagonalDraw(d, np.arange(d), 1 + self.sigma * randomness.normal(key, 0, d))
 
     def law(self, d: int) -> Law:
-        """Each coordinate by itself, times 1."""
-        return replace(super().law(d), scales=1.0, unbiased=False)
+        """Independent coordinates that all survive, with noise."""
+        return Law(d, d, keep=1.0, scales=1.0, noise=self.sigma**2)
+
+    def entry(self) -> Entry:
+        """One coordinate."""
+        return Entry(1 << 32, 1.0, self.sigma)
+
+    def _at(self, density: float) -> Sketch:
+        raise ArgumentError(f"{self!r} drops nothing, so it has no densities")
+
+    def label(self) -> str:
+        """What it multiplies with."""
+        return f"Gaussian({self.sigma:.6g}): keeps 100 %, scales by N(1, {self.sigma**2:.6g})"
 
 
 def _thresholds(shares: Array) -> NDArray[np.uint64]:

@@ -1,0 +1,245 @@
+"""The forms of `Kept`: everything, a mask, a list of entries, rows and columns; those of a model together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from mast.arrays import Array, Indices
+from mast.errors import ArgumentError
+from mast.sketches.kept.base import Kept, as_tensor, kernels, memory
+
+MANY = 1 << 14  #: listed entries from which on the compiled form is used
+LONG = 32  #: entries that lie together are moved together from this length on
+
+
+class Everything(Kept):
+    """All entries are kept, times one scale or times scales that broadcast to the tensor's shape."""
+
+    whole = True
+
+    def __init__(self, shape: Sequence[int], scales: Any = 1.0) -> None:
+        self.shape = tuple(shape)
+        self.count = math.prod(self.shape)
+        each = not isinstance(scales, float) and math.prod(scales.shape) == self.count
+        self.scales = scales.reshape(self.shape) if each else scales
+
+    @property
+    def entries(self) -> Any:
+        """All."""
+        return ...
+
+
+class Mask(Kept):
+    """Entries whose mask is true are kept, all times the same scale."""
+
+    scales: float
+
+    def __init__(self, shape: Sequence[int], mask: Any, scale: float) -> None:
+        self.shape = tuple(shape)
+        self.mask = mask  # of an array or tensor, in any shape of that size
+        self.scales = scale
+
+    @property
+    def count(self) -> int:  # type: ignore[override]
+        """How many are true; counting takes a pass."""
+        return int(self.mask.sum())
+
+    @property
+    def entries(self) -> Any:
+        """The mask itself."""
+        return self.mask.reshape(self.shape)
+
+    @property
+    def positions(self) -> Indices:
+        """Where the mask is true."""
+        return np.flatnonzero(self.mask if isinstance(self.mask, np.ndarray) else self.mask.cpu().numpy())
+
+
+class Entries(Kept):
+    """Entries in a list of positions (ascending, row by row), with one scale for all or one for each."""
+
+    def __init__(self, shape: Sequence[int], indices: Any, scales: Any) -> None:
+        self.shape = tuple(shape)
+        self.count = int(indices.shape[0])
+        self.indices = indices
+        self.scales = scales
+
+    @property
+    def entries(self) -> Any:
+        """The positions, split by dimension."""
+        if len(self.shape) == 1 and not isinstance(self.indices, np.ndarray):
+            return self.indices
+        return self.positions if len(self.shape) == 1 else np.unravel_index(self.positions, self.shape)
+
+    @property
+    def positions(self) -> Indices:
+        """The list itself."""
+        indices = self.indices if isinstance(self.indices, np.ndarray) else self.indices.cpu().numpy()
+        positions: Indices = indices.astype(np.int64, copy=False)
+        return positions
+
+    def gather(self, x: Any, out: Any = None) -> Any:
+        """The kept entries; where they are few, indexing makes the array."""
+        return x[self.entries] if out is None and self.count < MANY else super().gather(x, out)
+
+    def _walk(self) -> tuple[Any, Any] | None:
+        few = self.count < MANY or not isinstance(self.indices, np.ndarray)
+        return None if few else (kernels().entries, self.indices)
+
+    def gather_scaled(self, x: Array) -> Array:
+        """S'x at the kept entries: the values of a sketched gradient."""
+        product: Array = self.scales * self.gather(x)
+        return product
+
+    def sparsified(self, x: Array, shift: Array) -> Array:
+        """The vector v + S(x - v).
+
+        >>> Entries([2], np.array([1]), np.array([2.0])).sparsified(np.array([3.0, 5.0]), np.ones(2))
+        array([1., 9.])
+        """
+        y = shift.copy()
+        compiled = self._walk() is not None and x.shape == y.shape == self.shape
+        flat, point = (memory(z, self.shape[0]) if compiled else None for z in (y, x))
+        if flat is None or point is None:
+            v = y[self.entries]
+            y[self.entries] = v + self.scales * (x[self.entries] - v)
+        else:
+            scales = self.scales if np.ndim(self.scales) else np.full(self.count, self.scales)
+            kernels().sparsify(flat, self.indices, scales, point, flat)
+        return y
+
+
+class Grid(Kept):
+    """Some entries along some dimensions and all along the others, with scales along some of them.
+
+    >>> rows_and_columns = Grid([3, 4], {0: np.array([0, 2]), 1: np.array([1, 3])}, {1: np.array([2.0, 2.0])})
+    >>> values = rows_and_columns.gather(np.arange(12.0).reshape(3, 4))
+    >>> rows_and_columns.scale(values)
+    >>> values
+    array([[ 2.,  6.],
+           [18., 22.]])
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        indices: Mapping[int, Indices],
+        scales: Mapping[int, Array] | None = None,
+    ) -> None:
+        self.shape = tuple(shape)
+        self.indices = {dim: indices[dim] for dim in sorted(indices)}
+        self.scales = dict(scales or {})  # of the kept entries along a dimension
+        self.whole = not self.indices
+        self.count = math.prod(self.kept_shape)
+
+    @property
+    def kept_shape(self) -> tuple[int, ...]:
+        """Shorter along the dimensions that are cut."""
+        return tuple(len(self.indices[d]) if d in self.indices else n for d, n in enumerate(self.shape))
+
+    @property
+    def entries(self) -> Any:
+        """Every combination of the entries along each dimension."""
+        return np.ix_(*(self.indices.get(d, np.arange(n)) for d, n in enumerate(self.shape)))
+
+    @property
+    def factors(self) -> Any:
+        """The scales, shaped to lie along their dimensions."""
+        return self._along(self.scales)
+
+    def spread(self) -> Array:
+        """The diagonal of S without its repetitions: an array that broadcasts to the tensor's shape."""
+        full = {}
+        for dim, scales in self.scales.items():
+            full[dim] = np.zeros(self.shape[dim])
+            full[dim][self.indices[dim]] = scales
+        spread: Array = np.asarray(self._along(full), dtype=float)
+        return spread.reshape((1,) * len(self.shape)) if spread.ndim == 0 else spread
+
+    def _along(self, scales: Mapping[int, Array]) -> Any:
+        product: Any = 1.0
+        for dim, numbers in scales.items():
+            shape = [1] * len(self.shape)
+            shape[dim] = -1
+            product = numbers.reshape(shape) * product
+        return product
+
+    def _indexed(self, x: Any) -> Any:
+        for dim, index in self.indices.items():
+            numpy = isinstance(x, np.ndarray)
+            x = np.take(x, index, dim) if numpy else x.index_select(dim, as_tensor(index, x))
+        return x
+
+    def _walk(self) -> tuple[Any, Any] | None:
+        """Over rows and columns, if only these are cut."""
+        cut = self.indices and all(dim < 2 for dim in self.indices)
+        return (kernels().grid, self.runs) if cut else None
+
+    @cached_property
+    def runs(self) -> tuple[Indices, Indices, int, int]:
+        """Rows, and columns in each, of runs that stay whole. A row that is not cut is one long run."""
+        width = math.prod(self.shape[1:])
+        inner = math.prod(self.shape[2:]) if 1 in self.indices else width
+        rows = self.indices[0] if 0 in self.indices else np.arange(self.shape[0])
+        columns = self.indices.get(1, np.zeros(1, dtype=np.int64))
+        if inner < LONG:
+            columns, inner = (columns[:, None] * inner + np.arange(inner)).reshape(-1), 1
+        return rows, columns, inner, width
+
+
+class KeptTensors(dict[str, Kept]):
+    """What a draw keeps of each tensor of a model, by name. Its values lie one after the other.
+
+    >>> from mast.sketches.kept import Entries, Everything
+    >>> draw = KeptTensors({"weight": Entries([6], np.array([1, 4]), 3.0), "bias": Everything([2])})
+    >>> x = {"weight": np.arange(6.0), "bias": np.ones(2)}
+    >>> draw.gather(x, np.empty(draw.count))
+    array([1., 4., 1., 1.])
+    """
+
+    def __init__(self, kept: Mapping[str, Kept]) -> None:
+        super().__init__(kept)
+        counts = [kept.count for kept in self.values()]
+        stops = np.cumsum([0, *counts], dtype=np.int64).tolist()
+        #: where the values of each tensor lie among all
+        self.slices = {name: slice(a, b) for name, a, b in zip(self, stops[:-1], stops[1:], strict=True)}
+        self.count: int = stops[-1]  #: of all values
+
+    def of(self, values: Any, name: str) -> Any:
+        """The values of one tensor, in their shape."""
+        return values[self.slices[name]].reshape(self[name].kept_shape)
+
+    def gather(self, tensors: Mapping[str, Any], out: Any) -> Any:
+        """The kept entries of all tensors, one tensor after the other."""
+        for name, kept in self.items():
+            kept.gather(tensors[name], out[self.slices[name]])
+        return out
+
+    def place(self, tensors: Mapping[str, Any], values: Any) -> None:
+        """``x[kept] = values`` in every tensor."""
+        for name, kept in self.items():
+            kept.place(tensors[name], values[self.slices[name]])
+
+    def add(self, tensors: Mapping[str, Any], values: Any, factor: float = 1.0) -> None:
+        """``x[kept] += factor * values`` in every tensor; nothing else is touched."""
+        for name, kept in self.items():
+            kept.add(tensors[name], values[self.slices[name]], factor)
+
+    def scale(self, values: Any) -> None:
+        """The values of every tensor are multiplied by their scales, in place."""
+        for name, kept in self.items():
+            kept.scale(values[self.slices[name]])
+
+    def check(self, values: Any) -> None:
+        """Refuse values that are not the kept entries, one after the other."""
+        contiguous = values.flags.c_contiguous if isinstance(values, np.ndarray) else values.is_contiguous()
+        if len(values.shape) != 1 or len(values) != self.count or not contiguous:
+            raise ArgumentError(
+                f"this draw keeps {self.count} values in one contiguous dimension, got shape "
+                f"{tuple(values.shape)}"
+            )
