@@ -133,10 +133,14 @@ class Problem(AbstractProblem):
 
     @cached_property
     def exact(self) -> Objective:
-        """f_D as an objective of its own: in closed form, or as the mean over the sketch's support."""
+        """f_D in closed form, or as the mean over the parts of a mixture, or over the sketch's support."""
         closed = self.objective.sketched(self.sketch, self.shift)
         if closed is not None:
             return closed
+        parts = self.sketch.components()
+        if parts is not None:
+            exact = [Problem(self.objective, sketch, self.shift).exact for _, sketch in parts]
+            return mean(exact, [weight for weight, _ in parts])
         try:
             support = self.sketch.support(self.dim)
         except SupportTooLargeError as error:

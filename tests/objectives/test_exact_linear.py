@@ -191,7 +191,7 @@ class TestForms:
     def test_mixture_takes_each_components_own_form(self):
         A, b = data()
         mixture = mast.Mixture([mast.PermK(2), mast.Bernoulli(0.5)])
-        exact = mast.Logistic(A, b, l2=0.1).sketched(mixture, np.zeros(D))
+        exact = mast.Problem(mast.Logistic(A, b, l2=0.1), mixture).exact
         assert [type(f) for f in exact.objectives] == [Separable, Rowwise]
 
 

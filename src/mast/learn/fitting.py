@@ -17,7 +17,7 @@ from mast.learn.models import SampledAverage, Softmax, with_ones
 from mast.learn.plan import FitPlan, Watch
 from mast.learn.stochastic import Stream
 from mast.objectives import LeastSquares, LinearModel, Logistic, Mean, Objective
-from mast.objectives.newton import OneBlock, newton_steps
+from mast.objectives.newton import hessian_solver, newton_steps
 from mast.problem import Problem
 from mast.run import minimize
 from mast.theory import Guarantee
@@ -218,13 +218,14 @@ def newton_to(
     """
     x = x0.copy()
     dense = not isinstance(f, Softmax) or f.dim**2 * f.terms / 2 <= DENSE_WORK
-    steps = newton_steps(OneBlock(f, DENSE if dense else 0, scaled=False), x, patience=sys.maxsize)
+    solver = hessian_solver(f, DENSE if dense else 0)
+    steps = newton_steps(f, x, solver, patience=sys.maxsize, scaled=False)
     for iteration, reached in enumerate(islice(steps, max_iter), start=1):
-        x, promised = reached.x, float(reached.promised[0])
+        x, promised = reached.x, reached.promised
         error = math.sqrt(max(promised, 0.0) / scale) if scale > 0 else 0.0
         if watch is not None:
-            watch(f"iteration {iteration}: loss {float(reached.values[0]):.6g}, error before it {error:.2g}")
-        if not reached.moved.any():  # rounding, or a direction that leads nowhere
+            watch(f"iteration {iteration}: loss {reached.value:.6g}, error before it {error:.2g}")
+        if not reached.moved:  # rounding, or a direction that leads nowhere
             return Solution(x, iteration, math.isfinite(promised) and error <= max(tol, ROUNDING))
         if error <= tol:
             return Solution(x, iteration, True)

@@ -43,10 +43,6 @@ class Loss(ABC):
     def curvature(self, m: Array) -> Array:
         """Its second derivative."""
 
-    @abstractmethod
-    def bend(self, slope: Array) -> Array:
-        """The second derivative where the derivative is `slope`; good enough for a Newton step."""
-
     def value_and_slope(self, m: Array) -> tuple[Array, Array]:
         """The loss and its derivative."""
         return self.value(m), self.slope(m)
@@ -96,10 +92,6 @@ class LogLoss(Loss):
         e = _decay(m)
         return e / (1 + e) ** 2
 
-    def bend(self, slope: Array) -> Array:
-        """p (1 - p) with p = -slope."""
-        return slope * (-1.0 - slope)
-
     def value_and_slope(self, m: Array) -> tuple[Array, Array]:
         """The loss and its derivative, with one exponential."""
         e = _decay(m)
@@ -138,10 +130,6 @@ class HalfSquare(Loss):
     def curvature(self, m: Array) -> Array:
         """1."""
         return np.ones(m.shape)
-
-    def bend(self, slope: Array) -> Array:
-        """1."""
-        return np.ones(slope.shape)
 
 
 def weighted_sum(weights: Array, values: Array) -> float:
