@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import mast
 from mast.errors import ArgumentError, NotExactError, UnboundedError
 from mast.objectives import Mean
-from mast.objectives.moments import Moments
+from mast.objectives.least_squares import Moments
 from mast.objectives.rowwise import Rowwise
 from mast.objectives.separable import Separable
 from objectives.linear_samples import CONVEX, FORMATS, MODELS, D, data, halves

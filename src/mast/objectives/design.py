@@ -7,7 +7,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from mast.arrays import (
     LARGEST_ENTRY,
@@ -41,7 +40,8 @@ class Design:
             refuse_too_large(f"a model of {A.shape[-1]:,} features", 12.0 * A.shape[-1])
             self.matrix: Any = csr("A", A)
         else:
-            self.matrix = frozen(np.array(_checked_dense(A), order="C"))  # a copy: the caller keeps theirs
+            self.matrix = frozen(np.array(numbers("A", A, 2, finite=False), order="C"))  # a copy of theirs
+            refuse_nonfinite("A", self.matrix, DataError)
         self.n, self.d = (int(size) for size in self.matrix.shape)
         if self.n == 0 or self.d == 0:
             raise ArgumentError(f"A needs at least one row and one column, got shape {self.matrix.shape}")
@@ -160,12 +160,6 @@ def weighted_gram(A: Array, weights: Array) -> Array:
 def _rows(A: Any) -> Any:
     """The row number of each stored entry."""
     return np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
-
-
-def _checked_dense(A: ArrayLike) -> Array:
-    array = numbers("A", A, 2, finite=False)
-    refuse_nonfinite("A", array, DataError)
-    return array
 
 
 def csr_arrays(A: Any) -> tuple[Any, Any, Any]:

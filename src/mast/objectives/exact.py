@@ -1,4 +1,4 @@
-"""SketchedLinear: f_D of a linear model in closed form, and which form fits which sketch."""
+"""SketchedLinear: f_D of a linear model in closed form, and PairForm, what two of these forms share."""
 
 from __future__ import annotations
 
@@ -155,23 +155,3 @@ class PairForm(SketchedLinear):
             return out
 
         return product, diagonal
-
-
-def sketched_linear(model: LinearModel, sketch: Sketch, shift: Array) -> Objective | None:
-    """f_D of a linear model for this sketch and shift; None where no exact form is known."""
-    if not sketch.diagonal:
-        return None
-    penalty, law = model.penalty.sketched(sketch, shift), sketch.law(model.dim)
-    if penalty is None or law is None:
-        return None
-    blocks = law.separable()
-    if blocks is not None:
-        from mast.objectives.separable import Separable
-
-        return Separable(model, sketch, shift, penalty, *blocks)
-    if law.noise:
-        return None
-    from mast.objectives.rowwise import RowPairs, Rowwise
-
-    pairs = RowPairs(model, law)
-    return Rowwise(model, sketch, shift, penalty, law, pairs) if pairs.small_enough else None
