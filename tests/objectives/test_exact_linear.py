@@ -236,6 +236,15 @@ class TestEdges:
         np.testing.assert_allclose(problem.gradient(x), brute.gradient(x), rtol=TOLERANCE, atol=TOLERANCE)
         assert problem.value(x) == pytest.approx(brute.value(x), rel=TOLERANCE)
 
+    def test_large_residuals_are_no_separation(self, monkeypatch):
+        """Far from 0 the log-loss is flat and the square is not: it has a minimiser without l2."""
+        monkeypatch.setattr("mast.objectives.least_squares.LARGEST_MATRIX", 0)
+        f = mast.LeastSquares([[1.0], [-1.0]], [-1000.0, -1000.0])
+        problem = mast.Problem(f, mast.PermK(1))
+        assert isinstance(problem.exact, Separable)
+        assert problem.minimizer() == pytest.approx([0.0], abs=1e-12)
+        assert problem.infimum() == pytest.approx(500_000.0, rel=1e-15)
+
     def test_separable_data_without_l2(self):
         A = np.random.default_rng(0).normal(size=(30, 4))
         f = mast.Logistic(A, np.sign(A @ [1.0, 1.0, 1.0, 1.0]))

@@ -36,6 +36,7 @@ def test_the_step_is_as_short_as_the_steeper_function_needs_it():
     assert first.moved
     assert taken[0] <= 0.5
     assert first.value == F.value(first.x) < F.value(START)
+    assert first.before == F.value(START)
     assert first.promised == F.gradient(START) @ full
     np.testing.assert_array_equal(first.diagonal, diagonal)
 

@@ -81,17 +81,13 @@ class Design:
         """|a_i|² of each row."""
         if not self.sparse:
             return np.asarray(np.einsum("ij,ij->i", self.matrix, self.matrix))
-        A = self.csr
-        squares: Array = np.bincount(_rows(A), weights=A.data**2, minlength=self.n).astype(np.float64)
-        return squares
+        return np.asarray(self.csr.power(2) @ np.ones(self.d))
 
     def column_squares(self, weights: Array) -> Array:
         """The diagonal of A' diag(weights) A."""
         if not self.sparse:
             return np.asarray(np.einsum("ij,i,ij->j", self.matrix, weights, self.matrix, optimize=True))
-        A = self.csr
-        squares = np.bincount(A.indices, weights=A.data**2 * weights[_rows(A)], minlength=self.d)
-        return squares.astype(np.float64)
+        return np.asarray(self.csr.power(2).T @ weights)
 
     def gram(self, weights: Array) -> Array:
         """A' diag(weights) A as a dense d x d matrix."""
@@ -155,11 +151,6 @@ def weighted_gram(A: Array, weights: Array) -> Array:
         product: Array = scaled.T @ scaled  # one operand: BLAS does half of the work
         return product
     return np.asarray((A * weights[:, None]).T @ A)
-
-
-def _rows(A: Any) -> Any:
-    """The row number of each stored entry."""
-    return np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
 
 
 def csr_arrays(A: Any) -> tuple[Any, Any, Any]:

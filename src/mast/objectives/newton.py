@@ -38,6 +38,7 @@ class NewtonStep(NamedTuple):
     x: Array
     value: float
     gradient: Array
+    before: float  #: the value before the step
     diagonal: Array  #: of the Hessian, before the step
     promised: float  #: twice the decrease that the full step promised
     moved: bool  #: whether it was taken, or a part of it
@@ -55,11 +56,12 @@ def newton_steps(
     largest, stalled, left = 0.0, 0, 1.0
     while stalled < patience:
         step, diagonal = solver(x, gradient, left)
+        before = value
         units = _positive(diagonal) if scaled else np.ones(1)
         promised, size = float(gradient @ step), _size(gradient, units)
         largest = max(largest, size)
         if not (size > 1e-18 * largest and math.isfinite(promised)):
-            yield NewtonStep(x, value, gradient, diagonal, promised, moved=False)
+            yield NewtonStep(x, value, gradient, before, diagonal, promised, moved=False)
             return
         # near the minimum values cannot tell points apart any more: only the gradient counts
         near = promised <= NEAR * abs(value)
@@ -77,7 +79,7 @@ def newton_steps(
         moved = enough and (size_new < size or not near)
         if moved:
             x, value, gradient, size = x_new, value_new, gradient_new, size_new
-        yield NewtonStep(x, value, gradient, diagonal, promised, moved)
+        yield NewtonStep(x, value, gradient, before, diagonal, promised, moved)
         if not moved:
             return
         left = size / largest
@@ -102,13 +104,13 @@ def newton(f: Objective, x0: Array, solver: Solver | None = None) -> Array:
     patience = 2 if solver is None and f.dim <= LARGEST_DIMENSION else 1
     solver = solver or hessian_solver(f, LARGEST_DIMENSION)
     steps = islice(newton_steps(f, x0.copy(), solver, patience), MAX_STEPS)
-    reached = next(steps)
-    units = np.sqrt(_positive(reached.diagonal))  # of lengths: the curvature at x0
+    reached = first = next(steps)
+    units = np.sqrt(_positive(first.diagonal))  # of lengths: the curvature at x0
     for reached in steps:  # noqa: B007
         pass
     x, value, g = reached.x, reached.value, reached.gradient
     step, diagonal = solver(x, g, 1e-4)
-    hidden = 1e-11 * max(abs(value), abs(f.value(x0)), 1e-300)
+    hidden = 1e-11 * max(abs(value), abs(first.before), 1e-300)
     # one more step must gain no more than rounding hides, also where the Hessian is flat and a step is 0
     gain = max(float(g @ step), value - f.value(x - g / _positive(diagonal)))
     if not (math.isfinite(value) and gain <= hidden):

@@ -127,7 +127,7 @@ class Separable(PairForm):
         largest = int(self.blocks.sizes.max(initial=0))
         if largest > LARGEST_DIMENSION or self.blocks.free.size > LARGEST_BORDER:
             return super()._solve()
-        if self.strong_convexity > 0:
+        if self.strong_convexity > 0 or not self.model.loss.signed:  # squares have a minimiser in any case
             return newton(self, self.shift, self._newton_step)
         try:
             x = newton(self, self.shift, self._newton_step)
