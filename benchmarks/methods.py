@@ -50,8 +50,9 @@ def rows() -> Iterator[Row]:
 def _sampled(f: mast.Logistic) -> Iterator[Row]:
     """Steps a second of the compiled loop, against samples a second of scikit-learn's SGD."""
     epochs = 20
+    csr = f.design.csr
     A = scipy.sparse.csr_matrix(
-        (f.data, f.indices.astype(np.int32), f.indptr.astype(np.int32)), shape=(f.terms, f.dim)
+        (csr.data, csr.indices.astype(np.int32), csr.indptr.astype(np.int32)), shape=(f.terms, f.dim)
     )
 
     def sgd() -> None:
@@ -88,13 +89,13 @@ def numpy_loop(f: mast.Logistic, steps: int, g: float) -> np.ndarray:
     generator = np.random.default_rng(0)
     blocks = np.array_split(generator.permutation(f.dim), 10)
     masks = [np.isin(np.arange(f.dim), block) for block in blocks]
-    x = np.zeros(f.dim)
+    x, A = np.zeros(f.dim), f.design.csr
     l2 = f.strong_convexity
     for _ in range(steps):
         k, i = generator.integers(10), generator.integers(f.terms)
-        row = slice(f.indptr[i], f.indptr[i + 1])
-        kept = masks[k][f.indices[row]]
-        columns, values = f.indices[row][kept], f.data[row][kept]
+        row = slice(A.indptr[i], A.indptr[i + 1])
+        kept = masks[k][A.indices[row]]
+        columns, values = A.indices[row][kept], A.data[row][kept]
         margin = f.labels[i] * 10 * (values @ x[columns])
         factor = -f.labels[i] / (1 + np.exp(margin))
         x[blocks[k]] -= g * 100 * l2 * x[blocks[k]]
@@ -107,7 +108,9 @@ def _exact(f: mast.Logistic) -> Row:
     problem = mast.Problem(f, mast.PermK(10))
     method = make("dsgd", {}).bind(problem, 0)
     state = method.start(np.zeros(f.dim))
-    A = scipy.sparse.csr_matrix((f.data, f.indices, f.indptr), shape=(f.terms, f.dim))
+    A = scipy.sparse.csr_matrix(
+        (f.design.csr.data, f.design.csr.indices, f.design.csr.indptr), shape=(f.terms, f.dim)
+    )
     kept = [A[:, block].tocsr() for block in problem.sketch.partition(f.dim)]
     transposed = [part.T.tocsr() for part in kept]
     xs = [np.full(part.shape[1], 0.01) for part in kept]

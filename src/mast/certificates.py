@@ -32,9 +32,8 @@ class Certificate:
     mean: float  #: of f_S over the draws
     deviation: float  #: the standard deviation of f_S over the draws
     worst: float  #: the largest f_S of the draws
-    deviation_bound: (
-        float | None
-    )  #: Efron and Stein's, where masks are independent; its mean is over the draws
+    #: Efron and Stein's, where masks are independent; its mean is over the draws
+    deviation_bound: float | None
 
     @property
     def chance_of_worse(self) -> float:

@@ -89,7 +89,31 @@ class AbstractProblem(ABC):
 
     def estimate(self, x: ArrayLike, samples: int = 1000, seed: int = 0) -> Estimate:
         """A Monte Carlo estimate of value and gradient from independent draws; always available."""
-        return _estimate(self.problems, self._point(x), samples, seed)
+        # means and standard errors by Welford's running update: memory for one sample only
+        x = self._point(x)
+        samples = whole("samples", samples)
+        if samples < 2:
+            raise ArgumentError(f"an estimate with a standard error needs at least 2 samples, got {samples}")
+        value_mean = value_m2 = 0.0
+        gradient_mean, gradient_m2 = np.zeros(x.size), np.zeros(x.size)
+        root = Key(seed).child(0, Purpose.ESTIMATE).seed  # not the draws of a run with this seed
+        for i in range(samples):
+            value, gradient = 0.0, np.zeros(x.size)
+            for node, problem in enumerate(self.problems):
+                # the node is in the step, so that also Perm-K draws are independent across nodes
+                draw = problem.sketch.sample(problem.dim, Key(root, step=node, index=i))
+                term, slope = problem.at(draw).value_and_gradient(x)
+                value += term / len(self.problems)
+                gradient += slope / len(self.problems)
+            off, offs = value - value_mean, gradient - gradient_mean
+            value_mean += off / (i + 1)
+            gradient_mean += offs / (i + 1)
+            value_m2 += off * (value - value_mean)
+            gradient_m2 += offs * (gradient - gradient_mean)
+        scale = 1 / (samples * (samples - 1))
+        return Estimate(
+            value_mean, math.sqrt(value_m2 * scale), gradient_mean, np.sqrt(gradient_m2 * scale), samples
+        )
 
     def _point(self, x: ArrayLike) -> Array:
         return vector("x", x, self.dim, finite=False)
@@ -133,23 +157,22 @@ class Problem(AbstractProblem):
 
     @cached_property
     def exact(self) -> Objective:
-        """f_D as an objective of its own: in closed form, or as the mean over the sketch's support."""
+        """f_D in closed form, or as the mean over the parts of a mixture, or over the sketch's support."""
         closed = self.objective.sketched(self.sketch, self.shift)
         if closed is not None:
             return closed
+        parts = self.sketch.components()
+        if parts is not None:
+            exact = [Problem(self.objective, sketch, self.shift).exact for _, sketch in parts]
+            return mean(exact, [weight for weight, _ in parts])
         try:
-            support = self.sketch.support(self.dim)
+            support, reason = self.sketch.support(self.dim), "its support is infinite; use"
         except SupportTooLargeError as error:
-            raise NotExactError(f"{self._no_exact_form}: {error}, or use estimate(x, samples=...)") from None
+            support, reason = None, f"{error}, or use"
         if support is None:
-            raise NotExactError(
-                f"{self._no_exact_form}: its support is infinite; use estimate(x, samples=...)"
-            )
+            kind = f"{type(self.objective).__name__} with {self.sketch!r}"
+            raise NotExactError(f"no exact f_D is known for {kind}: {reason} estimate(x, samples=...)")
         return mean([self.at(draw) for _, draw in support], [probability for probability, _ in support])
-
-    @property
-    def _no_exact_form(self) -> str:
-        return f"no exact f_D is known for {type(self.objective).__name__} with {self.sketch!r}"
 
     @property
     def problems(self) -> list[Problem]:
@@ -263,30 +286,3 @@ class Nodes(AbstractProblem):
 
     def __repr__(self) -> str:
         return f"<Nodes: {len(self)} problems in {self.dim} dimensions>"
-
-
-def _estimate(problems: list[Problem], x: Array, samples: int, seed: int) -> Estimate:
-    """Means and standard errors by Welford's running update: memory for one sample only."""
-    samples = whole("samples", samples)
-    if samples < 2:
-        raise ArgumentError(f"an estimate with a standard error needs at least 2 samples, got {samples}")
-    value_mean = value_m2 = 0.0
-    gradient_mean, gradient_m2 = np.zeros(x.size), np.zeros(x.size)
-    root = Key(seed).child(0, Purpose.ESTIMATE).seed  # not the draws of a run with this seed
-    for i in range(samples):
-        value, gradient = 0.0, np.zeros(x.size)
-        for node, problem in enumerate(problems):
-            # the node is in the step, so that also Perm-K draws are independent across nodes
-            draw = problem.sketch.sample(problem.dim, Key(root, step=node, index=i))
-            term, slope = problem.at(draw).value_and_gradient(x)
-            value += term / len(problems)
-            gradient += slope / len(problems)
-        off, offs = value - value_mean, gradient - gradient_mean
-        value_mean += off / (i + 1)
-        gradient_mean += offs / (i + 1)
-        value_m2 += off * (value - value_mean)
-        gradient_m2 += offs * (gradient - gradient_mean)
-    scale = 1 / (samples * (samples - 1))
-    return Estimate(
-        value_mean, math.sqrt(value_m2 * scale), gradient_mean, np.sqrt(gradient_m2 * scale), samples
-    )

@@ -75,11 +75,10 @@ def sketched_gradient(
     y = shift + c * (x - shift)
     A = model.design.csr.toarray()
     chosen = range(model.terms) if rows is None else rows.tolist()
-    weights = np.ones(model.terms) if model.weights is None else model.weights
     total = np.zeros(model.dim)
     for i in chosen:
         label = model.labels[i : i + 1]
         signs = model.loss.signs(label)
         slope = model.loss.slope(model.loss.margins(np.array([A[i] @ y]), label))[0]
-        total += weights[i] * slope * (1.0 if signs is None else signs[0]) * A[i]
+        total += model.weights[i] * slope * signs[0] * A[i]
     return np.asarray(c * (total / len(chosen) + model.penalty.gradient(y)))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import mast
 from mast.errors import ArgumentError, NotExactError, UnboundedError
 from mast.objectives import Mean
-from mast.objectives.moments import Moments
+from mast.objectives.least_squares import Moments
 from mast.objectives.rowwise import Rowwise
 from mast.objectives.separable import Separable
 from objectives.linear_samples import CONVEX, FORMATS, MODELS, D, data, halves
@@ -191,7 +191,7 @@ class TestForms:
     def test_mixture_takes_each_components_own_form(self):
         A, b = data()
         mixture = mast.Mixture([mast.PermK(2), mast.Bernoulli(0.5)])
-        exact = mast.Logistic(A, b, l2=0.1).sketched(mixture, np.zeros(D))
+        exact = mast.Problem(mast.Logistic(A, b, l2=0.1), mixture).exact
         assert [type(f) for f in exact.objectives] == [Separable, Rowwise]
 
 
@@ -235,6 +235,15 @@ class TestEdges:
         brute = brute_force(problem)
         np.testing.assert_allclose(problem.gradient(x), brute.gradient(x), rtol=TOLERANCE, atol=TOLERANCE)
         assert problem.value(x) == pytest.approx(brute.value(x), rel=TOLERANCE)
+
+    def test_large_residuals_are_no_separation(self, monkeypatch):
+        """Far from 0 the log-loss is flat and the square is not: it has a minimiser without l2."""
+        monkeypatch.setattr("mast.objectives.least_squares.LARGEST_MATRIX", 0)
+        f = mast.LeastSquares([[1.0], [-1.0]], [-1000.0, -1000.0])
+        problem = mast.Problem(f, mast.PermK(1))
+        assert isinstance(problem.exact, Separable)
+        assert problem.minimizer() == pytest.approx([0.0], abs=1e-12)
+        assert problem.infimum() == pytest.approx(500_000.0, rel=1e-15)
 
     def test_separable_data_without_l2(self):
         A = np.random.default_rng(0).normal(size=(30, 4))

@@ -181,7 +181,7 @@ class TestDraws:
             for step in range(6):
                 f.sketched_gradient(np.ones(D), sketch.draw(D, step=step), np.zeros(D))
         held = sum(part.entries for _, part in f._draws._submatrices.values())
-        assert 0 < held <= 2 * f.data.size
+        assert 0 < held <= 2 * f.design.csr.data.size
 
     def test_a_shift_that_changes_is_noticed(self):
         A, b = data()
@@ -226,7 +226,8 @@ class TestDraws:
         A, b = data()
         for form in FORMATS.values():
             f = mast.Logistic(form(A), b)
-            rebuilt = scipy.sparse.csr_array((f.data, f.indices, f.indptr), shape=(N, D)).toarray()
+            csr = f.design.csr
+            rebuilt = scipy.sparse.csr_array((csr.data, csr.indices, csr.indptr), shape=(N, D)).toarray()
             np.testing.assert_array_equal(rebuilt, A)
             np.testing.assert_array_equal(f.labels, b)
-            assert all(a.flags.c_contiguous for a in (f.data, f.indices, f.indptr, f.labels, f.rates))
+            assert all(a.flags.c_contiguous for a in (csr.data, csr.indices, csr.indptr, f.labels, f.rates))

@@ -1,4 +1,4 @@
-"""The Newton loop: blocks keep their own step lengths, and the caller says when to stop."""
+"""The Newton loop: a line search that holds it back where it must, and a caller that says when to stop."""
 
 from itertools import islice
 
@@ -7,76 +7,63 @@ import pytest
 
 import mast
 from mast.errors import ConvergenceError, UnboundedError
-from mast.objectives.newton import BlockSum, OneBlock, newton, newton_steps
+from mast.objectives.newton import hessian_solver, newton, newton_steps
 
-#: sqrt(1 + x²), whose full Newton steps from |x| > 1 go ever further away, and cosh, where they never do
-STEEP, SMOOTH = 0, 1
 START = np.array([3.0, 1.5])
 
 
-class Functions(BlockSum):
-    """Each of these functions is a block of one variable."""
-
-    def __init__(self, *which):
-        self.which = which
-
-    def derivatives(self, x):
-        root = np.sqrt(1 + x**2)
-        steep = np.array(self.which) == STEEP
-        return [
-            np.where(steep, *pair)
-            for pair in ((root, np.cosh(x)), (x / root, np.sinh(x)), (root**-3, np.cosh(x)))
-        ]
-
-    def evaluate(self, x):
-        value, slope, _ = self.derivatives(x)
-        return value, slope
-
-    def step(self, x, gradient, left):
-        return gradient / self.derivatives(x)[2]
-
-    def dots(self, a, b):
-        return a * b
-
-    def spread(self, numbers):
-        return numbers
+def derivatives(x):
+    """Of sqrt(1 + x²), whose full Newton steps from |x| > 1 lead ever further, and of cosh, where not."""
+    root = np.sqrt(1 + x[0] ** 2)
+    value = root + np.cosh(x[1])
+    return value, np.array([x[0] / root, np.sinh(x[1])]), np.array([root**-3, np.cosh(x[1])])
 
 
-@pytest.mark.parametrize("k", [STEEP, SMOOTH])
-def test_a_block_moves_as_if_it_were_alone(k):
-    together = [step.x[k] for step in newton_steps(Functions(STEEP, SMOOTH), START, patience=2)]
-    apart = [step.x[0] for step in newton_steps(Functions(k), START[[k]], patience=2)]
-    assert together[: len(apart)] == apart
-    assert set(together[len(apart) :]) <= {apart[-1]}  # it rests while the other goes on
-    assert abs(apart[-1]) <= 1e-15
+F = mast.Function(lambda x: derivatives(x)[:2], dim=2, convex=True)
 
 
-def test_an_objective_is_one_block():
-    """Both functions in one: the step is as short as the steeper needs it, and the minimum is the same."""
+def solver(x, gradient, left):
+    """The Hessian is a diagonal, so a step needs no matrix."""
+    curvature = derivatives(x)[2]
+    return gradient / curvature, curvature
 
-    def value_and_gradient(x):
-        values, slopes = Functions(STEEP, SMOOTH).evaluate(x)
-        return values.sum(), slopes
 
-    f = mast.Function(value_and_gradient, dim=2, convex=True)
-    first = next(newton_steps(OneBlock(f, dense=2), START, patience=2))
-    taken = (START - first.x) / first.step
+def test_the_step_is_as_short_as_the_steeper_function_needs_it():
+    first = next(newton_steps(F, START, solver, patience=2))
+    full, diagonal = solver(START, F.gradient(START), 1.0)
+    taken = (START - first.x) / full
     np.testing.assert_allclose(taken, taken[0], rtol=1e-12)
+    assert first.moved
     assert taken[0] <= 0.5
-    np.testing.assert_allclose(newton(f, START), 0.0, atol=1e-15)
+    assert first.value == F.value(first.x) < F.value(START)
+    assert first.before == F.value(START)
+    assert first.promised == F.gradient(START) @ full
+    np.testing.assert_array_equal(first.diagonal, diagonal)
 
 
-def test_only_the_block_that_needs_it_takes_shorter_steps():
-    first = next(newton_steps(Functions(STEEP, SMOOTH), START, patience=2))
-    taken = (START - first.x) / first.step
-    assert taken[SMOOTH] == 1.0
-    assert 0 < taken[STEEP] <= 0.5
+@pytest.mark.parametrize("scaled", [True, False])
+def test_the_value_falls_until_rounding_hides_it(scaled):
+    values = [step.value for step in newton_steps(F, START, solver, patience=2, scaled=scaled)]
+    assert np.all(np.diff(values) <= 1e-12)
+    assert values[-1] == 2.0
+
+
+@pytest.mark.parametrize("own", [None, solver])
+def test_the_minimum(own):
+    np.testing.assert_allclose(newton(F, START, own), 0.0, atol=1e-15)
+
+
+def test_a_hessian_by_differences_gives_the_steps():
+    step, diagonal = hessian_solver(F, dense=2)(START, F.gradient(START), 1.0)
+    expected, curvature = solver(START, F.gradient(START), 1.0)
+    np.testing.assert_allclose(step, expected, rtol=1e-6)  # central differences have about 10 digits
+    np.testing.assert_allclose(diagonal, curvature, rtol=1e-6)
 
 
 def test_the_caller_stops_it():
-    steps = list(islice(newton_steps(Functions(STEEP, SMOOTH), START, patience=2), 3))
+    steps = list(islice(newton_steps(F, START, solver, patience=2), 3))
     assert len(steps) == 3
-    assert all(np.diff([step.sizes[SMOOTH] for step in steps]) < 0)
+    assert all(step.moved for step in steps)
 
 
 def test_no_minimiser():

@@ -112,6 +112,8 @@ def test_node_counts():
         theory.distributed("convex", L_f=[1, 2], L_max=4, participants=1, participation=0.5)
     with pytest.raises(ArgumentError, match="participation must lie in"):
         theory.distributed("convex", L_f=[1, 2], L_max=4, participation=[1.0, 0.0])
+    with pytest.raises(ArgumentError, match="participation must lie in"):
+        theory.distributed("convex", L_f=1, L_max=4, participation=[0.5] * 20 + [1.5])
     with pytest.raises(NoGuaranteeError, match="Gaussian"):
         theory.distributed("convex", L_f=[1, 2], L_max=[4, math.inf])
     with pytest.raises(ArgumentError, match="nodes must be one of"):

@@ -28,7 +28,7 @@ from mast.learn.models import (
 )
 from mast.learn.stochastic import LOSSES, Stream
 from mast.objectives import LeastSquares, LinearModel, Logistic, Mean, Objective
-from mast.objectives.newton import OneBlock, newton_steps
+from mast.objectives.newton import hessian_solver, newton_steps
 from mast.objectives.penalties import SketchedRidge
 from mast.problem import Problem
 from mast.run import minimize
@@ -307,14 +307,14 @@ def newton_to(plan: FitPlan, f: Objective, x0: Array, tol: float, method: str) -
     """
     x = x0.copy()
     dense = not isinstance(f, Softmax) or f.dim**2 * f.terms / 2 <= DENSE_WORK
-    steps = newton_steps(OneBlock(f, DENSE if dense else 0, scaled=False), x, patience=sys.maxsize)
+    solver = hessian_solver(f, DENSE if dense else 0)
+    steps = newton_steps(f, x, solver, patience=sys.maxsize, scaled=False)
     for iteration, reached in enumerate(islice(steps, plan.max_iter), start=1):
-        x, promised = reached.x, float(reached.promised[0])
+        x, promised = reached.x, reached.promised
         error = math.sqrt(max(promised, 0.0) / plan.scale) if plan.scale > 0 else 0.0
         if plan.verbose is not None:
-            loss = float(reached.values[0])
-            plan.verbose(f"iteration {iteration}: loss {loss:.6g}, error before it {error:.2g}")
-        if not reached.moved.any():  # rounding, or a direction that leads nowhere
+            plan.verbose(f"iteration {iteration}: loss {reached.value:.6g}, error before it {error:.2g}")
+        if not reached.moved:  # rounding, or a direction that leads nowhere
             return Fit(x, iteration, math.isfinite(promised) and error <= max(tol, ROUNDING), method)
         if error <= tol:
             return Fit(x, iteration, True, method)

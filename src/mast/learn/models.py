@@ -130,7 +130,7 @@ class SampledAverage(LinearModel):
     ) -> None:
         self.design, count = Design(copies), weights.size
         self.terms, self.dim = self.design.n, self.design.d
-        self.loss, self.shift, self.penalty, self.weights = loss, shift, penalty, None
+        self.loss, self.shift, self.penalty = loss, shift, penalty
         self.labels, self.rates = np.tile(labels, count), np.outer(weights, rates).ravel()
         self.margins_at_shift = np.zeros(1) if margins is None else np.tile(margins, count)
 

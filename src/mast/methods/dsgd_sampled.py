@@ -6,10 +6,9 @@ import contextlib
 import importlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mast import randomness, theory
 from mast.arrays import Array, Indices
@@ -18,6 +17,7 @@ from mast.errors import ArgumentError, MastError
 from mast.methods.base import SingleMethod, State, spread
 from mast.methods.constants import constants_of, gap_of, refuse_dependent, regime_of
 from mast.objectives import LinearModel
+from mast.objectives.design import csr_arrays
 from mast.objectives.losses import HalfSquare, LogLoss
 from mast.objectives.penalties import Ridge, Saturating
 from mast.problem import Problem
@@ -106,38 +106,15 @@ class DSGDSampled(SingleMethod):
 # ---- the compiled loop, for linear models and sketches that have `units` ---------------------------
 
 
-class Terms(NamedTuple):
-    """A linear model as arrays; row i has the numbers data[indptr[i] : indptr[i + 1]]."""
-
-    indptr: NDArray[Any]
-    indices: NDArray[Any]
-    data: Array
-    labels: Array
-    rates: Array  # the weight of each term
-    loss: int  # by its number in the kernels
-    l2: float
-    weight: float  # of the penalty that is not convex
-    shift: Array
-    base: Array  # A v
-
-
-class Steps(NamedTuple):
-    """Which steps to take."""
-
-    seed: NDArray[np.uint32]  # two words
-    first: int
-    sizes: Array
-    batch_size: int
-    a: int  # sides of the rectangle on which rows are chosen
-    b: int
-
-
 @dataclass(frozen=True)
 class CompiledLoop:
-    """Steps of `dsgd_sampled` by the kernels, with what they need made ready once."""
+    """Steps of `dsgd_sampled` by the kernels, with what they need made ready once.
 
-    terms: Terms
-    units: UnitArrays
+    It is plain tuples: Numba's cache on disk would look for classes where they were once defined.
+    """
+
+    terms: tuple[Any, ...]
+    units: tuple[Any, ...]
     batch_size: int
     kernel: str
 
@@ -150,13 +127,12 @@ class CompiledLoop:
             return None
         if not isinstance(f.penalty, Ridge | Saturating) or (averaged and not _one_of(units)):
             return None
-        l2, weight = (f.penalty.l2, 0.0) if isinstance(f.penalty, Ridge) else (0.0, f.penalty.weight)
-        rows = (f.indptr, f.indices, f.data, f.labels, f.rates)
-        base = f.design.times(problem.shift)
-        terms = Terms(*rows, _LOSSES[type(f.loss)], l2, weight, problem.shift, base)
+        penalty = (f.penalty.l2, 0.0) if isinstance(f.penalty, Ridge) else (0.0, f.penalty.weight)
+        rows = (*csr_arrays(f.design.csr), f.labels, f.rates)
+        terms = (*rows, _LOSSES[type(f.loss)], *penalty, problem.shift, f.design.times(problem.shift))
         masked = units.kind is DrawKind.MASK and np.array_equal(units.unit_of, np.arange(f.dim))
         kernel = "averaged_steps" if averaged else "masked_steps" if masked else "sampled_steps"
-        loop = CompiledLoop(terms, units._replace(kind=int(units.kind)), batch_size, kernel)  # type: ignore[arg-type]
+        loop = CompiledLoop(terms, (int(units.kind), *units[1:]), batch_size, kernel)
         loop.run(np.zeros(f.dim), 0, 0, np.empty(0))  # compile now, so that no clock sees it
         return loop
 
@@ -164,10 +140,9 @@ class CompiledLoop:
         """Steps t, t+1, ..., in place."""
         kernels = importlib.import_module("mast.methods.kernels")  # Numba takes a while to load
         words = np.array([seed & 0xFFFFFFFF, seed >> 32], dtype=np.uint32)
-        sides = randomness.feistel_sides(self.terms.labels.size)
-        steps = Steps(words, t, step_sizes, self.batch_size, *sides)
-        # as plain tuples: Numba's cache on disk would look for the classes where they were once defined
-        getattr(kernels, self.kernel)(tuple(self.terms), tuple(self.units), tuple(steps), x)
+        labels = self.terms[3]
+        steps = (words, t, step_sizes, self.batch_size, *randomness.feistel_sides(labels.size))
+        getattr(kernels, self.kernel)(self.terms, self.units, steps, x)
 
 
 _LOSSES = {LogLoss: 0, HalfSquare: 1}

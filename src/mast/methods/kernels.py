@@ -1,7 +1,9 @@
 """The steps of `dsgd_sampled`, compiled: a few dozen nanoseconds each, proportional to what is kept.
 
-The loops take the fields of `Terms` and `Steps` of `mast.methods.dsgd_sampled` and of `UnitArrays` of
-`mast.sketches.laws`, and change x in place.
+The loops change x in place. They take tuples, made by `CompiledLoop` and unpacked in their first lines:
+a linear model as CSR arrays, labels and rates (the weights of its terms), the number of its loss, its two
+penalties, the shift v and A v; the fields of `UnitArrays` of `mast.sketches.laws`; and the two words of the
+seed, the first step, the step sizes, and the sides of the rectangle on which rows are chosen.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ class LSVRDSG(OverSupport):
     """
 
     name: ClassVar[str] = "l_svrdsg"
-    p: float | None = None
-    b: int | None = None
+    p: float = None  # type: ignore[assignment]
+    b: int = None  # type: ignore[assignment]
     batch: str = "fresh"
 
     def prepare(self) -> None:
@@ -52,14 +52,11 @@ class LSVRDSG(OverSupport):
 
     def start(self, x0: Array) -> LSVRDSGState:
         """w = x0, and its mean gradient."""
-        assert self.b is not None
         hhat = self.mean_gradient(x0, self.key(0, index=1), self.b)
         return LSVRDSGState(x0.copy(), gradients=self.cost, w=x0.copy(), hhat=hhat)
 
     def step(self, state: LSVRDSGState, t: int, step_size: float) -> None:
         """One sketch at two points; a refresh now and then."""
-        assert self.b is not None
-        assert self.p is not None
         if self.fresh:
             state.hhat = self.mean_gradient(state.w, self.key(t), self.b)
             state.gradients += self.cost

@@ -55,7 +55,6 @@ def gradient_moments(problem: Problem, noise: bool = True) -> GradientMoments | 
     curvature, square, sigma_sq = np.zeros_like(H), np.zeros_like(H), 0.0
     for probability, draw in problem.sketch.support(problem.dim) or []:
         S = draw.matrix()
-        S = np.asarray(S.todense()) if hasattr(S, "todense") else S
         sketched = S.T @ H @ S
         curvature += probability * sketched
         square += probability * (sketched @ sketched)

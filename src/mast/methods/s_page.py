@@ -42,9 +42,9 @@ class SPAGE(OverSupport):
     """
 
     name: ClassVar[str] = "s_page"
-    p: float | None = None
-    b: int | None = None
-    b_small: int | None = None
+    p: float = None  # type: ignore[assignment]
+    b: int = None  # type: ignore[assignment]
+    b_small: int = None  # type: ignore[assignment]
     sigma_sq: float | None = None
 
     def prepare(self) -> None:
@@ -59,15 +59,11 @@ class SPAGE(OverSupport):
 
     def start(self, x0: Array) -> SPAGEState:
         """The mean over a large batch at x0."""
-        assert self.b is not None
         h = self.mean_gradient(x0, self.key(0, index=1), self.b)
         return SPAGEState(x0.copy(), gradients=self.cost, h=h)
 
     def step(self, state: SPAGEState, t: int, step_size: float) -> None:
         """One step along h, then the next h."""
-        assert self.b is not None
-        assert self.b_small is not None
-        assert self.p is not None
         before = state.x
         state.x = before - step_size * state.h
         if self.coin(t, self.p):

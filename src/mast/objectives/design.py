@@ -7,7 +7,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from mast.arrays import (
     LARGEST_ENTRY,
@@ -41,7 +40,8 @@ class Design:
             refuse_too_large(f"a model of {A.shape[-1]:,} features", 12.0 * A.shape[-1])
             self.matrix: Any = csr("A", A)
         else:
-            self.matrix = frozen(np.array(_checked_dense(A), order="C"))  # a copy: the caller keeps theirs
+            self.matrix = frozen(np.array(numbers("A", A, 2, finite=False), order="C"))  # a copy of theirs
+            refuse_nonfinite("A", self.matrix, DataError)
         self.n, self.d = (int(size) for size in self.matrix.shape)
         if self.n == 0 or self.d == 0:
             raise ArgumentError(f"A needs at least one row and one column, got shape {self.matrix.shape}")
@@ -81,17 +81,13 @@ class Design:
         """|a_i|² of each row."""
         if not self.sparse:
             return np.asarray(np.einsum("ij,ij->i", self.matrix, self.matrix))
-        A = self.csr
-        squares: Array = np.bincount(_rows(A), weights=A.data**2, minlength=self.n).astype(np.float64)
-        return squares
+        return np.asarray(self.csr.power(2) @ np.ones(self.d))
 
     def column_squares(self, weights: Array) -> Array:
         """The diagonal of A' diag(weights) A."""
         if not self.sparse:
             return np.asarray(np.einsum("ij,i,ij->j", self.matrix, weights, self.matrix, optimize=True))
-        A = self.csr
-        squares = np.bincount(A.indices, weights=A.data**2 * weights[_rows(A)], minlength=self.d)
-        return squares.astype(np.float64)
+        return np.asarray(self.csr.power(2).T @ weights)
 
     def gram(self, weights: Array) -> Array:
         """A' diag(weights) A as a dense d x d matrix."""
@@ -155,17 +151,6 @@ def weighted_gram(A: Array, weights: Array) -> Array:
         product: Array = scaled.T @ scaled  # one operand: BLAS does half of the work
         return product
     return np.asarray((A * weights[:, None]).T @ A)
-
-
-def _rows(A: Any) -> Any:
-    """The row number of each stored entry."""
-    return np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
-
-
-def _checked_dense(A: ArrayLike) -> Array:
-    array = numbers("A", A, 2, finite=False)
-    refuse_nonfinite("A", array, DataError)
-    return array
 
 
 def csr_arrays(A: Any) -> tuple[Any, Any, Any]:

@@ -59,9 +59,7 @@ class Draws:
                 y = v + scales * (minus[kept] - v)
                 slopes = slopes - self._slopes(columns, y - v, base, signs)
                 penalty = penalty - model.penalty.gradient(y)
-            slopes *= signs
-            if model.weights is not None:
-                slopes *= model.weights[columns.rows]
+            slopes *= model.pulls[columns.rows]
             gradient = columns.backward(slopes)
         gradient /= model.terms if rows is None else max(rows.size, 1)
         gradient += penalty

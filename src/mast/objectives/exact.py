@@ -1,20 +1,18 @@
-"""SketchedLinear: f_D of a linear model in closed form, and which form fits which sketch."""
+"""SketchedLinear: f_D of a linear model in closed form, and PairForm, what two of these forms share."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from mast.arrays import Array
-from mast.errors import SupportTooLargeError
 from mast.objectives.base import Objective
-from mast.objectives.combined import Sketched, mean
 from mast.objectives.newton import newton
-from mast.objectives.pairs import Blocks, Pairs
+from mast.objectives.pairs import Blocks, Pairs, sums_of
 from mast.objectives.penalties import Penalty
 
 if TYPE_CHECKING:
@@ -61,22 +59,25 @@ class Bend(NamedTuple):
 
     pairs: Array  #: of each pair with itself
     totals: Array  #: of each row (or of each set of equal rows) with itself
-    #: takes a direction, in each pair and in each row, to what the curvature makes of it there
-    product: Callable[[Array, Array], tuple[Array, Array]]
-    fill: Callable[[Array], None]  #: writes the part in the blocks' columns into a Hessian
+    within: Any = None  #: of each two pairs, as a sparse matrix; None where different pairs never meet
 
 
 class PairForm(SketchedLinear):
     """A form whose margins are sums over pairs: a row, and a block of columns that survive together.
 
     Pairs depend on x by ``B u[order]``, u = x - v. Free coordinates always survive: they move all pairs
-    of a row by the same number, ``border u[free]``. Subclasses set what follows, and say the rest.
+    of a row by the same number, ``border u[free]``.
     """
 
-    blocks: Blocks
-    pairs: Pairs
-    offsets: Array  #: the margin of each row at the shift
-    border: Array  #: the free columns of the rows
+    pairs: Pairs  #: set by subclasses
+
+    def __init__(
+        self, model: LinearModel, sketch: Sketch, shift: Array, penalty: Penalty, blocks: Blocks
+    ) -> None:
+        super().__init__(model, sketch, shift, penalty)
+        self.blocks = blocks
+        self.offsets = model.offsets(shift)  #: the margin of each row at the shift
+        self.border = model.design.dense_columns(blocks.free) * model.signs[:, None]
 
     def _bases(self, x: Array) -> Array:
         """The margin of each row without any block."""
@@ -101,6 +102,10 @@ class PairForm(SketchedLinear):
     def _bend(self, x: Array) -> Bend:
         """The curvature at x."""
 
+    @abstractmethod
+    def _fill(self, H: Array, bend: Bend) -> None:
+        """Write the part of the Hessian in the blocks' columns."""
+
     def _corner(self, bend: Bend) -> tuple[Array, Array]:
         """The Hessian's part with free coordinates: columns of blocks by free ones, and free by free."""
         border, context = self.border, self.pairs.context
@@ -113,7 +118,7 @@ class PairForm(SketchedLinear):
         """The loss part of the Hessian as one matrix."""
         order, free = self.blocks.order, self.blocks.free
         H = np.zeros((self.dim, self.dim))
-        bend.fill(H)
+        self._fill(H, bend)
         if free.size:
             cross, H[np.ix_(free, free)] = self._corner(bend)
             H[np.ix_(order, free)] = cross
@@ -131,7 +136,7 @@ class PairForm(SketchedLinear):
         """The Hessian as a product with vectors, and its diagonal."""
         x = self._point(x)
         bend, penalty = self._bend(x), self.penalty.curvature(x)
-        order, free = self.blocks.order, self.blocks.free
+        order, free, context = self.blocks.order, self.blocks.free, self.pairs.context
         diagonal = penalty.copy()
         # exact for pairs of one column each, and else near enough to precondition with
         diagonal[order] += self.pairs.column_squares(bend.pairs)
@@ -139,51 +144,14 @@ class PairForm(SketchedLinear):
 
         def product(p: Array) -> Array:
             out = penalty * p
-            in_pairs, in_rows = bend.product(self.pairs.forward(p[order]), self.border @ p[free])
-            out[order] += self.pairs.backward(in_pairs)
+            along = self.pairs.forward(p[order])
+            bent = bend.pairs * along if bend.within is None else bend.within @ along
             if free.size:
-                out[free] += in_rows @ self.border
+                in_rows = self.border @ p[free]
+                pulled = sums_of(bend.pairs * along, context, bend.totals.size)
+                out[free] += (bend.totals * in_rows + pulled) @ self.border
+                bent += bend.pairs * in_rows[context]
+            out[order] += self.pairs.backward(bent)
             return out
 
         return product, diagonal
-
-
-def sketched_linear(model: LinearModel, sketch: Sketch, shift: Array) -> Objective | None:
-    """f_D of a linear model for this sketch and shift; None where no exact form is known."""
-    parts = sketch.components()
-    if parts is not None:
-        return _mixed(model, parts, shift)
-    if not sketch.diagonal:
-        return None
-    penalty, law = model.penalty.sketched(sketch, shift), sketch.law(model.dim)
-    if penalty is None or law is None:
-        return None
-    blocks = law.separable()
-    if blocks is not None:
-        from mast.objectives.separable import Separable
-
-        return Separable(model, sketch, shift, penalty, *blocks)
-    if law.noise or law.pairs is not None:
-        return None
-    from mast.objectives.rowwise import RowPairs, Rowwise
-
-    pairs = RowPairs(model, law)
-    return Rowwise(model, sketch, shift, penalty, law, pairs) if pairs.small_enough else None
-
-
-def _mixed(model: LinearModel, parts: list[tuple[float, Sketch]], shift: Array) -> Objective | None:
-    """The mean of the components' f_D, each in the form that fits it."""
-    exact = [model.sketched(sketch, shift) or _listed(model, sketch, shift) for _, sketch in parts]
-    known = [f for f in exact if f is not None]
-    return mean(known, [weight for weight, _ in parts]) if len(known) == len(parts) else None
-
-
-def _listed(model: LinearModel, sketch: Sketch, shift: Array) -> Objective | None:
-    """The mean over a support that is short enough to list."""
-    try:
-        support = sketch.support(model.dim)
-    except SupportTooLargeError:
-        return None
-    if support is None:
-        return None
-    return mean([Sketched(model, draw, shift) for _, draw in support], [p for p, _ in support])

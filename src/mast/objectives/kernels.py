@@ -150,16 +150,6 @@ def block_grams(B: Any, weights: Any, starts: Any, out: Any) -> None:
 
 
 @njit(cache=True)
-def segment_sums(values: Any, starts: Any, out: Any) -> None:
-    """The sums of values[starts[k] : starts[k + 1]]; empty segments give 0."""
-    for k in range(starts.size - 1):
-        total = 0.0
-        for p in range(starts[k], starts[k + 1]):
-            total += values[p]
-        out[k] = total
-
-
-@njit(cache=True)
 def grouped_sums(values: Any, groups: Any, out: Any) -> None:
     """The sum of the values of each group, compensated (Kahan): groups may hold millions of equal rows."""
     lost = np.zeros(out.size)

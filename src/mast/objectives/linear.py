@@ -14,22 +14,22 @@ from numpy.typing import ArrayLike
 from mast.arrays import Array, Indices, frozen, numbers, refuse_nonfinite, vector
 from mast.checks import number, optional
 from mast.errors import ArgumentError, DataError
+from mast.files import digest
 from mast.objectives.base import Objective
 from mast.objectives.design import Design
+from mast.objectives.draws import Draws
 from mast.objectives.losses import Loss, weighted_sum
 from mast.objectives.penalties import Ridge, Saturating
 from mast.sketches import DiagonalDraw, Draw
 
 if TYPE_CHECKING:
-    from mast.objectives.draws import Draws
     from mast.sketches import Sketch
 
 
 class LinearModel(Objective):
     """f(x) = mean_i w_i loss(a_i'x; b_i) + penalty(x), with weights w_i of mean 1.
 
-    Subclasses set `loss` and `penalty`. The data are there as plain arrays for compiled loops:
-    `indptr`, `indices`, `data` (CSR) and `labels`; `weights` is None where all rows count alike.
+    Subclasses set `loss` and `penalty`. The data are `design`, which has them as CSR too, and `labels`.
     """
 
     loss: Loss
@@ -39,30 +39,9 @@ class LinearModel(Objective):
         self.design = Design(A)
         self.terms, self.dim = self.design.n, self.design.d
         self.labels: Array = frozen(_labels(b, self.terms).copy())
-        self.weights = None if sample_weight is None else _weights(sample_weight, self.terms)
+        self.weights = _weights(sample_weight, self.terms)
         self.loss.check_labels(self.labels)
-        #: what each row's loss counts in f
-        self.rates: Array = frozen(
-            (np.ones(self.terms) if self.weights is None else self.weights) / self.terms
-        )
-
-    # ---- the data, for kernels -------------------------------------------------------------
-
-    @property
-    def indptr(self) -> Any:
-        """Where each row begins in `indices` and `data`."""
-        return self.design.csr.indptr
-
-    @property
-    def indices(self) -> Any:
-        """The columns of the non-zeros, ascending in each row."""
-        return self.design.csr.indices
-
-    @property
-    def data(self) -> Array:
-        """The non-zeros."""
-        data: Array = self.design.csr.data
-        return data
+        self.rates: Array = frozen(self.weights / self.terms)  #: what each row's loss counts in f
 
     # ---- value and derivatives -------------------------------------------------------------
 
@@ -104,8 +83,12 @@ class LinearModel(Objective):
     @cached_property
     def signs(self) -> Array:
         """The factor that turns each row's a'x into its margin, up to an offset."""
-        signs = self.loss.signs(self.labels)
-        return frozen(np.ones(self.terms)) if signs is None else signs
+        return frozen(self.loss.signs(self.labels))
+
+    @cached_property
+    def pulls(self) -> Array:
+        """What the slope of each row's loss is multiplied with on its way back: its sign times its weight."""
+        return frozen(self.signs * self.weights)
 
     def offsets(self, shift: Array) -> Array:
         """The margin of each row at the shift."""
@@ -117,11 +100,7 @@ class LinearModel(Objective):
 
     def _backward(self, slopes: Array) -> Array:
         """A' applied to the rows' slopes, averaged; may overwrite them."""
-        signs = self.loss.signs(self.labels)
-        if signs is not None:
-            slopes *= signs
-        if self.weights is not None:
-            slopes = slopes * self.weights
+        slopes *= self.pulls
         gradient = self.design.transpose_times(slopes)
         gradient /= self.terms
         return gradient
@@ -130,17 +109,13 @@ class LinearModel(Objective):
         """The gradient of the mean of the terms `rows`."""
         x = self._point(x)
         A = self.design.matrix[rows]
-        labels = self.labels[rows]
-        slopes = self.loss.slope(self.loss.margins(A @ x, labels))
-        signs = self.loss.signs(labels)
-        slopes = slopes * self.rates[rows] if signs is None else slopes * signs * self.rates[rows]
+        slopes = self.loss.slope(self.loss.margins(A @ x, self.labels[rows]))
+        slopes = slopes * self.signs[rows] * self.rates[rows]
         gradient: Array = (A.T @ slopes) * (self.terms / rows.size)
         return gradient + self.penalty.gradient(x)
 
     @cached_property
     def _draws(self) -> Draws:
-        from mast.objectives.draws import Draws
-
         return Draws(self)
 
     def sketched_gradient(self, x: Array, draw: Draw, shift: Array, rows: Indices | None = None) -> Array:
@@ -159,8 +134,6 @@ class LinearModel(Objective):
 
     def fingerprint(self) -> str:
         """A sum of the data and all settings."""
-        from mast.files import digest
-
         A = self.design.csr
         return digest(
             type(self).__name__, vars(self.penalty), A.indptr, A.indices, A.data, self.labels, self.rates
@@ -186,8 +159,7 @@ class LinearModel(Objective):
     @cached_property
     def term_smoothness(self) -> Array:
         """L_fi of each term f_i = w_i loss(a_i'x; b_i) + penalty(x); their mean is f."""
-        weights = 1.0 if self.weights is None else self.weights
-        squares = self.loss.curvature_bound * weights * self.design.row_squares
+        squares = self.loss.curvature_bound * self.weights * self.design.row_squares
         return frozen(squares + self.penalty.smoothness)
 
     @abstractmethod
@@ -198,9 +170,20 @@ class LinearModel(Objective):
 
     def sketched(self, sketch: Sketch, shift: Array) -> Objective | None:
         """f_D in closed form: by blocks, or by enumerating what a sketch does to each row; else None."""
-        from mast.objectives.exact import sketched_linear
+        from mast.objectives.rowwise import RowPairs, Rowwise
+        from mast.objectives.separable import Separable
 
-        return sketched_linear(self, sketch, shift)
+        law = sketch.law(self.dim) if sketch.diagonal else None
+        penalty = None if law is None else self.penalty.sketched(sketch, shift)
+        if law is None or penalty is None:
+            return None
+        blocks = law.separable()
+        if blocks is not None:
+            return Separable(self, sketch, shift, penalty, *blocks)
+        if law.noise or law.pairs is not None:
+            return None
+        pairs = RowPairs(self, law)
+        return Rowwise(self, sketch, shift, penalty, law, pairs) if pairs.small_enough else None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.terms} rows, {self.dim} features>"
@@ -246,7 +229,9 @@ def _labels(b: ArrayLike, n: int) -> Array:
     return labels
 
 
-def _weights(sample_weight: ArrayLike, n: int) -> Array:
+def _weights(sample_weight: ArrayLike | None, n: int) -> Array:
+    if sample_weight is None:
+        return frozen(np.ones(n))
     w = vector("sample_weight", sample_weight, n)
     if (w < 0).any():
         raise ArgumentError(f"sample_weight must not be negative, got {w.min()}")

@@ -61,7 +61,7 @@ class Logistic(RidgeModel):
     def term_infima(self) -> Array:
         """f_i^inf: along a_i the term is w log(1 + exp(-m)) + l2 m²/(2|a_i|²) in the margin m alone."""
         squares = self.design.row_squares
-        w = np.ones(self.terms) if self.weights is None else self.weights
+        w = self.weights
         bend = np.divide(self.l2, squares, out=np.full(self.terms, np.inf), where=squares > 0)
         m = np.zeros(self.terms)
         if self.l2 == 0.0:
@@ -69,7 +69,7 @@ class Logistic(RidgeModel):
         moving = np.isfinite(bend) & (w > 0)
         # the derivative is concave and increasing for m >= 0: Newton climbs from 0 and never passes the root
         for _ in range(200):
-            slope, curvature = self.loss.slope_and_curvature(m[moving])
+            slope, curvature = self.loss.slope(m[moving]), self.loss.curvature(m[moving])
             step = -(w[moving] * slope + bend[moving] * m[moving]) / (w[moving] * curvature + bend[moving])
             m[moving] += step
             if np.all(step <= 1e-15 * m[moving]):

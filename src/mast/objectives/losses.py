@@ -18,18 +18,19 @@ class Loss(ABC):
     """A convex function of the margin."""
 
     curvature_bound: float  #: the largest second derivative
+    signed: bool  #: whether the margin is b a'x; else it is a'x - b
 
     def check_labels(self, labels: Array) -> None:
         """Refuse labels that the loss has no meaning for."""
         return
 
-    @abstractmethod
     def margins(self, products: Array, labels: Array) -> Array:
         """The margins of rows with these products a'x and labels."""
+        return products * labels if self.signed else products - labels
 
-    @abstractmethod
-    def signs(self, labels: Array) -> Array | None:
-        """The derivative of each row's margin in its product a'x; None if it is 1 throughout."""
+    def signs(self, labels: Array) -> Array:
+        """The derivative of each row's margin in its product a'x."""
+        return labels if self.signed else np.ones(labels.size)
 
     @abstractmethod
     def value(self, m: Array) -> Array:
@@ -43,10 +44,6 @@ class Loss(ABC):
     def curvature(self, m: Array) -> Array:
         """Its second derivative."""
 
-    @abstractmethod
-    def bend(self, slope: Array) -> Array:
-        """The second derivative where the derivative is `slope`; good enough for a Newton step."""
-
     def value_and_slope(self, m: Array) -> tuple[Array, Array]:
         """The loss and its derivative."""
         return self.value(m), self.slope(m)
@@ -56,6 +53,7 @@ class LogLoss(Loss):
     """log(1 + exp(-m)), without overflow or loss of digits for margins of any size."""
 
     curvature_bound = 0.25
+    signed = True
 
     def check_labels(self, labels: Array) -> None:
         """Refuse labels other than -1 and +1, with what to do about it."""
@@ -69,14 +67,6 @@ class LogLoss(Loss):
             low, high = values
             message += f"; two labels {low:g} and {high:g} become signs by np.where(b == {high:g}, 1, -1)"
         raise ArgumentError(message)
-
-    def margins(self, products: Array, labels: Array) -> Array:
-        """b a'x."""
-        return products * labels
-
-    def signs(self, labels: Array) -> Array | None:
-        """The labels."""
-        return labels
 
     def value(self, m: Array) -> Array:
         """log(1 + e) + max(-m, 0) with e = exp(-|m|)."""
@@ -96,36 +86,18 @@ class LogLoss(Loss):
         e = _decay(m)
         return e / (1 + e) ** 2
 
-    def bend(self, slope: Array) -> Array:
-        """p (1 - p) with p = -slope."""
-        return slope * (-1.0 - slope)
-
     def value_and_slope(self, m: Array) -> tuple[Array, Array]:
         """The loss and its derivative, with one exponential."""
         e = _decay(m)
         w = 1 + e
         return _log1p(e, w) + np.maximum(-m, 0.0), np.where(m >= 0, -e, -1.0) / w
 
-    def slope_and_curvature(self, m: Array) -> tuple[Array, Array]:
-        """Both derivatives, with one exponential."""
-        e = _decay(m)
-        w = 1 + e
-        e_over_w = e / w
-        return np.where(m >= 0, -e_over_w, -1 / w), e_over_w / w
-
 
 class HalfSquare(Loss):
     """m²/2 of the residual m = a'x - b."""
 
     curvature_bound = 1.0
-
-    def margins(self, products: Array, labels: Array) -> Array:
-        """a'x - b."""
-        return products - labels
-
-    def signs(self, labels: Array) -> None:
-        """Ones."""
-        return
+    signed = False
 
     def value(self, m: Array) -> Array:
         """m²/2."""
@@ -138,10 +110,6 @@ class HalfSquare(Loss):
     def curvature(self, m: Array) -> Array:
         """1."""
         return np.ones(m.shape)
-
-    def bend(self, slope: Array) -> Array:
-        """1."""
-        return np.ones(slope.shape)
 
 
 def weighted_sum(weights: Array, values: Array) -> float:

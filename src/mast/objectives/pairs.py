@@ -86,7 +86,7 @@ class Pairs:
         """The diagonal of B' diag(weights) B."""
         out = np.empty(self.blocks.order.size)
         for pairs, columns, _, T in self.parts:
-            kernels().segment_sums(T.data**2 * weights[pairs][T.indices], T.indptr, out[columns])
+            out[columns] = T**2 @ weights[pairs]
         return out
 
 
@@ -126,23 +126,13 @@ class SparsePairs(Pairs):
 
     @cached_property
     def parts(self) -> list[BlockRun]:  # type: ignore[override]
-        """Both matrices share arrays, sorted by columns.
-
-        Columns are long, while the rows of B are so short that a loop over rows spends its time on
-        their ends.
-        """
-        import scipy.sparse
-
+        """Both matrices share arrays, sorted by columns: the rows of B are too short for a loop over each."""
         T = self.B.T.tocsr()
         parts = []
         for first, last in _runs(self.start):
             pairs = slice(int(self.start[first]), int(self.start[last]))
             columns = slice(int(self.blocks.start[first]), int(self.blocks.start[last]))
-            starts = T.indptr[columns.start : columns.stop + 1]
-            entries = slice(int(starts[0]), int(starts[-1]))
-            arrays = T.data[entries], T.indices[entries] - pairs.start, starts - starts[0]
-            shape = (columns.stop - columns.start, pairs.stop - pairs.start)
-            mirror = scipy.sparse.csr_array(arrays, shape=shape)
+            mirror = T[columns, pairs]
             parts.append(BlockRun(pairs, columns, mirror.T, mirror))
         return parts
 
@@ -176,13 +166,6 @@ class DensePairs(Pairs):
         """All B_k' diag(weights) B_k, one after the other."""
         grams = [weighted_gram(B, weights[pairs]).ravel() for pairs, _, B, _ in self.parts]
         return np.concatenate(grams) if grams else np.empty(0)
-
-    def column_squares(self, weights: Array) -> Array:
-        """The diagonal of B' diag(weights) B."""
-        out = np.empty(self.blocks.order.size)
-        for pairs, columns, B, _ in self.parts:
-            out[columns] = weights[pairs] @ (B * B)
-        return out
 
 
 def _runs(start: Indices) -> list[tuple[int, int]]:

@@ -47,10 +47,8 @@ class Rowwise(PairForm):
         law: Law,
         pairs: RowPairs,
     ) -> None:
-        super().__init__(model, sketch, shift, penalty)
-        self.pairs, self.blocks = pairs, pairs.blocks
-        self.offsets = model.offsets(shift)
-        self.border = model.design.dense_columns(self.blocks.free) * model.signs[:, None]
+        super().__init__(model, sketch, shift, penalty, pairs.blocks)
+        self.pairs = pairs
         #: the probability of each pair's unit, or of each case of so many units
         self._keep = law.per_unit(law.keep)[pairs.units] if law.sizes is None else None
         self._tables = {} if law.sizes is None else {m: law.patterns(m)[_bits(m)] for m in pairs.lengths}
@@ -103,11 +101,8 @@ class Rowwise(PairForm):
         gradient = self._gathered(x, pairs.backward(slopes), totals)
         return float(np.sum(parts)) + (self.penalty.value(x) if values else 0.0), gradient
 
-    def _squares(self, x: Array) -> tuple[Any, Array]:
-        """The curvatures summed over the cases that hold each two units of a row, and over all its cases.
-
-        The first is a matrix over the pairs, with one block of m x m for each row.
-        """
+    def _bend(self, x: Array) -> Bend:
+        """Curvatures summed over the cases that hold each two units of a row, and over all its cases."""
         import scipy.sparse
 
         pairs = self.pairs
@@ -118,24 +113,12 @@ class Rowwise(PairForm):
             kernels().fold_pairs(cases, pairs.square_start, work, squares, totals)
         starts = np.concatenate([[0], np.cumsum(pairs.row_lengths[pairs.context])])
         shape = (pairs.context.size, pairs.context.size)
-        return scipy.sparse.csr_array((squares, pairs.together, starts), shape=shape), totals
+        within = scipy.sparse.csr_array((squares, pairs.together, starts), shape=shape)
+        return Bend(within.diagonal(), totals, within)
 
-    def _bend(self, x: Array) -> Bend:
-        pairs, order, (squares, totals) = self.pairs, self.blocks.order, self._squares(x)
-        with_itself = squares.diagonal()
-
-        def product(in_pairs: Array, in_rows: Array) -> tuple[Array, Array]:
-            out = squares @ in_pairs
-            if not self.blocks.free.size:
-                return out, in_rows
-            out += with_itself * in_rows[pairs.context]
-            pulled = np.bincount(pairs.context, weights=with_itself * in_pairs, minlength=totals.size)
-            return out, totals * in_rows + pulled
-
-        def fill(H: Array) -> None:
-            H[np.ix_(order, order)] = (pairs.B.T @ (squares @ pairs.B)).toarray()
-
-        return Bend(with_itself, totals, product, fill)
+    def _fill(self, H: Array, bend: Bend) -> None:
+        order, B = self.blocks.order, self.pairs.B
+        H[np.ix_(order, order)] = (B.T @ (bend.within @ B)).toarray()
 
 
 class RowPairs(Pairs):

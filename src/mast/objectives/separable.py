@@ -7,18 +7,18 @@ This is Perm-K with a fixed partition, Rand-1, their grouped forms, and no sketc
 
 from __future__ import annotations
 
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from mast.arrays import Array, Indices
 from mast.errors import ConvergenceError, UnboundedError
 from mast.objectives.design import kernels
 from mast.objectives.exact import Bend, PairForm
+from mast.objectives.logistic import SATURATED, SEPARABLE, rank
 from mast.objectives.losses import weighted_sum
-from mast.objectives.newton import LARGEST_DIMENSION, MAX_STEPS, BlockSum, NewtonStep, newton_steps, solve
+from mast.objectives.newton import LARGEST_DIMENSION, newton, solve
 from mast.objectives.pairs import Blocks, DensePairs, Pull, SparsePairs, make_pairs, sums_of
 from mast.objectives.penalties import Penalty
 
@@ -41,12 +41,9 @@ class Separable(PairForm):
     def __init__(
         self, model: LinearModel, sketch: Sketch, shift: Array, penalty: Penalty, labels: Indices, K: int
     ) -> None:
-        super().__init__(model, sketch, shift, penalty)
-        self.blocks = Blocks(labels)
-        offsets = model.offsets(shift)
-        border = model.design.dense_columns(self.blocks.free) * model.signs[:, None]
-        context, first = _contexts(offsets, border)
-        self.offsets, self.border = offsets[first], border[first]
+        super().__init__(model, sketch, shift, penalty, Blocks(labels))
+        context, first = _contexts(self.offsets, self.border)
+        self.offsets, self.border = self.offsets[first], self.border[first]
         self.pairs = make_pairs(model.design, K * model.signs, self.blocks, context, model.rates / K)
         unused = model.rates * (1 - self.pairs.touched / K)  # the blocks that leave a row at its base
         self.shared = sums_of(unused, context, first.size)
@@ -93,182 +90,94 @@ class Separable(PairForm):
     def value_and_gradient(self, x: ArrayLike) -> tuple[float, Array]:
         """The value and the gradient."""
         x = self._point(x)
-        values, gradient, rest = self.evaluate(x)
-        return float(values.sum()) + rest + self.penalty.value(x), gradient
-
-    def evaluate(self, x: Array, bends: Array | None = None) -> tuple[Array, Array, float]:
-        """The weighted loss of each pair, the gradient, and the loss of all rows at their base.
-
-        If `bends` is given, it receives the weighted curvature of each pair, good to a few digits.
-        """
-        loss, bases, weights = self.model.loss, self._bases(x), self.pairs.weights
+        loss, bases = self.model.loss, self._bases(x)
         base_values, base_slopes = loss.value_and_slope(bases)
-        values = np.empty(weights.size)
+        parts = [weighted_sum(self.shared, base_values), self.penalty.value(x)]
 
         def slope(m: Array, span: slice) -> Array:
             losses, slopes = loss.value_and_slope(m)
-            np.multiply(losses, weights[span], out=values[span])
-            if bends is not None:
-                np.multiply(loss.bend(slopes), weights[span], out=bends[span])
+            parts.append(weighted_sum(self.pairs.weights[span], losses))
             return slopes
 
-        return values, self._sweep(x, bases, base_slopes, slope), weighted_sum(self.shared, base_values)
+        gradient = self._sweep(x, bases, base_slopes, slope)
+        return float(np.sum(parts)), gradient
 
-    def _bend(self, x: Array, pair_bends: Array | None = None) -> Bend:
+    def _bend(self, x: Array) -> Bend:
         loss, bases = self.model.loss, self._bases(x)
-        if pair_bends is None:
-            pair_bends = loss.curvature(self.margins(x, bases))
-            pair_bends *= self.pairs.weights
+        pair_bends = loss.curvature(self.margins(x, bases))
+        pair_bends *= self.pairs.weights
         return self._bend_from(pair_bends, self.shared * loss.curvature(bases))
 
     def _bend_from(self, pair_bends: Array, base_bends: Array) -> Bend:
         """The curvature, from the weighted one of the loss of each pair and of each context at its base."""
-        context, tied = self.pairs.context, self.blocks.free.size > 0
+        if self.blocks.free.size:
+            base_bends = base_bends + sums_of(pair_bends, self.pairs.context, base_bends.size)
+        return Bend(pair_bends, base_bends)
 
-        def product(in_pairs: Array, in_rows: Array) -> tuple[Array, Array]:
-            if tied:
-                in_pairs += in_rows[context]
-            in_pairs *= pair_bends
-            if tied:
-                in_rows = base_bends * in_rows + sums_of(in_pairs, context, in_rows.size)
-            return in_pairs, in_rows
+    def _fill(self, H: Array, bend: Bend) -> None:
+        flat, begin = self.pairs.grams(bend.pairs), 0
+        for k, size in enumerate(self.blocks.sizes.tolist()):
+            columns = self.blocks.order[self.blocks.start[k] : self.blocks.start[k] + size]
+            H[np.ix_(columns, columns)] = flat[begin : begin + size * size].reshape(size, size)
+            begin += size * size
 
-        def fill(H: Array) -> None:
-            flat, begin = self.pairs.grams(pair_bends), 0
-            for k, size in enumerate(self.blocks.sizes.tolist()):
-                columns = self.blocks.order[self.blocks.start[k] : self.blocks.start[k] + size]
-                H[np.ix_(columns, columns)] = flat[begin : begin + size * size].reshape(size, size)
-                begin += size * size
-
-        totals = base_bends + sums_of(pair_bends, context, base_bends.size) if tied else base_bends
-        return Bend(pair_bends, totals, product, fill)
+    # ---- the minimiser -----------------------------------------------------------------------
 
     def _solve(self) -> Array:
         largest = int(self.blocks.sizes.max(initial=0))
         if largest > LARGEST_DIMENSION or self.blocks.free.size > LARGEST_BORDER:
             return super()._solve()
-        parts = SeparableBlocks(self)
-        last = np.zeros(parts.count)
-        for reached in islice(newton_steps(parts, self.shift.copy(), patience=1), MAX_STEPS):
-            last = np.where(reached.tried, np.sqrt(parts.dots(reached.step, reached.step)), last)
-        self._certify(parts, reached, last)
-        return reached.x
-
-    def _certify(self, parts: SeparableBlocks, reached: NewtonStep, last: Array) -> None:
-        """Raise unless every part's gradient is as small as rounding explains and its steps came to rest."""
-        x, sizes, largest = reached.x, reached.sizes, reached.largest
-        reach = np.maximum(np.sqrt(parts.dots(x, x)), 1.0)
-        if (sizes > 1e-9 * np.maximum(largest, self.smoothness * reach)).any():
-            raise ConvergenceError(
-                f"no minimiser of f_D found: a block's gradient norm stopped at {sizes.max():.3g} "
-                f"(it began at {largest.max():.3g})"
-            )
-        if self.strong_convexity > 0:
-            return
-        from mast.objectives.logistic import SATURATED, SEPARABLE, rank
-
-        if (last > 1e-3 * reach).any():
-            raise UnboundedError(SEPARABLE)
+        if self.strong_convexity > 0 or not self.model.loss.signed:  # squares have a minimiser in any case
+            return newton(self, self.shift, self._newton_step)
+        try:
+            x = newton(self, self.shift, self._newton_step)
+        except (UnboundedError, ConvergenceError):
+            raise UnboundedError(SEPARABLE) from None
         bases = self._bases(x)
         held, base_held = self.margins(x, bases) <= SATURATED, bases <= SATURATED
-        if self.dim > LARGEST_DIMENSION or (held.all() and base_held.all()):
-            return
-        ones, base_ones = np.ones(held.size), (self.shared > 0).astype(float)
-        undecided = self._bend_from(held.astype(float), base_held * base_ones)
-        if rank(self._assemble(undecided)) < rank(self._assemble(self._bend_from(ones, base_ones))):
-            raise UnboundedError(SEPARABLE)
+        if self.dim <= LARGEST_DIMENSION and not (held.all() and base_held.all()):
+            used = (self.shared > 0).astype(float)
+            undecided = self._assemble(self._bend_from(held.astype(float), base_held * used))
+            if rank(undecided) < rank(self._assemble(self._bend_from(np.ones(held.size), used))):
+                raise UnboundedError(SEPARABLE)
+        return x
 
+    def _newton_step(self, x: Array, gradient: Array, left: float) -> tuple[Array, Array]:
+        """One small system per block; free coordinates are eliminated last."""
+        order, free = self.blocks.order, self.blocks.free
+        bend, penalty = self._bend(x), self.penalty.curvature(x)
+        cross, corner = self._corner(bend)
+        corner += np.diag(penalty[free])
+        step, diagonal = np.empty(self.dim), np.empty(self.dim)
+        right = np.column_stack([gradient[order], cross])
+        solved, diagonal[order] = self._solve_blocks(self.pairs.grams(bend.pairs), penalty[order], right)
+        step[order], diagonal[free] = solved[:, 0], np.diag(corner)
+        if free.size:
+            step[free] = solve(corner - cross.T @ solved[:, 1:], gradient[free] - cross.T @ solved[:, 0])
+            step[order] -= solved[:, 1:] @ step[free]
+        return step, diagonal
 
-class SeparableBlocks(BlockSum):
-    """The parts of f_D that choose their step lengths one by one, for Newton's method.
-
-    Without free coordinates these are the blocks, and a step solves one small system per block. With
-    them, a bordered system is solved by elimination and all coordinates move together. Five to eight
-    steps reach machine precision.
-    """
-
-    def __init__(self, f: Separable) -> None:
-        self.f = f
-        self.whole = f.blocks.free.size > 0
-        self.count = 1 if self.whole else f.blocks.count
-        self._bends = np.empty(f.pairs.weights.size)
-        self._bent = f.shift  # where they belong
-
-    def evaluate(self, x: Array) -> tuple[Array, Array]:
-        """The value of each part, and the gradient."""
-        f = self.f
-        pair_values, gradient, rest = f.evaluate(x, self._bends)
-        self._bent = x
-        penalties = f.penalty.parts(x)
-        if self.whole:
-            return np.array([pair_values.sum() + rest + penalties.sum()]), gradient
-        values = _sums(pair_values, f.pairs.start) + _sums(penalties[f.blocks.order], f.blocks.start)
-        return values, gradient
-
-    def dots(self, a: Array, b: Array) -> Array:
-        """The inner product of the parts of two vectors."""
-        product = a * b
-        if self.whole:
-            return np.array([product.sum()])
-        return _sums(product[self.f.blocks.order], self.f.blocks.start)
-
-    def spread(self, numbers: NDArray[Any]) -> NDArray[Any]:
-        """A number for each part, as one for each of its coordinates."""
-        if self.whole:
-            return numbers
-        out = np.empty(self.f.dim, dtype=numbers.dtype)
-        out[self.f.blocks.order] = np.repeat(numbers, self.f.blocks.sizes)
-        return out
-
-    def step(self, x: Array, gradient: Array, left: float) -> Array:
-        """Block by block, with free coordinates eliminated last."""
-        f, order, free = self.f, self.f.blocks.order, self.f.blocks.free
-        # the curvatures of the pairs are left over from the last evaluation, if that was here
-        bend = f._bend(x, self._bends if np.array_equal(x, self._bent) else None)
-        penalty = f.penalty.curvature(x)
-        flat = f.pairs.grams(bend.pairs)
-        step = np.empty(f.dim)
-        if not free.size:
-            step[order] = self._solve(flat, penalty[order], gradient[order][:, None])[:, 0]
-            return step
-        cross, corner = f._corner(bend)
-        corner = corner + np.diag(penalty[free])
-        solved = self._solve(flat, penalty[order], np.hstack([gradient[order][:, None], cross]))
-        rest = solve(corner - cross.T @ solved[:, 1:], gradient[free] - cross.T @ solved[:, 0])
-        step[free] = rest
-        step[order] = solved[:, 0] - solved[:, 1:] @ rest
-        return step
-
-    def _solve(self, flat: Array, penalty: Array, right: Array) -> Array:
-        """Solve every block's system; blocks of one size stand together, so that many go at a time."""
-        out = np.empty_like(right)
+    def _solve_blocks(self, flat: Array, penalty: Array, right: Array) -> tuple[Array, Array]:
+        """Solve every block's system, and its diagonal; blocks of one size go many at a time."""
+        out, diagonals = np.empty_like(right), penalty.copy()
         begin = column = 0
-        for size, times in zip(*np.unique(self.f.blocks.sizes, return_counts=True), strict=True):
-            size, times = int(size), int(times)
+        for size, times in zip(*np.unique(self.blocks.sizes, return_counts=True), strict=True):
             H = flat[begin : begin + times * size * size].reshape(times, size, size)
             span = slice(column, column + times * size)
             diagonal = np.einsum("kii->ki", H)
             diagonal += penalty[span].reshape(times, size)
+            diagonals[span] = diagonal.ravel()
             rhs = right[span].reshape(times, size, -1)
             if size == 1:
-                flat_direction = diagonal[:, :, None] <= 0
-                result = np.where(
-                    flat_direction, 0.0, rhs / np.where(flat_direction, 1.0, diagonal[:, :, None])
-                )
-            elif size <= BATCHED and self.f.strong_convexity > 0:
+                flat_direction = H <= 0
+                result = np.where(flat_direction, 0.0, rhs / np.where(flat_direction, 1.0, H))
+            elif size <= BATCHED and self.strong_convexity > 0:
                 result = np.linalg.solve(H, rhs)
             else:
                 result = np.stack([solve(H[k], rhs[k]) for k in range(times)])
             out[span] = result.reshape(times * size, -1)
-            begin += times * size * size
-            column += times * size
-        return out
-
-
-def _sums(values: Array, starts: Indices) -> Array:
-    out = np.empty(starts.size - 1)
-    kernels().segment_sums(values, starts, out)
-    return out
+            begin, column = begin + times * size * size, column + times * size
+        return out, diagonals
 
 
 def _contexts(offsets: Array, border: Array) -> tuple[Indices, Indices]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from typing import Any
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from mast import checks
 from mast.checks import choice, number, positive
-from mast.errors import ArgumentError, BiasedSketchError, MastError, NoGuaranteeError
+from mast.errors import ArgumentError, BiasedSketchError, NoGuaranteeError
 
 Array = NDArray[np.float64]
 
@@ -73,27 +72,16 @@ def per_node(name: str, value: Any, M: int, check: Any = positive) -> Array:
     array = np.asarray(value)
     if array.ndim > 1 or array.size not in (1, M):
         raise ArgumentError(f"{name} must have one value or {M} (one per node), and has shape {array.shape}")
-    if array.dtype.kind == "f" and array.size > 16 and np.isfinite(array).all():
-        with contextlib.suppress(MastError):  # said below, of the first number that is wrong
-            check(name, float(array.min()))  # every check is a limit from below
-            return array.astype(np.float64)
-    checked = [check(name, entry) for entry in array.ravel().tolist()]
-    return np.array(checked * M if len(checked) == 1 else checked, dtype=np.float64)
+    numeric = array.dtype.kind in "fiu" and array.size  # every check is a range: the extremes decide
+    for entry in [array.min().item(), array.max().item()] if numeric else array.ravel().tolist():
+        check(name, entry)
+    return np.full(M, array, dtype=np.float64)
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     """A whole number within the limits; also as a float, such as the N that a division gives."""
     result = number(name, value)
     return checks.whole(name, int(result) if result.is_integer() else value, least, most)
-
-
-def target_share(value: Any) -> float:
-    """The delta of a plan: a number in (0, 1)."""
-    if value is None:
-        raise ArgumentError(
-            "delta is missing: this statement plans for a share of the start. Pass delta=.1, say"
-        )
-    return number("delta", value, above=0, below=1)
 
 
 def values(name: str, value: Any) -> Array:

@@ -142,30 +142,17 @@ def distributed(
     )
 
 
-def averaged_draws(
-    regime: str,
-    *,
-    draws: int,
-    L_f: float | None = None,
-    mu_f: float | None = None,
-    L_D: float | None = None,
-    mu_D: float | None = None,
-    L_max: float | None = None,
-    gap: float | None = None,
-) -> Guarantee:
+def averaged_draws(regime: str, *, draws: int, **constants: Any) -> Guarantee:
     """The guarantee of DSGD with the gradients of `draws` independent draws averaged at each step.
 
-    The statement for independent nodes with M = draws and one f. The noise falls with the number of draws,
-    and the limit tends to that of gradient descent on f_D, 1/(L_f L_D) (half of it for convex f). For one
-    draw, `dsgd` is sharper.
+    The statement for independent nodes with M = draws and one f, whose constants are those of `dsgd`. The
+    noise falls with the number of draws, and the limit tends to that of gradient descent on f_D,
+    1/(L_f L_D) (half of it for convex f). For one draw, `dsgd` is sharper.
 
     >>> [round(averaged_draws("convex", draws=m, L_f=1, L_D=4, L_max=16).max_step_size(), 4) for m in (4, 64)]
     [0.0625, 0.1176]
     """
-    M = whole("draws", draws, 1)
-    return distributed(
-        regime, nodes="independent", L_f=L_f, mu_f=mu_f, L_D=L_D, mu_D=mu_D, L_max=L_max, gap=gap, M=M
-    )
+    return distributed(regime, nodes="independent", M=whole("draws", draws, 1), **constants)
 
 
 def _count(M: int | None, **arrays: Any) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 
 from mast.errors import ArgumentError
 from mast.theory.arguments import Array, combined, consistent, whole
-from mast.theory.guarantee import FixedLimit, Guarantee, Plan, Start, decay
+from mast.theory.guarantee import Guarantee, Plan, Start, decay
 
 UNBIASED = "E[S] = I, E[S'S] finite"
 SMOOTH = "f is L_f-smooth and bounded below"
@@ -71,25 +71,7 @@ def descent(
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class _Noisy(Guarantee):
-    """A bound with a term that grows with the step size and vanishes with the gap."""
-
-    noise: float | None
-    """What multiplies the step size in the last term; None while the gap is not known."""
-    noise_needs: str = "gap"
-
-    @property
-    def _noise(self) -> float:
-        if self.noise is None:
-            raise ArgumentError(
-                f"{self.noise_needs} is missing: the step size does not need it, the bound and the plan do. "
-                f"Pass {self.noise_needs}= when making the guarantee"
-            )
-        return self.noise
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Contraction(_Noisy, FixedLimit):
+class Contraction(Guarantee):
     """Strongly convex: E|x^T - x_D*|² <= (1 - g mu)^T r0sq + g noise/mu for g <= limit.
 
     For 2 delta r0sq: g = min{limit, mu delta r0sq/noise}, T >= (1/mu) max{1/limit, noise/(mu delta r0sq)}
@@ -100,16 +82,16 @@ class Contraction(_Noisy, FixedLimit):
     quantity: str = "E|x^T - x_D*|²"
 
     def _value(self, step: Array, T: Array, start: Start) -> Array:
-        return decay(step * self.mu, T) * start.need("r0sq") + step * (self._noise / self.mu)
+        return decay(step * self.mu, T) * start["r0sq"] + step * (self._noise / self.mu)
 
     def _plan(self, aim: float, start: Start) -> Plan:
-        r0sq = start.need_positive("r0sq")
+        r0sq = start.positive("r0sq")
         step, longest = _balanced(self.limit, self._noise, self.mu * aim * r0sq)
         return self._settle(lambda T: step, longest / self.mu * math.log(1 / aim), 2 * aim * r0sq, start)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class FallingAverage(_Noisy, FixedLimit):
+class FallingAverage(Guarantee):
     """Convex: E f_D(xbar) - f_D^inf <= r0sq/(g T) + g noise for g <= limit.
 
     xbar is one of the T iterates, chosen uniformly.
@@ -119,16 +101,16 @@ class FallingAverage(_Noisy, FixedLimit):
     quantity: str = "E f_D(xbar) - f_D^inf"
 
     def _value(self, step: Array, T: Array, start: Start) -> Array:
-        return start.need("r0sq") / (step * T) + step * self._noise
+        return start["r0sq"] / (step * T) + step * self._noise
 
     def _plan(self, aim: float, start: Start) -> Plan:
-        r0sq = start.need_positive("r0sq")
+        r0sq = start.positive("r0sq")
         step, longest = _balanced(self.limit, self._noise, aim * r0sq)
         return self._settle(lambda T: step, longest / aim, 2 * aim * r0sq, start)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Stationarity(_Noisy):
+class Stationarity(Guarantee):
     """Non-convex: min_{t<T} E|grad f_D(x^t)|² <= first delta0/(g T) + g noise.
 
     The limit is g <= min{cap, 1/sqrt(growth T)}.
@@ -147,10 +129,10 @@ class Stationarity(_Noisy):
         return np.minimum(self.cap, 1 / np.sqrt(self.growth * T))
 
     def _value(self, step: Array, T: Array, start: Start) -> Array:
-        return self.first * start.need("delta0") / (step * T) + step * self._noise
+        return self.first * start["delta0"] / (step * T) + step * self._noise
 
     def _plan(self, aim: float, start: Start) -> Plan:
-        delta0, noise, target = start.need_one("delta0"), self._noise, aim * aim
+        delta0, noise, target = start.one("delta0"), self._noise, aim * aim
         if target == 0:
             raise ArgumentError(f"eps = {aim:g} is too small: its square is 0 in floating point")
         if self.first != 3.0 or self.cap < math.inf:
@@ -172,7 +154,7 @@ class StationarityAnyStep(Stationarity):
 
     def _beyond(self, step: Array, T: Array, start: Start) -> Array:
         factor = np.exp(T * np.log1p(step * self.growth * step))
-        return factor * (start.need("delta0") / (step * T)) + step * self._noise
+        return factor * (start["delta0"] / (step * T)) + step * self._noise
 
 
 def _balanced(limit: float, noise: float, allowed: float) -> tuple[float, float]:

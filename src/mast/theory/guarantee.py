@@ -10,10 +10,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mast.checks import positive
+from mast.checks import number, positive
 from mast.errors import ArgumentError, NoGuaranteeError
-from mast.theory.arguments import ROUNDING, Array, iteration_counts, target_share, values
-from mast.theory.search import fewest_iterations
+from mast.theory.arguments import ROUNDING, Array, iteration_counts, values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,52 +24,49 @@ class Plan:
     target: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class Start:
     """What is known of the start of a run; a statement takes what it uses and leaves the rest."""
 
-    r0sq: Array | None = None
-    delta0: Array | None = None
-    Psi0: Array | None = None
-    D0: Array | None = None
-    sigma_sq: Array | None = None
+    MEANING: ClassVar = {
+        "r0sq": "the squared distance from x0 to x_D*",
+        "delta0": "f_D(x0) - f_D^inf",
+        "Psi0": "the statement's Lyapunov function at the start",
+        "D0": "mean_i |grad f_Si(x0) - grad f_Si(x_D*)|²",
+        "sigma_sq": "mean_i |grad f_Si(x_D*)|²",
+    }
 
-    @classmethod
-    def of(cls, **known: Any) -> Start:
-        """Check each value that is given."""
-        return cls(**{name: None if value is None else values(name, value) for name, value in known.items()})
+    def __init__(self, **known: Any) -> None:
+        unknown = sorted(set(known) - set(self.MEANING))
+        if unknown:
+            raise ArgumentError(
+                f"no statement uses {', '.join(unknown)}; known are {', '.join(self.MEANING)}"
+            )
+        self.known = {name: values(name, value) for name, value in known.items() if value is not None}
 
-    def need(self, name: str) -> Array:
-        """The named value, or an error that says what it is."""
-        value: Array | None = getattr(self, name)
-        if value is None:
-            raise ArgumentError(f"{name} is missing: this statement uses it. Pass {name}= {MEANING[name]}")
-        return value
+    def __contains__(self, name: str) -> bool:
+        return name in self.known
 
-    def need_one(self, name: str) -> float:
+    def __getitem__(self, name: str) -> Array:
+        if name not in self.known:
+            meaning = self.MEANING[name]
+            raise ArgumentError(f"{name} is missing: this statement uses it. Pass {name}= {meaning}")
+        return self.known[name]
+
+    def one(self, name: str) -> float:
         """The named value as one number, for a plan."""
-        value = self.need(name)
+        value = self[name]
         if value.size != 1 or not np.isfinite(value).all():
             raise ArgumentError(f"a plan needs one finite {name}, not {value}")
         return float(value.reshape(()))
 
-    def need_positive(self, name: str) -> float:
+    def positive(self, name: str) -> float:
         """The named value as one number above 0, for a plan that aims at a share of it."""
-        value = self.need_one(name)
+        value = self.one(name)
         if value <= 0:
             raise ArgumentError(
                 f"{name} must be positive to plan for a share of it: at {name} = 0 the run has arrived"
             )
         return value
-
-
-MEANING = {
-    "r0sq": "the squared distance from x0 to x_D*",
-    "delta0": "f_D(x0) - f_D^inf",
-    "Psi0": "the statement's Lyapunov function at the start",
-    "D0": "mean_i |grad f_Si(x0) - grad f_Si(x_D*)|²",
-    "sigma_sq": "mean_i |grad f_Si(x_D*)|²",
-}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -95,6 +91,11 @@ class Guarantee(ABC):
     limit_formula: str
     bound_formula: str
     constants: Mapping[str, float] = field(default_factory=dict)
+    limit: float = math.inf
+    """The largest step size, where that is the same for runs of any length."""
+    noise: float | None = 0.0
+    """The constant of the last term of the bound; None while `noise_needs` is not known."""
+    noise_needs: str = "gap"
 
     def max_step_size(self, T: Any = None) -> Any:
         """The largest step size the statement allows, for a run of T iterations where that matters.
@@ -111,58 +112,33 @@ class Guarantee(ABC):
             if (counts < 1).any():
                 raise ArgumentError("T must be 1 or more: a run without iterations has no step size")
         with np.errstate(all="ignore"):
-            return _plain(self._limit(counts))
+            return plain(self._limit(counts))
 
-    def bound(
-        self,
-        step_size: Any,
-        T: Any,
-        *,
-        r0sq: Any = None,
-        delta0: Any = None,
-        Psi0: Any = None,
-        D0: Any = None,
-        sigma_sq: Any = None,
-    ) -> Any:
+    def bound(self, step_size: Any, T: Any, **known: Any) -> Any:
         """What the statement promises after T iterations: `quantity` is at most this.
 
         Scalars give a float; arrays broadcast. A step size above the limit gives infinity, for which
-        `why` has the reason. Of r0sq, delta0, Psi0, D0 and sigma_sq, what the statement does not use is
-        ignored.
+        `why` has the reason. Of what is known of the start (r0sq, delta0, Psi0, D0 and sigma_sq), what the
+        statement does not use is ignored.
         """
-        steps, counts = values("step_size", step_size), iteration_counts(T)
-        start = Start.of(r0sq=r0sq, delta0=delta0, Psi0=Psi0, D0=D0, sigma_sq=sigma_sq)
+        steps, counts, start = values("step_size", step_size), iteration_counts(T), Start(**known)
         with np.errstate(all="ignore"):
             inside = self._value(steps, counts, start)
             allowed = steps <= self._limit(counts) * (1 + ROUNDING)
             result = np.where(allowed, inside, self._beyond(steps, counts, start))
-        return _plain(np.where(np.isnan(result), np.inf, result))
+        return plain(np.where(np.isnan(result), np.inf, result))
 
-    def plan(
-        self,
-        *,
-        delta: Any = None,
-        eps: Any = None,
-        r0sq: Any = None,
-        delta0: Any = None,
-        Psi0: Any = None,
-        D0: Any = None,
-        sigma_sq: Any = None,
-    ) -> Plan:
+    def plan(self, *, delta: Any = None, eps: Any = None, **known: Any) -> Plan:
         """A step size and a number of iterations that bring `quantity` to a target.
 
         The target is 2 delta times the start (r0sq, or Psi0 where the statement uses that) for convex f,
         eps² for non-convex f; `Plan.target` holds it.
         """
-        start = Start.of(r0sq=r0sq, delta0=delta0, Psi0=Psi0, D0=D0, sigma_sq=sigma_sq)
+        start = Start(**known)
         with np.errstate(all="ignore"):
             if self.regime == "nonconvex":
-                if eps is None:
-                    raise ArgumentError(
-                        "eps is missing: a non-convex plan brings |grad f_D|² to eps². Pass eps=..."
-                    )
                 return self._plan(positive("eps", eps), start)
-            return self._plan(target_share(delta), start)
+            return self._plan(number("delta", delta, above=0, below=1), start)
 
     def why(self, step_size: float, T: float | None = None) -> str:
         """Whether the statement allows this step size, and the reason, as a sentence."""
@@ -178,9 +154,20 @@ class Guarantee(ABC):
     _beyond_words: ClassVar[str] = "above it the statement promises nothing, and the bound is infinite"
     _limit_depends_on_T: ClassVar[bool] = False
 
-    @abstractmethod
+    _noise_hint: ClassVar[str] = ""
+
+    @property
+    def _noise(self) -> float:
+        if self.noise is None:
+            raise ArgumentError(
+                f"{self.noise_needs} is missing: the step size does not need it, the bound and the plan do. "
+                f"Pass {self.noise_needs}= when making the guarantee{self._noise_hint}"
+            )
+        return self.noise
+
     def _limit(self, T: Array | None) -> Array:
         """The largest step size, one for each T."""
+        return np.asarray(self.limit)
 
     @abstractmethod
     def _value(self, step: Array, T: Array, start: Start) -> Array:
@@ -240,17 +227,7 @@ class Guarantee(ABC):
         )
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class FixedLimit(Guarantee):
-    """A statement whose largest step size is the same for runs of any length."""
-
-    limit: float
-
-    def _limit(self, T: Array | None) -> Array:
-        return np.asarray(self.limit)
-
-
-def _plain(result: Any) -> Any:
+def plain(result: Any) -> Any:
     """A float for a single number, else the array."""
     return float(result) if np.ndim(result) == 0 else result
 
@@ -258,3 +235,60 @@ def _plain(result: Any) -> Any:
 def decay(rate: Array, T: Array) -> Array:
     """(1 - rate)^T without loss for small rates; 1 at T = 0."""
     return np.where(T == 0, 1.0, np.exp(T * np.log1p(-np.minimum(rate, 1.0))))
+
+
+# ---- plans without a closed form ------------------------------------------------------------------------
+
+MOST_ITERATIONS = 2**200
+
+
+def best_step_size(value: Callable[[Array], Array], limit: float) -> tuple[float, float]:
+    """The step size in (0, limit] with the smallest bound, and that bound.
+
+    A logarithmic grid over thirty decades below the limit, then rounds that zoom in on the
+    best point. The bounds here have one valley, so the zoom ends at its bottom.
+
+    >>> step, least = best_step_size(lambda g: 1 / g + 4 * g, limit=10.0)
+    >>> round(step, 6), round(least, 6)
+    (0.5, 4.0)
+    """
+    steps = limit * np.logspace(-30, 0, 481)
+    for _ in range(10):
+        steps = steps[steps > 0]
+        bounds = np.nan_to_num(value(steps), nan=np.inf)
+        best = int(np.argmin(bounds))
+        step, least = float(steps[best]), float(bounds[best])
+        low, high = steps[max(best - 1, 0)], steps[min(best + 1, len(steps) - 1)]
+        steps = np.geomspace(low, high, 33)
+    return step, least
+
+
+def fewest_iterations(
+    value: Callable[[Array, float], Array], limit: Callable[[float], float], target: float
+) -> tuple[float, int]:
+    """The smallest T for which some allowed step size brings the bound to the target, with that step size.
+
+    The best bound falls as T grows, so T is doubled until the target is met and then bisected.
+
+    >>> fewest_iterations(lambda g, T: 1 / (g * T) + 4 * g, limit=lambda T: 10.0, target=0.5)[1]
+    64
+    """
+
+    def attempt(T: int) -> tuple[float, float]:
+        return best_step_size(lambda steps: value(steps, float(T)), limit(float(T)))
+
+    low, high = 0, 1
+    step, least = attempt(high)
+    while not least <= target:
+        low, high = high, 2 * high
+        if high > MOST_ITERATIONS:
+            raise NoGuaranteeError(f"no plan with fewer than 2^200 iterations reaches {target:g}")
+        step, least = attempt(high)
+    while high - low > 1 + (high >> 50):
+        middle = (low + high) // 2
+        candidate, least = attempt(middle)
+        if least <= target:
+            high, step = middle, candidate
+        else:
+            low = middle
+    return step, high

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from mast.checks import choice, optional, positive, probability
-from mast.errors import ArgumentError
 from mast.theory.arguments import (
     Array,
     bounded_sketch,
@@ -31,7 +30,7 @@ from mast.theory.arguments import (
     whole,
 )
 from mast.theory.forms import SMOOTH, Words, known, zeta
-from mast.theory.guarantee import FixedLimit, Guarantee, Plan, Start, decay
+from mast.theory.guarantee import Guarantee, Plan, Start, decay
 
 _STRONG = (SMOOTH, "f is mu_f-strongly convex", "S is uniform on a finite support of N sketches")
 _CONVEX = (SMOOTH, "f is convex", "S is uniform on a finite support of N sketches")
@@ -142,37 +141,33 @@ def l_svrdsg(
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class FreshBatch(FixedLimit):
+class FreshBatch(Guarantee):
     """Both regimes with a fresh batch; mu is None where f is convex and no more."""
 
     mu: float | None
     p: float
-    noise: float | None
+    _noise_hint = ", or use b = N, which needs none"
 
     def _value(self, step: Array, T: Array, start: Start) -> Array:
-        if self.noise is None:
-            raise ArgumentError(
-                "gap is missing: with b < N the bound and the plan need it. Pass gap= to l_svrdsg"
-            )
         Psi0 = self._start(step, start)
         if self.mu is None:
-            return Psi0 / (step * T) + step * self.noise
+            return Psi0 / (step * T) + step * self._noise
         rho = np.minimum(step * self.mu, self.p / 2)
-        noise = np.where(step > 0, step * (self.noise * step / rho), 0.0)
+        noise = np.where(step > 0, step * (self._noise * step / rho), 0.0)
         return decay(rho, T) * Psi0 + noise
 
     def _start(self, step: Array, start: Start) -> Array:
-        if start.Psi0 is not None or start.r0sq is None or start.D0 is None:
-            return start.need("Psi0")
-        return start.r0sq + step * (16 * step / self.p) * start.D0
+        if "Psi0" in start or "r0sq" not in start or "D0" not in start:
+            return start["Psi0"]
+        return start["r0sq"] + step * (16 * step / self.p) * start["D0"]
 
     def _plan(self, aim: float, start: Start) -> Plan:
-        known_start = Start.of(Psi0=self._start(np.asarray(self.limit), start))
-        return self._search(2 * aim * known_start.need_positive("Psi0"), known_start)
+        known_start = Start(Psi0=self._start(np.asarray(self.limit), start))
+        return self._search(2 * aim * known_start.positive("Psi0"), known_start)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class KeptBatch(FixedLimit):
+class KeptBatch(Guarantee):
     """Both regimes with the batch kept until the next refresh; mu is None where f is convex and no more."""
 
     mu: float | None
@@ -180,7 +175,7 @@ class KeptBatch(FixedLimit):
     z: float
 
     def _value(self, step: Array, T: Array, start: Start) -> Array:
-        r0sq, D0, sigma_sq = start.need("r0sq"), start.need("D0"), start.need("sigma_sq")
+        r0sq, D0, sigma_sq = start["r0sq"], start["D0"], start["sigma_sq"]
         p, z = self.p, self.z
         if self.mu is None:
             weight = step * (step / p * (6 * z / p + 2 + 4 * z))
@@ -196,5 +191,5 @@ class KeptBatch(FixedLimit):
 
     def _plan(self, aim: float, start: Start) -> Plan:
         for name in ("D0", "sigma_sq"):
-            start.need_one(name)
-        return self._search(2 * aim * start.need_positive("r0sq"), start)
+            start.one(name)
+        return self._search(2 * aim * start.positive("r0sq"), start)

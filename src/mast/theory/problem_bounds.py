@@ -23,6 +23,7 @@ import numpy as np
 from mast.checks import nonnegative, positive
 from mast.errors import ArgumentError
 from mast.theory.arguments import unbiased, values
+from mast.theory.guarantee import plain
 
 
 class Interval(NamedTuple):
@@ -92,8 +93,7 @@ class ProblemBounds:
         """What E|grad f_S(x)|² is at most, from the excess f_D(x) - f^inf (Lemma 4)."""
         if self.L_max is None:
             raise ArgumentError("L_max is missing: Lemma 4 uses it. Pass L_max= to problem_bounds")
-        result = 2 * self.L_f * self.L_max * values("excess", excess)
-        return float(result) if np.ndim(result) == 0 else result
+        return plain(2 * self.L_f * self.L_max * values("excess", excess))
 
     def _low(self, distance_sq: Any) -> Any:
         return max(self.mu_D - 1, 0.0) * self.mu_f / 2 * distance_sq
@@ -135,4 +135,4 @@ def _finite(name: str, value: Any) -> Any:
         raise ArgumentError(f"{name} must be a number or an array of numbers, not {value!r}") from None
     if not np.isfinite(array).all():
         raise ArgumentError(f"{name} must be finite")
-    return array if array.ndim else float(array)
+    return plain(array)

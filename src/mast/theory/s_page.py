@@ -17,8 +17,8 @@ import numpy as np
 from mast.checks import optional, positive, probability
 from mast.errors import ArgumentError, NoGuaranteeError
 from mast.theory.arguments import Array, bounded_sketch, combined, regime_of, whole
-from mast.theory.forms import Words, known, zeta
-from mast.theory.guarantee import FixedLimit, Guarantee, Plan, Start
+from mast.theory.forms import Words, known, noise_of, zeta
+from mast.theory.guarantee import Guarantee, Plan, Start
 
 _ONLY = "its one theorem is for 'nonconvex', and holds for convex f too. l_svrdsg has convex statements."
 _WORDS = Words(
@@ -81,44 +81,35 @@ def s_page(
         quantity="mean_{t<T} E|grad f_D(x^t)|²",
         limit=1 / combined("L_f (L_D + sqrt((1-p)/p zeta L_max L_D))", scale),
         p=p,
-        floor=0.0 if large == 0 else None if sigma_sq is None else large * sigma_sq,
+        noise=0.0 if large == 0 else noise_of(large, sigma_sq),
+        noise_needs="sigma_sq",
     )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class SPage(FixedLimit):
+class SPage(Guarantee):
     """A first term that falls like 1/T, above a floor that only a larger batch lowers."""
 
     p: float
-    floor: float | None
-
-    @property
-    def _floor(self) -> float:
-        if self.floor is None:
-            raise ArgumentError(
-                "sigma_sq is missing: with b < N the bound needs a number that "
-                "E|grad f_S(x) - grad f_D(x)|² never exceeds. "
-                "Pass sigma_sq= to s_page, or use b = N, which needs none"
-            )
-        return self.floor
+    _noise_hint = ", or use b = N, which needs none"
 
     def _start(self, step: Array, start: Start) -> Array:
-        if start.Psi0 is not None or start.delta0 is None:
-            return start.need("Psi0")
-        return start.delta0 + step * (self._floor / (2 * self.p))
+        if "Psi0" in start or "delta0" not in start:
+            return start["Psi0"]
+        return start["delta0"] + step * (self._noise / (2 * self.p))
 
     def _value(self, step: Array, T: Array, start: Start) -> Array:
-        value: Array = 2 * self._start(step, start) / (step * T) + self._floor
+        value: Array = 2 * self._start(step, start) / (step * T) + self._noise
         return value
 
     def _plan(self, aim: float, start: Start) -> Plan:
         Psi0 = self._start(np.asarray(self.limit), start)
         if Psi0.size != 1 or not np.isfinite(Psi0).all():
             raise ArgumentError("a plan needs one finite Psi0 or delta0")
-        room = aim * aim - self._floor
+        room = aim * aim - self._noise
         if room <= 0:
             raise NoGuaranteeError(
-                f"eps² = {aim * aim:g} is not above zeta(N, b) sigma_D² = {self._floor:g}, "
+                f"eps² = {aim * aim:g} is not above zeta(N, b) sigma_D² = {self._noise:g}, "
                 "which more iterations do not lower: raise b (at b = N the term is 0) or eps"
             )
         return self._settle(
