@@ -19,6 +19,7 @@ from torch import nn
 from mast.arrays import Array
 from mast.errors import ArgumentError
 from mast.nn.factory import sparsify
+from mast.nn.files.tensor_files import digest
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.structure import parse
 from mast.nn.structure.drawing import UnitDrawing
@@ -43,7 +44,7 @@ def scale_start(
     Coordinate i is multiplied by the square root of q_i, the probability that it is kept; with `Nested` by
     q_i itself, so that the whole draw is the ordinary start. Weights stay as they are where a norm follows
     in the same module, which makes their size irrelevant, and all do where there is a shift: a pretrained
-    model is no fresh start.
+    model is no fresh start. Weights that were scaled before stay too, until they are made anew.
 
     Parameters
     ----------
@@ -72,23 +73,35 @@ def scale_start(
 
 
 def _scale(sk: Sparsifier) -> str:
-    normed, used = _normed(sk.model), []
+    normed, used, lines = _normed(sk.model), [], []
+    known = scaled_starts.setdefault(sk.model, {})
+    before = {w.name for w in sk.weights if w.name in known and known[w.name][0] == digest(w.parameter)}
+    for name in before:
+        if known[name][1] != repr(sk.sketch):
+            raise ArgumentError(
+                f"{name!r} was scaled for {known[name][1]} before, and would be too small for both: give the "
+                "model fresh weights first"
+            )
     with torch.no_grad():
         for number, w in enumerate(sk.weights):
-            if w.name not in normed:
+            if w.name not in normed | before:
                 factors = start_factors(sk.drawing, number, tuple(w.shape))
                 w.parameter.mul_(torch.as_tensor(factors, device=w.parameter.device).to(w.parameter.dtype))
                 used.append(factors)
+                if np.any(factors != 1):
+                    known[w.name] = (digest(w.parameter), repr(sk.sketch))
     sk._values.forget_all()
-    scaled_starts.add(sk.model)
-    left = len(sk.weights) - len(used)
-    said = f"{left} weight{'s' * (left > 1)} left as they were, because a norm follows"
-    if not used:
-        return said
-    low, high = min(float(np.min(f)) for f in used), max(float(np.max(f)) for f in used)
-    size = f"{low:.3g}" if high - low < 1e-6 * high else f"{low:.3g} to {high:.3g}"
-    line = f"{len(used)} weight{'s were' if len(used) > 1 else ' was'} multiplied by {size}"
-    return f"{line}; {said}" if left else line
+    if used:
+        low, high = min(float(np.min(f)) for f in used), max(float(np.max(f)) for f in used)
+        size = f"{low:.3g}" if high - low < 1e-6 * high else f"{low:.3g} to {high:.3g}"
+        lines.append(f"{len(used)} weight{'s were' if len(used) > 1 else ' was'} multiplied by {size}")
+    for count, reason in (
+        (len(sk.weights) - len(used) - len(before), "a norm follows"),
+        (len(before), "they were scaled before"),
+    ):
+        if count:
+            lines.append(f"{count} weight{'s' * (count > 1)} left as they were, because {reason}")
+    return "; ".join(lines)
 
 
 def start_factors(drawing: Drawing, number: int, shape: tuple[int, ...]) -> Array:

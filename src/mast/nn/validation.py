@@ -24,8 +24,9 @@ from mast.nn.tensors.weights import unwrapped
 
 FACTOR = 3.0  #: sparsified outputs that vary this many times more than plain ones are a bad start
 _DRAWS = 8
-#: models whose start was scaled: x itself then has smaller outputs than its submodels, on purpose
-scaled_starts: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+#: models whose start was scaled: x itself then has smaller outputs than its submodels, on purpose. By name of
+#: a weight: a digest of what became of it, and for which sketch
+scaled_starts: weakref.WeakKeyDictionary[nn.Module, dict[str, tuple[str, str]]] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)

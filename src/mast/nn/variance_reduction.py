@@ -23,24 +23,23 @@ from mast.sketches import Nested, Sketch
 class SupportEstimator(GradientEstimator):
     """An estimator over a finite uniform support: N draws, fixed by the seed.
 
-    By default it is the list that the sketch is (`Sampled`, `Nested` with equal weights), or the blocks of
-    Perm-K's fixed partition; for the latter a multiple of K is its support too. Any other N is a sample,
-    whose mean S is not quite I: `mean_error` says by how much.
+    By default it is the list that the sketch is: the members of `Sampled`, of `Nested` with equal weights, or
+    of Perm-K's fixed partition; of the latter over single weights, a multiple of K is its support too. Any
+    other N is a sample, whose mean S is not quite I: `mean_error` says by how much.
     """
 
     def __init__(self, sk: Sparsifier, N: int | None, p: float) -> None:
         super().__init__(sk)
-        core = sk.sketch.sketch if isinstance(sk.sketch, Structured) else sk.sketch  # over units: each space
-        self._members: list[Key] | None = None  # the keys of a list, if the support is that
-        if N is None and core.cycle is None and core.members is None:
+        sketch, members = sk.sketch, sk.members
+        if N is None and members is None:
             raise ArgumentError(
-                f"{sk.sketch!r} has no small support of its own: pass N, how many draws to sample from it"
+                f"{sketch!r} has no small support of its own: pass N, how many draws to sample from it"
             )
-        if N is None and core.cycle is None:
-            self._members = _list_of(core)
-            N = len(self._members)
-        N = core.cycle if N is None else N
-        self.N = whole("N", N, 1)
+        units = isinstance(sketch, Structured)  # whose Perm-K has other blocks together for every other key
+        self._list: list[Key] | None = None
+        if (units and N == members) or (N is None and (units or sketch.cycle is None)):
+            self._list = _keys_of(sketch)
+        self.N = whole("N", members if N is None else N, 1)
         self.p = probability("p, of a refresh,", p)
 
     @property
@@ -50,9 +49,7 @@ class SupportEstimator(GradientEstimator):
 
     def key(self, i: int) -> Key:
         """Draw i of the support. Nodes of one group get disjoint blocks of Perm-K, so K of them get all."""
-        if self._members is not None:
-            return self._members[i]
-        return Key(self._seed, node=i)
+        return Key(self._seed, node=i) if self._list is None else self._list[i]
 
     def mean_error(self) -> float:
         """The largest entry of |mean S - I| over the support: 0 if it is the sketch's own."""
@@ -213,12 +210,11 @@ class SPAGEEstimator(SupportEstimator):
         return loss
 
 
-def _list_of(sketch: Sketch) -> list[Key]:
+def _keys_of(sketch: Sketch) -> list[Key]:
     """The keys of the members of a list, which have to be equally likely."""
-    if isinstance(sketch, Nested) and np.ptp(sketch.weights) > 1e-12:
-        raise ArgumentError(
-            f"variance reduction needs draws of equal probability, those of {sketch!r} differ"
-        )
+    core = sketch.sketch if isinstance(sketch, Structured) else sketch
+    if isinstance(core, Nested) and np.ptp(core.weights) > 1e-12:
+        raise ArgumentError(f"variance reduction needs draws of equal probability, those of {core!r} differ")
     return [sketch.member_key(i) for i in range(sketch.members or 0)]
 
 

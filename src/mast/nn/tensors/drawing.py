@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -64,6 +64,14 @@ class Drawing(ABC):
         """Of S over all sketched weights. Where a list drops a weight always, that is not trained."""
         c = self.sketch.constants(self.dim)
         return Constants(max(c.L_D, 1.0), max(c.mu_D, 1.0), max(c.L_max, 1.0), c.estimated)
+
+    def state(self) -> dict[str, Tensor]:
+        """What a resumed run needs besides the key: nothing, unless the weights of earlier steps count."""
+        return {}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Continue from such a state."""
+        assert not tensors
 
 
 class PerWeight(Drawing):

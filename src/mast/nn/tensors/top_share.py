@@ -34,7 +34,7 @@ class TopShare(Sketch):
         "magnitude" is |x - v|; "curvature" is sqrt(H_jj) |x - v|, with the squares of gradients, averaged
         since the last choice, for the diagonal H_jj of the Gauss-Newton matrix.
     every
-        How many steps a choice lasts. A resumed run chooses anew.
+        How many steps a choice lasts. The state of a run holds the present one.
 
     >>> import mast, torch
     >>> model = torch.nn.Linear(4, 1, bias=False)
@@ -115,6 +115,28 @@ class TopDrawing(Drawing):
             score = score * (total / times).sqrt().to(score)
         best = torch.topk(score, self.sketch.count(score.numel())).indices.cpu().numpy()
         return np.sort(best.astype(np.int64))
+
+    def state(self) -> dict[str, Tensor]:
+        """The present choices with their periods, and the squares of gradients since."""
+        tensors = {}
+        for number, (period, entries) in self._chosen.items():
+            name = self.weights[number].name
+            tensors |= {f"period/{name}": torch.tensor(period), f"entries/{name}": torch.tensor(entries)}
+        for number, (total, times) in self._squares.items():
+            name = self.weights[number].name
+            tensors |= {f"squares/{name}": total.cpu().clone(), f"times/{name}": torch.tensor(times)}
+        return tensors
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Continue with these choices; without any, the next step chooses anew."""
+        self._chosen, self._squares = {}, {}
+        for number, w in enumerate(self.weights):
+            if f"entries/{w.name}" in tensors:
+                entries = tensors[f"entries/{w.name}"].cpu().numpy().copy()
+                self._chosen[number] = (int(tensors[f"period/{w.name}"]), entries)
+            if f"squares/{w.name}" in tensors:
+                total = tensors[f"squares/{w.name}"].to(w.parameter.device, copy=True)
+                self._squares[number] = (total, int(tensors[f"times/{w.name}"]))
 
     def _observe(self, number: int, g: Tensor) -> None:
         """One more gradient, of all entries, also of those that are dropped."""
