@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,12 +27,10 @@ from mast.sketches.kept import KeptTensors
 if TYPE_CHECKING:
     import pandas as pd
 
-
 LARGE = 1_000_000  #: weights, above which curvature is looked at quickly
 
 
-@dataclass(frozen=True)
-class Allowed:
+class Allowed(NamedTuple):
     """The largest step size of one method. None where no statement applies, with the reason in `basis`."""
 
     method: str
@@ -51,9 +49,12 @@ class NetworkAdvice:
     at_x: Curvature
     at_draws: tuple[Curvature, ...]  # of f at sparsified points y
     of_draws: tuple[Curvature, ...]  # of f_S at x
-    plain: float  # what plain training allows
     rows: tuple[Allowed, ...]
-    adam: str
+
+    @property
+    def plain(self) -> float:
+        """What plain training allows."""
+        return 1 / self.smoothness
 
     @property
     def step_size(self) -> float | None:
@@ -65,11 +66,22 @@ class NetworkAdvice:
         """Method, step size, its ratio to plain training's, and what it rests on."""
         import pandas as pd
 
-        rows = [(r.method, r.step_size, self._ratio(r), r.basis) for r in self.rows]
-        return pd.DataFrame(rows, columns=["method", "step_size", "ratio_to_plain", "basis"])
+        table = pd.DataFrame([row._asdict() for row in self.rows])
+        table.insert(2, "ratio_to_plain", table["step_size"] / self.plain)
+        return table
 
-    def _ratio(self, row: Allowed) -> float | None:
-        return None if row.step_size is None else row.step_size / self.plain
+    @property
+    def adam(self) -> str:
+        """What is known of Adam and its kind."""
+        if self.constants is None:
+            return "keep the learning rate of plain training."
+        grow = math.sqrt(self.constants.L_D)
+        return (
+            "the size of its steps does not grow with the sketch, so the learning rate of plain training "
+            f"stays stable, and makes 1/sqrt(L_D) = {1 / grow:.2g} of the progress per step; up to "
+            f"{grow:.2g} times it regains that, with more noise. Gradient norms grow by sqrt(L_D) = "
+            f"{grow:.2g}: raise a clipping threshold as much."
+        )
 
     def __str__(self) -> str:
         from mast.nn.report import columns
@@ -81,10 +93,9 @@ class NetworkAdvice:
             else f"L_D = {c.L_D:.4g}, mu_D = {c.mu_D:.4g}, L_max = {c.L_max:.4g}"
         )
         rows = [("method", "step size", "of plain", "basis")]
-        for r in self.rows:
-            ratio = self._ratio(r)
-            numbers = ("none", "") if ratio is None else (f"{r.step_size:.3g}", f"{ratio:.3g}")
-            rows.append((r.method, *numbers, r.basis))
+        for method, size, basis in self.rows:
+            numbers = ("none", "") if size is None else (f"{size:.3g}", f"{size / self.plain:.3g}")
+            rows.append((method, *numbers, basis))
         return "\n".join(
             [
                 f"{self.sketch.label()}: {known}",
@@ -191,9 +202,7 @@ def advise(
         at_x=at_x,
         at_draws=tuple(at_draws),
         of_draws=tuple(of_draws),
-        plain=1 / top.value,
         rows=tuple(_rows(top.value, constants, sketched, T)),
-        adam=_adam(constants),
     )
 
 
@@ -254,15 +263,3 @@ def _rows(L_f: float, c: Constants | None, of_draws: list[Curvature], T: int) ->
         except (NoGuaranteeError, ArgumentError) as error:
             rows.append(Allowed(method, None, str(error)))
     return rows
-
-
-def _adam(c: Constants | None) -> str:
-    if c is None:
-        return "keep the learning rate of plain training."
-    grow = math.sqrt(c.L_D)
-    return (
-        "the size of its steps does not grow with the sketch, so the learning rate of plain training "
-        f"stays stable, and makes 1/sqrt(L_D) = {1 / grow:.2g} of the progress per step; up to {grow:.2g} "
-        f"times it regains that, with more noise. Gradient norms grow by sqrt(L_D) = {grow:.2g}: raise a "
-        "clipping threshold as much."
-    )

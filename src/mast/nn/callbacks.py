@@ -13,19 +13,12 @@ from mast.sketches import Sketch
 
 
 class SparsifyingCallback:
-    """Sparsifies a trainer's model when training starts.
-
-    It takes the arguments of `mast.nn.sparsify` except the model; `per_rank=True` gives each process its own
-    draws. After training, `sk` is the handle, for submodels and reports. Validation uses x, as always in eval
-    mode.
-    """
+    """Sparsifies a trainer's model when training starts, with the arguments of `mast.nn.sparsify`."""
 
     begins_in = "the trainer's start"  #: where training starts
 
     def __init__(self, sketch: Sketch | str, *, per_rank: bool = False, **options: Any) -> None:
-        self.sketch = sketch
-        self.per_rank = per_rank
-        self.options = options
+        self.sketch, self.per_rank, self.options = sketch, per_rank, options
         self._sk: Sparsifier | None = None
 
     @property

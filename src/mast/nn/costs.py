@@ -105,13 +105,10 @@ def sizes(things: Mapping[str, nn.Module | str | Path], example: Any = None) -> 
         from mast.nn.files.onnx import runner
 
         inputs = _inputs(example)
-        calls: dict[str, Callable[[], Any]] = {}
         modules = {name: thing for name, thing in things.items() if isinstance(thing, nn.Module)}
-        for name, thing in things.items():
-            if isinstance(thing, nn.Module):
-                calls[name] = partial(thing, *inputs)
-            elif Path(thing).suffix == ".onnx":
-                calls[name] = runner(thing, inputs)
+        others = {name: Path(thing) for name, thing in things.items() if not isinstance(thing, nn.Module)}
+        calls: dict[str, Callable[[], Any]] = {name: partial(m, *inputs) for name, m in modules.items()}
+        calls |= {name: runner(p, inputs) for name, p in others.items() if p.suffix == ".onnx"}
         with evaluated(*modules.values()):
             times = dict(zip(calls, _best(list(calls.values())), strict=True))
         counts = [flops(modules[name], example) if name in modules else None for name in things]

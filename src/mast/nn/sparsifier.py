@@ -255,7 +255,7 @@ class Sparsifier:
         """
         from mast.nn.submodels import pick, submodel
 
-        return submodel(self, pick(self, self._which(seed, member), density, budget), calibrate)
+        return submodel(self, pick(self, seed, member, density, budget), calibrate)
 
     def best(
         self,
@@ -340,7 +340,7 @@ class Sparsifier:
         from mast.nn.files.submodels import save_draw
         from mast.nn.submodels import pick, submodel
 
-        picked = pick(self, self._which(seed, member), density, budget)
+        picked = pick(self, seed, member, density, budget)
         model = submodel(self, picked, calibrate) if model is None else model
         return save_draw(self, path, picked, model, about or {})
 
@@ -378,14 +378,6 @@ class Sparsifier:
         return overview(self)
 
     # ---- inside --------------------------------------------------------------------------
-
-    def _which(self, seed: int | Key | UnitDraw, member: int | None) -> int | Key | UnitDraw:
-        """The draw that a seed or the number of a member names."""
-        if member is None:
-            return seed
-        if seed != 0:
-            raise ArgumentError("a draw is named by its seed or by member, not by both")
-        return self.sketch.member_key(member)
 
     def _move(self, key: Key) -> None:
         if self._calls.inside:

@@ -115,10 +115,14 @@ def start_factors(drawing: Drawing, number: int, shape: tuple[int, ...]) -> Arra
         along[scaled.dim] = shape[scaled.dim]
         each = [np.repeat(np.ones(1) if p.space is None else factors[p.space], p.run) for p in scaled.pieces]
         return np.concatenate(each).reshape(along)
-    if isinstance(drawing, Listed) and drawing.sketch.corrected:
-        return (1 / np.sqrt(_square(drawing, number))).reshape(shape)
     if isinstance(drawing, Listed):
-        return start_factors(drawing.inner, number, shape)
+        if not drawing.sketch.corrected:
+            return start_factors(drawing.inner, number, shape)
+        square, like = np.zeros(math.prod(shape)), torch.empty(0, dtype=torch.float64)
+        for i in range(drawing.sketch.n):
+            kept = drawing.kept(number, drawing.sketch.member_key(i), like)
+            square[kept.positions] += np.square(kept.each_scale()) / drawing.sketch.n
+        return (1 / np.sqrt(np.where(square > 0, square, 1.0))).reshape(shape)
     if isinstance(drawing, Whole):
         part = slice(drawing.borders[number], drawing.borders[number + 1])
         return factors_of(drawing.sketch, drawing.dim)[part].reshape(shape)
@@ -135,28 +139,16 @@ def factors_of(sketch: Sketch, d: int) -> Array:
     if isinstance(sketch, Sampled) and not sketch.corrected:
         return factors_of(sketch.sketch, d)
     square = sketch.expected_square(d)
-    ever = np.where(square > 0, square, 1.0)
-    if isinstance(sketch, Nested):
-        return 1 / ever
-    return np.asarray(1 / np.sqrt(ever))
-
-
-def _square(drawing: Listed, number: int) -> Array:
-    """E[c²] over a list, entry by entry; 1 where nothing is ever kept."""
-    square, like = np.zeros(drawing.weights[number].count), torch.empty(0, dtype=torch.float64)
-    for i in range(drawing.sketch.n):
-        kept = drawing.kept(number, drawing.sketch.member_key(i), like)
-        square[kept.positions] += np.square(kept.each_scale()) / drawing.sketch.n
-    return np.where(square > 0, square, 1.0)
+    ever = np.where(square > 0, square, 1.0)  # 1 where nothing is ever kept
+    return np.asarray(1 / ever if isinstance(sketch, Nested) else 1 / np.sqrt(ever))
 
 
 def _normed(model: nn.Module) -> set[str]:
     """The parameters of modules that the next module beside them normalises."""
-    found: set[str] = set()
-    for name, module in model.named_modules():
-        children = list(module.named_children())
-        for (first, layer), (_, after) in pairwise(children):
-            if "Norm" in type(after).__name__:
-                prefix = f"{name}.{first}" if name else first
-                found |= {f"{prefix}.{own}" for own, _ in layer.named_parameters(recurse=False)}
-    return found
+    return {
+        f"{name}.{first}.{own}".removeprefix(".")
+        for name, module in model.named_modules()
+        for (first, layer), (_, after) in pairwise(module.named_children())
+        if "Norm" in type(after).__name__
+        for own, _ in layer.named_parameters(recurse=False)
+    }

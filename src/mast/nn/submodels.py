@@ -43,9 +43,17 @@ class Picked(NamedTuple):
 
 
 def pick(
-    sk: Sparsifier, which: int | Key | UnitDraw, density: float | None, budget: str | float | None
+    sk: Sparsifier,
+    which: int | Key | UnitDraw,
+    member: int | None,
+    density: float | None,
+    budget: str | float | None,
 ) -> Picked:
-    """The draw of a seed, a key or known units: of the sketch itself, at a density, or within a budget."""
+    """A draw by seed, key, known units or member: of the sketch itself, at a density, or within a budget."""
+    if member is not None:
+        if which != 0:
+            raise ArgumentError("a draw is named by its seed or by member, not by both")
+        which = sk.sketch.member_key(member)
     if density is not None and budget is not None:
         raise ArgumentError("a submodel has a density or a budget, not both")
     if isinstance(which, UnitDraw):
@@ -246,7 +254,7 @@ def best(
     top = 0
     with Progress(draws, "submodels") as progress:
         for seed in range(draws):
-            picked = pick(sk, seed, density, budget)
+            picked = pick(sk, seed, None, density, budget)
             model = submodel(sk, picked, batches)
             scores.append(float(evaluate(model)))
             if np.isnan(scores[-1]):

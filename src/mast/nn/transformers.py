@@ -19,8 +19,7 @@ class TransformersCallback(SparsifyingCallback, TrainerCallback):
     """Sparsifies the model when training starts; checkpoints carry the draws' state in mast.safetensors.
 
     It takes the arguments of `mast.nn.sparsify` except the model; `per_rank=True` gives each process its own
-    draws. After training, `sk` is the handle, for submodels and reports. Evaluation uses x, as always in eval
-    mode.
+    draws. After training, `sk` is the handle, for submodels and reports. Evaluation uses x, as always.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ class SupportEstimator(GradientEstimator):
     other N is a sample, whose mean S is not quite I: `mean_error` says by how much.
     """
 
-    def __init__(self, sk: Sparsifier, N: int | None, p: float) -> None:
+    def __init__(self, sk: Sparsifier, N: int | None, p: float, b: int | None = None) -> None:
         super().__init__(sk)
         sketch, members = sk.sketch, sk.members
         if N is None and members is None:
@@ -41,6 +41,7 @@ class SupportEstimator(GradientEstimator):
             self._list = _keys_of(sketch)
         self.N = whole("N", members if N is None else N, 1)
         self.p = probability("p, of a refresh,", p)
+        self.b = self.N if b is None else whole("b", b, 1, self.N)
 
     @property
     def _seed(self) -> int:
@@ -53,21 +54,19 @@ class SupportEstimator(GradientEstimator):
 
     def mean_error(self) -> float:
         """The largest entry of |mean S - I| over the support: 0 if it is the sketch's own."""
-        worst = 0.0
+        errors = []
         for i, w in enumerate(self.sk.weights):
             one = torch.ones(w.shape, dtype=torch.float64, device=w.parameter.device)
-            total = sum(multiply(self.sk.drawing.kept(i, self.key(j), one), one) for j in range(self.N))
-            assert isinstance(total, Tensor)
-            worst = max(worst, float((total / self.N - 1).abs().max()))
-        return worst
+            members = (self.sk.drawing.kept(i, self.key(j), one) for j in range(self.N))
+            total = sum((multiply(kept, one) for kept in members), torch.zeros_like(one))
+            errors.append(float((total / self.N - 1).abs().max()))
+        return max(errors)
 
     def _batch(self, b: int) -> list[Key]:
         """b draws of the support without replacement, those of the current step."""
-        if b == self.N:
-            return [self.key(i) for i in range(self.N)]
-        moment = Key(self._seed, self.sk.step)
-        chosen = randomness.permutation(moment, Purpose.BATCH, self.N, 0, b)
-        return [self.key(i) for i in chosen.tolist()]
+        whole_list, moment = range(self.N), Key(self._seed, self.sk.step)
+        chosen = whole_list if b == self.N else randomness.permutation(moment, Purpose.BATCH, self.N, 0, b)
+        return [self.key(int(i)) for i in chosen]
 
     def _one(self) -> Key:
         """One draw of the support, that of the current step."""
@@ -89,15 +88,15 @@ class SupportEstimator(GradientEstimator):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that an estimator of the same kind and settings gave."""
-        kind = type(self).__name__.removesuffix("Estimator")
         for name in (*self._settings, *self._memory):
             if name not in state:
+                kind = type(self).__name__.removesuffix("Estimator")
                 raise ArgumentError(f"this is not the state of a {kind}: it has no {name!r}")
         for name in self._settings:
-            if state[name] != getattr(self, name):
+            saved, present = state[name], getattr(self, name)
+            if saved != present:
                 raise ArgumentError(
-                    f"the state was saved with another {name}: it was {state[name]!r}, is "
-                    f"{getattr(self, name)!r}"
+                    f"the state was saved with another {name}: it was {saved!r}, is {present!r}"
                 )
         for name in self._memory:
             setattr(self, name, _copied(state[name]))
@@ -132,8 +131,7 @@ class LSVRDSGEstimator(SupportEstimator):
     def __init__(
         self, sk: Sparsifier, *, p: float, N: int | None = None, b: int | None = None, batch: str = "fresh"
     ) -> None:
-        super().__init__(sk, N, p)
-        self.b = self.N if b is None else whole("b", b, 1, self.N)
+        super().__init__(sk, N, p, b)
         self.batch = choice("batch", batch, ("fresh", "kept"))
         self.w: Tensors | None = None
         self.hhat: Tensors | None = None
@@ -188,8 +186,7 @@ class SPAGEEstimator(SupportEstimator):
     def __init__(
         self, sk: Sparsifier, *, p: float, N: int | None = None, b: int | None = None, b_small: int = 1
     ) -> None:
-        super().__init__(sk, N, p)
-        self.b = self.N if b is None else whole("b", b, 1, self.N)
+        super().__init__(sk, N, p, b)
         self.b_small = whole("b_small", b_small, 1, self.N)
         self.h: Tensors | None = None
         self.before: Tensors | None = None
