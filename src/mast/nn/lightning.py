@@ -9,7 +9,7 @@ try:
 except ImportError as error:
     raise ImportError("mast.nn.lightning needs Lightning: pip install lightning") from error
 
-from mast.nn.callbacks import SparsifyingCallback
+from mast.nn.factory import SparsifyingCallback
 
 
 class LightningCallback(SparsifyingCallback, Callback):

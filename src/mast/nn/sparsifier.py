@@ -13,16 +13,15 @@ from torch import Tensor, nn
 from mast.errors import ArgumentError, MastError
 from mast.loggers import logger
 from mast.nn.optimizers import Steps
-from mast.nn.passes.calls import Calls, warn_of_checkpoints
+from mast.nn.passes.calls import Calls
 from mast.nn.passes.explicit import sampled
 from mast.nn.passes.values import Values
 from mast.nn.row_draws import RowDraws
 from mast.nn.structure import Structure, Structured, UnitDraw, parse
 from mast.nn.structure.drawing import UnitDrawing
-from mast.nn.tensors.drawing import Drawing
+from mast.nn.tensors.drawing import Drawing, drawing_of
 from mast.nn.tensors.selection import Selection
 from mast.nn.tensors.top_share import TopDrawing
-from mast.nn.tensors.ways import drawing_of
 from mast.nn.tensors.weights import Batches, Shift, shifts_of
 from mast.randomness import Key
 from mast.sketches import Sketch
@@ -46,6 +45,8 @@ class Sparsifier:
         key: Key,
         draws: str,
     ) -> None:
+        from mast.nn.validation import warn_of_checkpoints
+
         self.model, self._sketch = model, sketch
         self.structure = structure  #: of a structured sketch
         self.selection, self.weights = selection, selection.weights
@@ -62,7 +63,7 @@ class Sparsifier:
             self._rows.watch()
             self._values.dense = True
         self._steps.follow()
-        warn_of_checkpoints(model, {id(w.parameter) for w in self.weights})
+        warn_of_checkpoints(self)
 
     @property
     def sketch(self) -> Sketch:

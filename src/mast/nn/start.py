@@ -23,9 +23,8 @@ from mast.nn.files.tensor_files import digest
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.structure import parse
 from mast.nn.structure.drawing import UnitDrawing
-from mast.nn.tensors.drawing import Drawing, PerWeight, Whole
+from mast.nn.tensors.drawing import Drawing, Listed, PerWeight, Whole
 from mast.nn.tensors.top_share import TopShare
-from mast.nn.tensors.ways import Listed
 from mast.nn.tensors.weights import Shift, Where, unwrapped
 from mast.nn.validation import scaled_starts, sparsifier_of
 from mast.sketches import Nested, Sampled, Sketch

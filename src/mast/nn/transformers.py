@@ -11,7 +11,7 @@ except ImportError as error:
     raise ImportError("mast.nn.transformers needs Transformers: pip install transformers") from error
 
 from mast.nn import state as saved_state
-from mast.nn.callbacks import SparsifyingCallback
+from mast.nn.factory import SparsifyingCallback
 from mast.sketches import Sketch
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -16,7 +18,7 @@ from torch.optim import Optimizer
 from mast.errors import ArgumentError
 from mast.nn.advice import constants_of
 from mast.nn.optimizers import DECAY_KNOWN, decay_to_shift, decays_to_zero
-from mast.nn.passes.calls import Call, reads_itself, uses_checkpoints
+from mast.nn.passes.calls import Call
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.submodels import call, plain_copy
 from mast.nn.tensors.torch_private import BatchNorm, tree_leaves
@@ -82,6 +84,13 @@ def warn_at_first_step(sk: Sparsifier, optimizer: Optimizer) -> None:
             warnings.warn(str(finding), stacklevel=6)
 
 
+def warn_of_checkpoints(sk: Sparsifier) -> None:
+    """One warning for each module whose checkpoints may read sketched parameters themselves."""
+    for finding in _modules(sk.model, sk):
+        if (finding.problem, finding.fix) == _READS_ITSELF:
+            warnings.warn(str(finding), stacklevel=4)
+
+
 def sparsifier_of(model: nn.Module) -> Sparsifier | None:
     """The handle of a sparsified model."""
     call = model._compiled_call_impl
@@ -97,6 +106,15 @@ _COMPILED = Finding(
     "sparsify the original; then call the compiled one inside `with sk.sample(step):`, or train "
     "uncompiled: on the CPU the masks are compiled anyway, and drawing them inside a compiled graph is "
     "several times slower",
+)
+
+
+# A checkpointed function is run again during backward(). Modules that it calls find the same y as before,
+# because every call of a module is watched. A parameter that the function reads by itself is x by then.
+_READS_ITSELF = (
+    "it uses activation checkpointing and owns sketched parameters. Modules that it calls in a checkpoint "
+    "are recomputed with the right draw; parameters that it reads there itself (self.weight) are not",
+    "let it call a module, leave the parameters out with keep= or where=, or train with sk.sample(step)",
 )
 
 
@@ -126,18 +144,26 @@ def _modules(model: nn.Module, sk: Sparsifier | None) -> Iterator[Finding]:
         intercepted = module._compiled_call_impl
         if intercepted is not None and not isinstance(intercepted, Call):
             yield _COMPILED
-        if uses_checkpoints(module):
-            direct = reads_itself(module, sketched)
+        in_source = _speaks_of_checkpoints(type(module))
+        if in_source and any(id(p) in sketched for p in module._parameters.values()):
+            yield Finding(where, *_READS_ITSELF)
+        elif in_source or getattr(module, "gradient_checkpointing", False):
             yield Finding(
                 where,
-                "it uses activation checkpointing. Modules that are called inside a checkpoint are "
-                "recomputed with the right draw"
-                + ("; parameters that it reads there itself (self.weight) are not" if direct else ""),
-                "let the checkpointed function call modules, or train in the explicit form, with "
-                "sk.sample(step)"
-                if direct
-                else "nothing, as long as the checkpointed function calls modules",
+                "it uses activation checkpointing: modules that are called inside a checkpoint are "
+                "recomputed with the right draw",
+                "nothing, as long as the checkpointed function calls modules",
             )
+
+
+@lru_cache(maxsize=1024)
+def _speaks_of_checkpoints(kind: type[nn.Module]) -> bool:
+    if kind.__module__.startswith(("torch.", "transformers.")):
+        return False
+    try:
+        return "checkpoint(" in inspect.getsource(kind)
+    except (OSError, TypeError):
+        return False
 
 
 def _outputs(sk: Sparsifier, batch: Any) -> Iterator[Finding]:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from mast.arrays import Array
 from mast.errors import ArgumentError, DataError
+from mast.nn.tensors.drawing import drawing_of
 from mast.nn.tensors.scaling import multiply
-from mast.nn.tensors.ways import drawing_of
 from mast.nn.tensors.weights import Place, Weight
 from mast.randomness import Key
 from mast.sketches.kept import Entries, Grid, Kept

@@ -19,9 +19,7 @@ the model would bypass the slot, or trace the draw into a constant, and is refus
 
 from __future__ import annotations
 
-import inspect
 import threading
-import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -34,7 +32,7 @@ from torch.utils.hooks import RemovableHandle
 from mast.errors import ArgumentError, MastError
 from mast.nn.passes.values import Values
 from mast.nn.tensors.torch_private import FSDP_MARK, compiler_is_waiting
-from mast.nn.tensors.weights import Place, Weight, find
+from mast.nn.tensors.weights import AGAIN, Place, Weight, find
 
 _COMPILED = (
     "torch.compile around a model in the plain sparsified loop is refused: the compiled graph would miss the "
@@ -129,7 +127,8 @@ class Calls:
                     "(Module.compile), which disconnects it: train it without torch.compile, and compile "
                     "the finished model or submodel"
                 )
-        self._check_tree()
+        if any(now != then for now, then in self._children):
+            self._check_tree()
         if any(getattr(p(), FSDP_MARK, False) for p in self._parameters):
             raise MastError(
                 "the model was wrapped in FullyShardedDataParallel after sparsify(): forward passes compute "
@@ -137,26 +136,17 @@ class Calls:
                 "whose processes hold whole weights"
             )
         for w in self.weights:
-            if (shape := w.parameter.shape) != w.shape:
-                raise MastError(
-                    f"the parameter {w.name!r} had the shape {tuple(w.shape)} when sparsify() was called and "
-                    f"has {tuple(shape)} now: call sk.remove() first, change the model, then call sparsify() "
-                    "again"
-                )
+            w.check(w.parameter)
 
     def _check_tree(self) -> None:
         """An error if a parameter is new, or has moved; other modules without parameters are fine."""
-        if all(now == then for now, then in self._children):
-            return
-        homes = _homes(self.model)
-        for name in [*homes, *self._homes]:
-            if homes.get(name) != self._homes.get(name):
-                known, there = name in self._homes, name in homes
+        before, now = self._homes, _homes(self.model)
+        for name in [*now, *before]:
+            if now.get(name) != before.get(name):
+                what = "added" if name not in before else "replaced" if name in now else "removed"
                 raise MastError(
-                    f"the module of the parameter {name!r} was "
-                    f"{'replaced' if known and there else 'removed' if known else 'added'} after sparsify(), "
-                    "which knows nothing of it: call sk.remove() first, change the model, then call "
-                    "sparsify() again"
+                    f"the module of the parameter {name!r} was {what} after sparsify(), which knows nothing "
+                    f"of it: {AGAIN}"
                 )
         self._children = [(m._modules, dict(m._modules)) for m in self.model.modules()]
 
@@ -256,42 +246,3 @@ class Hook:
 
     def __reduce__(self) -> Any:
         return getattr, (nullcontext(), "__exit__")
-
-
-# ---- activation checkpointing ------------------------------------------------------------
-#
-# A checkpointed function is run again during backward(). Modules that it calls find the same y as before,
-# because every call of a module is watched. A parameter that the function reads by itself (``self.weight``)
-# is x by then: the gradient would be wrong without a sign of it.
-
-
-def uses_checkpoints(module: nn.Module) -> bool:
-    """Whether the module's own code, or a flag it carries, speaks of checkpoints."""
-    return bool(getattr(module, "gradient_checkpointing", False)) or _checkpoints_in_source(type(module))
-
-
-def reads_itself(module: nn.Module, sketched: set[int]) -> bool:
-    """Whether the module owns a sketched parameter, which its code may read inside a checkpoint."""
-    return any(id(p) in sketched for p in module._parameters.values() if p is not None)
-
-
-def warn_of_checkpoints(model: nn.Module, sketched: set[int]) -> None:
-    """One warning for each module whose checkpoints may read sketched parameters themselves."""
-    for name, module in model.named_modules():
-        if reads_itself(module, sketched) and _checkpoints_in_source(type(module)):
-            warnings.warn(
-                f"{name or 'the model'} ({type(module).__name__}) uses activation checkpointing and owns "
-                "sketched parameters. If the checkpointed function reads them itself (self.weight), its "
-                "recomputation sees x instead of y: let it call a module, leave them out with keep= or "
-                "where=, or train with sk.sample(step)",
-                stacklevel=4,
-            )
-
-
-def _checkpoints_in_source(kind: type[nn.Module]) -> bool:
-    if kind.__module__.startswith(("torch.", "transformers.")):
-        return False
-    try:
-        return "checkpoint(" in inspect.getsource(kind)
-    except (OSError, TypeError):
-        return False

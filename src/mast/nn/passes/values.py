@@ -168,10 +168,5 @@ class Values:
         return y, kept
 
     def _stand_in(self, number: int, tensor: Tensor, key: Key) -> Tensor:
-        weight = self.weights[number]
-        if tensor.shape != weight.shape:
-            raise MastError(
-                f"the parameter {weight.name!r} has shape {tuple(tensor.shape)} now, and had "
-                f"{tuple(weight.shape)} when sparsify() was called: remove() and sparsify again"
-            )
+        self.weights[number].check(tensor)
         return sparsify(self.drawing.kept(number, key, tensor), tensor, self.v(number, tensor))
