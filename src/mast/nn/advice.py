@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from mast import theory
 from mast.checks import whole
-from mast.errors import ArgumentError, BiasedSketchError, NoGuaranteeError
+from mast.errors import ArgumentError, NoGuaranteeError
 from mast.nn.curvature import Curvature, Loss, MeanHessian, curvature
 from mast.nn.factory import sparsify
-from mast.nn.sparsifier import Sparsifier
 from mast.nn.submodels import put_draw
 from mast.nn.tensors.scaling import multiply
 from mast.nn.tensors.weights import Shift, Where, unwrapped
@@ -189,7 +188,7 @@ def advise(
             [c.upper if iterations is None else c for c in seen] for seen in ([at_x, *at_draws], of_draws)
         )
         top = max(points, key=lambda c: c.value)
-        constants = constants_of(sk)
+        constants = sk.constants
     finally:
         sk.remove()
     if top.value <= 0:
@@ -224,17 +223,6 @@ def _sketch(kept: KeptTensors, hessian: MeanHessian) -> Callable[[Tensor], Tenso
         return hessian.join([multiply(kept[name], part) if name in kept else part for name, part in parts])
 
     return apply
-
-
-def constants_of(sk: Sparsifier) -> Constants | None:
-    """The constants of S over all trainable parameters: where nothing is sketched, S is the identity."""
-    sketched = {w.name for w in sk.weights}
-    rest = any(p.requires_grad and name not in sketched for name, p in sk.model.named_parameters())
-    try:
-        parts = [sk.drawing.constants()] + [Constants(1.0, 1.0, 1.0)] * rest
-    except BiasedSketchError:
-        return None
-    return Constants.of_parts(parts)
 
 
 def _rows(L_f: float, c: Constants | None, of_draws: list[Curvature], T: int) -> list[Allowed]:

@@ -144,7 +144,10 @@ def report(
     sources = {"score": plain_copy(sk).eval()}
     if plain is not None:
         sources["plain"] = _alike(sk, plain)
-    drawings = [_drawing_at(sk, density) for density in densities]
+    drawings: list[Drawing | None] = []  # None is the model itself
+    for sketch in map(sk.sketch.at, densities):
+        whole_model = isinstance(sketch.sketch if isinstance(sketch, Structured) else sketch, Identity)
+        drawings.append(None if whole_model else sk.drawing_for(sketch))
     root = Key(sk.seed).child(0, Purpose.ESTIMATE).seed  # not the draws of training
     grid = [(i, step) for i, d in enumerate(drawings) for step in range(1 if d is None else draws)]
     rows: list[dict[str, Any]] = []  # one per draw
@@ -181,13 +184,6 @@ def report(
     if example is not None and (sk.structure is None or sk.shift is not None):
         result.title += "; operations and times are those of the whole model, only files are smaller"
     return result
-
-
-def _drawing_at(sk: Sparsifier, density: float) -> Drawing | None:
-    """How submodels of a density are drawn; None where that is the model itself."""
-    sketch = sk.sketch.at(density)
-    inner = sketch.sketch if isinstance(sketch, Structured) else sketch
-    return None if isinstance(inner, Identity) else sk.drawing_for(sketch)
 
 
 def _submodel(

@@ -9,20 +9,21 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from mast.errors import ArgumentError
-from mast.nn.advice import constants_of
 from mast.nn.optimizers import DECAY_KNOWN, decay_to_shift, decays_to_zero
 from mast.nn.passes.calls import Call
-from mast.nn.sparsifier import Sparsifier
 from mast.nn.submodels import call, plain_copy
 from mast.nn.tensors.torch_private import BatchNorm, tree_leaves
 from mast.nn.tensors.weights import unwrapped
+
+if TYPE_CHECKING:
+    from mast.nn.sparsifier import Sparsifier
 
 FACTOR = 3.0  #: sparsified outputs that vary this many times more than plain ones are a bad start
 _DRAWS = 8
@@ -193,7 +194,7 @@ def _spread(model: nn.Module, batch: Any) -> float:
 
 
 def _clipping(sk: Sparsifier | None) -> Iterator[Finding]:
-    constants = None if sk is None else constants_of(sk)
+    constants = None if sk is None else sk.constants
     if constants is not None and constants.L_D > 1:
         grow = math.sqrt(constants.L_D)
         yield Finding(

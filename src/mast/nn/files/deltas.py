@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mast.errors import ArgumentError, DataError, MastError
+from mast.errors import ArgumentError, DataError
 from mast.nn.files import tensor_files
 from mast.nn.files.delta_weights import WeightChange, changes_of, rebuilt
 from mast.nn.files.tensor_files import digest
@@ -84,8 +84,7 @@ def save_delta(
     if member is not None:
         key = sk.sketch.member_key(member)
     key = Key(0 if seed is None else seed) if key is None else key
-    if sk._calls.inside:
-        raise MastError("save_delta() cannot be called inside a forward pass or sk.sample()")
+    sk._calls.refuse_inside("save_delta() cannot be called")
     sk._calls.check()
     parts = changes_of(sk, key)
     whole, digests, aliases = _others(sk, base)

@@ -80,6 +80,11 @@ class Calls:
         """Whether a call is under way in any thread, or the explicit form is in use."""
         return self.sampling or self.busy
 
+    def refuse_inside(self, what: str) -> None:
+        """An error that begins with these words, if a call is under way or the explicit form is in use."""
+        if self.inside:
+            raise MastError(f"{what} inside a forward pass or sk.sample(), where weights are sparsified")
+
     def nested(self) -> bool:
         """Whether this thread is in a call already, or the explicit form is in use."""
         if torch.compiler.is_compiling():  # which cannot ask for the thread
