@@ -36,9 +36,8 @@ class SupportEstimator(GradientEstimator):
                 f"{sketch!r} has no small support of its own: pass N, how many draws to sample from it"
             )
         units = isinstance(sketch, Structured)  # whose Perm-K has other blocks together for every other key
-        self._list: list[Key] | None = None
-        if (units and N == members) or (N is None and (units or sketch.cycle is None)):
-            self._list = _keys_of(sketch)
+        listed = units or sketch.cycle is None if N is None else units and N == sketch.cycle
+        self._list = _keys_of(sketch) if listed else None
         self.N = whole("N", members if N is None else N, 1)
         self.p = probability("p, of a refresh,", p)
         self.b = self.N if b is None else whole("b", b, 1, self.N)
@@ -64,9 +63,10 @@ class SupportEstimator(GradientEstimator):
 
     def _batch(self, b: int) -> list[Key]:
         """b draws of the support without replacement, those of the current step."""
-        whole_list, moment = range(self.N), Key(self._seed, self.sk.step)
-        chosen = whole_list if b == self.N else randomness.permutation(moment, Purpose.BATCH, self.N, 0, b)
-        return [self.key(int(i)) for i in chosen]
+        if b == self.N:
+            return [self.key(i) for i in range(self.N)]
+        chosen = randomness.permutation(Key(self._seed, self.sk.step), Purpose.BATCH, self.N, 0, b)
+        return [self.key(i) for i in chosen.tolist()]
 
     def _one(self) -> Key:
         """One draw of the support, that of the current step."""

@@ -48,9 +48,9 @@ class Selection:
 
 def choose(model: nn.Module, where: Where | None, keep: Mapping[str, Keep]) -> Selection:
     """The weights to sketch: those that `where` names, else the trainable weights of layers."""
-    keep = {pattern: _probabilities(pattern, share) for pattern, share in keep.items()}
+    shares = {pattern: _probabilities(pattern, share) for pattern, share in keep.items()}
     names = [name for name, _ in model.named_parameters()]
-    check_keep(keep, names)
+    check_keep(shares, names)
     wanted = predicate(model, where)
     places = {id(p): place for place, p in registered(model)}
     factors = _factors(model)
@@ -59,7 +59,7 @@ def choose(model: nn.Module, where: Where | None, keep: Mapping[str, Keep]) -> S
         reason = _unfit(name, p, explicit=where is not None and wanted(name, p)) or (
             "" if wanted(name, p) else _why_not(p, where)
         )
-        matching = [share for pattern, share in keep.items() if fnmatch.fnmatchcase(name, pattern)]
+        matching = [share for pattern, share in shares.items() if fnmatch.fnmatchcase(name, pattern)]
         probability = matching[-1] if matching else None  # general patterns come first, exceptions after
         if isinstance(probability, np.ndarray) and probability.size != p.numel():
             raise ArgumentError(
@@ -77,7 +77,7 @@ def choose(model: nn.Module, where: Where | None, keep: Mapping[str, Keep]) -> S
             )
         else:
             selection.add(name, p, places[id(p)], probability)
-    for pattern, share in keep.items():
+    for pattern, share in shares.items():
         matched = fnmatch.filter(names, pattern)
         if not _is_one(share) and not any(w.name in matched for w in selection.weights):
             raise ArgumentError(
