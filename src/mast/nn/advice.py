@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -27,14 +27,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LARGE = 1_000_000  #: weights, above which curvature is looked at quickly
-
-
-class Allowed(NamedTuple):
-    """The largest step size of one method. None where no statement applies, with the reason in `basis`."""
-
-    method: str
-    step_size: float | None
-    basis: str
+#: a method, its largest step size, and what that rests on; None where no statement applies, and why
+Allowed = tuple[str, float | None, str]
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,14 +52,14 @@ class NetworkAdvice:
     @property
     def step_size(self) -> float | None:
         """The step size proposed for SGD with one draw per step: 1/(L_f L_max), safe for every draw."""
-        return next((row.step_size for row in self.rows if row.method == "dsgd"), None)
+        return next((step_size for method, step_size, _ in self.rows if method == "dsgd"), None)
 
     @property
     def table(self) -> pd.DataFrame:
         """Method, step size, its ratio to plain training's, and what it rests on."""
         import pandas as pd
 
-        table = pd.DataFrame([row._asdict() for row in self.rows])
+        table = pd.DataFrame(list(self.rows), columns=["method", "step_size", "basis"])
         table.insert(2, "ratio_to_plain", table["step_size"] / self.plain)
         return table
 
@@ -226,15 +220,15 @@ def _sketch(kept: KeptTensors, hessian: MeanHessian) -> Callable[[Tensor], Tenso
 
 
 def _rows(L_f: float, c: Constants | None, of_draws: list[Curvature], T: int) -> list[Allowed]:
-    rows = [Allowed("plain gd", 1 / L_f, "1/L_f, without a sketch")]
+    rows: list[Allowed] = [("plain gd", 1 / L_f, "1/L_f, without a sketch")]
     if of_draws:
         worst = max(d.value for d in of_draws)
         basis = f"1 over the largest curvature of f_S in {len(of_draws)} draws: measured, no guarantee"
-        rows.append(Allowed("dsgd, measured", 1 / worst if worst > 0 else None, basis))
+        rows.append(("dsgd, measured", 1 / worst if worst > 0 else None, basis))
     if c is None:
-        return [*rows, Allowed("dsgd", None, "the sketch is biased: no statement applies")]
+        return [*rows, ("dsgd", None, "the sketch is biased: no statement applies")]
     given: dict[str, Any] = {"L_f": L_f, "L_D": c.L_D, "mu_D": c.mu_D, "L_max": c.L_max}
-    rows.append(Allowed("gd on f_D", 1 / (L_f * c.L_D), "1/(L_f L_D), all draws averaged"))
+    rows.append(("gd on f_D", 1 / (L_f * c.L_D), "1/(L_f L_D), all draws averaged"))
     tiny = 1e-12 * L_f / c.mu_D  # any strong convexity: the limit on the step size does not depend on it
     run = f"T = {T}"
     statements: list[tuple[str, Callable[[], Any]]] = [
@@ -247,7 +241,7 @@ def _rows(L_f: float, c: Constants | None, of_draws: list[Curvature], T: int) ->
     for method, statement in statements:
         try:
             g = statement()
-            rows.append(Allowed(method, float(g.max_step_size(T)), f"{g.limit_formula}, {g.regime} f"))
+            rows.append((method, float(g.max_step_size(T)), f"{g.limit_formula}, {g.regime} f"))
         except (NoGuaranteeError, ArgumentError) as error:
-            rows.append(Allowed(method, None, str(error)))
+            rows.append((method, None, str(error)))
     return rows

@@ -216,9 +216,7 @@ def _summary(scores: pd.DataFrame) -> pd.DataFrame:
     parts = [groups["density"].agg(density="first", draws="size")]
     for name, prefix in (("score", ""), ("plain", "plain_")):
         if name in scores:
-            quantiles = groups[name].quantile([0.25, 0.5, 0.75]).unstack()
-            ends = [groups[name].min(), groups[name].max()]
-            statistics = pd.concat([groups[name].mean(), quantiles, *ends], axis=1)
+            statistics = groups[name].describe()[["mean", "25%", "50%", "75%", "min", "max"]]
             failed = groups[name].agg(lambda each: each.isna().any())
             statistics[failed] = np.nan  # pandas leaves NaN out, so that others would look like all
             parts.append(statistics.set_axis([prefix + title for title in STATISTICS], axis=1))

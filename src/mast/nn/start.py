@@ -94,10 +94,11 @@ def _scale(sk: Sparsifier) -> str:
         low, high = min(float(np.min(f)) for f in used), max(float(np.max(f)) for f in used)
         size = f"{low:.3g}" if high - low < 1e-6 * high else f"{low:.3g} to {high:.3g}"
         lines.append(f"{len(used)} weight{'s were' if len(used) > 1 else ' was'} multiplied by {size}")
-    for count, reason in (
-        (len(sk.weights) - len(used) - len(before), "a norm follows"),
-        (len(before), "they were scaled before"),
-    ):
+    left = {
+        "a norm follows": len(sk.weights) - len(used) - len(before),
+        "they were scaled before": len(before),
+    }
+    for reason, count in left.items():
         if count:
             lines.append(f"{count} weight{'s' * (count > 1)} left as they were, because {reason}")
     return "; ".join(lines)

@@ -73,10 +73,9 @@ def _setup(sk: Sparsifier) -> dict[str, Any]:
 
 
 def _first_difference(saved: Any, present: Any) -> str:
-    if isinstance(saved, dict) and isinstance(present, dict):
-        for name in [*saved, *present]:
-            if saved.get(name) != present.get(name):
-                return f"{name} was {saved.get(name)!r}, is {present.get(name)!r}"
+    for name in [*saved, *present] if isinstance(saved, dict) else []:
+        if saved.get(name) != present.get(name):
+            return f"{name} was {saved.get(name)!r}, is {present.get(name)!r}"
     return f"it was {saved}, is {present}"
 
 

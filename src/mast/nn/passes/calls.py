@@ -67,7 +67,7 @@ class Calls:
         self.sampling = False  # the explicit form is in use
         self.used = False  # a forward pass has begun since the draw last advanced
         self.count = 0  # of forward passes
-        self.watched: list[tuple[nn.Module, Call]] = []
+        self.watched: list[Call] = []
         self.guard: RemovableHandle | None = None
         self._turn = threading.Condition()
         self._replaced: tuple[list[Place], list[Any]] = ([], [])  # places that hold y, and what they held
@@ -104,9 +104,9 @@ class Calls:
         for module in self.model.modules():
             places = [place for below in module.modules() for place in all_places.get(below, ())]
             if places:
-                self.watched.append((module, Call(module, places, self)))
-        for module, call in self.watched:
-            module._compiled_call_impl = call
+                self.watched.append(Call(module, places, self))
+        for call in self.watched:
+            call.module._compiled_call_impl = call
         self.guard = self.model.register_forward_pre_hook(Hook(self._refuse_bypass))
 
     def _refuse_bypass(self, module: nn.Module, args: Any) -> None:
@@ -116,19 +116,19 @@ class Calls:
 
     def unwatch(self) -> None:
         """Stop, and leave no trace."""
-        for module, call in self.watched:
-            if module._compiled_call_impl is call:
-                del module._compiled_call_impl
+        for call in self.watched:
+            if call.module._compiled_call_impl is call:
+                del call.module._compiled_call_impl
         self.watched = []
         if self.guard is not None:
             self.guard.remove()
 
     def check(self) -> None:
         """An error if calls of the model no longer come here, or parameters are in other modules now."""
-        for module, call in self.watched:
-            if module._compiled_call_impl is not call:
+        for call in self.watched:
+            if call.module._compiled_call_impl is not call:
                 raise MastError(
-                    f"the {type(module).__name__} that was sparsified has been compiled since "
+                    f"the {type(call.module).__name__} that was sparsified has been compiled since "
                     "(Module.compile), which disconnects it: train it without torch.compile, and compile "
                     "the finished model or submodel"
                 )

@@ -12,14 +12,13 @@ backward(); what would go wrong silently is refused:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
-from torch.utils.hooks import RemovableHandle
 
 from mast.errors import MastError
 from mast.nn.passes.calls import Hook
@@ -34,8 +33,7 @@ def sampled(model: nn.Module, weights: list[Weight], made: list[Made]) -> Iterat
     """With the parameters holding y, and their gradients multiplied by S'."""
     parameters = [w.parameter for w in weights]
     originals, sparsified = [p.data for p in parameters], [m.numbers for m in made]
-    handles: list[RemovableHandle] = []
-    closed = False
+    hooks, closed = ExitStack(), False
 
     def hold(memory: list[Tensor], *_: Any) -> None:
         for p, tensor in zip(parameters, memory, strict=True):
@@ -55,12 +53,12 @@ def sampled(model: nn.Module, weights: list[Weight], made: list[Made]) -> Iterat
         for p, m in zip(parameters, made, strict=True):
             increment_version(p)  # autograd then refuses graphs of x inside the context
             if p.requires_grad:
-                handles.append(p.register_hook(partial(adjoint, m.kept)))  # type: ignore[no-untyped-call]
+                hooks.enter_context(p.register_hook(partial(adjoint, m.kept)))  # type: ignore[no-untyped-call]
         to_x, to_y = (_Uncopyable(partial(hold, memory)) for memory in (originals, sparsified))
         for module in model.modules():  # state_dict() gives x
-            handles.append(module.register_state_dict_pre_hook(to_x))  # type: ignore[no-untyped-call]
-            handles.append(module.register_state_dict_post_hook(to_y))  # type: ignore[no-untyped-call]
-        handles.append(model.register_forward_hook(_Uncopyable(mark)))
+            hooks.enter_context(module.register_state_dict_pre_hook(to_x))  # type: ignore[no-untyped-call]
+            hooks.enter_context(module.register_state_dict_post_hook(to_y))  # type: ignore[no-untyped-call]
+        hooks.enter_context(model.register_forward_hook(_Uncopyable(mark)))
         torch.clear_autocast_cache()
         versions = [p._version for p in parameters]
         yield
@@ -72,8 +70,7 @@ def sampled(model: nn.Module, weights: list[Weight], made: list[Made]) -> Iterat
                 )
     finally:
         closed = True
-        for handle in handles:
-            handle.remove()
+        hooks.close()
         hold(originals)
         for p in parameters:
             increment_version(p)  # and graphs of y outside of it

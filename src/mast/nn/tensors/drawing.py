@@ -243,14 +243,6 @@ class Listed(Drawing):
         return self.inner.share(number)
 
 
-class ChoosingSketch(Sketch, ABC):
-    """A sketch whose draws follow from the weights themselves."""
-
-    @abstractmethod
-    def drawing(self, weights: Sequence[Weight]) -> Drawing:
-        """How it is drawn."""
-
-
 def drawing_of(sketch: Sketch, weights: Sequence[Weight]) -> Drawing:
     """The way this sketch is drawn over these weights."""
     if not isinstance(sketch, Sketch):
@@ -269,8 +261,9 @@ def drawing_of(sketch: Sketch, weights: Sequence[Weight]) -> Drawing:
                 "a balanced list keeps all weights equally often: keep= is for lists without it"
             )
         return Whole(weights, sketch) if isinstance(inner, Whole) else Listed(weights, sketch, inner)
-    if isinstance(sketch, ChoosingSketch):
-        return sketch.drawing(weights)
+    if hasattr(sketch, "drawing"):  # what is kept follows from the weights themselves
+        own: Drawing = sketch.drawing(weights)
+        return own
     excepted = [w for w in weights if w.keep is not None]
     each = [sketch if w.keep is None else sketch.with_keep(w.keep) for w in weights]
     if excepted and (sketch.entry() is None or None in each):

@@ -15,7 +15,7 @@ from torch import Tensor
 from mast.arrays import Indices
 from mast.checks import choice, probability, whole
 from mast.errors import ArgumentError
-from mast.nn.tensors.drawing import ChoosingSketch, Drawing
+from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.weights import Weight
 from mast.randomness import Key
 from mast.sketches import Draw, Sketch
@@ -23,7 +23,7 @@ from mast.sketches.base import percent
 from mast.sketches.kept import Entries
 
 
-class TopShare(ChoosingSketch):
+class TopShare(Sketch):
     """Keep the share of each weight whose entries score highest, times 1; choose anew every so many steps.
 
     Parameters
@@ -56,7 +56,7 @@ class TopShare(ChoosingSketch):
         raise ArgumentError(f"{self!r} chooses among the weights of a network: pass it to mast.nn.sparsify")
 
     def drawing(self, weights: Sequence[Weight]) -> TopDrawing:
-        """Chooses among these weights."""
+        """The choice among the weights of a model, which `sparsify` asks for."""
         return TopDrawing(weights, self)
 
     def count(self, d: int) -> int:
