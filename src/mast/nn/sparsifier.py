@@ -177,7 +177,7 @@ class Sparsifier:
         self._calls.refuse_inside("sk.sample() cannot be used inside another, or")
         key = Key(self.seed, step, self.node)
         self._calls.check()
-        self._values.begin_pass()
+        self._values.forward_pass += 1
         made = [self._values.current(i, key) for i in range(len(self.weights))]
         self._calls.sampling = self._calls.used = True
         try:

@@ -120,11 +120,8 @@ _READS_ITSELF = (
 
 
 def _modules(model: nn.Module, sk: Sparsifier | None) -> Iterator[Finding]:
-    sketched = (
-        {id(w.parameter) for w in sk.weights}
-        if sk is not None
-        else {id(p) for p in model.parameters() if p.ndim > 1}
-    )
+    every = [p for p in model.parameters() if p.ndim > 1]
+    sketched = set(map(id, every if sk is None else [w.parameter for w in sk.weights]))
     for name, module in model.named_modules():
         where = f"{name or 'the model'} ({type(module).__name__})"
         if isinstance(module, BatchNorm) and module.track_running_stats:
@@ -215,15 +212,13 @@ def _optimizer(sk: Sparsifier, optimizer: Optimizer, fix: bool) -> Iterator[Find
             "assign=True",
         )
         return
-    known = {id(p) for p in sk.model.parameters()}
-    strays = sum(id(p) not in known for group in optimizer.param_groups for p in group["params"])
-    if strays:
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if strays := len(held - set(map(id, sk.model.parameters()))):
         yield Finding(
             name,
             f"{strays} of its parameters are not in this model",
             "make the optimizer from this model's parameters, unless it trains other modules too",
         )
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     trained = [w for w in sk.weights if w.parameter.requires_grad]
     mine = sum(id(w.parameter) in held for w in trained)
     if mine < len(trained):

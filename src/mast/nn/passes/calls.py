@@ -162,14 +162,14 @@ class Calls:
             if not self.threads:
                 if not self.used:
                     self.check()
-                self.values.begin_pass()
+                self.values.forward_pass += 1
                 self._replaced = (call.places, [place.get() for place in call.places])
             key, now = self.owner.key, torch.is_grad_enabled()
             y = [
                 self.values.of(place.number, tensor, key)
                 for place, tensor in zip(*self._replaced, strict=True)
             ]
-            if now and self.values.changes >= _MANY_CHANGES:
+            if now and len(self.values.changed_in) >= _MANY_CHANGES:
                 self.owner._steps.notice_changes()
             if not self.threads or now:  # what was put without a graph serves no thread that needs one
                 for place, value in zip(self._replaced[0], y, strict=True):
