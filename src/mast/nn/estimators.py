@@ -162,4 +162,6 @@ def _lent(parameters: Tensors, at: Mapping[str, Tensor] | None) -> Iterator[None
         yield
     finally:
         for name, p in parameters.items():
-            p.data, p.grad = before[name]
+            x, p.grad = before[name]
+            if at is not None:
+                p.data = x

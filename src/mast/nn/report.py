@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 from torch import nn
 
@@ -218,7 +217,7 @@ def _summary(scores: pd.DataFrame) -> pd.DataFrame:
         if name in scores:
             statistics = groups[name].describe()[["mean", "25%", "50%", "75%", "min", "max"]]
             failed = groups[name].agg(lambda each: each.isna().any())
-            statistics[failed] = np.nan  # pandas leaves NaN out, so that others would look like all
+            statistics = statistics[~failed].reindex(failed.index)  # pandas leaves NaN out of its numbers
             parts.append(statistics.set_axis([prefix + title for title in STATISTICS], axis=1))
     parts.append(groups[["parameters", "bytes"]].mean().round().astype(int))
     return pd.concat(parts, axis=1).reset_index(drop=True)

@@ -36,7 +36,7 @@ class SupportEstimator(GradientEstimator):
                 f"{sketch!r} has no small support of its own: pass N, how many draws to sample from it"
             )
         units = isinstance(sketch, Structured)  # whose Perm-K has other blocks together for every other key
-        listed = units or sketch.cycle is None if N is None else units and N == sketch.cycle
+        listed = (units or sketch.cycle is None) if N is None else (units and N == sketch.cycle)
         self._list = _keys_of(sketch) if listed else None
         self.N = whole("N", members if N is None else N, 1)
         self.p = probability("p, of a refresh,", p)
