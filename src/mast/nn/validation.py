@@ -142,7 +142,7 @@ def _modules(model: nn.Module, sk: Sparsifier | None) -> Iterator[Finding]:
         intercepted = module._compiled_call_impl
         if intercepted is not None and not isinstance(intercepted, Call):
             yield _COMPILED
-        in_source = _speaks_of_checkpoints(type(module))
+        in_source = _speaks_of_checkpoints(type(module))  # type: ignore[arg-type]
         if in_source and any(id(p) in sketched for p in module._parameters.values()):
             yield Finding(where, *_READS_ITSELF)
         elif in_source or getattr(module, "gradient_checkpointing", False):
