@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mast.errors import ArgumentError, DataError
-from mast.nn.tensors.torch_private import plain_kernels
+from mast.nn.tensors.torch_private import BILINEAR, plain_kernels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +70,7 @@ def count_flops(model: nn.Module, run: Callable[[nn.Module], Any]) -> int:
     def bilinear(left: Any, weight: Any, right: Any, *_: Any, **__: Any) -> int:
         return int(2 * math.prod(left[:-1]) * math.prod(weight))
 
-    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten._trilinear: bilinear})
+    counter = FlopCounterMode(display=False, custom_mapping={BILINEAR: bilinear})
     with evaluated(model), plain_kernels(), sdpa_kernel(SDPBackend.MATH), counter:
         run(model)
     return int(counter.get_total_flops())
