@@ -167,7 +167,7 @@ def test_the_blocks_of_units_partition_every_layer():
         assert sorted(np.concatenate([draw[space].indices for draw in draws]).tolist()) == list(range(16))
 
 
-@pytest.mark.parametrize("name", ["masks", "nested", "units", "partitions"])
+@pytest.mark.parametrize("name", ["masks", "nested", "units", "partitions", "units, blocks"])
 def test_variance_reduction_works_on_the_list(name):
     model = mlp()
     sk = mast.nn.sparsify(model, LISTS[name])
@@ -184,6 +184,17 @@ def test_variance_reduction_works_on_the_list(name):
     for n, p in model.named_parameters():
         torch.testing.assert_close(got[n], p.grad)
     mast.nn.SPAGE(sk, p=0.5).backward(loss)
+
+
+@pytest.mark.parametrize("N", [None, 4])
+def test_variance_reduction_over_blocks_of_units_has_the_members_that_submodels_have(N):
+    sk = mast.nn.sparsify(mlp(), mast.nn.Neurons(mast.PermK(4)), seed=3)
+    for estimator in (mast.nn.LSVRDSG(sk, p=0.5, N=N), mast.nn.SPAGE(sk, p=0.5, N=N)):
+        assert estimator.mean_error() == pytest.approx(0, abs=1e-15)
+        for i in range(4):
+            mine, theirs = sk.submodel(estimator.key(i)), sk.submodel(member=i)
+            for p, q in zip(mine.parameters(), theirs.parameters(), strict=True):
+                assert torch.equal(p, q)
 
 
 def test_variance_reduction_refuses_shares_of_different_weights():

@@ -132,3 +132,42 @@ def test_outputs_that_are_whole_numbers_do_not_hide_the_others():
     model, batch = Classes(), torch.randn(8, 64)
     mast.nn.sparsify(model, mast.Bernoulli(0.1))
     assert [f for f in mast.nn.validate(model, batch=batch) if f.where == "outputs"]
+
+
+def test_a_second_call_changes_nothing():
+    model = mlp()
+    mast.nn.scale_start(model, mast.Bernoulli(0.25))
+    once = weights(model)
+    line = mast.nn.scale_start(model, mast.Bernoulli(0.25))
+    assert line == "3 weights left as they were, because they were scaled before"
+    sk = mast.nn.sparsify(model, mast.Bernoulli(0.25))
+    mast.nn.scale_start(model, sk.sketch)
+    assert all(torch.equal(p, once[name]) for name, p in model.named_parameters())
+
+
+def test_a_second_call_for_another_sketch_is_refused():
+    model = mlp()
+    mast.nn.scale_start(model, mast.Bernoulli(0.25))
+    once = weights(model)
+    with pytest.raises(ArgumentError, match=r"scaled for <Bernoulli\(0.25\).* before.*fresh weights"):
+        mast.nn.scale_start(model, mast.Bernoulli(0.5))
+    assert all(torch.equal(p, once[name]) for name, p in model.named_parameters())
+
+
+def test_weights_that_were_made_anew_are_scaled_again():
+    model = mlp()
+    mast.nn.scale_start(model, mast.Bernoulli(0.25))
+    model[0].weight.data.copy_(mlp()[0].weight)  # behind autograd's back
+    nn.init.kaiming_normal_(model[2].weight)
+    before = weights(model)
+    line = mast.nn.scale_start(model, mast.Bernoulli(0.25))
+    assert line.startswith("2 weights were multiplied by 0.5; 1 weight left as they were, because they were")
+    for name in ("0.weight", "2.weight"):
+        assert torch.equal(model.get_parameter(name), before[name] / 2)
+    assert torch.equal(model[4].weight, before["4.weight"])
+
+
+def test_a_factor_of_one_does_not_count():
+    model = mlp()
+    mast.nn.scale_start(model, mast.Identity())
+    assert mast.nn.scale_start(model, mast.Bernoulli(0.25)) == "3 weights were multiplied by 0.5"

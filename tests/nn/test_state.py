@@ -13,6 +13,8 @@ import mast
 
 torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
 
+from mast.nn import state as saved_state  # noqa: E402
+
 SKETCHES = [
     mast.Bernoulli(0.6),
     mast.Gaussian(0.3),
@@ -54,6 +56,48 @@ def test_resuming_is_exact(models, loss_on, same, sketch, shift):
     assert (resumed.seed, resumed.step, resumed.node) == (11, 2, 1)
     train(again, other, loss_on, inputs[2:])
     same(again, model)
+
+
+@pytest.mark.parametrize("score", ["magnitude", "curvature"])
+@pytest.mark.parametrize("through_a_file", [False, True])
+def test_a_chosen_cut_goes_on_inside_its_period(models, loss_on, same, tmp_path, score, through_a_file):
+    sketch = mast.nn.TopShare(0.3, score=score, every=4)
+    model, inputs = models.cnn()
+    inputs = [*inputs, *inputs][:7]
+    sk = mast.nn.sparsify(model, sketch)
+    optimizer = make(model.parameters())
+    train(model, optimizer, loss_on, inputs[:2])  # the cut was chosen at step 0, the next is due at step 4
+    model_state, optimizer_state = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    state = copy.deepcopy(sk.state_dict())
+    saved_state.write(sk, tmp_path)
+    train(model, optimizer, loss_on, inputs[2:])
+
+    again, _ = models.cnn()
+    resumed = mast.nn.sparsify(again, sketch)
+    resumed.submodel()  # looks at other weights
+    again.load_state_dict(model_state)
+    other = make(again.parameters())
+    other.load_state_dict(optimizer_state)
+    if through_a_file:
+        saved_state.read(resumed, tmp_path)
+    else:
+        resumed.load_state_dict(state)
+    train(again, other, loss_on, inputs[2:])
+    same(again, model)
+
+
+def test_a_state_of_before_choices_were_saved_chooses_anew(models):
+    model, _ = models.mlp()
+    sk = mast.nn.sparsify(model, mast.nn.TopShare(0.3))
+    sk.submodel()
+    state = {name: value for name, value in sk.state_dict().items() if name != "choice"}
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randn_like(p))
+    sk.load_state_dict(state)
+    for w in sk.weights:
+        smallest = sk.kept()[w.name].gather(w.parameter.detach()).abs().min()
+        assert (w.parameter.abs() >= smallest).sum() == round(0.3 * w.count)
 
 
 @pytest.mark.parametrize(

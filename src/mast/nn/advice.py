@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from mast import theory
 from mast.checks import whole
-from mast.errors import ArgumentError, BiasedSketchError, NoGuaranteeError
+from mast.errors import ArgumentError, NoGuaranteeError
 from mast.nn.curvature import Curvature, Loss, MeanHessian, curvature
 from mast.nn.factory import sparsify
-from mast.nn.sparsifier import Sparsifier
 from mast.nn.submodels import put_draw
 from mast.nn.tensors.scaling import multiply
 from mast.nn.tensors.weights import Shift, Where, unwrapped
@@ -27,17 +26,9 @@ from mast.sketches.kept import KeptTensors
 if TYPE_CHECKING:
     import pandas as pd
 
-
 LARGE = 1_000_000  #: weights, above which curvature is looked at quickly
-
-
-@dataclass(frozen=True)
-class Allowed:
-    """The largest step size of one method. None where no statement applies, with the reason in `basis`."""
-
-    method: str
-    step_size: float | None
-    basis: str
+#: a method, its largest step size, and what that rests on; None where no statement applies, and why
+Allowed = tuple[str, float | None, str]
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,25 +42,39 @@ class NetworkAdvice:
     at_x: Curvature
     at_draws: tuple[Curvature, ...]  # of f at sparsified points y
     of_draws: tuple[Curvature, ...]  # of f_S at x
-    plain: float  # what plain training allows
     rows: tuple[Allowed, ...]
-    adam: str
+
+    @property
+    def plain(self) -> float:
+        """What plain training allows."""
+        return 1 / self.smoothness
 
     @property
     def step_size(self) -> float | None:
         """The step size proposed for SGD with one draw per step: 1/(L_f L_max), safe for every draw."""
-        return next((row.step_size for row in self.rows if row.method == "dsgd"), None)
+        return next((step_size for method, step_size, _ in self.rows if method == "dsgd"), None)
 
     @property
     def table(self) -> pd.DataFrame:
         """Method, step size, its ratio to plain training's, and what it rests on."""
         import pandas as pd
 
-        rows = [(r.method, r.step_size, self._ratio(r), r.basis) for r in self.rows]
-        return pd.DataFrame(rows, columns=["method", "step_size", "ratio_to_plain", "basis"])
+        table = pd.DataFrame(list(self.rows), columns=["method", "step_size", "basis"])
+        table.insert(2, "ratio_to_plain", table["step_size"] / self.plain)
+        return table
 
-    def _ratio(self, row: Allowed) -> float | None:
-        return None if row.step_size is None else row.step_size / self.plain
+    @property
+    def adam(self) -> str:
+        """What is known of Adam and its kind."""
+        if self.constants is None:
+            return "keep the learning rate of plain training."
+        grow = math.sqrt(self.constants.L_D)
+        return (
+            "the size of its steps does not grow with the sketch, so the learning rate of plain training "
+            f"stays stable, and makes 1/sqrt(L_D) = {1 / grow:.2g} of the progress per step; up to "
+            f"{grow:.2g} times it regains that, with more noise. Gradient norms grow by sqrt(L_D) = "
+            f"{grow:.2g}: raise a clipping threshold as much."
+        )
 
     def __str__(self) -> str:
         from mast.nn.report import columns
@@ -81,10 +86,9 @@ class NetworkAdvice:
             else f"L_D = {c.L_D:.4g}, mu_D = {c.mu_D:.4g}, L_max = {c.L_max:.4g}"
         )
         rows = [("method", "step size", "of plain", "basis")]
-        for r in self.rows:
-            ratio = self._ratio(r)
-            numbers = ("none", "") if ratio is None else (f"{r.step_size:.3g}", f"{ratio:.3g}")
-            rows.append((r.method, *numbers, r.basis))
+        for method, size, basis in self.rows:
+            numbers = ("none", "") if size is None else (f"{size:.3g}", f"{size / self.plain:.3g}")
+            rows.append((method, *numbers, basis))
         return "\n".join(
             [
                 f"{self.sketch.label()}: {known}",
@@ -178,7 +182,7 @@ def advise(
             [c.upper if iterations is None else c for c in seen] for seen in ([at_x, *at_draws], of_draws)
         )
         top = max(points, key=lambda c: c.value)
-        constants = constants_of(sk)
+        constants = sk.constants
     finally:
         sk.remove()
     if top.value <= 0:
@@ -191,9 +195,7 @@ def advise(
         at_x=at_x,
         at_draws=tuple(at_draws),
         of_draws=tuple(of_draws),
-        plain=1 / top.value,
         rows=tuple(_rows(top.value, constants, sketched, T)),
-        adam=_adam(constants),
     )
 
 
@@ -217,27 +219,16 @@ def _sketch(kept: KeptTensors, hessian: MeanHessian) -> Callable[[Tensor], Tenso
     return apply
 
 
-def constants_of(sk: Sparsifier) -> Constants | None:
-    """The constants of S over all trainable parameters: where nothing is sketched, S is the identity."""
-    sketched = {w.name for w in sk.weights}
-    rest = any(p.requires_grad and name not in sketched for name, p in sk.model.named_parameters())
-    try:
-        parts = [sk.drawing.constants()] + [Constants(1.0, 1.0, 1.0)] * rest
-    except BiasedSketchError:
-        return None
-    return Constants.of_parts(parts)
-
-
 def _rows(L_f: float, c: Constants | None, of_draws: list[Curvature], T: int) -> list[Allowed]:
-    rows = [Allowed("plain gd", 1 / L_f, "1/L_f, without a sketch")]
+    rows: list[Allowed] = [("plain gd", 1 / L_f, "1/L_f, without a sketch")]
     if of_draws:
         worst = max(d.value for d in of_draws)
         basis = f"1 over the largest curvature of f_S in {len(of_draws)} draws: measured, no guarantee"
-        rows.append(Allowed("dsgd, measured", 1 / worst if worst > 0 else None, basis))
+        rows.append(("dsgd, measured", 1 / worst if worst > 0 else None, basis))
     if c is None:
-        return [*rows, Allowed("dsgd", None, "the sketch is biased: no statement applies")]
+        return [*rows, ("dsgd", None, "the sketch is biased: no statement applies")]
     given: dict[str, Any] = {"L_f": L_f, "L_D": c.L_D, "mu_D": c.mu_D, "L_max": c.L_max}
-    rows.append(Allowed("gd on f_D", 1 / (L_f * c.L_D), "1/(L_f L_D), all draws averaged"))
+    rows.append(("gd on f_D", 1 / (L_f * c.L_D), "1/(L_f L_D), all draws averaged"))
     tiny = 1e-12 * L_f / c.mu_D  # any strong convexity: the limit on the step size does not depend on it
     run = f"T = {T}"
     statements: list[tuple[str, Callable[[], Any]]] = [
@@ -250,19 +241,7 @@ def _rows(L_f: float, c: Constants | None, of_draws: list[Curvature], T: int) ->
     for method, statement in statements:
         try:
             g = statement()
-            rows.append(Allowed(method, float(g.max_step_size(T)), f"{g.limit_formula}, {g.regime} f"))
+            rows.append((method, float(g.max_step_size(T)), f"{g.limit_formula}, {g.regime} f"))
         except (NoGuaranteeError, ArgumentError) as error:
-            rows.append(Allowed(method, None, str(error)))
+            rows.append((method, None, str(error)))
     return rows
-
-
-def _adam(c: Constants | None) -> str:
-    if c is None:
-        return "keep the learning rate of plain training."
-    grow = math.sqrt(c.L_D)
-    return (
-        "the size of its steps does not grow with the sketch, so the learning rate of plain training "
-        f"stays stable, and makes 1/sqrt(L_D) = {1 / grow:.2g} of the progress per step; up to {grow:.2g} "
-        f"times it regains that, with more noise. Gradient norms grow by sqrt(L_D) = {grow:.2g}: raise a "
-        "clipping threshold as much."
-    )

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from timeit import timeit
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from mast.errors import ArgumentError, DataError
+from mast.nn.tensors.torch_private import BILINEAR, plain_kernels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,16 +64,15 @@ def flops(model: nn.Module, example: Any) -> int:
 
 def count_flops(model: nn.Module, run: Callable[[nn.Module], Any]) -> int:
     """The same, for any way of calling the model."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
-    counter = FlopCounterMode(display=False, custom_mapping=_on_the_cpu())
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # its kernel is one operation that nobody can look into
-    try:
-        with evaluated(model), counter:
-            run(model)
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
+    def bilinear(left: Any, weight: Any, right: Any, *_: Any, **__: Any) -> int:
+        return int(2 * math.prod(left[:-1]) * math.prod(weight))
+
+    counter = FlopCounterMode(display=False, custom_mapping={BILINEAR: bilinear})
+    with evaluated(model), plain_kernels(), sdpa_kernel(SDPBackend.MATH), counter:
+        run(model)
     return int(counter.get_total_flops())
 
 
@@ -105,13 +106,10 @@ def sizes(things: Mapping[str, nn.Module | str | Path], example: Any = None) -> 
         from mast.nn.files.onnx import runner
 
         inputs = _inputs(example)
-        calls: dict[str, Callable[[], Any]] = {}
         modules = {name: thing for name, thing in things.items() if isinstance(thing, nn.Module)}
-        for name, thing in things.items():
-            if isinstance(thing, nn.Module):
-                calls[name] = partial(thing, *inputs)
-            elif Path(thing).suffix == ".onnx":
-                calls[name] = runner(thing, inputs)
+        others = {name: Path(thing) for name, thing in things.items() if not isinstance(thing, nn.Module)}
+        calls: dict[str, Callable[[], Any]] = {name: partial(m, *inputs) for name, m in modules.items()}
+        calls |= {name: runner(p, inputs) for name, p in others.items() if p.suffix == ".onnx"}
         with evaluated(*modules.values()):
             times = dict(zip(calls, _best(list(calls.values())), strict=True))
         counts = [flops(modules[name], example) if name in modules else None for name in things]
@@ -149,10 +147,7 @@ def _best(jobs: Sequence[Callable[[], Any]]) -> list[float]:
     times = [math.inf] * len(jobs)
     begun, rounds = time.perf_counter(), 0
     while rounds < ROUNDS or (time.perf_counter() - begun < SECONDS * len(jobs) and rounds < 1000):
-        for i, job in enumerate(jobs):
-            start = time.perf_counter()
-            job()
-            times[i] = min(times[i], time.perf_counter() - start)
+        times = [min(best, timeit(job, number=1)) for best, job in zip(times, jobs, strict=True)]
         rounds += 1
     return times
 
@@ -175,25 +170,3 @@ def _inputs(example: Any) -> tuple[Any, ...]:
     if not isinstance(example, Tensor | tuple):
         raise ArgumentError(f"an example is a tensor or a tuple of inputs, got {type(example).__name__}")
     return example if isinstance(example, tuple) else (example,)
-
-
-def _on_the_cpu() -> dict[Any, Callable[..., int]]:
-    """Operations that torch's counter does not know, by their shapes."""
-    aten: Any = torch.ops.aten
-
-    def attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-        batch, heads, length, width = query
-        return int(2 * batch * heads * length * key[2] * (width + value[3]))
-
-    def recurrent(x: Any, weight_in: Any, weight_hidden: Any, *_: Any, **__: Any) -> int:
-        return int(2 * x[0] * x[1] * (math.prod(weight_in) + math.prod(weight_hidden)))
-
-    def bilinear(left: Any, weight: Any, right: Any, *_: Any, **__: Any) -> int:
-        return int(2 * math.prod(left[:-1]) * math.prod(weight))
-
-    known = {
-        "_scaled_dot_product_flash_attention_for_cpu": attention,
-        "mkldnn_rnn_layer": recurrent,
-        "_trilinear": bilinear,
-    }
-    return {getattr(aten, name): rule for name, rule in known.items() if hasattr(aten, name)}

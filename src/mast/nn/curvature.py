@@ -101,17 +101,14 @@ class MeanHessian:
 
     def __call__(self, u: Tensor) -> list[Tensor]:
         """One product for each batch."""
-        return [self._product(i, u) for i in range(len(self.batches))]
-
-    def _product(self, number: int, u: Tensor) -> Tensor:
         if self.exact:
             try:
-                return self._exact(number, u)
+                return [self._exact(number, u) for number in range(len(self.batches))]
             except RuntimeError as error:
                 if "derivative for" not in str(error) and "double backward" not in str(error):
                     raise
                 self.exact = False  # some layers (recurrent ones, fused attention) have no second derivative
-        return self._differences(self.batches[number], u)
+        return [self._differences(batch, u) for batch in self.batches]
 
     def _exact(self, number: int, u: Tensor) -> Tensor:
         terms = [
@@ -130,8 +127,8 @@ class MeanHessian:
         size = math.sqrt(sum(float(p.detach().double().square().sum()) for p in self.parameters))
         eps = 1e-3 * max(size, 1.0) / max(float(u.norm()), 1e-30) / math.sqrt(max(1, u.numel()) ** 0.5)
         shifted = []
-        for sign in (1, -2):
-            self._move(u, sign * eps)
+        for amount in (eps, -2 * eps):
+            self._move(u, amount)
             shifted.append(self.join(self._gradient(batch)))
         self._move(u, eps)
         return (shifted[0] - shifted[1]) / (2 * eps)

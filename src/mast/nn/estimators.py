@@ -46,18 +46,11 @@ class GradientEstimator(ABC):
     ) -> tuple[Tensor, Tensors]:
         """Loss and grad f_S for the draw of `key`, at x or at other weights; `.grad` stays as it was."""
         parameters = self.parameters()
-        before = {name: p.grad for name, p in parameters.items()}
-        try:
-            for p in parameters.values():
-                p.grad = None
-            with self.sk.at(key), _weights(parameters, at):
-                loss = _loss(closure)
-                loss.backward()  # type: ignore[no-untyped-call]
+        with self.sk.at(key), _lent(parameters, at):
+            loss = _loss(closure)
+            loss.backward()  # type: ignore[no-untyped-call]
             zero = torch.zeros_like
             return loss.detach(), {n: zero(p) if p.grad is None else p.grad for n, p in parameters.items()}
-        finally:
-            for name, p in parameters.items():
-                p.grad = before[name]
 
     def mean_gradient(
         self, keys: Sequence[Key], closure: Closure, at: Mapping[str, Tensor] | None = None
@@ -116,8 +109,7 @@ class Average(GradientEstimator):
 
     def __init__(self, sk: Sparsifier, draws: int, split: bool = False) -> None:
         super().__init__(sk)
-        self.draws = whole("draws", draws, 1)
-        self.split = bool(split)
+        self.draws, self.split = whole("draws", draws, 1), bool(split)
 
     def key(self, j: int) -> Key:
         """Draw j of the current step."""
@@ -125,14 +117,13 @@ class Average(GradientEstimator):
 
     def backward(self, closure: Callable[..., Tensor], *batch: Tensor) -> Tensor:
         """Add the mean gradient to `.grad`, and return the mean loss."""
-        total = None
+        losses = []
         for j, (divisor, part) in enumerate(self._parts(batch)):
             with self.sk.at(self.key(j)):
                 loss = _loss(partial(closure, *part)) / divisor
                 loss.backward()  # type: ignore[no-untyped-call]
-            total = loss.detach() if total is None else total + loss.detach()
-        assert total is not None
-        return total
+            losses.append(loss.detach())
+        return sum(losses[1:], losses[0])
 
     def _parts(self, batch: tuple[Tensor, ...]) -> Iterator[tuple[float, tuple[Tensor, ...]]]:
         """For each draw what its loss is divided by, and what the closure takes."""
@@ -160,16 +151,17 @@ def _loss(closure: Closure) -> Tensor:
 
 
 @contextmanager
-def _weights(parameters: Tensors, at: Mapping[str, Tensor] | None) -> Iterator[None]:
-    """With other values in the parameters; their memory is exchanged, x is not overwritten."""
-    if at is None:
-        yield
-        return
-    before = {name: p.data for name, p in parameters.items()}
+def _lent(parameters: Tensors, at: Mapping[str, Tensor] | None) -> Iterator[None]:
+    """Parameters without gradients, and with other memory, if it is given: nothing is overwritten."""
+    before = {name: (p.data, p.grad) for name, p in parameters.items()}
     try:
         for name, p in parameters.items():
-            p.data = at[name]
+            p.grad = None
+            if at is not None:
+                p.data = at[name]
         yield
     finally:
         for name, p in parameters.items():
-            p.data = before[name]
+            x, p.grad = before[name]
+            if at is not None:
+                p.data = x

@@ -1,4 +1,7 @@
-"""`sparsify(model, sketch)`: which weights or units of a model are sketched, and the handle for them."""
+"""`sparsify(model, sketch)`: which weights or units of a model are sketched, and the handle for them.
+
+The callbacks of both trainers call it when training begins.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from mast.checks import choice
-from mast.errors import ArgumentError
+from mast.errors import ArgumentError, MastError
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.structure import Structure, Structured, parse, structure_of
 from mast.nn.tensors.selection import choose
@@ -107,3 +110,25 @@ def sparsify(
     sk = Sparsifier(model, sketch, structure, selection, shift, key, choice("draws", draws, ("batch", "row")))
     sk.checks_submodels = check and example is not None
     return sk
+
+
+class SparsifyingCallback:
+    """Sparsifies a trainer's model when training starts, with the arguments of `mast.nn.sparsify`."""
+
+    begins_in = "the trainer's start"  #: where training starts
+
+    def __init__(self, sketch: Sketch | str, *, per_rank: bool = False, **options: Any) -> None:
+        self.sketch, self.per_rank, self.options = sketch, per_rank, options
+        self._sk: Sparsifier | None = None
+
+    @property
+    def sk(self) -> Sparsifier:
+        """The handle that `sparsify` returned."""
+        if self._sk is None:
+            raise MastError(f"the model is sparsified in {self.begins_in}; there is no handle before")
+        return self._sk
+
+    def _sparsify(self, model: nn.Module, rank: int) -> Sparsifier:
+        own: dict[str, Any] = {"node": rank} if self.per_rank else {}
+        self._sk = sparsify(model, self.sketch, **self.options, **own)
+        return self._sk

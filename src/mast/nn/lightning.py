@@ -9,15 +9,14 @@ try:
 except ImportError as error:
     raise ImportError("mast.nn.lightning needs Lightning: pip install lightning") from error
 
-from mast.nn.callbacks import SparsifyingCallback
+from mast.nn.factory import SparsifyingCallback
 
 
 class LightningCallback(SparsifyingCallback, Callback):
     """Sparsifies the module when fitting starts; checkpoints carry the state of the draws.
 
     It takes the arguments of `mast.nn.sparsify` except the model; `per_rank=True` gives each process its own
-    draws. After fitting, `sk` is the handle, for submodels and reports. Validation uses x, as always in eval
-    mode.
+    draws. After fitting, `sk` is the handle, for submodels and reports. Validation uses x, as always.
     """
 
     begins_in = "trainer.fit()"

@@ -127,10 +127,7 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     for steps in list(_followed):
-        if steps.concern(optimizer):
-            steps.after(optimizer)
-        else:
-            steps.after_other(optimizer)
+        (steps.after if steps.concern(optimizer) else steps.after_other)(optimizer)
 
 
 def holds(optimizer: Optimizer, parameters: Iterable[Tensor]) -> bool:
@@ -170,9 +167,10 @@ class _DecayToShift:
     @torch.no_grad()
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         for p, v, group in _decayed(self.sk, optimizer):
-            if p.grad is None or _is_decoupled(optimizer, group) != self.decoupled:
+            decoupled = isinstance(optimizer, optim.AdamW) or group.get("decoupled_weight_decay", False)
+            if p.grad is None or decoupled != self.decoupled:
                 continue
-            if self.decoupled:
+            if decoupled:
                 p.add_(v, alpha=float(group["lr"]) * group["weight_decay"])
             else:
                 p.grad.add_(v, alpha=(1 if group.get("maximize", False) else -1) * group["weight_decay"])
@@ -186,7 +184,3 @@ def _decayed(sk: Sparsifier, optimizer: Optimizer) -> Iterator[tuple[Tensor, Ten
             v = sk._values.v(number[id(p)], p) if id(p) in number else None
             if v is not None:
                 yield p, v, group
-
-
-def _is_decoupled(optimizer: Optimizer, group: dict[str, Any]) -> bool:
-    return isinstance(optimizer, optim.AdamW) or bool(group.get("decoupled_weight_decay", False))

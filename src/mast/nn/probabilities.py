@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -61,9 +61,10 @@ def keep_probabilities(
     result = {}
     for w in weights:
         x = w.parameter.detach()
-        u = (x if shift is None else x - shift[w.name].to(x)).abs().double().cpu()
-        size = squares.get(w.name.rpartition(".")[0]) if w.name.endswith("weight") else None
-        score = u if size is None else u * _along(model, w.name, size.double().cpu().sqrt())
+        score = (x if shift is None else x - shift[w.name].to(x)).abs().double().cpu()
+        owner, _, kind = w.name.rpartition(".")
+        if owner in squares and kind == "weight":
+            score *= _along(model.get_submodule(owner), squares[owner].cpu().sqrt())
         if not bool(score.isfinite().all()):
             raise ArgumentError(f"{w.name!r}, or what it is given in the batches, holds NaN or infinity")
         p = allocate(score.reshape(-1).numpy(), budget, floor)
@@ -82,27 +83,20 @@ def _input_squares(model: nn.Module) -> Iterator[dict[str, Tensor]]:
             x = (x if x.dim() == module.weight.dim() else x[None]).movedim(1, -1)
         squares[name] = squares.get(name, 0) + x.flatten(0, -2).square().sum(0)
 
-    hooks = [
-        module.register_forward_pre_hook(partial(see, name))
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | Conv)
-    ]
-    try:
+    with ExitStack() as stack:
+        for name, module in model.named_modules():
+            if isinstance(module, nn.Linear | Conv):
+                stack.enter_context(module.register_forward_pre_hook(partial(see, name)))
         yield squares
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
-def _along(model: nn.Module, name: str, size: Tensor) -> Tensor:
+def _along(module: Any, size: Tensor) -> Tensor:
     """The sizes of the inputs in a shape that fits the weight."""
-    module: Any = model.get_submodule(name.rpartition(".")[0])
     if isinstance(module, nn.Linear):
         return size
     spatial = [1] * (module.weight.dim() - 2)
     if module.transposed:
         return size.reshape(-1, 1, *spatial)
-    groups = size.reshape(module.groups, 1, -1)  # the outputs of a group see its inputs only
-    return groups.expand(-1, module.out_channels // module.groups, -1).reshape(
-        module.out_channels, -1, *spatial
-    )
+    outputs = module.out_channels // module.groups  # those of a group see its inputs only
+    each = size.reshape(module.groups, -1).repeat_interleave(outputs, 0)
+    return each.reshape(module.out_channels, -1, *spatial)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 from torch import nn
 
@@ -76,22 +75,27 @@ class DensityReport(pd.DataFrame):  # type: ignore[misc]
     def plot(self, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
         """Draw the scores against the density; without `ax`, in a new figure with the costs beside them."""
         table = self.sort_values("density")
+        x = 100 * table["density"]
         if ax is None:
             ax, beside = new_axes(2, 8.4, 3.6)
-            _costs(beside, table)
+            for name, (colour, line, label) in _COSTS.items():
+                if name in table:
+                    share = 100 * table[name] / table[name].max()
+                    beside.plot(x, share, line, marker="o", markersize=4, color=colour, label=label)
+            beside.set(xlabel="Density (% kept)", ylabel="Cost (% of the largest submodel here)")
+            beside.set(title="What a submodel costs", ylim=(0, None))
+            beside.legend()
         assert ax is not None
         names = [("", _BLUE, "-", "trained sparse")]
         if "plain_mean" in table:
             names.append(("plain_", _VERMILION, "--", "trained plainly"))
         for prefix, colour, line, label in names:
-            x = 100 * table["density"]
             low, high = table[prefix + "quartile_1"], table[prefix + "quartile_3"]
             ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
             ax.plot(x, table[prefix + "median"], line, marker="o", markersize=4, color=colour, label=label)
             for end, mark in (("lowest", "v"), ("highest", "^")):
                 ax.plot(x, table[prefix + end], mark, markersize=3, color=colour, alpha=0.6, linestyle="none")
-        ax.set_xlabel("Density (% kept)")
-        ax.set_ylabel(self.metric)
+        ax.set(xlabel="Density (% kept)", ylabel=self.metric)
         ax.set_title("Median, quartiles (band), extremes (triangles)")
         ax.legend()
         return ax
@@ -105,23 +109,18 @@ class DensityReport(pd.DataFrame):  # type: ignore[misc]
 
     def _cells(self) -> list[tuple[str, ...]]:
         """The table as people read it, its head first."""
-        head = ["density", self.metric, "quartiles", "range"]
-        head += ["plain", "range"] if "plain_mean" in self else []
-        head += ["parameters", "size"]
-        head += ["MFLOP", "time"] if "flops" in self else []
-        cells = [tuple(head)]
-        for row in self.to_dict("records"):
-            line = [f"{row['density']:.0%}", f"{row['mean']:.4g}"]
-            line += [f"{row['quartile_1']:.4g} to {row['quartile_3']:.4g}"]
-            line += [f"{row['lowest']:.4g} to {row['highest']:.4g}"]
-            if "plain_mean" in row:
-                line += [f"{row['plain_mean']:.4g}"]
-                line += [f"{row['plain_lowest']:.4g} to {row['plain_highest']:.4g}"]
-            line += [f"{row['parameters']:,}", f"{row['bytes'] / 1e3:,.1f} kB"]
-            if "flops" in row:
-                line += [f"{row['flops'] / 1e6:,.3g}", f"{row['seconds'] * 1e3:.3g} ms"]
-            cells.append(tuple(line))
-        return cells
+        shown = [("density", "{density:.0%}"), (self.metric, "{mean:.4g}")]
+        shown += [("quartiles", "{quartile_1:.4g} to {quartile_3:.4g}")]
+        shown += [("range", "{lowest:.4g} to {highest:.4g}")]
+        if "plain_mean" in self:
+            shown += [("plain", "{plain_mean:.4g}"), ("range", "{plain_lowest:.4g} to {plain_highest:.4g}")]
+        shown += [("parameters", "{parameters:,}"), ("size", "{kilobytes:,.1f} kB")]
+        rows = self.assign(kilobytes=self["bytes"] / 1e3)
+        if "flops" in self:
+            shown += [("MFLOP", "{megaflops:,.3g}"), ("time", "{milliseconds:.3g} ms")]
+            rows = rows.assign(megaflops=self["flops"] / 1e6, milliseconds=self["seconds"] * 1e3)
+        head = tuple(name for name, _ in shown)
+        return [head, *(tuple(form.format(**row) for _, form in shown) for row in rows.to_dict("records"))]
 
 
 def report(
@@ -143,7 +142,10 @@ def report(
     sources = {"score": plain_copy(sk).eval()}
     if plain is not None:
         sources["plain"] = _alike(sk, plain)
-    drawings = [_drawing_at(sk, density) for density in densities]
+    drawings: list[Drawing | None] = []  # None is the model itself
+    for sketch in map(sk.sketch.at, densities):
+        whole_model = isinstance(sketch.sketch if isinstance(sketch, Structured) else sketch, Identity)
+        drawings.append(None if whole_model else sk.drawing_for(sketch))
     root = Key(sk.seed).child(0, Purpose.ESTIMATE).seed  # not the draws of training
     grid = [(i, step) for i, d in enumerate(drawings) for step in range(1 if d is None else draws)]
     rows: list[dict[str, Any]] = []  # one per draw
@@ -182,13 +184,6 @@ def report(
     return result
 
 
-def _drawing_at(sk: Sparsifier, density: float) -> Drawing | None:
-    """How submodels of a density are drawn; None where that is the model itself."""
-    sketch = sk.sketch.at(density)
-    inner = sketch.sketch if isinstance(sketch, Structured) else sketch
-    return None if isinstance(inner, Identity) else sk.drawing_for(sketch)
-
-
 def _submodel(
     sk: Sparsifier, drawing: Drawing | None, key: Key, source: nn.Module, scratch: nn.Module
 ) -> nn.Module:
@@ -219,11 +214,9 @@ def _summary(scores: pd.DataFrame) -> pd.DataFrame:
     parts = [groups["density"].agg(density="first", draws="size")]
     for name, prefix in (("score", ""), ("plain", "plain_")):
         if name in scores:
-            quantiles = groups[name].quantile([0.25, 0.5, 0.75]).unstack()
-            ends = [groups[name].min(), groups[name].max()]
-            statistics = pd.concat([groups[name].mean(), quantiles, *ends], axis=1)
+            statistics = groups[name].describe()[["mean", "25%", "50%", "75%", "min", "max"]]
             failed = groups[name].agg(lambda each: each.isna().any())
-            statistics[failed] = np.nan  # pandas leaves NaN out, so that others would look like all
+            statistics = statistics[~failed].reindex(failed.index)  # pandas leaves NaN out of its numbers
             parts.append(statistics.set_axis([prefix + title for title in STATISTICS], axis=1))
     parts.append(groups[["parameters", "bytes"]].mean().round().astype(int))
     return pd.concat(parts, axis=1).reset_index(drop=True)
@@ -246,47 +239,27 @@ def _alike(sk: Sparsifier, plain: nn.Module) -> nn.Module:
     return copied.eval()
 
 
-# ---- the picture -----------------------------------------------------------------------------
-
-
-def _costs(ax: Any, table: Any) -> None:
-    """Each cost as a share of the largest."""
-    for name, (colour, line, label) in _COSTS.items():
-        if name in table:
-            share = 100 * table[name] / table[name].max()
-            ax.plot(100 * table["density"], share, line, marker="o", markersize=4, color=colour, label=label)
-    ax.set_xlabel("Density (% kept)")
-    ax.set_ylabel("Cost (% of the largest submodel here)")
-    ax.set_ylim(bottom=0)
-    ax.set_title("What a submodel costs")
-    ax.legend()
-
-
-# ---- text ------------------------------------------------------------------------------------
-
-
 def overview(sk: Sparsifier) -> str:
     """The table, in the order of `named_parameters`."""
     rows = [("parameter", "shape", "sketched")]
-    sketched = {w.name: i for i, w in enumerate(sk.weights)}
+    shares = {w.name: sk.drawing.share(i) for i, w in enumerate(sk.weights)}
     for name, p in sk.model.named_parameters():
-        if name in sketched:
-            i = sketched[name]
-            share = sk.drawing.share(i)
-            verdict = f"yes, keeps {percent(share)}" if share == share else "yes"
+        if name in shares:
+            known = shares[name] == shares[name]
+            verdict = f"yes, keeps {percent(shares[name])}" if known else "yes"
         else:
             verdict = "no: " + sk.selection.others.get(name, "new since sparsify()")
         rows.append((name, " x ".join(map(str, p.shape)) or "scalar", verdict))
     total = sum(p.numel() for p in sk.model.parameters())
     shift = "no shift" if sk.shift is None else "a shift"
-    first = (
+    lines = [
         f"{type(sk.model).__name__} sparsified with {sk.sketch.label()}; {shift}; seed {sk.seed}, node "
-        f"{sk.node}, step {sk.step}"
-    )
-    if sk.structure is not None:
-        first += "\n" + sk.structure.table()
-    last = f"{sk.dim:,} of {total:,} weights are sketched, {percent(sk.density)} of them kept on average"
-    return "\n".join([first, *columns(rows), last])
+        f"{sk.node}, step {sk.step}",
+        *([] if sk.structure is None else [sk.structure.table()]),
+        *columns(rows),
+        f"{sk.dim:,} of {total:,} weights are sketched, {percent(sk.density)} of them kept on average",
+    ]
+    return "\n".join(lines)
 
 
 def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -6,13 +6,13 @@ layer that has these weights: then every row can have a draw of its own in one p
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from mast.errors import ArgumentError, MastError
 from mast.nn.passes.calls import Hook
@@ -30,7 +30,7 @@ class RowDraws:
 
     def __init__(self, sk: Sparsifier) -> None:
         self.sk = sk
-        self._handles: list[RemovableHandle] = []
+        self._hooks = ExitStack()
         self._waiting: set[str] = set()  # weights whose layer was not called yet
         self._last: tuple[Any, int, dict[str, Tensor]] | None = None  # of which pass, rows, scales by weight
         if not isinstance(sk.drawing, UnitDrawing) or sk.shift is not None:
@@ -60,9 +60,9 @@ class RowDraws:
         for module, weight in self._takers:
             channels = 1 if isinstance(module, Conv) else -1  # the dimension of the input that has them
             hook = Hook(partial(self._multiply, weight, channels))
-            self._handles.append(module.register_forward_pre_hook(hook))
+            self._hooks.enter_context(module.register_forward_pre_hook(hook))
             self._waiting.add(weight.tensor)
-        self._handles.append(self.sk.model.register_forward_hook(Hook(self._check)))
+        self._hooks.enter_context(self.sk.model.register_forward_hook(Hook(self._check)))
 
     def _multiply(
         self, scaled: Scaled, dim: int, module: nn.Module, args: tuple[Any, ...]
@@ -116,8 +116,7 @@ class RowDraws:
 
     def remove(self) -> None:
         """Leave no trace."""
-        for handle in self._handles:
-            handle.remove()
+        self._hooks.close()
 
 
 def row_key(key: Key, row: int) -> Key:

@@ -28,7 +28,6 @@ from mast.nn.sparsifier import Sparsifier
 from mast.nn.structure.drawing import UnitDraw
 from mast.nn.structure.pool import Pool
 from mast.randomness import Key
-from mast.sketches.kept import Kept
 
 if TYPE_CHECKING:
     from mast.sketches.kept.kernels import KeptUnits
@@ -133,10 +132,9 @@ class RowOptimizer:
 
     def _draw_ahead(self) -> None:
         """The draws of some steps at once: the first costs more than all others, which find a warm cache."""
-        key, steps = self.sk.key, _AHEAD
-        assert self.sk.structure is not None
-        if sum(space.units for space in self.sk.structure.spaces) > _MANY:
-            steps = 1
+        key, structure = self.sk.key, self.sk.structure
+        assert structure is not None
+        steps = _AHEAD if sum(space.units for space in structure.spaces) <= _MANY else 1
         keys = [Key(key.seed, key.step + i, key.node) for i in reversed(range(steps))]
         self._ahead = [(draw, self._pool.units_of(draw)) for draw in map(self.sk.draw, keys)]
 
@@ -164,31 +162,21 @@ class RowOptimizer:
         self.param_groups[0]["params"] = [p for p in parameters.values() if p.requires_grad]
         self.optimizer.state.clear()
         for name, kept in present.items():
-            self._lend_state(name, kept)
+            if name in self.state:
+                own = self.state[name].items()
+                small = {key: kept.gather(t) if _has_shape(t, kept.shape) else t for key, t in own}
+                self.optimizer.state[parameters[name]] = small
         self.optimizer.step()
         for name, kept in present.items():
             kept.place(x[name], parameters[name].detach())
-            self._take_state_back(name, kept)
-
-    def _lend_state(self, name: str, kept: Kept) -> None:
-        """The small parameter gets the kept rows of its state; what has no rows is lent whole."""
-        p, whole = self._pool.parameters[name], self.state.get(name)
-        if whole is not None:
-            self.optimizer.state[p] = {
-                key: kept.gather(t) if _has_shape(t, kept.shape) else t for key, t in whole.items()
-            }
-
-    def _take_state_back(self, name: str, kept: Kept) -> None:
-        """The kept rows of the whole state are replaced by what the step made of them."""
-        small = self.optimizer.state.pop(self._pool.parameters[name], {})
-        whole = self.state.setdefault(name, {})
-        for key, t in small.items():
-            if _has_shape(t, kept.kept_shape):
+            whole = self.state.setdefault(name, {})
+            for key, t in self.optimizer.state.pop(parameters[name], {}).items():
+                if not _has_shape(t, kept.kept_shape):
+                    whole[key] = t
+                    continue
                 if key not in whole:
                     whole[key] = torch.zeros(kept.shape, dtype=t.dtype, device=t.device)
                 kept.place(whole[key], t)
-            else:
-                whole[key] = t
 
     # ---- resuming ----------------------------------------------------------------------------
 
@@ -207,24 +195,18 @@ class RowOptimizer:
         for field in ("format", "kind", "groups", "state"):
             if field not in state:
                 raise ArgumentError(f"this is not the state of a RowOptimizer: it has no {field!r}")
-        kind = type(self.optimizer).__name__
-        same = state["kind"] == kind and state["format"] == FORMAT
-        if not same or len(state["groups"]) != len(self.param_groups):
-            raise ArgumentError(
-                f"the state is that of {state['kind']} in format {state['format']}, this is {kind} in "
-                f"format {FORMAT}"
-            )
+        saved = f"{state['kind']} in format {state['format']}"
+        present = f"{type(self.optimizer).__name__} in format {FORMAT}"
+        if saved != present or len(state["groups"]) != len(self.param_groups):
+            raise ArgumentError(f"the state is that of {saved}, this is {present}")
         shapes = {name: tuple(p.shape) for name, p in self._pool.x().items()}
         for name, own in state["state"].items():
             if name not in shapes:
-                raise ArgumentError(
-                    f"the state has an entry for {name!r}, which is no parameter of the model"
-                )
+                raise ArgumentError(f"the state has an entry for {name!r}, no parameter of the model")
             for key, t in own.items():
-                if isinstance(t, Tensor) and t.dim() > 0 and tuple(t.shape) != shapes[name]:
+                if isinstance(t, Tensor) and t.dim() > 0 and not _has_shape(t, shapes[name]):
                     raise ArgumentError(
-                        f"the state's {key} of {name!r} has shape {tuple(t.shape)}, the parameter "
-                        f"{shapes[name]}"
+                        f"the state's {key} of {name!r} has shape {tuple(t.shape)}, not {shapes[name]}"
                     )
         self.state = _copied(state["state"])
         for group, saved in zip(self.param_groups, state["groups"], strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,27 +11,32 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from mast.errors import ArgumentError, MastError
+from mast.checks import whole
+from mast.errors import ArgumentError, BiasedSketchError
 from mast.loggers import logger
+from mast.nn.files.deltas import save_delta
+from mast.nn.files.submodels import save_draw
 from mast.nn.optimizers import Steps
-from mast.nn.passes.calls import Calls, warn_of_checkpoints
+from mast.nn.passes.calls import Calls
 from mast.nn.passes.explicit import sampled
 from mast.nn.passes.values import Values
 from mast.nn.row_draws import RowDraws
+from mast.nn.state import restore, state_of
 from mast.nn.structure import Structure, Structured, UnitDraw, parse
 from mast.nn.structure.drawing import UnitDrawing
-from mast.nn.tensors.drawing import Drawing
+from mast.nn.submodels import BestDraw, pick, submodel
+from mast.nn.tensors.drawing import Drawing, drawing_of
 from mast.nn.tensors.selection import Selection
 from mast.nn.tensors.top_share import TopDrawing
-from mast.nn.tensors.ways import drawing_of
 from mast.nn.tensors.weights import Batches, Shift, shifts_of
+from mast.nn.validation import warn_of_checkpoints
+from mast.progress import Progress
 from mast.randomness import Key
-from mast.sketches import Sketch
+from mast.sketches import Constants, Sketch
 from mast.sketches.kept import KeptTensors
 
 if TYPE_CHECKING:
     from mast.nn.report import DensityReport
-    from mast.nn.submodels import BestDraw
 
 
 class Sparsifier:
@@ -62,7 +68,7 @@ class Sparsifier:
             self._rows.watch()
             self._values.dense = True
         self._steps.follow()
-        warn_of_checkpoints(model, {id(w.parameter) for w in self.weights})
+        warn_of_checkpoints(self)
 
     @property
     def sketch(self) -> Sketch:
@@ -81,8 +87,7 @@ class Sparsifier:
     @sketch.setter
     def sketch(self, sketch: Sketch | str) -> None:
         sketch = parse(sketch) if isinstance(sketch, str) else sketch
-        if self._calls.inside:
-            raise MastError("the sketch cannot change inside a forward pass or sk.sample()")
+        self._calls.refuse_inside("the sketch cannot change")
         kind, now = type(self._sketch).__name__, type(sketch).__name__
         if (self.structure is not None or isinstance(sketch, Structured)) and kind != now:
             raise ArgumentError(
@@ -119,6 +124,16 @@ class Sparsifier:
     def density(self) -> float:
         """The expected share of the sketched weights that a draw keeps."""
         return sum(self.drawing.share(i) * w.count for i, w in enumerate(self.weights)) / self.dim
+
+    @property
+    def constants(self) -> Constants | None:
+        """Those of S over all trainable parameters, the identity on what is not sketched; None if biased."""
+        sketched = {w.name for w in self.weights}
+        rest = any(p.requires_grad and name not in sketched for name, p in self.model.named_parameters())
+        try:
+            return Constants.of_parts([self.drawing.constants()] + [Constants(1.0, 1.0, 1.0)] * rest)
+        except BiasedSketchError:
+            return None
 
     @property
     def members(self) -> int | None:
@@ -159,11 +174,10 @@ class Sparsifier:
         ...     (model.weight == 0).tolist()
         [[False, True], [False, True]]
         """
-        if self._calls.inside:
-            raise MastError("sk.sample() cannot be used inside another sk.sample() or a forward pass")
+        self._calls.refuse_inside("sk.sample() cannot be used inside another, or")
         key = Key(self.seed, step, self.node)
         self._calls.check()
-        self._values.begin_pass()
+        self._values.forward_pass += 1
         made = [self._values.current(i, key) for i in range(len(self.weights))]
         self._calls.sampling = self._calls.used = True
         try:
@@ -253,9 +267,7 @@ class Sparsifier:
             Batches from which BatchNorm layers take their statistics anew; False if you call
             `mast.nn.recalibrate` yourself.
         """
-        from mast.nn.submodels import pick, submodel
-
-        return submodel(self, pick(self, self._which(seed, member), density, budget), calibrate)
+        return submodel(self, pick(self, seed, member, density, budget), calibrate)
 
     def best(
         self,
@@ -278,9 +290,20 @@ class Sparsifier:
         >>> found.score == max(found.scores), found.model[0].out_features
         (True, 4)
         """
-        from mast.nn.submodels import best
-
-        return best(self, evaluate, draws, density, budget, calibrate)
+        whole("draws", draws, 1)
+        batches = calibrate if calibrate is None or calibrate is False else list(calibrate)
+        scores: list[float] = []
+        with Progress(draws, "submodels") as progress:
+            for seed in range(draws):
+                picked = pick(self, seed, None, density, budget)
+                model = submodel(self, picked, batches)
+                scores.append(float(evaluate(model)))
+                if math.isnan(scores[-1]):
+                    raise ArgumentError(f"the score of seed {seed} is NaN, which is neither better nor worse")
+                if scores.index(max(scores)) == seed:
+                    chosen, found = picked, model
+                progress.advance(seed + 1)
+        return BestDraw(found, chosen.key, max(scores), tuple(scores), chosen.units)
 
     def report(
         self,
@@ -315,8 +338,6 @@ class Sparsifier:
 
     def save_delta(self, path: str | Path, **options: Any) -> Path:
         """Write one submodel as a sparse delta to the shift, with the options of `mast.nn.save_delta`."""
-        from mast.nn.files.deltas import save_delta
-
         return save_delta(self, path, **options)
 
     def save_submodel(
@@ -337,29 +358,21 @@ class Sparsifier:
         `mast.nn.save_submodel`, and `model` is what `submodel` returned for this draw, if it has been trained
         since.
         """
-        from mast.nn.files.submodels import save_draw
-        from mast.nn.submodels import pick, submodel
-
-        picked = pick(self, self._which(seed, member), density, budget)
+        picked = pick(self, seed, member, density, budget)
         model = submodel(self, picked, calibrate) if model is None else model
         return save_draw(self, path, picked, model, about or {})
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs besides the model's and the optimizer's states."""
-        from mast.nn.state import state_of
-
         return state_of(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken; an error that names what differs if that was another setup."""
-        from mast.nn.state import restore
-
         restore(self, state)
 
     def remove(self) -> None:
         """Give the model back as it was: nothing of this remains in it."""
-        if self._calls.inside:
-            raise MastError("remove() cannot be called inside a forward pass or sk.sample()")
+        self._calls.refuse_inside("remove() cannot be called")
         self._calls.unwatch()
         if self._rows is not None:
             self._rows.remove()
@@ -379,17 +392,8 @@ class Sparsifier:
 
     # ---- inside --------------------------------------------------------------------------
 
-    def _which(self, seed: int | Key | UnitDraw, member: int | None) -> int | Key | UnitDraw:
-        """The draw that a seed or the number of a member names."""
-        if member is None:
-            return seed
-        if seed != 0:
-            raise ArgumentError("a draw is named by its seed or by member, not by both")
-        return self.sketch.member_key(member)
-
     def _move(self, key: Key) -> None:
-        if self._calls.inside:
-            raise MastError("the draw cannot advance inside a forward pass or sk.sample()")
+        self._calls.refuse_inside("the draw cannot advance")
         self.key = key
         self._values.forget()
 

@@ -19,12 +19,12 @@ from torch import nn
 from mast.arrays import Array
 from mast.errors import ArgumentError
 from mast.nn.factory import sparsify
+from mast.nn.files.tensor_files import digest
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.structure import parse
 from mast.nn.structure.drawing import UnitDrawing
-from mast.nn.tensors.drawing import Drawing, PerWeight, Whole
+from mast.nn.tensors.drawing import Drawing, Listed, PerWeight, Whole
 from mast.nn.tensors.top_share import TopShare
-from mast.nn.tensors.ways import Listed
 from mast.nn.tensors.weights import Shift, Where, unwrapped
 from mast.nn.validation import scaled_starts, sparsifier_of
 from mast.sketches import Nested, Sampled, Sketch
@@ -43,7 +43,7 @@ def scale_start(
     Coordinate i is multiplied by the square root of q_i, the probability that it is kept; with `Nested` by
     q_i itself, so that the whole draw is the ordinary start. Weights stay as they are where a norm follows
     in the same module, which makes their size irrelevant, and all do where there is a shift: a pretrained
-    model is no fresh start.
+    model is no fresh start. Weights that were scaled before stay too, until they are made anew.
 
     Parameters
     ----------
@@ -72,23 +72,36 @@ def scale_start(
 
 
 def _scale(sk: Sparsifier) -> str:
-    normed, used = _normed(sk.model), []
+    normed, used, lines = _normed(sk.model), [], []
+    known = scaled_starts.setdefault(sk.model, {})
+    before = {w.name for w in sk.weights if w.name in known and known[w.name][0] == digest(w.parameter)}
+    for name in before:
+        if known[name][1] != repr(sk.sketch):
+            raise ArgumentError(
+                f"{name!r} was scaled for {known[name][1]} before, and would be too small for both: give the "
+                "model fresh weights first"
+            )
     with torch.no_grad():
         for number, w in enumerate(sk.weights):
-            if w.name not in normed:
+            if w.name not in normed | before:
                 factors = start_factors(sk.drawing, number, tuple(w.shape))
                 w.parameter.mul_(torch.as_tensor(factors, device=w.parameter.device).to(w.parameter.dtype))
                 used.append(factors)
+                if np.any(factors != 1):
+                    known[w.name] = (digest(w.parameter), repr(sk.sketch))
     sk._values.forget_all()
-    scaled_starts.add(sk.model)
-    left = len(sk.weights) - len(used)
-    said = f"{left} weight{'s' * (left > 1)} left as they were, because a norm follows"
-    if not used:
-        return said
-    low, high = min(float(np.min(f)) for f in used), max(float(np.max(f)) for f in used)
-    size = f"{low:.3g}" if high - low < 1e-6 * high else f"{low:.3g} to {high:.3g}"
-    line = f"{len(used)} weight{'s were' if len(used) > 1 else ' was'} multiplied by {size}"
-    return f"{line}; {said}" if left else line
+    if used:
+        low, high = min(float(np.min(f)) for f in used), max(float(np.max(f)) for f in used)
+        size = f"{low:.3g}" if high - low < 1e-6 * high else f"{low:.3g} to {high:.3g}"
+        lines.append(f"{len(used)} weight{'s were' if len(used) > 1 else ' was'} multiplied by {size}")
+    left = {
+        "a norm follows": len(sk.weights) - len(used) - len(before),
+        "they were scaled before": len(before),
+    }
+    for reason, count in left.items():
+        if count:
+            lines.append(f"{count} weight{'s' * (count > 1)} left as they were, because {reason}")
+    return "; ".join(lines)
 
 
 def start_factors(drawing: Drawing, number: int, shape: tuple[int, ...]) -> Array:
@@ -102,10 +115,14 @@ def start_factors(drawing: Drawing, number: int, shape: tuple[int, ...]) -> Arra
         along[scaled.dim] = shape[scaled.dim]
         each = [np.repeat(np.ones(1) if p.space is None else factors[p.space], p.run) for p in scaled.pieces]
         return np.concatenate(each).reshape(along)
-    if isinstance(drawing, Listed) and drawing.sketch.corrected:
-        return (1 / np.sqrt(_square(drawing, number))).reshape(shape)
     if isinstance(drawing, Listed):
-        return start_factors(drawing.inner, number, shape)
+        if not drawing.sketch.corrected:
+            return start_factors(drawing.inner, number, shape)
+        square, like = np.zeros(math.prod(shape)), torch.empty(0, dtype=torch.float64)
+        for i in range(drawing.sketch.n):
+            kept = drawing.kept(number, drawing.sketch.member_key(i), like)
+            square[kept.positions] += np.square(kept.each_scale()) / drawing.sketch.n
+        return (1 / np.sqrt(np.where(square > 0, square, 1.0))).reshape(shape)
     if isinstance(drawing, Whole):
         part = slice(drawing.borders[number], drawing.borders[number + 1])
         return factors_of(drawing.sketch, drawing.dim)[part].reshape(shape)
@@ -122,28 +139,16 @@ def factors_of(sketch: Sketch, d: int) -> Array:
     if isinstance(sketch, Sampled) and not sketch.corrected:
         return factors_of(sketch.sketch, d)
     square = sketch.expected_square(d)
-    ever = np.where(square > 0, square, 1.0)
-    if isinstance(sketch, Nested):
-        return 1 / ever
-    return np.asarray(1 / np.sqrt(ever))
-
-
-def _square(drawing: Listed, number: int) -> Array:
-    """E[c²] over a list, entry by entry; 1 where nothing is ever kept."""
-    square, like = np.zeros(drawing.weights[number].count), torch.empty(0, dtype=torch.float64)
-    for i in range(drawing.sketch.n):
-        kept = drawing.kept(number, drawing.sketch.member_key(i), like)
-        square[kept.positions] += np.square(kept.each_scale()) / drawing.sketch.n
-    return np.where(square > 0, square, 1.0)
+    ever = np.where(square > 0, square, 1.0)  # 1 where nothing is ever kept
+    return np.asarray(1 / ever if isinstance(sketch, Nested) else 1 / np.sqrt(ever))
 
 
 def _normed(model: nn.Module) -> set[str]:
     """The parameters of modules that the next module beside them normalises."""
-    found: set[str] = set()
-    for name, module in model.named_modules():
-        children = list(module.named_children())
-        for (first, layer), (_, after) in pairwise(children):
-            if "Norm" in type(after).__name__:
-                prefix = f"{name}.{first}" if name else first
-                found |= {f"{prefix}.{own}" for own, _ in layer.named_parameters(recurse=False)}
-    return found
+    return {
+        f"{name}.{first}.{own}".removeprefix(".")
+        for name, module in model.named_modules()
+        for (first, layer), (_, after) in pairwise(module.named_children())
+        if "Norm" in type(after).__name__
+        for own, _ in layer.named_parameters(recurse=False)
+    }

@@ -21,20 +21,24 @@ if TYPE_CHECKING:
 
 FORMAT = 2  #: version of this state
 FILE, KIND = "mast.safetensors", "state of a sparsifier"
+_CHOICE = "choice/"  # before the names of a choice's tensors in the file
 
 
 def state_of(sk: Sparsifier) -> dict[str, Any]:
-    """The state: numbers, text, and the tensors of the shift."""
+    """The state: numbers, text, the tensors of the shift, and of a choice that lasts for several steps."""
     shift = None if sk.shift is None else {name: v.detach().cpu().clone() for name, v in sk.shift.items()}
-    return {**_setup(sk), "seed": sk.seed, "step": sk.step, "node": sk.node, "shift": shift}
+    state = {**_setup(sk), "seed": sk.seed, "step": sk.step, "node": sk.node, "shift": shift}
+    choice = sk.drawing.state()
+    return state | {"choice": choice} if choice else state
 
 
 def restore(sk: Sparsifier, state: Mapping[str, Any]) -> None:
     """Continue from a state, if it was taken in the same setup."""
-    absent = [field for field in state_of(sk) if field not in state]
+    setup = _setup(sk)
+    absent = [field for field in (*setup, "seed", "step", "node", "shift") if field not in state]
     if absent:
         raise ArgumentError(f"this is not the state of a sparsifier: it has no {absent[0]!r}")
-    for field, present in _setup(sk).items():
+    for field, present in setup.items():
         if state[field] != present:
             difference = _first_difference(state[field], present)
             schedule = ", or set sk.sketch first if a schedule had changed it" * (field == "sketch")
@@ -50,6 +54,7 @@ def restore(sk: Sparsifier, state: Mapping[str, Any]) -> None:
     sk._values.shift = None if shift is None else shifts_of(sk.weights, shift)
     sk._values.forget_all()
     sk._move(key)
+    sk.drawing.load_state(state.get("choice", {}))
 
 
 def _setup(sk: Sparsifier) -> dict[str, Any]:
@@ -68,10 +73,9 @@ def _setup(sk: Sparsifier) -> dict[str, Any]:
 
 
 def _first_difference(saved: Any, present: Any) -> str:
-    if isinstance(saved, dict) and isinstance(present, dict):
-        for name in [*saved, *present]:
-            if saved.get(name) != present.get(name):
-                return f"{name} was {saved.get(name)!r}, is {present.get(name)!r}"
+    for name in [*saved, *present] if isinstance(saved, dict) else []:
+        if saved.get(name) != present.get(name):
+            return f"{name} was {saved.get(name)!r}, is {present.get(name)!r}"
     return f"it was {saved}, is {present}"
 
 
@@ -79,8 +83,9 @@ def write(sk: Sparsifier, folder: Path) -> None:
     """The state as one file, mast.safetensors, that knows when it was changed."""
     state = state_of(sk)
     shift: dict[str, Tensor] | None = state.pop("shift")
+    choice = {_CHOICE + name: t for name, t in state.pop("choice", {}).items()}
     description = {"state": state, "shifted": shift is not None}
-    tensor_files.write(folder / FILE, KIND, FORMAT, description, shift or {})
+    tensor_files.write(folder / FILE, KIND, FORMAT, description, (shift or {}) | choice)
 
 
 def read(sk: Sparsifier, folder: Path, node: int | None = None) -> None:
@@ -90,6 +95,7 @@ def read(sk: Sparsifier, folder: Path, node: int | None = None) -> None:
             f"the checkpoint has no {folder / FILE}: it was saved without sparsified training"
         )
     header, shift = tensor_files.read(folder / FILE, KIND, FORMAT)
+    choice = {name.removeprefix(_CHOICE): shift.pop(name) for name in list(shift) if name.startswith(_CHOICE)}
     with files.damage_refused(folder / FILE):
-        state = header["state"] | {"shift": shift if header["shifted"] else None}
+        state = header["state"] | {"shift": shift if header["shifted"] else None, "choice": choice}
     restore(sk, state if node is None else state | {"node": node})

@@ -6,7 +6,7 @@ import copy
 import re
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mast.checks import whole
-from mast.errors import ArgumentError, MastError
+from mast.errors import ArgumentError
 from mast.nn.costs import count_flops, evaluated
 from mast.nn.structure import UnitDraw
 from mast.nn.structure.drawing import UnitDrawing
@@ -24,7 +23,6 @@ from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.scaling import sparsify
 from mast.nn.tensors.torch_private import BatchNorm
 from mast.nn.tensors.weights import Batches
-from mast.progress import Progress
 from mast.randomness import Key
 from mast.sketches.kept import Grid, KeptTensors
 
@@ -44,9 +42,17 @@ class Picked(NamedTuple):
 
 
 def pick(
-    sk: Sparsifier, which: int | Key | UnitDraw, density: float | None, budget: str | float | None
+    sk: Sparsifier,
+    which: int | Key | UnitDraw,
+    member: int | None,
+    density: float | None,
+    budget: str | float | None,
 ) -> Picked:
-    """The draw of a seed, a key or known units: of the sketch itself, at a density, or within a budget."""
+    """A draw by seed, key, known units or member: of the sketch itself, at a density, or within a budget."""
+    if member is not None:
+        if which != 0:
+            raise ArgumentError("a draw is named by its seed or by member, not by both")
+        which = sk.sketch.member_key(member)
     if density is not None and budget is not None:
         raise ArgumentError("a submodel has a density or a budget, not both")
     if isinstance(which, UnitDraw):
@@ -85,11 +91,8 @@ def _within(sk: Sparsifier, key: Key, budget: str | float) -> Drawing:
             return sk.structure.cut(draw).count
         return count_flops(smaller(sk, draw), sk.structure.examples[0].to(sk.model).call)
 
-    everything = cost(_GRAINS)
-    most *= everything if is_share else 1
-    if everything <= most:
-        return drawing_at(_GRAINS)
-    affordable = bisect_right(range(1, _GRAINS), most, key=cost)
+    most *= cost(_GRAINS) if is_share else 1
+    affordable = bisect_right(range(1, _GRAINS + 1), most, key=cost)
     if not affordable:
         unit = "operations" if operations else "parameters"
         raise ArgumentError(
@@ -121,11 +124,7 @@ def _parsed(budget: str | float) -> tuple[float, bool, bool]:
 
 def submodel(sk: Sparsifier, picked: Picked, calibrate: Batches) -> nn.Module:
     """A plain copy of the model with the weights v + S(x - v) of a draw, in eval mode; smaller, of units."""
-    if sk._calls.inside:
-        raise MastError(
-            "submodel() cannot be called inside a forward pass or sk.sample(), where the parameters hold "
-            "sparsified weights: call it outside"
-        )
+    sk._calls.refuse_inside("submodel() cannot be called")
     sk._calls.check()
     if calibrate is None:
         warn_of_batch_norm(sk)
@@ -230,32 +229,6 @@ class BestDraw:
             f"<chosen: the best of {len(self.scores)} draws, seed {self.key.seed}, with the score "
             f"{self.score:.4g} (mean of all: {np.mean(self.scores):.4g}); score it again on other data>"
         )
-
-
-def best(
-    sk: Sparsifier,
-    evaluate: Callable[[nn.Module], float],
-    draws: int,
-    density: float | None,
-    budget: str | float | None,
-    calibrate: Batches,
-) -> BestDraw:
-    """See `Sparsifier.best`."""
-    whole("draws", draws, 1)
-    batches = calibrate if calibrate is None or calibrate is False else list(calibrate)
-    scores: list[float] = []
-    top = 0
-    with Progress(draws, "submodels") as progress:
-        for seed in range(draws):
-            picked = pick(sk, seed, density, budget)
-            model = submodel(sk, picked, batches)
-            scores.append(float(evaluate(model)))
-            if np.isnan(scores[-1]):
-                raise ArgumentError(f"the score of seed {seed} is NaN, which is neither better nor worse")
-            if seed == 0 or scores[seed] > scores[top]:
-                top, chosen, found = seed, picked, model
-            progress.advance(seed + 1)
-    return BestDraw(found, chosen.key, scores[top], tuple(scores), chosen.units)
 
 
 def warn_of_batch_norm(sk: Sparsifier) -> None:

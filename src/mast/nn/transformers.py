@@ -11,7 +11,7 @@ except ImportError as error:
     raise ImportError("mast.nn.transformers needs Transformers: pip install transformers") from error
 
 from mast.nn import state as saved_state
-from mast.nn.callbacks import SparsifyingCallback
+from mast.nn.factory import SparsifyingCallback
 from mast.sketches import Sketch
 
 
@@ -19,8 +19,7 @@ class TransformersCallback(SparsifyingCallback, TrainerCallback):
     """Sparsifies the model when training starts; checkpoints carry the draws' state in mast.safetensors.
 
     It takes the arguments of `mast.nn.sparsify` except the model; `per_rank=True` gives each process its own
-    draws. After training, `sk` is the handle, for submodels and reports. Evaluation uses x, as always in eval
-    mode.
+    draws. After training, `sk` is the handle, for submodels and reports. Evaluation uses x, as always.
 
     Parameters
     ----------

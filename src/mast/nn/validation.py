@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from mast.errors import ArgumentError
-from mast.nn.advice import constants_of
 from mast.nn.optimizers import DECAY_KNOWN, decay_to_shift, decays_to_zero
-from mast.nn.passes.calls import Call, reads_itself, uses_checkpoints
-from mast.nn.sparsifier import Sparsifier
+from mast.nn.passes.calls import Call
 from mast.nn.submodels import call, plain_copy
 from mast.nn.tensors.torch_private import BatchNorm, tree_leaves
 from mast.nn.tensors.weights import unwrapped
 
+if TYPE_CHECKING:
+    from mast.nn.sparsifier import Sparsifier
+
 FACTOR = 3.0  #: sparsified outputs that vary this many times more than plain ones are a bad start
 _DRAWS = 8
-#: models whose start was scaled: x itself then has smaller outputs than its submodels, on purpose
-scaled_starts: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+#: models whose start was scaled: x itself then has smaller outputs than its submodels, on purpose. By name of
+#: a weight: a digest of what became of it, and for which sketch
+scaled_starts: weakref.WeakKeyDictionary[nn.Module, dict[str, tuple[str, str]]] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,13 @@ def warn_at_first_step(sk: Sparsifier, optimizer: Optimizer) -> None:
             warnings.warn(str(finding), stacklevel=6)
 
 
+def warn_of_checkpoints(sk: Sparsifier) -> None:
+    """One warning for each module whose checkpoints may read sketched parameters themselves."""
+    for finding in _modules(sk.model, sk):
+        if (finding.problem, finding.fix) == _READS_ITSELF:
+            warnings.warn(str(finding), stacklevel=4)
+
+
 def sparsifier_of(model: nn.Module) -> Sparsifier | None:
     """The handle of a sparsified model."""
     call = model._compiled_call_impl
@@ -99,12 +110,18 @@ _COMPILED = Finding(
 )
 
 
+# A checkpointed function is run again during backward(). Modules that it calls find the same y as before,
+# because every call of a module is watched. A parameter that the function reads by itself is x by then.
+_READS_ITSELF = (
+    "it uses activation checkpointing and owns sketched parameters. Modules that it calls in a checkpoint "
+    "are recomputed with the right draw; parameters that it reads there itself (self.weight) are not",
+    "let it call a module, leave the parameters out with keep= or where=, or train with sk.sample(step)",
+)
+
+
 def _modules(model: nn.Module, sk: Sparsifier | None) -> Iterator[Finding]:
-    sketched = (
-        {id(w.parameter) for w in sk.weights}
-        if sk is not None
-        else {id(p) for p in model.parameters() if p.ndim > 1}
-    )
+    every = [p for p in model.parameters() if p.ndim > 1]
+    sketched = set(map(id, every if sk is None else [w.parameter for w in sk.weights]))
     for name, module in model.named_modules():
         where = f"{name or 'the model'} ({type(module).__name__})"
         if isinstance(module, BatchNorm) and module.track_running_stats:
@@ -125,18 +142,26 @@ def _modules(model: nn.Module, sk: Sparsifier | None) -> Iterator[Finding]:
         intercepted = module._compiled_call_impl
         if intercepted is not None and not isinstance(intercepted, Call):
             yield _COMPILED
-        if uses_checkpoints(module):
-            direct = reads_itself(module, sketched)
+        in_source = _speaks_of_checkpoints(type(module))  # type: ignore[arg-type]
+        if in_source and any(id(p) in sketched for p in module._parameters.values()):
+            yield Finding(where, *_READS_ITSELF)
+        elif in_source or getattr(module, "gradient_checkpointing", False):
             yield Finding(
                 where,
-                "it uses activation checkpointing. Modules that are called inside a checkpoint are "
-                "recomputed with the right draw"
-                + ("; parameters that it reads there itself (self.weight) are not" if direct else ""),
-                "let the checkpointed function call modules, or train in the explicit form, with "
-                "sk.sample(step)"
-                if direct
-                else "nothing, as long as the checkpointed function calls modules",
+                "it uses activation checkpointing: modules that are called inside a checkpoint are "
+                "recomputed with the right draw",
+                "nothing, as long as the checkpointed function calls modules",
             )
+
+
+@lru_cache(maxsize=1024)
+def _speaks_of_checkpoints(kind: type[nn.Module]) -> bool:
+    if kind.__module__.startswith(("torch.", "transformers.")):
+        return False
+    try:
+        return "checkpoint(" in inspect.getsource(kind)
+    except (OSError, TypeError):
+        return False
 
 
 def _outputs(sk: Sparsifier, batch: Any) -> Iterator[Finding]:
@@ -166,7 +191,7 @@ def _spread(model: nn.Module, batch: Any) -> float:
 
 
 def _clipping(sk: Sparsifier | None) -> Iterator[Finding]:
-    constants = None if sk is None else constants_of(sk)
+    constants = None if sk is None else sk.constants
     if constants is not None and constants.L_D > 1:
         grow = math.sqrt(constants.L_D)
         yield Finding(
@@ -187,15 +212,13 @@ def _optimizer(sk: Sparsifier, optimizer: Optimizer, fix: bool) -> Iterator[Find
             "assign=True",
         )
         return
-    known = {id(p) for p in sk.model.parameters()}
-    strays = sum(id(p) not in known for group in optimizer.param_groups for p in group["params"])
-    if strays:
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if strays := len(held - set(map(id, sk.model.parameters()))):
         yield Finding(
             name,
             f"{strays} of its parameters are not in this model",
             "make the optimizer from this model's parameters, unless it trains other modules too",
         )
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     trained = [w for w in sk.weights if w.parameter.requires_grad]
     mine = sum(id(w.parameter) in held for w in trained)
     if mine < len(trained):

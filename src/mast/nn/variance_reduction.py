@@ -23,25 +23,24 @@ from mast.sketches import Nested, Sketch
 class SupportEstimator(GradientEstimator):
     """An estimator over a finite uniform support: N draws, fixed by the seed.
 
-    By default it is the list that the sketch is (`Sampled`, `Nested` with equal weights), or the blocks of
-    Perm-K's fixed partition; for the latter a multiple of K is its support too. Any other N is a sample,
-    whose mean S is not quite I: `mean_error` says by how much.
+    By default it is the list that the sketch is: the members of `Sampled`, of `Nested` with equal weights, or
+    of Perm-K's fixed partition; of the latter over single weights, a multiple of K is its support too. Any
+    other N is a sample, whose mean S is not quite I: `mean_error` says by how much.
     """
 
-    def __init__(self, sk: Sparsifier, N: int | None, p: float) -> None:
+    def __init__(self, sk: Sparsifier, N: int | None, p: float, b: int | None = None) -> None:
         super().__init__(sk)
-        core = sk.sketch.sketch if isinstance(sk.sketch, Structured) else sk.sketch  # over units: each space
-        self._members: list[Key] | None = None  # the keys of a list, if the support is that
-        if N is None and core.cycle is None and core.members is None:
+        sketch, members = sk.sketch, sk.members
+        if N is None and members is None:
             raise ArgumentError(
-                f"{sk.sketch!r} has no small support of its own: pass N, how many draws to sample from it"
+                f"{sketch!r} has no small support of its own: pass N, how many draws to sample from it"
             )
-        if N is None and core.cycle is None:
-            self._members = _list_of(core)
-            N = len(self._members)
-        N = core.cycle if N is None else N
-        self.N = whole("N", N, 1)
+        units = isinstance(sketch, Structured)  # whose Perm-K has other blocks together for every other key
+        listed = (units or sketch.cycle is None) if N is None else (units and N == sketch.cycle)
+        self._list = _keys_of(sketch) if listed else None
+        self.N = whole("N", members if N is None else N, 1)
         self.p = probability("p, of a refresh,", p)
+        self.b = self.N if b is None else whole("b", b, 1, self.N)
 
     @property
     def _seed(self) -> int:
@@ -50,26 +49,23 @@ class SupportEstimator(GradientEstimator):
 
     def key(self, i: int) -> Key:
         """Draw i of the support. Nodes of one group get disjoint blocks of Perm-K, so K of them get all."""
-        if self._members is not None:
-            return self._members[i]
-        return Key(self._seed, node=i)
+        return Key(self._seed, node=i) if self._list is None else self._list[i]
 
     def mean_error(self) -> float:
         """The largest entry of |mean S - I| over the support: 0 if it is the sketch's own."""
-        worst = 0.0
+        errors = []
         for i, w in enumerate(self.sk.weights):
             one = torch.ones(w.shape, dtype=torch.float64, device=w.parameter.device)
-            total = sum(multiply(self.sk.drawing.kept(i, self.key(j), one), one) for j in range(self.N))
-            assert isinstance(total, Tensor)
-            worst = max(worst, float((total / self.N - 1).abs().max()))
-        return worst
+            members = (self.sk.drawing.kept(i, self.key(j), one) for j in range(self.N))
+            total = sum((multiply(kept, one) for kept in members), torch.zeros_like(one))
+            errors.append(float((total / self.N - 1).abs().max()))
+        return max(errors)
 
     def _batch(self, b: int) -> list[Key]:
         """b draws of the support without replacement, those of the current step."""
         if b == self.N:
             return [self.key(i) for i in range(self.N)]
-        moment = Key(self._seed, self.sk.step)
-        chosen = randomness.permutation(moment, Purpose.BATCH, self.N, 0, b)
+        chosen = randomness.permutation(Key(self._seed, self.sk.step), Purpose.BATCH, self.N, 0, b)
         return [self.key(i) for i in chosen.tolist()]
 
     def _one(self) -> Key:
@@ -92,15 +88,15 @@ class SupportEstimator(GradientEstimator):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that an estimator of the same kind and settings gave."""
-        kind = type(self).__name__.removesuffix("Estimator")
         for name in (*self._settings, *self._memory):
             if name not in state:
+                kind = type(self).__name__.removesuffix("Estimator")
                 raise ArgumentError(f"this is not the state of a {kind}: it has no {name!r}")
         for name in self._settings:
-            if state[name] != getattr(self, name):
+            saved, present = state[name], getattr(self, name)
+            if saved != present:
                 raise ArgumentError(
-                    f"the state was saved with another {name}: it was {state[name]!r}, is "
-                    f"{getattr(self, name)!r}"
+                    f"the state was saved with another {name}: it was {saved!r}, is {present!r}"
                 )
         for name in self._memory:
             setattr(self, name, _copied(state[name]))
@@ -135,8 +131,7 @@ class LSVRDSGEstimator(SupportEstimator):
     def __init__(
         self, sk: Sparsifier, *, p: float, N: int | None = None, b: int | None = None, batch: str = "fresh"
     ) -> None:
-        super().__init__(sk, N, p)
-        self.b = self.N if b is None else whole("b", b, 1, self.N)
+        super().__init__(sk, N, p, b)
         self.batch = choice("batch", batch, ("fresh", "kept"))
         self.w: Tensors | None = None
         self.hhat: Tensors | None = None
@@ -191,8 +186,7 @@ class SPAGEEstimator(SupportEstimator):
     def __init__(
         self, sk: Sparsifier, *, p: float, N: int | None = None, b: int | None = None, b_small: int = 1
     ) -> None:
-        super().__init__(sk, N, p)
-        self.b = self.N if b is None else whole("b", b, 1, self.N)
+        super().__init__(sk, N, p, b)
         self.b_small = whole("b_small", b_small, 1, self.N)
         self.h: Tensors | None = None
         self.before: Tensors | None = None
@@ -213,12 +207,11 @@ class SPAGEEstimator(SupportEstimator):
         return loss
 
 
-def _list_of(sketch: Sketch) -> list[Key]:
+def _keys_of(sketch: Sketch) -> list[Key]:
     """The keys of the members of a list, which have to be equally likely."""
-    if isinstance(sketch, Nested) and np.ptp(sketch.weights) > 1e-12:
-        raise ArgumentError(
-            f"variance reduction needs draws of equal probability, those of {sketch!r} differ"
-        )
+    core = sketch.sketch if isinstance(sketch, Structured) else sketch
+    if isinstance(core, Nested) and np.ptp(core.weights) > 1e-12:
+        raise ArgumentError(f"variance reduction needs draws of equal probability, those of {core!r} differ")
     return [sketch.member_key(i) for i in range(sketch.members or 0)]
 
 

@@ -10,7 +10,7 @@ from torch import nn  # noqa: E402
 import mast  # noqa: E402
 from mast import randomness  # noqa: E402
 from mast.nn.nodes import capacity_of, kernels  # noqa: E402
-from mast.nn.tensors.ways import drawing_of  # noqa: E402
+from mast.nn.tensors.drawing import drawing_of  # noqa: E402
 from mast.randomness import Key, Purpose  # noqa: E402
 
 

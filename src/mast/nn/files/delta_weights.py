@@ -13,8 +13,8 @@ from torch import Tensor
 
 from mast.arrays import Array
 from mast.errors import ArgumentError, DataError
+from mast.nn.tensors.drawing import drawing_of
 from mast.nn.tensors.scaling import multiply
-from mast.nn.tensors.ways import drawing_of
 from mast.nn.tensors.weights import Place, Weight
 from mast.randomness import Key
 from mast.sketches.kept import Entries, Grid, Kept
@@ -127,14 +127,13 @@ def _listed(w: Weight, entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     ascending = indices.ndim == 1 and bool((indices.diff() > 0).all())
     if not ascending or (indices.numel() and not (indices[0] >= 0 and indices[-1] < w.count)):
         raise DataError(f"the indices of {w.name!r} are not those of {w.count} coordinates")
-    wide = torch.promote_types(_DTYPES[entry["dtype"]], torch.float32)
     if "scale" in entry:
-        scales = torch.full(indices.shape, float(entry["scale"]), dtype=wide)
-    else:
-        scales = tensors[f"scales/{w.name}"].to(wide)
+        return Entries(w.shape, indices.numpy(), float(entry["scale"]))
+    scales = tensors[f"scales/{w.name}"]
     if scales.shape != indices.shape:
         raise DataError(f"{w.name!r} has {scales.numel()} scales for {indices.numel()} coordinates")
-    return Entries(w.shape, indices.numpy(), scales.numpy())
+    wide = torch.promote_types(_DTYPES[entry["dtype"]], torch.float32)
+    return Entries(w.shape, indices.numpy(), scales.to(wide).numpy())
 
 
 def _grid(w: Weight, units: Tensor) -> Grid:

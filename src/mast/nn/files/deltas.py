@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mast.errors import ArgumentError, DataError, MastError
+from mast.errors import ArgumentError, DataError
 from mast.nn.files import tensor_files
 from mast.nn.files.delta_weights import WeightChange, changes_of, rebuilt
 from mast.nn.files.tensor_files import digest
@@ -84,8 +84,7 @@ def save_delta(
     if member is not None:
         key = sk.sketch.member_key(member)
     key = Key(0 if seed is None else seed) if key is None else key
-    if sk._calls.inside:
-        raise MastError("save_delta() cannot be called inside a forward pass or sk.sample()")
+    sk._calls.refuse_inside("save_delta() cannot be called")
     sk._calls.check()
     parts = changes_of(sk, key)
     whole, digests, aliases = _others(sk, base)
@@ -164,32 +163,28 @@ class Delta:
 
     def _check(self, state: Mapping[str, Tensor]) -> None:
         """Refuse a model that is not the base, and say in what it differs."""
+        if difference := self._difference(state):
+            raise ArgumentError(f"the model is not the base of {self.path}: {difference}")
+
+    def _difference(self, state: Mapping[str, Tensor]) -> str | None:
         expected = {part.name: (torch.Size(part.kept.shape), part.dtype) for part in self.parts}
         expected |= {name: (t.shape, t.dtype) for name, t in self.whole.items()}
         digests, aliases = self.about["base"], self.about["aliases"]
         known = {**expected, **digests, **aliases}
         for name in [*(n for n in known if n not in state), *(n for n in state if n not in known)]:
-            where = "has no" if name in known else "has another tensor,"
-            raise ArgumentError(f"the model is not the base of {self.path}: it {where} {name!r}")
-        for name, (shape, dtype) in expected.items():
-            t = state[name]
-            if t.shape != shape or t.dtype != dtype:
-                raise ArgumentError(
-                    f"the model is not the base of {self.path}: its {name!r} is {_form(t.shape, t.dtype)}, "
-                    f"that of the base {_form(shape, dtype)}"
-                )
+            return f"it {'has no' if name in known else 'has another tensor,'} {name!r}"
+        for name, form in expected.items():
+            there = (state[name].shape, state[name].dtype)
+            if there != form:
+                return f"its {name!r} is {_form(*there)}, that of the base {_form(*form)}"
         wrong = [name for name, expected_digest in digests.items() if digest(state[name]) != expected_digest]
         if wrong:
             more = f" and {len(wrong) - 1} more of {len(digests)}" if len(wrong) > 1 else ""
-            raise ArgumentError(
-                f"the model is not the base of {self.path}: it has other values in {wrong[0]!r}{more}. "
-                "A delta fits the very weights that were the shift"
-            )
+            return f"it has other values in {wrong[0]!r}{more}. A delta fits the weights that were the shift"
         for name, first in aliases.items():
             if state[name] is not state[first]:
-                raise ArgumentError(
-                    f"the model is not the base of {self.path}: there {name!r} and {first!r} were one tensor"
-                )
+                return f"there {name!r} and {first!r} were one tensor"
+        return None
 
 
 def read_delta(path: str | Path) -> Delta:

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,7 +46,10 @@ def read(path: str | Path, kind: str, version: int) -> tuple[dict[str, Any], dic
     from safetensors.torch import load
 
     path = Path(path)
-    raw = _bytes(path)
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     if not raw[8:].startswith(_MARK):
         raise DataError(f"{path} is not a file of MAST's: it does not begin with its mark")
     blank = hashlib.sha256(raw[: _PLACE.start] + b"0" * _SUM)
@@ -78,18 +80,5 @@ def digest(tensor: Tensor) -> str:
     """
     t = tensor.detach().cpu().contiguous()
     total = hashlib.sha256(f"{t.dtype} {tuple(t.shape)} ".encode())
-    total.update(as_bytes(t).data)
+    total.update(t.reshape(-1).view(torch.uint8).numpy().data)
     return total.hexdigest()[:32]
-
-
-def as_bytes(tensor: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The memory of a contiguous tensor on the CPU, whatever its type."""
-    array: np.ndarray[Any, np.dtype[np.uint8]] = tensor.reshape(-1).view(torch.uint8).numpy()
-    return array
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error

@@ -19,9 +19,8 @@ from mast.nn.structure.cuts import Cut
 from mast.nn.structure.drawing import UnitDraw
 from mast.nn.structure.sketches import Neurons, Structured, parse
 from mast.nn.structure.structures import Structure, structure_of
-from mast.nn.tensors.drawing import Alike
+from mast.nn.tensors.drawing import Alike, drawing_of
 from mast.nn.tensors.selection import choose
-from mast.nn.tensors.ways import drawing_of
 from mast.nn.tensors.weights import Where
 from mast.randomness import Key, Purpose
 from mast.sketches import DiagonalDraw, Sketch

@@ -19,9 +19,7 @@ the model would bypass the slot, or trace the draw into a constant, and is refus
 
 from __future__ import annotations
 
-import inspect
 import threading
-import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -34,7 +32,7 @@ from torch.utils.hooks import RemovableHandle
 from mast.errors import ArgumentError, MastError
 from mast.nn.passes.values import Values
 from mast.nn.tensors.torch_private import FSDP_MARK, compiler_is_waiting
-from mast.nn.tensors.weights import Place, Weight, find
+from mast.nn.tensors.weights import AGAIN, Place, Weight, find
 
 _COMPILED = (
     "torch.compile around a model in the plain sparsified loop is refused: the compiled graph would miss the "
@@ -69,7 +67,7 @@ class Calls:
         self.sampling = False  # the explicit form is in use
         self.used = False  # a forward pass has begun since the draw last advanced
         self.count = 0  # of forward passes
-        self.watched: list[tuple[nn.Module, Call]] = []
+        self.watched: list[Call] = []
         self.guard: RemovableHandle | None = None
         self._turn = threading.Condition()
         self._replaced: tuple[list[Place], list[Any]] = ([], [])  # places that hold y, and what they held
@@ -81,6 +79,11 @@ class Calls:
     def inside(self) -> bool:
         """Whether a call is under way in any thread, or the explicit form is in use."""
         return self.sampling or self.busy
+
+    def refuse_inside(self, what: str) -> None:
+        """An error that begins with these words, if a call is under way or the explicit form is in use."""
+        if self.inside:
+            raise MastError(f"{what} inside a forward pass or sk.sample(), where weights are sparsified")
 
     def nested(self) -> bool:
         """Whether this thread is in a call already, or the explicit form is in use."""
@@ -101,9 +104,9 @@ class Calls:
         for module in self.model.modules():
             places = [place for below in module.modules() for place in all_places.get(below, ())]
             if places:
-                self.watched.append((module, Call(module, places, self)))
-        for module, call in self.watched:
-            module._compiled_call_impl = call
+                self.watched.append(Call(module, places, self))
+        for call in self.watched:
+            call.module._compiled_call_impl = call
         self.guard = self.model.register_forward_pre_hook(Hook(self._refuse_bypass))
 
     def _refuse_bypass(self, module: nn.Module, args: Any) -> None:
@@ -113,23 +116,24 @@ class Calls:
 
     def unwatch(self) -> None:
         """Stop, and leave no trace."""
-        for module, call in self.watched:
-            if module._compiled_call_impl is call:
-                del module._compiled_call_impl
+        for call in self.watched:
+            if call.module._compiled_call_impl is call:
+                del call.module._compiled_call_impl
         self.watched = []
         if self.guard is not None:
             self.guard.remove()
 
     def check(self) -> None:
         """An error if calls of the model no longer come here, or parameters are in other modules now."""
-        for module, call in self.watched:
-            if module._compiled_call_impl is not call:
+        for call in self.watched:
+            if call.module._compiled_call_impl is not call:
                 raise MastError(
-                    f"the {type(module).__name__} that was sparsified has been compiled since "
+                    f"the {type(call.module).__name__} that was sparsified has been compiled since "
                     "(Module.compile), which disconnects it: train it without torch.compile, and compile "
                     "the finished model or submodel"
                 )
-        self._check_tree()
+        if any(now != then for now, then in self._children):
+            self._check_tree()
         if any(getattr(p(), FSDP_MARK, False) for p in self._parameters):
             raise MastError(
                 "the model was wrapped in FullyShardedDataParallel after sparsify(): forward passes compute "
@@ -137,26 +141,17 @@ class Calls:
                 "whose processes hold whole weights"
             )
         for w in self.weights:
-            if (shape := w.parameter.shape) != w.shape:
-                raise MastError(
-                    f"the parameter {w.name!r} had the shape {tuple(w.shape)} when sparsify() was called and "
-                    f"has {tuple(shape)} now: call sk.remove() first, change the model, then call sparsify() "
-                    "again"
-                )
+            w.check(w.parameter)
 
     def _check_tree(self) -> None:
         """An error if a parameter is new, or has moved; other modules without parameters are fine."""
-        if all(now == then for now, then in self._children):
-            return
-        homes = _homes(self.model)
-        for name in [*homes, *self._homes]:
-            if homes.get(name) != self._homes.get(name):
-                known, there = name in self._homes, name in homes
+        before, now = self._homes, _homes(self.model)
+        for name in [*now, *before]:
+            if now.get(name) != before.get(name):
+                what = "added" if name not in before else "replaced" if name in now else "removed"
                 raise MastError(
-                    f"the module of the parameter {name!r} was "
-                    f"{'replaced' if known and there else 'removed' if known else 'added'} after sparsify(), "
-                    "which knows nothing of it: call sk.remove() first, change the model, then call "
-                    "sparsify() again"
+                    f"the module of the parameter {name!r} was {what} after sparsify(), which knows nothing "
+                    f"of it: {AGAIN}"
                 )
         self._children = [(m._modules, dict(m._modules)) for m in self.model.modules()]
 
@@ -167,14 +162,14 @@ class Calls:
             if not self.threads:
                 if not self.used:
                     self.check()
-                self.values.begin_pass()
+                self.values.forward_pass += 1
                 self._replaced = (call.places, [place.get() for place in call.places])
             key, now = self.owner.key, torch.is_grad_enabled()
             y = [
                 self.values.of(place.number, tensor, key)
                 for place, tensor in zip(*self._replaced, strict=True)
             ]
-            if now and self.values.changes >= _MANY_CHANGES:
+            if now and len(self.values.changed_in) >= _MANY_CHANGES:
                 self.owner._steps.notice_changes()
             if not self.threads or now:  # what was put without a graph serves no thread that needs one
                 for place, value in zip(self._replaced[0], y, strict=True):
@@ -256,42 +251,3 @@ class Hook:
 
     def __reduce__(self) -> Any:
         return getattr, (nullcontext(), "__exit__")
-
-
-# ---- activation checkpointing ------------------------------------------------------------
-#
-# A checkpointed function is run again during backward(). Modules that it calls find the same y as before,
-# because every call of a module is watched. A parameter that the function reads by itself (``self.weight``)
-# is x by then: the gradient would be wrong without a sign of it.
-
-
-def uses_checkpoints(module: nn.Module) -> bool:
-    """Whether the module's own code, or a flag it carries, speaks of checkpoints."""
-    return bool(getattr(module, "gradient_checkpointing", False)) or _checkpoints_in_source(type(module))
-
-
-def reads_itself(module: nn.Module, sketched: set[int]) -> bool:
-    """Whether the module owns a sketched parameter, which its code may read inside a checkpoint."""
-    return any(id(p) in sketched for p in module._parameters.values() if p is not None)
-
-
-def warn_of_checkpoints(model: nn.Module, sketched: set[int]) -> None:
-    """One warning for each module whose checkpoints may read sketched parameters themselves."""
-    for name, module in model.named_modules():
-        if reads_itself(module, sketched) and _checkpoints_in_source(type(module)):
-            warnings.warn(
-                f"{name or 'the model'} ({type(module).__name__}) uses activation checkpointing and owns "
-                "sketched parameters. If the checkpointed function reads them itself (self.weight), its "
-                "recomputation sees x instead of y: let it call a module, leave them out with keep= or "
-                "where=, or train with sk.sample(step)",
-                stacklevel=4,
-            )
-
-
-def _checkpoints_in_source(kind: type[nn.Module]) -> bool:
-    if kind.__module__.startswith(("torch.", "transformers.")):
-        return False
-    try:
-        return "checkpoint(" in inspect.getsource(kind)
-    except (OSError, TypeError):
-        return False

@@ -12,16 +12,16 @@ backward(); what would go wrong silently is refused:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
-from torch.utils.hooks import RemovableHandle
 
 from mast.errors import MastError
+from mast.nn.passes.calls import Hook
 from mast.nn.passes.values import Made
 from mast.nn.tensors.scaling import adjoint
 from mast.nn.tensors.torch_private import tree_leaves
@@ -32,20 +32,33 @@ from mast.nn.tensors.weights import Weight
 def sampled(model: nn.Module, weights: list[Weight], made: list[Made]) -> Iterator[None]:
     """With the parameters holding y, and their gradients multiplied by S'."""
     parameters = [w.parameter for w in weights]
-    originals = [p.data for p in parameters]
-    handles: list[RemovableHandle] = []
-    open_context = [True]
+    originals, sparsified = [p.data for p in parameters], [m.numbers for m in made]
+    hooks, closed = ExitStack(), False
+
+    def hold(memory: list[Tensor], *_: Any) -> None:
+        for p, tensor in zip(parameters, memory, strict=True):
+            p.data = tensor
+
+    def notice_late(g: Tensor) -> None:
+        if closed:
+            raise MastError("backward() of a forward pass inside sk.sample() must be called inside it too")
+
+    def mark(module: nn.Module, args: Any, output: Any) -> None:
+        for leaf in tree_leaves(output):
+            if isinstance(leaf, Tensor) and leaf.requires_grad:
+                leaf.register_hook(notice_late)  # type: ignore[no-untyped-call]
+
     try:
+        hold(sparsified)
         for p, m in zip(parameters, made, strict=True):
-            p.data = m.numbers
             increment_version(p)  # autograd then refuses graphs of x inside the context
             if p.requires_grad:
-                handles.append(p.register_hook(partial(adjoint, m.kept)))  # type: ignore[no-untyped-call]
-        to_x, to_y = _Exchange(parameters, originals), _Exchange(parameters, [m.numbers for m in made])
-        for module in model.modules():
-            handles.append(module.register_state_dict_pre_hook(to_x))  # type: ignore[no-untyped-call]
-            handles.append(module.register_state_dict_post_hook(to_y))  # type: ignore[no-untyped-call]
-        handles.append(model.register_forward_hook(_OutputGuard(open_context)))
+                hooks.enter_context(p.register_hook(partial(adjoint, m.kept)))  # type: ignore[no-untyped-call]
+        to_x, to_y = (_Uncopyable(partial(hold, memory)) for memory in (originals, sparsified))
+        for module in model.modules():  # state_dict() gives x
+            hooks.enter_context(module.register_state_dict_pre_hook(to_x))  # type: ignore[no-untyped-call]
+            hooks.enter_context(module.register_state_dict_post_hook(to_y))  # type: ignore[no-untyped-call]
+        hooks.enter_context(model.register_forward_hook(_Uncopyable(mark)))
         torch.clear_autocast_cache()
         versions = [p._version for p in parameters]
         yield
@@ -56,17 +69,16 @@ def sampled(model: nn.Module, weights: list[Weight], made: list[Made]) -> Iterat
                     "there, and the change is lost. Change parameters (optimizer.step()) after the context"
                 )
     finally:
-        open_context[0] = False
-        for handle in handles:
-            handle.remove()
-        for p, x in zip(parameters, originals, strict=True):
-            p.data = x
+        closed = True
+        hooks.close()
+        hold(originals)
+        for p in parameters:
             increment_version(p)  # and graphs of y outside of it
         torch.clear_autocast_cache()
 
 
-class _Uncopyable:
-    """Part of a model inside sk.sample(), whose copy would hold sparsified weights as if they were x."""
+class _Uncopyable(Hook):
+    """A hook in a model inside sk.sample(), whose copy would hold sparsified weights as if they were x."""
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
         raise MastError(
@@ -76,31 +88,3 @@ class _Uncopyable:
 
     def __reduce__(self) -> NoReturn:
         self.__deepcopy__(None)
-
-
-class _Exchange(_Uncopyable):
-    """A hook around `state_dict()` that gives the parameters other memory: x while it is made, then y."""
-
-    def __init__(self, parameters: list[Tensor], memory: list[Tensor]) -> None:
-        self.parameters, self.memory = parameters, memory
-
-    def __call__(self, *_: Any) -> None:
-        for p, tensor in zip(self.parameters, self.memory, strict=True):
-            p.data = tensor
-
-
-class _OutputGuard(_Uncopyable):
-    """Marks what the model returns, so that a backward pass after the context is noticed."""
-
-    def __init__(self, open_context: list[bool]) -> None:
-        self.open_context = open_context
-
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        for leaf in tree_leaves(output):
-            if isinstance(leaf, Tensor) and leaf.requires_grad:
-                leaf.register_hook(self.check)  # type: ignore[no-untyped-call]
-
-    def check(self, g: Tensor) -> None:
-        """Called when a gradient arrives."""
-        if not self.open_context[0]:
-            raise MastError("backward() of a forward pass inside sk.sample() must be called inside it too")

@@ -66,22 +66,13 @@ class Values:
         # if it is known which (a mask would only take room: everything is written anew).
         self._memory: list[tuple[Tensor, Kept | None] | None] = [None] * len(weights)
         self._for_gradients = [Memory() for _ in weights]
-        self._pass = 0  # the number of the forward pass
-        self._changed_in: set[int] = set()  # the passes of this draw that found x changed since the last
-
-    @property
-    def changes(self) -> int:
-        """In how many forward passes of this draw x was another than in the pass before."""
-        return len(self._changed_in)
-
-    def begin_pass(self) -> None:
-        """Another forward pass begins: x may have been changed since the last."""
-        self._pass += 1
+        self.forward_pass = 0  # its number: x may have been changed since the last
+        self.changed_in: set[int] = set()  # the passes of this draw that found x changed since the last
 
     def forget(self) -> None:
         """The draw has changed: nothing made so far is valid."""
         self._made = [None] * len(self.weights)
-        self._changed_in.clear()
+        self.changed_in.clear()
 
     def forget_all(self) -> None:
         """The shift has changed too: not even the memory is."""
@@ -110,14 +101,10 @@ class Values:
         if not (torch.is_grad_enabled() and p.requires_grad):
             return made.numbers
         if made.node is None:
-            numbers = made.numbers
-            made.node = go_back_early(
-                SketchedWeight.apply(  # type: ignore[no-untyped-call]
-                    p, lambda: numbers, made.kept, self._for_gradients[number]
-                )
-            )
-        node: Tensor = made.node
-        return node
+            numbers, memory = made.numbers, self._for_gradients[number]
+            node = SketchedWeight.apply(p, lambda: numbers, made.kept, memory)  # type: ignore[no-untyped-call]
+            made.node = go_back_early(node)
+        return made.node
 
     def current(self, number: int, key: Key) -> Made:
         """The numbers of the current draw, made now unless they were, and x has not changed since."""
@@ -125,7 +112,7 @@ class Values:
         stamp = (key, id(p), p.data_ptr(), p._version, p.device, p.dtype)
         made = self._made[number]
         if made is not None and made.stamp == stamp:
-            if made.forward_pass != self._pass and not in_backward():
+            if made.forward_pass != self.forward_pass and not in_backward():
                 made = self._compared(number, p, made)
         else:
             if in_backward():
@@ -135,8 +122,8 @@ class Values:
                     "changed since the first forward pass: call backward() before optimizer.step()"
                 )
             if made is not None and made.stamp[0] == key:
-                self._changed_in.add(self._pass)
-            made = self._made[number] = Made(stamp, *self._make(number, p, key), self._pass)
+                self.changed_in.add(self.forward_pass)
+            made = self._made[number] = Made(stamp, *self._make(number, p, key), self.forward_pass)
         return made
 
     def _compared(self, number: int, p: Tensor, made: Made) -> Made:
@@ -145,12 +132,12 @@ class Values:
             x = p.detach()
             v = self.v(number, x)
             y = adjoint(made.kept, x) if v is None else sparsify(made.kept, x, v)
-        made.forward_pass = self._pass
+        made.forward_pass = self.forward_pass
         if torch.equal(y, made.numbers):
             return made
-        self._changed_in.add(self._pass)
+        self.changed_in.add(self.forward_pass)
         self._memory[number] = (y, made.kept)  # graphs of the earlier pass keep the old memory
-        made = self._made[number] = Made(made.stamp, y, made.kept, self._pass)
+        made = self._made[number] = Made(made.stamp, y, made.kept, self.forward_pass)
         return made
 
     def _make(self, number: int, p: Tensor, key: Key) -> tuple[Tensor, Kept]:
@@ -168,10 +155,5 @@ class Values:
         return y, kept
 
     def _stand_in(self, number: int, tensor: Tensor, key: Key) -> Tensor:
-        weight = self.weights[number]
-        if tensor.shape != weight.shape:
-            raise MastError(
-                f"the parameter {weight.name!r} has shape {tuple(tensor.shape)} now, and had "
-                f"{tuple(weight.shape)} when sparsify() was called: remove() and sparsify again"
-            )
+        self.weights[number].check(tensor)
         return sparsify(self.drawing.kept(number, key, tensor), tensor, self.v(number, tensor))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -20,11 +20,12 @@ from torch import Tensor
 
 from mast import randomness
 from mast.arrays import Array
+from mast.errors import ArgumentError, NotDiagonalError
 from mast.nn.tensors.scaling import Memory, compiled, numbers, replace_entries, sparsify_into
 from mast.nn.tensors.torch_words import torch_mask, torch_normal
 from mast.nn.tensors.weights import Weight
 from mast.randomness import Key, Purpose
-from mast.sketches import Constants, DiagonalDraw, Draw, Sketch
+from mast.sketches import Constants, DiagonalDraw, Draw, Sampled, Sketch
 from mast.sketches.kept import Entries, Everything, Kept, Mask
 
 _WORTH_A_THREAD = 1 << 19  # coordinates
@@ -64,6 +65,14 @@ class Drawing(ABC):
         """Of S over all sketched weights. Where a list drops a weight always, that is not trained."""
         c = self.sketch.constants(self.dim)
         return Constants(max(c.L_D, 1.0), max(c.mu_D, 1.0), max(c.L_max, 1.0), c.estimated)
+
+    def state(self) -> dict[str, Tensor]:
+        """What a resumed run needs besides the key: nothing, unless the weights of earlier steps count."""
+        return {}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Continue from such a state."""
+        assert not tensors
 
 
 class PerWeight(Drawing):
@@ -160,13 +169,9 @@ class Whole(Drawing):
         if self._last is None or self._last[0] != key:
             self._last = (key, self._by_weight(key))
         positions, scales = self._last[1][number]
-        precision = precision_of(like)
-        one = isinstance(scales, float)
-        return Entries(
-            self.weights[number].shape,
-            positions,
-            float(precision(scales)) if one else scales.astype(precision),
-        )
+        one, precision = isinstance(scales, float), precision_of(like)
+        rounded = float(precision(scales)) if one else scales.astype(precision)
+        return Entries(self.weights[number].shape, positions, rounded)
 
     def _by_weight(self, key: Key) -> list[tuple[Any, Any]]:
         """The draw, cut at the borders of weights, in no more bytes than are needed: it stays for a step."""
@@ -177,12 +182,99 @@ class Whole(Drawing):
         for border, end, a, b in zip(self.borders, self.borders[1:], cuts, cuts[1:], strict=False):
             positions = np.empty(b - a, dtype=np.int32 if end - border < 1 << 31 else np.int64)
             np.subtract(draw.indices[a:b], border, out=positions, casting="unsafe")
-            parts.append((positions, _one_or_each(draw.scales[a:b])))
+            scales = draw.scales[a:b]
+            one = scales.size and scales.strides == (0,)  # equal scales, in one place
+            parts.append((positions, float(scales[0]) if one else scales.copy()))
         return parts
 
     def share(self, number: int) -> float:
         """The share of the whole vector that is kept."""
         return self.sketch.share(self.dim)
+
+
+class Listed(Drawing):
+    """A list of n draws: each is made as the sketch of the list makes it, when it is needed."""
+
+    sketch: Sampled
+
+    def __init__(self, weights: Sequence[Weight], sketch: Sampled, inner: Drawing) -> None:
+        super().__init__(weights, sketch)
+        self.inner = inner
+        self._last: tuple[Key, Key] | None = None  # a key, and that of its member
+        self._means: dict[int, Array] = {}
+
+    def kept(self, number: int, key: Key, like: Tensor) -> Kept:
+        """What the member keeps; corrected, each entry is divided by its mean over the list."""
+        w = self.weights[number]
+        if self.sketch.balanced:
+            return entries_of(w, self.sketch.member(w.count, self.sketch.member_of(key), w.index), like)
+        kept = self.inner.kept(number, self._member(key), like)
+        if not self.sketch.corrected:
+            return kept
+        places = kept.positions
+        scales = np.asarray(kept.each_scale(), dtype=np.float64) / self._mean(number)[places]
+        return Entries(kept.shape, places, scales.astype(precision_of(like)))
+
+    def write(
+        self, number: int, key: Key, x: Tensor, v: Tensor | None, y: Tensor, before: Kept | None
+    ) -> Kept:
+        """As fast as the sketch itself, unless it is corrected or balanced."""
+        if self.sketch.corrected or self.sketch.balanced:
+            return super().write(number, key, x, v, y, before)
+        return self.inner.write(number, self._member(key), x, v, y, before)
+
+    def _member(self, key: Key) -> Key:
+        if self._last is None or self._last[0] != key:
+            self._last = (key, self.sketch.member_seed(self.sketch.member_of(key)))
+        return self._last[1]
+
+    def _mean(self, number: int) -> Array:
+        """The mean over the list of each entry's scale."""
+        if number not in self._means:
+            mean, like = np.zeros(self.weights[number].count), torch.empty(0, dtype=torch.float64)
+            for i in range(self.sketch.n):
+                kept = self.inner.kept(number, self.sketch.member_seed(i), like)
+                mean[kept.positions] += kept.each_scale()
+            self._means[number] = mean / self.sketch.n
+        return self._means[number]
+
+    def share(self, number: int) -> float:
+        """The share that the sketch keeps: that of the list is near."""
+        return self.inner.share(number)
+
+
+def drawing_of(sketch: Sketch, weights: Sequence[Weight]) -> Drawing:
+    """The way this sketch is drawn over these weights."""
+    if not isinstance(sketch, Sketch):
+        raise ArgumentError(
+            f"the second argument must be a sketch such as mast.Bernoulli(0.7), got {sketch!r}"
+        )
+    if not sketch.diagonal:
+        raise NotDiagonalError(
+            f"{sketch!r} is not diagonal: S'g would mix the gradients of all parameters, which are never "
+            "together in one place during a backward pass. Networks take diagonal sketches"
+        )
+    if isinstance(sketch, Sampled):
+        inner = drawing_of(sketch.sketch, weights)
+        if sketch.balanced and any(w.keep is not None for w in weights):
+            raise ArgumentError(
+                "a balanced list keeps all weights equally often: keep= is for lists without it"
+            )
+        return Whole(weights, sketch) if isinstance(inner, Whole) else Listed(weights, sketch, inner)
+    if hasattr(sketch, "drawing"):  # what is kept follows from the weights themselves
+        own: Drawing = sketch.drawing(weights)
+        return own
+    excepted = [w for w in weights if w.keep is not None]
+    each = [sketch if w.keep is None else sketch.with_keep(w.keep) for w in weights]
+    if excepted and (sketch.entry() is None or None in each):
+        raise ArgumentError(
+            f"keep gives {excepted[0].name!r} a keep probability of its own ({excepted[0].keep!s:.9}), which "
+            f"only Bernoulli sketches can have, not {sketch!r}; keep = 1 leaves a parameter out"
+        )
+    if not sketch.per_layer and sketch.entry() is None:
+        return Whole(weights, sketch)
+    one_by_one = sketch.per_layer or any(isinstance(w.keep, np.ndarray) for w in weights)
+    return (PerWeight if one_by_one else Alike)(weights, sketch, [own or sketch for own in each])
 
 
 def entries_of(w: Weight, draw: Draw, like: Tensor) -> Entries:
@@ -194,11 +286,6 @@ def entries_of(w: Weight, draw: Draw, like: Tensor) -> Entries:
 def precision_of(like: Tensor) -> type:
     """The type of the scales of a weight."""
     return np.float64 if like.dtype == torch.float64 else np.float32
-
-
-def _one_or_each(scales: Array) -> float | Array:
-    """One number for scales that are equal and lie in one place."""
-    return float(scales[0]) if scales.size and scales.strides == (0,) else scales.copy()
 
 
 def _in_parts(work: Callable[[int, int], None], count: int) -> None:

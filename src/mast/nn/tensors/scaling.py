@@ -26,7 +26,7 @@ def multiply(kept: Kept, u: Tensor) -> Tensor:
         return u * _tensor(kept.mask, u).view(u.shape) * kept.scales
     if isinstance(kept, Entries):
         flat, indices = u.reshape(-1), _tensor(kept.positions, u)
-        picked = _times(flat[indices], _scales(kept, u))
+        picked = _times(flat[indices], _wide(kept.scales, u))
         return torch.zeros_like(flat).index_copy(0, indices, picked).view(u.shape)
     return _times(u, _spread(kept, u))
 
@@ -90,23 +90,18 @@ def _adjoint_sparse(kept: Kept, g: Tensor) -> Tensor:
 
 
 def _spread(kept: Kept, u: Tensor) -> Tensor:
-    """All scales, 0 where an entry is dropped, in a shape that broadcasts; at least in single precision."""
-    spread = kept.spread() if isinstance(kept, Grid) else kept.factors
-    return torch.as_tensor(spread, dtype=_wide(u), device=u.device)
+    """All scales, 0 where an entry is dropped, in a shape that broadcasts."""
+    return _wide(kept.spread() if isinstance(kept, Grid) else kept.factors, u)
 
 
-def _scales(kept: Entries, u: Tensor) -> Tensor:
-    """One scale, or one for each kept entry; at least in single precision."""
-    return torch.as_tensor(kept.scales, dtype=_wide(u), device=u.device)
-
-
-def _wide(u: Tensor) -> torch.dtype:
-    return torch.promote_types(u.dtype, torch.float32)
+def _wide(scales: Any, u: Tensor) -> Tensor:
+    """Scales as a tensor where u is, at least in single precision."""
+    return torch.as_tensor(scales, dtype=torch.promote_types(u.dtype, torch.float32), device=u.device)
 
 
 def _times(u: Tensor, scales: Tensor) -> Tensor:
     """u times scales, rounded once: in half precision the scales themselves would be off, and S biased."""
-    return (u.to(_wide(u)) * scales.to(_wide(u))).to(u.dtype)
+    return (u.to(scales.dtype) * scales).to(u.dtype)
 
 
 def _scales_of(kept: Entries, dtype: np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
@@ -148,15 +143,11 @@ class Memory:
 
 def compiled(*tensors: Tensor | None) -> bool:
     """Whether the compiled kernels can work on all of these."""
-    for t in tensors:
-        if t is not None and not (
-            t.dtype in _COMPILED
-            and t.device.type == "cpu"
-            and t.layout == torch.strided
-            and t.is_contiguous()
-        ):
-            return False
-    return True
+    return all(
+        t.dtype in _COMPILED and t.device.type == "cpu" and t.layout == torch.strided and t.is_contiguous()
+        for t in tensors
+        if t is not None
+    )
 
 
 def numbers(tensor: Tensor) -> np.ndarray[Any, np.dtype[Any]]:

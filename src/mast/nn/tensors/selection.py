@@ -48,7 +48,9 @@ class Selection:
 
 def choose(model: nn.Module, where: Where | None, keep: Mapping[str, Keep]) -> Selection:
     """The weights to sketch: those that `where` names, else the trainable weights of layers."""
-    keep = {pattern: _probabilities(pattern, share) for pattern, share in keep.items()}
+    shares = {pattern: _probabilities(pattern, share) for pattern, share in keep.items()}
+    names = [name for name, _ in model.named_parameters()]
+    check_keep(shares, names)
     wanted = predicate(model, where)
     places = {id(p): place for place, p in registered(model)}
     factors = _factors(model)
@@ -57,7 +59,8 @@ def choose(model: nn.Module, where: Where | None, keep: Mapping[str, Keep]) -> S
         reason = _unfit(name, p, explicit=where is not None and wanted(name, p)) or (
             "" if wanted(name, p) else _why_not(p, where)
         )
-        probability = _keep_probability(name, keep)
+        matching = [share for pattern, share in shares.items() if fnmatch.fnmatchcase(name, pattern)]
+        probability = matching[-1] if matching else None  # general patterns come first, exceptions after
         if isinstance(probability, np.ndarray) and probability.size != p.numel():
             raise ArgumentError(
                 f"keep has {probability.size} probabilities for {p.numel()} entries of {name!r}"
@@ -74,7 +77,17 @@ def choose(model: nn.Module, where: Where | None, keep: Mapping[str, Keep]) -> S
             )
         else:
             selection.add(name, p, places[id(p)], probability)
-    _check(selection, keep, [name for name, _ in model.named_parameters()])
+    for pattern, share in shares.items():
+        matched = fnmatch.filter(names, pattern)
+        if not _is_one(share) and not any(w.name in matched for w in selection.weights):
+            raise ArgumentError(
+                f"keep: {pattern!r} matches only parameters that are not sketched ({some(matched)}): name "
+                "them in where= as well"
+            )
+    if not selection.weights:
+        reasons = "; ".join(sorted(set(selection.others.values()))) or "it has none at all"
+        raise ArgumentError(f"the model has no parameter to sketch ({reasons})")
+    refuse_equal_codes([w.name for w in selection.weights])
     return selection
 
 
@@ -161,27 +174,6 @@ def _probabilities(pattern: str, share: Any) -> float | Array:
 
 def _is_one(share: float | Array | None) -> bool:
     return not isinstance(share, np.ndarray) and share == 1
-
-
-def _keep_probability(name: str, keep: Mapping[str, Any]) -> float | Array | None:
-    """That of the last pattern that matches the name: general patterns come first, exceptions after."""
-    matching = [share for pattern, share in keep.items() if fnmatch.fnmatchcase(name, pattern)]
-    return matching[-1] if matching else None
-
-
-def _check(selection: Selection, keep: Mapping[str, Any], names: list[str]) -> None:
-    check_keep(keep, names)
-    for pattern, share in keep.items():
-        matched = fnmatch.filter(names, pattern)
-        if not _is_one(share) and not any(w.name in matched for w in selection.weights):
-            raise ArgumentError(
-                f"keep: {pattern!r} matches only parameters that are not sketched ({some(matched)}): name "
-                "them in where= as well"
-            )
-    if not selection.weights:
-        reasons = "; ".join(sorted(set(selection.others.values()))) or "it has none at all"
-        raise ArgumentError(f"the model has no parameter to sketch ({reasons})")
-    refuse_equal_codes([w.name for w in selection.weights])
 
 
 def check_keep(keep: Mapping[str, Any], names: Sequence[str]) -> None:

@@ -34,7 +34,7 @@ class TopShare(Sketch):
         "magnitude" is |x - v|; "curvature" is sqrt(H_jj) |x - v|, with the squares of gradients, averaged
         since the last choice, for the diagonal H_jj of the Gauss-Newton matrix.
     every
-        How many steps a choice lasts. A resumed run chooses anew.
+        How many steps a choice lasts. The state of a run holds the present one.
 
     >>> import mast, torch
     >>> model = torch.nn.Linear(4, 1, bias=False)
@@ -54,6 +54,10 @@ class TopShare(Sketch):
     def sample(self, d: int, key: Key) -> Draw:
         """Refused: what is kept follows from the weights of a network."""
         raise ArgumentError(f"{self!r} chooses among the weights of a network: pass it to mast.nn.sparsify")
+
+    def drawing(self, weights: Sequence[Weight]) -> TopDrawing:
+        """The choice among the weights of a model, which `sparsify` asks for."""
+        return TopDrawing(weights, self)
 
     def count(self, d: int) -> int:
         """How many entries of a weight are kept."""
@@ -95,29 +99,39 @@ class TopDrawing(Drawing):
         super().__init__(weights, sketch)
         #: gives v by name, or None where there is no shift
         self.shift: Callable[[], Mapping[str, Tensor] | None] = lambda: None
-        self._chosen: dict[int, tuple[int, Indices]] = {}  # by weight: the period, and the entries
-        self._squares: dict[int, tuple[Tensor, int]] = {}  # by weight: their sum over gradients, of how many
+        # By weight: the chosen "entries/" and the "period/" they are of, the sum of "squares/" of so many
+        # ("times/") gradients since.
+        self._memory: dict[str, Tensor] = {}
 
     def kept(self, number: int, key: Key, like: Tensor) -> Chosen:
         """The choice of the period that the step is in; the last one for earlier steps, as of submodels."""
-        period = key.step // self.sketch.every
-        if number not in self._chosen or period > self._chosen[number][0]:
-            self._chosen[number] = (period, self._choose(number, like.detach()))
-        indices = self._chosen[number][1]
-        return Chosen(self.weights[number].shape, indices, lambda g: self._observe(number, g))
+        w, period = self.weights[number], key.step // self.sketch.every
+        if period > self._memory.get(f"period/{w.name}", -1):
+            self._memory[f"entries/{w.name}"] = self._choose(w.name, like.detach())
+            self._memory[f"period/{w.name}"] = torch.tensor(period)
+        entries = self._memory[f"entries/{w.name}"].numpy()
+        return Chosen(w.shape, entries, lambda g: self._observe(w.name, g))
 
-    def _choose(self, number: int, x: Tensor) -> Indices:
+    def _choose(self, name: str, x: Tensor) -> Tensor:
         shift = self.shift()
-        v = None if shift is None else shift[self.weights[number].name].to(x)
-        score = (x if v is None else x - v).abs().flatten()
-        if self.sketch.score == "curvature" and number in self._squares:
-            total, times = self._squares.pop(number)
-            score = score * (total / times).sqrt().to(score)
-        best = torch.topk(score, self.sketch.count(score.numel())).indices.cpu().numpy()
-        return np.sort(best.astype(np.int64))
+        score = (x if shift is None else x - shift[name].to(x)).abs().flatten()
+        if f"squares/{name}" in self._memory:
+            mean = self._memory.pop(f"squares/{name}") / self._memory.pop(f"times/{name}")
+            score = score * mean.sqrt().to(score)
+        best = torch.topk(score, self.sketch.count(score.numel())).indices
+        return best.cpu().long().sort().values
 
-    def _observe(self, number: int, g: Tensor) -> None:
+    def _observe(self, name: str, g: Tensor) -> None:
         """One more gradient, of all entries, also of those that are dropped."""
         if self.sketch.score == "curvature":
-            total, times = self._squares.get(number, (torch.zeros_like(g).flatten(), 0))
-            self._squares[number] = (total + g.detach().square().flatten(), times + 1)
+            square, zero = g.detach().square().flatten(), torch.tensor(0)
+            self._memory[f"squares/{name}"] = self._memory.get(f"squares/{name}", zero).to(square) + square
+            self._memory[f"times/{name}"] = self._memory.get(f"times/{name}", zero) + 1
+
+    def state(self) -> dict[str, Tensor]:
+        """The present choices, and the squares of gradients since."""
+        return {name: t.cpu().clone() for name, t in self._memory.items()}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Continue with these choices; without any, the next step chooses anew."""
+        self._memory = {name: t.cpu().clone() for name, t in tensors.items()}

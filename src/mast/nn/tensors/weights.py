@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ from mast.arrays import Array
 from mast.errors import ArgumentError, MastError
 
 _DEEP = 3  # how many dicts and lists may lie around a parameter
+#: what to do about a model that was changed under its sparsifier
+AGAIN = "call sk.remove() first, change the model, then call sparsify() again"
 
 #: what `where` may be: a pattern, patterns, or a function of a parameter's name and the parameter
 Where = str | Sequence[str] | Callable[[str, nn.Parameter], bool]
@@ -41,8 +43,7 @@ class Place:
         except (KeyError, IndexError):
             raise MastError(
                 f"the sketched parameter {self.path[-1]!r} is no longer where it was when sparsify() was "
-                "called: its module was pruned, parametrized or sharded since. Call sk.remove() first, "
-                "change the model, then call sparsify() again"
+                f"called: its module was pruned, parametrized or sharded since; {AGAIN}"
             ) from None
 
     def put(self, value: Any) -> None:
@@ -68,8 +69,15 @@ class Weight:
     @property
     def parameter(self) -> Tensor:
         """The parameter, looked up, because models may be given new ones."""
-        tensor: Tensor = self.place.get()
-        return tensor
+        return cast(Tensor, self.place.get())
+
+    def check(self, tensor: Tensor) -> None:
+        """An error if what stands for it now has another shape."""
+        if tensor.shape != self.shape:
+            raise MastError(
+                f"the parameter {self.name!r} had the shape {tuple(self.shape)} when sparsify() was called "
+                f"and has {tuple(tensor.shape)} now: {AGAIN}"
+            )
 
     @cached_property
     def count(self) -> int:
