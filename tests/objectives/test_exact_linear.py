@@ -10,6 +10,7 @@ import mast
 from mast.errors import ArgumentError, NotExactError, UnboundedError
 from mast.objectives import Mean
 from mast.objectives.least_squares import Moments
+from mast.objectives.penalties import SketchedSaturating
 from mast.objectives.rowwise import Rowwise
 from mast.objectives.separable import Separable
 from objectives.linear_samples import CONVEX, FORMATS, MODELS, D, data, halves
@@ -98,7 +99,10 @@ def arrow(f, labels, K, shift):
         c[labels == -1] = 1.0
         draws.append(np.diag(c))
     sketch = mast.Matrices(draws)
-    exact = Separable(f, sketch, shift, f.penalty.sketched(sketch, shift), labels, K)
+    penalty = f.penalty.sketched(sketch, shift)
+    if penalty is None:  # it asks the law of a sketch, and a list of matrices has none
+        penalty = SketchedSaturating(f.penalty, [(np.full(D, 1 / K), np.diag(c)) for c in draws], shift)
+    exact = Separable(f, sketch, shift, penalty, labels, K)
     return exact, brute_force(mast.Problem(f, sketch, shift))
 
 
