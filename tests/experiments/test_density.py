@@ -391,14 +391,23 @@ def test_findings_are_whole(done):
 
 
 def test_other_data_have_fewer_questions():
-    images = Labelled("images", "", "")
-    asked = cells(Density(), Request((images,), "normal"))
+    features, images = Labelled("features", "", ""), Labelled("images", "", "")
+    asked = cells(Density(), Request((features,), "normal"))
     assert not any("packets" in use or "units" in use for cell in asked for use in cell.config["uses"])
     alone = {c.config["share"] for c in asked if c.config["kind"] == "alone"}
     assert alone == {0.1, 0.2, 0.5}  # the ceilings of the nested sizes are there
-    assert {"plain", "dropout", "mast", "list", "nested", "deltas", "full"} <= {
-        c.config["kind"] for c in asked
-    }
+    kinds = {c.config["kind"] for c in asked}
+    assert {"plain", "dropout", "mast", "list", "nested", "deltas", "full"} <= kinds
+    without = {c.config["kind"] for c in cells(Density(), Request((images,), "normal"))}
+    assert kinds - without == {"deltas", "one delta", "full"}
+
+
+def test_scores_of_single_networks_are_not_chosen_by_one_seed(digits):
+    """One network on the validation rows of digits would choose by chance."""
+    steady = {"alone", "list", "nested", "top share", "pruned once"}
+    for cell in cells(Density(), Request((digits,), "normal")):
+        assert len(cell.config["choosing"]) == (5 if cell.config["kind"] in steady else 1)
+        assert not set(cell.config["choosing"]) & set(cell.config["seeds"])
 
 
 def test_a_linear_file_alone_is_enough(small):

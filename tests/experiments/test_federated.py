@@ -68,7 +68,10 @@ def test_cells_and_data(digits):
     made = FederatedSchemes().cells(Request((digits,), "normal"))
     assert len(made) == 2 * len({*RIVALS, *OURS})
     assert OUR_SCHEME in OURS
-    with pytest.raises(ArgumentError, match="digits, features, images"):
+    (images,) = FederatedSchemes().find("normal", "digit-images", None)
+    assert images.parts().train.x.shape[1:] == (1, 8, 8)
+    assert len(FederatedSchemes().cells(Request((images,), "normal"))) == 2 * len({*RIVALS, OUR_SCHEME})
+    with pytest.raises(ArgumentError, match="digits, digit-images, features, images"):
         FederatedSchemes().find("normal", "a1a", None)
 
 

@@ -140,9 +140,13 @@ def cells(experiment: Experiment, request: Request) -> list[Cell]:
             continue
         for contender in contenders(data.name):
             common, rows = effort(request, data.name), replace(data, split=SPLIT)
-            trainings = 5 * len(contender["axes"]) * len(contender["uses"]) ** 0.5 + len(common["seeds"])
-            seconds = common["epochs"] * contender.get("longer", 1) * SECONDS[data.name] * trainings
-            cells.append(experiment.cell(tuned, common | contender, rows, seconds))
+            config = common | contender
+            if request.effort == "fast":
+                config["choosing"] = common["choosing"]
+            tries = 5 * len(config["axes"]) * len(config["uses"]) ** 0.5
+            trainings = tries * len(config["choosing"]) + len(config["seeds"])
+            seconds = config["epochs"] * config.get("longer", 1) * SECONDS[data.name] * trainings
+            cells.append(experiment.cell(tuned, config, rows, seconds))
     return cells
 
 

@@ -106,8 +106,10 @@ def choices(request: Request, networks: Sequence[Labelled]) -> list[str]:
             "One training loop for all: AdamW, gradients clipped to norm 1, a cosine schedule, He's start, "
             f"the same batches; epochs: {epochs}. MAST's fresh starts are scaled by mast.nn.scale_start.",
             "Every setting (learning rate, weight decay, keep) is searched for on a ladder that goes on as "
-            "long as its last rung is the best, weight decay first from 0 to 100; with a seed of its own and "
-            "on validation rows, scored as the network is used. Only the ends of a ladder that mean "
+            "long as its last rung is the best, weight decay first from 0 to 100; with one seed that serves "
+            "for nothing else (on digits five for lists, sizes, cuts and networks trained alone, whose "
+            "scores are those of few submodels), on validation rows, scored as the network is used. Only the "
+            "ends of a ladder that mean "
             "something stay: no decay, and to keep everything. All scores are in density_settings.csv.",
             f"The chosen setting is trained anew with {seeds} other seeds and judged on test rows. The split "
             "of the rows and the seeds are new: earlier runs, which shaped this design, had others.",
