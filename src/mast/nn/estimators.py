@@ -92,9 +92,9 @@ class Average(GradientEstimator):
 
     The first draw is the one plain training would use, so ``draws=1`` is plain training.
     `mast.theory.averaged_draws` has the guarantee. With ``split=True`` the batch is divided into as many
-    parts, and each has a draw of its own, for the time of one pass over the batch:
-    ``backward(closure, *batch)`` calls the closure with each part of the batch's tensors, and weighs the
-    losses by their rows.
+    parts, and each has a draw of its own: as many rows pass through the model as without, but its weights
+    are drawn and multiplied once per part. ``backward(closure, *batch)`` calls the closure with each part of
+    the batch's tensors, and weighs the losses by their rows.
 
     >>> import mast, torch
     >>> model = torch.nn.Linear(3, 1)
