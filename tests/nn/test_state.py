@@ -86,6 +86,18 @@ def test_a_chosen_cut_goes_on_inside_its_period(models, loss_on, same, tmp_path,
     same(again, model)
 
 
+@pytest.mark.parametrize("entry", [-1, 10**6])
+def test_a_choice_of_entries_that_are_not_there_is_refused(models, entry):
+    model, x = models.mlp()
+    sk = mast.nn.sparsify(model, mast.nn.TopShare(0.3))
+    model(x)
+    state = sk.state_dict()
+    name = next(name for name in state["choice"] if name.startswith("entries/"))
+    state["choice"][name][0] = entry
+    with pytest.raises(mast.MastError, match="does not fit"):
+        sk.load_state_dict(state)
+
+
 def test_a_state_of_before_choices_were_saved_chooses_anew(models):
     model, _ = models.mlp()
     sk = mast.nn.sparsify(model, mast.nn.TopShare(0.3))

@@ -134,4 +134,10 @@ class TopDrawing(Drawing):
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Continue with these choices; without any, the next step chooses anew."""
+        for w in self.weights:
+            entries = tensors.get(f"entries/{w.name}", torch.zeros(1, dtype=torch.int64))
+            squares = tensors.get(f"squares/{w.name}", torch.zeros(w.count))
+            inside = entries.dtype == torch.int64 and entries.dim() == 1 and len(entries) > 0
+            if not inside or not 0 <= entries.min() <= entries.max() < w.count or squares.numel() != w.count:
+                raise ArgumentError(f"the stored choice among the entries of {w.name!r} does not fit it")
         self._memory = {name: t.cpu().clone() for name, t in tensors.items()}
