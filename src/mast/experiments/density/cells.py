@@ -44,8 +44,8 @@ EPOCHS = {  # of a fast, a normal and a full run
     "digits": (2, 120, 640),
     "digit-images": (1, 20, 60),
     "features": (1, 10, 60),
-    "images": (1, 4, 60),
-    "code": (1, 4, 20),
+    "images": (1, 12, 60),
+    "code": (1, 1, 20),
     "manual": (1, 4, 20),
 }
 SECONDS = {  # about, per epoch
@@ -53,7 +53,7 @@ SECONDS = {  # about, per epoch
     "digit-images": 0.3,
     "features": 0.4,
     "images": 1.5,
-    "code": 60,
+    "code": 40,
     "manual": 60,
 }
 
@@ -156,7 +156,7 @@ def effort(request: Request, name: str) -> dict[str, Any]:
     return {
         "epochs": epochs,
         "adapting": 2 * epochs,  # twenty deltas share them
-        "batch": {"features": 128, "images": 128, "code": 16, "manual": 16}.get(name, 64),
+        "batch": {"features": 128, "images": 128, "code": 8, "manual": 16}.get(name, 64),
         "choosing": list(CHOOSING),
         "split": SPLIT,
         "seeds": [40 + seed for seed in range(request.pick(fast=2, normal=5, full=5))],
