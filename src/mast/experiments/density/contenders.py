@@ -48,12 +48,18 @@ SETTINGS: dict[str, Any] = {"axes": ["rate", "keep", "decay"], "scanned": ["deca
 PARTS = SETTINGS | {"axes": ["rate", "keep", "decay", "parts"]}  # parts of a batch, with a draw each
 FIVE = {"choosing": [100, 101, 102, 103, 104]}  # seeds: one network on 251 rows would choose by chance
 MEMBERS: dict[str, Any] = {"axes": ["rate", "decay"], "uses": ["members"], **FIVE}
-LONGER = {"longer": 4}  # times as many steps: twenty members share them
+LONGER = {"longer": 4}  # times as many steps: members share them, and much noise needs them
+LONG: dict[str, Any] = {"uses": ["weights 0.2"], "situation": "weights 0.2 longer", **LONGER}
+SCANNED = {"scanned": ["decay", "keep"]}
 CONTENDERS: list[dict[str, Any]] = [
     {"kind": "plain", **DECAY, "uses": ["whole", *RANDOM, *UNITS, *PACKETS, *CHANCES]},
     {"kind": "dropout", **SETTINGS, "uses": [*RANDOM, *UNITS, *PACKETS]},
     {"kind": "noise", **PARTS, "uses": RANDOM},
     {"kind": "mast", "structure": "weights", **PARTS, "uses": RANDOM},
+    {"kind": "plain", **DECAY, **LONG},
+    {"kind": "dropout", **SETTINGS, **LONG, **SCANNED},
+    {"kind": "noise", **PARTS, **LONG, **SCANNED},
+    {"kind": "mast", "structure": "weights", **PARTS, **LONG, **SCANNED},
     {"kind": "chances", "share": 0.2, **DECAY, "uses": CHANCES},
     {"kind": "rolling", **SETTINGS, "uses": UNITS},
     {"kind": "mast", "structure": "units", "draws_per": "row", **SETTINGS, "uses": UNITS},
@@ -80,8 +86,8 @@ CONTENDERS: list[dict[str, Any]] = [
 def contenders(dataset: str) -> Iterator[dict[str, Any]]:
     """All of them on digits; elsewhere without random units, packets, lists of units and small questions.
 
-    Images have no deltas, to save time. On text the learning rate alone is searched for: source code has
-    lists, sizes and cuts, and the manual has deltas.
+    Images have no deltas and no longer runs for random weights, to save time. On text the learning rate alone
+    is searched for: source code has lists, sizes and cuts, and the manual has deltas.
     """
     for contender in CONTENDERS:
         kind = contender["kind"]
@@ -92,7 +98,7 @@ def contenders(dataset: str) -> Iterator[dict[str, Any]]:
         if (
             kind in ONLY_DIGITS
             or (kind == "list" and contender["structure"] == "units")
-            or (kind in ADAPTS and dataset in ("images", "digit-images"))
+            or ((kind in ADAPTS or "situation" in contender) and dataset in ("images", "digit-images"))
         ):
             continue
         elif dataset in TEXTS:

@@ -8,7 +8,7 @@ Setting = dict[str, float]
 KEEPS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.85, 1.0)
 PARTS = (1.0, 4.0, 16.0, 64.0)  # draws per batch of 64 rows: one for all, ..., one for each row
 LISTS = {"keep": KEEPS, "parts": PARTS}
-SCAN = range(8)  # places of a scan: of weight decay, 0 to 100
+SCANS = {"decay": range(8), "keep": range(len(KEEPS))}  # places of a scan: 0 to 100, and all keeps
 START = {"rate": 1, "decay": 2, "keep": 3, "parts": 1}  # places: 3e-3, 0.3, 0.5, 4
 
 
@@ -76,7 +76,7 @@ def climb(
     starts = [tuple(place(axis, s[axis]) for axis in axes) for s in trained]
     for axis in scanned:
         number = list(axes).index(axis)
-        starts += [(*middle[:number], at, *middle[number + 1 :]) for at in SCAN]
+        starts += [(*middle[:number], at, *middle[number + 1 :]) for at in SCANS[axis]]
     best = max([middle, *starts], key=value)
     moved = True
     while moved:

@@ -39,6 +39,7 @@ LABELS = {
 SITUATIONS = {
     "weights 0.5": "a random half of the weights is left",
     "weights 0.2": "a random fifth of the weights is left",
+    "weights 0.2 longer": "a random fifth of the weights is left, four times the steps",
     "chances 0.2": "a fifth of the weights, each by its own chance",
     "start": "a random fifth of the weights is left: the start",
     "units 0.2": "a random fifth of the units is left",
@@ -70,6 +71,8 @@ class Goal:
 GOALS = (
     Goal("weights 0.5", "mast", ("plain", "dropout", "noise")),
     Goal("weights 0.2", "mast", ("plain", "dropout", "noise"), 0.05, {"digits": 0.8, "features": 0.7}),
+    Goal("weights 0.2 longer", "mast", ("plain",), 0.05, {"digits": 0.8, "features": 0.7}),
+    Goal("weights 0.2 longer", "mast", ("dropout", "noise")),
     Goal("chances 0.2", "chances", ("plain",)),
     Goal("start", "scaled start", ("usual start",), 0.1),
     Goal("units 0.2", "mast", ("plain", "dropout")),
@@ -143,7 +146,9 @@ def situation_table(results: Results) -> Any:
 def _situations(d: Done, use: str) -> Iterator[tuple[str, Array]]:
     """The situations that a use of a contender is for, with its scores (seeds, submodels) there."""
     scores, kind = d[f"{use}: scores"], d["kind"]
-    if kind in ("scaled start", "usual start"):
+    if "situation" in d.cell.config:
+        yield d["situation"], scores
+    elif kind in ("scaled start", "usual start"):
         yield "start", scores
     elif kind == "nested":
         yield from ((f"size {share:g}", scores[:, [i]]) for i, share in enumerate(d["shares"]))
@@ -174,7 +179,9 @@ def curve_table(results: Results) -> Any:
         _row(d, use, d["kind"], density, seed, scores)
         for d in results.of(tuned)
         for use in d["uses"]
-        if f"{use}: curves" in d.result and d["kind"] in ("plain", "dropout", "mast")
+        if f"{use}: curves" in d.result
+        and d["kind"] in ("plain", "dropout", "mast")
+        and "situation" not in d.cell.config
         for seed, curve in zip(d["seeds"], d[f"{use}: curves"], strict=True)
         for density, scores in zip(DENSITIES, curve, strict=True)
     ]
@@ -208,7 +215,9 @@ def setting_table(results: Results) -> Any:
         for use in d["uses"]:
             chosen = {axis: d[f"{use}: {axis}"] for axis in d["axes"]}
             who = " ".join(
-                str(d.cell.config[k]) for k in ("kind", "structure", "share") if k in d.cell.config
+                str(d.cell.config[k])
+                for k in ("kind", "structure", "share", "situation")
+                if k in d.cell.config
             )
             tried = "; ".join(" ".join(f"{v:.3g}" for v in row) for row in d[f"{use}: tried"])
             rows.append(

@@ -119,7 +119,8 @@ def choices(request: Request, networks: Sequence[Labelled]) -> list[str]:
             "“Trained alone” is one fixed random mask, or one smaller network, with all the steps for "
             "itself: a list of 20 masks shares the same number of steps.",
             "Lists of weights and deltas, and what they are compared with, have four times as many steps, "
-            "because members of a list share them.",
+            "because members of a list share them. Where a random fifth of the weights is left, all "
+            "contenders are trained so long once more.",
             "Random weights: how many draws a batch has (one for all rows, or one for each of 4, 16 or 64 "
             "parts) is a setting of MAST and of noise, searched for like the others.",
             "Random units: each row has a draw of its own, as with dropout.",
