@@ -375,6 +375,16 @@ def test_every_goal_is_decided(done):
     assert there.to_dict() == same.set_index("seed")["mean"].to_dict()
 
 
+def test_text_has_no_curves(done):
+    """Where nothing is cut at random, as on text, the tables and figures of the other situations stand."""
+    request, results = done
+    lists = Results(d for d in results if d.cell.config.get("uses") == ["members"])
+    found = Density().findings(request, lists)
+    assert [figure.name for figure in found.figures] == ["density_situations"]
+    assert len(found.tables["density_curves"]) == 0
+    assert len(found.claims) > 0
+
+
 def test_findings_are_whole(done):
     request, results = done
     found = Density().findings(request, results)

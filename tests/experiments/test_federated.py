@@ -10,6 +10,7 @@ from mast.errors import ArgumentError
 from mast.experiments.experiment import Request
 from mast.experiments.federated.cells import (
     CAPACITIES,
+    LEFT_OUT,
     OURS,
     RIVALS,
     Scored,
@@ -70,7 +71,9 @@ def test_cells_and_data(digits):
     assert OUR_SCHEME in OURS
     (images,) = FederatedSchemes().find("normal", "digit-images", None)
     assert images.parts().train.x.shape[1:] == (1, 8, 8)
-    assert len(FederatedSchemes().cells(Request((images,), "normal"))) == 2 * len({*RIVALS, OUR_SCHEME})
+    assert len(FederatedSchemes().cells(Request((images,), "normal"))) == 2 * len(
+        {*RIVALS, *OURS} - {*LEFT_OUT}
+    )
     with pytest.raises(ArgumentError, match="digits, digit-images, features, images"):
         FederatedSchemes().find("normal", "a1a", None)
 

@@ -108,6 +108,8 @@ def test_what_clients_hold():
     sizes = np.array([[len(held) for held in kept("fjord", t)] for t in range(40)])
     assert sizes.max(axis=0).tolist() == [8, 4, 2, 2]
     assert set(sizes[:, 0]) == {2, 4, 8}
+    balanced = scheme_of("mast_balanced").sketch(1, [0.25, 0.5, 1])
+    assert balanced.weights.tolist() == [4 / 7, 2 / 7, 1 / 7]  # every size sends the same number of values
     own = kept("mast_rolling", 0)
     assert own[2] != own[3] or own[2] != kept("mast_rolling", 5)[2]
 

@@ -173,6 +173,12 @@ def summary(table: Any) -> Any:
     return out.reset_index()
 
 
+CURVE_COLUMNS = (
+    *("dataset", "chosen_for", "contender", "density", "seed"),
+    *("mean", "lower_quartile", "upper_quartile", "worst"),
+)
+
+
 def curve_table(results: Results) -> Any:
     """Accuracy at every density of the networks that were chosen for one; and the blocks of linear models."""
     rows = [
@@ -190,22 +196,14 @@ def curve_table(results: Results) -> Any:
         for d in results.of(blocks)
         for model in ("plain", "matched", "one_model", "magnitude")
     ]
-    return pandas.DataFrame(rows)
+    return pandas.DataFrame(rows, columns=list(CURVE_COLUMNS))
 
 
 def _row(d: Done, use: str, contender: str, density: float, seed: int, scores: Any) -> dict[str, Any]:
     low, high = np.quantile(scores, [0.25, 0.75])
-    return {
-        "dataset": d.cell.dataset.name,
-        "chosen_for": use,
-        "contender": contender,
-        "density": density,
-        "seed": seed,
-        "mean": float(np.mean(scores)),
-        "lower_quartile": float(low),
-        "upper_quartile": float(high),
-        "worst": float(np.min(scores)),
-    }
+    where = (d.cell.dataset.name, use, contender, density, seed)
+    numbers = (float(np.mean(scores)), float(low), float(high), float(np.min(scores)))
+    return dict(zip(CURVE_COLUMNS, (*where, *numbers), strict=True))
 
 
 def setting_table(results: Results) -> Any:

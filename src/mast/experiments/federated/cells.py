@@ -34,7 +34,7 @@ from mast.sketches import Mixture, Nested, Sketch
 
 CAPACITIES = (1.0, 0.5, 0.25, 0.125, 0.0625)
 SPLITS = {"iid": None, "dirichlet": 0.3}  # the concentration of each class over clients; None: alike
-OURS = ("mast_nested", "mast_fixed", "mast_random")
+OURS = ("mast_balanced", "mast_nested", "mast_fixed", "mast_random")
 LEFT_OUT = ("mast_fixed", "mast_random")  # on images, to save time: elsewhere they are behind mast_nested
 RIVALS = ("fedavg", "heterofl", "fjord", "fedrolex", "federated_dropout")
 USES = ("whole", "sizes")  # what a rate is chosen for: the whole model, or the mean over all capacities

@@ -1,7 +1,9 @@
 """Federations of clients of different size: every scheme in one engine, at equal bytes.
 
-The rule that decides which scheme is best was written before the run that it decides. Ours is "mast_nested",
-one scheme for the whole model and for every capacity. A row is a data set, a split of the labels and a
+The rule that decides which scheme is best was written before the run that it decides. Ours is
+"mast_balanced", one scheme for the whole model and for every capacity: it was thought of after earlier runs,
+in which "mast_nested" was ours, and was tried out on digits and features with the seeds and rows that choose
+rates, and with no others. A row is a data set, a split of the labels and a
 capacity (1 is the whole model), at equal bytes. It holds if the mean of ours over seeds is at least that of
 the best of the rivals, and is marked as outside the spread of the seeds if the worst seed of ours is above
 the best seed of that rival. The whole model's row uses the rate that was chosen for the whole model, the
@@ -48,11 +50,12 @@ COLOURS = {
     "fjord": style.ORANGE,
     "fedrolex": style.GREEN,
     "federated_dropout": style.GREY,
-    "mast_nested": style.MAST,
+    "mast_balanced": style.MAST,
+    "mast_nested": style.YELLOW,
     "mast_fixed": style.PINK,
     "mast_random": style.ERM,
 }
-OUR_SCHEME = "mast_nested"
+OUR_SCHEME = "mast_balanced"
 PUBLISHED = ("fedrolex", "heterofl", "federated_dropout")  # best first, in the paper of FedRolex
 SPLIT_NAMES = {"iid": "labels alike", "dirichlet": "labels uneven"}
 SHOWN = (1.0, 0.25, 0.0625)  # capacities in the figures

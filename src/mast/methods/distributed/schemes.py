@@ -21,7 +21,9 @@ class Scheme:
 
     name: str
     title: str
-    holds: str  #: what is kept of the share: "everything", "random", "window", "part", "front" or "fronts"
+    #: what is kept of the share: "everything", "random", "window", "part", "front", or fronts of several
+    #: sizes, "fronts" or "balanced fronts"
+    holds: str
     aggregation: str = "mean"
     coupling: str = "independent"
     whole_only: bool = False  #: clients that cannot hold everything are left out
@@ -52,6 +54,10 @@ class Scheme:
                 return Nested([share])
             case "fronts":  # another size in each round; one Nested would scale by its own probabilities
                 return Mixture([Nested([s]) for s in shares if s <= share])
+            case "balanced fronts":  # the same, and every size sends as many values in the long run
+                sizes = [s for s in shares if s <= share]
+                chances = [1 / s / sum(1 / t for t in sizes) for s in sizes]
+                return Mixture([Nested([s]) for s in sizes], chances)
         return Identity()
 
 
@@ -73,6 +79,7 @@ SCHEMES = {
         Scheme("mast_parts", "MAST, disjoint parts", "part", "unbiased", "disjoint"),
         Scheme("mast_fixed", "MAST, fixed fronts", "front", "unbiased"),
         Scheme("mast_nested", "MAST, nested fronts", "fronts", "unbiased"),
+        Scheme("mast_balanced", "MAST, balanced fronts", "balanced fronts"),
     )
 }
 
