@@ -114,6 +114,43 @@ def test_what_clients_hold():
     assert own[2] != own[3] or own[2] != kept("mast_rolling", 5)[2]
 
 
+def test_fronts_have_the_chances_of_their_clients():
+    """Over many rounds, each unit is held as often as the nested sketch says."""
+    for name in ("heterofl", "fjord", "mast_balanced"):
+        scheme = scheme_of(name)
+        nodes = problems(scheme.sketches(SHARES))
+        server = server_of(nodes, scheme)
+        held, rounds = np.zeros((len(nodes), D)), 2000
+        for server.t in range(rounds):
+            for i in range(len(nodes)):
+                held[i, server.part(i).draw.indices] += 1
+        q = 1 / scheme.fronts(SHARES).expected_square(D)
+        error = 5 * 0.5 / (rounds * len(nodes)) ** 0.5
+        np.testing.assert_allclose(held.sum(axis=0) / (rounds * len(nodes)), q, atol=error)
+    with pytest.raises(ArgumentError, match="no fronts"):
+        scheme_of("fedrolex").fronts(SHARES)
+
+
+def test_units_that_few_hold_begin_small():
+    """What a unit gives is multiplied by its chance, in the order in which clients hold units."""
+    torch = pytest.importorskip("torch")
+    from mast.nn.nodes import VectorLayout, capacities_of, scale_fronts
+
+    model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    before = copy.deepcopy(model)
+    scale_fronts(model, "mast_balanced", SHARES)
+    factor = (model[2].weight / before[2].weight).detach()
+    torch.testing.assert_close(factor[0], factor[1])
+    assert torch.equal(model[0].weight, before[0].weight)
+    whole, half, quarter = 1 / 7 / 4, (2 / 7 + 1 / 3) / 4, (4 / 7 + 2 / 3 + 2) / 4
+    expected = sorted([whole] * 4 + [whole + half] * 2 + [whole + half + quarter] * 2)
+    np.testing.assert_allclose(sorted(factor[0].numpy()), expected, rtol=1e-6)
+    part = capacities_of(model, "mast_balanced", SHARES)[2].part(Key(0))
+    small = part.draw.module(torch.from_numpy(part.gather(VectorLayout(model).read(model))))
+    most = factor[0] > 0.9  # what the weakest clients hold are the units that all hold
+    torch.testing.assert_close(small[2].weight[0].sort().values, model[2].weight[0, most].sort().values)
+
+
 @pytest.mark.parametrize("name", SCHEMES)
 def test_networks_train_by_every_scheme(name):
     """Units of a small network: the loss falls, and a step of a node has one length for every capacity."""

@@ -28,7 +28,15 @@ from mast.experiments.experiment import Request
 from mast.methods.distributed import Roster, Scheme, Server, scheme_of, stride_of
 from mast.nn import Neurons, recalibrate
 from mast.nn.costs import flops
-from mast.nn.nodes import NetworkWorker, NodeRows, Units, VectorLayout, capacities_of, cross_entropy
+from mast.nn.nodes import (
+    NetworkWorker,
+    NodeRows,
+    Units,
+    VectorLayout,
+    capacities_of,
+    cross_entropy,
+    scale_fronts,
+)
 from mast.randomness import Key, Purpose
 from mast.sketches import Mixture, Nested, Sketch
 
@@ -137,6 +145,8 @@ def federated(config: Mapping[str, Any], dataset: Labelled, seed: int, rate: flo
     rows = deal(parts.train.y.numpy(), clients, config["split"], Key(seed).child(0, Purpose.SPLIT))
     model = network(DESIGNS[dataset.name], seed)
     own = shares(clients)
+    if scheme.scaled_start:
+        scale_fronts(model, scheme, own)
     held = dict(zip(scheme.clients(own), capacities_of(model, scheme, own), strict=True))
     mine = [i for i in held if len(rows[i]) > 1]
     train = parts.train

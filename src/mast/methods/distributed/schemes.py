@@ -27,6 +27,7 @@ class Scheme:
     aggregation: str = "mean"
     coupling: str = "independent"
     whole_only: bool = False  #: clients that cannot hold everything are left out
+    scaled_start: bool = False  #: fresh weights are meant to go through `mast.nn.nodes.scale_fronts` first
 
     def clients(self, shares: Sequence[float]) -> list[int]:
         """The numbers of the clients that can take part."""
@@ -60,6 +61,20 @@ class Scheme:
                 return Mixture([Nested([s]) for s in sizes], chances)
         return Identity()
 
+    def fronts(self, shares: Sequence[float]) -> Nested:
+        """The sizes of the fronts that clients of these shares hold, with the chance of each in a round."""
+        if "front" not in self.holds:
+            raise ArgumentError(f"in {self.title} clients hold no fronts, and all units are alike")
+        chances: dict[float, float] = {}
+        held = self.sketches(shares)
+        for sketch in held:
+            fronts = sketch.components() if isinstance(sketch, Mixture) else [(1.0, sketch)]
+            for chance, front in fronts:
+                assert isinstance(front, Nested)
+                (size,) = front.shares.tolist()
+                chances[size] = chances.get(size, 0.0) + chance / len(held)
+        return Nested(sorted(chances), [chances[size] for size in sorted(chances)])
+
 
 def _checked(shares: Sequence[float]) -> list[float]:
     return [number("a client's share", share, above=0, most=1) for share in shares]
@@ -79,7 +94,7 @@ SCHEMES = {
         Scheme("mast_parts", "MAST, disjoint parts", "part", "unbiased", "disjoint"),
         Scheme("mast_fixed", "MAST, fixed fronts", "front", "unbiased"),
         Scheme("mast_nested", "MAST, nested fronts", "fronts", "unbiased"),
-        Scheme("mast_balanced", "MAST, balanced fronts", "balanced fronts"),
+        Scheme("mast_balanced", "MAST, balanced fronts", "balanced fronts", scaled_start=True),
     )
 }
 

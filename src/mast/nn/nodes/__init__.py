@@ -7,10 +7,12 @@ from mast.nn.nodes.capacities import (
     capacities_of,
     capacity_of,
     module_identity,
+    scale_fronts,
 )
 from mast.nn.nodes.worker import NetworkWorker, NodeRows, cross_entropy, mean_squares, torch_seeded
 
 __all__ = [
     "NetworkWorker", "NodeRows", "Units", "VectorLayout", "Weights", "capacities_of", "capacity_of",
-    "cross_entropy", "mean_squares", "module_identity", "torch_seeded",
+    "cross_entropy", "mean_squares", "module_identity", "scale_fronts",
+    "torch_seeded",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from mast.errors import ArgumentError
 from mast.methods.distributed.messages import Values
 from mast.methods.distributed.nodes import Capacity, Part
 from mast.methods.distributed.schemes import Scheme, scheme_of
+from mast.nn.start import scale_start
 from mast.nn.structure.cuts import Cut
 from mast.nn.structure.drawing import UnitDraw
 from mast.nn.structure.sketches import Neurons, Structured, parse
@@ -156,6 +157,20 @@ def capacities_of(model: nn.Module, scheme: Scheme | str, shares: Sequence[float
         like = next(iter(made.values()), None)
         made[id(sketch)] = Units(model, Neurons(sketch), own_weights=scheme.aggregation == "mean", like=like)
     return [made[id(sketch)] for sketch in sketches]
+
+
+def scale_fronts(model: nn.Module, scheme: Scheme | str, shares: Sequence[float]) -> str:
+    """Scale fresh weights in place for a scheme of fronts, on the server, and say what was done.
+
+    What a hidden unit gives is multiplied by the chance that a client holds the unit in a round. The units
+    that few clients train thus begin small, and do not drown what the many have learned in noise.
+
+    >>> model = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> scale_fronts(model, "heterofl", [1, 0.5, 0.5, 0.25])
+    '1 weight was multiplied by 0.25 to 1'
+    """
+    scheme = scheme_of(scheme) if isinstance(scheme, str) else scheme
+    return scale_start(model, Neurons(scheme.fronts(shares)))
 
 
 class Weights(Capacity):
