@@ -138,6 +138,11 @@ def test_a_server_in_a_few_words_is_the_same_server():
 @pytest.mark.parametrize("other", [{"aggregation": "unbiased"}, {"coupling": "disjoint"}])
 def test_a_scheme_decides_how_to_sum(other):
     assert server_for(np.zeros(8), [1, 0.5], scheme="fjord", step_size=0.1, aggregation="mean").t == 0
+    assumed = server_for(np.zeros(8), [1, 0.5, np.float64(0.25)], step_size=0.1)
+    named = server_for(np.zeros(8), [1, 0.5, 0.25], scheme="mast_balanced", step_size=0.1)
+    assert [own.label for own in assumed.capacities] == [own.label for own in named.capacities]
+    with pytest.raises(ArgumentError, match="all shares"):
+        server_for(np.zeros(8), [1, "bernoulli:0.5"], step_size=0.1)
     with pytest.raises(mast.MastError, match="the scheme 'fjord' has the"):
         server_for(np.zeros(8), [1, 0.5], scheme="fjord", step_size=0.1, **other)
 

@@ -17,12 +17,13 @@ from mast.methods.distributed import (
     scheme_of,
     stride_of,
 )
+from mast.methods.distributed.schemes import DEFAULT
 from mast.sketches import Sketch
 
 
 def server_for(
     model: Any,
-    capacities: Sequence[Capacity | Sketch | str],
+    capacities: Sequence[Capacity | Sketch | str | float],
     *,
     step_size: float,
     seed: int = 0,
@@ -39,13 +40,14 @@ def server_for(
     model
         An `nn.Module`, whose trainable parameters are the start; or a vector, for a linear model.
     capacities
-        One for each partition: text (``neurons:0.25``, ``bernoulli:0.5``), a sketch, or a `Capacity`.
-        With a `scheme`: the share of the model that the client can hold.
+        One for each partition: the share of the model that the client can hold; or, without a scheme, text
+        (``neurons:0.25``, ``bernoulli:0.5``), a sketch, or a `Capacity`.
     seed, coupling, participation, participants
         Who takes part in a round and draws what: `mast.methods.distributed.Roster`.
     scheme
-        A scheme by its name, such as "mast_nested" or "heterofl": it says what a share holds, and decides
-        `coupling` and `aggregation`. Workers get the same from `mast.nn.nodes.capacities_of`.
+        A scheme by its name, such as "heterofl": it says what a share holds, and decides `coupling` and
+        `aggregation`. For shares "mast_balanced" is assumed, the best that was measured; scale a fresh model
+        by `mast.nn.nodes.scale_fronts` first. Workers get the same from `mast.nn.nodes.capacities_of`.
     step_size, **options
         Those of `mast.methods.distributed.Server`: `optimizer`, `local_steps`, `local_step_size`, `wire`,
         `aggregation`, `run`, `about`. A checkpoint knows the modules of the model: another one is refused
@@ -54,10 +56,18 @@ def server_for(
     >>> server = server_for(np.zeros(10), ["bernoulli:0.9", "permk:2"], step_size=0.1)
     >>> server.capacities[1].label
     'PermK(2, seed=0): keeps 50 %, one of 2 blocks'
-    >>> server_for(np.zeros(8), [1, 0.25], scheme="fedrolex", step_size=0.1).aggregation
+    >>> server_for(np.zeros(8), [1, 0.25], step_size=0.1).aggregation
     'mean'
     """
     names: Any = capacities
+    shares = [isinstance(own, int | float) for own in names]
+    if scheme is None and any(shares):
+        if not all(shares):
+            raise ArgumentError(
+                "capacities are all shares of the model, such as 0.25, or none of them is: as text a sketch is "
+                'written "neurons:0.25"'
+            )
+        scheme = DEFAULT
     if scheme is not None:
         made = scheme_of(scheme)
         decided = {"coupling": made.coupling, "aggregation": made.aggregation}

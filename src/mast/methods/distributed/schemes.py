@@ -99,6 +99,10 @@ SCHEMES = {
 }
 
 
+#: what `mast.federated.server_for` assumes where clients are given by their shares: the best measured
+DEFAULT = "mast_balanced"
+
+
 def scheme_of(name: str) -> Scheme:
     """The scheme of a name.
 
