@@ -54,9 +54,9 @@ MEGABYTES = {  # of a fast, a normal and a full run
     "digits": (1, 16, 80),
     "digit-images": (2, 20, 100),
     "features": (10, 100, 1000),
-    "images": (10, 60, 400),
+    "images": (10, 30, 400),
 }
-SECONDS = {"digits": 6.0, "digit-images": 12.0, "features": 14.0, "images": 60.0}  # about, per run
+SECONDS = {"digits": 6.0, "digit-images": 12.0, "features": 14.0, "images": 30.0}  # about, per run
 
 
 def shares(clients: int) -> list[float]:
