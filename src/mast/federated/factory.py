@@ -64,8 +64,8 @@ def server_for(
     if scheme is None and any(shares):
         if not all(shares):
             raise ArgumentError(
-                "capacities are all shares of the model, such as 0.25, or none of them is: a sketch is written as "
-                'text, "neurons:0.25"'
+                "capacities are all shares of the model, such as 0.25, or none of them is: the sketch of a "
+                'share is "neurons:0.25"'
             )
         scheme = DEFAULT
     if scheme is not None:
