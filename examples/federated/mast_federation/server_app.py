@@ -68,7 +68,7 @@ def sparse(grid: Grid, config: dict[str, Any], out: Path | None) -> MastStrategy
     if step_size < 0:
         step_size = guarantee(grid, task.capacities, roster, **waiting).max_step_size()
     server = Server(
-        task.start(),
+        task.start(task.scheme),
         task.capacities,
         roster,
         step_size=step_size,

@@ -10,7 +10,14 @@ from flwr.app import Array, ArrayRecord
 
 import mast
 from mast.federated import Client
-from mast.methods.distributed import ProblemWorker, VectorCapacity, digest_of_run, parse_sketch, scheme_of
+from mast.methods.distributed import (
+    ProblemWorker,
+    Scheme,
+    VectorCapacity,
+    digest_of_run,
+    parse_sketch,
+    scheme_of,
+)
 
 CAPACITIES = {
     "linear": ["bernoulli:0.9", "bernoulli:0.5", "permk:2", "permk:4"],
@@ -59,7 +66,7 @@ class Linear(Task):
         self.capacities = [VectorCapacity(sketch, self.dim) for sketch in self.sketches]
         self.shapes = {"x": (self.dim,)}
 
-    def start(self) -> np.ndarray:
+    def start(self, scheme: Scheme | None = None) -> np.ndarray:
         """Where the server starts."""
         return np.zeros(self.dim)
 
@@ -125,9 +132,14 @@ class Network(Task):
                 layers += [nn.Linear(inputs, outputs), nn.ReLU()]
             return nn.Sequential(*layers[:-1])
 
-    def start(self) -> np.ndarray:
-        """Where the server starts."""
-        return self.layout.read(self.model())
+    def start(self, scheme: Scheme | None = None) -> np.ndarray:
+        """Where the server starts; some schemes begin with small weights where few clients hold them."""
+        model = self.model()
+        if scheme is not None and scheme.scaled_start:
+            from mast.nn.nodes import scale_fronts
+
+            scale_fronts(model, scheme, [float(text) for text in self.texts])
+        return self.layout.read(model)
 
     def rows(self, node: int | None) -> tuple[Any, Any]:
         """The rows of a client, or those that all keep for tests (every fifth)."""
