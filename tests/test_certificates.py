@@ -1,5 +1,6 @@
 """Certificates: bounds that hold, and chances that are met, counted over many draws."""
 
+import itertools
 import math
 
 import numpy as np
@@ -81,3 +82,48 @@ def test_what_has_no_bound_says_so():
         mast.certificate(problem(), np.ones(5))
     with pytest.raises(ArgumentError):
         mast.certificate(problem(), np.ones(6), draws=1)
+
+
+def objectives_of(d=6):
+    A = np.random.default_rng(0).standard_normal((20, d))
+    labels = np.sign(A[:, 0])
+    return (
+        mast.Quadratic(A.T @ A / 20, A.T @ np.ones(20) / 20),
+        mast.LeastSquares(A, np.ones(20), l2=0.1),
+        mast.Logistic(A, labels, l2=0.1),
+    )
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("kind", "keep"),
+    [
+        (mast.Bernoulli, 0.3),
+        (mast.Bernoulli, [0.1, 0.9, 0.5, 0.3, 1.0, 0.6]),
+        (mast.UnscaledBernoulli, 0.3),
+    ],
+)
+def test_the_bound_is_exact_for_quadratics_and_small_supports(which, keep, kind):
+    f, v, x = objectives_of()[which], np.linspace(-1, 1, 6), np.linspace(1, 2, 6)
+    problem = mast.Problem(f, kind(keep), shift=v)
+    p = np.broadcast_to(keep, 6)
+    s = 1 / p if kind is mast.Bernoulli else np.ones(6)
+    losses = {m: f.value(v + np.array(m) * s * (x - v)) for m in itertools.product((0, 1), repeat=6)}
+    chance = {m: float(np.prod(np.where(m, p, 1 - p))) for m in losses}
+    total = 0.0
+    for m, j in itertools.product(losses, range(6)):
+        kept, dropped = ((*m[:j], bit, *m[j + 1 :]) for bit in (1, 0))
+        total += chance[m] * p[j] * (1 - p[j]) * (losses[kept] - losses[dropped]) ** 2
+    assert mast.certificate(problem, x, draws=2).deviation_bound == pytest.approx(math.sqrt(total), rel=1e-6)
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_coordinates_left_alone_keep_the_others_independent(which):
+    f, x = objectives_of()[which], np.linspace(1, 2, 6)
+    p = np.array([0.5, 1, 0.5, 0.5, 1, 0.5])
+    left_alone = mast.certificate(mast.Problem(f, mast.Except(mast.Bernoulli(0.5), [1, 4])), x, draws=3)
+    same = mast.certificate(mast.Problem(f, mast.Bernoulli(p)), x, draws=3)
+    assert left_alone.deviation_bound == pytest.approx(same.deviation_bound, rel=1e-9)
+    pairs = mast.Grouped(mast.Bernoulli(0.5), [0, 0, 1, 1, 2, 2])
+    for sketch in (mast.Nested([0.5, 1.0]), mast.RandK(2), mast.PermK(2), pairs, mast.Gaussian(0.3)):
+        assert mast.certificate(mast.Problem(f, sketch), x, draws=3).deviation_bound is None

@@ -23,6 +23,8 @@ from mast.randomness import Key, Purpose
 from mast.sketches import DiagonalDraw
 from mast.theory import NO_STATEMENT
 
+ALL_DRAWS = 1024  #: a support up to this size is summed over
+
 
 @dataclass(frozen=True)
 class Certificate:
@@ -32,7 +34,8 @@ class Certificate:
     mean: float  #: of f_S over the draws
     deviation: float  #: the standard deviation of f_S over the draws
     worst: float  #: the largest f_S of the draws
-    #: Efron and Stein's, where masks are independent; its mean is over the draws
+    #: Efron and Stein's, where masks are independent: exact for quadratics, least squares and small
+    #: supports, else its mean is over the draws
     deviation_bound: float | None
 
     @property
@@ -94,23 +97,36 @@ def certificate(problem: Problem, x: ArrayLike, *, draws: int = 100, seed: int =
 def _efron_stein(problem: Problem, x: Array, draws: list[DiagonalDraw], losses: Array) -> float | None:
     """The square root of sum_j p_j (1 - p_j) E[D_j²]; None where the coordinates are not independent."""
     law = problem.sketch.law(problem.dim)
-    if law is None or law.sizes is not None or law.noise or law.labels is not None:
+    if law is None or law.sizes is not None or law.noise or law.pairs is not None:
         return None
+    if law.labels is not None and np.bincount(law.unit_of[law.unit_of >= 0], minlength=1).max() > 1:
+        return None  # groups of coordinates live or die together
     keep, scales = law.spread(law.keep), law.spread(law.scales)
     step = scales * (x - problem.shift)  # how far coordinate j moves if it is kept
     free = np.flatnonzero((keep < 1) & (step != 0))
     f, total = problem.objective, np.zeros(problem.dim)
-    curvature = np.diag(f.hessian(x)) if isinstance(f, Quadratic | LeastSquares) else None
-    for draw, loss in zip(draws, losses, strict=True):
+    if isinstance(f, Quadratic | LeastSquares):
+        # D_j = step_j (slope_j + H_jj step_j/2), slope_j the gradient where j is dropped
+        H = f.hessian(x)
+        curvature, moved = np.diag(H), keep * step
+        slope = f.gradient(problem.shift) + H @ moved - curvature * moved
+        spread = (H * H) @ (keep * (1 - keep) * step**2) - curvature**2 * keep * (1 - keep) * step**2
+        total = step**2 * (np.square(slope + curvature * step / 2) + spread)
+        return math.sqrt(float(np.sum((keep * (1 - keep) * total)[free])))
+    size = problem.sketch.support_size(problem.dim)
+    if size is not None and size <= ALL_DRAWS:  # the mean over all draws, not over those that were tried
+        support = problem.sketch.support(problem.dim) or []
+        weights = [probability for probability, _ in support]
+        draws = [draw for _, draw in support if isinstance(draw, DiagonalDraw)]
+        losses = np.array([problem.at(draw).value(x) for draw in draws])
+    else:
+        weights = [1 / len(draws)] * len(draws)
+    for weight, draw, loss in zip(weights, draws, losses, strict=True):
         y, kept = problem.sparsified(x, draw), draw.diagonal() != 0
-        if curvature is not None:  # exact for quadratics: D = g step + H step²/2 from where j is dropped
-            slope = f.gradient(y) - curvature * np.where(kept, step, 0.0)
-            total += np.square(slope * step + curvature * step**2 / 2)
-        else:
-            total[free] += [
-                _change(f, y, j, -step[j] if kept[j] else step[j], loss) ** 2 for j in free.tolist()
-            ]
-    return math.sqrt(float(np.sum((keep * (1 - keep) * total)[free])) / len(draws))
+        total[free] += [
+            weight * _change(f, y, j, -step[j] if kept[j] else step[j], loss) ** 2 for j in free.tolist()
+        ]
+    return math.sqrt(float(np.sum((keep * (1 - keep) * total)[free])))
 
 
 def _change(f: Objective, y: Array, j: int, step: float, loss: float) -> float:

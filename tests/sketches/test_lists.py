@@ -333,3 +333,33 @@ def test_nodes_train_on_nested_and_rolling_parts():
     result = mast.minimize(nodes, "distributed", steps=2000, step_size=2e-3, seed=3)
     assert nodes.value(result.x) < nodes.value(np.zeros(6))
     assert nodes.value(result.x) - nodes.infimum() < 0.1 * (nodes.value(np.zeros(6)) - nodes.infimum())
+
+
+@pytest.mark.parametrize("nodes", [False, True])
+def test_coordinates_that_no_member_keeps_stay_at_the_shift(nodes):
+    f = quadratic()
+    sketch, v = mast.Sampled(mast.Bernoulli(0.3), 5, seed=0), np.full(6, 3.0)
+    never = sketch.mean(6) == 0
+    problem = mast.Problem(f, sketch, shift=v)
+    problem = mast.Nodes([problem, problem]) if nodes else problem
+    assert never.any()
+    x = problem.minimizer()
+    assert (x[never] == v[never]).all()
+    assert np.abs(problem.gradient(x)).max() < 1e-10
+    if not nodes:
+        assert mast.minimize(problem, "gd", steps=20_000).trace["dist_sq"].iloc[-1] < 1e-12
+
+
+def test_s_page_says_how_far_the_mean_of_a_list_is_from_I():
+    f = quadratic()
+    problem = mast.Problem(f, mast.Sampled(mast.Bernoulli(0.4), 7, seed=2))
+    off = np.abs(problem.sketch.mean(6) - 1).max()
+    for method in ("dsgd", "l_svrdsg", "s_page"):
+        assert f"off I by up to {off:.3g}" in str(mast.guarantee(problem, method))
+    balanced = mast.Problem(f, mast.Sampled(mast.Bernoulli(0.5), 4, balanced=True))
+    assert "off I" not in str(mast.guarantee(balanced, "s_page"))
+
+
+def test_nested_without_the_whole_says_what_is_missing():
+    with pytest.raises(BiasedSketchError, match="share 1"):
+        mast.guarantee(mast.Problem(quadratic(), mast.Nested([0.3, 0.5])))

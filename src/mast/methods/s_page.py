@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +12,7 @@ from mast import theory
 from mast.arrays import Array
 from mast.checks import probability
 from mast.methods.base import State
-from mast.methods.constants import constants_of, gap_of
+from mast.methods.constants import EXACT, constants_of, gap_of
 from mast.methods.support import OverSupport
 
 
@@ -79,5 +79,6 @@ class SPAGE(OverSupport):
     def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:
         """Theorem 20, which needs no convexity."""
         batches: dict[str, Any] = {"N": self.N, "b": self.b, "b_small": self.b_small, "p": self.p}
-        numbers = constants_of(self.over, gap_of(self.over, "none"))
-        return theory.s_page(regime or "nonconvex", sigma_sq=self.sigma_sq, **batches, **numbers)
+        gap = replace(gap_of(self.over, "none"), source=EXACT)  # the statement uses none
+        numbers = constants_of(self.over, gap)
+        return gap.mark(theory.s_page(regime or "nonconvex", sigma_sq=self.sigma_sq, **batches, **numbers))

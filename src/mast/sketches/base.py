@@ -32,6 +32,7 @@ class Sketch(ABC):
 
     #: E[S] = I
     unbiased: bool = True
+    cure: str = "divide by the keep probability to make it unbiased"  #: what a biased one should do
     #: every S is diagonal
     diagonal: bool = True
     #: draws of different steps are independent
@@ -116,7 +117,7 @@ class Sketch(ABC):
         if not self.unbiased:
             raise BiasedSketchError(
                 f"{self!r} is biased (E[S] is not I), so no constants and no statement of the theory apply; "
-                "divide by the keep probability to make it unbiased"
+                f"{self.cure}"
             )
         parts = self.components()
         law = self.law(d) if parts is None else None

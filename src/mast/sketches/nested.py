@@ -50,6 +50,7 @@ class Nested(Sketch):
     """
 
     per_layer = True
+    cure = "add the share 1: without it some coordinates are never kept"
 
     def __init__(self, shares: ArrayLike, weights: ArrayLike | None = None, seed: int = 0) -> None:
         self.shares: Array = frozen(vector("shares", shares))
@@ -152,6 +153,7 @@ class Front(Sketch):
     unbiased = False
     per_layer = True
     members = 1
+    cure = "statements cover the nested sketch, which draws its share"
 
     def __init__(self, nested: Nested, density: float) -> None:
         self.nested, self.density = nested, density
