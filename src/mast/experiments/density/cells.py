@@ -44,7 +44,7 @@ EPOCHS = {  # of a fast, a normal and a full run
     "digits": (2, 120, 640),
     "digit-images": (1, 20, 60),
     "features": (1, 10, 60),
-    "images": (1, 8, 60),
+    "images": (1, 4, 60),
     "code": (1, 1, 20),
     "manual": (1, 4, 20),
 }
