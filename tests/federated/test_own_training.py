@@ -141,6 +141,8 @@ def test_a_scheme_decides_how_to_sum(other):
     assumed = server_for(np.zeros(8), [1, 0.5, np.float64(0.25)], step_size=0.1)
     named = server_for(np.zeros(8), [1, 0.5, 0.25], scheme="mast_balanced", step_size=0.1)
     assert [own.label for own in assumed.capacities] == [own.label for own in named.capacities]
+    with pytest.raises(ArgumentError, match="aggregation"):
+        server_for(np.zeros(8), [1, 0.5], scheme="fjord", step_size=0.1, aggregation="independent")
     with pytest.raises(ArgumentError, match="all shares"):
         server_for(np.zeros(8), [1, "bernoulli:0.5"], step_size=0.1)
     with pytest.raises(mast.MastError, match="the scheme 'fjord' has the"):

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from mast.errors import ArgumentError, NoGuaranteeError
@@ -24,6 +24,7 @@ from mast.methods.distributed.messages import Values
 Evaluate = Callable[[Any], Mapping[str, float]]  #: of a submodel: a vector, or a module
 Make = Callable[[Context], "Worker | Client"]  #: how the client of a context is made
 MOST = 16  # clients that a process remembers
+STATISTICS = "mast-statistics"  # the record of Flower's state that a client's local BatchNorm is kept in
 
 
 @dataclass
@@ -93,6 +94,7 @@ def trained(make: Make, message: Message, context: Context) -> Message:
     if hasattr(worker, "config"):
         worker.config = dict(config) if isinstance(config, ConfigRecord) else {}
     answer = worker.answer(asked)
+    keep_statistics(worker, context)
     metrics: Mapping[str, float] = getattr(worker, "metrics", {})
     return Message(pack(answer, metrics=metric_record(metrics)), reply_to=message)
 
@@ -133,10 +135,27 @@ def client_of(make: Make, context: Context) -> Client:
         made = Client(made)
     if not isinstance(made, Client):
         raise ArgumentError(f"make(context) must return a Worker or a Client, got {type(made).__name__}")
+    recall_statistics(made.worker, context)
     _clients[place] = (make, made)
     while len(_clients) > MOST:
         _clients.popitem(last=False)
     return made
+
+
+def keep_statistics(worker: Worker, context: Context) -> None:
+    """Give Flower what a worker remembers (local BatchNorm): the next message may find another process."""
+    own = getattr(worker, "statistics", {})
+    if own:
+        context.state[STATISTICS] = ArrayRecord({name: Array(b.cpu().numpy()) for name, b in own.items()})
+
+
+def recall_statistics(worker: Worker, context: Context) -> None:
+    """The other way, for a worker that was made anew."""
+    stored = context.state.get(STATISTICS)
+    if isinstance(stored, ArrayRecord):
+        for name, b in getattr(worker, "statistics", {}).items():
+            if name in stored and tuple(stored[name].shape) == tuple(b.shape):
+                b.copy_(b.new_tensor(stored[name].numpy()))
 
 
 def partition_of(context: Context) -> int:

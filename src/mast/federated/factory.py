@@ -71,8 +71,9 @@ def server_for(
     if scheme is not None:
         made = scheme_of(scheme)
         decided = {"coupling": made.coupling, "aggregation": made.aggregation}
-        for name, given in {"coupling": coupling, "aggregation": options.get("aggregation")}.items():
-            if given not in (None, "independent", decided[name]):
+        said = None if coupling == "independent" else coupling  # which is the default
+        for name, given in {"coupling": said, "aggregation": options.get("aggregation")}.items():
+            if given not in (None, decided[name]):
                 raise ArgumentError(
                     f"the scheme {scheme!r} has the {name} {decided[name]!r}, not {given!r}: leave {name} "
                     "out, or name the capacities instead of a scheme"

@@ -251,3 +251,15 @@ def test_wrong_schemes():
         scheme_of("fjord").sketches([0.5, 2])
     with pytest.raises(ArgumentError, match="FedAvg needs a client"):
         scheme_of("fedavg").sketches([0.5])
+    with pytest.raises(ArgumentError, match="at least one client's share"):
+        scheme_of("fjord").sketches([])
+
+
+@pytest.mark.parametrize("name", ["ist", "mast_parts"])
+@pytest.mark.parametrize(
+    ("share", "parts"), [(1, 1), (0.7, 2), (0.5, 2), (0.4, 3), (1 / 3, 3), (0.3, 4), (0.1, 10)]
+)
+def test_a_part_is_never_more_than_the_smallest_client_holds(name, share, parts):
+    held = [VectorCapacity(sketch, 120) for sketch in scheme_of(name).sketches([1, share])]
+    assert [capacity.part(Key(0)).count for capacity in held] == [120 // parts] * 2
+    assert 1 / parts <= share + 1e-9

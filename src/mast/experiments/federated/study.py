@@ -135,16 +135,18 @@ def _ahead(dataset: str, split: str, capacity: float, rows: Any) -> Claim:
     best = max(RIVALS, key=lambda name: float(means[name]))
     ours, theirs = by_seed[OUR_SCHEME], by_seed[best]
     what = "the whole model" if capacity == 1 else _part(capacity)
-    outside = "outside" if ours.min() > theirs.max() or theirs.min() > ours.max() else "within"
+    apart = ours.min() > theirs.max() or theirs.min() > ours.max()
+    spread = "within the spread of the seeds" if not apart else "outside the spread of the seeds"
+    if len(ours) == 1:
+        apart, spread = False, "one seed, whose spread is not known"
     return Claim(
         f"{split}, {what}: {scheme_of(OUR_SCHEME).title} is at or above every rival",
         "mean accuracy over seeds at equal bytes, minus that of the best rival, >= 0",
-        f"{ours.mean():.3f} against {theirs.mean():.3f} of {scheme_of(best).title}, {outside} the spread of "
-        "the seeds",
+        f"{ours.mean():.3f} against {theirs.mean():.3f} of {scheme_of(best).title}, {spread}",
         bool(ours.mean() >= theirs.mean()),
         source="beyond",
         dataset=dataset,
-        noise=outside == "within",
+        noise=not apart,
     )
 
 

@@ -7,6 +7,7 @@ docs/federated.md says what theory knows about each scheme.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,8 @@ class Scheme:
 
     def clients(self, shares: Sequence[float]) -> list[int]:
         """The numbers of the clients that can take part."""
+        if not len(shares):
+            raise ArgumentError("a scheme needs at least one client's share")
         found = [i for i, share in enumerate(_checked(shares)) if share == 1 or not self.whole_only]
         if not found:
             raise ArgumentError(f"{self.title} needs a client that can hold the whole model")
@@ -50,7 +53,8 @@ class Scheme:
             case "window":  # which moves on by one in each round
                 return Rolling(share)
             case "part":  # of a random partition, the same for all
-                return PermK(round(1 / min(shares)), redraw=True)
+                # so many parts that the smallest client can hold one: 1/0.7 are two, not one
+                return PermK(math.ceil(1 / min(shares) - 1e-9), redraw=True)
             case "front":  # always the first units
                 return Nested([share])
             case "fronts":  # another size in each round; one Nested would scale by its own probabilities

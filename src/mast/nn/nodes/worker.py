@@ -128,6 +128,18 @@ class NetworkWorker(Worker):
         self.held.trained(part, module)
         return total
 
+    @property
+    def statistics(self) -> dict[str, Tensor]:
+        """With ``batch_norm="local"``: what the node remembers from round to round, by the names of buffers.
+
+        The tensors are the node's own: who copies values into them gives it back what it knew.
+        """
+        if self.batch_norm != "local":
+            return {}
+        if isinstance(self.held, SmallModel):
+            return self.held.buffers or {}
+        return {name: b.detach() for name, b in self.model.named_buffers()}
+
     def submodel(self, part: Any, values: Values) -> nn.Module:
         """The model that the node would train, in training mode."""
         if self.batch_norm == "static" and isinstance(self.held, WholeModel):
@@ -220,12 +232,24 @@ class SmallModel:
             return made.train()
         buffers = None if self.buffers is None else cut.gather_buffers(self.buffers)
         module: nn.Module = cut.module(sent, buffers)
+        for counted, known in self._counts(module):
+            counted.copy_(known)
         return module
 
     def trained(self, part: Part, module: nn.Module | None) -> None:
         """The local steps of a round are done: remember the statistics, if the node has its own."""
         if self.buffers is not None and module is not None:
             part.draw.place_buffers(self.buffers, part.draw.buffers_of(module))
+            for counted, known in self._counts(module):
+                known.copy_(counted)
+
+    def _counts(self, module: nn.Module) -> list[tuple[Tensor, Tensor]]:
+        """How many batches a norm has seen, in the small model and here: means over all batches need it."""
+        own = self.buffers or {}
+        named = [(b, own.get(name)) for name, b in module.named_buffers()]
+        return [
+            (b, b_own) for b, b_own in named if b_own is not None and b.dtype == torch.int64 and b.dim() == 0
+        ]
 
     def collect(self, part: Part, module: nn.Module, out: Values) -> None:
         """S' times the small model's gradients, without those of frozen parameters."""
