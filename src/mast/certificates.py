@@ -47,7 +47,7 @@ class Certificate:
         bound = (
             "masks are not independent: no bound on the deviation"
             if self.deviation_bound is None
-            else f"at most {self.deviation_bound:.4g} (Efron and Stein)"
+            else f"that of all draws at most {self.deviation_bound:.4g} (Efron and Stein)"
         )
         return (
             f"{self.draws} draws: mean {self.mean:.4g}, standard deviation {self.deviation:.4g}, {bound}; a "
@@ -72,8 +72,9 @@ def certificate(problem: Problem, x: ArrayLike, *, draws: int = 100, seed: int =
     >>> import mast
     >>> problem = mast.Problem(mast.Quadratic([[2.0, 1.0], [1.0, 2.0]], [3.0, 3.0]), mast.Bernoulli(0.5))
     >>> c = mast.certificate(problem, problem.minimizer(), draws=99)
-    >>> c.chance_of_worse, c.deviation <= c.deviation_bound
-    (0.01, True)
+    >>> print(c)
+    99 draws: mean -1.527, standard deviation 1.165, that of all draws at most 1.138 (Efron and Stein);
+    a new draw is worse than 0 with probability at most 0.01
     """
     if not isinstance(problem, Problem):
         raise ArgumentError(f"certificate takes a Problem, got {type(problem).__name__}")
