@@ -5,12 +5,12 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 import mast
 from federated.samples import NODES, ROUNDS, RUN, maker, problems, server, without
 from mast.errors import ArgumentError, DataError
-from mast.federated import LocalGrid, MastStrategy, client
+from mast.federated import Client, LocalGrid, MastStrategy, client, server_for
 from mast.federated.clients import partition_of
 from mast.federated.records import send, unpack
 from mast.locks import InUseError
@@ -31,18 +31,54 @@ def test_an_exception_in_a_client_does_not_stop_the_round():
     np.testing.assert_array_equal(strategy.server.x, without(2).server.x)
 
 
+def refusals(own, worker):
+    """Why a worker does not train, and does not score, what the server sends to client 0."""
+    grid = LocalGrid(client(lambda context: Client(worker, lambda model: {})), own.roster.nodes)
+    strategy = MastStrategy(own)
+    training = strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)[:1]
+    scoring = strategy._submodels(ConfigRecord(), grid)[:1]
+    replies = [reply for messages in (training, scoring) for reply in send(grid, messages, 5.0)]
+    return [reply.error.reason if reply.has_error() else "" for reply in replies]
+
+
 def test_a_client_of_another_run_or_sketch_refuses():
     nodes = problems()
-    others = [
-        ProblemWorker(nodes[0], RUN + 1),
-        ProblemWorker(mast.Problem(nodes[0].objective, mast.RandK(1)), RUN),
-    ]
-    for worker, words in zip(others, ["another run", "different sketches"], strict=True):
-        grid = LocalGrid(client(lambda context, worker=worker: worker), NODES)
-        strategy = MastStrategy(server(nodes))
-        messages = strategy.configure_train(1, ArrayRecord(), {}, grid)
-        replies = send(grid, messages[:1], 5.0)
-        assert words in replies[0].error.reason
+    f = nodes[0].objective
+    others = [(nodes[0], RUN + 1), (mast.Problem(f, mast.RandK(1)), RUN)]
+    for worker in (ProblemWorker(problem, run) for problem, run in others):
+        for reason in refusals(server(nodes), worker):
+            assert "another model, sketch or run for client 0" in reason
+    assert refusals(server(nodes), ProblemWorker(nodes[0], RUN)) == ["", ""]
+
+
+def test_a_sketch_that_keeps_as_many_elsewhere_is_refused():
+    f = problems()[0].objective
+    d, sketch = f.dim, mast.PermK(2, seed=0)
+    own = server_for(np.zeros(d), [sketch], step_size=0.1)
+    assert refusals(own, ProblemWorker(mast.Problem(f, sketch))) == ["", ""]
+    for reason in refusals(own, ProblemWorker(mast.Problem(f, mast.PermK(2, seed=1)))):
+        assert "another model, sketch or run" in reason
+
+
+@pytest.mark.parametrize("sketch", ["neurons:.5", "bernoulli:.5"])
+def test_a_network_with_another_activation_is_refused(sketch):
+    """It has as many weights, and would train a model that is not the server's."""
+    torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
+    nn = torch.nn
+    from mast.nn.nodes import NetworkWorker, NodeRows, capacity_of, cross_entropy
+
+    def made(activation):
+        return nn.Sequential(nn.Linear(4, 6), activation, nn.Linear(6, 3))
+
+    def worker(activation):
+        model = made(activation)
+        rows = NodeRows(torch.ones(5, 4), torch.arange(5) % 3)
+        return NetworkWorker(capacity_of(model, sketch), model, cross_entropy, rows)
+
+    own = server_for(made(nn.ReLU()), [sketch], step_size=0.1)
+    assert refusals(own, worker(nn.ReLU())) == ["", ""]
+    for reason in refusals(own, worker(nn.Tanh())):
+        assert "another model, sketch or run" in reason
 
 
 def test_a_round_without_answers_does_not_move_x():

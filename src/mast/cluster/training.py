@@ -18,7 +18,7 @@ from mast.cluster.tasks import Task
 from mast.cluster.wire import Wire, rank_of, under_torchrun
 from mast.errors import ArgumentError, CheckpointError, DataError, MastError
 from mast.loggers import Log, log_rows
-from mast.methods.distributed import Server, digest_of_run, fingerprints_of, stride_of
+from mast.methods.distributed import Server, digest_of_run, stride_of
 from mast.progress import Progress, size_of
 from mast.randomness import LAYOUT
 from mast.results import TRACE, Result, score_columns
@@ -57,19 +57,19 @@ class Rank:
         wire, task, nodes = self.wire, self.task, range(self.roster.nodes)
         identity = task.identity() | {"layout of keys": str(LAYOUT), "version of MAST": __version__}
         _compare(wire.collect(identity))
-        prints = fingerprints_of({node: task.capacity(node) for node in self.mine})
-        by_rank = wire.collect([[node, text, task.data(node)] for node, text in prints.items()])
+        mine = [[node, task.capacity(node).fingerprint(), task.data(node)] for node in self.mine]
+        by_rank = wire.collect(mine)
         about = {name: value for name, value in identity.items() if not name.startswith("version")}
         data, digest = ["" for _ in nodes], 0
         with wire.together():
             if wire.rank == 0:
-                expected = fingerprints_of({node: task.capacity(node) for node in nodes})
+                expected = [task.capacity(node).fingerprint() for node in nodes]
                 for rank, rows in enumerate(by_rank):
                     for node, text, digest_of_data in rows:
                         data[node] = digest_of_data
                         if expected[node] != text:
                             raise DataError(f"rank {rank} has another sketch for node {node} than rank 0")
-                digest = digest_of_run(*sorted(about.items()), *expected.values(), self.roster)
+                digest = digest_of_run(*sorted(about.items()), *expected, self.roster)
         return int(wire.tell(str(digest))), about | {"data": files.digest(*data)}
 
     def _step_size(self) -> tuple[float, str]:

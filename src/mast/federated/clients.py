@@ -17,7 +17,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 
 from mast.errors import ArgumentError, NoGuaranteeError
-from mast.federated.records import CONFIG, METRICS, PARTITION, metric_record, pack, unpack
+from mast.federated.records import CONFIG, METRICS, PARTITION, metric_record, opened, pack, unpack
 from mast.methods.distributed import Facts, Part, ProblemWorker, Worker
 from mast.methods.distributed.messages import Values
 
@@ -90,6 +90,7 @@ def trained(make: Make, message: Message, context: Context) -> Message:
     worker = client_of(make, context).worker
     [asked] = unpack(message.content)
     _check_node(asked.header.node, context)
+    asked = opened(asked, worker)
     config = message.content.get(CONFIG)
     if hasattr(worker, "config"):
         worker.config = dict(config) if isinstance(config, ConfigRecord) else {}
@@ -105,7 +106,7 @@ def scored(make: Make, message: Message, context: Context) -> Message:
     records: dict[str, Any] = {}
     for i, asked in enumerate(unpack(message.content)):
         _check_node(asked.header.node, context)
-        part = client.worker.part_of(asked)
+        part = client.worker.part_of(opened(asked, client.worker))
         records[f"{METRICS}-{i}"] = metric_record(evaluated(client, part, asked.values))
     return Message(RecordDict(records), reply_to=message)
 

@@ -10,6 +10,7 @@ import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from flwr.serverapp import Grid
 
 from mast.arrays import refuse_nonfinite
 from mast.errors import ArgumentError, DataError
-from mast.methods.distributed import Message, Server
+from mast.methods.distributed import Capacity, Message, Server, Worker, digest_of_run
 from mast.methods.distributed.messages import Values
 
 NAME = "mast"  #: of the record, and of the array in it
@@ -48,6 +49,33 @@ def pack(*messages: Message, **others: ConfigRecord | MetricRecord) -> RecordDic
     records: dict[str, Any] = {NAME: ArrayRecord(arrays)}
     records |= {name: record for name, record in others.items() if record}
     return RecordDict(records)
+
+
+def sealed(message: Message, capacity: Capacity) -> Message:
+    """The message, of whose run the node's capacity is a part from now on: see `opened`."""
+    message.rewrite(run=_seal(message.header.run, capacity))
+    return message
+
+
+def opened(message: Message, worker: Worker) -> Message:
+    """The message as the server made it, if that was for a worker of this capacity and run.
+
+    A sketch or a model other than the server's may keep as many values, in other places: such a client
+    would train nonsense, and nobody would notice.
+    """
+    capacity, header = worker.capacity, message.header
+    if header.run != _seal(worker.run, capacity):
+        raise ArgumentError(
+            f"the server means another model, sketch or run for client {header.node} than the client has, "
+            f"which is {capacity.label}: make the capacities of both sides from the same model and words, "
+            "with the same `run`"
+        )
+    message.header = replace(header, run=worker.run)
+    return message
+
+
+def _seal(run: int, capacity: Capacity) -> int:
+    return digest_of_run(run, capacity.fingerprint())
 
 
 def unpack(content: RecordDict) -> list[Message]:

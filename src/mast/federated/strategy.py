@@ -34,6 +34,7 @@ from mast.federated.records import (
     pack,
     payload,
     record_of,
+    sealed,
     send,
     vector_of,
 )
@@ -205,7 +206,7 @@ class MastStrategy(Strategy):
         self._invited = server.roster.taking_part(server.t)
         messages = []
         for node in (node for node, _ in self._invited if node in self._where):
-            message = server.message(node)
+            message = sealed(server.message(node), server.capacities[node])
             records = pack(message, config=config)
             server.received[node] += payload(records) - message.size
             messages.append(self._addressed(records, node, MessageType.TRAIN))
@@ -270,7 +271,8 @@ class MastStrategy(Strategy):
         self._where = self.presence.call(grid)
         messages = []
         for node in sorted(self._where):
-            draws = [self.server.submodel(node, draw) for draw in range(self.evaluate_draws)]
+            drawn = [self.server.submodel(node, draw) for draw in range(self.evaluate_draws)]
+            draws = [sealed(message, self.server.capacities[node]) for message in drawn]
             messages.append(self._addressed(pack(*draws, config=config), node, MessageType.EVALUATE))
         return messages
 

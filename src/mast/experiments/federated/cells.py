@@ -106,7 +106,10 @@ class Scored:
 
 @one_thread()
 def tuned(config: Mapping[str, Any], dataset: Labelled) -> dict[str, Any]:
-    """For each use: the rate, all that were tried, and what the judged runs came to."""
+    """For each use: the rate, all that were tried, and what the judged runs came to.
+
+    A rate that is tried for one use is tried for the other too, so that no small hill hides a higher one.
+    """
     run = cache(partial(federated, config, dataset))
 
     def validated(use: str, setting: Setting) -> float:
@@ -117,10 +120,11 @@ def tuned(config: Mapping[str, Any], dataset: Labelled) -> dict[str, Any]:
     result: dict[str, Any] = {}
     parts = dataset.parts()
     test = _class_shares(parts.test)
-    tried: list[dict[str, float]] = [{"rate": config["start"]}]
+    tried: list[Setting] = [{"rate": config["start"]}]
+    for use in USES:
+        tried = [setting for setting, _ in climb(partial(validated, use), ["rate"], tried)[1]]
     for use in USES:
         best, scores = climb(partial(validated, use), ["rate"], tried)
-        tried = [setting for setting, _ in scores]
         judged = [run(seed, best["rate"], "test") for seed in config["seeds"]]
         result |= {
             f"{use}: rate": best["rate"],

@@ -25,7 +25,6 @@ from mast.methods.distributed.nodes import (
     ProblemWorker,
     VectorCapacity,
     Worker,
-    fingerprints_of,
     parse_sketch,
 )
 from mast.methods.distributed.optimizers import SGD, Adam, Momentum, Optimizer, parse_optimizer
@@ -36,6 +35,6 @@ from mast.methods.distributed.server import Server
 __all__ = [
     "SGD", "SIZE", "VERSION", "Adam", "Capacity", "Distributed", "Facts", "Header", "Message", "MessageKind",
     "Momentum", "Optimizer", "Part", "ProblemWorker", "Roster", "Scheme", "Server", "VectorCapacity",
-    "Worker", "digest_of_run", "fingerprints_of", "guarantee_of", "parse_optimizer", "parse_sketch",
+    "Worker", "digest_of_run", "guarantee_of", "parse_optimizer", "parse_sketch",
     "run_in_process", "scheme_of", "stride_of", "submodel_key",
 ]  # fmt: skip

@@ -173,7 +173,11 @@ class Message:
 
     def worked(self, seconds: float) -> None:
         """Say in an answer how long the node worked."""
-        self.header = replace(self.header, seconds=seconds)
+        self.rewrite(seconds=seconds)
+
+    def rewrite(self, **changes: Any) -> None:
+        """Change fields of the header."""
+        self.header = replace(self.header, **changes)
         self.buffer[:SIZE] = np.frombuffer(self.header.encode(), dtype=np.uint8)
 
     def expect(self, header: Header) -> Message:

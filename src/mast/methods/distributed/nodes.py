@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -95,11 +95,14 @@ class Capacity(ABC):
     dim : the length of x.
     stride : nodes whose key's numbers differ by a multiple of this draw independently.
     label : what the capacity is, for tables and digests.
+    model : what the model is made of, for digests, where x is a network.
     """
 
     dim: int
     stride: int = 1
     label: str
+    model: str = ""
+    _fingerprint: str = ""
 
     @abstractmethod
     def part(self, key: Key) -> Part:
@@ -107,17 +110,11 @@ class Capacity(ABC):
 
     def fingerprint(self) -> str:
         """A digest that tells this capacity from others: of what it keeps for a few keys."""
-        everything = np.arange(self.dim, dtype=np.float64)
-        return files.digest(self.label, self.dim, *(self.part(key).gather(everything) for key in _PROBES))
-
-
-def fingerprints_of(capacities: Mapping[int, Capacity]) -> dict[int, str]:
-    """A digest of each node's capacity; nodes that share one cost nothing more."""
-    known: dict[int, str] = {}
-    for capacity in capacities.values():
-        if id(capacity) not in known:
-            known[id(capacity)] = capacity.fingerprint()
-    return {node: known[id(capacity)] for node, capacity in capacities.items()}
+        if not self._fingerprint:
+            everything = np.arange(self.dim, dtype=np.float64)
+            kept = [self.part(key).gather(everything) for key in _PROBES]
+            self._fingerprint = files.digest(self.label, self.model, self.dim, *kept)
+        return self._fingerprint
 
 
 class Worker(ABC):

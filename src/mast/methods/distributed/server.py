@@ -20,7 +20,7 @@ from mast.checkpoint import Checkpoint, check, fill
 from mast.checks import choice, positive, whole
 from mast.errors import ArgumentError, CheckpointError, DataError
 from mast.methods.distributed.messages import Header, Message, MessageKind, Values, checked_dtype
-from mast.methods.distributed.nodes import Capacity, Part, fingerprints_of
+from mast.methods.distributed.nodes import Capacity, Part
 from mast.methods.distributed.optimizers import Optimizer, parse_optimizer
 from mast.methods.distributed.roster import Roster, submodel_key
 from mast.randomness import LAYOUT, Key
@@ -325,7 +325,7 @@ class Server:
     @cached_property
     def sketches(self) -> str:
         """A digest of all capacities."""
-        return files.digest(*fingerprints_of(dict(enumerate(self.capacities))).values())
+        return files.digest(*(own.fingerprint() for own in self.capacities))
 
     def identity(self) -> dict[str, str]:
         """What must agree for a checkpoint to continue a run, field by field."""

@@ -126,6 +126,16 @@ def _described(module: nn.Module) -> str:
     return f"{kind.__module__}.{kind.__qualname__}({describe(options)}{source})"
 
 
+def _made_of(model: nn.Module, layout: VectorLayout) -> str:
+    """What server and nodes must have alike of a model: the shapes of x, and torch's modules.
+
+    Classes of the user's own may be written in two ways: they do not count.
+    """
+    modules = model.named_modules()
+    own = {name: _described(m) for name, m in modules if type(m).__module__.startswith("torch.")}
+    return describe([dict(layout.shapes), own])
+
+
 def capacity_of(model: nn.Module, text: Any, **options: Any) -> Capacity:
     """The capacity that a text or a sketch names, for a model: ``bernoulli:0.9``, ``neurons:0.25``.
 
@@ -200,6 +210,7 @@ class Weights(Capacity):
         self.drawing = drawing_of(sketch, self.weights)
         self.stride = sketch.stride
         self.label = f"{repr(sketch).strip('<>')}, single weights"
+        self.model = _made_of(model, self.layout)
         self._memory: list[NDArray[Any]] = []  # lent to the positions of one part after the other
         self._number = {w.name: i for i, w in enumerate(self.weights)}
 
@@ -282,6 +293,7 @@ class Units(Capacity):
         self.drawing = self.structure.drawing(sketch)
         self.stride = sketch.stride
         self.label = repr(sketch).strip("<>") + ", own weights" * own_weights
+        self.model = _made_of(model, self.layout) if like is None else like.model
 
     def part(self, key: Key) -> Part:
         """The slices that the draw leaves of the trainable parameters."""
