@@ -363,3 +363,11 @@ def test_s_page_says_how_far_the_mean_of_a_list_is_from_I():
 def test_nested_without_the_whole_says_what_is_missing():
     with pytest.raises(BiasedSketchError, match="share 1"):
         mast.guarantee(mast.Problem(quadratic(), mast.Nested([0.3, 0.5])))
+
+
+def test_a_biased_list_of_groups_names_a_cure_that_helps():
+    groups, f = np.arange(6) % 3, quadratic()
+    with pytest.raises(BiasedSketchError, match="corrected=True"):
+        mast.guarantee(mast.Problem(f, mast.Grouped(mast.Sampled(mast.Bernoulli(0.4), 7), groups)))
+    corrected = mast.Sampled(mast.Bernoulli(0.4), 7, corrected=True)
+    mast.guarantee(mast.Problem(f, mast.Grouped(corrected, groups)))

@@ -38,6 +38,7 @@ class Over(Sketch):
         self.unbiased, self.diagonal = sketch.unbiased, sketch.diagonal
         self.independent = sketch.independent
         self.members, self.stride = sketch.members, sketch.stride
+        self.cure = sketch.cure
 
     # ---- what a subclass says --------------------------------------------------------------
 

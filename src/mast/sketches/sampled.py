@@ -63,6 +63,8 @@ class Sampled(Sketch):
     Constants(L_D=2.5, mu_D=2.5, L_max=6.25)
     """
 
+    cure = "take the list with balanced=True, where that is possible, or with corrected=True"
+
     def __init__(
         self, sketch: Sketch, n: int, seed: int = 0, *, balanced: bool = False, corrected: bool = False
     ) -> None:
