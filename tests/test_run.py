@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mast
-from mast.errors import ArgumentError, NoGuaranteeError, StepSizeWarning
+from mast.errors import ArgumentError, DataError, NoGuaranteeError, StepSizeWarning
 from mast.methods import METHODS, SingleMethod, make
 from mast.methods.constants import deviation_of
 from mast.trace import COLUMNS, trace_steps
@@ -537,3 +537,9 @@ def test_plot_draws_the_curve_and_its_bound(tmp_path):
     with pytest.raises(ArgumentError, match="column"):
         result.plot("speed")
     pyplot.close("all")
+
+
+def test_a_result_below_a_file_is_refused_in_one_line(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DataError, match=r"^.*out: the folder cannot be made: [^\n]+$"):
+        mast.minimize(PROBLEM, "dsgd", 3, 0.01).save(tmp_path / "file" / "out")

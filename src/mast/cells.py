@@ -102,10 +102,7 @@ def run(
     keys = [cell.key for cell in cells]
     missing, known = dict(zip(keys, cells, strict=True)), {}
     if folder is not None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DataError(f"{folder}: the folder cannot be made: {error.strerror or error}") from error
+        files.make_folder(folder)
         known = {key: done for key, cell in missing.items() if (done := stored(cell, folder))}
         missing = {key: cell for key, cell in missing.items() if key not in known}
     reused = len(known)

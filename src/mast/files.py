@@ -65,6 +65,14 @@ def writing(path: Path, place: Callable[[Path, Path], object] | None = None) -> 
         raise DataError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, unless it is there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{path}: the folder cannot be made: {error.strerror or error}") from error
+
+
 def previous(path: Path) -> Path:
     """Where the generation before the newest one of a file is kept."""
     return path.with_name(f".{path.name}.previous")

@@ -148,7 +148,7 @@ class Result:
         if callable(self.step_size):
             raise ArgumentError("a run with a schedule of step sizes cannot be saved: a function has no file")
         self.folder = Path(folder or self.folder or ".")
-        self.folder.mkdir(parents=True, exist_ok=True)
+        files.make_folder(self.folder)
         vector = io.BytesIO()
         np.save(vector, self.x, allow_pickle=False)
         files.write(self.folder / VECTOR, vector.getvalue())

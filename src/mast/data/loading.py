@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from mast import files
 from mast.checks import whole
 from mast.data import checksums, libsvm, lookup
 from mast.data.catalogue import SETS
@@ -162,10 +163,7 @@ def fetch(name: str, data_dir: str | os.PathLike[str] | None = None, *, download
     'a1a.gz'
     """
     if data_dir is not None:
-        try:
-            Path(data_dir).expanduser().mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DataError(f"{data_dir}: the folder cannot be made: {error.strerror}") from error
+        files.make_folder(Path(data_dir).expanduser())
     file = lookup.find(name, data_dir)
     if file is None:
         file = _download(name, data_dir, download, into_data_dir=True)
@@ -206,10 +204,8 @@ def _download(
 
 
 def _copy(raw: bytes, file: lookup.FoundFile, folder: Path) -> Path:
-    from mast.files import write
-
     target = folder / file.path.name
-    write(target, raw)
+    files.write(target, raw)
     if file.name is not None:
         recorded = checksums.recorded(file.path.parent, file.name)
         if recorded is not None:

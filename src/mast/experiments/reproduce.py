@@ -64,10 +64,7 @@ def reproduce(
     optional_module("matplotlib", "figures need matplotlib", "plots")  # before anything is computed
     begun = time.monotonic()
     path = out / "report.html"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{out}: the folder cannot be made: {error.strerror or error}") from error
+    files.make_folder(out)
     with exclusive(path):
         requests = [Request(e.find(effort, dataset, data_dir), effort) for e in experiments]
         parts = [experiment.cells(request) for experiment, request in zip(experiments, requests, strict=True)]

@@ -153,10 +153,7 @@ class Bundle:
 
     def save(self, folder: Path) -> Path:
         """Write the file of the folder, which is made if it is not there."""
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DataError(f"{folder}: the folder cannot be made: {error.strerror}") from error
+        files.make_folder(folder)
         model, arrays = pack(self.model)
         arrays["plain_coef"] = self.plain.coef_
         arrays["plain_intercept"] = np.asarray(self.plain.intercept_)

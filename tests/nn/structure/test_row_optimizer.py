@@ -283,7 +283,7 @@ def test_the_quick_way_equals_the_cut(zoo, unit_model, dtype):
     structure = mast.nn.structure_of(model, sketch)
     pool = Pool(structure, model)
     for seed in range(3):
-        draw = structure.draw(sketch, Key(seed))
+        draw = structure.drawing(sketch).draw(Key(seed))
         small = pool.model(draw, pool.units_of(draw))
         assert pool._views is not None
         cut = structure.cut(draw)

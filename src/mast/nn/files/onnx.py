@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib
 import inspect
 import logging
 import math
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mast import __version__, files
-from mast.errors import ArgumentError, MastError, MissingExtraError
+from mast.errors import ArgumentError, MastError, optional_module
 from mast.nn.tensors.torch_private import EXPORTER_LOG, tree_leaves
 from mast.nn.tensors.weights import unwrapped
 
@@ -100,10 +99,7 @@ def parameters_of(path: Path) -> int:
 
 def _library(name: str) -> Any:
     """One of the packages of the extra, imported."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingExtraError('ONNX files need more packages: pip install "mast-train[onnx]"') from error
+    return optional_module(name, "ONNX files need more packages", "onnx")
 
 
 def _called(model: nn.Module, inputs: tuple[Tensor, ...], dynamic: bool) -> list[Any]:

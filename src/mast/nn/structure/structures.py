@@ -19,7 +19,6 @@ from mast.nn.structure.resizing import Sizes, fit, refuse_lazy, replace_attentio
 from mast.nn.structure.sketches import Layers, Neurons, Structured
 from mast.nn.tensors.selection import Selection
 from mast.nn.tensors.weights import Where, refuse_sharded, registered
-from mast.randomness import Key
 from mast.sketches import Sketch
 from mast.sketches.kept import Everything, Grid, Kept, KeptTensors
 
@@ -104,10 +103,6 @@ class Structure:
             inner = other
         uniform = isinstance(sketch, Neurons) and sketch.uniform
         return UnitDrawing(inner, self.spaces, self.scaled, uniform)
-
-    def draw(self, sketch: Sketch, key: Key) -> UnitDraw:
-        """The kept units, and their scales, of one key."""
-        return self.drawing(sketch).draw(key)
 
     def cut(self, draw: UnitDraw) -> Cut:
         """The slices that a draw leaves.
