@@ -13,6 +13,7 @@ from mast.experiments.federated.cells import (
     LEFT_OUT,
     OURS,
     RIVALS,
+    SHARED,
     Scored,
     deal,
     effort,
@@ -59,6 +60,19 @@ def test_a_run_spends_its_bytes(digits, scheme):
     assert (again.accuracy == run.accuracy).all()
 
 
+def test_a_model_of_one_size_is_trained_by_all_who_can_hold_it(digits):
+    """One of 1/8 has 16 hidden units per layer, and four of five clients; then all of it is scored."""
+    common = effort(Request((digits,), "fast"), "digits") | {"scheme": "fedavg", "split": "iid"}
+    run = federated(common | {"size": 0.125, "megabytes": 0.2}, digits, 1, 0.3, "validation")
+    weights = 64 * 16 + 16 + 16 * 16 + 16 + 16 * 10 + 10
+    rounds = run.bytes[-1] / (8 * 2 * (4 * weights + 64))
+    assert rounds == round(rounds)
+    assert run.accuracy.shape == (4, 1, 10)
+    whole = federated(common | {"size": 1.0, "megabytes": 0.8}, digits, 1, 0.3, "validation")
+    plain = federated(common | {"megabytes": 0.8}, digits, 1, 0.3, "validation")
+    assert (whole.accuracy[:, 0] == plain.accuracy[:, 0]).all()  # the whole model is one of the sizes
+
+
 def test_what_runs_in_the_end():
     assert runs_on(scheme_of("fjord"), 0.25).shares.tolist() == [0.25]
     assert runs_on(scheme_of("fedavg"), 0.5).shares.tolist() == [0.5]
@@ -67,13 +81,12 @@ def test_what_runs_in_the_end():
 
 def test_cells_and_data(digits):
     made = FederatedSchemes().cells(Request((digits,), "normal"))
-    assert len(made) == 2 * len({*RIVALS, *OURS})
+    assert len(made) == 2 * (len({*RIVALS, *OURS}) + 5 + 4)
     assert OUR_SCHEME in OURS
     (images,) = FederatedSchemes().find("normal", "digit-images", None)
     assert images.parts().train.x.shape[1:] == (1, 8, 8)
-    assert len(FederatedSchemes().cells(Request((images,), "normal"))) == 2 * len(
-        {*RIVALS, *OURS} - {*LEFT_OUT}
-    )
+    few = FederatedSchemes().cells(Request((images,), "normal"))
+    assert len(few) == 2 * (len({*RIVALS, *OURS} - {*LEFT_OUT}) + 5)
     with pytest.raises(ArgumentError, match="digits, digit-images, features, images"):
         FederatedSchemes().find("normal", "a1a", None)
 
@@ -84,7 +97,7 @@ def test_numbers_decide_the_claims():
             {"dataset": "digits", "split": "iid", "capacity": c, "scheme": name, "seed": seed}
             | {"accuracy": {OUR_SCHEME: ours, "heterofl": heterofl}.get(name, 0.5) + 0.01 * seed}
             for c in CAPACITIES
-            for name in (*RIVALS, *OURS)
+            for name in (*RIVALS, SHARED, *OURS)
             for seed in seeds
         ]
         return list(claims(pandas.DataFrame(rows)))

@@ -1,5 +1,7 @@
 """The cells of the study: one scheme on one data set and split, tuned, then judged on other seeds.
 
+Beside the schemes there are models of one size, which FedAvg trains with all clients that can hold them.
+
 The clients are workers of `mast.nn.nodes`, and the server is that of all engines. A run ends when its bytes
 are spent; the step size of the clients falls along a cosine of the bytes. A cell's rate is searched for with
 two seeds that serve for nothing else, on rows that no client trains on.
@@ -8,8 +10,8 @@ two seeds that serve for nothing else, on rows that no client trains on.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -22,7 +24,7 @@ from mast import randomness
 from mast.arrays import Array, Indices
 from mast.experiments.datasets import one_thread
 from mast.experiments.density.data import ClassRows, Labelled
-from mast.experiments.density.networks import DESIGNS, network
+from mast.experiments.density.networks import DESIGNS, Chain, Design, network
 from mast.experiments.density.search import Setting, climb
 from mast.experiments.experiment import Request
 from mast.methods.distributed import Roster, Scheme, Server, scheme_of, stride_of
@@ -45,6 +47,8 @@ SPLITS = {"iid": None, "dirichlet": 0.3}  # the concentration of each class over
 OURS = ("mast_balanced", "mast_nested", "mast_fixed", "mast_random")
 LEFT_OUT = ("mast_fixed", "mast_random")  # on images, to save time: elsewhere they are behind mast_nested
 RIVALS = ("fedavg", "heterofl", "fjord", "fedrolex", "federated_dropout")
+# Models of one size: all five for the bytes of one scheme, or all these bytes for each of them
+SHARED, ALONE = "a model for each size", "a model of this size only"
 USES = ("whole", "sizes")  # what a rate is chosen for: the whole model, or the mean over all capacities
 CHOOSING = (100, 101)  # seeds that rates are chosen with, and nothing else
 MARKS = 4  # how often a run is scored
@@ -109,8 +113,10 @@ def tuned(config: Mapping[str, Any], dataset: Labelled) -> dict[str, Any]:
     """For each use: the rate, all that were tried, and what the judged runs came to.
 
     A rate that is tried for one use is tried for the other too, so that no small hill hides a higher one.
+    With a "size" there is one use: the model of that size.
     """
     run = cache(partial(federated, config, dataset))
+    uses = USES[: 1 if "size" in config else None]
 
     def validated(use: str, setting: Setting) -> float:
         """The mean over seeds, so that a rate at which one of them diverges is not chosen."""
@@ -121,9 +127,9 @@ def tuned(config: Mapping[str, Any], dataset: Labelled) -> dict[str, Any]:
     parts = dataset.parts()
     test = _class_shares(parts.test)
     tried: list[Setting] = [{"rate": config["start"]}]
-    for use in USES:
+    for use in uses:
         tried = [setting for setting, _ in climb(partial(validated, use), ["rate"], tried)[1]]
-    for use in USES:
+    for use in uses:
         best, scores = climb(partial(validated, use), ["rate"], tried)
         judged = [run(seed, best["rate"], "test") for seed in config["seeds"]]
         result |= {
@@ -140,15 +146,18 @@ def tuned(config: Mapping[str, Any], dataset: Labelled) -> dict[str, Any]:
 def _by_client(run: Scored) -> Array:
     """The accuracy of each client's submodel on rows with the client's own shares of the classes."""
     held = [CAPACITIES.index(share) for share in shares(len(run.labels))]
+    if run.accuracy.shape[1] == 1:  # one model for all
+        held = [0 for _ in held]
     return np.array([run.accuracy[-1, c] @ labels for c, labels in zip(held, run.labels, strict=True)])
 
 
 def federated(config: Mapping[str, Any], dataset: Labelled, seed: int, rate: float, part: str) -> Scored:
     """One federation: train until the bytes are spent, and score on the rows of a part."""
     parts, scheme, clients = dataset.parts(), scheme_of(config["scheme"]), config["clients"]
+    size: float | None = config.get("size")  # None: the whole model, of which clients hold parts
     rows = deal(parts.train.y.numpy(), clients, config["split"], Key(seed).child(0, Purpose.SPLIT))
-    model = network(DESIGNS[dataset.name], seed)
-    own = shares(clients)
+    model = network(_design(dataset.name, size or 1.0), seed)
+    own = [1.0 if size is not None and share >= size else share for share in shares(clients)]
     if scheme.scaled_start:
         scale_fronts(model, scheme, own)
     held = dict(zip(scheme.clients(own), capacities_of(model, scheme, own), strict=True))
@@ -175,12 +184,21 @@ def federated(config: Mapping[str, Any], dataset: Labelled, seed: int, rate: flo
             for answer in answers:
                 server.absorb(answer)
             server.close()
-        scores.append(_accuracies(scheme, workers[0], server.x, getattr(parts, part), parts.some(CALIBRATED)))
+        judged = getattr(parts, part), parts.some(CALIBRATED)
+        capacities = CAPACITIES if size is None else (1.0,)
+        scores.append(_accuracies(scheme, capacities, workers[0], server.x, *judged))
         spent.append((_sent(server), operations))
     y = train.y.numpy()
     labels = np.array([np.bincount(y[of_one], minlength=10) / max(1, len(of_one)) for of_one in rows])
     bytes_sent, operations_done = np.array(spent, dtype=np.float64).T
     return Scored(bytes_sent, operations_done, np.array(scores), labels)
+
+
+def _design(name: str, size: float) -> Design:
+    """The network of a data set with a share of its hidden units."""
+    design = DESIGNS[name]
+    assert isinstance(design, Chain)
+    return replace(design, widths=tuple(round(size * width) for width in design.widths))
 
 
 def _server(
@@ -210,10 +228,12 @@ def runs_on(scheme: Scheme, capacity: float) -> Sketch:
     return sketch.sketches[-1] if isinstance(sketch, Mixture) else sketch
 
 
-def _accuracies(scheme: Scheme, worker: Any, x: Any, rows: ClassRows, seen: Tensor) -> Array:
+def _accuracies(
+    scheme: Scheme, capacities: Sequence[float], worker: Any, x: Any, rows: ClassRows, seen: Tensor
+) -> Array:
     """(capacities, classes): of the whole model, and of what a client of each other capacity runs."""
     found = []
-    for capacity in CAPACITIES:
+    for capacity in capacities:
         sketch = runs_on(scheme, capacity)
         held = Units(worker.model, Neurons(sketch), like=worker.capacity)
         draws = 1 if capacity == 1 or isinstance(sketch, Nested) else DRAWS

@@ -10,6 +10,11 @@ least that of the best of the rivals, and is marked as outside the spread of the
 ours is above the best seed of that rival. The whole model's row uses the rate that was chosen for the whole
 model, the others the rate that was chosen for the mean over all capacities; this is so for every scheme.
 
+A sixth rival came later, when the runs of the others were known, because it is what one would do without any
+scheme: a model for each size, which FedAvg trains with all clients that can hold it, each with a rate of its
+own, all five together for the bytes of one scheme. A model of one size that gets all of these bytes is shown
+beside it, without a claim: it is what to take if one size is enough.
+
 Ours becomes the scheme that `mast.federated.server_for` assumes if no row of a data set with more than 1,000
 test rows goes to a rival by more than the spread of its own seeds.
 """
@@ -17,13 +22,16 @@ test rows goes to a rival by more than the spread of its own seeds.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas
 
+from mast.arrays import Array, Indices
 from mast.cells import Cell, Done
 from mast.errors import ArgumentError
 from mast.experiments import style
@@ -31,6 +39,7 @@ from mast.experiments.datasets import Dataset
 from mast.experiments.density.data import find
 from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results
 from mast.experiments.federated.cells import (
+    ALONE,
     CALIBRATED,
     CAPACITIES,
     DRAWS,
@@ -38,15 +47,18 @@ from mast.experiments.federated.cells import (
     OURS,
     RIVALS,
     SECONDS,
+    SHARED,
     SPLITS,
     USES,
     effort,
+    shares,
     tuned,
 )
 from mast.methods.distributed import scheme_of
 
 COLOURS = {
     "fedavg": style.BLACK,
+    SHARED: style.BLACK,
     "heterofl": style.SKY,
     "fjord": style.ORANGE,
     "fedrolex": style.GREEN,
@@ -87,6 +99,15 @@ class FederatedSchemes(Experiment):
             ours = [scheme for scheme in OURS if "images" not in data.name or scheme not in LEFT_OUT]
             varied = {"split": SPLITS, "scheme": (*RIVALS, *ours)}
             made += self.grid(tuned, data, seconds, varied, **common)
+            whole = {"split": SPLITS, "scheme": ["fedavg"]}
+            budget = common["megabytes"]
+            shared = common | {"of": SHARED, "megabytes": budget / len(CAPACITIES)}
+            made += self.grid(tuned, data, seconds / 4, whole | {"size": CAPACITIES}, **shared)
+            if "images" not in data.name and request.pick(
+                fast=False, normal=True, full=True
+            ):  # they take long
+                alone = common | {"of": ALONE}
+                made += self.grid(tuned, data, seconds / 2, whole | {"size": CAPACITIES[1:]}, **alone)
         return made
 
     def findings(self, request: Request, results: Results) -> Findings:
@@ -133,7 +154,7 @@ def claims(table: Any) -> Iterator[Claim]:
 def _ahead(dataset: str, split: str, capacity: float, rows: Any) -> Claim:
     by_seed = rows.pivot_table(index="seed", columns="scheme", values="accuracy")
     means = by_seed.mean()
-    best = max(RIVALS, key=lambda name: float(means[name]))
+    best = max((*RIVALS, SHARED), key=lambda name: float(means[name]))
     ours, theirs = by_seed[OUR_SCHEME], by_seed[best]
     what = "the whole model" if capacity == 1 else _part(capacity)
     apart = ours.min() > theirs.max() or theirs.min() > ours.max()
@@ -141,9 +162,9 @@ def _ahead(dataset: str, split: str, capacity: float, rows: Any) -> Claim:
     if len(ours) == 1:
         apart, spread = False, "one seed, whose spread is not known"
     return Claim(
-        f"{split}, {what}: {scheme_of(OUR_SCHEME).title} is at or above every rival",
+        f"{split}, {what}: {_title(OUR_SCHEME)} is at or above every rival",
         "mean accuracy over seeds at equal bytes, minus that of the best rival, >= 0",
-        f"{ours.mean():.3f} against {theirs.mean():.3f} of {scheme_of(best).title}, {spread}",
+        f"{ours.mean():.3f} against {theirs.mean():.3f} of {_title(best)}, {spread}",
         bool(ours.mean() >= theirs.mean()),
         source="beyond",
         dataset=dataset,
@@ -158,7 +179,7 @@ def _order(dataset: str, split: str, rows: Any) -> Claim:
         f"{split}, the whole model: FedRolex is above HeteroFL, and that above Federated Dropout, as "
         "published",
         "the order of mean accuracies",
-        ", ".join(f"{scheme_of(n).title} {a:.3f}" for n, a in zip(PUBLISHED, found, strict=True)),
+        ", ".join(f"{_title(n)} {a:.3f}" for n, a in zip(PUBLISHED, found, strict=True)),
         found == sorted(found, reverse=True),
         source="beyond",
         dataset=dataset,
@@ -169,28 +190,75 @@ def _part(capacity: float) -> str:
     return "whole model" if capacity == 1 else f"capacity 1/{round(1 / capacity)}"
 
 
-def _use(capacity: float) -> str:
-    return "whole" if capacity == 1 else "sizes"
+def _title(scheme: str) -> str:
+    return f"FedAvg, {scheme}" if scheme in (SHARED, ALONE) else scheme_of(scheme).title
+
+
+@dataclass(frozen=True)
+class Row:
+    """A capacity of a scheme: accuracies (seeds, marks), and what all clients spent (marks)."""
+
+    who: dict[str, Any]
+    seeds: list[int]
+    accuracy: Array
+    clients: Array  # (seeds, clients)
+    megabytes: Array
+    operations: Array
+
+    def by_seed(self) -> Iterator[dict[str, Any]]:
+        """When all bytes are spent."""
+        for seed, accuracy, clients in zip(self.seeds, self.accuracy[:, -1], self.clients, strict=True):
+            end = {"accuracy": accuracy, "worst_client": clients.min(), "spread_over_clients": clients.std()}
+            yield self.who | {"seed": seed} | end
+
+    def by_mark(self) -> Iterator[dict[str, Any]]:
+        """Along the run, over seeds."""
+        for spent, operations, seen in zip(self.megabytes, self.operations, self.accuracy.T, strict=True):
+            lowest = {"accuracy": seen.mean(), "lowest_seed": seen.min(), "highest_seed": seen.max()}
+            yield self.who | {"megabytes": spent, "operations": operations} | lowest
+
+
+def rows(results: Results) -> Iterator[Row]:
+    """The schemes, and models of one size as if each set of them were a scheme."""
+    for d in results.of(tuned, size=None):
+        for c, capacity in enumerate(CAPACITIES):
+            use = "whole" if capacity == 1 else "sizes"
+            yield Row(
+                _who(d, capacity, d["scheme"]),
+                d["seeds"],
+                d[f"{use}: accuracy"][:, :, c],
+                d["sizes: clients"],
+                d[f"{use}: bytes"].mean(axis=0) / 1e6,
+                d[f"{use}: operations"].mean(axis=0),
+            )
+    for name, split, of in product(results.datasets, SPLITS, (SHARED, ALONE)):
+        sized = results.of(tuned, name, split=split, of=of)
+        clients = [d["whole: clients"][:, _with(d["size"], d["clients"])] for d in sized]
+        for d in sized:
+            together = sized if of == SHARED else [d]
+            yield Row(
+                _who(d, d["size"], of),
+                d["seeds"],
+                d["whole: accuracy"][:, :, 0],
+                np.concatenate(clients, axis=1),
+                sum(other["whole: bytes"].mean(axis=0) for other in together) / 1e6,
+                sum(other["whole: operations"].mean(axis=0) for other in together),
+            )
+
+
+def _who(d: Done, capacity: float, scheme: str) -> dict[str, Any]:
+    where = {"dataset": d.cell.dataset.name, "split": d["split"], "capacity": capacity}
+    return where | {"scheme": scheme}
+
+
+def _with(capacity: float, clients: int) -> Indices:
+    """The clients of a capacity."""
+    return np.flatnonzero(np.array(shares(clients)) == capacity)
 
 
 def end_table(results: Results) -> Any:
     """A row per data set, split, capacity, scheme and seed, when all bytes are spent."""
-    return pandas.DataFrame(
-        {**_who(d, capacity), "seed": seed}
-        | {
-            "accuracy": d[f"{_use(capacity)}: accuracy"][i, -1, c],
-            "worst_client": d["sizes: clients"][i].min(),
-            "spread_over_clients": d["sizes: clients"][i].std(),
-        }
-        for d in results.of(tuned)
-        for c, capacity in enumerate(CAPACITIES)
-        for i, seed in enumerate(d["seeds"])
-    )
-
-
-def _who(d: Done, capacity: float) -> dict[str, Any]:
-    where = {"dataset": d.cell.dataset.name, "split": d["split"], "capacity": capacity}
-    return where | {"scheme": d["scheme"]}
+    return pandas.DataFrame(row for one in rows(results) for row in one.by_seed())
 
 
 def summary(table: Any) -> Any:
@@ -205,31 +273,18 @@ def summary(table: Any) -> Any:
 
 def curve_table(results: Results) -> Any:
     """Accuracy at each mark, against what was spent by then; means and ranges over seeds."""
-    return pandas.DataFrame(
-        _who(d, capacity)
-        | {
-            "megabytes": d[f"{_use(capacity)}: bytes"][:, mark].mean() / 1e6,
-            "operations": d[f"{_use(capacity)}: operations"][:, mark].mean(),
-            "accuracy": accuracy.mean(),
-            "lowest_seed": accuracy.min(),
-            "highest_seed": accuracy.max(),
-        }
-        for d in results.of(tuned)
-        for c, capacity in enumerate(CAPACITIES)
-        for mark, accuracy in enumerate(d[f"{_use(capacity)}: accuracy"][:, :, c].T)
-    )
+    return pandas.DataFrame(row for one in rows(results) for row in one.by_mark())
 
 
 def rate_table(results: Results) -> Any:
     """The rates that were chosen, and the validation scores of all that were tried."""
     return pandas.DataFrame(
-        {"dataset": d.cell.dataset.name, "split": d["split"], "scheme": d["scheme"], "use": use}
-        | {
-            "rate": d[f"{use}: rate"],
-            "tried": "; ".join(f"{r:g}: {score:.3f}" for r, score in d[f"{use}: tried"]),
-        }
+        {"dataset": d.cell.dataset.name, "split": d["split"], "scheme": d.cell.config.get("of", d["scheme"])}
+        | {"size": d.cell.config.get("size", 1.0), "use": use, "rate": d[f"{use}: rate"]}
+        | {"tried": "; ".join(f"{r:g}: {score:.3f}" for r, score in d[f"{use}: tried"])}
         for d in results.of(tuned)
         for use in USES
+        if f"{use}: rate" in d.result
     )
 
 
@@ -241,12 +296,13 @@ def draw(curves: Any, axis: str, label: str) -> Any:
             there = curves[(curves["split"] == split) & np.isclose(curves["capacity"], capacity)]
             for scheme, colour in COLOURS.items():
                 line = there[there["scheme"] == scheme]
+                if line.empty:  # left out on this data set
+                    continue
                 if scheme in OURS:
                     seeds = line["lowest_seed"], line["highest_seed"]
                     ax.fill_between(line[axis], *seeds, color=colour, alpha=0.18, linewidth=0)
-                look = "o-" if scheme in OURS else "o--"
-                title = scheme_of(scheme).title
-                ax.plot(line[axis], line["accuracy"], look, markersize=3, color=colour, label=title)
+                look = "o-" if scheme in OURS else "o:" if scheme == SHARED else "o--"
+                ax.plot(line[axis], line["accuracy"], look, markersize=3, color=colour, label=_title(scheme))
             ax.set(title=f"{SPLIT_NAMES[split]}, {_part(capacity)}", xlabel=label)
         row[0].set_ylabel("Test accuracy")
     style.legend_below(figure, axes[0][0], columns=4)
@@ -272,6 +328,8 @@ def choices(request: Request) -> list[str]:
         "“mean”, the scale is undone in what comes back; fronts are not scaled.",
         "A client's accuracy is that of the submodel of its capacity, on test rows weighed by the client's "
         "own shares of the classes.",
+        f"“{_title(SHARED)}”: a network of each size for all clients that can hold it, each for a fifth of "
+        f"the bytes and with a rate of its own; “{_title(ALONE)}”: the same with all bytes for one size.",
         "MAST's balanced fronts start from weights that mast.nn.nodes.scale_fronts has scaled, all others "
         "from the usual ones.",
         f"BatchNorm statistics are taken anew from {CALIBRATED} training rows for every submodel.",
