@@ -1,5 +1,6 @@
 """The files MAST writes and reads again: how each is made, and how it is read. A new kind joins this list."""
 
+import bz2
 import gzip
 import importlib.util
 from collections.abc import Callable
@@ -72,7 +73,7 @@ def _performed(folder: Path) -> Path:
 def _stored(path: Path) -> Any:
     done = cells.stored(_cell(path.parent), path.parent)
     if done is None:  # it is computed again then
-        raise DataError("the cell counts as not there")
+        raise DataError(f"{path}: the cell counts as not there")
     return done["values"].tolist()
 
 
@@ -89,7 +90,7 @@ def _section(folder: Path) -> Path:
 def _sections(path: Path) -> Any:
     found = read_sections(path.parents[1])
     if not found:  # of another version, so that it is not shown
-        raise DataError("the section counts as not there")
+        raise DataError(f"{path}: the section counts as not there")
     return found
 
 
@@ -156,6 +157,7 @@ ARTIFACTS = {
     "vector in a file": Artifact(_vector, lambda p: load_array(p).tolist(), summed=False),
     "LIBSVM text": Artifact(_text(bytes), _rows, summed=False),
     "LIBSVM, packed": Artifact(_text(lambda raw: gzip.compress(raw, mtime=0)), _rows, summed=False),
+    "LIBSVM, packed by bzip2": Artifact(_text(bz2.compress), _rows, summed=False),
 }
 
 

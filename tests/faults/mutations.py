@@ -1,4 +1,4 @@
-"""Ways a file gets damaged: bits flipped, ends cut, parts lost, doubled, moved, zeroed or overwritten."""
+"""Ways a file gets damaged: bits flipped, ends cut or grown, parts lost, doubled, moved or overwritten."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ def mutations(raw: bytes, count: int, seed: int = 0) -> Iterator[bytes]:
     generator = np.random.default_rng(seed)
     made = 0
     while made < count:
-        damaged = _damaged(raw, made % 7, generator)
+        damaged = _damaged(raw, made % 8, generator)
         if damaged != raw:
             made += 1
             yield damaged
@@ -32,6 +32,8 @@ def _damaged(raw: bytes, kind: int, generator: np.random.Generator) -> bytes:
         content[at : at + length] = bytes(len(content[at : at + length]))
     elif kind == 5:
         content[at : at + length] = generator.bytes(len(content[at : at + length]))
+    elif kind == 6:
+        content += generator.bytes(length)
     else:
         part = content[at : at + length]
         del content[at : at + length]

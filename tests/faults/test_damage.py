@@ -40,6 +40,7 @@ def test_damage_is_refused(name, tmp_path):
         if said is not None:
             assert len(said) > 20
             assert "\n" not in said
+            assert str(path) in said or said.startswith(f"{path.parent} ")  # a result names its folder
     path.write_bytes(raw)
     assert artifact.read(path) == right  # and nothing of all that is remembered
     if artifact.summed:
@@ -66,6 +67,20 @@ def test_foreign_files_are_refused(name, tmp_path):
     for what, content in FOREIGN.items():
         path.write_bytes(content)
         assert refused(artifact, path), f"{what} was accepted"
+
+
+@pytest.mark.parametrize("name", ["checkpoint of a run", "classifier", "trained model"])
+def test_the_message_says_what_is_wrong(name, tmp_path):
+    artifact = ALL[name]
+    path = artifact.make(tmp_path)
+    raw = path.read_bytes()
+    for content, message in {
+        raw[:-5] + b"xxxxx": "is damaged: its checksum does not fit",
+        raw[: len(raw) // 2]: "is damaged: it is truncated",
+        FOREIGN["text"]: "is not a file of MAST's",
+    }.items():
+        path.write_bytes(content)
+        assert f"{path} {message}" in refused(artifact, path)
 
 
 @each_summed

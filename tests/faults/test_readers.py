@@ -40,6 +40,7 @@ cell = st.one_of(numbers, st.text(max_size=12), st.sampled_from(["", "NA", "?", 
 rows = st.integers(1, 5).flatmap(
     lambda width: st.lists(st.lists(cell, min_size=width, max_size=width).map(",".join), max_size=12)
 )
+marks = st.text('a1,;"\n\r\t .-é\0', max_size=80)
 csv = st.builds(
     lambda head, body: "\n".join([head, *body]), st.sampled_from(["a,b", "y", "a,b,c,y", ""]), rows
 )
@@ -85,11 +86,12 @@ def test_libsvm(file, content, labels):
         A, b = mast.data.load(path, labels=labels)
         assert np.isfinite(A.data).all()
         assert np.isfinite(b).all()
+        assert labels == "raw" or set(b) <= {-1.0, 1.0}
         assert A.shape[0] == b.size
 
 
 @many
-@given(st.one_of(csv, st.binary(max_size=300), st.text(max_size=100)))
+@given(st.one_of(csv, marks, st.binary(max_size=300), st.text(max_size=100)))
 def test_csv(file, content):
     path = file(content)
     if not refused(lambda: next(read_tables(path))):
@@ -98,7 +100,7 @@ def test_csv(file, content):
 
 
 @settings(many, max_examples=times(25, 1000))
-@given(csv)
+@given(st.one_of(csv, marks))
 def test_training_on_any_table(file, tmp_path_factory, content):
     """From the file to the predictions: where training accepts a table, predicting does too."""
     path = file(content)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.faults
 NODES = mast.Nodes([PROBLEM, PROBLEM])
 RUNS = {"s_page": PROBLEM, "agd": PROBLEM, "dsgd_sampled": PROBLEM, "distributed": NODES}
 WRONG = (None, True, -1, 0, 3, 1.5, 1e308, -1e308, float("nan"), float("inf"), 10**30)
-WRONG = (*WRONG, "", "x", [], [1], {}, {"a": 1})
+WRONG = (*WRONG, "", "x", [], [1], {}, {"a": 1}, {"kind": "Grouped", "sketch": {}, "groups": {}})
 
 
 def _run(method: str) -> Artifact:

@@ -102,13 +102,15 @@ def unpack(description: dict[str, Any], arrays: Arrays, path: Path, wanted: type
 
 
 def _rebuilt(kind: Any, description: dict[str, Any], arrays: Arrays) -> Any:
+    from mast.learn import MastClassifier
+
     fitted, sketch = description["fitted"], description["sketch"]
     model = kind(**description["parameters"])
     model.sketch = rebuild(sketch, arrays) if isinstance(sketch, dict) else sketch
     model.random_state = description["random_state"]
     d = int(fitted["n_features"])
     rows = 1
-    if "classes" in description:
+    if issubclass(kind, MastClassifier):
         weight = description["class_weight"]
         model.class_weight = dict(weight) if isinstance(weight, list) else weight
         model.classes_ = np.array(description["classes"]["values"], dtype=description["classes"]["dtype"])

@@ -73,7 +73,7 @@ def _setup(sk: Sparsifier) -> dict[str, Any]:
 
 
 def _first_difference(saved: Any, present: Any) -> str:
-    for name in [*saved, *present] if isinstance(saved, dict) else []:
+    for name in [*saved, *present] if isinstance(saved, dict) and isinstance(present, dict) else []:
         if saved.get(name) != present.get(name):
             return f"{name} was {saved.get(name)!r}, is {present.get(name)!r}"
     return f"it was {saved}, is {present}"
