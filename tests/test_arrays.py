@@ -69,9 +69,10 @@ def test_what_is_out_of_order_is_put_in_order():
     np.testing.assert_array_equal(A.data, before[1])
 
 
+@pytest.mark.parametrize("of", [scipy.sparse.csr_array, scipy.sparse.csr_matrix])
 @pytest.mark.parametrize("kind", ["csr", "csc", "bsr", "coo", "lil", "dok", "dia"])
-def test_every_kind_of_sparse_matrix_is_read_alike(kind):
-    made = csr("A", scipy.sparse.csr_array(DENSE).asformat(kind))
+def test_every_kind_of_sparse_matrix_is_read_alike(kind, of):
+    made = csr("A", of(DENSE).asformat(kind))
     np.testing.assert_array_equal(made.toarray(), DENSE)
     assert made.has_canonical_format
 

@@ -133,7 +133,7 @@ def test_help_imports_nothing_heavy():
         "import sys, mast.cli\n"
         "try: mast.cli.app(['--help'])\n"
         "except SystemExit: pass\n"
-        "heavy = {'numpy', 'scipy', 'numba', 'sklearn', 'pandas', 'torch', 'pooch'}\n"
+        "heavy = {'numpy', 'scipy', 'numba', 'sklearn', 'pandas', 'matplotlib', 'torch', 'pooch'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
     )
     done = subprocess.run(

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -261,9 +259,3 @@ def test_examples_of_the_help_work_as_pasted(run, command):
     assert examples
     for example in examples:
         run(*example.split())
-
-
-def test_help_is_quick_and_light():
-    code = "import sys, mast.cli; print(*sys.modules)"
-    loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
-    assert not loaded & {"sklearn", "pandas", "matplotlib", "numba"}

@@ -94,8 +94,3 @@ def test_a_link_stays_one_and_what_it_points_to_is_written(tmp_path):
 def test_the_version_is_recorded(tmp_path):
     run(tmp_path / "c")
     assert files.load(tmp_path / "c")[0]["mast"] == mast.__version__
-
-
-def test_a_sweep_leaves_cells_only(tmp_path):
-    mast.sweep(PROBLEM, ["dsgd"], [0.01], [0, 1], 50, cache=tmp_path)
-    assert [path.suffix for path in tmp_path.iterdir()] == [".cell", ".cell"]

@@ -77,7 +77,9 @@ def test_an_interrupted_sweep_leaves_no_row_behind(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         sweep(300, tmp_path / "one")
+    assert sorted(file.suffix for file in (tmp_path / "one").iterdir()) == [".part", ".previous"]
     assert sweep(-1, tmp_path / "one").equals(sweep(-1, tmp_path / "two"))
+    assert [file.suffix for file in (tmp_path / "one").iterdir()] == [".cell"]
     assert sweep(-1, tmp_path / "one").equals(sweep(-1, tmp_path / "two"))  # now from the cells
 
 

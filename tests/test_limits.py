@@ -102,7 +102,6 @@ def test_seeds_are_not_negative():
 @pytest.mark.parametrize(
     "use",
     [
-        lambda: mast.minimize(PROBLEM, steps=3, checkpoint=""),
         lambda: mast.sweep(PROBLEM, seeds=[0], steps=3, cache=""),
         lambda: mast.MastClassifier().fit(np.eye(4), [0, 1, 0, 1]).save(""),
         lambda: mast.MastClassifier.load(""),

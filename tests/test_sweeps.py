@@ -93,30 +93,6 @@ def test_what_changes_is_computed(tmp_path):
     assert len(list(tmp_path.iterdir())) == 20
 
 
-def test_an_interrupted_run_is_not_kept_as_finished(tmp_path):
-    calls = 0
-
-    def call(x):
-        nonlocal calls
-        calls += 1
-        if calls == 400:
-            raise KeyboardInterrupt
-        return 0.5 * float(x @ x), x.copy()
-
-    f = mast.Function(call, 2, smoothness=1, strong_convexity=1, infimum=0.0)
-    problem = mast.Problem(f, mast.RandK(1))
-
-    def sweep():
-        return mast.sweep(problem, ["dsgd"], [0.01], seeds=[0], steps=500, cache=tmp_path, x0=[1.0, 1.0])
-
-    with pytest.raises(KeyboardInterrupt):
-        sweep()
-    assert sorted(file.suffix for file in tmp_path.iterdir()) == [".part", ".previous"]
-    table = sweep()
-    assert table["step"].iloc[-1] == 500
-    assert [file.suffix for file in tmp_path.iterdir()] == [".cell"]
-
-
 def test_functions_are_cached_only_where_the_user_says(tmp_path, monkeypatch):
     monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / name))
     run(cache=True)

@@ -1,8 +1,6 @@
 """Models as files: the same bits come back, and nothing damaged or foreign does."""
 
-import contextlib
 import json
-import zlib
 
 import numpy as np
 import pytest
@@ -117,74 +115,8 @@ def test_a_folder_that_is_not_there(data, tmp_path):
         mast.MastClassifier.load(tmp_path / "absent")
 
 
-def test_a_thousand_mutations_are_refused(data, tmp_path):
-    path = tmp_path / "m"
-    mast.MastClassifier().fit(*data).save(path)
-    raw = path.read_bytes()
-    generator = np.random.default_rng(0)
-    for trial in range(1000):
-        content = bytearray(raw)
-        kind = trial % 4
-        at = int(generator.integers(len(raw)))
-        if kind == 0:
-            content[at] ^= 1 << int(generator.integers(8))
-        elif kind == 1:
-            del content[at:]
-        elif kind == 2:
-            content[at:at] = generator.bytes(1 + trial % 7)
-        else:
-            del content[at : at + 1 + trial % 9]
-        path.write_bytes(bytes(content))
-        with pytest.raises(DataError):
-            mast.MastClassifier.load(path)
-
-
-def test_foreign_contents_with_a_right_checksum_are_refused(data, tmp_path):
-    """What a checksum cannot see: every field of the description taken away or replaced, in turn."""
-    good, path = tmp_path / "good", tmp_path / "m"
-    mast.MastClassifier(mast.Mixture([mast.PermK(2), mast.Bernoulli(0.5)])).fit(*data).save(good)
-    description, arrays = files.load(good)
-    strange = [None, -1, "x", [], {}, 1e300, [[]], {"kind": "Grouped", "sketch": {}, "groups": {}}]
-    tried = 0
-    for where in _places(description):
-        for value in [*strange, "absent"]:
-            changed = json.loads(json.dumps(description))
-            _put(changed, where, value)
-            files.save(path, changed, arrays)
-            with contextlib.suppress(DataError):  # harmless fields may change
-                mast.MastClassifier.load(path).predict(data[0])
-            tried += 1
-    for name in arrays:
-        for bad in (np.zeros(0), np.array(["a"]), np.full(3, np.nan)):
-            files.save(path, description, arrays | {name: bad})
-            with contextlib.suppress(DataError):
-                mast.MastClassifier.load(path).predict(data[0])
-            tried += 1
-    assert tried > 200
-
-
-def _places(value, path=()):
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield (*path, key)
-            yield from _places(inner, (*path, key))
-
-
-def _put(value, where, new):
-    for key in where[:-1]:
-        value = value[key]
-    if new == "absent":
-        del value[where[-1]]
-    else:
-        value[where[-1]] = new
-
-
 def test_other_files_are_refused(data, tmp_path):
     path = tmp_path / "m"
-    for content in (b"", b"PK\x03\x04", b"\x80\x04\x95pickle", b"MAST1\n", zlib.compress(b"x")):
-        path.write_bytes(content)
-        with pytest.raises(DataError):
-            mast.MastClassifier.load(path)
     files.save(path, {"kind": "checkpoint"}, {})
     with pytest.raises(DataError, match="checkpoint"):
         mast.MastClassifier.load(path)
@@ -194,19 +126,3 @@ def test_other_files_are_refused(data, tmp_path):
     mast.MastClassifier().fit(*data).save(path)
     with pytest.raises(DataError, match="MastClassifier, not a MastRegressor"):
         mast.MastRegressor.load(path)
-
-
-def test_a_file_is_whole_or_not_there(data, tmp_path, monkeypatch):
-    path = tmp_path / "m"
-    model = mast.MastClassifier().fit(*data)
-    model.save(path)
-    before = path.read_bytes()
-
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(DataError, match="No space left"):
-        model.save(path)
-    assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["m"]

@@ -6,8 +6,6 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import scipy.sparse
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from mast.errors import DataError
 from mast.learn.columns import CategoryColumn, ColumnLearner, FeatureColumns, NumberColumn, sketch_of
@@ -63,15 +61,6 @@ class TestReading:
     def test_refuses_with_the_line(self, table, text, message):
         with pytest.raises(DataError, match=message):
             table(text)
-
-    @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-    @given(st.one_of(st.binary(max_size=200), st.text(alphabet='a1,;"\n\r\t .-é\0', max_size=80)))
-    def test_any_bytes_are_read_or_refused(self, table, content):
-        try:
-            t = table(content)
-            learn_columns(t, t.names[0]).apply(t)
-        except DataError:
-            pass
 
 
 class TestColumns:

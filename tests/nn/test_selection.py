@@ -190,11 +190,3 @@ def test_different_names_seeds_steps_and_nodes_have_different_draws():
         for b in seen[:i]:
             # 400 independent coins agree 200 ± 10 times: five standard errors.
             assert abs((a == b).sum() - 200) < 50
-
-
-def test_importing_mast_does_not_import_torch():
-    import subprocess
-    import sys
-
-    code = "import sys, mast; mast.Bernoulli(.5); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

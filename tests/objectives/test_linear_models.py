@@ -295,16 +295,6 @@ class TestData:
         np.testing.assert_array_equal(f.design.csr.indices, [1, 2])
         np.testing.assert_array_equal(f.design.csr.data, [2.0, 1.0])
 
-    @pytest.mark.parametrize("kind", ["csc", "coo", "lil", "dok", "bsr", "dia", "csr"])
-    def test_any_sparse_format(self, kind):
-        A, b = data()
-        x = np.arange(D)
-        given = scipy.sparse.csr_matrix(A).asformat(kind)
-        assert mast.Logistic(given, b).value(x) == pytest.approx(mast.Logistic(A, b).value(x), rel=1e-14)
-        assert mast.Logistic(scipy.sparse.csr_array(A), b).value(x) == pytest.approx(
-            mast.Logistic(A, b).value(x), rel=1e-14
-        )
-
     def test_long_indices_and_whole_numbers(self):
         A, b = data()
         A = np.round(A * 3).astype(np.int64)

@@ -209,17 +209,7 @@ def test_what_cannot_be_written_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_that_was_changed_is_refused(tmp_path):
-    path = mast.nn.save_submodel(nn.Linear(5, 3), tmp_path / "a")
-    whole = path.read_bytes()
-    for place in range(0, len(whole), 3):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
-        with pytest.raises(mast.errors.DataError):
-            mast.nn.load_submodel(path, nn.Linear(5, 3))
-    for length in (0, 7, 8, 50, 200, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:length])
-        with pytest.raises(mast.errors.DataError):
-            mast.nn.load_submodel(path, nn.Linear(5, 3))
+def test_a_folder_is_refused(tmp_path):
     with pytest.raises(mast.errors.DataError, match="cannot be read"):
         mast.nn.load_submodel(tmp_path, nn.Linear(5, 3))
 

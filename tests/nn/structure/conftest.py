@@ -7,8 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-import mast
-
 try:
     import torch
     import torch.nn.functional as F
@@ -255,15 +253,3 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("unit_model", UNITS)
     if "branch_model" in metafunc.fixturenames:
         metafunc.parametrize("branch_model", BRANCHES)
-
-
-@pytest.fixture
-def sketches():
-    return {
-        "bernoulli": mast.Bernoulli(0.6),
-        "randk": mast.RandK(0.4),
-        "permk": mast.PermK(2),
-        "mixture": mast.Mixture([mast.RandK(0.3), mast.Bernoulli(0.8)]),
-        "gaussian": mast.Gaussian(0.3),
-        "unscaled": mast.UnscaledBernoulli(0.5),
-    }
