@@ -28,11 +28,11 @@ def server(nodes: list[mast.Problem], roster: dict | None = None, **options) -> 
     return Server(nodes[0].shift, capacities, found, **{"step_size": 0.02, "run": RUN} | options)
 
 
-def maker(nodes: list[mast.Problem]):
+def maker(nodes: list[mast.Problem], run=RUN):
     """How the clients of these problems are made."""
 
     def make(context):
-        return ProblemWorker(nodes[context.node_config["partition-id"]], RUN)
+        return ProblemWorker(nodes[context.node_config["partition-id"]], run)
 
     return make
 

@@ -107,6 +107,16 @@ def test_finite_nonsense_is_refused_with_a_warning(caplog):
         MastStrategy(server(nodes), norm_limit=0.5)
 
 
+def test_long_answers_in_single_precision_have_a_norm():
+    """Four squares of 1.5e19 overflow in float32; the norm of such an answer was infinite, and was accepted."""
+    own = server_for(np.zeros(4, dtype=np.float32), [mast.Identity()] * 2, step_size=0.1)
+    f = mast.Quadratic(np.zeros((4, 4)), np.full(4, -1.5e19))
+    make = maker([mast.Problem(f, mast.Identity())] * 2, run=0)
+    strategy = MastStrategy(own)
+    strategy.start(LocalGrid(client(make), 2), num_rounds=1)
+    assert strategy.norms.accepted == pytest.approx([3e19, 3e19])
+
+
 def test_the_norm_limit_follows_what_all_do():
     norms = NormLimit(10.0)
     assert norms.too_long({0: 1e9}) == []  # one alone, at the start: there is nothing to compare with

@@ -81,6 +81,22 @@ def test_a_network_with_another_activation_is_refused(sketch):
         assert "another model, sketch or run" in reason
 
 
+def test_a_run_that_every_client_refuses_ends_at_once():
+    nodes = problems()
+    grid = LocalGrid(client(maker([mast.Problem(p.objective, mast.RandK(1)) for p in nodes])), NODES)
+    with pytest.raises(ArgumentError, match=r"no client can train .*; one says: .*RandK"):
+        MastStrategy(server(nodes)).start(grid, num_rounds=ROUNDS)
+
+
+def test_wrong_settings_are_named():
+    with pytest.raises(ArgumentError, match="at least one client"):
+        server_for(np.zeros(3), [], step_size=0.1)
+    with pytest.raises(ArgumentError, match=r"least must lie in 1 \.\. "):
+        MastStrategy(server(problems()), least=NODES + 1)
+    shares = np.array([1, 0.5], dtype=np.float32)
+    assert len(server_for(np.zeros(8), shares, step_size=0.1).capacities) == 2
+
+
 def test_a_round_without_answers_does_not_move_x():
     nodes = problems()
     strategy = MastStrategy(server(nodes))

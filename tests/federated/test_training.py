@@ -12,10 +12,17 @@ from torch import nn
 
 import mast
 from mast.errors import ArgumentError
-from mast.federated import Client, LocalGrid, MastStrategy, client
+from mast.federated import Client, LocalGrid, MastStrategy, client, server_for
 from mast.federated.training import TrainingWorker
 from mast.methods.distributed import Roster, Server, run_in_process, stride_of
-from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout, capacity_of, cross_entropy
+from mast.nn.nodes import (
+    NetworkWorker,
+    NodeRows,
+    VectorLayout,
+    capacities_of,
+    capacity_of,
+    cross_entropy,
+)
 from mast.randomness import Key, normal
 
 CAPACITIES = ["neurons:0.25", "neurons:1.0", "bernoulli:0.5", "permk:4"]
@@ -185,3 +192,19 @@ def test_the_result_is_written_and_drawn(tmp_path):
     figure = again.plot().figure
     assert [axes.get_title() for axes in figure.axes][1:] == ["Traffic of a node", "Time of a round"]
     assert again.plot("took").get_ylabel() == "took"
+
+
+def test_clients_score_what_they_will_run():
+    """In training sizes are drawn; in the end every client has the largest front that it can hold."""
+    shares = [1, 0.5, 0.25]
+    model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
+    held = capacities_of(model, "mast_balanced", shares)
+    rows = NodeRows(torch.ones(6, 4), torch.arange(6) % 3)
+
+    def make(context):
+        worker = NetworkWorker(held[context.node_config["partition-id"]], model, cross_entropy, rows)
+        return Client(worker, lambda small: {"units": small[0].out_features})
+
+    strategy = MastStrategy(server_for(model, shares, step_size=0.1), evaluate_draws=3)
+    strategy.start(LocalGrid(client(make), 3), num_rounds=1)
+    assert strategy.scores == {i: [{"units": n}] * 3 for i, n in enumerate((16.0, 8.0, 4.0))}

@@ -67,7 +67,7 @@ class Task(ABC):
     def scores(self, node: int, values: Values, draws: int, seed: int) -> list[float]:
         """The scores of `draws` submodels of the node's capacity made from x = `values`."""
         worker, capacity = self.worker(node, run=0), self.capacity(node)
-        parts = [capacity.part(submodel_key(seed, draw, node)) for draw in range(draws)]
+        parts = [capacity.largest(submodel_key(seed, draw, node)) for draw in range(draws)]
         return [self.score(node, worker.submodel(part, part.gather(values))) for part in parts]
 
     @abstractmethod

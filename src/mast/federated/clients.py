@@ -23,7 +23,7 @@ from mast.methods.distributed.messages import Values
 
 Evaluate = Callable[[Any], Mapping[str, float]]  #: of a submodel: a vector, or a module
 Make = Callable[[Context], "Worker | Client"]  #: how the client of a context is made
-MOST = 16  # clients that a process remembers
+MOST = 64  # clients that a process remembers
 STATISTICS = "mast-statistics"  # the record of Flower's state that a client's local BatchNorm is kept in
 
 
@@ -43,6 +43,8 @@ class Client:
 
 def client(make: Make, *, mods: list[Any] | None = None) -> ClientApp:
     """A ClientApp whose clients are made by ``make(context)``, once for each run and partition.
+
+    A process remembers the last 64: with more of them, those that were not asked for long are made again.
 
     >>> import mast, numpy as np
     >>> from mast.methods.distributed import VectorCapacity, ProblemWorker, Roster, Server
@@ -106,7 +108,8 @@ def scored(make: Make, message: Message, context: Context) -> Message:
     records: dict[str, Any] = {}
     for i, asked in enumerate(unpack(message.content)):
         _check_node(asked.header.node, context)
-        part = client.worker.part_of(opened(asked, client.worker))
+        part = client.worker.capacity.largest(asked.header.key)
+        client.worker.part_of(opened(asked, client.worker), part)
         records[f"{METRICS}-{i}"] = metric_record(evaluated(client, part, asked.values))
     return Message(RecordDict(records), reply_to=message)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,9 @@ def server_for(
     'mean'
     """
     names: Any = capacities
-    shares = [isinstance(own, int | float) for own in names]
+    shares = [isinstance(own, Real) for own in names]
+    if not shares:
+        raise ArgumentError("a federation has at least one client: capacities has one entry for each")
     if scheme is None and any(shares):
         if not all(shares):
             raise ArgumentError(

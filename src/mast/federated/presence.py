@@ -200,7 +200,11 @@ def valid_answers(
             words = str(error) if isinstance(error, MastError) else f"{type(error).__name__}: {error}"
             who = names.get(reply.metadata.src_node_id, "an unknown client")
             log(WARNING, "Round %d goes on without %s: %s", server.t + 1, who, words)
-    norms = {node: float(np.linalg.norm(answers[node][0].values)) for node in sorted(answers)}
+    # in float64: squares of float32 numbers overflow
+    norms = {
+        node: float(np.sqrt(np.einsum("i,i->", v, v, dtype=np.float64)))
+        for node, v in ((node, answers[node][0].values) for node in sorted(answers))
+    }
     for node in limit.too_long(norms):
         del answers[node]
         words = f"its answer of norm {norms[node]:.3g} is more than `norm_limit` = {limit.limit:g} times"

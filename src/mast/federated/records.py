@@ -29,6 +29,7 @@ METRICS = "metrics"  #: of the record with the client's numbers
 HELLO = "query.mast"  #: the kind of message that asks a client for its partition
 FACTS = "query.facts"  #: the kind that asks for what theory needs to know
 PARTITION = "partition-id"
+REFUSED = "means another model, sketch or run"  # what a client says that has another capacity
 # what a client may tell by name: logs and traces have to stay readable
 MOST_METRICS, LONGEST_NAME, LARGEST_METRIC = 32, 64, 1e300
 FIRST_LOOK, LAST_LOOK = 0.02, 0.5  # seconds between two looks for replies, less and less often
@@ -66,12 +67,19 @@ def opened(message: Message, worker: Worker) -> Message:
     capacity, header = worker.capacity, message.header
     if header.run != _seal(worker.run, capacity):
         raise ArgumentError(
-            f"the server means another model, sketch or run for client {header.node} than the client has, "
+            f"the server {REFUSED} for client {header.node} than the client has, "
             f"which is {capacity.label}: make the capacities of both sides from the same model and words, "
             "with the same `run`"
         )
     message.header = replace(header, run=worker.run)
     return message
+
+
+def refuse_strangers(replies: Sequence[FlowerMessage]) -> None:
+    """Where all clients refused what they were sent, the settings are wrong, and no round would be better."""
+    reasons = [str(reply.error.reason) if reply.has_error() else "" for reply in replies]
+    if reasons and all(REFUSED in reason for reason in reasons):
+        raise ArgumentError(f"no client can train what the server sends; one says: {reasons[0]}")
 
 
 def _seal(run: int, capacity: Capacity) -> int:

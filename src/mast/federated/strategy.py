@@ -34,6 +34,7 @@ from mast.federated.records import (
     pack,
     payload,
     record_of,
+    refuse_strangers,
     sealed,
     send,
     vector_of,
@@ -111,6 +112,7 @@ class MastStrategy(Strategy):
         self.checkpoint_every = max(1, whole("checkpoint_every", checkpoint_every))
         self.evaluate_every = whole("evaluate_every", evaluate_every)
         self.evaluate_draws = whole("evaluate_draws", evaluate_draws)
+        least = whole("least", least, 1, server.roster.nodes)
         self.presence = RollCall(server.roster.nodes, positive("gathering", gathering), least, node_ids)
         self.norms = NormLimit(None if norm_limit is None else number("norm_limit", norm_limit, least=1))
         self.robust = parse_robust(robust)
@@ -159,6 +161,7 @@ class MastStrategy(Strategy):
                 t = self.server.t + 1
                 messages = self.configure_train(t, ArrayRecord(), train_config, grid)
                 replies = send(grid, messages, self.timeout)
+                refuse_strangers(replies)
                 if messages and not replies:
                     log(WARNING, "Nobody answered in %g s: is `timeout` too short for a round?", self.timeout)
                 result.train_metrics_clientapp[t] = self._aggregated(replies)

@@ -139,8 +139,10 @@ def factors_of(sketch: Sketch, d: int) -> Array:
     if isinstance(sketch, Sampled) and not sketch.corrected:
         return factors_of(sketch.sketch, d)
     square = sketch.expected_square(d)
-    ever = np.where(square > 0, square, 1.0)  # 1 where nothing is ever kept
-    return np.asarray(1 / ever if isinstance(sketch, Nested) else 1 / np.sqrt(ever))
+    ever = np.where(square > 0, square, 1.0)
+    if isinstance(sketch, Nested):
+        return np.where(square > 0, 1 / ever, 0.0)  # what is in no front is never trained
+    return np.asarray(1 / np.sqrt(ever))
 
 
 def _normed(model: nn.Module) -> set[str]:

@@ -151,6 +151,38 @@ def test_units_that_few_hold_begin_small():
     torch.testing.assert_close(small[2].weight[0].sort().values, model[2].weight[0, most].sort().values)
 
 
+def test_units_that_nobody_holds_begin_with_nothing():
+    torch = pytest.importorskip("torch")
+    from mast.nn.nodes import scale_fronts, submodel_of
+
+    model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    assert scale_fronts(model, "heterofl", [0.5, 0.5, 0.25]) == "1 weight was multiplied by 0 to 1"
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(submodel_of(model, "heterofl", 0.5)(x), model(x))  # the largest front is all
+
+
+@pytest.mark.parametrize("name", ["heterofl", "fjord", "mast_balanced", "mast_nested"])
+def test_what_a_client_runs_in_the_end_is_its_largest_front(name):
+    """Fronts lie in one another, and in training the client never holds more."""
+    torch = pytest.importorskip("torch")
+    from mast.nn.nodes import VectorLayout, capacities_of, submodel_of
+
+    model = torch.nn.Sequential(torch.nn.Linear(3, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 2))
+    model[1].running_mean += torch.arange(16.0)
+    held = [{tuple(row) for row in submodel_of(model, name, s)[0].weight.tolist()} for s in (0.25, 0.5, 1)]
+    assert [len(rows) for rows in held] == [4, 8, 16]
+    assert held[0] < held[1] < held[2]
+    half = submodel_of(model, name, 0.5)
+    assert not half.training
+    numbers = {tuple(row): i for i, row in enumerate(model[0].weight.tolist())}
+    where = [numbers[tuple(row)] for row in half[0].weight.tolist()]
+    torch.testing.assert_close(half[1].running_mean, model[1].running_mean[where])
+    capacity, x = capacities_of(model, name, [1, 0.5, 0.25])[1], VectorLayout(model).read(model)
+    counts = {capacity.part(Key(0, step)).count for step in range(50)}
+    assert max(counts) == capacity.largest(Key(0)).count
+    assert set(capacity.part(Key(0)).gather(x)) <= set(capacity.largest(Key(1)).gather(x))
+
+
 @pytest.mark.parametrize("name", SCHEMES)
 def test_networks_train_by_every_scheme(name):
     """Units of a small network: the loss falls, and a step of a node has one length for every capacity."""

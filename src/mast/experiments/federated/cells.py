@@ -28,6 +28,7 @@ from mast.experiments.density.networks import DESIGNS, Chain, Design, network
 from mast.experiments.density.search import Setting, climb
 from mast.experiments.experiment import Request
 from mast.methods.distributed import Roster, Scheme, Server, scheme_of, stride_of
+from mast.methods.distributed.schemes import largest_front
 from mast.nn import Neurons, recalibrate
 from mast.nn.costs import flops
 from mast.nn.nodes import (
@@ -40,7 +41,7 @@ from mast.nn.nodes import (
     scale_fronts,
 )
 from mast.randomness import Key, Purpose
-from mast.sketches import Mixture, Nested, Sketch
+from mast.sketches import Nested, Sketch
 
 CAPACITIES = (1.0, 0.5, 0.25, 0.125, 0.0625)
 SPLITS = {"iid": None, "dirichlet": 0.3}  # the concentration of each class over clients; None: alike
@@ -224,8 +225,7 @@ def runs_on(scheme: Scheme, capacity: float) -> Sketch:
     """What a client of this capacity runs in the end: the largest front, or a draw of the scheme's sketch."""
     if scheme.whole_only:
         return Nested([capacity])
-    sketch = scheme.sketch(capacity, sorted(CAPACITIES))
-    return sketch.sketches[-1] if isinstance(sketch, Mixture) else sketch
+    return largest_front(scheme.sketch(capacity, sorted(CAPACITIES)))
 
 
 def _accuracies(

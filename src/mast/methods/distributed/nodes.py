@@ -17,6 +17,7 @@ import numpy as np
 from mast import files, sketches
 from mast.errors import ArgumentError
 from mast.methods.distributed.messages import Header, Message, MessageKind, Values
+from mast.methods.distributed.schemes import largest_front
 from mast.problem import Problem
 from mast.randomness import Key
 from mast.sketches import Sketch
@@ -108,6 +109,10 @@ class Capacity(ABC):
     def part(self, key: Key) -> Part:
         """What the draw named by `key` keeps."""
 
+    def largest(self, key: Key) -> Part:
+        """What the node runs when x is trained: another draw; of fronts of several sizes, the largest."""
+        return self.part(key)
+
     def fingerprint(self) -> str:
         """A digest that tells this capacity from others: of what it keeps for a few keys."""
         if not self._fingerprint:
@@ -198,7 +203,14 @@ class VectorCapacity(Capacity):
 
     def part(self, key: Key) -> Part:
         """The coordinates that the draw keeps, ascending; all of them if S is a general matrix."""
-        draw = self.sketch.sample(self.dim, key)
+        return self._kept(self.sketch, key)
+
+    def largest(self, key: Key) -> Part:
+        """The same; of fronts of several sizes, the largest."""
+        return self._kept(largest_front(self.sketch), key)
+
+    def _kept(self, sketch: Sketch, key: Key) -> Part:
+        draw = sketch.sample(self.dim, key)
         return Part(draw.kept, draw)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from mast.checks import choice, number
 from mast.errors import ArgumentError
 from mast.sketches import Identity, Mixture, Nested, PermK, RandK, Rolling, Sketch
+from mast.sketches.over import Over
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,20 @@ class Scheme:
                 (size,) = front.shares.tolist()
                 chances[size] = chances.get(size, 0.0) + chance / len(held)
         return Nested(sorted(chances), [chances[size] for size in sorted(chances)])
+
+
+def largest_front(sketch: Sketch) -> Sketch:
+    """Of fronts of several sizes the largest; any other sketch as it is.
+
+    >>> largest_front(scheme_of("fjord").sketch(0.5, [0.25, 0.5, 1]))
+    <Nested(0.5): keeps 50 %, from the front of one order>
+    """
+    if isinstance(sketch, Over):
+        front = largest_front(sketch.sketch)
+        return sketch if front is sketch.sketch else sketch.over(front)
+    if isinstance(sketch, Mixture) and all(isinstance(front, Nested) for front in sketch.sketches):
+        return max(sketch.sketches, key=lambda front: float(front.arguments()["shares"][-1]))
+    return sketch
 
 
 def _checked(shares: Sequence[float]) -> list[float]:

@@ -264,9 +264,9 @@ class Server:
         ]
 
     def submodel(self, node: int, draw: int) -> Message:
-        """A node's submodel of the present x to score, of a draw that training never uses."""
+        """A node's submodel of the present x to score: of a draw that training never uses, or its largest."""
         key = submodel_key(self.roster.seed, draw, node)
-        part = self.capacities[node].part(key)
+        part = self.capacities[node].largest(key)
         message = Message(self.header(node, part.count, key))
         part.gather(self.x, message.values)
         return message

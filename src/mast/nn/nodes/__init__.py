@@ -9,10 +9,17 @@ from mast.nn.nodes.capacities import (
     module_identity,
     scale_fronts,
 )
-from mast.nn.nodes.worker import NetworkWorker, NodeRows, cross_entropy, mean_squares, torch_seeded
+from mast.nn.nodes.worker import (
+    NetworkWorker,
+    NodeRows,
+    cross_entropy,
+    mean_squares,
+    submodel_of,
+    torch_seeded,
+)
 
 __all__ = [
     "NetworkWorker", "NodeRows", "Units", "VectorLayout", "Weights", "capacities_of", "capacity_of",
     "cross_entropy", "mean_squares", "module_identity", "scale_fronts",
-    "torch_seeded",
+    "submodel_of", "torch_seeded",
 ]  # fmt: skip

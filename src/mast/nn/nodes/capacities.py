@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from mast.checkpoint import describe, source_digest
 from mast.errors import ArgumentError
 from mast.methods.distributed.messages import Values
 from mast.methods.distributed.nodes import Capacity, Part
-from mast.methods.distributed.schemes import Scheme, scheme_of
+from mast.methods.distributed.schemes import Scheme, largest_front, scheme_of
 from mast.nn.start import scale_start
 from mast.nn.structure.cuts import Cut
 from mast.nn.structure.drawing import UnitDraw
@@ -146,6 +147,11 @@ def capacity_of(model: nn.Module, text: Any, **options: Any) -> Capacity:
     [28, 106]
     """
     sketch = parse(text) if isinstance(text, str) else text
+    if isinstance(sketch, Real):
+        raise ArgumentError(
+            f"a share, {sketch!r}, does not say which units: capacities_of(model, scheme, shares) makes the "
+            f'capacities of a scheme, for the server and for workers; a sketch is "neurons:{sketch}"'
+        )
     if isinstance(sketch, Structured):
         return Units(model, sketch, **options)
     return Weights(model, sketch, **options)
@@ -291,18 +297,26 @@ class Units(Capacity):
             structure_of(model, sketch, keep, where) if like is None else like.structure
         )
         self.drawing = self.structure.drawing(sketch)
+        front = largest_front(sketch)
+        self._front = self.drawing if front is sketch else self.structure.drawing(front)
         self.stride = sketch.stride
         self.label = repr(sketch).strip("<>") + ", own weights" * own_weights
         self.model = _made_of(model, self.layout) if like is None else like.model
 
     def part(self, key: Key) -> Part:
         """The slices that the draw leaves of the trainable parameters."""
-        draw = self.drawing.draw(key)
+        return self._kept(self.drawing.draw(key))
+
+    def largest(self, key: Key) -> Part:
+        """The same; of fronts of several sizes, the largest."""
+        return self._kept(self._front.draw(key))
+
+    def _kept(self, draw: UnitDraw) -> Part:
         cut = self.structure.cut(draw)
         if not self.own_weights:
             return Part(self._trained(cut), cut, self.layout.tensors)
         plain = {name: DiagonalDraw(d.dim, d.indices, np.ones(d.count)) for name, d in draw.items()}
-        small = self.structure.cut(UnitDraw(key, plain))
+        small = self.structure.cut(UnitDraw(draw.key, plain))
         return Part(self._trained(small), small, self.layout.tensors, scales=self._trained(cut))
 
     def _trained(self, cut: Cut) -> KeptTensors:

@@ -20,7 +20,7 @@ from mast.checks import choice
 from mast.errors import ArgumentError
 from mast.methods.distributed.messages import Header, Values
 from mast.methods.distributed.nodes import Capacity, Part, Worker, local_sum
-from mast.nn.nodes.capacities import Units, VectorLayout, Weights, capacity_of
+from mast.nn.nodes.capacities import Units, VectorLayout, Weights, capacities_of, capacity_of
 from mast.nn.tensors.torch_private import NormBase
 from mast.randomness import Key, Purpose
 from mast.sketches import Sketch
@@ -146,6 +146,28 @@ class NetworkWorker(Worker):
             for norm in (m for m in self.model.modules() if isinstance(m, NormBase)):
                 norm.reset_running_stats()
         return self.held.module(part, values.copy())
+
+
+def submodel_of(model: nn.Module, scheme: str, share: float, key: Key = Key(0)) -> nn.Module:  # noqa: B008
+    """What a client of a share runs when the model is trained: a small dense model, in evaluation mode.
+
+    In schemes of fronts it is the largest that the client holds, which is not the first rows of each weight:
+    the order of the units is a random one, the same for all. In schemes of random units `key` says which
+    draw. BatchNorm's statistics are those of the model: take them anew with `mast.nn.recalibrate`.
+
+    >>> model = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> submodel_of(model, "mast_balanced", 0.25)
+    Sequential(
+      (0): Linear(in_features=10, out_features=2, bias=True)
+      (1): ReLU()
+      (2): Linear(in_features=2, out_features=2, bias=True)
+    )
+    """
+    (capacity,) = capacities_of(model, scheme, [share])
+    layout = VectorLayout(model)
+    part = capacity.largest(key)
+    held = SmallModel(model, layout, keeps_statistics=True)
+    return held.module(part, part.gather(layout.read(model))).eval()
 
 
 class WholeModel:
