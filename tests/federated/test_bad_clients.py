@@ -108,7 +108,7 @@ def test_finite_nonsense_is_refused_with_a_warning(caplog):
 
 
 def test_long_answers_in_single_precision_have_a_norm():
-    """Four squares of 1.5e19 overflow in float32; the norm of such an answer was infinite, and was accepted."""
+    """Four squares of 1.5e19 overflow in float32: the norm was infinite, and accepted."""
     own = server_for(np.zeros(4, dtype=np.float32), [mast.Identity()] * 2, step_size=0.1)
     f = mast.Quadratic(np.zeros((4, 4)), np.full(4, -1.5e19))
     make = maker([mast.Problem(f, mast.Identity())] * 2, run=0)

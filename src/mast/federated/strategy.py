@@ -187,7 +187,7 @@ class MastStrategy(Strategy):
         if self.checkpoint is None or self._trace is None:
             yield
             return
-        self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        files.make_folder(self.checkpoint.parent)
         with locks.exclusive(self.checkpoint):
             files.clear_leftovers(self.checkpoint.parent, self.checkpoint.name)
             self.resume()  # another process may have gone on in the meantime

@@ -167,12 +167,15 @@ def capacities_of(model: nn.Module, scheme: Scheme | str, shares: Sequence[float
     [106, 28]
     """
     scheme = scheme_of(scheme) if isinstance(scheme, str) else scheme
-    sketches = scheme.sketches(shares)
-    made: dict[int, Units] = {}
-    for sketch in {id(sketch): sketch for sketch in sketches}.values():
-        like = next(iter(made.values()), None)
-        made[id(sketch)] = Units(model, Neurons(sketch), own_weights=scheme.aggregation == "mean", like=like)
-    return [made[id(sketch)] for sketch in sketches]
+    own = [float(shares[i]) for i in scheme.clients(shares)]
+    made: dict[float, Units] = {}
+    for share, sketch in zip(own, scheme.sketches(shares), strict=True):
+        if share not in made:
+            like = next(iter(made.values()), None)
+            units = Units(model, Neurons(sketch), own_weights=scheme.aggregation == "mean", like=like)
+            units.label = f"{share:g} of the units, {scheme.title}"
+            made[share] = units
+    return [made[share] for share in own]
 
 
 def scale_fronts(model: nn.Module, scheme: Scheme | str, shares: Sequence[float]) -> str:
