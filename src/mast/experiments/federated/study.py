@@ -103,9 +103,8 @@ class FederatedSchemes(Experiment):
             budget = common["megabytes"]
             shared = common | {"of": SHARED, "megabytes": budget / len(CAPACITIES)}
             made += self.grid(tuned, data, seconds / 4, whole | {"size": CAPACITIES}, **shared)
-            if "images" not in data.name and request.pick(
-                fast=False, normal=True, full=True
-            ):  # they take long
+            quick = "images" not in data.name
+            if quick and request.pick(fast=False, normal=True, full=True):
                 alone = common | {"of": ALONE}
                 made += self.grid(tuned, data, seconds / 2, whole | {"size": CAPACITIES[1:]}, **alone)
         return made

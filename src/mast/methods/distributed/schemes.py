@@ -91,7 +91,7 @@ def largest_front(sketch: Sketch) -> Sketch:
         front = largest_front(sketch.sketch)
         return sketch if front is sketch.sketch else sketch.over(front)
     if isinstance(sketch, Mixture) and all(isinstance(front, Nested) for front in sketch.sketches):
-        return max(sketch.sketches, key=lambda front: float(front.arguments()["shares"][-1]))
+        return max(sketch.sketches, key=lambda front: float(max(front.arguments()["shares"])))
     return sketch
 
 
