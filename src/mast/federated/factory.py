@@ -50,9 +50,9 @@ def server_for(
         `aggregation`. For shares "mast_balanced" is assumed, the best that was measured; scale a fresh model
         by `mast.nn.nodes.scale_fronts` first. Workers get the same from `mast.nn.nodes.capacities_of`.
     step_size, **options
-        Those of `mast.methods.distributed.Server`: `optimizer`, `local_steps`, `local_step_size`, `wire`,
-        `aggregation`, `run`, `about`. A checkpoint knows the modules of the model: another one is refused
-        by name.
+        Those of `mast.methods.distributed.Server`: `optimizer`, `local_steps`, `local_step_size`, `cosine`,
+        `wire`, `aggregation`, `run`, `about`. A checkpoint knows the modules of the model: another one is
+        refused by name.
 
     >>> server = server_for(np.zeros(10), ["bernoulli:0.9", "permk:2"], step_size=0.1)
     >>> server.capacities[1].label

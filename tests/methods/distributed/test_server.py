@@ -230,11 +230,31 @@ def test_a_checkpoint_continues_with_the_same_bits(tmp_path, optimizer, aggregat
     assert server_of(problem).load(tmp_path / "nothing") is None
 
 
+@pytest.mark.parametrize("aggregation", ["unbiased", "mean"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_step_sizes_along_a_cosine(tmp_path, optimizer, aggregation):
+    """Those of the server and of the nodes, round for round, also after a stop."""
+    problem = nodes()
+    options = {"optimizer": optimizer, "aggregation": aggregation, "step_size": 0.1, "local_steps": 2}
+    falling, by_hand = server_of(problem, **options, cosine=6), server_of(problem, **options)
+    for t in range(8):
+        size = 0.1 * max(1e-3, (1 + np.cos(np.pi * min(t, 6) / 6)) / 2)
+        by_hand.step_size = by_hand.local_step_size = size
+        assert falling.header(0, 3).step_size == pytest.approx(size, rel=1e-12)
+        for server in (falling, by_hand):
+            run_in_process(server, workers_of(problem), t + 1)
+        falling.save(tmp_path / "c")
+        falling = server_of(problem, **options, cosine=6)
+        falling.load(tmp_path / "c")
+        np.testing.assert_allclose(falling.x, by_hand.x, rtol=1e-10, atol=1e-14)
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [
         ({"seed": 4}, "seed"),
         ({"step_size": 0.06}, "step_size"),
+        ({"cosine": 9}, "step_size"),
         ({"optimizer": "momentum"}, "optimizer"),
         ({"aggregation": "mean"}, "aggregation"),
         ({"participation": 0.5}, "participation"),

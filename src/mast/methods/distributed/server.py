@@ -53,6 +53,8 @@ class Server:
         "sgd" (the one that theory speaks of), "momentum:0.9" or "adam".
     local_steps
         Gradient steps a node takes in a round.
+    cosine
+        So many rounds over which both step sizes fall to a thousandth, along half a cosine; None: they stay.
     aggregation
         "unbiased": h is the mean over all nodes, and a node that does not hold a coordinate counts with 0
         there. This is the estimate that theory speaks of. "mean": each coordinate's mean over those who held
@@ -90,6 +92,7 @@ class Server:
         optimizer: str | Optimizer = "sgd",
         local_steps: int = 1,
         local_step_size: float | None = None,
+        cosine: int | None = None,
         aggregation: str = "unbiased",
         wire: Any = None,
         run: int = 0,
@@ -108,6 +111,7 @@ class Server:
         local_step_size = step_size if local_step_size is None else local_step_size
         self.local_step_size = positive("local_step_size", local_step_size)
         self.local_steps = whole("local_steps", local_steps, 1)
+        self.cosine = None if cosine is None else whole("cosine", cosine, 1)
         self.optimizer = parse_optimizer(optimizer)
         self.optimizer.start(self.x)
         self.aggregation = choice("aggregation", aggregation, AGGREGATIONS)
@@ -138,10 +142,17 @@ class Server:
         """Be before round t at the point x, which the server then changes, with this step size."""
         self.t, self.x, self.step_size, self.local_step_size = t, x, step_size, step_size
 
+    @property
+    def pace(self) -> float:
+        """What both step sizes are multiplied by in the present round."""
+        if self.cosine is None:
+            return 1.0
+        return max(1e-3, 0.5 * (1 + math.cos(math.pi * min(1.0, self.t / self.cosine))))
+
     def header(self, node: int, count: int, key: Key | None = None) -> Header:
         """The header of the message to a node in the present round; `key` saves making it again."""
         key = self.roster.key(self.t, node) if key is None else key
-        local = self.local_steps, self.local_step_size
+        local = self.local_steps, self.local_step_size * self.pace
         return Header(MessageKind.VALUES, node, key, count, self.wire, self.run, *local)
 
     def weights(self) -> Mapping[int, float]:
@@ -198,7 +209,7 @@ class Server:
         """The update: x <- x - (g/M) weight * values on the part, or the same into h for an optimizer."""
         M = self.roster.nodes
         if self.aggregation == "unbiased" and self.optimizer.plain:
-            part.add(self.x, values, -(self.step_size * weight / M))
+            part.add(self.x, values, -(self.step_size * self.pace * weight / M))
             return
         part.add(self._sum, values, weight / M)
         if self.aggregation == "mean":
@@ -224,9 +235,9 @@ class Server:
                 if self.aggregation == "mean":
                     held = np.flatnonzero(self._held)
                     h = self._sum[held] / self._held[held]
-                    self.optimizer.step_at(held, self.x, h, self.step_size, self.t)
+                    self.optimizer.step_at(held, self.x, h, self.step_size * self.pace, self.t)
                 elif not self.optimizer.plain:
-                    self.optimizer.step(self.x, self._sum, self.step_size, self.t)
+                    self.optimizer.step(self.x, self._sum, self.step_size * self.pace, self.t)
             self._clear()
         for t, node in list(self._parts):
             if t == self.t:
@@ -340,7 +351,7 @@ class Server:
             "participation": str(roster.participants or roster.shares.tolist()),
             "optimizer": self.optimizer.label,
             "aggregation": self.aggregation,
-            "step_size": repr(self.step_size),
+            "step_size": repr(self.step_size) + (f", cosine over {self.cosine}" if self.cosine else ""),
             "local_steps": f"{self.local_steps} of {self.local_step_size!r}",
             "dtype": f"{self.x.dtype.name}, {self.wire.name} on the wire",
             "sketches": self.sketches,
