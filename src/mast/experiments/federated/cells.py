@@ -61,7 +61,7 @@ MEGABYTES = {  # of a fast, a normal and a full run
     "features": (10, 100, 1000),
     "images": (10, 30, 400),
 }
-SECONDS = {"digits": 6.0, "digit-images": 12.0, "features": 14.0, "images": 30.0}  # about, per run
+SECONDS = {"digits": 2.5, "digit-images": 25.0, "features": 2.0, "images": 16.0}  # about, per run
 
 
 def shares(clients: int) -> list[float]:
