@@ -47,8 +47,9 @@ def server_for(
         Who takes part in a round and draws what: `mast.methods.distributed.Roster`.
     scheme
         A scheme by its name, such as "heterofl": it says what a share holds, and decides `coupling` and
-        `aggregation`. For shares "mast_balanced" is assumed, the best that was measured; scale a fresh model
-        by `mast.nn.nodes.scale_fronts` first. Workers get the same from `mast.nn.nodes.capacities_of`.
+        `aggregation`. For shares "mast_balanced" is assumed, the best that was measured where bytes are
+        few; scale a fresh model by `mast.nn.nodes.scale_fronts` first. For long runs take "mast_nested".
+        Workers get the same from `mast.nn.nodes.capacities_of`.
     step_size, **options
         Those of `mast.methods.distributed.Server`: `optimizer`, `local_steps`, `local_step_size`, `cosine`,
         `wire`, `aggregation`, `run`, `about`. A checkpoint knows the modules of the model: another one is

@@ -16,7 +16,8 @@ own, all five together for the bytes of one scheme. A model of one size that get
 beside it, without a claim: it is what to take if one size is enough.
 
 Ours becomes the scheme that `mast.federated.server_for` assumes if no row of a data set with more than 1,000
-test rows goes to a rival by more than the spread of its own seeds.
+test rows goes to a rival by more than the spread of its own seeds. The normal runs decided this; full ones of
+features, run later, are ones in which "mast_nested" is ahead.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ SCHEMES = {
 }
 
 
-#: what `mast.federated.server_for` assumes where clients are given by their shares: the best measured
+#: what `mast.federated.server_for` assumes where clients are given by their shares: the best for few bytes
 DEFAULT = "mast_balanced"
 
 
