@@ -13,7 +13,7 @@ model, the others the rate that was chosen for the mean over all capacities; thi
 A sixth rival came later, when the runs of the others were known, because it is what one would do without any
 scheme: a model for each size, which FedAvg trains with all clients that can hold it, each with a rate of its
 own, all five together for the bytes of one scheme. A model of one size that gets all of these bytes is shown
-beside it, without a claim: it is what to take if one size is enough.
+beside it, without a claim: it is what to compare with if one size is enough.
 
 Ours becomes the scheme that `mast.federated.server_for` assumes if no row of a data set with more than 1,000
 test rows goes to a rival by more than the spread of its own seeds. The normal runs decided this; full ones of
