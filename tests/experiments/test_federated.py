@@ -6,9 +6,11 @@ import pytest
 
 pytest.importorskip("torch")
 
+from mast.cells import Done
 from mast.errors import ArgumentError
-from mast.experiments.experiment import Request
+from mast.experiments.experiment import Request, Results
 from mast.experiments.federated.cells import (
+    ALONE,
     CAPACITIES,
     LEFT_OUT,
     OURS,
@@ -89,6 +91,45 @@ def test_cells_and_data(digits):
     assert len(few) == 2 * (len({*RIVALS, *OURS} - {*LEFT_OUT}) + 5)
     with pytest.raises(ArgumentError, match="digits, digit-images, features, images"):
         FederatedSchemes().find("normal", "a1a", None)
+
+
+def made_up(cell):
+    """A cell whose accuracies are known: 0.5 for a scheme, and its size for a model of one size."""
+    size, seeds, clients = cell.config.get("size"), len(cell.config["seeds"]), cell.config["clients"]
+    capacities = 5 if size is None else 1
+    result = {}
+    for use in ("whole", "sizes") if size is None else ("whole",):
+        result |= {
+            f"{use}: rate": 0.1,
+            f"{use}: tried": np.array([[0.1, 0.5]]),
+            f"{use}: bytes": np.full((seeds, 4), 1e6),
+            f"{use}: operations": np.full((seeds, 4), 7.0),
+            f"{use}: accuracy": np.full((seeds, 4, capacities), 0.5 if size is None else size),
+            f"{use}: clients": np.full((seeds, clients), 0.5 if size is None else size),
+        }
+    return Done(cell, result, 1.0)
+
+
+def test_models_of_one_size_stand_beside_the_schemes(digits):
+    """Five of them are one rival: each client runs that of its capacity, and their bytes are added."""
+    study, request = FederatedSchemes(), Request((digits,), "normal")
+    found = study.findings(request, Results(made_up(cell) for cell in study.cells(request)))
+    table = found.tables["federated"].set_index(["split", "scheme", "capacity"]).sort_index()
+    assert [table.accuracy["iid", SHARED, c] for c in CAPACITIES] == list(CAPACITIES)
+    assert table.worst_client["iid", SHARED, 1.0] == min(CAPACITIES)
+    assert table.spread_over_clients["iid", SHARED, 1.0] == pytest.approx(np.std(CAPACITIES))
+    curves = (
+        found.tables["federated_curves"].set_index(["split", "scheme", "capacity"]).megabytes.sort_index()
+    )
+    assert set(curves["iid", SHARED]) == {5.0}
+    assert set(curves["iid", ALONE]) == {1.0}
+    rivals = [claim for claim in found.claims if "every rival" in claim.claim]
+    assert ["of FedAvg, a model for each size" in claim.measured for claim in rivals[:2]] == [True, False]
+    pyplot = pytest.importorskip("matplotlib.pyplot", reason="the extra `plots` is not installed")
+    for figure in found.figures:
+        lines = figure.draw().axes[0].get_legend_handles_labels()[1]
+        assert "FedAvg, a model for each size" in lines
+    pyplot.close("all")
 
 
 def test_numbers_decide_the_claims():
