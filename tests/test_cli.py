@@ -151,18 +151,3 @@ def test_the_module_runs_too():
     )
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "offered"),
-    [
-        ("mast reproduce ac", ["accuracy"]),
-        ("mast advise a1", ["a1a", "a1a.t"]),
-        ("mast advise a1a --sketch ra", ["randk:"]),
-    ],
-)
-def test_a_shell_is_told_names(run, monkeypatch, words, offered):
-    monkeypatch.setenv("_MAST_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", words)
-    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
-    assert run()[1].split() == offered

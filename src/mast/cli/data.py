@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mast.cli import DataDir, app, completion, help_if_alone, print_json
+from mast.cli import DataDir, app, help_if_alone, print_json
 
 data_app = typer.Typer(help="Data sets: what is known by name, and where it is.")
 app.add_typer(data_app, name="data", invoke_without_command=True)
@@ -47,10 +47,7 @@ def data_list(
 
 @data_app.command("fetch")
 def data_fetch(
-    name: Annotated[
-        str,
-        typer.Argument(help="A name that `mast data list` shows.", autocompletion=completion.data_sets),
-    ],
+    name: Annotated[str, typer.Argument(help="A name that `mast data list` shows.")],
     data_dir: Annotated[
         Path | None, typer.Option("--data-dir", help="The folder to put the file into, instead of the cache.")
     ] = None,

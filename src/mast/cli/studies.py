@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mast.cli import DataDir, app, completion, print_json
+from mast.cli import DataDir, app, print_json
 from mast.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ def reproduce(
         typer.Argument(
             help="The experiment, or a group of them: accuracy, trajectory, rand1, shift, conditioning and "
             "methods (together: convex); neural, dropout, submodels, density and federated, which train "
-            "networks; demo, which is accuracy and submodels; all.",
-            autocompletion=completion.experiments,
+            "networks; demo, which is accuracy and submodels; all."
         ),
     ] = "convex",
     fast: Annotated[
@@ -40,11 +39,7 @@ def reproduce(
         bool, typer.Option("--full", help="Use more seeds, rows or steps than by default.")
     ] = False,
     dataset: Annotated[
-        str | None,
-        typer.Option(
-            help="A data set by name, or a LIBSVM file, instead of the paper's.",
-            autocompletion=completion.data_sets,
-        ),
+        str | None, typer.Option(help="A data set by name, or a LIBSVM file, instead of the paper's.")
     ] = None,
     data_dir: DataDir = None,
     out: Annotated[Path, typer.Option(help="The folder to write the report and all numbers to.")] = Path(
@@ -66,16 +61,9 @@ def reproduce(
 
 @app.command()
 def advise(
-    file: Annotated[
-        str,
-        typer.Argument(help="A LIBSVM file, or the name of a data set.", autocompletion=completion.data_sets),
-    ],
+    file: Annotated[str, typer.Argument(help="A LIBSVM file, or the name of a data set.")],
     sketch: Annotated[
-        str,
-        typer.Option(
-            help="The sketch, such as bernoulli:0.7, randk:10% or permk:4.",
-            autocompletion=completion.sketches,
-        ),
+        str, typer.Option(help="The sketch, such as bernoulli:0.7, randk:10% or permk:4.")
     ] = "permk:4",
     kappa: Annotated[
         float | None, typer.Option(help="The condition number. The default is 100, unless --alpha is given.")
