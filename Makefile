@@ -43,8 +43,9 @@ check: $(VENV)/.check
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# make bench AREAS="linear learn": some files of benchmarks/ only
 bench: $(VENV)/.bench
-	$(BIN)/mast bench
+	$(BIN)/python benchmarks $(AREAS)
 
 docs: export NO_MKDOCS_2_WARNING = 1  # an advertisement of the theme's makers
 docs: $(VENV)/.docs

@@ -1,4 +1,4 @@
-"""The stopwatch of `mast bench`: our time beside a peer's in the same run, as a ratio against a target.
+"""The stopwatch of `make bench`: our time beside a peer's in the same run, as a ratio against a target.
 
 A benchmark is a file in this folder with a function ``rows()`` that yields `Row`s, and a ``TITLE``. The
 numbers are the best of several tries, taken in turns, because machines are noisy. Where physics
@@ -11,7 +11,7 @@ import importlib.util
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -172,14 +172,16 @@ class Section:
     rows: list[Row]
 
 
-def load(folder: Path, only: str = "") -> Iterator[tuple[Section, Callable[[], Iterable[Row]]]]:
-    """The benchmark files of a folder, in the order of their names: a section without rows, and its rows."""
-    chosen = [f for f in sorted(folder.glob("*.py")) if only in f.stem and not f.stem.startswith("_")]
-    if not chosen:
-        raise ArgumentError(
-            f"no benchmarks{f' named like {only!r}' if only else ''} in the folder {str(folder)!r}"
-        )
-    for file in chosen:
+def load(folder: Path, areas: Sequence[str] = ()) -> Iterator[tuple[Section, Callable[[], Iterable[Row]]]]:
+    """The benchmark files of a folder, in the order of their names: a section without rows, and its rows.
+
+    `areas` names the files that are wanted; none: all of them.
+    """
+    known = {f.stem: f for f in sorted(folder.glob("*.py")) if not f.stem.startswith("_")}
+    unknown = [area for area in areas if area not in known]
+    if unknown:
+        raise ArgumentError(f"there are no benchmarks {', '.join(unknown)}; there are: {', '.join(known)}")
+    for file in [f for name, f in known.items() if not areas or name in areas]:
         spec = importlib.util.spec_from_file_location(f"benchmarks_{file.stem}", file)
         assert spec is not None
         assert spec.loader is not None
@@ -192,7 +194,9 @@ def load(folder: Path, only: str = "") -> Iterator[tuple[Section, Callable[[], I
             yield Section(file.stem, title, about, []), module.rows
 
 
-def run(folder: Path, only: str = "", as_json: bool = False, markdown: Path | None = None) -> list[Row]:
+def run(
+    folder: Path, areas: Sequence[str] = (), as_json: bool = False, markdown: Path | None = None
+) -> list[Row]:
     """Run the benchmarks, print each row as it is done, then all of them as one table, and return them."""
     from rich.console import Console
 
@@ -201,7 +205,7 @@ def run(folder: Path, only: str = "", as_json: bool = False, markdown: Path | No
         console.width = WIDE
     begun = time.monotonic()
     sections: list[Section] = []
-    for section, make in load(folder, only):
+    for section, make in load(folder, areas):
         sections.append(section)
         with console.status(f"{section.name} ..."):
             for row in make():
@@ -251,7 +255,7 @@ def page(sections: list[Section], took: float) -> str:
     lines = [
         "# Benchmarks",
         "",
-        f"{len(rows)} comparisons, made in one run of `mast bench --markdown` in {seconds(took)}. "
+        f"{len(rows)} comparisons, made in one run of `python benchmarks --markdown` in {seconds(took)}. "
         f"{len(rows) - len(missed)} meet their target, {len(missed) or 'none'} "
         f"{'does' if len(missed) == 1 else 'do'} not{':' if missed else '.'}",
         "",

@@ -4,13 +4,13 @@ import doctest
 import importlib
 import inspect
 import json
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
-from mast import cli
 from mast.errors import ArgumentError
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
@@ -118,27 +118,16 @@ def test_a_page_has_every_row_in_its_section_and_says_what_was_missed(tmp_path, 
     assert "1 missed" in capsys.readouterr().out
 
 
-def test_an_empty_folder_is_refused(tmp_path):
-    with pytest.raises(ArgumentError, match="no benchmarks"):
-        bench.run(tmp_path)
+def test_only_the_areas_that_are_named(tmp_path):
+    for name in ("linear", "nonlinear", "learn"):
+        code = f"from _bench import Row\ndef rows():\n    yield Row('{name}', 'b', 1, 2)\n"
+        (tmp_path / f"{name}.py").write_text(code)
+    assert [row.job for row in bench.run(tmp_path, ["linear", "learn"])] == ["learn", "linear"]
+    with pytest.raises(ArgumentError, match="no benchmarks lineal; there are: learn, linear, nonlinear"):
+        bench.run(tmp_path, ["lineal"])
 
 
-def test_outside_of_a_checkout_the_command_says_where_benchmarks_are(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["mast", "bench"])
-    with pytest.raises(SystemExit, match="2"):
-        cli.main()
-    message = capsys.readouterr().err
-    assert "source repository" in message
-    assert message.count("\n") == 1
-
-
-def test_the_command_runs_what_is_in_the_folder(tmp_path, monkeypatch, capsys):
-    for name in ("_bench.py", "_machine.py"):
-        (tmp_path / name).write_text((FOLDER / name).read_text())
-    code = "from _bench import Row\ndef rows():\n    yield Row('a', 'b', 1, 2)\n"
-    (tmp_path / "one.py").write_text(code)
-    monkeypatch.setattr("sys.argv", ["mast", "bench", "one", "--json", "--folder", str(tmp_path)])
-    with pytest.raises(SystemExit, match="0"):
-        cli.main()
-    assert [row["job"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["a"]
+def test_the_command_refuses_what_is_not_there_in_one_line():
+    done = subprocess.run([sys.executable, FOLDER, "nothing"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "no benchmarks nothing; there are: cluster," in done.stderr.splitlines()[-1]

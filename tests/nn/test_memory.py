@@ -54,7 +54,7 @@ print((peak() - plain) / (4 * WIDTH**2 * LAYERS))
 @pytest.mark.parametrize(
     ("sketch", "bound"),
     [
-        # as `mast bench` measures it 1.3 and 2.4; another processor's libraries need other buffers
+        # as `make bench` measures it 1.3 and 2.4; another processor's libraries need other buffers
         ("mast.Bernoulli(0.5)", 1.9),  # y, one byte per mask entry, and the gradient of one layer
         ("mast.PermK(10)", 3.2),  # y, four bytes per entry of the partition, a draw, and the last one
     ],

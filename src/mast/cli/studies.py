@@ -1,15 +1,13 @@
-"""`mast reproduce`, `mast advise` and `mast bench`: experiments, theory before training, and speed."""
+"""`mast reproduce` and `mast advise`: the paper's experiments, and theory before training."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mast.cli import DataDir, app, print_json
-from mast.errors import ArgumentError
 
 if TYPE_CHECKING:
     from mast.advice import ProblemAdvice
@@ -115,25 +113,3 @@ def show_advice(advice: ProblemAdvice) -> None:
     console.print(NOTE)
     sentence = advice.sentence[0].upper() + advice.sentence[1:] + "."
     console.print(textwrap.fill(sentence, 79), style="bold")
-
-
-@app.command()
-def bench(
-    only: Annotated[str, typer.Argument(help="Run only the benchmark files with this in their name.")] = "",
-    folder: Annotated[Path, typer.Option(help="The folder with the benchmark files.")] = Path("benchmarks"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-    markdown: Annotated[
-        Path | None,
-        typer.Option(help="A file that the table is written to as well, such as docs/benchmarks.md."),
-    ] = None,
-) -> None:
-    """Measure speed beside peers, in one run, as ratios; from a checkout of the source."""
-    if not (folder / "_bench.py").is_file():
-        raise ArgumentError(
-            f"no benchmarks in the folder {str(folder)!r}: they are part of the source repository, not of "
-            "the installed package; run this from a checkout, or pass --folder"
-        )
-    import importlib
-
-    sys.path.insert(0, str(folder.resolve()))
-    importlib.import_module("_bench").run(folder, only, as_json, markdown)
