@@ -19,7 +19,7 @@ from mast.experiments import reproduce
 from mast.experiments.catalogue import GROUPS
 from mast.experiments.datasets import one_thread
 from mast.experiments.experiment import Results
-from mast.experiments.neural import data, variance
+from mast.experiments.neural import data
 from mast.experiments.neural.claims import claims
 from mast.experiments.neural.rounds import Lanes, Masks, squared_loss, start, student
 from mast.experiments.neural.runs import KEEPS, STEP_SIZES, Curve, run
@@ -288,87 +288,6 @@ def test_divergence_is_a_status(embedded):
     assert np.isfinite(cell["loss"][1, 0])
 
 
-# ---- variance reduction -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("method", "cost"), [("DSGD", 1), ("L-SVRDSG", 3), ("S-PAGE", 2.75)])
-def test_gradients_are_counted(embedded, method, cost, monkeypatch):
-    (dataset,) = data.find("normal", None, embedded)
-    steps = []
-    original = torch.optim.SGD.step
-    monkeypatch.setattr(torch.optim.SGD, "step", lambda self, *a: steps.append(1) or original(self, *a))
-    given = {
-        "method": method,
-        "step_size": 0.1,
-        "gradients": 400,
-        "keep": 0.7,
-        "rows": 80,
-        "hidden": 6,
-        "seed": 0,
-    }
-    cell = variance.reduce(given, dataset)
-    assert cell["gradients_computed"][0] == 0
-    assert cell["gradients_computed"][-1] >= 400
-    # refreshes cost N = 8, with probability 1/8: a standard deviation of about sqrt(8) a step
-    allowed = 5 * math.sqrt(8 / len(steps)) if method != "DSGD" else 1e-9
-    assert cell["gradients_computed"][-1] / len(steps) == pytest.approx(cost, abs=allowed)
-    assert cell["f_D"][-1] < cell["f_D"][0]
-    assert 0 < cell["mean_error"] < 1 / 0.7
-
-
-def test_f_D_is_the_mean_over_the_support(embedded):
-    (dataset,) = data.find("normal", None, embedded)
-    given = {
-        "method": "DSGD",
-        "step_size": 0.1,
-        "gradients": 40,
-        "keep": 0.7,
-        "rows": 80,
-        "hidden": 6,
-        "seed": 0,
-    }
-    cell = variance.reduce(given, dataset)
-    X, T = (part.flatten(0, 1) for part in data.shares(dataset, 80, 10)[:2])
-    network = student((14, 6, 3), 0)
-    sk = sparsify(network, mast.Bernoulli(0.7), seed=0)
-    keys = [variance.estimator_of("DSGD", sk).key(i) for i in range(variance.N)]
-    losses, total = [], [torch.zeros_like(p) for p in network.parameters()]
-    for key in keys:
-        kept = sk.kept(key)
-        S = [
-            torch.as_tensor(kept[name].diagonal(), dtype=p.dtype).view(p.shape)
-            for name, p in network.named_parameters()
-        ]
-        W = [(s * p.detach()).requires_grad_() for s, p in zip(S, network.parameters(), strict=True)]
-        loss = squared_loss((X @ W[0].T).relu() @ W[1].T, T)
-        loss.backward()
-        losses.append(loss.item())
-        for t, s, w in zip(total, S, W, strict=True):
-            t += s * w.grad / len(keys)
-    sk.remove()
-    assert cell["f_D"][0] == pytest.approx(np.mean(losses), rel=1e-5)
-    assert cell["grad_sq"][0] == pytest.approx(sum(float((t**2).sum()) for t in total), rel=1e-4)
-    assert cell["f"][0] == pytest.approx(squared_loss(network(X), T).item(), rel=1e-5)
-
-
-def test_each_quantity_is_compared_at_its_own_best_step_size():
-    """DSGD has the lower f_D with long steps and the smaller gradient with short ones."""
-    ends = {  # method: step size: (f_D, squared gradient)
-        "DSGD": {0.01: (9.0, 0.5), 0.05: (3.0, 0.01), 0.1: (2.0, 0.02), 0.5: (1.0, 0.9)},
-        "L-SVRDSG": {0.01: (9.0, 0.5), 0.05: (4.0, 0.03), 0.1: (3.0, 0.02), 0.5: (2.0, 0.5)},
-        "S-PAGE": {0.01: (9.0, 0.5), 0.05: (4.0, 0.03), 0.1: (0.9, 0.005), 0.5: (np.inf, np.inf)},
-    }
-    done = []
-    for method, sizes in ends.items():
-        for size, (f_D, grad_sq) in sizes.items():
-            given = {"method": method, "step_size": size, "gradients": 100, "seed": 0}
-            cell = Cell("neural", 1, variance.reduce, given, DATA)
-            numbers = {"f_D": np.full(11, f_D), "grad_sq": np.full(11, grad_sq)}
-            done.append(Done(cell, numbers | {"gradients_computed": np.arange(0.0, 101, 10)}, 0.0))
-    held = [claim.holds for claim in variance.claims(Results(done))]
-    assert held == [False, True, False, True]  # f_D of both, then gradients of both
-
-
 # ---- rules ------------------------------------------------------------------------------------
 
 ROUNDS = np.arange(0, 1510, 10.0)
@@ -455,7 +374,7 @@ def everything(tmp_path_factory, embedded):
 def test_both_leave_figures_numbers_and_claims(everything):
     text = (everything / "report.html").read_text()
     for name, tables in (
-        ("neural", {"neural", "neural_levels", "neural_variance"}),
+        ("neural", {"neural", "neural_levels"}),
         ("dropout", {"dropout", "dropout_levels"}),
     ):
         section = json.loads((everything / "sections" / f"{name}.json").read_text())

