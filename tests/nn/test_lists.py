@@ -167,42 +167,6 @@ def test_the_blocks_of_units_partition_every_layer():
         assert sorted(np.concatenate([draw[space].indices for draw in draws]).tolist()) == list(range(16))
 
 
-@pytest.mark.parametrize("name", ["masks", "nested", "units", "partitions", "units, blocks"])
-def test_variance_reduction_works_on_the_list(name):
-    model = mlp()
-    sk = mast.nn.sparsify(model, LISTS[name])
-    estimator = mast.nn.LSVRDSG(sk, p=0.5)
-    assert estimator.N == sk.members
-    x, y = torch.randn(8, 6, dtype=torch.float64), torch.randn(8, 3, dtype=torch.float64)
-    loss = lambda: (model(x) - y).square().mean()  # noqa: E731
-    estimator.backward(loss)  # at the start x = w, so h is the mean gradient of the list
-    got = {n: p.grad.clone() for n, p in model.named_parameters()}
-    model.zero_grad()
-    for i in range(sk.members):
-        with sk.at(sk.sketch.member_key(i)):
-            (loss() / sk.members).backward()
-    for n, p in model.named_parameters():
-        torch.testing.assert_close(got[n], p.grad)
-    mast.nn.SPAGE(sk, p=0.5).backward(loss)
-
-
-@pytest.mark.parametrize("N", [None, 4])
-def test_variance_reduction_over_blocks_of_units_has_the_members_that_submodels_have(N):
-    sk = mast.nn.sparsify(mlp(), mast.nn.Neurons(mast.PermK(4)), seed=3)
-    for estimator in (mast.nn.LSVRDSG(sk, p=0.5, N=N), mast.nn.SPAGE(sk, p=0.5, N=N)):
-        assert estimator.mean_error() == pytest.approx(0, abs=1e-15)
-        for i in range(4):
-            mine, theirs = sk.submodel(estimator.key(i)), sk.submodel(member=i)
-            for p, q in zip(mine.parameters(), theirs.parameters(), strict=True):
-                assert torch.equal(p, q)
-
-
-def test_variance_reduction_refuses_shares_of_different_weights():
-    sk = mast.nn.sparsify(mlp(), mast.Nested([0.5, 1.0], [0.2, 0.8]))
-    with pytest.raises(ArgumentError, match="equal"):
-        mast.nn.LSVRDSG(sk, p=0.5)
-
-
 def test_the_order_of_wrappers_is_said():
     with pytest.raises(ArgumentError, match=r"Neurons\(Sampled"):
         mast.nn.sparsify(mlp(), mast.Sampled(mast.nn.Neurons(mast.RandK(2)), 3))

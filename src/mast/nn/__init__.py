@@ -10,7 +10,7 @@ each optimizer step; the loop, the optimizer and the checkpoints stay as they ar
 `RowOptimizer`                               training on submodels: time follows what is kept
 `structure_of`, `Cut`                        a model's units, and the slices that a draw leaves of its tensors
 `parse`                                      sketches as people type them: ``neurons:.25``
-`Average`, `LSVRDSG`, `SPAGE`                gradient estimators: `backward(closure)` fills `.grad`
+`Average`                                    several draws per step: `backward(closure)` fills `.grad`
 `advise`                                     the step sizes that a sketch allows, from measured curvature
 `keep_probabilities`, `TopShare`             what to keep how often; one chosen cut, by magnitude or curvature
 `scale_start`                                fresh weights whose sketched outputs keep their size
@@ -51,12 +51,10 @@ from mast.nn.structure import Cut, Layers, Neurons, UnitDraw, parse, structure_o
 from mast.nn.submodels import BestDraw, recalibrate
 from mast.nn.tensors.top_share import TopShare
 from mast.nn.validation import Finding, validate
-from mast.nn.variance_reduction import LSVRDSGEstimator as LSVRDSG
-from mast.nn.variance_reduction import SPAGEEstimator as SPAGE
 
 __all__ = [
-    "LSVRDSG", "SPAGE", "Average", "BestDraw", "Cost", "Cut", "Delta", "Finding", "Layers", "NetworkAdvice",
-    "Neurons", "RowOptimizer", "Sparsifier", "TopShare", "UnitDraw", "advise", "apply_delta", "export_onnx",
+    "Average", "BestDraw", "Cost", "Cut", "Delta", "Finding", "Layers", "NetworkAdvice", "Neurons",
+    "RowOptimizer", "Sparsifier", "TopShare", "UnitDraw", "advise", "apply_delta", "export_onnx",
     "keep_probabilities", "load_submodel", "measure", "parse", "read_delta", "recalibrate", "save_delta",
     "save_submodel", "scale_start", "sizes", "sparsify", "structure_of", "validate",
 ]  # fmt: skip

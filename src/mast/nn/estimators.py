@@ -1,13 +1,10 @@
-"""Gradient estimators: `backward(closure)` stands where `loss.backward()` stood."""
+"""A gradient estimator: `backward(closure)` stands where `loss.backward()` stood."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from mast.checks import whole
@@ -16,79 +13,13 @@ from mast.nn.row_draws import row_key
 from mast.nn.sparsifier import Sparsifier
 from mast.randomness import Key
 
-Closure = Callable[[], Tensor]
-Tensors = dict[str, Tensor]
 
-
-class GradientEstimator(ABC):
-    """Fills `.grad` with an estimate of grad f_D, for any torch optimizer.
+class Average:
+    """The mean of grad f_S over `draws` independent draws: less noise, for as many passes.
 
     ``estimator.backward(closure)`` stands where ``loss.backward()`` stood; `closure` computes the loss with
     the model and returns it, without a backward pass. It is called several times, so it should
     compute the same function each time: one batch, no dropout.
-    """
-
-    def __init__(self, sk: Sparsifier) -> None:
-        if not isinstance(sk, Sparsifier):
-            raise ArgumentError(f"an estimator takes what sparsify() returned, got {type(sk).__name__}")
-        self.sk = sk
-
-    @abstractmethod
-    def backward(self, closure: Closure) -> Tensor:
-        """Add the estimate to `.grad`, and return the loss (detached)."""
-
-    def parameters(self) -> Tensors:
-        """The trainable parameters of the model, sketched or not."""
-        return {name: p for name, p in self.sk.model.named_parameters() if p.requires_grad}
-
-    def gradient(
-        self, key: Key, closure: Closure, at: Mapping[str, Tensor] | None = None
-    ) -> tuple[Tensor, Tensors]:
-        """Loss and grad f_S for the draw of `key`, at x or at other weights; `.grad` stays as it was."""
-        parameters = self.parameters()
-        with self.sk.at(key), _lent(parameters, at):
-            loss = _loss(closure)
-            loss.backward()  # type: ignore[no-untyped-call]
-            zero = torch.zeros_like
-            return loss.detach(), {n: zero(p) if p.grad is None else p.grad for n, p in parameters.items()}
-
-    def mean_gradient(
-        self, keys: Sequence[Key], closure: Closure, at: Mapping[str, Tensor] | None = None
-    ) -> tuple[Tensor, Tensors]:
-        """The mean over several draws of loss and gradient."""
-        loss, mean = self.gradient(keys[0], closure, at)
-        for key in keys[1:]:
-            term, g = self.gradient(key, closure, at)
-            loss = loss + term
-            for name in mean:
-                mean[name] += g[name]
-        for total in mean.values():
-            total /= len(keys)
-        return loss / len(keys), mean
-
-    def add(self, h: Mapping[str, Tensor]) -> None:
-        """h joins what `.grad` holds."""
-        for name, p in self.parameters().items():
-            p.grad = h[name].clone() if p.grad is None else p.grad.add_(h[name])
-
-    def present(self) -> Tensors:
-        """A copy of x."""
-        return {name: p.detach().clone() for name, p in self.parameters().items()}
-
-    @contextmanager
-    def quietly(self) -> Iterator[None]:
-        """With the buffers (BatchNorm's statistics) restored afterwards: extra passes leave no trace."""
-        buffers = [(b, b.clone()) for b in self.sk.model.buffers()]
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for b, before in buffers:
-                    b.copy_(before)
-
-
-class Average(GradientEstimator):
-    """The mean of grad f_S over `draws` independent draws: less noise, for as many passes.
 
     The first draw is the one plain training would use, so ``draws=1`` is plain training.
     `mast.theory.averaged_draws` has the guarantee. With ``split=True`` the batch is divided into as many
@@ -108,7 +39,9 @@ class Average(GradientEstimator):
     """
 
     def __init__(self, sk: Sparsifier, draws: int, split: bool = False) -> None:
-        super().__init__(sk)
+        if not isinstance(sk, Sparsifier):
+            raise ArgumentError(f"an estimator takes what sparsify() returned, got {type(sk).__name__}")
+        self.sk = sk
         self.draws, self.split = whole("draws", draws, 1), bool(split)
 
     def key(self, j: int) -> Key:
@@ -141,27 +74,10 @@ class Average(GradientEstimator):
             yield min(rows) / len(part[0]), part
 
 
-def _loss(closure: Closure) -> Tensor:
+def _loss(closure: Callable[[], Tensor]) -> Tensor:
     loss = closure()
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         raise ArgumentError(
             "the closure must return the loss, a tensor with one number, before any backward pass"
         )
     return loss
-
-
-@contextmanager
-def _lent(parameters: Tensors, at: Mapping[str, Tensor] | None) -> Iterator[None]:
-    """Parameters without gradients, and with other memory, if it is given: nothing is overwritten."""
-    before = {name: (p.data, p.grad) for name, p in parameters.items()}
-    try:
-        for name, p in parameters.items():
-            p.grad = None
-            if at is not None:
-                p.data = at[name]
-        yield
-    finally:
-        for name, p in parameters.items():
-            x, p.grad = before[name]
-            if at is not None:
-                p.data = x

@@ -252,11 +252,6 @@ class Sketch(ABC):
         """Another sketch in the place of the one that this is made of: over the same groups, for example."""
         return sketch
 
-    @property
-    def cycle(self) -> int | None:
-        """K, if nodes 0 .. K-1 with one key draw each S of the support once, all alike; else None."""
-        return self.members if self.members == self.stride else None
-
     def same_partition(self, other: Sketch) -> bool:
         """Whether nodes with this sketch and nodes with the other keep disjoint parts within a stride."""
         return False
