@@ -168,13 +168,6 @@ def test_parts_of_a_batch_add_up_to_it(digits, kind):
     assert other > 1e-3
 
 
-def test_each_row_may_have_a_draw(digits):
-    config = {"kind": "mast", "structure": "units", "batch": 64, "epochs": 1}
-    setting = {"rate": 1e-3, "keep": 0.5}
-    models = [trained(config | {"draws_per": way}, digits, 3, setting) for way in ("batch", "row")]
-    assert not torch.equal(*(model.layer1.weight for model in models))
-
-
 def test_weights_decay(digits):
     sizes = []
     for decay in (0.0, 10.0):

@@ -12,6 +12,7 @@ from mast.randomness import Key
 torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
 from torch import nn  # noqa: E402
 
+half = mast.nn.Neurons(mast.RandK(0.5))
 sgd = lambda p: torch.optim.SGD(p, lr=0.05)  # noqa: E731
 
 
@@ -95,12 +96,53 @@ def test_gradients_join_those_that_are_there(models, loss_on):
     assert all(torch.equal(p.grad, 2 * g) for p, g in zip(model.parameters(), once, strict=True))
 
 
+def mlp():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 2)).double()
+
+
+def cnn():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(96, 2)
+    ).double()
+
+
+@pytest.mark.parametrize(("make", "shape"), [(mlp, (7, 5)), (cnn, (5, 1, 8, 8)), (mlp, (3, 4, 5))])
+def test_each_part_has_the_submodel_of_its_key(make, shape):
+    model, x, outputs = make(), torch.randn(shape, dtype=torch.float64), []
+    sk = mast.nn.sparsify(model, half, seed=3, example=x)
+    estimator = mast.nn.Average(sk, draws=shape[0], split=True)
+
+    def loss(part):
+        outputs.append(model(part))
+        return outputs[-1].square().mean()
+
+    mean = estimator.backward(loss, x)
+    torch.testing.assert_close(mean, torch.cat(outputs).square().mean())
+    for i, row in enumerate(x):
+        small = sk.submodel(estimator.key(i)).train()
+        torch.testing.assert_close(outputs[i], small(row[None]), rtol=1e-10, atol=1e-11)
+
+
+def test_parts_of_unequal_length_are_weighed_by_their_rows():
+    model, plain = mlp(), mlp()
+    sk = mast.nn.sparsify(model, mast.Bernoulli(1.0))  # nothing is dropped: the gradient is the plain one
+    x, y = torch.randn(7, 5, dtype=torch.float64), torch.randn(7, 2, dtype=torch.float64)
+    mse = nn.functional.mse_loss
+    mast.nn.Average(sk, draws=3, split=True).backward(lambda a, b: mse(model(a), b), x, y)
+    mse(plain(x), y).backward()
+    for p, q in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-10, atol=1e-12)
+
+
 def test_bad_arguments(models):
     model, _ = models.mlp()
     sk = mast.nn.sparsify(model, mast.Bernoulli(0.5))
     for call, message in (
         (lambda: mast.nn.Average(model, 2), "what sparsify"),
         (lambda: mast.nn.Average(sk, 0), "draws"),
+        (lambda: mast.nn.Average(sk, 2, split=True).backward(lambda: 0), "after the"),
         (lambda: mast.nn.Average(sk, 1).backward(lambda: 3.0), "closure must return"),
     ):
         with pytest.raises(mast.MastError, match=message):

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from mast.checks import whole
 from mast.errors import ArgumentError
-from mast.nn.row_draws import row_key
 from mast.nn.sparsifier import Sparsifier
-from mast.randomness import Key
+from mast.randomness import Key, Purpose
 
 
 class Average:
@@ -46,7 +45,8 @@ class Average:
 
     def key(self, j: int) -> Key:
         """Draw j of the current step."""
-        return row_key(self.sk.key, j)
+        now = self.sk.key
+        return now if j == 0 else Key(Key(now.seed).child(j, Purpose.ESTIMATE).seed, now.step, now.node)
 
     def backward(self, closure: Callable[..., Tensor], *batch: Tensor) -> Tensor:
         """Add the mean gradient to `.grad`, and return the mean loss."""

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from mast.checks import choice
 from mast.errors import ArgumentError, MastError
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.structure import Structure, Structured, parse, structure_of
@@ -33,7 +32,6 @@ def sparsify(
     example: Any = None,
     strict: bool = False,
     check: bool = True,
-    draws: str = "batch",
 ) -> Sparsifier:
     """Make a model's training forward passes use y = v + S(x - v), a new draw of S for each optimizer step.
 
@@ -73,9 +71,6 @@ def sparsify(
     check
         With an example: each submodel is compared with the whole model under the same draw, in training and
         in eval mode, before it is returned.
-    draws
-        "batch" is one draw per step. With "row", for `Neurons`, every row of the batch (the first
-        dimension) has a draw of its own, as with dropout; ``sk.sample(step)`` still has one for all.
 
     >>> import mast, torch
     >>> model = torch.nn.Linear(2, 2)
@@ -106,8 +101,7 @@ def sparsify(
         raise ArgumentError(f"{inner} goes outside: write {inner}({kind}(...)), not {kind}({inner}(...))")
     else:
         selection = choose(model, where, keep)
-    key = Key(seed, 0, node)
-    sk = Sparsifier(model, sketch, structure, selection, shift, key, choice("draws", draws, ("batch", "row")))
+    sk = Sparsifier(model, sketch, structure, selection, shift, Key(seed, 0, node))
     sk.checks_submodels = check and example is not None
     return sk
 

@@ -69,8 +69,6 @@ class RowOptimizer:
                 "RowOptimizer takes the handle of a model sparsified with Neurons or Layers, got "
                 + (repr(sk.sketch) if isinstance(sk, Sparsifier) else type(sk).__name__)
             )
-        if sk._rows is not None:
-            raise ArgumentError('RowOptimizer makes one submodel per step: sparsify without draws="row"')
         if sk.shift is not None:
             raise ArgumentError(
                 "RowOptimizer needs shift=None: with a shift the dropped weights are v, and the model is "

@@ -20,7 +20,6 @@ from mast.nn.optimizers import Steps
 from mast.nn.passes.calls import Calls
 from mast.nn.passes.explicit import sampled
 from mast.nn.passes.values import Values
-from mast.nn.row_draws import RowDraws
 from mast.nn.state import restore, state_of
 from mast.nn.structure import Structure, Structured, UnitDraw, parse
 from mast.nn.structure.drawing import UnitDrawing
@@ -50,7 +49,6 @@ class Sparsifier:
         selection: Selection,
         shift: Shift,
         key: Key,
-        draws: str,
     ) -> None:
         self.model, self._sketch = model, sketch
         self.structure = structure  #: of a structured sketch
@@ -62,11 +60,7 @@ class Sparsifier:
         self._calls = Calls(self)
         self._steps = Steps(self)
         self._warned: set[str] = set()
-        self._rows = RowDraws(self) if draws == "row" else None
         self._calls.watch()  # from here on the model is another
-        if self._rows is not None:
-            self._rows.watch()
-            self._values.dense = True
         self._steps.follow()
         warn_of_checkpoints(self)
 
@@ -374,8 +368,6 @@ class Sparsifier:
         """Give the model back as it was: nothing of this remains in it."""
         self._calls.refuse_inside("remove() cannot be called")
         self._calls.unwatch()
-        if self._rows is not None:
-            self._rows.remove()
         self._steps.unfollow()
         self._values.forget_all()
 

@@ -62,7 +62,7 @@ def _setup(sk: Sparsifier) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "layout": LAYOUT,
-        "sketch": describe(sk.sketch) if sk._rows is None else [describe(sk.sketch), "one draw per row"],
+        "sketch": describe(sk.sketch),
         "parameters": {w.name: list(w.shape) for w in sk.weights},
         "keep": {  # a probability as it is, many as a digest
             w.name: describe(w.keep) if isinstance(w.keep, np.ndarray) else w.keep

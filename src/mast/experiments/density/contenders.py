@@ -62,7 +62,7 @@ CONTENDERS: list[dict[str, Any]] = [
     {"kind": "mast", "structure": "weights", **PARTS, **LONG, **SCANNED},
     {"kind": "chances", "share": 0.2, **DECAY, "uses": CHANCES},
     {"kind": "rolling", **SETTINGS, "uses": UNITS},
-    {"kind": "mast", "structure": "units", "draws_per": "row", **SETTINGS, "uses": UNITS},
+    {"kind": "mast", "structure": "units", **SETTINGS, "uses": UNITS},
     {"kind": "mast", "structure": "packets", **SETTINGS, "uses": PACKETS},
     *(
         {"kind": kind, "structure": "weights", "share": 0.2, "axes": ["rate"], "uses": ["weights 0.2"]}
@@ -161,8 +161,7 @@ def trained(config: Mapping[str, Any], dataset: Labelled, seed: int, setting: Se
     if sketch is not None:
         if kind != "usual start":
             scale_start(model, sketch, shift=shift)
-        draws, example = config.get("draws_per", "batch"), dataset.parts().train.x[:2]
-        sk = sparsify(model, sketch, shift=shift, seed=seed, example=example, draws=draws)
+        sk = sparsify(model, sketch, shift=shift, seed=seed, example=dataset.parts().train.x[:2])
     recipe = Recipe(epochs, batch, setting["rate"], seed + 1000 * adapts, setting.get("decay", 0.0))
     with warnings.catch_warnings():
         if kind == "usual start":  # which is what it is here for

@@ -60,7 +60,6 @@ class Values:
         self.weights = weights
         self.drawing = drawing
         self.shift = shift
-        self.dense = False  # whether modules compute with x, because rows have draws of their own
         self._made: list[Made | None] = [None] * len(weights)
         # Memory is reused from draw to draw; beside it, the entries kept by the draw whose result it holds,
         # if it is known which (a mask would only take room: everything is written anew).
@@ -92,8 +91,6 @@ class Values:
 
     def of(self, number: int, tensor: Tensor, key: Key) -> Tensor:
         """y for what stands at the place of this weight: its parameter, or a stand-in (functional_call)."""
-        if self.dense:
-            return tensor
         p = self.weights[number].parameter
         if tensor is not p or not isinstance(tensor, torch.nn.Parameter):
             return self._stand_in(number, tensor, key)
