@@ -12,7 +12,7 @@ from documentation.blocks import ROOT, NearlyEqual
 
 pytest_plugins = ["first_failure", "own_folders"]
 
-OPTIONAL = ("torch", "flwr", "lightning", "transformers", "onnx")
+OPTIONAL = ("torch", "flwr", "lightning", "transformers")
 MISSING = [package for package in OPTIONAL if importlib.util.find_spec(package) is None]
 if MISSING:
     MISSING += ["mast.nn", "mast.cluster", "mast.federated"]

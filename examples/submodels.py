@@ -1,7 +1,7 @@
 """Train once, deploy at four sizes: one digits CNN, four smaller dense networks, each in files of its own.
 
 The network is trained once with `mast.nn.Neurons`: each step drops some channels, now more, now fewer. Then
-one submodel of each density is written (safetensors, and ONNX), read again by a new process that has the
+one submodel of each density is written (safetensors), read again by a new process that has the
 network's class and no weights, scored on images it has not seen, and timed.
 
     python examples/submodels.py            about a minute
@@ -92,7 +92,7 @@ def score(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float
 def main() -> None:
     """Train, choose, write, read elsewhere, and print the table."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--fast", action="store_true", help="train briefly, and leave ONNX out")
+    arguments.add_argument("--fast", action="store_true", help="train briefly")
     fast = arguments.parse_args().fast
     epochs, draws = (2, 2) if fast else (30, 8)
     torch.set_num_threads(1)
@@ -128,11 +128,6 @@ def main() -> None:
             path = folder / f"{density:.0%}.safetensors"
             handles["MAST"].save_submodel(path, seed, calibrate=calibrate)
             row = [f"{density:.0%}", f"{path.stat().st_size / 1e3:.0f} kB"]
-            if not fast:
-                onnx = mast.nn.export_onnx(
-                    mast.nn.load_submodel(path, Network()), path.with_suffix(".onnx"), test_images[:2]
-                )
-                row.append(f"{onnx.stat().st_size / 1e3:.0f} kB")
             theirs = handles["plain"].submodel(seed, calibrate=calibrate)  # the same channels
             rows.append((row, score(theirs, test_images, test_labels)))
             paths.append(str(path))
@@ -144,8 +139,7 @@ def main() -> None:
         )  # fmt: skip
 
     print("\nread and run by a process that has nothing but the network's class; 64 images on one thread\n")
-    head = ["density", "file", *([] if fast else ["ONNX"])]
-    head += ["parameters", "MFLOP", "time", "accuracy", "trained plainly"]
+    head = ["density", "file", "parameters", "MFLOP", "time", "accuracy", "trained plainly"]
     print("| " + " | ".join(head) + " |")
     print("|---:" * len(head) + "|")
     for (row, theirs), line in zip(rows, served.stdout.splitlines(), strict=True):

@@ -18,6 +18,7 @@ NOT_RUN = {
     "docs/gpus.md": 1,
     "docs/index.md": 1,
     "docs/reference/runs.md": 1,
+    "docs/submodels.md": 1,
 }
 
 

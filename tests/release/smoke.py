@@ -84,7 +84,7 @@ def everything() -> None:
         network(torch.ones(4, 8)).square().sum().backward()
         optimizer.step()
     assert sk.submodel(seed=7)(torch.ones(1, 8)).shape == (1, 2)
-    for extra in ("flwr", "onnx", "onnxruntime", "matplotlib", "safetensors"):
+    for extra in ("flwr", "matplotlib", "safetensors"):
         assert importlib.util.find_spec(extra), f"the extra [all] does not bring {extra}"
 
 

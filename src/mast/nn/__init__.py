@@ -17,7 +17,6 @@ each optimizer step; the loop, the optimizer and the checkpoints stay as they ar
 `validate`                                   the traps in a model and its optimizer, with their fixes
 `save_delta`, `apply_delta`                  sparse files beside one base model
 `save_submodel`, `load_submodel`             submodels in files, read into a model of the user's class
-`export_onnx`                                ONNX files, checked with onnxruntime
 `measure`, `sizes`                           what models and files cost: bytes, operations, time
 `recalibrate`                                BatchNorm statistics for a submodel
 `mast.nn.lightning`, `mast.nn.transformers`  callbacks for the two trainers
@@ -41,7 +40,6 @@ from mast.nn.costs import Cost, measure, sizes
 from mast.nn.estimators import Average
 from mast.nn.factory import sparsify
 from mast.nn.files.deltas import Delta, apply_delta, read_delta, save_delta
-from mast.nn.files.onnx import export_onnx
 from mast.nn.files.submodels import load_submodel, save_submodel
 from mast.nn.probabilities import keep_probabilities
 from mast.nn.row_optimizer import RowOptimizer
@@ -54,9 +52,9 @@ from mast.nn.validation import Finding, validate
 
 __all__ = [
     "Average", "BestDraw", "Cost", "Cut", "Delta", "Finding", "Layers", "NetworkAdvice", "Neurons",
-    "RowOptimizer", "Sparsifier", "TopShare", "UnitDraw", "advise", "apply_delta", "export_onnx",
-    "keep_probabilities", "load_submodel", "measure", "parse", "read_delta", "recalibrate", "save_delta",
-    "save_submodel", "scale_start", "sizes", "sparsify", "structure_of", "validate",
+    "RowOptimizer", "Sparsifier", "TopShare", "UnitDraw", "advise", "apply_delta", "keep_probabilities",
+    "load_submodel", "measure", "parse", "read_delta", "recalibrate", "save_delta", "save_submodel",
+    "scale_start", "sizes", "sparsify", "structure_of", "validate",
 ]  # fmt: skip
 
 

@@ -87,8 +87,8 @@ def latencies(models: Sequence[nn.Module], example: Any) -> list[float]:
 def sizes(things: Mapping[str, nn.Module | str | Path], example: Any = None) -> pd.DataFrame:
     """A table of models and model files side by side: bytes, and with an example operations and time.
 
-    A thing is a module, or a file of `save_submodel`, `export_onnx` or `save_delta`; of files, only those of
-    ONNX can be run. The bytes of a module are those of its state, the bytes of a file all it has.
+    A thing is a module, or a file of `save_submodel` or `save_delta`, which cannot be run. The bytes of a
+    module are those of its state, the bytes of a file all it has.
 
     >>> import mast, tempfile
     >>> model = nn.Linear(4, 2)
@@ -103,15 +103,8 @@ def sizes(things: Mapping[str, nn.Module | str | Path], example: Any = None) -> 
 
     table = pd.DataFrame([{"name": name, **_size(thing)} for name, thing in things.items()])
     if example is not None:
-        from mast.nn.files.onnx import runner
-
-        inputs = _inputs(example)
         modules = {name: thing for name, thing in things.items() if isinstance(thing, nn.Module)}
-        others = {name: Path(thing) for name, thing in things.items() if not isinstance(thing, nn.Module)}
-        calls: dict[str, Callable[[], Any]] = {name: partial(m, *inputs) for name, m in modules.items()}
-        calls |= {name: runner(p, inputs) for name, p in others.items() if p.suffix == ".onnx"}
-        with evaluated(*modules.values()):
-            times = dict(zip(calls, _best(list(calls.values())), strict=True))
+        times = dict(zip(modules, latencies(list(modules.values()), example), strict=True))
         counts = [flops(modules[name], example) if name in modules else None for name in things]
         table["flops"] = pd.array(counts, dtype="Int64")
         table["seconds"] = [times.get(name, math.nan) for name in things]
@@ -120,7 +113,7 @@ def sizes(things: Mapping[str, nn.Module | str | Path], example: Any = None) -> 
 
 def _size(thing: nn.Module | str | Path) -> dict[str, Any]:
     """Kind, parameters and bytes of a model or file."""
-    from mast.nn.files import deltas, onnx, submodels
+    from mast.nn.files import deltas, submodels
 
     if isinstance(thing, nn.Module):
         cost = measure(thing)
@@ -130,8 +123,6 @@ def _size(thing: nn.Module | str | Path) -> dict[str, Any]:
         size = path.stat().st_size
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    if path.suffix == ".onnx":
-        return {"kind": "ONNX", "parameters": onnx.parameters_of(path), "bytes": size}
     try:
         return {"kind": "submodel", "parameters": submodels.parameters_of(path), "bytes": size}
     except DataError:

@@ -1,1 +1,1 @@
-"""Networks in files: sparse deltas to one base, submodels for the user's class, ONNX for any runtime."""
+"""Networks in files: sparse deltas to one base, submodels for the user's class."""

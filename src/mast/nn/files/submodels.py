@@ -2,8 +2,7 @@
 
 A file is read into a model of the class that was trained: `load_submodel(path, model)` fills a copy of it.
 The tensors bring their shapes; what modules have to be told besides (`mast.nn.structure.resizing.Sizes`) is
-in the header, so nothing has to be found out when a file is read. `mast.nn.export_onnx` makes files that
-need no class.
+in the header, so nothing has to be found out when a file is read.
 """
 
 from __future__ import annotations

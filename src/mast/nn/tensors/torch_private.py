@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 __all__ = [
-    "ATTRIBUTES", "BILINEAR", "EXPORTER_LOG", "FSDP_MARK", "BatchNorm", "Conv", "ConvTranspose", "NormBase",
+    "ATTRIBUTES", "BILINEAR", "FSDP_MARK", "BatchNorm", "Conv", "ConvTranspose", "NormBase",
     "OperationMode", "compiler_is_waiting", "go_back_early", "holders", "in_backward", "make_parameter",
     "plain_kernels", "repeat_numbers", "same_numbers_after", "tree_leaves",
 ]  # fmt: skip
@@ -35,7 +35,6 @@ ATTRIBUTES = {
     "UntypedStorage": ("_cdata",),
 }  # fmt: skip
 FSDP_MARK = "_fsdp_flattened"  # of parameters that FullyShardedDataParallel has put into one
-EXPORTER_LOG = "torch.onnx._internal.exporter._registration"
 BILINEAR: Any = torch.ops.aten._trilinear  # what nn.Bilinear comes to
 
 # What nn.Parameter(tensor, requires_grad) comes to, after many questions: make_parameter(nn.Parameter, ...).
