@@ -6,8 +6,7 @@ import pytest
 import mast
 from mast import files
 from mast.checkpoint import Checkpoint, compare, describe, fill
-from mast.errors import CheckpointError, DataError
-from mast.locks import InUseError
+from mast.errors import CheckpointError, DataError, InUseError
 
 IDENTITY = {"seed": "0", "nodes": "3"}
 
@@ -53,7 +52,7 @@ def test_other_files_are_refused(checkpoint, change, message):
 
 
 def test_one_process_at_a_time(checkpoint):
-    with checkpoint.alone(), pytest.raises(InUseError, match="in use by process"), checkpoint.alone():
+    with checkpoint.alone(), pytest.raises(InUseError, match="in use by another process"), checkpoint.alone():
         pass
 
 

@@ -43,7 +43,6 @@ BANDS: dict[str, dict[str, str]] = {
         "randomness": "keyed draws",
         "checkpoint": "stop and go on",
         "files": "written whole or not",
-        "locks": "one process at a time",
         "cards": "in a notebook",
         "arrays": "arrays, checked",
         "checks": "numbers, checked",

@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 
 from mast import files
-from mast.errors import DataError, StepSizeWarning
-from mast.locks import exclusive, lock_of
+from mast.errors import DataError, MastError, StepSizeWarning
 from mast.progress import Progress
 from mast.randomness import LAYOUT
 
@@ -132,9 +131,12 @@ def stored(cell: Cell, folder: Path) -> Done | None:
         return None
     if not isinstance(numbers, dict) or description.get("sum") != _sum(numbers, arrays, seconds):
         return None
-    for left in (_part(path), lock_of(path)):  # by a process that was killed right after writing
-        with contextlib.suppress(OSError):
-            files.remove(left)  # nobody needs them: whoever waits for the lock finds the result
+    # what a process left that was killed right after writing
+    with contextlib.suppress(OSError):
+        files.remove(_part(path))
+    if files.lock_of(path).exists():
+        with contextlib.suppress(MastError), files.exclusive(path):
+            pass
     return Done(cell, {**numbers, **arrays}, seconds)
 
 
@@ -143,7 +145,7 @@ def perform(cell: Cell, folder: Path | None, wait: float = LONGEST_WAIT) -> Done
     if folder is None:
         return _computed(cell, None)
     path = cell.file(folder)
-    with exclusive(path, wait):
+    with files.exclusive(path, wait):
         done = stored(cell, folder)
         if done is None:
             files.clear_leftovers(folder, path.name)

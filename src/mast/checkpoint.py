@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from mast import __version__, files
 from mast.errors import CheckpointError, CheckpointWarning, DataError
-from mast.locks import exclusive
 
 FORMAT = 2
 Numbers = dict[str, Any]
@@ -64,7 +63,7 @@ class Checkpoint:
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """Hold the file for one run: another process that asks for it meanwhile is refused."""
-        with exclusive(self.path):
+        with files.exclusive(self.path):
             files.clear_leftovers(self.path.parent, self.path.name)
             yield
 

@@ -18,6 +18,10 @@ class ArgumentError(MastError, ValueError):
     """An argument has a wrong value, shape or type."""
 
 
+class InUseError(ArgumentError):
+    """Another process, or another run of this one, is at work on the same file or folder."""
+
+
 class BiasedSketchError(MastError, ValueError):
     """A statement needs E[S] = I, and this sketch does not have it."""
 

@@ -7,6 +7,7 @@ pickle: checkpoints, cached results and models are such files.
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import hashlib
 import io
@@ -14,19 +15,27 @@ import json
 import os
 import re
 import secrets
+import stat
 import struct
+import sys
+import time
 import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mast.errors import CheckpointError, DataError, MastError, MissingExtraError
+from mast.errors import CheckpointError, DataError, InUseError, MastError, MissingExtraError
 
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+PATIENCE = 0.05  # seconds between two tries to take a lock
+SAY_AFTER = 2.0  # seconds after which a waiting process says for what it waits
 _MAGIC = b"MAST1\n"
 _END_OF_ZIP, _END_OF_ZIP_WITHIN = b"PK\x05\x06", 1 << 16
 #: what reading a zip file of arrays raises where it is none: a right checksum does not make it one
@@ -206,6 +215,97 @@ def load_array(path: Path) -> NDArray[Any]:
         loaded.close()
         raise DataError(f"{path} is not a .npy file: it holds several arrays")
     return loaded
+
+
+# ---- one writer at a time ------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, wait: float = 0.0) -> Iterator[None]:
+    """Hold the lock that belongs to a file, in an empty file beside it that goes away with the lock.
+
+    It belongs to the file that a symbolic link points to. Whoever comes second waits for so many seconds, and
+    is then refused. The operating system ends the lock with its process, however that ends.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder, exclusive(Path(folder) / "run.mast"):
+    ...     [file.name for file in Path(folder).iterdir()]
+    ['.run.mast.lock']
+    """
+    lock = _acquired(path, wait)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # Windows keeps a file that is open; filelock deletes it there
+            os.unlink(lock.lock_file)
+        lock.release()
+
+
+def lock_of(path: Path) -> Path:
+    """The file that stands for the lock of a file, beside it."""
+    path = Path(os.path.realpath(path))
+    return path.with_name(f".{path.name}.lock")
+
+
+def _acquired(path: Path, wait: float) -> BaseFileLock:
+    """The lock of a file, taken, and certainly the one that stands in the folder."""
+    from filelock import FileLock, Timeout
+
+    file = lock_of(path)
+    lock = FileLock(file, thread_local=False, fallback_to_soft=False)
+    begun, told = time.monotonic(), False
+    while True:
+        if not file.parent.is_dir():  # filelock would make it
+            raise DataError(f"{path} cannot be written: its folder does not exist")
+        if not _may_be_a_lock(file):
+            raise DataError(
+                f"{path} cannot be locked: {file.name} beside it is not a lock of MAST's; move it away"
+            )
+        try:
+            lock.acquire(blocking=False)
+            if _still_there(lock):
+                return lock
+            lock.release()
+        except Timeout:
+            waited = time.monotonic() - begun
+            if waited >= max(wait, PATIENCE):  # a file that its holder deletes just now looks taken, once
+                tried = f", after {waited:.0f} s," if wait else ""
+                raise InUseError(
+                    f"{path} is{tried} in use by another process: wait until it ends, or use another"
+                ) from None
+            if waited >= SAY_AFTER and not told:
+                limit = "" if wait == float("inf") else f", for at most {wait:.0f} s"
+                print(f"waiting for another process: it has {path}{limit}", file=sys.stderr, flush=True)
+                told = True
+            time.sleep(PATIENCE)
+        except (NotImplementedError, OSError) as error:
+            if isinstance(error, FileNotFoundError):
+                continue  # its last holder deleted it just now
+            if isinstance(error, NotImplementedError) or error.errno == errno.ENOSYS:
+                raise DataError(
+                    f"{path} cannot be locked: its file system has no locks; use another"
+                ) from error
+            raise DataError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _may_be_a_lock(file: Path) -> bool:
+    """Whether nothing is there, or an empty file with no other name: filelock may open and truncate it."""
+    try:
+        status = os.lstat(file)
+    except OSError:
+        return True
+    return stat.S_ISREG(status.st_mode) and status.st_nlink <= 1 and status.st_size == 0
+
+
+def _still_there(lock: BaseFileLock) -> bool:
+    """Whether the file was not deleted, by its holder before us, between opening and locking it."""
+    held = getattr(getattr(lock, "_context", None), "lock_file_fd", None)
+    if os.name == "nt" or held is None:  # an open file cannot be deleted there
+        return True
+    try:
+        return os.path.samestat(os.fstat(held), os.stat(lock.lock_file))
+    except FileNotFoundError:
+        return False
 
 
 def _head(content: bytes) -> bytes:

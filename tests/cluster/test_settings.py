@@ -353,10 +353,13 @@ def test_more_rounds_continue_and_other_runs_are_refused(tmp_path):
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):
-    from mast.locks import exclusive
+    from mast.files import exclusive
 
     (tmp_path / "out").mkdir()
-    with exclusive(tmp_path / "out" / "checkpoint.mast"), pytest.raises(DataError, match="in use by process"):
+    with (
+        exclusive(tmp_path / "out" / "checkpoint.mast"),
+        pytest.raises(DataError, match="in use by another process"),
+    ):
         run(GOOD, folder=tmp_path)
     assert run(GOOD, folder=tmp_path).status == "finished"
     left = {path.name for path in (tmp_path / "out").iterdir()}

@@ -18,7 +18,7 @@ import pytest
 
 from mast import files
 from mast.errors import StepSizeWarning
-from mast.locks import exclusive
+from mast.files import exclusive
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "federated"
 MARK = "MAST_TESTS_FEDERATION"

@@ -9,11 +9,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 import mast
 from federated.samples import NODES, ROUNDS, RUN, maker, problems, server, without
-from mast.errors import ArgumentError, DataError
+from mast.errors import ArgumentError, DataError, InUseError
 from mast.federated import Client, LocalGrid, MastStrategy, client, server_for
 from mast.federated.clients import partition_of
 from mast.federated.records import send, unpack
-from mast.locks import InUseError
 from mast.methods.distributed import ProblemWorker
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mast import __version__, checkpoint, files, locks
+from mast import __version__, checkpoint, files
 from mast.cluster.engine import NodesRank, Row, ServerRank
 from mast.cluster.settings import Settings, roster_of
 from mast.cluster.tasks import Task
@@ -127,7 +127,7 @@ class Rank:
             out.mkdir(exist_ok=True)
         except OSError as error:
             raise DataError(f"out in [run]: {out} cannot be made: {error.strerror or error}") from None
-        return locks.exclusive(out / CHECKPOINT, wait=MOMENT if under_torchrun() else 0.0)
+        return files.exclusive(out / CHECKPOINT, wait=MOMENT if under_torchrun() else 0.0)
 
     def _server(self) -> Server:
         """The server, where the last checkpoint left it."""

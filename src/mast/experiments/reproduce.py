@@ -38,7 +38,6 @@ from mast.experiments.experiment import (
     sentence,
     verdict,
 )
-from mast.locks import exclusive
 from mast.plots import SETTINGS
 from mast.progress import duration
 
@@ -65,7 +64,7 @@ def reproduce(
     begun = time.monotonic()
     path = out / "report.html"
     files.make_folder(out)
-    with exclusive(path):
+    with files.exclusive(path):
         requests = [Request(e.find(effort, dataset, data_dir), effort) for e in experiments]
         parts = [experiment.cells(request) for experiment, request in zip(experiments, requests, strict=True)]
         finished = cells.run([cell for part in parts for cell in part], out / "cells", jobs)

@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import Result as FlowerResult
 from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
-from mast import files, locks
+from mast import files
 from mast.checkpoint import compare
 from mast.checks import number, positive, whole
 from mast.errors import CheckpointError
@@ -188,7 +188,7 @@ class MastStrategy(Strategy):
             yield
             return
         files.make_folder(self.checkpoint.parent)
-        with locks.exclusive(self.checkpoint):
+        with files.exclusive(self.checkpoint):
             files.clear_leftovers(self.checkpoint.parent, self.checkpoint.name)
             self.resume()  # another process may have gone on in the meantime
             self._trace.go_on(self.server.t)
