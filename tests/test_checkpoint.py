@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-import mast
 from mast import files
-from mast.checkpoint import Checkpoint, compare, describe, fill
+from mast.checkpoint import Checkpoint, compare, fill
 from mast.errors import CheckpointError, DataError, InUseError
 
 IDENTITY = {"seed": "0", "nodes": "3"}
@@ -63,33 +62,3 @@ def test_arrays_are_filled_in_where_they_fit():
     for wrong in ({}, {"x": np.ones(3)}, {"x": np.ones(2, dtype=np.float32)}):
         with pytest.raises(CheckpointError, match="its 'x' does not fit"):
             fill({"x": x}, wrong)
-
-
-PAIRS = [
-    (mast.Bernoulli(0.5), mast.Bernoulli(0.25)),
-    (mast.Bernoulli([0.5, 0.25]), mast.Bernoulli([0.25, 0.5])),
-    (mast.RandK(1), mast.RandK(2)),
-    (mast.PermK(2), mast.PermK(2, seed=1)),
-    (mast.PermK(2), mast.PermK(2, redraw=True)),
-    (mast.PermK(blocks=[[0], [1]]), mast.PermK(blocks=[[1], [0]])),
-    (mast.Gaussian(0.5), mast.Gaussian(0.25)),
-    (mast.Matrices([np.eye(2), np.eye(2)]), mast.Matrices([np.eye(2), np.eye(2)], [0.25, 0.75])),
-    (mast.Grouped(mast.RandK(1), [0, 1]), mast.Grouped(mast.RandK(1), [1, 0])),
-    (mast.Grouped(mast.RandK(1), [0, 1]), mast.Grouped(mast.PermK(1), [0, 1])),
-    (mast.Except(mast.RandK(1), [0]), mast.Except(mast.RandK(1), [1])),
-    (mast.Mixture([mast.RandK(1)] * 2, [0.5, 0.5]), mast.Mixture([mast.RandK(1)] * 2, [0.25, 0.75])),
-    (0.5, 0.25),
-    ("a", "b"),
-    ({"a": 1}, {"a": 2}),
-    (np.zeros(2), np.zeros((2, 1))),
-    (files.save, files.load),
-]
-
-
-@pytest.mark.parametrize(("one", "other"), PAIRS, ids=lambda value: type(value).__name__)
-def test_descriptions_tell_things_apart(one, other):
-    assert describe(one) == describe(one) != describe(other)
-
-
-def test_numbers_of_numpy_are_numbers():
-    assert describe(np.float64(0.5)) == describe(0.5)

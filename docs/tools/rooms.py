@@ -42,6 +42,7 @@ BANDS: dict[str, dict[str, str]] = {
         "data": "LIBSVM and friends",
         "randomness": "keyed draws",
         "checkpoint": "stop and go on",
+        "identity": "what it is, as text",
         "files": "written whole or not",
         "cards": "in a notebook",
         "arrays": "arrays, checked",

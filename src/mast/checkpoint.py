@@ -8,23 +8,21 @@ before the last one is kept beside it, and stands in, with a warning, where the 
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import functools
-import inspect
 import os
 import re
-import textwrap
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from mast import __version__, files
 from mast.errors import CheckpointError, CheckpointWarning, DataError
+from mast.identity import describe
+
+__all__ = ["Checkpoint", "check", "compare", "describe", "fill", "joined", "load"]
 
 FORMAT = 2
 Numbers = dict[str, Any]
@@ -43,6 +41,7 @@ class Checkpoint:
     identity
         What must agree for the file to continue this run.
 
+    >>> import numpy as np
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     file = Checkpoint(Path(folder) / "c", "run", {"seed": "0"})
@@ -135,52 +134,6 @@ def fill(targets: Mapping[str, NDArray[Any]], arrays: Mapping[str, NDArray[Any]]
         if source is None or source.shape != target.shape or source.dtype != target.dtype:
             raise CheckpointError(f"the checkpoint is damaged: its {name!r} does not fit the run")
         target[...] = source
-
-
-# ---- identities: things as text ------------------------------------------------------------------
-
-
-def describe(value: Any) -> str:
-    """A value as text that tells it from others; a sketch by its arguments, whatever else it remembers.
-
-    >>> import mast
-    >>> describe(mast.RandK(3)), describe([0.5, None])
-    ("RandK({'k': 3})", '[0.5, None]')
-    """
-    if isinstance(value, np.ndarray):
-        return files.digest(value)
-    if isinstance(value, np.generic):
-        return repr(value.item())
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(describe, value)) + "]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {describe(part)}" for key, part in value.items()) + "}"
-    if isinstance(value, functools.partial):
-        return f"{describe(value.func)}({describe([*value.args])}, {describe(value.keywords)})"
-    if hasattr(value, "__qualname__"):  # a function or a class
-        return f"{value.__module__}.{value.__qualname__}"
-    if hasattr(value, "arguments"):
-        return f"{type(value).__name__}({describe(value.arguments())})"
-    if cast(Any, type(value)).__repr__ is object.__repr__:  # which shows an address
-        public = {name: part for name, part in vars(value).items() if not name.startswith("_")}
-        return f"{type(value).__name__}({describe(public)})"
-    return repr(value)
-
-
-def source_digest(value: Any) -> str:
-    """A sum of the source of a function, a class or a module, of which comments and layout are no part.
-
-    Where there is no source, as at a prompt, of a function's code.
-
-    >>> source_digest(source_digest) == source_digest(joined)
-    False
-    """
-    value = value.func if isinstance(value, functools.partial) else value
-    try:
-        return files.digest(ast.dump(ast.parse(textwrap.dedent(inspect.getsource(value)))))
-    except (OSError, TypeError, SyntaxError, IndentationError):
-        code = getattr(value, "__code__", None) or getattr(type(value).__call__, "__code__", None)
-        return "" if code is None else files.digest(code.co_code, code.co_consts, code.co_names)
 
 
 def joined(descriptions: Iterable[str]) -> str:

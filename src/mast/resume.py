@@ -17,7 +17,7 @@ from mast import files
 from mast.arrays import Array
 from mast.checkpoint import Checkpoint, check, describe, joined
 from mast.errors import CheckpointError, DataError
-from mast.methods import Method
+from mast.methods import METHODS, Method
 from mast.methods.base import State
 from mast.problem import AbstractProblem, Problem
 from mast.randomness import LAYOUT, Key
@@ -58,6 +58,7 @@ def identity_of(
         "step_size": f"theory, {regime or 'sharpest'}" if size == "theory" else size,
         "seed": str(seed),
         "x0": files.digest(x0),
+        **({} if type(method) in METHODS.values() else {"method of one's own": describe(method)}),
     }
 
 

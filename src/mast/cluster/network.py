@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mast import files
-from mast.checkpoint import describe, source_digest
+from mast.checkpoint import describe
 from mast.cluster.settings import Settings
 from mast.cluster.tasks import Task, shift_of, sketches_of
 from mast.cluster.wire import Wire
@@ -109,7 +109,7 @@ class NetworkTask(Task):
             first = rows(Key(0))
         parts = first if isinstance(first, tuple | list) else []
         tensors = [part for part in parts if isinstance(part, Tensor)]
-        return files.digest(_without_digest(describe(rows)), source_digest(rows), *map(_bytes, tensors))
+        return files.digest(_without_digest(describe(rows)), *map(_bytes, tensors))
 
     # ---- scores ----------------------------------------------------------------------------
 
@@ -210,10 +210,10 @@ def _sources(settings: Settings, names: Mapping[str, str]) -> dict[str, str]:
         if name in LOSSES:
             functions[field] = name
             continue
-        functions[field] = f"{name}, source {source_digest(_function(settings, name))}"
+        functions[field] = f"{name}, source {describe(_function(settings, name))}"
         where = name.partition(":")[0]
         if where.endswith(".py"):
-            texts[f"file {where}"] = source_digest(_module(settings.folder / where))
+            texts[f"file {where}"] = describe(_module(settings.folder / where))
     return functions | texts
 
 

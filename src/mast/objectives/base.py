@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from mast import randomness
 from mast.arrays import Array, Indices, vector
 from mast.errors import ArgumentError, ConvergenceError
+from mast.identity import describe
 from mast.objectives.newton import newton
 from mast.randomness import Key
 from mast.sketches import Draw, Sketch
@@ -104,10 +105,14 @@ class Objective(ABC):
         return f"this {type(self).__name__}"
 
     def fingerprint(self) -> str:
-        """A short text that tells this objective from others: here, from its values at a few points."""
+        """A short text that tells this objective from others: from its values at a few points.
+
+        Of one of the user's own, its source and its attributes count too.
+        """
         points = [np.zeros(self.dim)]
         points += [scale * randomness.normal(Key(i), 0, self.dim) for i, scale in enumerate((0.1, 1.0, 10.0))]
-        total = hashlib.sha256(type(self).__name__.encode())
+        own = not type(self).__module__.startswith("mast.")
+        total = hashlib.sha256((describe(self) if own else type(self).__name__).encode())
         for point in points:
             with np.errstate(all="ignore"):
                 value, gradient = self.value_and_gradient(point)

@@ -11,6 +11,8 @@ from numpy.typing import ArrayLike
 from mast.arrays import Array, vector
 from mast.checks import optional, whole
 from mast.errors import ArgumentError
+from mast.files import digest
+from mast.identity import describe
 from mast.objectives.base import Objective
 
 
@@ -81,6 +83,10 @@ class Function(Objective):
     def strong_convexity(self) -> float:
         """The one that was given, else 0."""
         return self._strong_convexity or 0.0
+
+    def fingerprint(self) -> str:
+        """Of the values at a few points, and of the source of the callable with all that it reaches."""
+        return digest(describe(self._call), super().fingerprint())
 
     def infimum(self) -> float:
         """The one that was given, else the value at the minimiser."""

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mast.checkpoint import describe, source_digest
+from mast.checkpoint import describe
 from mast.errors import ArgumentError
 from mast.methods.distributed.messages import Values
 from mast.methods.distributed.nodes import Capacity, Part
@@ -105,7 +105,7 @@ _PLAIN = (bool, int, float, str, tuple, list, torch.dtype, type(None))
 def module_identity(model: nn.Module) -> dict[str, str]:
     """What tells the modules of a model from others, one field per module: its kind and its options.
 
-    Of modules that are not torch's, the source of the class counts too. Values of parameters do not.
+    Of classes of the user's own the source counts too. Values of parameters do not.
 
     >>> module_identity(nn.Sequential(nn.Linear(3, 2), nn.ReLU()))["module 1"]
     "torch.nn.modules.activation.ReLU({'inplace': False})"
@@ -123,8 +123,7 @@ def _described(module: nn.Module) -> str:
         for name, value in vars(module).items()
         if name != "training" and not name.startswith("_") and (isinstance(value, _PLAIN) or callable(value))
     }
-    source = "" if kind.__module__.startswith("torch.") else f", source {source_digest(kind)}"
-    return f"{kind.__module__}.{kind.__qualname__}({describe(options)}{source})"
+    return f"{describe(kind)}({describe(options)})"
 
 
 def _made_of(model: nn.Module, layout: VectorLayout) -> str:
