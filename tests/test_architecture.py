@@ -37,7 +37,6 @@ ALLOWED = {
     "plots": {"errors", "arrays", "results"},
     "advice": CORE | {"methods"},
     "allocation": CORE,
-    "certificates": CORE,
     "cells": {"errors", "files", "progress", "randomness"},
     "sweeps": CORE | {"methods", "run", "trace", "resume", "cells", "files"},
     "run": CORE | {"methods", "trace", "results", "resume", "progress", "plots", "loggers"},

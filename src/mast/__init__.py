@@ -31,7 +31,6 @@ _ROOMS = {
     "methods": ("guarantee",),
     "advice": ("advise",),
     "allocation": ("keep_probabilities",),
-    "certificates": ("certificate",),
     # scikit-learn estimators
     "learn": ("MastClassifier", "MastRegressor", "MissingDisplay", "make_missing_scorer"),
     "errors": ("MastError",),
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     from mast import data, errors, nn, objectives, problem, randomness, sketches, theory
     from mast.advice import advise
     from mast.allocation import keep_probabilities
-    from mast.certificates import certificate
     from mast.errors import MastError
     from mast.learn import MastClassifier, MastRegressor, MissingDisplay, make_missing_scorer
     from mast.loggers import logger
