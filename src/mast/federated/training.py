@@ -19,6 +19,7 @@ import torch
 from flwr.supercore import log
 from torch import nn
 
+from mast.checkpoint import describe
 from mast.errors import ArgumentError
 from mast.methods.distributed import Capacity, Header, Part
 from mast.methods.distributed.messages import Values
@@ -96,6 +97,10 @@ class TrainingWorker(NetworkWorker):
         self.train = train
         self.config: Mapping[str, Any] = {}
         self.metrics: dict[str, float] = {}
+
+    def training_identity(self) -> dict[str, str]:
+        """The function, which has its own loss and data."""
+        return {"train": describe(self.train)}
 
     def gradients(self, part: Part, values: Values, header: Header) -> Values:
         """Train, and measure how far the weights went in steps of the message's size."""

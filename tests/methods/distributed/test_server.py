@@ -446,3 +446,18 @@ def test_spelling():
         parse_sketch(0.5)
     assert isinstance(parse_optimizer("momentum"), Momentum)
     assert parse_optimizer(Adam(0.5)).label == "adam:0.5:0.999:1e-08"
+
+
+def test_identity_of_a_worker_names_what_is_another():
+    def identity(b=1.0, sketch=None, shift=None):
+        f = mast.Quadratic([[2.0, 0.0], [0.0, 4.0]], [b, 1.0])
+        return ProblemWorker(mast.Problem(f, sketch or mast.RandK(1), shift)).identity()
+
+    once = identity()
+    assert identity() == once
+    for name, other in {
+        "objective and data": identity(b=3.0),
+        "sketch": identity(sketch=mast.Bernoulli(0.5)),
+        "shift": identity(shift=[1.0, 0.0]),
+    }.items():
+        assert [field for field in once if once[field] != other[field]] == [name]

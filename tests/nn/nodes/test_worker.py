@@ -307,6 +307,55 @@ def test_arguments():
     assert stride_of([units, capacity_of(model, "permk:4")]) == 4
 
 
+def doubled(model, batch):
+    return 2 * cross_entropy(model, batch)
+
+
+OTHERS = {
+    "sketch": {"capacity": "neurons:.25"},
+    "loss": {"loss": doubled},
+    "data": {"batches": NodeRows(INPUTS + 1, TARGETS)},
+    "data, labels": {"batches": NodeRows(INPUTS, (TARGETS + 1) % 3)},
+    "data, batch size": {"batches": NodeRows(INPUTS, TARGETS, 5)},
+    "data, a function": {"batches": lambda key: (INPUTS, TARGETS)},
+    "model": {"model": made(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))},
+    "batch_norm": {"batch_norm": "local"},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_identity_names_what_is_another(name):
+    """The same things made again are the same; values of what is trained do not count."""
+    same = {"capacity": "neurons:.5", "loss": cross_entropy, "batches": NodeRows(INPUTS, TARGETS)}
+    once, other = (
+        NetworkWorker(**{"model": small()} | same | changes).identity() for changes in ({}, OTHERS[name])
+    )
+    again = small()
+    torch.nn.init.zeros_(again[0].weight)
+    assert NetworkWorker(model=again, **same).identity() == once
+    differing = {field for field in once if once[field] != other[field]}
+    # the sketch of another model keeps other things
+    assert differing == {name.partition(",")[0]} | ({"sketch"} if name == "model" else set())
+
+
+def test_identity_has_what_is_not_trained():
+    """Frozen parameters, buffers and the shift count; statistics of norms are each node's own."""
+
+    def identity(change=lambda model: None, shift=None):
+        model = made(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+        model[2].bias.requires_grad_(False)
+        model[0].register_buffer("scale", torch.ones(4, dtype=torch.bfloat16))
+        change(model)
+        rows = NodeRows(INPUTS, TARGETS)
+        return NetworkWorker("bernoulli:.5", model, cross_entropy, rows, shift=shift).identity()
+
+    same, frozen = identity(), "frozen parameters and buffers"
+    assert identity(lambda model: model[1].running_mean.fill_(3.0)) == same
+    assert identity(lambda model: model[0].scale.fill_(3.0))[frozen] != same[frozen]
+    assert identity(lambda model: model[2].bias.data.fill_(3.0))[frozen] != same[frozen]
+    assert identity(shift=np.ones(44))["shift"] != same["shift"]
+
+
 @pytest.mark.parametrize("kind", ["static", "local"])
 def test_statistics_of_batch_norm(kind):
     """Local ones are those of the units that the node trained, round by round; static ones are not kept."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from mast import files, sketches
+from mast.checkpoint import describe
 from mast.errors import ArgumentError
 from mast.methods.distributed.messages import Header, Message, MessageKind, Values
 from mast.methods.distributed.schemes import largest_front
@@ -136,6 +137,13 @@ class Worker(ABC):
     def gradients(self, part: Part, values: Values, header: Header) -> Values:
         """Take the header's local steps on f_S from `values`; return the sum of their gradients."""
 
+    def identity(self) -> dict[str, str]:
+        """What tells this node from others, by name: a checkpoint does not continue with another one.
+
+        Subclasses add what they compute with: the data, the loss, the model.
+        """
+        return {"worker": describe(type(self)), "sketch": self.capacity.fingerprint()}
+
     def answer(self, message: Message, part: Part | None = None, into: Message | None = None) -> Message:
         """The answer to a message; `part` and `into` save making them, where the engine has them already."""
         begun = time.perf_counter()
@@ -247,6 +255,12 @@ class ProblemWorker(Worker):
         total: Values = local_sum(wide, gradient, header.step_size, header.local_steps)
         part.kept.copy(x, shift)
         return total
+
+    def identity(self) -> dict[str, str]:
+        """The sketch, the objective with its data, and the shift."""
+        problem = self.problem
+        own = {"objective and data": problem.objective.fingerprint(), "shift": files.digest(problem.shift)}
+        return super().identity() | own
 
     def submodel(self, part: Part, values: Values) -> Values:
         """The vector v + S(x - v)."""

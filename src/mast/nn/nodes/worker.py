@@ -15,13 +15,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mast import randomness
+from mast import files, randomness
+from mast.checkpoint import describe
 from mast.checks import choice
 from mast.errors import ArgumentError
 from mast.methods.distributed.messages import Header, Values
 from mast.methods.distributed.nodes import Capacity, Part, Worker, local_sum
-from mast.nn.nodes.capacities import Units, VectorLayout, Weights, capacities_of, capacity_of
-from mast.nn.tensors.torch_private import NormBase
+from mast.nn.nodes.capacities import (
+    Units,
+    VectorLayout,
+    Weights,
+    capacities_of,
+    capacity_of,
+    module_identity,
+)
+from mast.nn.tensors.torch_private import NormBase, tree_leaves
 from mast.randomness import Key, Purpose
 from mast.sketches import Sketch
 
@@ -96,6 +104,7 @@ class NetworkWorker(Worker):
             capacity = capacity_of(model, capacity)
         super().__init__(capacity, run)
         self.model, self.loss, self.batches = model, loss, batches
+        self.shift = shift
         self.batch_norm = choice("batch_norm", batch_norm, ("static", "local"))
         self.held: WholeModel | SmallModel
         if isinstance(capacity, Weights):
@@ -127,6 +136,24 @@ class NetworkWorker(Worker):
         total: Values = local_sum(values, gradient, header.step_size, header.local_steps)
         self.held.trained(part, module)
         return total
+
+    def identity(self) -> dict[str, str]:
+        """The sketch, the loss, the batches, the modules, what of them is not trained, and the shift."""
+        model, layout = self.model, self.held.layout
+        norms = {id(b) for m in model.modules() if isinstance(m, NormBase) for b in m.buffers()}
+        frozen: list[Tensor] = [p for name, p in model.named_parameters() if name not in layout.slices]
+        frozen += [b for b in model.buffers() if id(b) not in norms]  # of norms, each node has its own
+        return super().identity() | {
+            **self.training_identity(),
+            "model": files.digest(*sorted(module_identity(model).items())),
+            "frozen parameters and buffers": tensors_digest(frozen),
+            "shift": "none" if self.shift is None else files.digest(self.shift),
+            "batch_norm": self.batch_norm,
+        }
+
+    def training_identity(self) -> dict[str, str]:
+        """The part of the identity that says how, and on what, the node trains."""
+        return {"loss": describe(self.loss), "data": _digest_of_batches(self.batches)}
 
     @property
     def statistics(self) -> dict[str, Tensor]:
@@ -174,7 +201,7 @@ class WholeModel:
     """How a node holds single weights: all of the model, with zeros (or the shift) where nothing is kept."""
 
     def __init__(self, model: nn.Module, layout: VectorLayout, shift: Values | None) -> None:
-        self.model = model
+        self.model, self.layout = model, layout
         self.shift = None if shift is None else layout.arrays(np.ascontiguousarray(shift))
         self.parameters = layout.parameters(model)
         kinds = {_KINDS.get(p.dtype) for p in self.parameters.values()}
@@ -228,6 +255,7 @@ class SmallModel:
     """How a node holds whole units: a model of its own for each draw, as large as what is kept."""
 
     def __init__(self, model: nn.Module, layout: VectorLayout, keeps_statistics: bool = False) -> None:
+        self.layout = layout
         #: the node's own statistics of norms and other buffers, of all units
         self.buffers = {n: b.detach().clone() for n, b in model.named_buffers()} if keeps_statistics else None
         self.frozen = {name: p.detach() for name, p in model.named_parameters() if name not in layout.slices}
@@ -279,6 +307,30 @@ class SmallModel:
         if self.frozen:
             gradient = torch.cat([gradient[slices[name]] for name in part.kept])
         torch.from_numpy(out).copy_(gradient)
+
+
+def tensors_digest(tensors: Iterable[Tensor]) -> str:
+    """A sum of tensors of any type and shape, of their values unless they are on the meta device.
+
+    >>> tensors_digest([torch.zeros(2)]) == tensors_digest([torch.zeros(2, dtype=torch.bfloat16)])
+    False
+    """
+    parts: list[Any] = []
+    for tensor in tensors:
+        parts += [str(tensor.dtype), tuple(tensor.shape)]
+        if not tensor.is_meta:
+            parts.append(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return files.digest(*parts)
+
+
+def _digest_of_batches(batches: Batches) -> str:
+    """Of a node's rows; of any other function, of what it is and of the first batch that it gives."""
+    if isinstance(batches, NodeRows):
+        return files.digest(tensors_digest([batches.inputs, batches.targets]), batches.batch_size)
+    with torch_seeded(Key(0)):
+        first = batches(Key(0))
+    leaves = [leaf for leaf in tree_leaves(first) if isinstance(leaf, Tensor)]
+    return files.digest(describe(batches), tensors_digest(leaves))
 
 
 def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
