@@ -41,7 +41,6 @@ from mast.federated.records import (
 )
 from mast.loggers import log_rows, logger
 from mast.methods.distributed import Server
-from mast.methods.distributed.robust import parse_robust, robust_answers
 from mast.methods.distributed.roster import Dropouts
 from mast.results import Result, score_columns
 from mast.trace import TraceFile
@@ -70,9 +69,6 @@ class MastStrategy(Strategy):
     norm_limit
         Answers longer than so many times the running median of accepted ones are refused, with a warning;
         None takes all that are finite.
-    robust
-        A sum that a few bad clients cannot spoil: "clipped", "trimmed:0.1". See
-        `mast.methods.distributed.robust` for what each does, and its price.
     gathering
         Seconds to wait for all clients at the start, and for any client if everybody is gone.
     least
@@ -97,7 +93,6 @@ class MastStrategy(Strategy):
         checkpoint_every: int = 1,
         shapes: Mapping[str, Sequence[int]] | None = None,
         norm_limit: float | None = 100.0,
-        robust: str | None = None,
         gathering: float = 120.0,
         least: int = 1,
         node_ids: Mapping[int, int] | None = None,
@@ -115,7 +110,6 @@ class MastStrategy(Strategy):
         least = whole("least", least, 1, server.roster.nodes)
         self.presence = RollCall(server.roster.nodes, positive("gathering", gathering), least, node_ids)
         self.norms = NormLimit(None if norm_limit is None else number("norm_limit", norm_limit, least=1))
-        self.robust = parse_robust(robust)
         self._trace: TraceFile | None = None
         if self.checkpoint is not None:
             self._trace = TraceFile(self.checkpoint.with_name(f"{self.checkpoint.name}.trace.jsonl"))
@@ -231,8 +225,6 @@ class MastStrategy(Strategy):
         replied = valid_answers(replies, server, self._where, dict(self._invited), self.norms)
         answers = {node: answer for node, (answer, _) in replied.items()}
         weights = self.dropouts.weights(self._invited, sorted(answers))
-        if self.robust[0] != "none":
-            answers = robust_answers(self.robust, server, answers, weights, self.norms.median())
         for node in sorted(answers):  # the order of sums: ascending partitions
             server.absorb(answers[node], weights[node])
             server.sent[node] += payload(replied[node][1].content) - answers[node].size
@@ -331,12 +323,7 @@ class MastStrategy(Strategy):
 
     def _rules(self) -> dict[str, str]:
         """What a checkpoint must agree in beside the server: what is done with the answers."""
-        kind, value = self.robust
-        return {
-            "answering": self.dropouts.label,
-            "robust": f"{kind}:{value:g}",
-            "norm_limit": str(self.norms.limit),
-        }
+        return {"answering": self.dropouts.label, "norm_limit": str(self.norms.limit)}
 
     def resume(self) -> None:
         """Go on from the checkpoint, if there is one."""
