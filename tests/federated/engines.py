@@ -88,17 +88,16 @@ def wait_for_round(checkpoint: Path, t: int, patience: float = 600.0) -> None:
         time.sleep(0.1)
 
 
-def expected(config: dict[str, Any], rounds: int, step_size: float | None = None, **options: Any) -> Any:
+def expected(config: dict[str, Any], rounds: int, step_size: float, **options: Any) -> Any:
     """Where the example's linear model ends after so many rounds in one process, if all clients answer."""
     import mast
 
     task = example("mast_federation.tasks").task_of(DEFAULTS | config)
     nodes = mast.Nodes([task.problem(i) for i in range(task.nodes)])
-    size = step_size or mast.guarantee(nodes, "distributed").max_step_size()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StepSizeWarning)  # there is none of theory for local steps
         return mast.minimize(
-            nodes, "distributed", rounds, size, seed=task.seed, trace=rounds, samples=0, **options
+            nodes, "distributed", rounds, step_size, seed=task.seed, trace=rounds, samples=0, **options
         ).x
 
 

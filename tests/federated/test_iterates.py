@@ -110,15 +110,6 @@ def test_single_precision_on_the_wire_costs_half():
     assert saved <= sizes["f8"] - sizes["f4"] <= saved + 2 * NODES * ROUNDS
 
 
-def test_theory_needs_only_what_clients_tell():
-    from mast.federated.theory import guarantee
-
-    nodes = problems()
-    own = server(nodes)
-    found = guarantee(grid(nodes), own.capacities, own.roster)
-    assert found.max_step_size() == mast.guarantee(mast.Nodes(nodes), "distributed").max_step_size()
-
-
 def test_a_divergence_stops_the_run():
     nodes = problems()
     strategy = MastStrategy(server(nodes, step_size=1e80))

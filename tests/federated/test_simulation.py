@@ -25,7 +25,7 @@ def test_two_simulations_are_one_run_to_the_last_bit(tmp_path):
     checkpoint = tmp_path / "checkpoint.mast"
     with federation(4, simulation=True) as made:
         for rounds in (2, 5):
-            words = 'strategy="mast" step-size=-1.0 local-steps=1'
+            words = 'strategy="mast" step-size=0.05 local-steps=1'
             run = made.submit(f'{words} rounds={rounds} draws=3 out="{tmp_path}"')
             status = made.wait(run, timeout=900)
             assert status["status"] == "finished:completed", made.log(run)
@@ -37,7 +37,7 @@ def test_two_simulations_are_one_run_to_the_last_bit(tmp_path):
     by_hand = expected({}, 3, 0.5, local_steps=2, aggregation="mean")
     np.testing.assert_array_equal(arrays["x"], by_hand)
     _, arrays = files.load(checkpoint)
-    np.testing.assert_array_equal(arrays["x"], expected({}, 5))
+    np.testing.assert_array_equal(arrays["x"], expected({}, 5, 0.05))
     with np.load(tmp_path / "model.npz") as model:
         np.testing.assert_array_equal(model["x"], arrays["x"])
     result = mast.Result.load(tmp_path)

@@ -12,7 +12,6 @@ from flwr.serverapp import Grid, ServerApp
 from mast.errors import MissingExtraError
 from mast.federated import MastStrategy
 from mast.federated.records import record_of, send, vector_of
-from mast.federated.theory import guarantee
 from mast.methods.distributed import Roster, Server, stride_of
 from mast_federation.fedavg import CountedFedAvg
 from mast_federation.tasks import task_of
@@ -63,10 +62,7 @@ def sparse(grid: Grid, config: dict[str, Any], out: Path | None) -> MastStrategy
     if task.scheme is not None:
         coupling, aggregation = task.scheme.coupling, task.scheme.aggregation
     roster = Roster(task.seed, task.nodes, stride_of(task.capacities), coupling, participation=share)
-    waiting = {"gathering": float(config["gathering"])}
     step_size = float(config["step-size"]) or task.default_step_size
-    if step_size < 0:
-        step_size = guarantee(grid, task.capacities, roster, **waiting).max_step_size()
     server = Server(
         task.start(task.scheme),
         task.capacities,
@@ -84,7 +80,7 @@ def sparse(grid: Grid, config: dict[str, Any], out: Path | None) -> MastStrategy
         checkpoint=None if out is None else out / "checkpoint.mast",
         shapes=task.shapes,
         evaluate_draws=int(config["draws"]),
-        **waiting,
+        gathering=float(config["gathering"]),
     )
     strategy.start(grid, num_rounds=int(config["rounds"]), timeout=float(config["timeout"]))
     return strategy
@@ -94,7 +90,7 @@ def whole(grid: Grid, config: dict[str, Any]) -> tuple[list[dict[str, float]], n
     """FedAvg of the whole model on the same data, to compare with: what rounds cost, and the model."""
     task = task_of(config)
     strategy = CountedFedAvg(task.nodes)
-    step_size = float(config["local-step-size"]) or abs(float(config["step-size"])) or task.default_step_size
+    step_size = float(config["local-step-size"]) or float(config["step-size"]) or task.default_step_size
     words = ConfigRecord({"step-size": step_size, "local-steps": int(config["local-steps"])})
     arrays = record_of(task.start(), task.shapes)
     for t in range(1, int(config["rounds"]) + 1):

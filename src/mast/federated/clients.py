@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,9 +16,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from mast.errors import ArgumentError, NoGuaranteeError
+from mast.errors import ArgumentError
 from mast.federated.records import CONFIG, METRICS, PARTITION, metric_record, opened, pack, unpack
-from mast.methods.distributed import Facts, Part, ProblemWorker, Worker
+from mast.methods.distributed import Part, Worker
 from mast.methods.distributed.messages import Values
 
 Evaluate = Callable[[Any], Mapping[str, float]]  #: of a submodel: a vector, or a module
@@ -59,7 +59,6 @@ def client(make: Make, *, mods: list[Any] | None = None) -> ClientApp:
     """
     app = ClientApp(mods=mods)
     app.query("mast")(introduced)
-    app.query("facts")(partial(known_facts, make))
     app.train()(partial(trained, make))
     app.evaluate()(partial(scored, make))
     return app
@@ -75,16 +74,6 @@ def introduced(message: Message, context: Context) -> Message:
     if "num-partitions" in context.node_config:
         config["num-partitions"] = int(context.node_config["num-partitions"])
     return Message(RecordDict({CONFIG: ConfigRecord(dict(config))}), reply_to=message)
-
-
-def known_facts(make: Make, message: Message, context: Context) -> Message:
-    """The smoothness and convexity of the client's objective, for the step size."""
-    worker = client_of(make, context).worker
-    if not isinstance(worker, ProblemWorker):
-        raise NoGuaranteeError("nothing is known of the smoothness of this client's model")
-    facts = asdict(Facts.of(worker.problem.objective))
-    facts["convex"] = int(facts["convex"])
-    return Message(RecordDict({METRICS: metric_record(facts)}), reply_to=message)
 
 
 def trained(make: Make, message: Message, context: Context) -> Message:

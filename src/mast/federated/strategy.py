@@ -308,7 +308,7 @@ class MastStrategy(Strategy):
             steps=server.t,
             step_size=server.step_size,
             guarantee=None,
-            note="a server does not know the clients' smoothness: mast.federated.theory.guarantee asks them",
+            note="a server does not know the clients' smoothness",
             method="distributed",
             rows=self.rows,
             nodes=nodes,
