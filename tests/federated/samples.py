@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from flwr.app import Error, Message
+
 import mast
+from mast.federated import LocalGrid, MastStrategy, client
 from mast.methods.distributed import ProblemWorker, Roster, Server, VectorCapacity, digest_of_run, stride_of
 from mast.randomness import Key, normal
 
@@ -37,15 +40,28 @@ def maker(nodes: list[mast.Problem], run=RUN):
     return make
 
 
-def without(node):
-    """The run in which a client never takes part in the sum, of all the same invitations."""
-    from mast.federated import LocalGrid, MastStrategy, client
+class Dropping(LocalGrid):
+    """A grid whose clients may drop out: `answers(partition, message)` says whether one answers."""
 
+    def __init__(self, app, nodes, answers):
+        super().__init__(app, nodes)
+        self.answers = answers
+
+    def _answer(self, message):
+        partition = self.contexts[message.metadata.dst_node_id].node_config["partition-id"]
+        if self.answers(partition, message):
+            return super()._answer(message)
+        return Message(Error(code=0, reason=f"client {partition} dropped out"), reply_to=message)
+
+
+def trains(message) -> bool:
+    return message.metadata.message_type == "train"
+
+
+def without(node) -> MastStrategy:
+    """The run in which a client never takes part in the sum, of all the same invitations."""
     nodes = problems()
     strategy = MastStrategy(server(nodes))
-    app = client(maker(nodes))
-    strategy.start(
-        LocalGrid(app, NODES, answers=lambda p, m: p != node or m.metadata.message_type != "train"),
-        num_rounds=ROUNDS,
-    )
+    grid = Dropping(client(maker(nodes)), NODES, lambda p, m: p != node or not trains(m))
+    strategy.start(grid, num_rounds=ROUNDS)
     return strategy

@@ -10,7 +10,7 @@ pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 from flwr.app import Context, MetricRecord, RecordDict
 
 import mast
-from federated.samples import NODES, maker, problems, server
+from federated.samples import NODES, maker, problems, server, without
 from mast.errors import ArgumentError, CheckpointError
 from mast.federated import LocalGrid, MastStrategy, client, server_for
 from mast.federated.presence import NormLimit, RollCall
@@ -51,10 +51,8 @@ def test_finite_nonsense_is_refused_with_a_warning(caplog):
     def nonsense():
         return Changed(client(maker(nodes)), NODES, bad=2, change=lambda values: values + 1e30)
 
-    app = client(maker(nodes))
-    without = ends(LocalGrid(app, NODES, answers=lambda p, m: p != 2 or m.metadata.message_type != "train"))
     strategy = ends(nonsense())
-    np.testing.assert_array_equal(strategy.server.x, without.server.x)
+    np.testing.assert_array_equal(strategy.server.x, without(2).server.x)
     assert strategy.server.answered.tolist() == [5, 5, 0, 5]
     assert "is more than `norm_limit` = 100 times as long as usual" in caplog.text
     assert np.abs(ends(nonsense(), norm_limit=None).server.x).max() > 1e20

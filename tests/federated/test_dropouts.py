@@ -12,7 +12,7 @@ pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 from flwr.app import ArrayRecord
 
 import mast
-from federated.samples import NODES, maker, problems, server
+from federated.samples import NODES, Dropping, maker, problems, server
 from mast.errors import ArgumentError
 from mast.federated import Dropouts, LocalGrid, MastStrategy, client
 from mast.methods.distributed.roster import effective_weights
@@ -119,7 +119,7 @@ def updates(nodes, answering, answers, roster=None, trials=TRIALS):
     """h = (x - x_after) / step size, in many rounds from one x, and how many clients answered in each."""
     x = nodes[0].shift + normal(Key(5), 0, nodes[0].dim)
     strategy = MastStrategy(server(nodes, roster, step_size=1.0), answering=answering)
-    grid = LocalGrid(client(maker(nodes)), len(nodes), answers=answers)
+    grid = Dropping(client(maker(nodes)), len(nodes), answers)
     found, counts = [], []
     for trial in range(trials):
         answers.trial = trial

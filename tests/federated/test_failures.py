@@ -8,7 +8,7 @@ pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 import mast
-from federated.samples import NODES, ROUNDS, RUN, maker, problems, server, without
+from federated.samples import NODES, ROUNDS, RUN, Dropping, maker, problems, server, trains, without
 from mast.errors import ArgumentError, DataError, InUseError
 from mast.federated import Client, LocalGrid, MastStrategy, client, server_for
 from mast.federated.clients import partition_of
@@ -100,7 +100,7 @@ def test_a_round_without_answers_does_not_move_x():
     nodes = problems()
     strategy = MastStrategy(server(nodes))
     start = strategy.server.x.copy()
-    silent = LocalGrid(client(maker(nodes)), NODES, answers=lambda p, m: m.metadata.message_type != "train")
+    silent = Dropping(client(maker(nodes)), NODES, lambda p, m: not trains(m))
     strategy.start(silent, num_rounds=3)
     np.testing.assert_array_equal(strategy.server.x, start)
     assert strategy.server.t == 3
@@ -111,11 +111,7 @@ def test_a_round_without_answers_does_not_move_x():
 def test_what_a_round_without_answers_tells_an_optimizer(optimizer, answering):
     """With unknown rates nothing, so its memory rests; with known ones that the estimate was 0."""
     nodes = problems()
-    silent = LocalGrid(
-        client(maker(nodes)),
-        NODES,
-        answers=lambda p, m: m.metadata.message_type != "train" or strategy.server.t != 2,
-    )
+    silent = Dropping(client(maker(nodes)), NODES, lambda p, m: not trains(m) or strategy.server.t != 2)
     strategy = MastStrategy(server(nodes, optimizer=optimizer), answering=answering)
     strategy.start(silent, num_rounds=2)
     before = strategy.server.x.copy()

@@ -7,7 +7,7 @@ pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 
 from flwr.app import Context, RecordDict
 
-from federated.samples import NODES, maker, problems, server
+from federated.samples import NODES, Dropping, maker, problems, server
 from mast.errors import ArgumentError
 from mast.federated import LocalGrid, MastStrategy, client
 from mast.federated.clients import partition_of
@@ -119,7 +119,7 @@ def test_of_two_with_one_partition_one_takes_part():
 
 
 def test_clients_that_cannot_start_are_quoted():
-    grid = LocalGrid(client(maker(problems())), NODES, answers=lambda partition, message: False)
+    grid = Dropping(client(maker(problems())), NODES, lambda partition, message: False)
     with pytest.raises(NoClientsError, match=r"client \d dropped out"):
         RollCall(NODES, 0.05).call(grid)
 

@@ -76,7 +76,7 @@ def workers(kind) -> list:
 
 
 def start(own, made, **options):
-    strategy = MastStrategy(own, shapes=VectorLayout(network()).shapes)
+    strategy = MastStrategy(own)
     app = client(lambda context: made[context.node_config["partition-id"]])
     return strategy, strategy.start(LocalGrid(app, len(made)), **options)
 

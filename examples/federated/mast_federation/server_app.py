@@ -78,7 +78,6 @@ def sparse(grid: Grid, config: dict[str, Any], out: Path | None) -> MastStrategy
         server,
         answering=float(config["answering"]) if config["answering"] else "unknown",
         checkpoint=None if out is None else out / "checkpoint.mast",
-        shapes=task.shapes,
         evaluate_draws=int(config["draws"]),
         gathering=float(config["gathering"]),
     )

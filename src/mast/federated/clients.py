@@ -41,7 +41,7 @@ class Client:
     calibrate: Sequence[Any] | None = None
 
 
-def client(make: Make, *, mods: list[Any] | None = None) -> ClientApp:
+def client(make: Make) -> ClientApp:
     """A ClientApp whose clients are made by ``make(context)``, once for each run and partition.
 
     A process remembers the last 64: with more of them, those that were not asked for long are made again.
@@ -57,7 +57,7 @@ def client(make: Make, *, mods: list[Any] | None = None) -> ClientApp:
     >>> result.arrays["x"].numpy().round(4)
     array([0.1156, 0.1244])
     """
-    app = ClientApp(mods=mods)
+    app = ClientApp()
     app.query("mast")(introduced)
     app.train()(partial(trained, make))
     app.evaluate()(partial(scored, make))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -13,14 +13,14 @@ from flwr.supercore.task_identity import TaskIdentity
 from mast.federated.records import PARTITION
 from mast.randomness import Key, Purpose, uniform
 
-_DROPPED = 0  # code of an error without a name
+RUN = 1  # the number of the only run
+_FAILED = 0  # code of an error without a name
 
 
 class LocalGrid(Grid):
     """A grid of `nodes` clients of one app.
 
-    `answers(partition, message)`, if given, says whether a client answers a message; where it does
-    not, or where the app raises, an error comes back at once, as from Flower. `run_config` is the app's.
+    Where the app raises, an error comes back at once, as from Flower.
 
     >>> from flwr.app import ConfigRecord
     >>> app = ClientApp()
@@ -34,29 +34,21 @@ class LocalGrid(Grid):
     [0, 1, 2]
     """
 
-    def __init__(
-        self,
-        app: ClientApp,
-        nodes: int,
-        *,
-        answers: Callable[[int, Message], bool] | None = None,
-        run_config: dict[str, Any] | None = None,
-        run_id: int = 1,
-    ) -> None:
-        self.app, self.answers = app, answers
+    def __init__(self, app: ClientApp, nodes: int) -> None:
+        self.app = app
         # As Flower's, the ids are large numbers without order.
-        by_id = {1 + int(uniform(Key(run_id, 0, i), Purpose.CHOICE) * 2**62): i for i in range(nodes)}
+        by_id = {1 + int(uniform(Key(RUN, 0, i), Purpose.CHOICE) * 2**62): i for i in range(nodes)}
         self.contexts = {
             node_id: Context(
-                run_id=run_id,
+                run_id=RUN,
                 node_id=node_id,
                 node_config={PARTITION: i, "num-partitions": nodes},
                 state=RecordDict(),
-                run_config=dict(run_config or {}),
+                run_config={},
             )
             for node_id, i in by_id.items()
         }
-        _be_somebody(run_id)
+        _be_somebody()
         self._replies: dict[str, Message] = {}
         self._count = 0
 
@@ -96,13 +88,10 @@ class LocalGrid(Grid):
 
     def _answer(self, message: Message) -> Message:
         context = self.contexts[message.metadata.dst_node_id]
-        partition = int(context.node_config[PARTITION])
-        if self.answers is not None and not self.answers(partition, message):
-            return Message(Error(code=_DROPPED, reason=f"client {partition} dropped out"), reply_to=message)
         try:
             return self.app(message, context)
         except Exception as error:  # as Flower's engines do
-            return Message(Error(code=_DROPPED, reason=f"{type(error).__name__}: {error}"), reply_to=message)
+            return Message(Error(code=_FAILED, reason=f"{type(error).__name__}: {error}"), reply_to=message)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """The replies to messages, each once, in no order."""
@@ -114,9 +103,9 @@ class LocalGrid(Grid):
         return self.pull_messages(self.push_messages(messages))
 
 
-def _be_somebody(run_id: int) -> None:
+def _be_somebody() -> None:
     """Flower's messages name the process that makes them; one that no engine started has no name yet."""
-    for name, value in (("run_id", run_id), ("task_id", run_id), ("node_id", 1)):
+    for name, value in (("run_id", RUN), ("task_id", RUN), ("node_id", 1)):
         try:
             getattr(TaskIdentity, name)
         except RuntimeError:

@@ -168,17 +168,10 @@ def send(grid: Grid, messages: Sequence[FlowerMessage], timeout: float) -> list[
 # ---- vectors -------------------------------------------------------------------------------------------
 
 
-def checked_shapes(shapes: Mapping[str, Sequence[int]] | None, server: Server) -> Shapes:
-    """The shapes, if they make up x; by default those of the network's parameters, or one array, "x"."""
-    size = server.x.size
-    if shapes is None:
-        layout = getattr(server.capacities[0], "layout", None)
-        shapes = {"x": (size,)} if layout is None else layout.shapes
-    tuples = {name: tuple(int(n) for n in shape) for name, shape in shapes.items()}
-    total = sum(math.prod(shape) for shape in tuples.values())
-    if total != size:
-        raise ArgumentError(f"the shapes hold {total} numbers, x has {size}")
-    return tuples
+def shapes_of(server: Server) -> Shapes:
+    """Of the network's parameters; of a vector, one array, "x"."""
+    layout = getattr(server.capacities[0], "layout", None)
+    return {"x": (server.x.size,)} if layout is None else layout.shapes
 
 
 def record_of(x: Values, shapes: Shapes) -> ArrayRecord:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from mast.errors import CheckpointError
 from mast.federated.presence import NoClientsError, NormLimit, RollCall, valid_answers
 from mast.federated.records import (
     METRICS,
-    checked_shapes,
     means_of,
     metric_record,
     numbers,
@@ -37,6 +36,7 @@ from mast.federated.records import (
     refuse_strangers,
     sealed,
     send,
+    shapes_of,
     vector_of,
 )
 from mast.loggers import log_rows, logger
@@ -63,9 +63,6 @@ class MastStrategy(Strategy):
         A file, written after every `checkpoint_every` rounds and at the end. If it exists, the run
         goes on from it: rounds are counted over the whole run, so no draw is repeated. The trace stands
         beside it, in a file with the ending ``.trace.jsonl``.
-    shapes
-        Names and shapes of the pieces of x in `Result.arrays`; by default those of the network's
-        parameters, or one array, "x".
     norm_limit
         Answers longer than so many times the running median of accepted ones are refused, with a warning;
         None takes all that are finite.
@@ -76,10 +73,8 @@ class MastStrategy(Strategy):
     node_ids
         The node id of each partition, where SuperNodes are authenticated: no other node gets it. Without
         it a partition belongs to whoever claimed it first, as long as that node is there.
-    evaluate_every
-        Rounds between two evaluations on the clients; 0: at the end only.
     evaluate_draws
-        Submodels that each client scores in an evaluation.
+        Submodels that each client scores at the end.
     log
         Where to send each round's numbers; see `mast.logger`.
     """
@@ -91,21 +86,18 @@ class MastStrategy(Strategy):
         answering: Any = "unknown",
         checkpoint: str | Path | None = None,
         checkpoint_every: int = 1,
-        shapes: Mapping[str, Sequence[int]] | None = None,
         norm_limit: float | None = 100.0,
         gathering: float = 120.0,
         least: int = 1,
         node_ids: Mapping[int, int] | None = None,
-        evaluate_every: int = 0,
         evaluate_draws: int = 1,
         log: Any = None,
     ) -> None:
         self.server = server
         self.dropouts = Dropouts(answering, server.roster.nodes)
-        self.shapes = checked_shapes(shapes, server)
+        self.shapes = shapes_of(server)
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.checkpoint_every = max(1, whole("checkpoint_every", checkpoint_every))
-        self.evaluate_every = whole("evaluate_every", evaluate_every)
         self.evaluate_draws = whole("evaluate_draws", evaluate_draws)
         least = whole("least", least, 1, server.roster.nodes)
         self.presence = RollCall(server.roster.nodes, positive("gathering", gathering), least, node_ids)
@@ -159,15 +151,13 @@ class MastStrategy(Strategy):
                 if messages and not replies:
                     log(WARNING, "Nobody answered in %g s: is `timeout` too short for a round?", self.timeout)
                 result.train_metrics_clientapp[t] = self._aggregated(replies)
-                if self.evaluate_every and t % self.evaluate_every == 0:
-                    _keep(result.evaluate_metrics_clientapp, t, self._evaluate(grid, evaluate_config))
                 if evaluate_fn is not None:
                     _keep(result.evaluate_metrics_serverapp, t, evaluate_fn(t, self.arrays()))
             if self.server.diverged:
                 log(WARNING, "The run diverged in round %d: take a smaller step size", self.server.t)
             self.save()
             result.arrays = self.arrays()
-            if not self.server.diverged and self.server.t not in result.evaluate_metrics_clientapp:
+            if not self.server.diverged:
                 try:
                     scores = self._evaluate(grid, evaluate_config)
                     _keep(result.evaluate_metrics_clientapp, self.server.t, scores)
@@ -255,9 +245,8 @@ class MastStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Submodels to score, in rounds that `evaluate_every` names."""
-        due = self.evaluate_every and self.server.t % self.evaluate_every == 0
-        return self._submodels(config, grid) if due else []
+        """Nothing to score between rounds: clients score the model that the run ends with."""
+        return []
 
     def _submodels(self, config: ConfigRecord, grid: Grid) -> list[Message]:
         """One message for each client that is there, with `evaluate_draws` submodels."""
