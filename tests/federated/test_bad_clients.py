@@ -10,11 +10,12 @@ pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 from flwr.app import Context, MetricRecord, RecordDict
 
 import mast
-from federated.samples import NODES, maker, problems, server, without
+from federated.samples import DIM, NODES, maker, problems, server, without
 from mast.errors import ArgumentError, CheckpointError
 from mast.federated import LocalGrid, MastStrategy, client, server_for
 from mast.federated.presence import NormLimit, RollCall
 from mast.federated.records import LONGEST_NAME, MOST_METRICS
+from mast.methods.distributed import ProblemWorker, Roster, Server, VectorCapacity
 
 
 class Changed(LocalGrid):
@@ -72,17 +73,89 @@ def test_long_answers_in_single_precision_have_a_norm():
 
 def test_the_norm_limit_follows_what_all_do():
     norms = NormLimit(10.0)
-    assert norms.too_long({0: 1e9}) == []  # one alone, at the start: there is nothing to compare with
-    norms = NormLimit(10.0)
     for size in (1.0, 100.0, 1e4):  # all grow together
         assert norms.too_long({0: size, 1: size, 2: 1e9 * size}) == [2]
     assert norms.too_long({0: 1e12}) == [0]
-    still = NormLimit(10.0)
-    still.too_long({0: 0.0, 1: 0.0, 2: 0.0})
-    assert still.too_long({0: 1.0}) == []
     for _ in range(100):
-        still.too_long({0: 1.0, 1: 1.0})
-    assert len(still.accepted) == 64
+        norms.too_long({0: 1.0, 1: 1.0})
+    assert len(norms.accepted) == 64
+
+
+def test_the_first_answers_are_measured_by_the_model():
+    def refused(*norms):
+        return NormLimit(100.0).too_long(dict(enumerate(norms)), length=3.0)
+
+    assert refused(1.0, 1e3) == [1]
+    assert refused(1e-3, 2.0) == []  # much longer than the other, but shorter than the model
+    assert refused(1e20, 3e20) == []  # two of one size: the units are unusual, not the clients
+    assert refused(0.0, 1e30) == [1]
+    assert refused(0.0, 0.0, 1e30) == [2]
+    assert refused(1e5) == []
+    assert refused(1e7) == [0]
+    still = NormLimit(100.0)
+    assert still.too_long({0: 0.0, 1: 0.0, 2: 0.0}, length=3.0) == []
+    assert still.accepted == []  # else the median of norms were 0
+
+
+def federation(clients, kind):
+    """Clients that hold all of a model: a linear one that starts at 0, or a fresh network."""
+    if kind == "zeros":
+        own = [mast.Problem(p.objective, mast.Identity()) for p in problems()[:clients]]
+        capacities = [VectorCapacity(p.sketch, DIM) for p in own]
+        server = Server(np.zeros(DIM), capacities, Roster(0, clients), step_size=0.1)
+        return server, [ProblemWorker(p) for p in own]
+    torch = pytest.importorskip("torch")
+    from mast.nn.nodes import NetworkWorker, NodeRows, mean_squares
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1)).double()
+    inputs = torch.randn(10 * clients, 4, dtype=torch.float64)
+    rows = [NodeRows(inputs[i::clients], inputs[i::clients, :1]) for i in range(clients)]
+    made = [NetworkWorker("identity", model, mean_squares, own) for own in rows]
+    return server_for(model, ["identity"] * clients, step_size=0.1, local_steps=3), made
+
+
+def ends(clients, kind, change=None, **options):
+    """A run of eight rounds in which the last client's values may be changed: `change(values, round)`."""
+    own, workers = federation(clients, kind)
+    strategy = MastStrategy(own, **options)
+    app = client(lambda context: workers[context.node_config["partition-id"]])
+    spoil = None if change is None else lambda values: change(values, own.t + 1)
+    strategy.start(Changed(app, clients, bad=clients - 1, change=spoil), num_rounds=8)
+    return strategy
+
+
+#: what a client sends in a round, and whether it is the attack
+ATTACKS = {
+    "from round 1": lambda values, t, bad: bad,
+    "in round 5": lambda values, t, bad: bad if t == 5 else values,
+    "in round 5, zeros before": lambda values, t, bad: bad if t == 5 else 0.0 if t < 5 else values,
+}
+
+
+@pytest.mark.parametrize("kind", ["zeros", "network"])
+@pytest.mark.parametrize("clients", [1, 2, 3])
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+def test_one_client_does_not_end_a_model(attack, clients, kind, caplog):
+    """Its 1e30 counts as little as NaN would, however few others there are and whenever it comes."""
+    logging.getLogger("flwr").propagate = True
+    attacked = ends(clients, kind, lambda values, t: attack(values, t, 1e30))
+    assert f"without client {clients - 1}: its answer of norm" in caplog.text
+    expected = ends(clients, kind, lambda values, t: attack(values, t, np.nan))
+    np.testing.assert_array_equal(attacked.server.x, expected.server.x)
+    assert np.abs(attacked.server.x).max() < 10
+
+
+@pytest.mark.parametrize("kind", ["zeros", "network"])
+@pytest.mark.parametrize("clients", [1, 2, 3])
+def test_honest_clients_notice_nothing(clients, kind, caplog):
+    """The bits of a run without limit, and no warning but that one client alone cannot be judged."""
+    logging.getLogger("flwr").propagate = True
+    limited = ends(clients, kind)
+    alone = [record for record in caplog.records if "nothing to compare its answer with" in record.message]
+    assert len(alone) == (clients == 1)
+    np.testing.assert_array_equal(limited.server.x, ends(clients, kind, norm_limit=None).server.x)
+    assert limited.server.answered.tolist() == [8] * clients
 
 
 def test_norms_are_part_of_a_checkpoint(tmp_path):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from logging import WARNING
 from typing import Any
 
@@ -21,11 +21,13 @@ from mast.errors import ArgumentError, MastError
 from mast.federated.records import CONFIG, HELLO, PARTITION, unpack
 from mast.methods.distributed import Message as Answer
 from mast.methods.distributed import Server
+from mast.methods.distributed.messages import Values
 from mast.methods.distributed.server import finite
 
 PAUSE = 0.5  # seconds between two looks at who is there
 ENOUGH = 3  # answers of a round whose median one bad client cannot move
 REMEMBERED = 64  # norms of accepted answers
+ALONE = 1e4  # times `norm_limit`: what one answer may move x by, in lengths of x, where nothing is known
 
 
 class NoClientsError(MastError, TimeoutError):
@@ -150,27 +152,61 @@ def _few(numbers: list[int]) -> str:
 class NormLimit:
     """Which answers are too long: those of more than `limit` times the running median of accepted ones.
 
-    Where three or more answer in a round their own median counts too, so that all may grow together.
+    Where three or more answer in a round their own median counts too, so that all may grow together. Zeros
+    tell nothing about the length of others. At the start, when there is no median yet, the model is the
+    measure: the longer of two answers is refused if it is `limit` times as long as the other and would move x
+    by more than its length. One answer alone cannot be judged well, which is said once: it is refused if it
+    would move x by more than `limit` times `ALONE` of its lengths.
 
     >>> norms = NormLimit(10.0)
     >>> [norms.too_long({0: 1.0, 1: 2.0, 2: 1e30}), norms.too_long({0: 1.0, 1: 19.0})]
     [[2], [1]]
+    >>> NormLimit(10.0).too_long({0: 1.0, 1: 1e30}, length=3.0)
+    [1]
     """
 
     def __init__(self, limit: float | None) -> None:
         self.limit = limit
         self.accepted: list[float] = []  # the last norms, which a checkpoint keeps
+        self._warned = False
 
-    def median(self, norms: Collection[float] = ()) -> float:
-        """What norms are compared with; 0 if nothing is known."""
-        own = statistics.median(norms) if len(norms) >= ENOUGH else 0.0
-        return max(statistics.median(self.accepted), own) if self.accepted else own
+    def too_long(self, norms: Mapping[int, float], length: float = 0.0) -> list[int]:
+        """The nodes whose answers are refused; the norms of the others are remembered.
 
-    def too_long(self, norms: Mapping[int, float]) -> list[int]:
-        """The nodes whose answers are refused; the norms of the others are remembered."""
-        most = math.inf if self.limit is None else self.limit * self.median(norms.values()) or math.inf
-        self.accepted = [*self.accepted, *(norm for norm in norms.values() if norm <= most)][-REMEMBERED:]
+        `length` is the norm of an answer that would move x by its own length.
+        """
+        most = self._most([norm for norm in norms.values() if norm > 0], length)
+        known = [norm for norm in norms.values() if 0 < norm <= most]
+        self.accepted = [*self.accepted, *known][-REMEMBERED:]
         return [node for node, norm in norms.items() if norm > most]
+
+    def _most(self, norms: Sequence[float], length: float) -> float:
+        """The largest norm that is accepted, of these and those before."""
+        if self.limit is None or not norms:
+            return math.inf
+        if self.accepted or len(norms) >= ENOUGH:
+            samples = [self.accepted or norms, norms if len(norms) >= ENOUGH else self.accepted]
+            return self.limit * max(map(statistics.median, samples))
+        if len(norms) > 1:
+            return max(self.limit * min(norms), length)
+        if not self._warned:
+            self._warned = True
+            words = "One client answered, and there is nothing to compare its answer with"
+            log(WARNING, "%s: it counts unless it is beyond all measure", words)
+        return self.limit * ALONE * length
+
+
+def length_of(server: Server) -> float:
+    """The norm of an answer that would move x by its own length, with the nodes' step size.
+
+    A model that is short, as a linear one that starts at 0, counts as one of ones.
+    """
+    length = max(_norm(server.x), math.sqrt(server.x.size))
+    return length / (server.local_step_size * server.pace)
+
+
+def _norm(values: Values) -> float:
+    return float(np.sqrt(np.einsum("i,i->", values, values, dtype=np.float64)))  # squares of float32 overflow
 
 
 def valid_answers(
@@ -200,12 +236,8 @@ def valid_answers(
             words = str(error) if isinstance(error, MastError) else f"{type(error).__name__}: {error}"
             who = names.get(reply.metadata.src_node_id, "an unknown client")
             log(WARNING, "Round %d goes on without %s: %s", server.t + 1, who, words)
-    # in float64: squares of float32 numbers overflow
-    norms = {
-        node: float(np.sqrt(np.einsum("i,i->", v, v, dtype=np.float64)))
-        for node, v in ((node, answers[node][0].values) for node in sorted(answers))
-    }
-    for node in limit.too_long(norms):
+    norms = {node: _norm(answers[node][0].values) for node in sorted(answers)}
+    for node in limit.too_long(norms, 0.0 if limit.accepted else length_of(server)):
         del answers[node]
         words = f"its answer of norm {norms[node]:.3g} is more than `norm_limit` = {limit.limit:g} times"
         log(WARNING, "Round %d goes on without client %d: %s as long as usual", server.t + 1, node, words)

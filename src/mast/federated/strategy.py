@@ -65,7 +65,7 @@ class MastStrategy(Strategy):
         beside it, in a file with the ending ``.trace.jsonl``.
     norm_limit
         Answers longer than so many times the running median of accepted ones are refused, with a warning;
-        None takes all that are finite.
+        at the start they are measured by x. None takes all that are finite.
     gathering
         Seconds to wait for all clients at the start, and for any client if everybody is gone.
     least
@@ -320,7 +320,7 @@ class MastStrategy(Strategy):
         if extra is not None:
             compare(extra, self._rules(), str(self.checkpoint))
             norms = extra.get("norms")
-            if not isinstance(norms, list) or not all(type(n) is float and 0 <= n < math.inf for n in norms):
+            if not isinstance(norms, list) or not all(type(n) is float and 0 < n < math.inf for n in norms):
                 raise CheckpointError(f"{self.checkpoint} is damaged: its 'norms' are not right")
             self.norms.accepted = norms
 
