@@ -16,7 +16,7 @@ from mast.federated.records import send, unpack
 from mast.methods.distributed import ProblemWorker
 
 
-def test_an_exception_in_a_client_does_not_stop_the_round():
+def test_an_exception_in_a_client_does_not_stop_the_round(tmp_path):
     nodes = problems()
     own = maker(nodes)
 
@@ -25,7 +25,7 @@ def test_an_exception_in_a_client_does_not_stop_the_round():
             raise OSError("the disk of this client is broken")
         return own(context)
 
-    strategy = MastStrategy(server(nodes))
+    strategy = MastStrategy(server(nodes), checkpoint=tmp_path / "run.mast")  # which asks what clients are
     strategy.start(LocalGrid(client(make), NODES), num_rounds=ROUNDS)
     np.testing.assert_array_equal(strategy.server.x, without(2).server.x)
 

@@ -6,6 +6,7 @@ checks what comes, lets it train, and sends values back.
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +17,16 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from mast import files
 from mast.errors import ArgumentError
-from mast.federated.records import CONFIG, METRICS, PARTITION, metric_record, opened, pack, unpack
+from mast.federated.records import CONFIG, IDENTITY, METRICS, PARTITION, metric_record, opened, pack, unpack
 from mast.methods.distributed import Part, Worker
 from mast.methods.distributed.messages import Values
 
 Evaluate = Callable[[Any], Mapping[str, float]]  #: of a submodel: a vector, or a module
 Make = Callable[[Context], "Worker | Client"]  #: how the client of a context is made
 MOST = 64  # clients that a process remembers
+DIGITS = 8  # of a digest: enough to notice what was changed by mistake
 STATISTICS = "mast-statistics"  # the record of Flower's state that a client's local BatchNorm is kept in
 
 
@@ -58,7 +61,7 @@ def client(make: Make) -> ClientApp:
     array([0.1156, 0.1244])
     """
     app = ClientApp()
-    app.query("mast")(introduced)
+    app.query("mast")(partial(introduced, make))
     app.train()(partial(trained, make))
     app.evaluate()(partial(scored, make))
     return app
@@ -68,12 +71,18 @@ def client(make: Make) -> ClientApp:
 _clients: OrderedDict[tuple[int, int], tuple[Any, Client]] = OrderedDict()
 
 
-def introduced(message: Message, context: Context) -> Message:
-    """Which partition the client has; of how many, if it was told."""
+def introduced(make: Make, message: Message, context: Context) -> Message:
+    """Which partition the client has; of how many, if it was told; what it is, if the server asks."""
     config = {PARTITION: partition_of(context)}
     if "num-partitions" in context.node_config:
         config["num-partitions"] = int(context.node_config["num-partitions"])
-    return Message(RecordDict({CONFIG: ConfigRecord(dict(config))}), reply_to=message)
+    records: dict[str, Any] = {CONFIG: ConfigRecord(dict(config))}
+    if IDENTITY in message.content:
+        with contextlib.suppress(Exception):  # who cannot be made says so when it is asked to train
+            identity = client_of(make, context).worker.identity()
+            digests = {name: files.digest(text)[:DIGITS] for name, text in identity.items()}
+            records[IDENTITY] = ConfigRecord(dict(digests))
+    return Message(RecordDict(records), reply_to=message)
 
 
 def trained(make: Make, message: Message, context: Context) -> Message:

@@ -18,7 +18,15 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from mast.errors import ArgumentError, MastError
-from mast.federated.records import CONFIG, HELLO, PARTITION, unpack
+from mast.federated.records import (
+    CONFIG,
+    HELLO,
+    IDENTITY,
+    LONGEST_NAME,
+    MOST_METRICS,
+    PARTITION,
+    unpack,
+)
 from mast.methods.distributed import Message as Answer
 from mast.methods.distributed import Server
 from mast.methods.distributed.messages import Values
@@ -43,8 +51,8 @@ class RollCall:
 
     The first call waits until all are there, at most `gathering` seconds; later ones do not wait, unless
     everybody is gone: who comes back is asked for its partition while the round runs, and is in the next one.
-    A client whose partition does not fit is left out; only if none fits, which is a wrong setting, not a
-    wrong client, the call fails.
+    A client whose partition does not fit, or that is another one than `identities` says, is left out; only if
+    none fits, which is a wrong setting, not a wrong client, the call fails.
     """
 
     def __init__(
@@ -52,6 +60,8 @@ class RollCall:
     ) -> None:
         self.nodes, self.gathering, self.least = nodes, gathering, least
         self.node_ids = dict(node_ids or {})  # partition -> node id
+        #: partition -> digests by name of what the client is, which a checkpoint keeps; None: nobody asks
+        self.identities: dict[int, dict[str, str]] | None = None
         self._asked: dict[str, int] = {}  # message id -> node id
         self._claims: dict[int, int | str] = {}  # node id -> its partition, or why it is left out
         self._failed = ""  # what the last client that could not answer said
@@ -92,7 +102,7 @@ class RollCall:
         strangers = sorted(online - set(self._claims) - set(self._asked.values()))
         if strangers:
             ttl = max(self.gathering, 60.0)
-            questions = [Message(RecordDict(), node_id, HELLO, ttl=ttl) for node_id in strangers]
+            questions = [Message(self._question(), node_id, HELLO, ttl=ttl) for node_id in strangers]
             pushed = zip(grid.push_messages(questions), strangers, strict=False)
             self._asked |= {asked: node_id for asked, node_id in pushed if asked}
             self._hear(grid)
@@ -109,12 +119,16 @@ class RollCall:
             config = reply.content.get(CONFIG)
             config = config if isinstance(config, ConfigRecord) else ConfigRecord()
             partition: Any = config.get(PARTITION, -1)
+            identity = _identity(reply)
             why = self._wrong(partition, config.get("num-partitions", self.nodes), node_id)
+            why = why or self._changed(partition, identity)
             self._claims[node_id] = why or partition
             if not why and self._there()[partition] != node_id:
                 why = f"partition {partition} belongs to another one that is there"
             if why:
                 log(WARNING, "A client is left out: %s", why)
+            elif self.identities is not None and identity:
+                self.identities[partition] = identity
 
     def _wrong(self, partition: object, partitions: object, node_id: int) -> str:
         """Why a client cannot have this partition of so many; empty if it can."""
@@ -131,6 +145,21 @@ class RollCall:
             return f"node {node_id} claims partition {partition}, which belongs to node {owner}"
         return ""
 
+    def _question(self) -> RecordDict:
+        """Nothing; or that the client should also say what it is."""
+        return RecordDict({} if self.identities is None else {IDENTITY: ConfigRecord({"wanted": True})})
+
+    def _changed(self, partition: int, identity: Mapping[str, str]) -> str:
+        """Why a client is not the one that began the run; empty if it is, or if one of them is not known."""
+        begun = (self.identities or {}).get(partition, {})
+        names = [name for name in {**begun, **identity} if begun.get(name) != identity.get(name)]
+        if not (begun and identity and names):
+            return ""
+        return (
+            f"client {partition} is not the one that the checkpoint's run began with: it has another "
+            f"{', another '.join(names)}; use another checkpoint, or delete this one"
+        )
+
     def _give_up(self, there: dict[int, int]) -> None:
         missing = sorted(set(range(self.nodes)) - set(there))
         if len(there) < self.least:
@@ -140,6 +169,14 @@ class RollCall:
                 + (f"; a client failed: {self._failed}" if self._failed else "")
             )
         log(WARNING, "Going on without the partitions %s", _few(missing))
+
+
+def _identity(reply: Message) -> dict[str, str]:
+    """What a client says that it is: names and digests, as many and as long as can be true."""
+    record = reply.content.get(IDENTITY)
+    record = record if isinstance(record, ConfigRecord) and len(record) <= MOST_METRICS else ConfigRecord()
+    fits = all(len(name) <= LONGEST_NAME and len(str(text)) <= LONGEST_NAME for name, text in record.items())
+    return {name: str(text) for name, text in record.items()} if fits else {}
 
 
 def _few(numbers: list[int]) -> str:

@@ -27,6 +27,7 @@ NAME = "mast"  #: of the record, and of the array in it
 CONFIG = "config"  #: of the record with the user's words
 METRICS = "metrics"  #: of the record with the client's numbers
 HELLO = "query.mast"  #: the kind of message that asks a client for its partition
+IDENTITY = "identity"  #: of the record with digests of what a client is, and of the question for them
 PARTITION = "partition-id"
 REFUSED = "means another model, sketch or run"  # what a client says that has another capacity
 # what a client may tell by name: logs and traces have to stay readable

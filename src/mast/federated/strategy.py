@@ -308,7 +308,10 @@ class MastStrategy(Strategy):
     def save(self) -> None:
         """Write the checkpoint, if there is a file for it; the old one stays until the new one is whole."""
         if self.checkpoint is not None:
-            self.server.save(self.checkpoint, {"norms": self.norms.accepted, **self._rules()})
+            clients = {str(node): own for node, own in (self.presence.identities or {}).items()}
+            self.server.save(
+                self.checkpoint, {"norms": self.norms.accepted, "clients": clients, **self._rules()}
+            )
 
     def _rules(self) -> dict[str, str]:
         """What a checkpoint must agree in beside the server: what is done with the answers."""
@@ -316,13 +319,22 @@ class MastStrategy(Strategy):
 
     def resume(self) -> None:
         """Go on from the checkpoint, if there is one."""
-        extra = None if self.checkpoint is None else self.server.load(self.checkpoint)
+        if self.checkpoint is None:
+            return
+        self.presence.identities = {}
+        extra = self.server.load(self.checkpoint)
         if extra is not None:
             compare(extra, self._rules(), str(self.checkpoint))
-            norms = extra.get("norms")
+            norms, clients = extra.get("norms"), extra.get("clients")
             if not isinstance(norms, list) or not all(type(n) is float and 0 < n < math.inf for n in norms):
                 raise CheckpointError(f"{self.checkpoint} is damaged: its 'norms' are not right")
+            if not isinstance(clients, dict) or not all(
+                node.isdecimal() and isinstance(own, dict) and all(isinstance(s, str) for s in own.values())
+                for node, own in clients.items()
+            ):
+                raise CheckpointError(f"{self.checkpoint} is damaged: its 'clients' are not right")
             self.norms.accepted = norms
+            self.presence.identities = {int(node): own for node, own in clients.items()}
 
     def arrays(self) -> ArrayRecord:
         """x, in its pieces."""
