@@ -1,5 +1,10 @@
 """What clients, networks and people do wrong: rounds go on, and errors say what would be right."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -160,6 +165,55 @@ def test_one_server_at_a_time_on_a_checkpoint(tmp_path):
             return super().get_node_ids()
 
     MastStrategy(server(nodes), checkpoint=tmp_path / "c.mast").start(Second(app, NODES), num_rounds=1)
+
+
+#: a run through the first link, which waits in its second round until a file is there
+FIRST = """
+import pathlib, sys, time
+from federated.samples import *
+
+class Waiting(LocalGrid):
+    def get_node_ids(self):
+        if strategy.server.t == 1:
+            print("in round 2", flush=True)
+            while not (folder / "go on").exists():
+                time.sleep(0.02)
+        return super().get_node_ids()
+
+folder, nodes = pathlib.Path(sys.argv[1]), problems()
+strategy = MastStrategy(server(nodes), checkpoint=folder / "first")
+strategy.start(Waiting(client(maker(nodes)), NODES), num_rounds=3)
+"""
+
+
+def test_two_processes_through_two_links(tmp_path):
+    """The second is refused, and both links lead to one checkpoint and one trace, beside the target."""
+    (tmp_path / "target").mkdir()
+    for name in ("first", "second"):
+        (tmp_path / name).symlink_to(tmp_path / "target" / "run.mast")
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen(
+        [sys.executable, "-c", FIRST, str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    nodes = problems()
+    grid = LocalGrid(client(maker(nodes)), NODES)
+    try:
+        assert "in round 2" in process.stdout.readline()
+        with pytest.raises(InUseError):
+            MastStrategy(server(nodes), checkpoint=tmp_path / "second").start(grid, num_rounds=5)
+    finally:
+        (tmp_path / "go on").touch()
+        process.communicate(timeout=120)
+    assert process.returncode == 0
+    strategy = MastStrategy(server(nodes), checkpoint=tmp_path / "second")
+    strategy.start(grid, num_rounds=5)
+    assert [row["step"] for row in strategy.rows] == [1, 2, 3, 4, 5]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "go on", "second", "target"]
+    assert {"run.mast", "run.mast.trace.jsonl"} <= {path.name for path in (tmp_path / "target").iterdir()}
+    assert not list((tmp_path / "target").glob(".*lock"))
 
 
 def test_messages_of_others_are_refused():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from logging import INFO, WARNING
@@ -62,7 +63,7 @@ class MastStrategy(Strategy):
     checkpoint
         A file, written after every `checkpoint_every` rounds and at the end. If it exists, the run
         goes on from it: rounds are counted over the whole run, so no draw is repeated. The trace stands
-        beside it, in a file with the ending ``.trace.jsonl``.
+        beside it, in a file with the ending ``.trace.jsonl``. Of a symbolic link, its target counts.
     norm_limit
         Answers longer than so many times the running median of accepted ones are refused, with a warning;
         at the start they are measured by x. None takes all that are finite.
@@ -97,6 +98,8 @@ class MastStrategy(Strategy):
         self.dropouts = Dropouts(answering, server.roster.nodes)
         self.shapes = shapes_of(server)
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
+        if self.checkpoint is not None and self.checkpoint.is_symlink():
+            self.checkpoint = Path(os.path.realpath(self.checkpoint))  # one lock and one trace for all links
         self.checkpoint_every = max(1, whole("checkpoint_every", checkpoint_every))
         self.evaluate_draws = whole("evaluate_draws", evaluate_draws)
         least = whole("least", least, 1, server.roster.nodes)
