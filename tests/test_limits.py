@@ -84,15 +84,6 @@ def test_values_whose_squares_overflow_are_refused(kind, large):
             use()
 
 
-def test_a_damaged_sparse_matrix_is_refused_by_estimators():
-    X = scipy.sparse.csr_matrix(np.eye(4))
-    model = mast.MastClassifier(random_state=0).fit(X, [0, 1, 0, 1])
-    X.indices[2] = 1 << 30
-    for use in (lambda: model.predict(X), lambda: mast.MastClassifier().fit(X, [0, 1, 0, 1])):
-        with pytest.raises(DataError, match="X is a damaged sparse matrix"):
-            use()
-
-
 def test_seeds_are_not_negative():
     for seed in (-1, 2**32):
         with pytest.raises(ArgumentError, match="random_state must lie in 0"):

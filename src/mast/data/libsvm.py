@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mast.arrays import checked_sparse, numbers
 from mast.errors import ArgumentError, DataError
 from mast.files import write
 
@@ -221,9 +222,12 @@ def save(path: str | os.PathLike[str], A: Any, b: Any) -> Path:
     """
     import scipy.sparse
 
-    A = scipy.sparse.csr_matrix(A, dtype=np.float64)
+    A = checked_sparse("A", A) if scipy.sparse.issparse(A) else numbers("A", A, 2, finite=False)
+    if A.ndim != 2:
+        raise ArgumentError(f"A must have 2 dimensions, got shape {A.shape}")
+    A = scipy.sparse.csr_matrix(A, dtype=np.float64, copy=True)
     A.sum_duplicates()
-    b = np.asarray(b, dtype=np.float64)
+    b = numbers("b", b, 1, finite=False)
     if b.shape != A.shape[:1]:
         raise ArgumentError(f"A has {A.shape[0]} rows and b the shape {b.shape}; they must agree")
     if not (np.isfinite(A.data).all() and np.isfinite(b).all()):

@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from mast.arrays import LARGEST_ENTRY, Array, numbers, refuse_too_large, sound
+from mast.arrays import LARGEST_ENTRY, Array, checked_sparse, numbers, refuse_too_large
 from mast.checks import choice, number, whole
 from mast.errors import ArgumentError, DataError
 from mast.learn.fitting import OURS, FitPlan, fit
@@ -168,6 +168,8 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _validated(self, X: Any, y: Any = "no_validation", first: bool = False) -> Any:
         """The rows, NaN where a cell is missing, and the labels; later than `first`, with its columns."""
+        if scipy.sparse.issparse(X):
+            X = checked_sparse("X", X)  # before scikit-learn converts it
         if not first:
             X = aligned(X, getattr(self, "feature_names_in_", None))
         elif hasattr(X, "columns"):
@@ -176,14 +178,10 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         if is_regressor(self) and not isinstance(y, str):
             accepted["y_numeric"] = True
         try:
-            checked = validate_data(self, X, y, reset=first, **accepted)
+            return validate_data(self, X, y, reset=first, **accepted)
         except (TypeError, ValueError):
             explain_refusal(X)
             raise
-        if isinstance(y, str):
-            return sound("X", checked) if scipy.sparse.issparse(checked) else checked
-        X, y = checked
-        return (sound("X", X) if scipy.sparse.issparse(X) else X), y
 
     def __sklearn_is_fitted__(self) -> bool:
         return getattr(self, "coef_", None) is not None

@@ -163,7 +163,7 @@ class SparsifiedLinear(LinearEstimator):
 
     def _with_plain(self, coef: Any, intercept: Any) -> Self:
         """A copy with the weights of a plain model and no shift, so that both are sparsified alike."""
-        coef = np.atleast_2d(np.asarray(coef, dtype=np.float64))
+        coef = np.atleast_2d(numbers("the baseline's weights", coef, np.ndim(coef)))
         if coef.shape != self.shift_.shape:
             raise ArgumentError(
                 f"the baseline's weights have the shape {coef.shape}, the model's {self.shift_.shape}"
