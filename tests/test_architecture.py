@@ -40,7 +40,7 @@ ALLOWED = {
     "cells": {"errors", "files", "progress", "randomness"},
     "sweeps": CORE | {"methods", "run", "trace", "resume", "cells", "files"},
     "run": CORE | {"methods", "trace", "results", "resume", "progress", "plots", "loggers"},
-    "learn": CORE | {"methods", "run", "data", "files", "plots", "progress"},
+    "learn": CORE | {"methods", "run", "data", "files", "plots"},
     "nn": CORE | {"methods", "allocation", "files", "plots", "progress", "checkpoint", "cards", "loggers"},
     "cluster": CORE
     | {"methods", "results", "nn", "data", "files", "trace", "progress", "checkpoint", "loggers"},

@@ -79,11 +79,6 @@ class TestTables:
         assert isinstance(sketch, mast.Grouped)
         assert sketch.labels.tolist() == [0, 1, 1, 1, 2, 2, 2, 2]
 
-    def test_groups_of_a_file(self, run, people, tmp_path):
-        (tmp_path / "groups.txt").write_text("age,job\n")
-        said = json.loads(run("train", people, "--target", "pay", "--sketch", "groups:groups.txt", "--json"))
-        assert said["sketch"].startswith("Grouped(2 groups)")
-
     def test_predictions_need_no_target_and_ignore_other_columns(self, run, people, tmp_path):
         run("train", people, "--target", "pay", "--out", tmp_path / "m")
         bare = tmp_path / "bare.csv"
@@ -140,7 +135,6 @@ class TestTables:
             ("a,y\n1,x\n2,z\n", ["--task", "regress"], "text"),
             ("a,y\n1,x\n2,z\n", ["--task", "guess"], "auto, classify or regress"),
             ("a,y\n1,x\ninf,z\n", [], "column 'a'"),
-            ("a,y\n1,x\n2,z\n", ["--sketch", "groups:absent"], "absent"),
         ],
     )
     def test_refuses(self, run, tmp_path, text, arguments, message):

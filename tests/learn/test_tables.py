@@ -8,14 +8,8 @@ import pytest
 import scipy.sparse
 
 from mast.errors import DataError
-from mast.learn.columns import CategoryColumn, ColumnLearner, FeatureColumns, NumberColumn, sketch_of
-from mast.learn.tables import read_tables
-
-
-def learn_columns(table, target=None):
-    learner = ColumnLearner(target)
-    learner.add(table)
-    return learner.columns()
+from mast.learn.columns import CategoryColumn, FeatureColumns, NumberColumn, learn_columns, sketch_of
+from mast.learn.tables import read_table
 
 
 @pytest.fixture
@@ -23,7 +17,7 @@ def table(tmp_path):
     def make(text, name="t.csv"):
         path = tmp_path / name
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return next(read_tables(path))[0]
+        return read_table(path)
 
     return make
 
@@ -142,37 +136,6 @@ def test_many_columns_with_a_gap_take_no_patience(table):
     assert columns.apply(t).shape == (2, 19_998)
 
 
-class TestGroups:
-    def make(self, tmp_path, text):
-        path = tmp_path / "groups.txt"
-        path.write_text(text)
-        return f"groups:{path}"
-
-    def test_columns_of_a_line_live_or_die_together(self, tmp_path):
-        text = self.make(tmp_path, "a,c\nb\n")
-        owners = np.array([0, 1, 1, 2, 3])
-        sketch = sketch_of(text, owners, ["a", "b", "c", "d"])
-        assert sketch.labels.tolist() == [0, 1, 1, 0, 2]
-        assert "Mixture(0.25 x Identity" in repr(sketch)
-        assert "Bernoulli" in repr(sketch_of(text + ":bernoulli:0.5", owners, ["a", "b", "c", "d"]))
-
-    def test_numbered_columns_and_ranges(self, tmp_path):
-        names = [str(j + 1) for j in range(6)]
-        sketch = sketch_of(self.make(tmp_path, "1-3\n5, 6\n"), np.arange(6), names)
-        assert sketch.labels.tolist() == [0, 0, 0, 2, 1, 1]
-
-    def test_categories_are_groups_without_a_file(self):
-        assert sketch_of("permk:2", np.array([0, 1, 1]), ["a", "b"]).labels.tolist() == [0, 1, 1]
-        assert repr(sketch_of("permk:2", np.arange(3), list("abc"))).startswith("<PermK(2")
-
-    @pytest.mark.parametrize(
-        ("text", "message"),
-        [("a,x\n", "line 1: there is no column 'x'"), ("a\na\n", "line 2: 'a' is in two")],
-    )
-    def test_refuses(self, tmp_path, text, message):
-        with pytest.raises(DataError, match=message):
-            sketch_of(self.make(tmp_path, text), np.arange(2), ["a", "b"])
-
-    def test_refuses_a_file_that_is_not_there(self, tmp_path):
-        with pytest.raises(DataError, match="absent"):
-            sketch_of(f"groups:{tmp_path}/absent", np.arange(2), ["a", "b"])
+def test_categories_are_groups():
+    assert sketch_of("permk:2", np.array([0, 1, 1])).labels.tolist() == [0, 1, 1]
+    assert repr(sketch_of("permk:2", np.arange(3))).startswith("<PermK(2")

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from mast.cli import DataDir, app, print_json, working
-
-Stream = Annotated[
-    str,
-    typer.Option(
-        help="Whether to read the file in pieces: always, never, or auto, which does so if the file is large."
-    ),
-]
-Above = Annotated[
-    float, typer.Option(help="The size in megabytes beyond which --stream auto reads a file in pieces.")
-]
 
 
 @app.command()
@@ -32,8 +20,7 @@ def train(
     sketch: Annotated[
         str,
         typer.Option(
-            help="The sketch to train with: auto, bernoulli:0.7, randk:10%, permk:4, or groups:FILE with one "
-            "group of columns per line."
+            help="The sketch to train with: auto, bernoulli:0.7, randk:10%, permk:4.",
         ),
     ] = "auto",
     out: Annotated[Path, typer.Option(help="The folder to write the model to.")] = Path("model"),
@@ -59,8 +46,6 @@ def train(
     ] = None,
     intercept: Annotated[bool, typer.Option(help="Whether the model has an intercept.")] = True,
     seed: Annotated[int, typer.Option(help="The seed that decides everything random.")] = 0,
-    stream: Stream = "auto",
-    stream_above: Above = 200.0,
     data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a summary.")] = False,
 ) -> None:
@@ -68,8 +53,6 @@ def train(
 
     Numbers of a CSV file are standardised and its texts become categories; the features of one category
     live or die together. Values may be missing here and later, but not in the target.
-
-    A large file is read in pieces, several times, and never stands in memory as a whole.
 
     For example:
 
@@ -80,10 +63,8 @@ def train(
       mast predict model a1a
     """  # noqa: D301
     from mast.learn.commands import train
-    from mast.learn.sources import piece_size
 
-    size = piece_size(file, data_dir, stream, stream_above)
-    with working(f"training on {file}") if size is None else nullcontext():  # pieces have a bar
+    with working(f"training on {file}"):
         result = train(
             file,
             out,
@@ -97,7 +78,6 @@ def train(
             seed=seed,
             intercept=intercept,
             data_dir=data_dir,
-            size=size,
         )
     if as_json:
         print_json(result)
@@ -113,8 +93,6 @@ def predict(
     out: Annotated[
         Path | None, typer.Option(help="A CSV file to write the predictions to, instead of printing them.")
     ] = None,
-    stream: Stream = "auto",
-    stream_above: Above = 200.0,
     data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
 ) -> None:
@@ -130,28 +108,19 @@ def predict(
     """  # noqa: D301
     from mast import files
     from mast.learn.commands import predict
-    from mast.learn.sources import piece_size
 
-    size = piece_size(file, data_dir, stream, stream_above)
-    pieces = predict(model, file, proba=proba, data_dir=data_dir, size=size)
     with working(f"predicting {file}"):
-        first, remarks = next(pieces)  # whatever is wrong with model or file is mostly seen here
+        table, remarks = predict(model, file, proba=proba, data_dir=data_dir)
     for remark in remarks:
         print(f"mast: {file}: {remark}", file=sys.stderr)
-    tables = chain([first], (table for table, _ in pieces))
     if as_json:
-        print_json([row for table in tables for row in table.to_dict("records")])
+        print_json(table.to_dict("records"))
         return
-    lines = (
-        table.to_csv(index=False, header=number == 0, lineterminator="\n")
-        for number, table in enumerate(tables)
-    )
+    text = table.to_csv(index=False, lineterminator="\n")
     if out is None:
-        for text in lines:
-            print(text, end="")
+        print(text, end="")
     else:
-        with files.writing(out) as target:
-            target.writelines(text.encode() for text in lines)
+        files.write(out, text.encode())
         print(f"predictions: {out}")
 
 
@@ -165,8 +134,6 @@ def evaluate(
         typer.Option(help="The picture to write. The default is evaluation.png in the model's folder."),
     ] = None,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Do not write a picture.")] = False,
-    stream: Stream = "auto",
-    stream_above: Above = 200.0,
     data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
@@ -179,7 +146,6 @@ def evaluate(
       mast evaluate model a1a --draws 20
     """  # noqa: D301
     from mast.learn.commands import evaluate
-    from mast.learn.sources import piece_size
 
     picture = plot or (model if model.is_dir() else model.parent) / "evaluation.png"
     with working(f"evaluating on {file}"):
@@ -190,7 +156,6 @@ def evaluate(
             plot=None if no_plot else picture,
             insist=plot is not None,
             data_dir=data_dir,
-            size=piece_size(file, data_dir, stream, stream_above),
         )
     if as_json:
         print_json(result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -17,7 +17,7 @@ from mast.checks import whole
 from mast.data import checksums, libsvm, lookup
 from mast.data.catalogue import SETS
 from mast.data.libsvm import short
-from mast.data.unpack import opened, read, unpack
+from mast.data.unpack import read, unpack
 from mast.errors import ArgumentError, DataError
 
 Labels: TypeAlias = Literal["binary", "raw"] | tuple[float, float]
@@ -132,26 +132,6 @@ def load(
     loaded.labels, loaded.path = pair, file.path
     _LOG.info("%r from %s", loaded, file.path)
     return loaded
-
-
-def load_pieces(
-    path: str | os.PathLike[str], size: int, n_features: int | None = None
-) -> Iterator[tuple[Any, NDArray[np.float64], int]]:
-    """The rows of a LIBSVM file in pieces of about `size` bytes, their labels, and how far the file is read.
-
-    Without `n_features` each piece is as wide as its largest index.
-    """
-    line, rows = 1, 0
-    with opened(Path(path)) as (stream, position):
-        while text := stream.read(size):
-            text += stream.readline()
-            piece = text.removeprefix(_BYTE_ORDER_MARK) if line == 1 else text
-            A, labels = _parsed(piece, path, n_features, first_line=line)
-            line += text.count(b"\n")
-            rows += A.shape[0]
-            if A.shape[0]:
-                yield A, labels, position()
-    _refuse_empty(path, rows, 1)
 
 
 def fetch(name: str, data_dir: str | os.PathLike[str] | None = None, *, download: bool = True) -> Path:

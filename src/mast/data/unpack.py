@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import bz2
 import contextlib
-import gzip
 import io
 import os
 import stat
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +41,6 @@ def read(path: Path) -> bytes:
         if size > memory():
             raise DataError(f"{path}: {size} bytes are more than this machine's memory")
         return file.read()
-
-
-@contextlib.contextmanager
-def opened(path: Path) -> Iterator[tuple[io.BufferedReader, Callable[[], int]]]:
-    """The text of a file as a stream, unpacked as it is read, and how far the file itself has been read."""
-    with _regular(path) as file:
-        start = file.peek(3)[:3]
-        stream: Any = file
-        if start[:2] == b"\x1f\x8b":
-            stream = io.BufferedReader(gzip.GzipFile(fileobj=file))
-        elif start == b"BZh":
-            stream = io.BufferedReader(bz2.BZ2File(file))
-        yield stream, file.tell
 
 
 def unpack(raw: bytes, name: str) -> bytes:

@@ -6,12 +6,9 @@ knows what to make of it. A column that is absent is missing in every row.
 
 from __future__ import annotations
 
-import csv
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +17,7 @@ import scipy.sparse
 
 from mast.arrays import Array, Indices
 from mast.checks import number, positive
-from mast.data.unpack import read
-from mast.errors import ArgumentError, DataError
+from mast.errors import DataError
 from mast.learn.base import AUTO
 from mast.learn.frames import compare
 from mast.learn.tables import Table, as_numbers, cell_numbers, holds_numbers, mostly_numbers, number_of
@@ -30,9 +26,6 @@ from mast.sketches import Grouped, Sketch, parse
 MANY = 1000  #: more categories than this are refused
 FEW_ROWS = 50  #: in longer tables a text column that differs in most rows is taken for an identifier
 DENSE = 200  #: tables with categories and more features than this become sparse matrices
-_INNER = re.compile(
-    r"^(?P<file>.+?)(?::(?P<sketch>(?:identity|bernoulli|unscaled|randk|permk|gaussian)(?::.*)?))?$"
-)
 
 
 @dataclass(frozen=True)
@@ -142,105 +135,63 @@ class FeatureColumns:
         return columns
 
 
-class ColumnLearner:
-    """Decides what becomes of each column, from a table that may come in pieces; of the target, too."""
-
-    def __init__(self, target: str | None = None, drop: Sequence[str] = ()) -> None:
-        self.target, self.drop = target, list(drop)
-        self.readings: dict[str, ColumnReading] = {}
-        self.path = ""
-
-    def add(self, table: Table) -> None:
-        """Read some rows."""
-        self.path = table.path
-        for name in table.names:
-            if name not in self.drop:
-                self.readings.setdefault(name, ColumnReading(name)).add(table)
-
-    def columns(self) -> FeatureColumns:
-        """What becomes of each column, after all rows."""
-        dropped = dict.fromkeys(self.drop, "named by --drop")
-        readings = [reading for reading in self.readings.values() if reading.name != self.target]
-        parts = [part for reading in readings if (part := reading.column(self.path, dropped)) is not None]
-        if not parts:
-            why = f" ({'; '.join(f'{k!r} is {v}' for k, v in list(dropped.items())[:3])})" if dropped else ""
-            raise DataError(f"{self.path}: no column is left to learn from{why}")
-        return FeatureColumns(parts, dropped)
-
-
-class RunningMoments:
-    """The mean of numbers that come in pieces, and the sum of squares around it."""
-
-    def __init__(self) -> None:
-        self.count, self.mean, self.squares = 0, np.float64(0), np.float64(0)
-
-    def add(self, numbers: Array) -> None:
-        """Count these numbers."""
-        if not numbers.size:
-            return
-        with np.errstate(all="ignore"):  # whoever uses them looks whether they are finite
-            total, mean = self.count + numbers.size, numbers.mean()
-            apart = (mean - self.mean) ** 2 * self.count * numbers.size / total
-            self.squares += np.sum((numbers - mean) ** 2) + apart
-            self.mean += (mean - self.mean) * numbers.size / total
-        self.count = total
+def learn_columns(table: Table, target: str | None = None, drop: Sequence[str] = ()) -> FeatureColumns:
+    """What becomes of each column but the target and those to leave out."""
+    dropped = dict.fromkeys(drop, "named by --drop")
+    names = [name for name in table.names if name not in {target, *drop}]
+    parts = [part for name in names if (part := ColumnReading(table, name).column(dropped)) is not None]
+    if not parts:
+        why = f" ({'; '.join(f'{k!r} is {v}' for k, v in list(dropped.items())[:3])})" if dropped else ""
+        raise DataError(f"{table.path}: no column is left to learn from{why}")
+    return FeatureColumns(parts, dropped)
 
 
 class ColumnReading:
-    """One column, as far as it has been read: the moments of its numbers, and its different texts."""
+    """One column: its numbers, its different texts, and what is odd."""
 
-    def __init__(self, name: str) -> None:
-        self.name, self.rows, self.given = name, 0, 0
-        self.numbers, self.least, self.most = RunningMoments(), np.inf, -np.inf
-        self.texts: set[str] = set()
-        self.odd = ""  # where the first text stands
-        self.infinite = ""  # where the first infinite number stands
-
-    def add(self, table: Table) -> None:
-        """Read the column of a table."""
-        cells = table.column(self.name)
-        values, absent, odd, infinite = cell_numbers(table, self.name)
+    def __init__(self, table: Table, name: str) -> None:
+        self.path, self.name, cells = table.path, name, table.column(name)
+        #: `odd` and `infinite` say where the first text and the first infinite number stand
+        values, absent, self.odd, self.infinite = cell_numbers(table, name)
         there = np.flatnonzero(~absent)
-        self.rows += len(cells)
-        self.given += there.size
-        if len(self.texts) <= MANY:
-            self.texts.update(cell.strip() for cell in {cells[row] for row in there})
-        self.odd, self.infinite = self.odd or odd, self.infinite or infinite
-        numbers = values[~np.isnan(values)]
-        self.numbers.add(numbers)
-        if numbers.size:
-            self.least, self.most = min(self.least, numbers.min()), max(self.most, numbers.max())
+        self.rows, self.given = len(cells), there.size
+        self.texts = {cell.strip() for cell in {cells[row] for row in there}}
+        self.numbers = values[~np.isnan(values)]
 
     def is_numeric(self) -> bool:
         """Whether it holds numbers only; an error if nearly so."""
-        return holds_numbers(self.numbers.count, self.given, self.odd, self.infinite)
+        return holds_numbers(self.numbers.size, self.given, self.odd, self.infinite)
 
-    def column(self, path: str, dropped: dict[str, str]) -> Column | None:
+    def column(self, dropped: dict[str, str]) -> Column | None:
         """What becomes of it; None where it says nothing, and then why, in `dropped`."""
         if not self.is_numeric():
-            return self._category(path, dropped)
-        if not self.given or self.least == self.most:
+            return self._category(dropped)
+        if not self.given or self.numbers.min() == self.numbers.max():
             dropped[self.name] = "constant" if self.given else "empty"
             return None
         # of all rows: a missing number is the mean
-        mean, scale = float(self.numbers.mean), float(np.sqrt(self.numbers.squares / self.rows))
+        with np.errstate(all="ignore"):
+            mean = float(self.numbers.mean())
+            scale = float(np.sqrt(np.sum((self.numbers - mean) ** 2) / self.rows))
         if not (np.isfinite(mean) and np.isfinite(scale)):
-            raise DataError(f"{path}: the numbers of column {self.name!r} are too large to be standardised")
+            raise DataError(
+                f"{self.path}: the numbers of column {self.name!r} are too large to be standardised"
+            )
         tiny = 10 * np.finfo(float).eps * max(abs(mean), np.finfo(float).tiny)
         return NumberColumn(self.name, mean, scale if scale > tiny else 1.0)
 
-    def _category(self, path: str, dropped: dict[str, str]) -> Column | None:
+    def _category(self, dropped: dict[str, str]) -> Column | None:
         count = len(self.texts)
         plain = {text: text.replace(",", "") for text in self.texts if "," in text}
         with_commas = [text for text in plain if not math.isnan(number_of(plain[text]))]
         if mostly_numbers(len(with_commas), count):
             raise DataError(
-                f"{path}: column {self.name!r} holds numbers with commas, such as {min(with_commas)!r}: "
+                f"{self.path}: column {self.name!r} holds numbers with commas, such as {min(with_commas)!r}: "
                 "write a decimal point, and nothing between thousands"
             )
         if count > MANY or (self.rows > FEW_ROWS and count > self.given / 2):
             raise DataError(
-                f"{path}: column {self.name!r} has {count:,} different texts in {self.rows:,} rows, "
+                f"{self.path}: column {self.name!r} has {count:,} different texts in {self.rows:,} rows, "
                 f"which looks like an identifier; leave it out with --drop {self.name!r}"
             )
         if count == 1:
@@ -252,58 +203,12 @@ class ColumnReading:
 # ---- columns that live or die together ------------------------------------------------------
 
 
-def sketch_of(text: str, owners: Indices, names: list[str]) -> Sketch:
-    """The sketch of the features, given the column that each comes from and the columns' names.
+def sketch_of(text: str, owners: Indices) -> Sketch:
+    """The sketch of the features, given the column that each comes from.
 
-    Features of one column, such as those of one category, live or die together. ``groups:FILE`` makes
-    each line of the file, column names between commas, one group; columns that it does not list are
-    groups of their own. The groups are sketched as ``auto`` does, or by what follows, as in
-    ``groups:FILE:bernoulli:0.5``.
+    Features of one column, such as those of one category, live or die together.
     """
-    if text.strip().lower() == "auto":
-        inner, labels = AUTO, owners
-    elif not text.strip().lower().startswith("groups:"):
-        inner, labels = parse(text), owners
-    else:
-        match = _INNER.match(text.strip()[len("groups:") :])
-        if match is None:
-            raise ArgumentError("groups: needs a file, as in groups:groups.txt")
-        inner = parse(match["sketch"]) if match["sketch"] else AUTO
-        labels = _group_labels(Path(match["file"]), names)[owners]
-    labels = np.unique(labels, return_inverse=True)[1].astype(np.int64)
-    if int(labels.max()) + 1 == labels.size and (np.diff(labels) > 0).all():
+    inner = AUTO if text.strip().lower() == "auto" else parse(text)
+    if int(owners.max()) + 1 == owners.size:
         return inner  # every feature is a group of its own
-    return Grouped(inner, labels)
-
-
-def _group_labels(path: Path, names: list[str]) -> Indices:
-    place: dict[str, int] = {name: j for j, name in enumerate(names)}
-    labels = np.full(len(names), -1, dtype=np.int64)
-    try:
-        lines = read(path).decode("utf-8-sig").splitlines()
-        rows = list(csv.reader(lines, strict=True))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: groups are lines of column names between commas ({error})") from None
-    for line, row in enumerate(rows, 1):
-        for member in _members([cell.strip() for cell in row if cell.strip()], place):
-            if member not in place:
-                raise DataError(f"{path}, line {line}: there is no column {member!r}")
-            if labels[place[member]] >= 0:
-                raise DataError(f"{path}, line {line}: {member!r} is in two groups")
-            labels[place[member]] = line
-    alone = np.flatnonzero(labels < 0)
-    labels[alone] = len(rows) + 1 + np.arange(alone.size)
-    return labels
-
-
-def _members(cells: list[str], place: dict[str, Any]) -> list[str]:
-    """The names in a line; where columns are numbers, 3-7 is a range of them."""
-    out: list[str] = []
-    for cell in cells:
-        match = re.fullmatch(r"(\d+)-(\d+)", cell)
-        if cell not in place and match:
-            first, last = int(match[1]), int(match[2])
-            out += [str(j) for j in range(first, min(last, first + len(place)) + 1)]
-        else:
-            out.append(cell)
-    return out
+    return Grouped(inner, owners)

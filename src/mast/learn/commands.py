@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,16 @@ from mast import files
 from mast.arrays import Array
 from mast.errors import ArgumentError, DataError, MissingExtraError
 from mast.learn.classifier import MastClassifier
-from mast.learn.columns import RunningMoments, sketch_of
+from mast.learn.columns import sketch_of
 from mast.learn.regressor import MastRegressor
 from mast.learn.scoring import draw_curves
-from mast.learn.sources import VALUES, TrainingData, training_data
-from mast.learn.sparsified import scores_of
+from mast.learn.sources import Rows, training_rows
 from mast.learn.storage import Bundle
 from mast.sketches import Identity
 
 CLASSES = 20  #: whole numbers with at most so many values are taken for classes
-DRAWS, FEWER_DRAWS = 100, 10  #: the latter for the training rows of a large file
+VALUES = 10_000  #: more different labels than this are numbers to regress on
+DRAWS = 100
 DENSITIES = (1.0, 0.75, 0.5, 0.25, 0.1)
 
 
@@ -44,23 +43,16 @@ def train(
     seed: int = 0,
     intercept: bool = True,
     data_dir: Path | None = None,
-    size: int | None = None,
 ) -> dict[str, Any]:
-    """Train on a file, write the model to a folder, and say what was done.
-
-    With a `size` the file is read in pieces of so many bytes, several times.
-    """
+    """Train on a file, write the model to a folder, and say what was done."""
     begun = time.monotonic()
     if task not in ("auto", "classify", "regress"):
         raise ArgumentError(f"--task is auto, classify or regress, not {task!r}")
-    source = training_data(file, target, drop or [], task, data_dir, size)
-    columns, features, values = source.reader.columns, source.reader.width, source.values
-    classify = _classifies(source, values, task)
-    names = [part.name for part in columns.parts] if columns else [str(j + 1) for j in range(features)]
-    owners = columns.owners if columns else np.arange(features)
+    reader, rows = training_rows(file, target, drop or [], task, data_dir)
+    columns, features = reader.columns, reader.width
+    values, counts = np.unique(rows.y, return_counts=True)
+    classify = _classifies(file, reader.numeric, values, len(rows.y), task)
     kind: Any = MastClassifier if classify else MastRegressor
-    if source.whole is None and alpha is None and kappa is None:
-        alpha = 1 / source.rows  # as for the whole file
     common = {
         "alpha": alpha,
         "kappa": kappa,
@@ -68,52 +60,46 @@ def train(
         "fit_intercept": intercept,
         "random_state": seed,
     }
-    model, plain = kind(sketch_of(sketch, owners, names), **common), kind(Identity(), **common)
+    owners = columns.owners if columns else np.arange(features)
+    model, plain = kind(sketch_of(sketch, owners), **common), kind(Identity(), **common)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
-        if source.whole is None:
-            source.pass_over([model, plain])
-        else:
-            for one in (model, plain):
-                one.fit(source.whole.X, source.whole.y)
-    bundle = Bundle(model, model._with_plain(plain.coef_, plain.intercept_), source.reader)
+        for one in (model, plain):
+            one.fit(rows.X, rows.y)
+    bundle = Bundle(model, model._with_plain(plain.coef_, plain.intercept_), reader)
     path = bundle.save(out)
-    tally = Tally(bundle, (), DRAWS if source.whole is not None else FEWER_DRAWS)
-    for rows in source.pieces():
-        tally.add(rows.X, rows.y)
     return {
         "file": file,
-        "rows": source.rows,
-        "columns": len(names),
+        "rows": len(rows.y),
+        "columns": len(columns.parts) if columns else features,
         "features": features,
-        "target": source.reader.target,
+        "target": reader.target,
         "task": "classification" if classify else "regression",
-        "classes": {_shown(value): source.labels[value.item()] for value in values} if classify else None,
+        "classes": dict(zip(map(_shown, values), counts.tolist(), strict=True)) if classify else None,
         "dropped": columns.dropped if columns else {},
         "sketch": repr(model.sketch_).strip("<>"),
         "method": model.method_,
-        "iterations": int(np.max(model.n_iter_)) if source.whole is not None else source.passes,
+        "iterations": int(np.max(model.n_iter_)),
         "converged": not caught,
         "alpha": model.alpha_,
-        "missing": {"rule": model.missing_, "share": source.missing},
-        "training": tally.summary(),
+        "missing": {"rule": model.missing_, "share": float(rows.missing.mean())},
+        "training": Scores(bundle, rows, (), DRAWS).summary(),
         "seconds": round(time.monotonic() - begun, 3),
         "model": str(path),
     }
 
 
-def _classifies(source: TrainingData, values: Any, task: str) -> bool:
+def _classifies(file: str, numeric: bool, values: Any, rows: int, task: str) -> bool:
     """Whether the target holds classes: texts, whole numbers of few values, and any two values."""
-    file, numeric = source.file, source.reader.numeric
     few = values.size <= 2 or (values.dtype.kind in "iu" and values.size <= CLASSES)
     classify = task == "classify" or (task == "auto" and (not numeric or few))
     if not classify and not numeric:
         raise DataError(f"{file}: the target holds text, so there is nothing to regress on")
     if classify and values.size < 2:
         raise DataError(f"{file}: every row has the class {_shown(values[0])}, so there is nothing to learn")
-    if classify and values.size > max(min(source.rows / 2, VALUES), CLASSES):
+    if classify and values.size > max(min(rows / 2, VALUES), CLASSES):
         raise DataError(
-            f"{file}: the target takes {values.size:,} values in {source.rows:,} rows, too many for classes; "
+            f"{file}: the target takes {values.size:,} values in {rows:,} rows, too many for classes; "
             "--task regress predicts numbers"
         )
     return classify
@@ -127,21 +113,21 @@ def _shown(value: Any) -> str:
 
 
 def predict(
-    folder: Path, file: str, *, proba: bool = False, data_dir: Path | None = None, size: int | None = None
-) -> Iterator[tuple[pandas.DataFrame, list[str]]]:
+    folder: Path, file: str, *, proba: bool = False, data_dir: Path | None = None
+) -> tuple[pandas.DataFrame, list[str]]:
     """For each row the prediction, the share of its columns that is missing, and perhaps probabilities.
 
-    In pieces, if there is a `size` for them; each with remarks on the columns of the file.
+    Beside them, remarks on the columns of the file.
     """
     bundle = Bundle.load(folder)
     if proba and not hasattr(bundle.model, "classes_"):
         raise ArgumentError("--proba is for classifiers: this model predicts numbers")
-    for rows in bundle.reader.rows(file, data_dir, size, labels=False):
-        predicted = {"prediction": bundle.model.predict(rows.X), "missing": rows.missing.round(6)}
-        if proba:
-            names = [f"p({_shown(label)})" for label in bundle.model.classes_]
-            predicted |= dict(zip(names, bundle.model.predict_proba(rows.X).T, strict=True))
-        yield pandas.DataFrame(predicted), rows.remarks
+    rows = bundle.reader.rows(file, data_dir, labels=False)
+    predicted = {"prediction": bundle.model.predict(rows.X), "missing": rows.missing.round(6)}
+    if proba:
+        names = [f"p({_shown(label)})" for label in bundle.model.classes_]
+        predicted |= dict(zip(names, bundle.model.predict_proba(rows.X).T, strict=True))
+    return pandas.DataFrame(predicted), rows.remarks
 
 
 def evaluate(
@@ -152,40 +138,33 @@ def evaluate(
     plot: Path | None = None,
     insist: bool = False,
     data_dir: Path | None = None,
-    size: int | None = None,
 ) -> dict[str, Any]:
     """The scores of a model and of its sparsified versions on a file, and a picture of them.
 
     Where matplotlib is not installed a remark takes the place of the picture, unless one insists.
     """
     bundle = Bundle.load(folder)
-    tally, missing, labels = Tally(bundle, DENSITIES, draws), 0.0, set[Any]()
-    classes = getattr(bundle.model, "classes_", None)
-    remarks, unknown = list[str](), list[Any]()
-    for rows in bundle.reader.rows(file, data_dir, size):
-        if rows.y is None:
-            raise DataError(
-                f"{file}: there is no column {bundle.reader.target!r} to compare predictions with"
-            )
-        remarks = remarks or rows.remarks
-        labels.update(np.unique(rows.y).tolist())
-        unknown = _unknown_labels(file, labels, classes)
-        tally.add(rows.X, rows.y)
-        missing += float(rows.missing.sum())
+    rows = bundle.reader.rows(file, data_dir)
+    if rows.y is None:
+        raise DataError(f"{file}: there is no column {bundle.reader.target!r} to compare predictions with")
+    remarks = rows.remarks
+    labels = set(np.unique(rows.y).tolist())
+    unknown = _unknown_labels(file, labels, getattr(bundle.model, "classes_", None))
     if unknown:
         remarks = [*remarks, f"never seen in training, so always wrong: {', '.join(map(str, unknown[:5]))}"]
+    scores = Scores(bundle, rows, DENSITIES, draws)
     result: dict[str, Any] = {
         "model": str(folder),
         "file": file,
-        "rows": tally.rows,
+        "rows": len(rows.y),
         "sketch": repr(bundle.model.sketch_).strip("<>"),
-        "missing": missing / tally.rows,
+        "missing": float(rows.missing.mean()),
         "remarks": remarks,
-        **tally.summary(),
+        **scores.summary(),
     }
     if plot is not None:
         try:
-            result["plot"] = str(tally.picture(plot))
+            result["plot"] = str(scores.picture(plot))
         except MissingExtraError as error:
             if insist:
                 raise
@@ -205,50 +184,32 @@ def _unknown_labels(file: str, labels: set[Any], classes: Any) -> list[Any]:
 # ---- scores ---------------------------------------------------------------------------------
 
 
-class Tally:
-    """Errors, added up: of the model and of a plain one, of each draw, at each density.
+class Scores:
+    """Scores on some rows: of the model and of a plain one, one per draw, at each density."""
 
-    A score is 1 - errors/reference: of the rows, how many are right; or R², whose reference is the sum of
-    squares around the mean.
-    """
-
-    def __init__(self, bundle: Bundle, densities: tuple[float, ...], draws: int) -> None:
+    def __init__(self, bundle: Bundle, rows: Rows, densities: tuple[float, ...], draws: int) -> None:
         self.models: dict[str, Any] = {"mast": bundle.model, "plain": bundle.plain}
         self.classifies = hasattr(bundle.model, "classes_")
         self.densities, self.draws = densities, draws
-        #: None is the training sketch
-        self.errors: dict[tuple[str, float | None], Array] = {
-            (name, density): np.zeros(1 if density == 1.0 else draws)
-            for name in self.models
+        #: by model and density; None is the training sketch
+        self.found: dict[tuple[str, float | None], Array] = {
+            (name, density): model.score_sparsified(rows.X, rows.y, density, 1 if density == 1.0 else draws)
+            for name, model in self.models.items()
             for density in dict.fromkeys((1.0, None, *densities))
         }
-        self.rows, self.numbers = 0, RunningMoments()
-
-    def add(self, X: Any, y: Any) -> None:
-        """Count these rows."""
-        for (name, density), errors in self.errors.items():
-            errors += self.models[name]._errors(X, y, density, errors.size)
-        if not self.classifies:
-            self.numbers.add(y)
-        self.rows += len(y)
-
-    def scores(self, name: str, density: float | None) -> Array:
-        """One score per draw."""
-        reference = self.rows if self.classifies else float(self.numbers.squares)
-        return scores_of(self.errors[name, density], reference)
 
     def summary(self) -> dict[str, Any]:
         """Scores of both models: whole, under the training sketch, and at densities."""
         return {
             "score": "accuracy" if self.classifies else "R²",
-            "whole": {name: float(self.scores(name, 1.0)[0]) for name in self.models},
+            "whole": {name: float(self.found[name, 1.0][0]) for name in self.models},
             "sketched": self._both(None),
             "densities": {f"{density:g}": self._both(density) for density in self.densities},
             "draws": self.draws,
         }
 
     def _both(self, density: float | None) -> dict[str, dict[str, float]]:
-        found = {name: self.scores(name, density) for name in self.models}
+        found = {name: self.found[name, density] for name in self.models}
         return {name: {"mean": float(s.mean()), "worst": float(s.min())} for name, s in found.items()}
 
     def picture(self, path: Path) -> Path:
@@ -264,7 +225,7 @@ class Tally:
             raise ArgumentError(f"a picture cannot be written as {path.name!r}: use .png, .svg or .pdf")
         shares = sorted(self.densities)
         labels = {"mast": "MAST", "plain": "the same without a sketch"}
-        curves = {label: [self.scores(name, share) for share in shares] for name, label in labels.items()}
+        curves = {label: [self.found[name, share] for share in shares] for name, label in labels.items()}
         content = io.BytesIO()
         with look():
             draw_curves(figure.subplots(), shares, curves, self.summary()["score"])

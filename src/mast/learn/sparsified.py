@@ -83,16 +83,12 @@ class SparsifiedLinear(LinearEstimator):
                 f"y must have one entry for each of the {X.shape[0]} rows of X, got {labels.size}"
             )
         weights = None if sample_weight is None else numbers("sample_weight", sample_weight, 1)
-        errors = self._errors(X, labels, density, draws, weights)
-        return scores_of(errors, self._reference(labels, weights))
-
-    def _errors(
-        self, X: Any, y: Any, density: float | None, draws: int, weights: Array | None = None
-    ) -> Array:
-        """The errors of each sparsified model, which can be added up over pieces of the data."""
+        reference = self._reference(labels, weights)
         batches = self._versions(self._at(density), self.seed_, draws)
         outputs = (output for batch in batches for output in self._outputs(X, batch))
-        return np.array([self._error(output, y, weights) for output in outputs])
+        errors = np.array([self._error(output, labels, weights) for output in outputs])
+        # R² is 1 or 0 where all numbers are the same
+        return (reference - errors) / reference if reference > 0 else np.where(errors > 0, 0.0, 1.0)
 
     def _at(self, density: Any) -> Sketch:
         """The training sketch (None), or Rand-K that keeps this share: of its groups, if it has groups."""
@@ -228,8 +224,3 @@ def _products(X: Any, batch: Versions) -> Iterator[Array]:
         product = np.asarray(X @ part.reshape(-1, d).T)
         for i in range(part.shape[0]):
             yield product[:, i * count : (i + 1) * count] + batch.intercept[begin + i]
-
-
-def scores_of(errors: Array, reference: float) -> Array:
-    """1 - errors/reference: accuracy, or R², which is 1 or 0 where all numbers are the same."""
-    return (reference - errors) / reference if reference > 0 else np.where(errors > 0, 0.0, 1.0)

@@ -8,8 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +16,7 @@ import pandas
 from numpy.typing import NDArray
 
 from mast.arrays import Array
-from mast.data.unpack import opened, read, unpack
+from mast.data.unpack import read, unpack
 from mast.errors import DataError
 from mast.learn.frames import refuse_repeated
 
@@ -48,43 +46,23 @@ class Table(NamedTuple):
         return f"{self.path}, line {self.cells.index[row]}"
 
 
-def read_tables(path: str | Path, size: int | None = None) -> Iterator[tuple[Table, int]]:
-    """A file in pieces of about `size` bytes, each with how many bytes of the file were read by then.
-
-    Without a size it is one piece, and may take no more memory than there is.
-    """
-    if size is None:
-        raw = unpack(read(Path(path)), str(path))
-        try:
-            text = raw.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            line = raw.count(b"\n", 0, error.start) + 1
-            raise DataError(f"{path}, line {line}: this is not UTF-8 text") from None
-        whole = next(_tables(io.StringIO(text, newline=""), _delimiter(text), str(path), sys.maxsize))
-        yield whole, len(raw)
-        return
-    with opened(Path(path)) as (stream, position):
-        head = stream.peek(1 << 16)[: 1 << 16].decode("utf-8-sig", errors="replace")
-        lines = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
-        try:
-            for table in _tables(lines, _delimiter(head), str(path), size):
-                yield table, position()
-        except UnicodeDecodeError:
-            raise DataError(f"{path}: this is not UTF-8 text") from None
-
-
-def _tables(text: io.TextIOBase, delimiter: str, path: str, size: int) -> Iterator[Table]:
-    """Tables of rows whose cells have about `size` characters together; at least one."""
+def read_table(path: str | Path) -> Table:
+    """A CSV file as a table; it may take no more memory than there is."""
+    raw = unpack(read(Path(path)), str(path))
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{path}, line {line}: this is not UTF-8 text") from None
     header: list[str] = []
     rows: dict[int, list[str]] = {}  # by their last lines
-    room, tables = size, 0
-    reader = csv.reader(text, delimiter=delimiter, strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text), strict=True)
     try:
         for cells in reader:
             if not any(cells) and len(cells) <= 1:
                 continue  # an empty line; a line of empty cells is a row
             if not header:
-                header = _header(cells, path)
+                header = _header(cells, str(path))
                 continue
             if len(cells) != len(header):
                 raise DataError(
@@ -92,22 +70,13 @@ def _tables(text: io.TextIOBase, delimiter: str, path: str, size: int) -> Iterat
                     "one for each column"
                 )
             rows[reader.line_num] = cells
-            room -= len(cells) + sum(map(len, cells))
-            if room <= 0:
-                yield _table(path, header, rows)
-                rows, room, tables = {}, size, tables + 1
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
     if not header:
         raise DataError(f"{path}: the file is empty, expected a line of column names and rows")
-    if not rows and not tables:
+    if not rows:
         raise DataError(f"{path}: there is a line of column names, but no rows")
-    if rows:
-        yield _table(path, header, rows)
-
-
-def _table(path: str, header: list[str], rows: dict[int, list[str]]) -> Table:
-    return Table(path, pandas.DataFrame.from_dict(rows, orient="index", columns=header, dtype=object))
+    return Table(str(path), pandas.DataFrame.from_dict(rows, orient="index", columns=header, dtype=object))
 
 
 def _delimiter(text: str) -> str:
