@@ -92,7 +92,7 @@ def test_fetch(run, tmp_path):
     [
         (["data", "fetch", "a9a"], "http://127.0.0.1:9/a9a"),
         (["data", "fetch", "mushroom"], "did you mean mushrooms?"),
-        (["data", "fetch"], "Missing argument 'NAME'"),
+        (["data", "fetch"], "Missing argument"),
         (["data", "fetch", "a1a", "--data-dir"], "'--data-dir' requires an argument"),
         (["data", "fech", "a1a"], "Did you mean 'fetch'?"),
         (["nothing"], "No such command 'nothing'"),

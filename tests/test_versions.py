@@ -40,5 +40,11 @@ def test_the_newest_versions_are_within_the_bounds():
         assert newest[canonicalize_name(requirement.name)] in requirement.specifier, requirement
 
 
+def test_what_everybody_installs_is_held_back_for_nobody():
+    """What another library asks for stands in the extra that brings it."""
+    for requirement in map(Requirement, PROJECT["dependencies"]):
+        assert [s.operator for s in requirement.specifier] == [">="], requirement
+
+
 def test_this_python_is_named():
     assert f"Programming Language :: Python :: 3.{sys.version_info.minor}" in PROJECT["classifiers"]

@@ -5,9 +5,9 @@ import re
 import sys
 from pathlib import Path
 
-import click
 import pytest
 import typer
+from typer.core import TyperArgument, TyperGroup
 
 import mast
 from documentation.blocks import ROOT
@@ -72,9 +72,9 @@ def test_every_path_in_the_reference_is_there():
         assert resolved(path) is not None
 
 
-def commands_of(command: click.Command, spelled: str):
+def commands_of(command, spelled: str):
     """Each command that does something, as it is spelled."""
-    if isinstance(command, click.Group):
+    if isinstance(command, TyperGroup):
         for name, inner in command.commands.items():
             yield from commands_of(inner, f"{spelled} {name}")
     else:
@@ -97,7 +97,7 @@ def test_every_command_and_option_is_on_the_commands_page():
         helps = {}
         for parameter in command.params:
             names = [*parameter.opts, *parameter.secondary_opts]
-            if isinstance(parameter, click.Argument):
+            if isinstance(parameter, TyperArgument):
                 names = [parameter.name.upper()]
             helps[", ".join(f"`{name}`" for name in names)] = parameter.help
         assert list(listed) == list(helps), spelled

@@ -15,8 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
-import click
-
 import mast
 from mast.errors import MastError
 
@@ -25,6 +23,10 @@ with warnings.catch_warnings():  # Typer 0.20 imports two names that Click 8.5 c
     import typer
     from typer.core import TyperArgument, TyperGroup
     from typer.models import ArgumentInfo
+
+# Newer versions of Typer have a Click of their own; its errors are the bases of one that all versions name.
+USAGE_ERROR: Any = typer.BadParameter.__base__
+ANY_ERROR: Any = USAGE_ERROR.__base__
 
 
 class OneLineErrors(TyperGroup):
@@ -51,21 +53,21 @@ class OneLineErrors(TyperGroup):
             code = run()
         except MastError as error:
             _fail(str(error))
-        except click.UsageError as error:
+        except USAGE_ERROR as error:
             path = error.ctx.command_path if error.ctx else "mast"
             # Typer and newer versions of Click both suggest what was meant: once is enough.
             message = error.message if "Did you mean" in error.message else error.format_message()
             _fail(f"{message.rstrip('.')}; `{path} --help` explains")
-        except click.ClickException as error:
+        except ANY_ERROR as error:
             _fail(error.format_message())
-        except click.Abort:
+        except typer.Abort:
             sys.exit(130)
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def explain_arguments(command: click.Command) -> None:
+def explain_arguments(command: Any) -> None:
     """Give arguments their help: Click 8.5 has a place for it, and clears what Typer 0.20 wrote there."""
-    for inner in command.commands.values() if isinstance(command, click.Group) else []:
+    for inner in getattr(command, "commands", {}).values():  # of a group
         explain_arguments(inner)
     hints = get_type_hints(command.callback, include_extras=True) if command.callback else {}
     for parameter in command.params:
