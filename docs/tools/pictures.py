@@ -1,12 +1,13 @@
 """The pictures of the pages, made by MAST itself: `python docs/tools/pictures.py [name ...]`.
 
 overview        the start page: what MAST does, and what comes of it (two minutes)
-gallery         what the commands on the gallery page draw (a few minutes)
+gallery         what the commands on the gallery page and the study of conditioning draw (a few minutes)
 architecture    the rooms of the source, and the data's way through a run
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,8 @@ from typing import Any
 
 from mast.plots import COLOURS, SETTINGS
 
-IMAGES = Path(__file__).parents[1] / "images"
+ROOT = Path(__file__).parents[2]
+IMAGES = ROOT / "docs" / "images"
 BLUE, ORANGE, GREY = COLOURS[0], COLOURS[4], "#868e96"
 WIDTH, PACKET = 256, 16  # hidden neurons of a layer, and of a packet
 DENSITIES = [1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2]
@@ -36,7 +38,7 @@ GALLERY = {
     "rand1": ("mast reproduce rand1 --dataset a1a --out runs/rand1", "rand1"),
     "shift": ("mast reproduce shift --dataset a1a --out runs/shift", "shift_a1a"),
     "interpolation": ("mast reproduce shift --dataset a1a --out runs/shift", "interpolation"),
-    "conditioning": ("mast reproduce conditioning --dataset a1a --out runs/conditioning", "conditioning"),
+    "conditioning": ("python -m studies.conditioning --dataset a1a --out runs/conditioning", "conditioning"),
     "dropout": ("mast reproduce dropout --out runs/dropout", "dropout_digits"),
 }
 
@@ -242,8 +244,10 @@ def gallery() -> None:
 
 
 def _command(command: str, folder: str | None = None) -> None:
-    tool = Path(sys.executable).parent / "mast"
-    subprocess.run([tool, *command.split()[1:]], cwd=folder, check=True)
+    tool, *words = command.split()
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]  # studies are not installed
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    subprocess.run([Path(sys.executable).parent / tool, *words], cwd=folder, env=environment, check=True)
 
 
 def architecture() -> None:

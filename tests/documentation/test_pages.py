@@ -19,6 +19,10 @@ NOT_RUN = {
     "docs/index.md": 1,
     "docs/reference/runs.md": 1,
     "docs/submodels.md": 1,
+    "docs/studies/conditioning.md": 1,
+    "docs/studies/density.md": 1,
+    "docs/studies/federated.md": 1,
+    "docs/studies/methods.md": 1,
 }
 
 

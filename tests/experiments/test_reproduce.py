@@ -1,5 +1,6 @@
 """`mast reproduce` from end to end: files, numbers, claims, repetition, kill and resume, refusals."""
 
+import importlib.util
 import json
 import os
 import re
@@ -18,15 +19,13 @@ import mast
 from mast.errors import ArgumentError, DataError, InUseError
 from mast.experiments import (
     accuracy,
-    conditioning,
     interpolation,
-    methods,
     rand1,
     reproduce,
     shift,
     trajectory,
 )
-from mast.experiments.catalogue import EXPERIMENTS, GROUPS, experiments_of
+from mast.experiments.catalogue import EXPERIMENTS, GROUPS, MOVED, experiments_of
 from mast.files import exclusive
 
 pytest.importorskip("matplotlib")
@@ -48,8 +47,6 @@ def everything(tmp_path_factory, small_file):
         shorter.setattr(rand1, "length", lambda dataset: 12 * 200)
         shorter.setattr(rand1, "SWEEP", (1.0, 5.0, 20.0, 50.0))
         shorter.setattr(trajectory, "length", lambda dataset: 3000)
-        runs = {name: run._replace(steps=run.steps // 4) for name, run in methods.RUNS.items()}
-        shorter.setattr(methods, "RUNS", runs)
         report = reproduce.reproduce("convex", out, "fast", str(small_file), jobs=1)
         assert report == out / "report.html"
         yield out
@@ -113,24 +110,7 @@ def test_shift_table_obeys_theorem_1(everything):
     assert abs(table[table["relative_distance"] == 0]["gap"]).max() < 1e-12
 
 
-def test_conditioning_table_against_a_direct_computation(everything, small):
-    table = pandas.read_csv(everything / "numbers" / "conditioning.csv")
-    A, b = small.load()
-    H = mast.LeastSquares(A, b, kappa=100).hessian(np.zeros(12))
-    half = H / 0.5 * np.eye(12) + H * (1 - np.eye(12))  # E[cc'] is 1/p on the diagonal, 1 elsewhere
-    measured = table[(table["order"] == "uniform") & (table["lowest_keep"] == 0.5)]["kappa_D"].item()
-    assert measured == pytest.approx(np.linalg.cond(half), rel=1e-9)
-    assert (table["kappa_D"] <= table["bound"] * (1 + 1e-9)).all()
-
-
 # ---- single cells -----------------------------------------------------------------------------
-
-
-def test_keep_probabilities_reach_both_ends():
-    for order in conditioning.ORDERS:
-        keep = conditioning._keeps(np.array([3.0, 1.0, 2.0]), 5.0, order, seed=0)
-        assert (keep.max(), keep.min()) == pytest.approx((0.9, 0.18))
-    assert np.argmin(conditioning._keeps(np.array([3.0, 1.0, 2.0]), 5.0, "steep", 0)) == 0
 
 
 def test_interpolation_ends_at_the_minimiser_of_f(small):
@@ -147,14 +127,6 @@ def test_shift_cell_against_the_definition(small):
     x = mast.Problem(f, mast.PermK(3, seed=1)).minimizer()  # at distance 1 towards zero, v = 0
     assert cell["excess"][1] == pytest.approx(f.value(x) - f.infimum(), rel=1e-9)
     assert cell["distance"][1] == pytest.approx(np.linalg.norm(f.minimizer()), rel=1e-12)
-
-
-def test_running_mean_of_gradients():
-    from mast.cells import Cell, Done
-
-    nothing = Cell("methods", 1, methods.run, {}, None)
-    done = Done(nothing, {"step": np.array([0, 1, 2, 4]), "gradient_sq": np.array([4.0, 2.0, 2.0, 0.0])}, 0.0)
-    np.testing.assert_allclose(methods.running_mean(done), [4.0, 3.0, 2.5, 1.75])
 
 
 # ---- the report -----------------------------------------------------------------------------
@@ -229,12 +201,12 @@ def test_a_changed_configuration_recomputes_what_changed(tmp_path, small_file, m
 
 def test_report_grows_with_each_experiment(tmp_path, small_file, monkeypatch):
     monkeypatch.setattr(accuracy, "BLOCKS", (2,))
+    monkeypatch.setattr(trajectory, "length", lambda dataset: 300)
+    reproduce.reproduce("trajectory", tmp_path, "fast", str(small_file), jobs=1)
+    assert 'id="accuracy"' not in (tmp_path / "report.html").read_text()
     reproduce.reproduce("accuracy", tmp_path, "fast", str(small_file), jobs=1)
-    assert 'id="conditioning"' not in (tmp_path / "report.html").read_text()
-    reproduce.reproduce("conditioning", tmp_path, "fast", str(small_file), jobs=1)
     text = (tmp_path / "report.html").read_text()
-    assert 'id="accuracy"' in text
-    assert 'id="conditioning"' in text
+    assert text.index('id="accuracy"') < text.index('id="trajectory"')  # in the catalogue's order
 
 
 def command(out, *extra):
@@ -286,6 +258,7 @@ def test_command_line_refuses_in_one_line(tmp_path):
     out = str(tmp_path / "out")
     for arguments, expected in (
         (["nothing"], "there are: accuracy"),
+        (["density"], "in a checkout of the repository, run python -m studies.density"),
         (["accuracy", "--dataset", str(tmp_path / "absent")], "no such file"),
         (["accuracy", "--fast", "--full"], "not both"),
         (["accuracy", "--fast", "--jobs", "0"], "at least 1"),
@@ -319,10 +292,18 @@ def test_only_experiments_with_networks_need_torch():
         "    except MissingExtraError as error: print(error)\n"
     )
     said = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
-    assert said == ['neural experiments need PyTorch: pip install "mast-train[nn]"'] * 6
+    assert said == ['neural experiments need PyTorch: pip install "mast-train[nn]"'] * 3
 
 
 def test_every_experiment_is_listed_under_its_name():
     pytest.importorskip("torch")
     assert [experiment.name for experiment in experiments_of("all")] == list(EXPERIMENTS)
-    assert set(GROUPS["convex"]) <= set(EXPERIMENTS)
+    assert [experiment.name for experiment in experiments_of("demo")] == ["accuracy"]
+
+
+def test_what_left_is_a_study():
+    for name, study in MOVED.items():
+        assert name not in {*EXPERIMENTS, *GROUPS}
+        assert importlib.util.find_spec(f"studies.{study}") is not None
+        with pytest.raises(ArgumentError, match=f"{name} left the package.* python -m studies.{study}$"):
+            experiments_of(name)

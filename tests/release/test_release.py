@@ -81,7 +81,13 @@ class TestArchives:
         with tarfile.open(archives[1]) as sdist:
             names = {name.partition("/")[2] for name in sdist.getnames()}
         needed = listed(
-            "src/**/*.py", "tests/**/*.py", "docs/**/*.md", "examples/*.py", "benchmarks/*.py", "*.md"
+            "src/**/*.py",
+            "tests/**/*.py",
+            "docs/**/*.md",
+            "examples/*.py",
+            "benchmarks/*.py",
+            "studies/**/*.py",
+            "*.md",
         )
         needed |= {"LICENSE", "CITATION.cff", "Makefile", "constraints.txt", "pyproject.toml", "conftest.py"}
         assert needed <= names, needed - names

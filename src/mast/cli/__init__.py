@@ -135,4 +135,4 @@ def print_json(value: Any) -> None:
     print(json.dumps(finite, indent=1))
 
 
-from mast.cli import data, learn, studies  # noqa: E402, F401 - they add their commands to `app`
+from mast.cli import data, learn, paper  # noqa: E402, F401 - they add their commands to `app`

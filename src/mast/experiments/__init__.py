@@ -1,1 +1,1 @@
-"""The paper's figures and the studies beyond it: one file or folder per experiment."""
+"""The paper's figures: one file or folder per experiment."""

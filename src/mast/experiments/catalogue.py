@@ -19,18 +19,14 @@ CONVEX = {
     "trajectory": "trajectory.Trajectory",
     "rand1": "rand1.Rand1",
     "shift": "shift.Shift",
-    "conditioning": "conditioning.Conditioning",
-    "methods": "methods.Methods",
 }
-NETWORKS = {
-    "neural": "neural.study.Neural",
-    "dropout": "neural.dropout.Dropout",
-    "submodels": "density.submodels.Submodels",
-    "density": "density.study.Density",
-    "federated": "federated.study.FederatedSchemes",
-}
+NETWORKS = {"neural": "neural.study.Neural", "dropout": "neural.dropout.Dropout"}
 EXPERIMENTS = CONVEX | NETWORKS
-GROUPS = {"convex": tuple(CONVEX), "demo": ("accuracy", "submodels"), "all": tuple(EXPERIMENTS)}
+GROUPS = {"convex": tuple(CONVEX), "demo": ("accuracy",), "all": tuple(EXPERIMENTS)}
+# experiments of 0.2 that are studies now -> the study, in a checkout of the repository
+MOVED = {name: name for name in ("conditioning", "methods", "density", "federated")} | {
+    "submodels": "density"
+}
 
 
 def experiments_of(name: str) -> list[Experiment]:
@@ -39,6 +35,10 @@ def experiments_of(name: str) -> list[Experiment]:
     >>> [experiment.name for experiment in experiments_of("accuracy")]
     ['accuracy']
     """
+    if name in MOVED:
+        raise ArgumentError(
+            f"{name} left the package: in a checkout of the repository, run python -m studies.{MOVED[name]}"
+        )
     names = GROUPS.get(name, (name,))
     if not set(names) <= set(EXPERIMENTS):
         known = ", ".join([*EXPERIMENTS, *GROUPS])

@@ -32,12 +32,13 @@ NARROW = 560  # of these: two such figures fit beside each other
 PAGE = Path(__file__).with_suffix(".html")  # with places for what the report says
 
 
-def page(sections: list[dict[str, Any]], out: Path) -> str:
+def page(sections: list[dict[str, Any]], out: Path, title: str) -> str:
     """The whole report of the sections in a folder."""
     claims = [claim for section in sections for claim in section["claims"]]
     verdicts = Counter(verdict(claim) for claim in claims)
     seconds, cells = (_counted_once(sections, what) for what in ("seconds", "cells"))
     return Template(PAGE.read_text(encoding="utf-8")).substitute(
+        title=_t(title),
         held=f"{verdicts['holds']} of {len(claims)}",
         noise=verdicts["within noise"],
         data=_t(", ".join(sorted({d["name"] for s in sections for d in s["datasets"]}))),

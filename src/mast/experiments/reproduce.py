@@ -13,6 +13,7 @@ import platform
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
@@ -42,6 +43,7 @@ from mast.plots import SETTINGS
 from mast.progress import duration
 
 SECTION_FORMAT = 4
+PAPER = "the paper's experiments, repeated"  # the title of the report
 VERDICTS = {"holds": "hold", "within noise": "fail within noise", "does not hold": "do not hold"}
 PACKAGES = ("numpy", "scipy", "numba", "scikit-learn", "pandas", "matplotlib", "joblib", "torch")
 
@@ -55,11 +57,26 @@ def reproduce(
     jobs: int | None = None,
 ) -> Path:
     """Run the experiments that `name` stands for, write all they find, and return the report's path."""
+    return run(experiments_of(name), out, effort, dataset, data_dir, jobs, EXPERIMENTS)
+
+
+def run(
+    experiments: Sequence[Experiment],
+    out: Path,
+    effort: str = "normal",
+    dataset: str | None = None,
+    data_dir: Path | None = None,
+    jobs: int | None = None,
+    shown: Iterable[str] = (),
+) -> Path:
+    """Run experiments, write all they find, and return the path of the report.
+
+    It has their sections, or those of all that are `shown`, as far as the folder has them from before.
+    """
     if effort not in EFFORTS:
         raise ArgumentError(f"the effort is one of {', '.join(EFFORTS)}, got {effort!r}")
     if jobs is not None and jobs < 1:
         raise ArgumentError(f"--jobs must be at least 1, got {jobs}")
-    experiments = experiments_of(name)
     optional_module("matplotlib", "figures need matplotlib", "plots")  # before anything is computed
     begun = time.monotonic()
     path = out / "report.html"
@@ -72,10 +89,11 @@ def reproduce(
         for experiment, request, part in zip(experiments, requests, parts, strict=True):
             results = Results(islice(in_order, len(part)))
             _write_section(out, experiment, request, results, experiment.findings(request, results))
-        sections = read_sections(out)
+        names = [experiment.name for experiment in experiments]
+        title = PAPER if shown else experiments[0].title
+        sections = read_sections(out, shown or names)
         _write_overview(out, sections)
-        files.write(path, report.page(sections, out).encode())
-    names = {experiment.name for experiment in experiments}
+        files.write(path, report.page(sections, out, title).encode())
     _print_summary(finished, [s for s in sections if s["name"] in names], time.monotonic() - begun)
     return path
 
@@ -142,10 +160,10 @@ def _borrowed(experiment: Experiment, results: Results) -> dict[str, dict[str, f
     return {lender: {"cells": len(each), "seconds": sum(each)} for lender, each in lent.items()}
 
 
-def read_sections(out: Path) -> list[dict[str, Any]]:
-    """The sections in the folder, in the order of the catalogue; those of other versions are left out."""
+def read_sections(out: Path, names: Iterable[str] = EXPERIMENTS) -> list[dict[str, Any]]:
+    """The sections in the folder, in the order of their names; those of other versions are left out."""
     sections = []
-    for name in EXPERIMENTS:
+    for name in names:
         path = out / "sections" / f"{name}.json"
         try:
             raw = path.read_bytes()

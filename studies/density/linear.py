@@ -10,10 +10,10 @@ import numpy as np
 from mast.cells import Cell
 from mast.experiments.accuracy import KAPPA, SPLIT_SEED, TEST_SHARE, accuracy
 from mast.experiments.datasets import Dataset, halves, logistic
-from mast.experiments.density.data import Labelled
 from mast.experiments.experiment import Claim, Experiment, Request
 from mast.problem import Problem
 from mast.sketches import PermK
+from studies.density.data import Labelled
 
 BLOCKS = (1, 2, 4, 5, 10, 20)  # 1/K of the weights is kept
 ONE = 4  # blocks of the MAST model that serves all densities
@@ -30,7 +30,7 @@ def blocks(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
         "matched": Problem(f, partition).minimizer(),
         "one_model": Problem(f, PermK(config["one"], seed=config["permutation"])).minimizer(),
     }
-    kept = [draw.indices for _, draw in partition.support(f.dim) or []]  # type: ignore[attr-defined]
+    kept = [draw.indices for _, draw in partition.support(f.dim) or []]
     result: dict[str, Any] = {
         name: np.array([accuracy(A[:, block], b, K * x[block]) for block in kept])
         for name, x in models.items()

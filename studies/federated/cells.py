@@ -23,9 +23,6 @@ from torch import Tensor, nn
 from mast import randomness
 from mast.arrays import Array, Indices
 from mast.experiments.datasets import one_thread
-from mast.experiments.density.data import ClassRows, Labelled
-from mast.experiments.density.networks import DESIGNS, Chain, Design, network
-from mast.experiments.density.search import Setting, climb
 from mast.experiments.experiment import Request
 from mast.methods.distributed import Roster, Scheme, Server, scheme_of, stride_of
 from mast.methods.distributed.schemes import largest_front
@@ -42,6 +39,9 @@ from mast.nn.nodes import (
 )
 from mast.randomness import Key, Purpose
 from mast.sketches import Nested, Sketch
+from studies.density.data import ClassRows, Labelled
+from studies.density.networks import DESIGNS, Chain, Design, network
+from studies.density.search import Setting, climb
 
 CAPACITIES = (1.0, 0.5, 0.25, 0.125, 0.0625)
 SPLITS = {"iid": None, "dirichlet": 0.3}  # the concentration of each class over clients; None: alike

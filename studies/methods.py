@@ -13,16 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mast.arrays import Array
-from mast.cells import Cell
+from mast.cells import Cell, Done
 from mast.experiments import style
 from mast.experiments.datasets import Dataset, logistic
 from mast.experiments.experiment import Claim, Experiment, Findings, Request, Results, spread
 from mast.experiments.interpolation import several_partitions
-from mast.experiments.runs import ends, first_below, measured, running_mean, spread_of_gradients
+from mast.experiments.runs import measured
 from mast.objectives import Logistic
 from mast.problem import Nodes, Problem
 from mast.run import minimize
 from mast.sketches import PermK
+from studies.command import main
 
 KAPPA = 100.0
 K, PARTITIONS, NODES = 4, 5, 4
@@ -102,6 +103,16 @@ def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     return of_run | {"excess": of_run["loss"] - f.infimum()}
 
 
+def spread_of_gradients(problem: Problem) -> float:
+    """mean_i |grad f_Si(x0) - grad f_Si(x_D*)|² at x0 = v."""
+    solution, x0 = problem.minimizer(), problem.shift
+    total = 0.0
+    for probability, draw in problem.sketch.support(problem.dim) or []:
+        f_S = problem.at(draw)
+        total += probability * float(np.sum((f_S.gradient(x0) - f_S.gradient(solution)) ** 2))
+    return total
+
+
 class Methods(Experiment):
     """All methods on the same problems; larger data sets are left to --dataset."""
 
@@ -165,6 +176,25 @@ def table(results: Results) -> Any:
     """One row per measured point."""
     measured = ("step", "passes", "excess", "gap", "gradient_sq", "distance_sq", "bound")
     return results.frame(run="name", step_size="step_size", seed="seed", **{name: name for name in measured})
+
+
+def ends(curve: Results, what: str) -> Array:
+    """Where each seed settles: the median over the last tenth of the run, over its start."""
+    last = curve[0]["step"] >= 0.9 * curve[0]["step"][-1]
+    return np.array([np.median(d[what][last]) / d[what][0] for d in curve])
+
+
+def running_mean(d: Done) -> Array:
+    """The mean of |grad f_D|² over all steps so far, from the measured ones (trapezes); at 0, the first."""
+    step, values = d["step"].astype(float), d["gradient_sq"]
+    area = np.concatenate([[0.0], np.cumsum(np.diff(step) * (values[1:] + values[:-1]) / 2)])
+    return np.asarray(np.where(step > 0, area / np.maximum(step, 1.0), values[0]))
+
+
+def first_below(d: Done, target: float) -> float:
+    """The first measured step at which the relative gap is below the target."""
+    reached = np.flatnonzero(d["gap"] <= target * d["gap"][0])
+    return float(d["step"][reached[0]]) if reached.size else np.inf
 
 
 def claims(results: Results) -> Iterator[Claim]:
@@ -275,3 +305,7 @@ def _curve(ax: Any, run: str, curve: Results, rows: Array) -> None:
     label = run.removesuffix(", one partition")
     style.band(ax, curve[0]["step"], np.maximum(rows, LOWEST), RUNS[run].colour, label, RUNS[run].line)
     ax.set_yscale("log")
+
+
+if __name__ == "__main__":
+    main("studies.methods.Methods")

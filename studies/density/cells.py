@@ -19,8 +19,11 @@ from torch import nn
 from mast.arrays import Array
 from mast.cells import Cell
 from mast.experiments.datasets import one_thread
-from mast.experiments.density.contenders import (
-    PACKET,
+from mast.experiments.experiment import Experiment, Request
+from mast.nn import recalibrate, sparsify
+from mast.randomness import Key, Purpose
+from mast.sketches import Bernoulli
+from studies.density.contenders import (
     SEEN,
     chances,
     contenders,
@@ -29,13 +32,9 @@ from mast.experiments.density.contenders import (
     sketch_of,
     trained,
 )
-from mast.experiments.density.data import Labelled
-from mast.experiments.density.networks import DESIGNS, accuracy
-from mast.experiments.density.search import Setting, climb
-from mast.experiments.experiment import Experiment, Request
-from mast.nn import recalibrate, sparsify
-from mast.randomness import Key, Purpose
-from mast.sketches import Bernoulli
+from studies.density.data import Labelled
+from studies.density.networks import DESIGNS, accuracy
+from studies.density.search import Setting, climb
 
 SPLIT = 20261201  # of the rows: no earlier run has seen it
 CHOOSING = (100,)  # seeds that settings are chosen with, and nothing else
@@ -121,7 +120,7 @@ def scores_of(
     elif structure == "chances":
         sketch, keep = Bernoulli(float(share)), chances(model, dataset, float(share))
     else:
-        sketch = random_cut(structure, float(share), design, config.get("packet", PACKET))
+        sketch = random_cut(structure, float(share), design)
     sk = sparsify(copy.deepcopy(model), sketch, shift=shift, keep=keep, example=parts.train.x[:2])
     if structure == "members":
         found = [score(sk.submodel(member=i, calibrate=False)) for i in range(sk.members or 0)]

@@ -24,9 +24,8 @@ def reproduce(
     experiment: Annotated[
         str,
         typer.Argument(
-            help="The experiment, or a group of them: accuracy, trajectory, rand1, shift, conditioning and "
-            "methods (together: convex); neural, dropout, submodels, density and federated, which train "
-            "networks; demo, which is accuracy and submodels; all."
+            help="The experiment, or a group of them: accuracy, trajectory, rand1 and shift (together: "
+            "convex); neural and dropout, which train networks; demo, which is accuracy; all."
         ),
     ] = "convex",
     fast: Annotated[

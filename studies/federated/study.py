@@ -37,9 +37,10 @@ from mast.cells import Cell, Done
 from mast.errors import ArgumentError
 from mast.experiments import style
 from mast.experiments.datasets import Dataset
-from mast.experiments.density.data import find
 from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results
-from mast.experiments.federated.cells import (
+from mast.methods.distributed import scheme_of
+from studies.density.data import find
+from studies.federated.cells import (
     ALONE,
     CALIBRATED,
     CAPACITIES,
@@ -55,7 +56,6 @@ from mast.experiments.federated.cells import (
     shares,
     tuned,
 )
-from mast.methods.distributed import scheme_of
 
 COLOURS = {
     "fedavg": style.BLACK,

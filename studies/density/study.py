@@ -12,12 +12,12 @@ from typing import Any
 
 from mast.cells import Cell
 from mast.experiments import style
-from mast.experiments.density import cells, linear, situations
-from mast.experiments.density.cells import effort
-from mast.experiments.density.contenders import SEEN
-from mast.experiments.density.data import FILES, Labelled, find
-from mast.experiments.density.situations import LABELS, SITUATIONS
 from mast.experiments.experiment import Experiment, Figure, Findings, Request, Results
+from studies.density import cells, linear, situations
+from studies.density.cells import effort
+from studies.density.contenders import SEEN
+from studies.density.data import FILES, Labelled, find
+from studies.density.situations import LABELS, SITUATIONS
 
 
 class Density(Experiment):
@@ -25,7 +25,7 @@ class Density(Experiment):
 
     name = "density"
     title = "Accuracy against density"
-    version = 4
+    version = 5  # in 4, random units had a draw for each row in one pass
 
     find = staticmethod(find)
 
@@ -121,9 +121,8 @@ def choices(request: Request, networks: Sequence[Labelled]) -> list[str]:
             "Lists of weights and deltas, and what they are compared with, have four times as many steps, "
             "because members of a list share them. Where a random fifth of the weights is left, all "
             "contenders are trained so long once more.",
-            "Random weights: how many draws a batch has (one for all rows, or one for each of 4, 16 or 64 "
-            "parts) is a setting of MAST and of noise, searched for like the others.",
-            "Random units: each row has a draw of its own, as with dropout.",
+            "Random weights and units: how many draws a batch has (one for all rows, or one for each of 4, "
+            "16 or 64 parts) is a setting of MAST and of noise, searched for like the others.",
             "TopShare chooses the largest weights again 40 times, ever fewer until three quarters of "
             "the training; magnitude pruning cuts once, in the middle. Both have the same number of steps.",
             "Random units and packets, lists of units and the start are studied on digits alone; images "

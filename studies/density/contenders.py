@@ -14,8 +14,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mast.experiments.density.data import TEXTS, Labelled
-from mast.experiments.density.networks import (
+from mast.nn import Average, Neurons, Sparsifier, TopShare, keep_probabilities, scale_start, sparsify
+from mast.nn.validation import sparsifier_of
+from mast.sketches import Bernoulli, Grouped, Nested, PermK, RandK, Rolling, Sampled, Sketch
+from studies.density.data import TEXTS, Labelled
+from studies.density.networks import (
     DESIGNS,
     Backward,
     Design,
@@ -25,10 +28,7 @@ from mast.experiments.density.networks import (
     remove_noise,
     train,
 )
-from mast.experiments.density.search import Setting
-from mast.nn import Average, Neurons, Sparsifier, TopShare, keep_probabilities, scale_start, sparsify
-from mast.nn.validation import sparsifier_of
-from mast.sketches import Bernoulli, Grouped, Nested, PermK, RandK, Rolling, Sampled, Sketch
+from studies.density.search import Setting
 
 PACKET = 16  # units that are lost together
 SIZES = (0.1, 0.2, 0.5, 1.0)  # of the nested network
@@ -114,22 +114,21 @@ def contenders(dataset: str) -> Iterator[dict[str, Any]]:
                 yield contender | {"uses": uses}
 
 
-def random_cut(structure: str, share: float, design: Design, packet: int = PACKET) -> Sketch:
+def random_cut(structure: str, share: float, design: Design) -> Sketch:
     """Each weight by itself; an exact share of the units of each layer; or of its packets of units."""
     if structure == "weights":
         return Bernoulli(share)
     if structure == "units":
         return Neurons(RandK(float(share)))
     (width,) = set(design.widths)
-    return Neurons(Grouped(RandK(float(share)), [unit // packet for unit in range(width)]))
+    return Neurons(Grouped(RandK(float(share)), [unit // PACKET for unit in range(width)]))
 
 
 def sketch_of(config: Mapping[str, Any], setting: Setting, seed: int, design: Design) -> Sketch | None:
     """What a contender is trained with; its list of members, where it has one."""
     kind, share = config["kind"], config.get("share", 1.0)
     if kind in ("mast", "scaled start", "usual start"):
-        keep = setting.get("keep", share)
-        return random_cut(config["structure"], keep, design, config.get("packet", PACKET))
+        return random_cut(config["structure"], setting.get("keep", share), design)
     if kind in ("list", "alone"):
         if config["structure"] == "units":
             return Neurons(Sampled(RandK(share), config["members"], seed))
@@ -174,7 +173,7 @@ def trained(config: Mapping[str, Any], dataset: Labelled, seed: int, setting: Se
         sk = sparsifier_of(model) or sk
         cut = sk.submodel(calibrate=False) if kind in ("top share", "pruned once") else model
         sk.remove()
-        return cut.eval()  # type: ignore[return-value]
+        return cut.eval()
     bare = network(design, seed)
     bare.load_state_dict(model.state_dict())
     return bare.eval()
@@ -189,7 +188,7 @@ def _backward(sk: Sparsifier | None, parts: int) -> Backward | None:
 
     def part_by_part(loss: Callable[..., Tensor], *batch: Tensor) -> None:
         for part in zip(*(tensor.tensor_split(parts) for tensor in batch), strict=True):
-            (loss(*part) * len(part[0]) / len(batch[0])).backward()  # type: ignore[no-untyped-call]
+            (loss(*part) * len(part[0]) / len(batch[0])).backward()
 
     return part_by_part
 

@@ -18,6 +18,7 @@ from mast.objectives import LeastSquares
 from mast.randomness import Key, Purpose, words
 from mast.sketches import Bernoulli
 from mast.theory import problem_bounds
+from studies.command import main
 
 KAPPA = 100.0
 KEEPS = (0.9, 0.7, 0.5, 0.3, 0.1)
@@ -172,3 +173,7 @@ def draw(results: Results) -> Any:
     left.legend()
     right.legend()
     return figure
+
+
+if __name__ == "__main__":
+    main("studies.conditioning.Conditioning")

@@ -14,9 +14,9 @@ import pandas
 
 from mast.arrays import Array
 from mast.cells import Done
-from mast.experiments.density.cells import DENSITIES, tuned
-from mast.experiments.density.linear import blocks
 from mast.experiments.experiment import Claim, Results
+from studies.density.cells import DENSITIES, tuned
+from studies.density.linear import blocks
 
 LABELS = {
     "plain": "plain, weight decay tuned",

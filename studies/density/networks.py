@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attentio
 from torch.nn.utils import parametrize
 
 from mast import randomness
-from mast.experiments.density.data import LENGTH, SYMBOLS, TEXTS, ClassRows
 from mast.randomness import Key, Purpose
+from studies.density.data import LENGTH, SYMBOLS, TEXTS, ClassRows
 
 Backward = Callable[..., object]  # of a loss, as a function of rows and their labels, and a batch of these
 CLIP = 1.0  # the largest norm of a gradient: of a sketch that keeps a tenth, a step can be 1/.1 too large
@@ -110,7 +110,7 @@ class Attends(nn.Module):
         )
         seen = scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(seen.transpose(1, 2).flatten(2))
-        return x + self.down(gelu(self.up(self.norm2(x))))  # type: ignore[no-any-return]
+        return x + self.down(gelu(self.up(self.norm2(x))))
 
 
 class Places(nn.Module):
@@ -124,7 +124,7 @@ class Places(nn.Module):
     def forward(self, codes: Tensor) -> Tensor:
         """Their sum."""
         places = torch.arange(codes.shape[1], device=codes.device)
-        return self.symbol(codes) + self.place(places)  # type: ignore[no-any-return]
+        return self.symbol(codes) + self.place(places)
 
 
 def add_noise(model: nn.Module, keep: float, seed: int) -> None:
@@ -231,7 +231,7 @@ def train(
         if backward is not None:
             backward(loss, rows.x[batch], rows.y[batch])
         else:
-            loss(rows.x[batch], rows.y[batch]).backward()  # type: ignore[no-untyped-call]
+            loss(rows.x[batch], rows.y[batch]).backward()
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
     model.eval()
