@@ -9,10 +9,9 @@ torch = pytest.importorskip("torch")
 
 import mast
 from mast.cells import Cell, Done
-from mast.experiments.experiment import Request, Results
+from mast.experiments.experiment import Results
 from mast.experiments.neural import dropout, runs
 from mast.experiments.neural.data import Embedded
-from mast.experiments.neural.study import Neural
 
 ROUNDS = np.arange(0, 1510, 10.0)
 DATA = Embedded("made", "", "0")
@@ -87,13 +86,3 @@ def test_original_dropout_at_p_x_is_the_unbiased_sketch_with_a_shorter_step():
     for a, b in zip(original.weights, unbiased.weights, strict=True):
         torch.testing.assert_close(p * a, b, rtol=0, atol=rounding)
     assert original.losses(p)[0] == pytest.approx(unbiased.losses()[0], rel=rounding)
-
-
-def test_cells_are_shared_with_the_neural_experiment():
-    request = Request((DATA,), "normal")
-    mine, theirs = dropout.Dropout().cells(request), Neural().cells(request)
-    shared = {cell.key for cell in mine} & {cell.key for cell in theirs}
-    assert len(shared) == 2 * 3
-    own = [cell for cell in mine if cell.key not in shared]
-    assert all(not cell.config["scaled"] and not cell.config["advised"] for cell in own)
-    assert len(own) == 2 * 3

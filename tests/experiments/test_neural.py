@@ -16,7 +16,6 @@ import mast
 from mast.cells import Cell, Done
 from mast.errors import ArgumentError, DataError
 from mast.experiments import reproduce
-from mast.experiments.catalogue import GROUPS
 from mast.experiments.datasets import one_thread
 from mast.experiments.experiment import Results
 from mast.experiments.neural import data
@@ -397,15 +396,3 @@ def test_dropout_uses_the_runs_of_neural(everything):
     assert section["borrowed"]["neural"]["cells"] == 2
     neural = json.loads((everything / "sections" / "neural.json").read_text())
     assert f"Computed: {neural['cells'] + 2} cells" in (everything / "report.html").read_text()
-
-
-def test_repeated_they_compute_nothing(everything, embedded):
-    before = {path: path.stat().st_mtime_ns for path in (everything / "cells").glob("*.cell")}
-    numbers = {path: path.read_bytes() for path in (everything / "numbers").glob("*.csv")}
-    reproduce.reproduce("dropout", everything, "fast", None, embedded, jobs=1)
-    assert {path: path.stat().st_mtime_ns for path in (everything / "cells").glob("*.cell")} == before
-    assert {path: path.read_bytes() for path in (everything / "numbers").glob("*.csv")} == numbers
-
-
-def test_all_includes_them():
-    assert {"neural", "dropout", *GROUPS["convex"]} <= set(GROUPS["all"])
