@@ -28,9 +28,8 @@ ALLOWED = {
     "files": {"errors"},
     "progress": set(),
     "cards": set(),
-    "loggers": {"errors"},
     "trace": CORE | {"files"},
-    "results": {"errors", "theory", "trace", "files", "plots", "progress", "cards", "loggers"},
+    "results": {"errors", "theory", "trace", "files", "plots", "progress", "cards"},
     "identity": {"files"},
     "checkpoint": {"errors", "files", "identity"},
     "resume": CORE | {"methods", "files", "trace", "checkpoint"},
@@ -39,13 +38,11 @@ ALLOWED = {
     "allocation": CORE,
     "cells": {"errors", "files", "progress", "randomness"},
     "sweeps": CORE | {"methods", "run", "trace", "resume", "cells", "files"},
-    "run": CORE | {"methods", "trace", "results", "resume", "progress", "plots", "loggers"},
+    "run": CORE | {"methods", "trace", "results", "resume", "progress", "plots"},
     "learn": CORE | {"methods", "run", "data", "files", "plots"},
-    "nn": CORE | {"methods", "allocation", "files", "plots", "progress", "checkpoint", "cards", "loggers"},
-    "cluster": CORE
-    | {"methods", "results", "nn", "data", "files", "trace", "progress", "checkpoint", "loggers"},
-    "federated": CORE
-    | {"methods", "results", "nn", "data", "files", "trace", "progress", "checkpoint", "loggers"},
+    "nn": CORE | {"methods", "allocation", "files", "plots", "progress", "checkpoint", "cards"},
+    "cluster": CORE | {"methods", "results", "nn", "data", "files", "trace", "progress", "checkpoint"},
+    "federated": CORE | {"methods", "results", "nn", "data", "files", "trace", "progress", "checkpoint"},
     "experiments": CORE
     | {"methods", "run", "results", "data", "files", "learn", "nn", "plots", "progress", "cells"},
     "cli": CORE | {"methods", "run", "data", "files", "learn", "experiments", "advice"},

@@ -426,6 +426,17 @@ class TestCallback:
             )
         assert steps == list(range(1, 9))
 
+    def test_tensorboard_has_what_it_sends(self, tmp_path):
+        reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+        from torch.utils.tensorboard import SummaryWriter
+
+        with SummaryWriter(tmp_path) as writer:
+            send = lambda step, x: writer.add_scalar("f_D", PROBLEM.value(x), step)  # noqa: E731
+            result = mast.minimize(PROBLEM, "dsgd", 20, trace=1, callback=send)
+        events = reading.EventAccumulator(str(tmp_path)).Reload().Scalars("f_D")
+        assert [event.step for event in events] == list(range(1, 21))
+        np.testing.assert_allclose([e.value for e in events], result.trace["f_D"][1:], rtol=1e-6)  # float32
+
 
 class TestEnds:
     def test_divergence_stops_and_names_the_step(self):

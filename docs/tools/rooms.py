@@ -28,7 +28,6 @@ BANDS: dict[str, dict[str, str]] = {
         "plots": "curve and bound",
         "advice": "before training",
         "allocation": "what to keep",
-        "loggers": "TensorBoard and others",
     },
     "methods": {"methods": "one method per file: x ← x − γ h"},
     "mathematics": {

@@ -27,7 +27,6 @@ _ROOMS = {
     "run": ("minimize",),
     "results": ("Result",),
     "sweeps": ("sweep",),
-    "loggers": ("logger",),
     "methods": ("guarantee",),
     "advice": ("advise",),
     "allocation": ("keep_probabilities",),
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from mast.allocation import keep_probabilities
     from mast.errors import MastError
     from mast.learn import MastClassifier, MastRegressor, MissingDisplay, make_missing_scorer
-    from mast.loggers import logger
     from mast.methods import guarantee
     from mast.objectives import Function, LeastSquares, Logistic, NonconvexLogistic, Objective, Quadratic
     from mast.problem import Nodes, Problem

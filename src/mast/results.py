@@ -15,7 +15,6 @@ import numpy as np
 from mast import files
 from mast.cards import card
 from mast.errors import ArgumentError, DataError
-from mast.loggers import log_rows, logger
 from mast.progress import size_of
 from mast.theory import Guarantee
 from mast.trace import TraceFile, frame, json_text, with_nan
@@ -92,14 +91,6 @@ class Result:
         from mast.plots import plot_nodes, plot_result
 
         return plot_nodes(self) if self.nodes and not (column or ax) else plot_result(self, column, ax)
-
-    def log(self, target: Any) -> None:
-        """Send all rows of the trace to TensorBoard, MLflow, Weights & Biases or a function.
-
-        See `mast.logger` for what `target` may be. It serves for runs that were not logged while they ran,
-        such as those on processes that torchrun started, or those that were loaded from a folder.
-        """
-        log_rows(logger(target), self.rows)
 
     def __repr__(self) -> str:
         last = self.rows[-1] if self.rows else {}

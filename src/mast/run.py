@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike
 from mast.arrays import Array, frozen, vector
 from mast.checks import choice, optional, whole
 from mast.errors import ArgumentError, MastError
-from mast.loggers import Log, log_rows, logger
 from mast.methods import Method, make
 from mast.methods.base import State, StepSize
 from mast.problem import AbstractProblem
@@ -51,7 +50,6 @@ def minimize(
     checkpoint: str | Path | None = None,
     progress: bool | None = None,
     callback: Callable[[int, Array], object] | None = None,
-    log: Any = None,
     on_interrupt: str = "raise",
     **options: Any,
 ) -> Result:
@@ -89,9 +87,6 @@ def minimize(
         A function that is called as ``callback(step, x)`` after each step, `step` being the number of
         steps taken and x read-only. The clock does not count it, but steps are then taken one by one,
         which is slower where a method has a compiled loop.
-    log
-        Where to send each row of the trace as soon as it is measured: a TensorBoard ``SummaryWriter``, the
-        module ``mlflow``, a run of Weights & Biases, or a function of (step, numbers); see `mast.logger`.
     on_interrupt
         What follows Ctrl-C once the checkpoint is written: "raise" raises `KeyboardInterrupt`, so that a
         script ends; "return" returns what there is, with the status "interrupted". With a checkpoint,
@@ -108,7 +103,6 @@ def minimize(
     seed = Key(seed).seed
     steps = whole("steps", steps, 0)
     tol = optional("tol", tol)
-    write = None if log is None else logger(log)
     choice("on_interrupt", on_interrupt, ("raise", "return"))
     method = make(method, options)
     bound = method.bind(problem, seed)
@@ -123,7 +117,7 @@ def minimize(
             step_size = saved.step_size() or step_size  # a longer run continues with the one it began with
         schedule, chosen = bound.step_sizes(step_size, steps, regime)
         bar = Progress(steps, bound.name, progress, unit="steps")
-        run = _Run(bound, schedule, Measure(problem, samples), steps, tol, saved, bar, callback, write)
+        run = _Run(bound, schedule, Measure(problem, samples), steps, tol, saved, bar, callback)
         status = run.go(start, trace_steps(steps, trace), on_interrupt == "raise")
     end = run.position
     return Result(
@@ -154,7 +148,6 @@ class _Run:
     saved: SavedRun | None
     progress: Progress
     callback: Callable[[int, Array], object] | None
-    log: Log | None = None
     position: Position = field(init=False)
 
     def go(self, x0: Array, stops: list[int], raising: bool) -> str:
@@ -240,8 +233,6 @@ class _Run:
         row: dict[str, Any] = {"step": position.t, "passes": position.state.gradients / self.method.terms}
         row |= {"seconds": position.seconds, "bytes": position.state.bytes}
         position.rows.append(row | self.measure.at(position.state.x))
-        if self.log is not None:
-            log_rows(self.log, position.rows[-1:])
 
     def _converged(self) -> bool:
         return self.tol is not None and bool(self.position.rows[-1]["grad_sq"] <= self.tol)

@@ -28,6 +28,7 @@ SHOWN = ("text", "toml", "yaml", "json", "csv", "bibtex")  # what is only read
 OPTIONAL = {  # packages, and words that show a need for them
     "torch": ("torch", "mast.nn", "mast.cluster", "mast.federated"),
     "flwr": ("flwr", "mast.federated"),
+    "tensorboard": ("tensorboard",),
     "matplotlib": (".plot(", "--plot", "mast reproduce"),
 }
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

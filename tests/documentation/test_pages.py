@@ -17,7 +17,6 @@ NOT_RUN = {
     "docs/federated.md": 2,
     "docs/gpus.md": 1,
     "docs/index.md": 1,
-    "docs/reference/runs.md": 1,
     "docs/submodels.md": 1,
     "docs/studies/conditioning.md": 1,
     "docs/studies/density.md": 1,

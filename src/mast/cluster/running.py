@@ -17,7 +17,6 @@ from mast.cluster.tasks import Task
 from mast.cluster.training import MakeTask, Rank
 from mast.cluster.wire import LostRankError, Wire, under_torchrun
 from mast.errors import ArgumentError, DataError, MastError
-from mast.loggers import logger
 from mast.results import Result
 
 Source = str | Path | Mapping[str, Any]
@@ -30,7 +29,6 @@ def run(
     max_restarts: int = 3,
     task: MakeTask | None = None,
     folder: str | Path = ".",
-    log: Any = None,
 ) -> Result:
     """Train on several processes, each of which has nodes with data, sketches and capacities of their own.
 
@@ -48,8 +46,6 @@ def run(
         the wire and the nodes of this rank that makes a `mast.cluster.Task`.
     folder
         Where paths in a dict are relative to.
-    log
-        Where rank 0 sends each round's numbers; see `mast.logger`. With `ranks` they are sent at the end.
 
     Returns
     -------
@@ -71,10 +67,7 @@ def run(
         code, out = start(source, Path(folder), ranks, max_restarts)
         if code:
             raise DataError(f"the processes ended with code {code}: see what they printed")
-        result = Result.load(out)
-        if log is not None:
-            result.log(log)
-        return result
+        return Result.load(out)
     if under_torchrun():
         end_with_parent("mast.cluster: torchrun is gone, so this rank ends")
     wire = Wire()
@@ -82,7 +75,7 @@ def run(
         settings = _settings(source, Path(folder), wire)
         with _threads(settings.run.threads):
             wire.start(settings.run.timeout)
-            return Rank(settings, wire, task or _task, None if log is None else logger(log)).train()
+            return Rank(settings, wire, task or _task).train()
     except LostRankError:
         end_stopped_siblings()
         raise

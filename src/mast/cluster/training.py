@@ -17,7 +17,6 @@ from mast.cluster.settings import Settings, roster_of
 from mast.cluster.tasks import Task
 from mast.cluster.wire import Wire, rank_of, under_torchrun
 from mast.errors import ArgumentError, CheckpointError, DataError, MastError
-from mast.loggers import Log, log_rows
 from mast.methods.distributed import Server, digest_of_run, stride_of
 from mast.progress import Progress, size_of
 from mast.randomness import LAYOUT
@@ -33,10 +32,10 @@ MakeTask = Callable[[Settings, Wire, Sequence[int]], Task]
 class Rank:
     """One process of the run, with its nodes. All ranks make theirs together, and train together."""
 
-    def __init__(self, settings: Settings, wire: Wire, make: MakeTask, log: Log | None = None) -> None:
+    def __init__(self, settings: Settings, wire: Wire, make: MakeTask) -> None:
         nodes = settings.nodes
         assert nodes.count is not None
-        self.settings, self.wire, self.log = settings, wire, log
+        self.settings, self.wire = settings, wire
         ranks = [rank_of(i, nodes.count, wire.ranks, nodes.on_server) for i in range(nodes.count)]
         self.mine = [node for node, rank in enumerate(ranks) if rank == wire.rank]
         self.task = make(settings, wire, self.mine)
@@ -171,8 +170,6 @@ class Rank:
             nonlocal saved
             due = time.monotonic() - saved >= run.checkpoint_seconds or not server.goes_on(run.rounds)
             trace.add(row, durable=due)
-            if self.log is not None:
-                log_rows(self.log, [row])
             progress.advance(row["step"], note=f"{size_of(row['down'] + row['up'])} per round")
             if due:
                 server.save(out / CHECKPOINT, {"step_size": server.step_size})

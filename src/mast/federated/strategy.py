@@ -40,7 +40,6 @@ from mast.federated.records import (
     shapes_of,
     vector_of,
 )
-from mast.loggers import log_rows, logger
 from mast.methods.distributed import Server
 from mast.methods.distributed.roster import Dropouts
 from mast.results import Result, score_columns
@@ -76,8 +75,6 @@ class MastStrategy(Strategy):
         it a partition belongs to whoever claimed it first, as long as that node is there.
     evaluate_draws
         Submodels that each client scores at the end.
-    log
-        Where to send each round's numbers; see `mast.logger`.
     """
 
     def __init__(
@@ -92,7 +89,6 @@ class MastStrategy(Strategy):
         least: int = 1,
         node_ids: Mapping[int, int] | None = None,
         evaluate_draws: int = 1,
-        log: Any = None,
     ) -> None:
         self.server = server
         self.dropouts = Dropouts(answering, server.roster.nodes)
@@ -110,7 +106,6 @@ class MastStrategy(Strategy):
             self._trace = TraceFile(self.checkpoint.with_name(f"{self.checkpoint.name}.trace.jsonl"))
         self._rows: list[dict[str, Any]] = []  # of the trace, where there is no file for them
         self.scores: dict[int, list[dict[str, float]]] = {}  #: by client, one row of numbers per draw
-        self._log = None if log is None else logger(log)
         self.timeout = 600.0
         self._invited: list[tuple[int, float]] = []
         self._where: dict[int, int] = {}  # partition -> node id, in this round
@@ -236,8 +231,6 @@ class MastStrategy(Strategy):
             self._rows.append(row)
         else:
             self._trace.add(row, durable=due)
-        if self._log is not None:
-            log_rows(self._log, [row])
         if due:
             self.save()
         log(INFO, "[round %d] %s", server.t, _in_words(row, means))

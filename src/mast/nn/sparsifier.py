@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from mast.checks import whole
 from mast.errors import ArgumentError, BiasedSketchError
-from mast.loggers import logger
 from mast.nn.files.deltas import save_delta
 from mast.nn.files.submodels import save_draw
 from mast.nn.optimizers import Steps
@@ -144,14 +143,6 @@ class Sparsifier:
         self._move(Key(self.seed, self.step + 1, self.node))
         self._calls.used = False
         self._steps.advanced()
-
-    def log(self, target: Any, **numbers: float) -> None:
-        """Send the numbers of this step to TensorBoard, MLflow, Weights & Biases or a function.
-
-        The step is that of the current draw, and the expected density is sent beside the numbers, so that the
-        curve of a schedule is there too. See `mast.logger` for what `target` may be.
-        """
-        logger(target)(self.step, {**numbers, "density": self.density})
 
     # ---- draws ---------------------------------------------------------------------------
 
