@@ -5,8 +5,8 @@
     python run.py deployment --run-config 'task="network" rounds=10 local-steps=5' --out result
 
 Both start a SuperLink on a free port of 127.0.0.1 and hand it the app with ``flwr run``; the second also
-starts one SuperNode for each client. Everything ends with this script: on errors, on Ctrl-C,
-and within seconds if the script itself is killed.
+starts one SuperNode for each client. Everything ends with this script, on errors and on Ctrl-C too. If the
+script itself is killed, a simulation lives on: docs/federated.md says how to end it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 
 from certificates import make
-from processes import Processes, adopt_orphans, bury_orphans
+from processes import Processes
 
 APP = Path(__file__).parent
 QUIET = {
@@ -83,9 +83,10 @@ class Federation:
         self.processes.__exit__(None, None, None)
 
     def start_link(self) -> None:
-        """Start the SuperLink and wait until it answers."""
+        """Start the SuperLink, wait until it answers, and start what runs its apps, Ray among them."""
         command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--database", str(self.home / "state.db")]  # so that a restart knows its nodes
+        command += ["--isolation", "process"]  # or it starts its SuperExec where no group reaches it
         if self.certificates is None:
             command.append("--insecure")
         else:
@@ -97,16 +98,21 @@ class Federation:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the SuperLink did not start:\n{self.processes.last_words('superlink')}")
             time.sleep(0.1)
+        address = f"127.0.0.1:{self.port}"
+        self.processes.start(
+            "superexec", "flower-superexec", *self._secure(), "--runtime-api-address", address
+        )
+
+    def _secure(self) -> list[str]:
+        """How a process trusts the SuperLink."""
+        if self.certificates is None:
+            return ["--insecure"]
+        return ["--root-certificates", str(self.certificates[0])]
 
     def start_node(self, partition: int) -> None:
         """Start the SuperNode of a client."""
-        secure = (
-            ["--insecure"]
-            if self.certificates is None
-            else ["--root-certificates", str(self.certificates[0])]
-        )
         self.processes.start(
-            f"supernode-{partition}", "flower-supernode", *secure,
+            f"supernode-{partition}", "flower-supernode", *self._secure(),
             "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1", "--port", str(free_port()),
             "--node-config", f"partition-id={partition} num-partitions={self.nodes}",
         )  # fmt: skip
@@ -215,7 +221,6 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background shells switch it off
     signal.signal(signal.SIGTERM, interrupted)
     signal.signal(signal.SIGHUP, interrupted)
-    adopt_orphans()
     run_config = asked.run_config
     if asked.out is not None:
         asked.out.mkdir(parents=True, exist_ok=True)
@@ -236,7 +241,6 @@ def main() -> int:
         print("Interrupted; everything is stopped.", file=sys.stderr)
         return 130
     finally:
-        bury_orphans()
         shutil.rmtree(home, ignore_errors=True)
 
 

@@ -54,7 +54,7 @@ def test_a_server_killed_and_restarted(tmp_path):
     with federation(2, simulation=False) as made:
         made.submit(words)
         wait_for_round(checkpoint, 2)
-        made.processes.stop("superlink", hard=True)
+        made.processes.stop("superlink", "superexec", hard=True)
         assert rounds_done(checkpoint) in (2, 3)
         made.start_link()
         run = made.submit(words)
