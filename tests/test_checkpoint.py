@@ -1,13 +1,21 @@
 """The one form of checkpoints: arrays, numbers and an identity in a file that is whole or not there."""
 
+import os
+
 import numpy as np
 import pytest
 
+import mast
 from mast import files
 from mast.checkpoint import Checkpoint, compare, fill
 from mast.errors import CheckpointError, DataError, InUseError
 
+PROBLEM = mast.Problem(mast.Quadratic(np.diag([1.0, 2.0, 4.0]), [1.0, 1.0, 1.0]), mast.RandK(2))
 IDENTITY = {"seed": "0", "nodes": "3"}
+
+
+def run(path, steps):
+    return mast.minimize(PROBLEM, "s_page", steps, 0.001, checkpoint=path)
 
 
 @pytest.fixture
@@ -48,6 +56,49 @@ def test_other_files_are_refused(checkpoint, change, message):
     checkpoint.path.write_bytes(b"MAST1\nhalf")
     with pytest.raises(DataError, match="damaged"):
         checkpoint.read()
+
+
+DAMAGE = {
+    "cut": (lambda raw: raw[: len(raw) // 2], "truncated"),
+    "empty": (lambda raw: b"", "does not begin with its mark"),
+    "zeroed": (lambda raw: bytes(len(raw)), "does not begin with its mark"),
+    "changed": (lambda raw: raw[:-5] + b"xxxxx", "damaged"),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_file_is_refused_by_name(how, tmp_path):
+    path = tmp_path / "c"
+    run(path, 20)
+    damaged = DAMAGE[how][0](path.read_bytes())
+    path.write_bytes(damaged)
+    with pytest.raises(DataError, match=f"c is .*{DAMAGE[how][1]}"):
+        run(path, 40)
+    assert path.read_bytes() == damaged
+    assert list(tmp_path.iterdir()) == [path]
+    path.unlink()
+    assert run(path, 40).x.tobytes() == mast.minimize(PROBLEM, "s_page", 40, 0.001).x.tobytes()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
+def test_a_link_stays_one_and_what_it_points_to_is_written(tmp_path):
+    (tmp_path / "far").mkdir()
+    real, link = tmp_path / "far" / "real", tmp_path / "link"
+    link.symlink_to(real)
+    run(link, 20)
+    assert link.is_symlink()
+    assert files.load(real)[0]["numbers"]["step"] == 20
+    run(link, 40)
+    run(real, 60)
+    assert run(link, 60).steps == 60
+    assert link.is_symlink()
+    assert [*real.parent.iterdir()] == [real]
+    assert sorted(tmp_path.iterdir()) == [real.parent, link]
+
+
+def test_the_version_is_recorded(tmp_path):
+    run(tmp_path / "c", 5)
+    assert files.load(tmp_path / "c")[0]["mast"] == mast.__version__
 
 
 def test_one_process_at_a_time(checkpoint):

@@ -1,15 +1,18 @@
-"""Locks: one writer at a time. What stands in their place and is not ours stays; nothing is left behind."""
+"""Files are whole or not there, written by one at a time; what is not ours stays, and nothing is left."""
 
 import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
+import numpy as np
 import pytest
 
 import mast
 from mast.errors import DataError, InUseError
-from mast.files import exclusive, lock_of
+from mast.files import exclusive, load, lock_of, save, write
 
 PROBLEM = mast.Problem(mast.Quadratic([[2.0, 1.0], [1.0, 2.0]], [3.0, 3.0]), mast.PermK(2))
 HOLDER = """
@@ -160,3 +163,85 @@ def test_a_sweep_gives_up_waiting_for_another_process(tmp_path, hold):
     lock_of(cell).touch()  # as a kill leaves it, right after the result was written
     assert len(mast.sweep(PROBLEM, **options)) > 1
     assert list(tmp_path.iterdir()) == [cell]
+
+
+# ---- writing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_file_is_the_old_or_the_new_one_whatever_fails(tmp_path, monkeypatch, locked):
+    path, lock = tmp_path / "file", exclusive if locked else nullcontext
+    for name in ("fsync", "replace"):
+        write(path, b"old")
+
+        def fail(*_):
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch, lock(path):
+            patch.setattr(os, name, fail)
+            with pytest.raises(DataError, match="file cannot be written: No space left"):
+                write(path, b"new")
+        assert path.read_bytes() == b"old"
+        assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
+def test_what_a_killed_writer_left_is_written_over_and_links_are_not_followed(tmp_path):
+    path, left = tmp_path / "run", tmp_path / ".run.partial"
+    for make in (lambda: left.write_bytes(b"half"), lambda: left.symlink_to(precious(tmp_path / "precious"))):
+        make()
+        mast.minimize(PROBLEM, steps=5, checkpoint=path)
+        assert not os.path.lexists(left)
+        path.unlink()
+    assert (tmp_path / "precious").read_text() == "what took a year"
+    left.mkdir()
+    with pytest.raises(DataError, match="run cannot be written"):
+        mast.minimize(PROBLEM, steps=5, checkpoint=path)
+    assert left.is_dir()
+
+
+WRITER = """
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+import numpy as np
+from mast.files import exclusive, save
+path = Path(sys.argv[1])
+with exclusive(path) if sys.argv[2] == "locked" else nullcontext():
+    for number in range(10**9):
+        save(path, {"number": number}, {"x": np.full(20000, number)})
+        print(number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("locked", ["locked", "free"])
+def test_a_writer_that_is_killed_leaves_a_whole_file(tmp_path, locked):
+    path = tmp_path / "file"
+    random = np.random.default_rng(0)
+    for _ in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path), locked], text=True, stdout=subprocess.PIPE
+        )
+        process.stdout.readline()
+        time.sleep(random.uniform(0, 0.05))
+        process.kill()
+        written = process.communicate()[0].split()
+        description, arrays = load(path)
+        assert description["number"] >= int(written[-2]) if len(written) > 1 else True
+        assert (arrays["x"] == description["number"]).all()
+    if locked == "locked":
+        with exclusive(path):
+            pass
+        assert list(tmp_path.iterdir()) == [path]
+
+
+def test_two_that_write_one_file_without_a_lock_do_not_meet(tmp_path):
+    def writes(number):
+        for _ in range(20):
+            save(tmp_path / "file", {"number": number}, {"x": np.full(2000, number)})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(writes, range(4)))
+    description, arrays = load(tmp_path / "file")
+    assert (arrays["x"] == description["number"]).all()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

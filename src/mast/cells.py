@@ -148,7 +148,6 @@ def perform(cell: Cell, folder: Path | None, wait: float = LONGEST_WAIT) -> Done
     with files.exclusive(path, wait):
         done = stored(cell, folder)
         if done is None:
-            files.clear_leftovers(folder, path.name)
             done = _computed(cell, _part(path))
             arrays = {name: value for name, value in done.result.items() if isinstance(value, np.ndarray)}
             numbers = {name: value for name, value in done.result.items() if name not in arrays}

@@ -1,9 +1,9 @@
 """Checkpoints: the whole state of a run in one file, from which it continues bit for bit.
 
 A checkpoint holds arrays, numbers (JSON), and an identity: names and values that must agree for a
-run to be continued. Another run's checkpoint is refused by the name of the field that differs. The checkpoint
-before the last one is kept beside it, and stands in, with a warning, where the last one is damaged.
-`mast.minimize` and the servers of clusters and federations write files of this one form.
+run to be continued. Another run's checkpoint is refused by the name of the field that differs, a damaged
+one by the name of the file. `mast.minimize` and the servers of clusters and federations write files of this
+one form.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from mast import __version__, files
-from mast.errors import CheckpointError, CheckpointWarning, DataError
+from mast.errors import CheckpointError
 from mast.identity import describe
 
 __all__ = ["Checkpoint", "check", "compare", "describe", "fill", "joined", "load"]
@@ -59,17 +58,14 @@ class Checkpoint:
         if not path.parent.is_dir():
             raise CheckpointError(f"the folder of the checkpoint {str(path)!r} does not exist")
 
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
+    def alone(self) -> contextlib.AbstractContextManager[None]:
         """Hold the file for one run: another process that asks for it meanwhile is refused."""
-        with files.exclusive(self.path):
-            files.clear_leftovers(self.path.parent, self.path.name)
-            yield
+        return files.exclusive(self.path)
 
     def write(self, numbers: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Replace the file; the old one stays until the new one is whole, and beside it until the next."""
+        """Replace the file; the old one stays until the new one is whole."""
         head = {"kind": self.kind, "format": FORMAT, "mast": __version__, "identity": self.identity}
-        files.save(self.path, head | {"numbers": dict(numbers)}, arrays, generations=True)
+        files.save(self.path, head | {"numbers": dict(numbers)}, arrays)
 
     def read(self) -> tuple[Numbers, Arrays] | None:
         """The numbers and the arrays, or None if there is no file; another run's file is refused."""
@@ -85,19 +81,6 @@ def load(path: Path, kind: str) -> tuple[dict[str, Any], Numbers, Arrays] | None
     """The identity, numbers and arrays of a checkpoint, whatever run it belongs to; None if it is absent."""
     if not path.exists():
         return None
-    try:
-        return _load(path, kind)
-    except DataError as error:
-        try:
-            before = _load(files.previous(path), kind)
-        except (DataError, CheckpointError):
-            raise error from None
-        warnings.warn(f"{error}; the checkpoint before it is used", CheckpointWarning, stacklevel=4)
-        files.put_back(path)
-        return before
-
-
-def _load(path: Path, kind: str) -> tuple[dict[str, Any], Numbers, Arrays]:
     description, arrays = files.load(path)
     if description.get("kind") != kind or description.get("format") != FORMAT:
         raise CheckpointError(

@@ -70,9 +70,5 @@ class CheckpointError(MastError, ValueError):
     """A checkpoint cannot be used: it belongs to another run, or to another version."""
 
 
-class CheckpointWarning(UserWarning):
-    """The newest checkpoint is damaged, and the one before it is used."""
-
-
 class StepSizeWarning(UserWarning):
     """The step size is above what theory allows; the run goes on without a guarantee."""

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import hashlib
 import io
 import json
 import os
-import re
 import secrets
 import stat
 import struct
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 0.05  # seconds between two tries to take a lock
 SAY_AFTER = 2.0  # seconds after which a waiting process says for what it waits
+_held: set[Path] = set()  # the locks of this process
 _MAGIC = b"MAST1\n"
 _END_OF_ZIP, _END_OF_ZIP_WITHIN = b"PK\x05\x06", 1 << 16
 #: what reading a zip file of arrays raises where it is none: a right checksum does not make it one
@@ -47,22 +46,19 @@ _UNREADABLE = (
 _UNFIT = (MastError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
 
-def write(path: Path, content: bytes, generations: bool = False) -> None:
-    """Write a file; what stood there before stays until the new one is complete.
-
-    With `generations` it stays as `previous(path)` even then.
-    """
-    with writing(path, _succeed if generations else None) as file:
+def write(path: Path, content: bytes) -> None:
+    """Write a file; what stood there before stays until the new one is complete."""
+    with writing(path) as file:
         file.write(content)
 
 
 @contextlib.contextmanager
 def writing(path: Path, place: Callable[[Path, Path], object] | None = None) -> Iterator[BinaryIO]:
     """A file to be written piece by piece, which takes its place (by a rename) when it is complete."""
-    beside = _name_beside(path)
     try:
+        beside = _beside(path)
         try:
-            with beside.open("xb") as file:
+            with beside.open("xb") as file:  # which fails where there is something, and follows no link
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -82,43 +78,10 @@ def make_folder(path: Path) -> None:
         raise DataError(f"{path}: the folder cannot be made: {error.strerror or error}") from error
 
 
-def previous(path: Path) -> Path:
-    """Where the generation before the newest one of a file is kept."""
-    return path.with_name(f".{path.name}.previous")
-
-
-def put_back(path: Path) -> None:
-    """The previous generation takes the place of a file that is damaged, and stays."""
-    if _link(previous(path), path):
-        _settle(path.parent)
-
-
 def remove(path: Path) -> None:
-    """Delete a file and the generation before it."""
-    for each in (path, previous(path)):
+    """Delete a file, and what a process left of it that was killed while it wrote."""
+    for each in (path, _partial(path)):
         each.unlink(missing_ok=True)
-
-
-def _succeed(beside: Path, path: Path) -> None:
-    """What stands at the path becomes the previous generation; the path is never empty meanwhile."""
-    if not _link(path, previous(path)):  # of another file, or of none: it would be taken for this one's
-        with contextlib.suppress(OSError):
-            previous(path).unlink()
-    os.replace(beside, path)
-
-
-def _link(source: Path, target: Path) -> bool:
-    """The file at `source` gets the name `target` too, in one step; False where that cannot be."""
-    beside = _name_beside(target)
-    try:
-        os.link(source, beside)
-        os.replace(beside, target)
-    except OSError:
-        return False
-    finally:
-        with contextlib.suppress(OSError):
-            beside.unlink()  # a rename does nothing between two names of one file
-    return True
 
 
 def _settle(folder: Path) -> None:
@@ -151,15 +114,13 @@ def write_once(path: Path, content: bytes) -> bool:
     return written
 
 
-def save(
-    path: Path, description: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], generations: bool = False
-) -> None:
+def save(path: Path, description: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write a description (JSON) and arrays as one file: a magic line, the sum of the rest, the rest."""
     body = io.BytesIO()
     text = np.frombuffer(json.dumps(description, sort_keys=True).encode(), dtype=np.uint8)
     np.savez(body, **{f"array_{name}": array for name, array in arrays.items()}, description=text)  # type: ignore[arg-type]
     content = body.getvalue()
-    write(path, _head(content) + content, generations)
+    write(path, _head(content) + content)
 
 
 def load(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -233,9 +194,13 @@ def exclusive(path: Path, wait: float = 0.0) -> Iterator[None]:
     ['.run.mast.lock']
     """
     lock = _acquired(path, wait)
+    _held.add(lock_of(path))
     try:
         yield
     finally:
+        _held.discard(lock_of(path))
+        with contextlib.suppress(OSError):
+            _partial(Path(os.path.realpath(path))).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # Windows keeps a file that is open; filelock deletes it there
             os.unlink(lock.lock_file)
         lock.release()
@@ -312,17 +277,6 @@ def _head(content: bytes) -> bytes:
     return _MAGIC + hashlib.sha256(content).hexdigest().encode() + b"\n"
 
 
-def clear_leftovers(folder: Path, name: str | None = None) -> None:
-    """Delete what processes that were killed while they wrote a file (or any) left beside it.
-
-    For those who hold a lock: another process might be writing.
-    """
-    for path in folder.glob(f".{glob.escape(name) if name else '*'}.*"):
-        if re.fullmatch(r"\..+\.\d+\.[0-9a-f]{8}", path.name):
-            with contextlib.suppress(OSError):
-                path.unlink()
-
-
 def digest(*parts: Any) -> str:
     """A short sum of arrays, numbers and text, for telling one thing from another."""
     total = hashlib.sha256()
@@ -336,7 +290,19 @@ def digest(*parts: Any) -> str:
     return total.hexdigest()[:16]
 
 
-def _name_beside(path: Path) -> Path:
+def _beside(path: Path) -> Path:
+    """Where a file is written before it takes its place.
+
+    Whoever holds the file's lock writes to one name, and so over what a killed process left there. Others may
+    meet: each has a name of its own.
+    """
     if not path.name:
         raise DataError(f"{str(path)!r} cannot be written: it is not the name of a file")
-    return path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    if lock_of(path) not in _held:
+        return path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+    _partial(path).unlink(missing_ok=True)  # a link goes, not what it points to
+    return _partial(path)
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.partial")

@@ -363,7 +363,7 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
         run(GOOD, folder=tmp_path)
     assert run(GOOD, folder=tmp_path).status == "finished"
     left = {path.name for path in (tmp_path / "out").iterdir()}
-    assert left == {"checkpoint.mast", ".checkpoint.mast.previous", "trace.jsonl", "result.json", "x.npy"}
+    assert left == {"checkpoint.mast", "trace.jsonl", "result.json", "x.npy"}
 
 
 def test_a_run_that_diverges_stops(tmp_path):

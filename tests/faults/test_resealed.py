@@ -29,7 +29,6 @@ def _run(method: str) -> Artifact:
 
     def make(folder):
         continued(folder / "run")
-        files.previous(folder / "run").unlink()
         return folder / "run"
 
     return Sealed(make, continued)

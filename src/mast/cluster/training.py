@@ -131,7 +131,6 @@ class Rank:
     def _server(self) -> Server:
         """The server, where the last checkpoint left it."""
         settings, server = self.settings, self.settings.server
-        files.clear_leftovers(settings.out)
         path = settings.out / CHECKPOINT
         stored = checkpoint.load(path, "server")
         if server.step_size == "theory" and stored is not None:

@@ -165,13 +165,12 @@ class MastStrategy(Strategy):
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """One process at a time on a checkpoint; what killed ones left half written is cleared."""
+        """One process at a time on a checkpoint."""
         if self.checkpoint is None or self._trace is None:
             yield
             return
         files.make_folder(self.checkpoint.parent)
         with files.exclusive(self.checkpoint):
-            files.clear_leftovers(self.checkpoint.parent, self.checkpoint.name)
             self.resume()  # another process may have gone on in the meantime
             self._trace.go_on(self.server.t)
             yield
