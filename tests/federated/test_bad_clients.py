@@ -10,7 +10,7 @@ pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 from flwr.app import Context, MetricRecord, RecordDict
 
 import mast
-from federated.samples import DIM, NODES, maker, problems, server, without
+from federated.samples import DIM, NODES, maker, problems, server
 from mast.errors import ArgumentError, CheckpointError
 from mast.federated import LocalGrid, MastStrategy, client, server_for
 from mast.federated.presence import NormLimit, RollCall
@@ -37,28 +37,6 @@ class Changed(LocalGrid):
             if self.reply is not None:
                 self.reply(reply)
         return reply
-
-
-def test_finite_nonsense_is_refused_with_a_warning(caplog):
-    """1e30 is a number, but no answer: the round is that without the client."""
-    logging.getLogger("flwr").propagate = True
-    nodes = problems()
-
-    def ends(grid, **options):
-        strategy = MastStrategy(server(nodes), **options)
-        strategy.start(grid, num_rounds=5)
-        return strategy
-
-    def nonsense():
-        return Changed(client(maker(nodes)), NODES, bad=2, change=lambda values: values + 1e30)
-
-    strategy = ends(nonsense())
-    np.testing.assert_array_equal(strategy.server.x, without(2).server.x)
-    assert strategy.server.answered.tolist() == [5, 5, 0, 5]
-    assert "is more than `norm_limit` = 100 times as long as usual" in caplog.text
-    assert np.abs(ends(nonsense(), norm_limit=None).server.x).max() > 1e20
-    with pytest.raises(ArgumentError, match="norm_limit"):
-        MastStrategy(server(nodes), norm_limit=0.5)
 
 
 def test_long_answers_in_single_precision_have_a_norm():
@@ -144,6 +122,12 @@ def test_one_client_does_not_end_a_model(attack, clients, kind, caplog):
     expected = ends(clients, kind, lambda values, t: attack(values, t, np.nan))
     np.testing.assert_array_equal(attacked.server.x, expected.server.x)
     assert np.abs(attacked.server.x).max() < 10
+
+
+def test_without_a_limit_any_number_counts():
+    assert np.abs(ends(2, "zeros", lambda values, t: 1e30, norm_limit=None).server.x).max() > 1e20
+    with pytest.raises(ArgumentError, match="norm_limit"):
+        MastStrategy(server(problems()), norm_limit=0.5)
 
 
 @pytest.mark.parametrize("kind", ["zeros", "network"])

@@ -136,36 +136,6 @@ def distances(h, expected):
     return (h.mean(axis=0) - expected) / error
 
 
-def many(count=24):
-    """Clients whose gradients are alike, so that a bias of a few percent is many standard errors."""
-    sketches = [mast.Bernoulli(0.95), mast.RandK(7), mast.Identity()]
-    shift = normal(Key(99), 0, 8)
-    H = np.diag(np.linspace(1, 2, 8))
-    return [
-        mast.Problem(
-            mast.Quadratic(H, 0.1 * normal(Key(i, 1), 0, 8) - H @ (8 - shift)), sketches[i % 3], shift
-        )
-        for i in range(count)
-    ]
-
-
-@pytest.mark.parametrize("answering", ["known", "unknown"])
-def test_the_mean_update_is_the_gradient(answering):
-    """Within five standard errors, which are together less than 4 % of the gradient."""
-    nodes = many()
-    rates = [0.95, 0.7, 0.8, 0.9] * 6 if answering == "known" else [0.8] * 24
-    roster = {"participation": 0.9} if answering == "known" else {"participants": 20}
-    given = rates if answering == "known" else "unknown"
-    x, h, counts = updates(nodes, given, Coins(rates), roster, trials=300)
-    gradient = mast.Nodes(nodes).gradient(x)
-    assert counts.min() < counts.max()
-    assert np.abs(distances(h, gradient)).max() < 5
-    along = h @ gradient / (gradient @ gradient)  # the same for the length of the update alone
-    error = along.std(ddof=1) / np.sqrt(len(h))
-    assert abs(along.mean() - 1) < 5 * error
-    assert 5 * error < 0.04
-
-
 def test_dropping_out_by_the_draw_is_corrected_by_no_weight():
     """Client 0 fails when its submodel is large: the rate is known, and yet the update is biased."""
 
@@ -190,18 +160,6 @@ def test_dropping_out_by_the_draw_is_corrected_by_no_weight():
     short = np.mean([c * f.gradient(v + c * (x - v)) for c in scales], axis=0)
     rest = sum(problem.gradient(x) for problem in nodes[1:])
     assert np.abs(distances(h, (short + rest) / NODES)).max() < 5
-
-
-def test_effective_weights_are_means_over_who_answers():
-    rates = np.array([0.9, 0.4, 0.7])
-    np.testing.assert_allclose(effective_weights(list(rates), rates), 1.0)
-    np.testing.assert_allclose(effective_weights("always", rates), rates)
-    expected = np.zeros(3)
-    for mask in range(1, 8):
-        there = np.array([mask >> i & 1 for i in range(3)], dtype=bool)
-        probability = np.where(there, rates, 1 - rates).prod()
-        expected[there] += probability * 3 / there.sum()
-    np.testing.assert_allclose(effective_weights("unknown", rates), expected / (1 - (1 - rates).prod()))
 
 
 @pytest.mark.parametrize("answering", [0.0, 1.5, "sometimes", [0.5, 0.5], None, float("nan")])

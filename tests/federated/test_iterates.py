@@ -22,17 +22,14 @@ def grid(nodes, **options) -> LocalGrid:
 
 
 @pytest.mark.parametrize(
-    "roster",
+    ("roster", "local_steps"),
     [
-        {},
-        {"participation": 0.5},
-        {"participation": [1.0, 0.3, 0.6, 1.0]},
-        {"participants": 2},
-        {"coupling": "disjoint"},
+        ({}, 1),
+        ({"participation": [1.0, 0.3, 0.6, 1.0]}, 3),
+        ({"participants": 2, "coupling": "disjoint"}, 1),
     ],
-    ids=["all", "half", "different", "two", "disjoint"],
+    ids=["all", "different", "two, disjoint"],
 )
-@pytest.mark.parametrize("local_steps", [1, 3])
 def test_same_bits_as_the_distributed_method(roster, local_steps):
     nodes = problems()
     strategy = MastStrategy(server(nodes, roster, local_steps=local_steps))
@@ -51,8 +48,7 @@ def test_same_bits_as_the_distributed_method(roster, local_steps):
     assert np.any(inside.x != nodes[0].shift)
 
 
-@pytest.mark.parametrize("aggregation", ["unbiased", "mean"])
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum:0.9", "adam"])
+@pytest.mark.parametrize(("optimizer", "aggregation"), [("momentum:0.9", "mean"), ("adam", "unbiased")])
 def test_same_bits_with_a_server_optimizer(optimizer, aggregation):
     nodes = problems()
     expected = server(nodes, optimizer=optimizer, aggregation=aggregation)
@@ -96,18 +92,6 @@ def test_clients_start_where_the_initial_arrays_say():
     np.testing.assert_array_equal(result.arrays["x"].numpy(), inside.x)
     with pytest.raises(ArgumentError, match="in this order"):
         MastStrategy(server(nodes)).start(grid(nodes), ArrayRecord([x0]), num_rounds=1)
-
-
-def test_single_precision_on_the_wire_costs_half():
-    nodes = problems()
-    sizes = {}
-    for wire in ("f4", "f8"):
-        strategy = MastStrategy(server(nodes, wire=np.dtype(wire)))
-        strategy.start(grid(nodes), num_rounds=ROUNDS)
-        sizes[wire] = int(strategy.server.received.sum())
-    saved = 4 * int(strategy.server.values.sum())
-    # Flower writes the number of bytes with one digit less, where it is below 100
-    assert saved <= sizes["f8"] - sizes["f4"] <= saved + 2 * NODES * ROUNDS
 
 
 def test_a_divergence_stops_the_run():

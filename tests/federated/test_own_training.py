@@ -85,6 +85,7 @@ def test_it_trains():
     model = network()
     model.load_state_dict(result.arrays.to_torch_state_dict(), strict=False)  # buffers do not travel
     assert loss_of(model) < 0.8 * loss_of(network())
+    assert set(result.train_metrics_clientapp[20]) >= {"loss", "nodes", "down"}
 
 
 def test_frozen_parameters_do_not_travel():

@@ -34,8 +34,9 @@ class Watched(LocalGrid):
         return super()._answer(message)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("roster", [{}, {"participation": 0.6}], ids=["all", "some"])
+@pytest.mark.parametrize(
+    ("optimizer", "roster"), [("sgd", {}), ("adam", {"participation": 0.6})], ids=["all", "some"]
+)
 def test_a_stopped_federation_continues_to_the_same_bits(tmp_path, optimizer, roster):
     nodes = problems()
     app = client(maker(nodes))

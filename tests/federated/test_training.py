@@ -105,18 +105,6 @@ def test_one_step_of_a_training_function_is_the_gradient(node):
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=4 * 4 * 2**-24 / 0.2)
 
 
-def test_a_training_function_trains():
-    made = workers(TrainingWorker)
-    own = server([w.capacity for w in made], local_steps=4)
-    everything = [torch.cat(parts) for parts in zip(*(rows(i) for i in range(4)), strict=True)]
-    before = cross_entropy(network(), everything).item()
-    _, result = start(own, made, num_rounds=60)
-    model = network()
-    model.load_state_dict(result.arrays.to_torch_state_dict())
-    assert cross_entropy(model, everything).item() < 0.8 * before
-    assert set(result.train_metrics_clientapp[60]) >= {"loss", "nodes", "down"}
-
-
 def test_weights_that_are_not_kept_stay_where_they_are():
     model = network()
     capacity = capacity_of(model, "bernoulli:0.5")

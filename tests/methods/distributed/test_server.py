@@ -8,7 +8,6 @@ import pytest
 import mast
 from mast import files
 from mast.errors import ArgumentError, CheckpointError, DataError, StepSizeWarning
-from mast.methods import make
 from mast.methods.distributed import (
     Adam,
     Momentum,
@@ -96,16 +95,6 @@ def test_a_node_leaves_its_room_as_it_was():
     workers = workers_of(problem)
     run_in_process(server_of(problem, local_steps=2), workers, 10)
     assert all((worker.room == SHIFT).all() for worker in workers)
-
-
-def test_the_roster_is_the_method_s():
-    options = {"participation": [0.5, 1.0, 0.25, 0.75]}
-    problem = nodes()
-    method = make("distributed", options).bind(problem, 11)
-    roster = Roster(11, 4, 4, **options)
-    for t in range(200):
-        assert roster.taking_part(t) == method.server.roster.taking_part(t)
-        assert [roster.key(t, i) for i in range(4)] == [method.server.roster.key(t, i) for i in range(4)]
 
 
 @pytest.mark.parametrize("options", [{"participation": [0.8, 1.0, 0.5, 0.75]}, {"participants": 3}], ids=str)
