@@ -62,7 +62,7 @@ CONTENDERS: list[dict[str, Any]] = [
     {"kind": "mast", "structure": "weights", **PARTS, **LONG, **SCANNED},
     {"kind": "chances", "share": 0.2, **DECAY, "uses": CHANCES},
     {"kind": "rolling", **SETTINGS, "uses": UNITS},
-    {"kind": "mast", "structure": "units", **SETTINGS, "uses": UNITS},
+    {"kind": "mast", "structure": "units", **PARTS, "uses": UNITS},
     {"kind": "mast", "structure": "packets", **SETTINGS, "uses": PACKETS},
     *(
         {"kind": kind, "structure": "weights", "share": 0.2, "axes": ["rate"], "uses": ["weights 0.2"]}
