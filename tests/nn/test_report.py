@@ -57,7 +57,7 @@ def test_scores_and_costs_of_single_weights(models, shift):
 @pytest.mark.parametrize("name", ["mlp", "cnn", "transformer"])
 def test_structured_sketches_are_scored_as_smaller_models(models, name):
     model, inputs = getattr(models, name)()
-    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)))
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), example=inputs[0])
     report = sk.report(
         total, densities=[1.0, 0.5], draws=3, example=inputs[0], plain=model,
         calibrate=list(inputs) if name == "cnn" else None,

@@ -32,6 +32,7 @@ def server_for(
     participation: Any = 1.0,
     participants: int | None = None,
     scheme: str | None = None,
+    example: Any = None,
     **options: Any,
 ) -> Server:
     """The server of a federation: where to start, and what each client can hold.
@@ -50,6 +51,8 @@ def server_for(
         `aggregation`. For shares "mast_balanced" is assumed, the best that was measured where bytes are
         few; scale a fresh model by `mast.nn.nodes.scale_fronts` first. For long runs take "mast_nested".
         Workers get the same from `mast.nn.nodes.capacities_of`.
+    example
+        A batch as the module is called with, to find its units; guessed for MLPs and networks for images.
     step_size, **options
         Those of `mast.methods.distributed.Server`: `optimizer`, `local_steps`, `local_step_size`, `cosine`,
         `wire`, `aggregation`, `run`, `about`. A checkpoint knows the modules of the model: another one is
@@ -91,8 +94,8 @@ def server_for(
         from mast.nn.nodes import VectorLayout, capacities_of, capacity_of, module_identity
 
         x0, about = VectorLayout(model).read(model), module_identity(model)
-        names = names if scheme is None else capacities_of(model, scheme, names)
-        held = [own if isinstance(own, Capacity) else capacity_of(model, own) for own in names]
+        names = names if scheme is None else capacities_of(model, scheme, names, example=example)
+        held = [o if isinstance(o, Capacity) else capacity_of(model, o, example=example) for o in names]
     else:
         x0, about = np.asarray(model), {}
         names = names if scheme is None else made.sketches(names)

@@ -64,8 +64,8 @@ def sparsify(
         For `Neurons` and `Layers`: what the model is called with (a tensor, a tuple, or a dict of keyword
         arguments). The model is run on it to see which weights belong to one unit, so that any model can be
         cut: of transformers, timm, torchvision, with hooks, with branches of Python. What cannot be cut is
-        kept whole, and ``print(sk)`` says why. Without an example, the input is guessed from the
-        model's layers.
+        kept whole, and ``print(sk)`` says why. Without an example, the input of MLPs and of networks for
+        images of a usual size is guessed.
     strict
         Refuse the model, with the same table, if units stay whole only because they could not be followed.
     check

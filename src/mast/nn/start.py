@@ -37,6 +37,7 @@ def scale_start(
     shift: Shift = None,
     keep: Mapping[str, Any] | None = None,
     where: Where | None = None,
+    example: Any = None,
 ) -> str:
     """Scale fresh weights in place, so that sketched outputs vary as much as plain ones; says what it did.
 
@@ -47,7 +48,7 @@ def scale_start(
 
     Parameters
     ----------
-    model, sketch, shift, keep, where
+    model, sketch, shift, keep, where, example
         As in `sparsify`, which may be called before or after.
 
     >>> import mast, torch
@@ -63,7 +64,7 @@ def scale_start(
         return "nothing was changed: TopShare leaves what it keeps as it is"
     if own is not None and own.sketch is not sketch and repr(own.sketch) != repr(sketch):
         raise ArgumentError(f"the model is sparsified with {own.sketch!r}, not with {sketch!r}")
-    sk = own or sparsify(model, sketch, keep=keep, where=where)
+    sk = own or sparsify(model, sketch, keep=keep, where=where, example=example)
     try:
         return _scale(sk)
     finally:

@@ -262,7 +262,8 @@ def test_sketches_that_no_header_can_spell_have_indices(models, tmp_path):
 @pytest.mark.parametrize("name", ["mlp", "cnn", "transformer"])
 def test_deltas_of_units(models, tmp_path, name, shift):
     """The scale is on outgoing weights; all others are whole, because dropped units still compute."""
-    base, sk = trained(models, name, mast.nn.Neurons(mast.RandK(0.5)), shift)
+    example = getattr(models, name)()[1][0]
+    base, sk = trained(models, name, mast.nn.Neurons(mast.RandK(0.5)), shift, example=example)
     path = sk.save_delta(tmp_path / "a.delta", seed=7)
     sub = mast.nn.apply_delta(base, path)
     every, state = sk.kept(Key(7)), sk.model.state_dict()

@@ -89,7 +89,7 @@ def make(models):
 @pytest.mark.parametrize(("name", "sketch"), DRAWS, ids=[f"{name}-{type(s).__name__}" for name, s in DRAWS])
 def test_the_submodel_of_a_draw(make, tmp_path, name, sketch):
     model, inputs = make(name)
-    sk = mast.nn.sparsify(model, sketch)
+    sk = mast.nn.sparsify(model, sketch, example=inputs[0])
     path = sk.save_submodel(tmp_path / "a", 7, about={"note": "x"}, calibrate=inputs)
     template = another(model)
     state = copy.deepcopy(template.state_dict())

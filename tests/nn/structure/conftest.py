@@ -56,7 +56,7 @@ if torch is not None:
         def __init__(self):
             super().__init__()
             self.a = nn.Conv1d(2, 7, 3)
-            self.b = nn.Conv1d(7, 5, 2, bias=False)
+            self.b = nn.Conv1d(7, 5, 3, bias=False)
             self.c = nn.Linear(5 * 5, 9)
             self.d = nn.Linear(9, 3)
 
@@ -180,7 +180,7 @@ if torch is not None:
         "mlp": (_mlp, (6, 4)),
         "unbatched": (_mlp, (4,)),
         "resnet": (ResNet, (4, 3, 8, 8)),
-        "viewed": (Viewed, (4, 2, 14)),
+        "viewed": (Viewed, (4, 2, 16)),
         "grouped": (_grouped, (4, 3, 9, 9)),
         "transposed": (_transposed, (3, 1, 9, 9)),
         "gated": (Gated, (5, 6)),

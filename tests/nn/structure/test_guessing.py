@@ -1,4 +1,4 @@
-"""Inputs are guessed from a model's layers; submodels are then right for inputs that were not guessed."""
+"""Inputs of MLPs and of networks for images are guessed; submodels are then right for other inputs too."""
 
 from __future__ import annotations
 
@@ -91,15 +91,20 @@ MODELS = {
     "mixed": (Mixed, lambda: rows((5, 4)), {"b.weight": 6}),
     "mixed in sequences": (Mixed, lambda: rows((5, 6, 4)), {"b.weight": 6}),
 }  # fmt: skip
+NOT_GUESSED = ("oblong", "two", "beside", "words")
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_submodels_without_an_example(zoo, name):
+def test_submodels_without_an_example_or_an_error_that_asks_for_one(zoo, name):
     make, inputs, spaces = MODELS[name]
     torch.manual_seed(0)
-    sk = mast.nn.sparsify(make().double().eval(), mast.nn.Neurons(mast.RandK(0.5)))
+    model, half, given, options = make().double().eval(), mast.nn.Neurons(mast.RandK(0.5)), inputs(), {}
+    if name in NOT_GUESSED:
+        with pytest.raises(mast.MastError, match=rf"\({type(model).__name__}\).*guessed.*pass example="):
+            mast.nn.sparsify(model, half)
+        options = {"example": tuple(given)}
+    sk = mast.nn.sparsify(model, half, **options)
     assert {s.name: s.units for s in sk.structure.spaces} == spaces
-    given = inputs()
     small, whole = sk.submodel(1), zoo.masked(sk, mast.randomness.Key(1))
     with torch.no_grad():
         torch.testing.assert_close(small(*given), whole(*given), rtol=0, atol=1e-12)
@@ -127,6 +132,31 @@ def test_what_cannot_be_guessed_says_example():
         mast.nn.sparsify(Named(), mast.nn.Neurons(mast.RandK(0.5)))
     example = ({"x": torch.ones(3, 4)},)
     assert mast.nn.sparsify(Named(), mast.nn.Neurons(mast.RandK(0.5)), example=example).submodel(0)
+
+
+def test_the_doors_of_federations_take_the_example_that_the_error_asks_for():
+    from mast.nn.nodes import capacities_of, capacity_of, scale_fronts, submodel_of
+
+    words, shares = torch.randint(30, (5, 3)), [1, 0.5]
+    whole = sum(p.numel() for p in Words().parameters())
+    for call in (
+        lambda **more: capacity_of(Words(), "neurons:.5", **more).part(mast.randomness.Key(0)).count,
+        lambda **more: (
+            capacities_of(Words(), "heterofl", shares, **more)[1].part(mast.randomness.Key(0)).count
+        ),
+        lambda **more: sum(p.numel() for p in submodel_of(Words(), "heterofl", 0.5, **more).parameters()),
+    ):
+        with pytest.raises(mast.MastError, match="pass example="):
+            call()
+        assert call(example=words) < whole
+    assert "multiplied" in scale_fronts(Words(), "heterofl", shares, example=words)
+    pytest.importorskip("flwr", reason="mast.federated needs Flower")
+    from mast.federated import server_for
+
+    for held in (shares, ["neurons:.5", "identity"]):
+        with pytest.raises(mast.MastError, match="pass example="):
+            server_for(Words(), held, step_size=0.1)
+        assert len(server_for(Words(), held, step_size=0.1, example=words).capacities) == 2
 
 
 def test_a_file_of_a_model_that_was_followed_by_an_example(tmp_path):

@@ -159,9 +159,9 @@ def test_equals_dropout2d_on_channels():
         nn.Conv2d(2, 8, 3), nn.ELU(), Given(mask), nn.Conv2d(8, 5, 3), nn.Flatten(), nn.Linear(20, 3)
     ).double()
     model = nn.Sequential(*(copy.deepcopy(dropout[i]) for i in (0, 1, 3, 4, 5)))
-    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5)), where="0.weight")
-    _give(sk, "0.weight", mask.flatten())
     x, y = torch.randn(4, 2, 6, 6, dtype=torch.float64), torch.arange(4) % 3
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5)), where="0.weight", example=x)
+    _give(sk, "0.weight", mask.flatten())
     for net in (dropout, model):
         F.cross_entropy(net(x), y).backward()
     for mine, theirs in zip(model.parameters(), dropout.parameters(), strict=True):

@@ -223,9 +223,9 @@ class Recurrent(nn.Module):
 def test_shared_weights(zoo, make, spaces):
     torch.manual_seed(0)
     model = make().double().eval()
-    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5)))
-    assert {s.name: s.units for s in sk.structure.spaces} == spaces
     x = torch.arange(5) if make is Tied else torch.randn(4, 3, dtype=torch.float64)
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5)), example=x)
+    assert {s.name: s.units for s in sk.structure.spaces} == spaces
     for seed in range(3):
         small, whole = sk.submodel(seed), zoo.masked(sk, mast.randomness.Key(seed))
         torch.testing.assert_close(small(x), whole(x), rtol=0, atol=1e-12)

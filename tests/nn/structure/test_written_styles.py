@@ -199,7 +199,7 @@ def agree(sk, model, inputs, step):
 @pytest.mark.parametrize("name", MODELS)
 def test_units(name):
     model, inputs = made(name)
-    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5)), seed=3)
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5)), seed=3, example=inputs)
     if name in SPACES:
         assert {s.name: s.units for s in sk.structure.spaces} == SPACES[name]
     for step in range(3):

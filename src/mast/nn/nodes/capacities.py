@@ -136,10 +136,10 @@ def _made_of(model: nn.Module, layout: VectorLayout) -> str:
     return describe([dict(layout.shapes), own])
 
 
-def capacity_of(model: nn.Module, text: Any, **options: Any) -> Capacity:
+def capacity_of(model: nn.Module, text: Any, *, example: Any = None, **options: Any) -> Capacity:
     """The capacity that a text or a sketch names, for a model: ``bernoulli:0.9``, ``neurons:0.25``.
 
-    Options are those of `mast.nn.sparsify`: `where` and `keep`.
+    Options are those of `mast.nn.sparsify`: `where` and `keep`, and for units the `example`.
 
     >>> model = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> [capacity_of(model, text).part(Key(0)).count for text in ("neurons:.25", "identity")]
@@ -152,14 +152,17 @@ def capacity_of(model: nn.Module, text: Any, **options: Any) -> Capacity:
             f'capacities of a scheme, for the server and for workers; a sketch is "neurons:{sketch}"'
         )
     if isinstance(sketch, Structured):
-        return Units(model, sketch, **options)
+        return Units(model, sketch, example=example, **options)
     return Weights(model, sketch, **options)
 
 
-def capacities_of(model: nn.Module, scheme: Scheme | str, shares: Sequence[float]) -> list[Capacity]:
+def capacities_of(
+    model: nn.Module, scheme: Scheme | str, shares: Sequence[float], *, example: Any = None
+) -> list[Capacity]:
     """What clients of these shares hold of a network's hidden units, by a scheme such as "heterofl".
 
-    One for each of ``scheme.clients(shares)``, the same on the server and for workers.
+    One for each of ``scheme.clients(shares)``, the same on the server and for workers. The `example` is that
+    of `mast.nn.sparsify`.
 
     >>> model = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> [capacity.part(Key(0)).count for capacity in capacities_of(model, "heterofl", [1, 0.25])]
@@ -171,13 +174,16 @@ def capacities_of(model: nn.Module, scheme: Scheme | str, shares: Sequence[float
     for share, sketch in zip(own, scheme.sketches(shares), strict=True):
         if share not in made:
             like = next(iter(made.values()), None)
-            units = Units(model, Neurons(sketch), own_weights=scheme.aggregation == "mean", like=like)
+            own_weights = scheme.aggregation == "mean"
+            units = Units(model, Neurons(sketch), own_weights=own_weights, like=like, example=example)
             units.label = f"{share:g} of the units, {scheme.title}"
             made[share] = units
     return [made[share] for share in own]
 
 
-def scale_fronts(model: nn.Module, scheme: Scheme | str, shares: Sequence[float]) -> str:
+def scale_fronts(
+    model: nn.Module, scheme: Scheme | str, shares: Sequence[float], *, example: Any = None
+) -> str:
     """Scale fresh weights in place for a scheme of fronts, on the server, and say what was done.
 
     What a hidden unit gives is multiplied by the chance that a client holds the unit in a round. The units
@@ -188,7 +194,7 @@ def scale_fronts(model: nn.Module, scheme: Scheme | str, shares: Sequence[float]
     '1 weight was multiplied by 0.25 to 1'
     """
     scheme = scheme_of(scheme) if isinstance(scheme, str) else scheme
-    return scale_start(model, Neurons(scheme.fronts(shares)))
+    return scale_start(model, Neurons(scheme.fronts(shares)), example=example)
 
 
 class Weights(Capacity):
@@ -275,6 +281,8 @@ class Units(Capacity):
         Otherwise local steps are x <- x - g S'grad, which a scale of 1/p makes 1/p² times as long.
     like
         Another capacity of the same model over units of the same kind: they need not be found again.
+    where, keep, example
+        As in `mast.nn.sparsify`.
 
     >>> import mast
     >>> model = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -291,12 +299,13 @@ class Units(Capacity):
         keep: Mapping[str, float] | None = None,
         own_weights: bool = False,
         like: Units | None = None,
+        example: Any = None,
     ) -> None:
         self.layout = VectorLayout(model)
         self.dim = self.layout.dim
         self.own_weights = own_weights
         self.structure: Structure = (
-            structure_of(model, sketch, keep, where) if like is None else like.structure
+            structure_of(model, sketch, keep, where, example=example) if like is None else like.structure
         )
         self.drawing = self.structure.drawing(sketch)
         front = largest_front(sketch)

@@ -73,7 +73,8 @@ class NetworkWorker(Worker):
     Parameters
     ----------
     capacity
-        What the node can hold: ``neurons:0.25``, ``bernoulli:0.5``, or what `capacity_of` makes.
+        What the node can hold: ``neurons:0.25``, ``bernoulli:0.5``, or what `capacity_of` makes (from an
+        `example`, if the model's input cannot be guessed).
     model
         The architecture. Its trainable parameters are overwritten by what the node is sent; for whole
         units (`neurons:...`) they are not used at all, and it may be on the meta device.
@@ -175,7 +176,14 @@ class NetworkWorker(Worker):
         return self.held.module(part, values.copy())
 
 
-def submodel_of(model: nn.Module, scheme: str, share: float, key: Key = Key(0)) -> nn.Module:  # noqa: B008
+def submodel_of(
+    model: nn.Module,
+    scheme: str,
+    share: float,
+    key: Key = Key(0),  # noqa: B008
+    *,
+    example: Any = None,
+) -> nn.Module:
     """What a client of a share runs when the model is trained: a small dense model, in evaluation mode.
 
     In schemes of fronts it is the largest that the client holds, which is not the first rows of each weight:
@@ -190,7 +198,7 @@ def submodel_of(model: nn.Module, scheme: str, share: float, key: Key = Key(0)) 
       (2): Linear(in_features=2, out_features=2, bias=True)
     )
     """
-    (capacity,) = capacities_of(model, scheme, [share])
+    (capacity,) = capacities_of(model, scheme, [share], example=example)
     layout = VectorLayout(model)
     part = capacity.largest(key)
     held = SmallModel(model, layout, keeps_statistics=True)

@@ -256,8 +256,8 @@ def structure_of(
     """The structure that a sketch acts on: `Neurons` or `Layers`.
 
     It is found by running the model on an `example` of its input: a tensor, a tuple of arguments, or a dict
-    of keyword arguments. Without one, the input is guessed from the model's layers. A model on the meta
-    device is run with values that are made up, as only its structure is looked at.
+    of keyword arguments. Without one, the input of MLPs and of networks for images is guessed. A model on the
+    meta device is run with values that are made up, as only its structure is looked at.
 
     >>> import mast
     >>> from torch import nn
