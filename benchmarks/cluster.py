@@ -50,12 +50,25 @@ def _network():  # type: ignore[no-untyped-def]
 
 def _rank() -> None:
     """One of the four: rounds of the engine with nodes that send back what they got, and their peers."""
+    import torch
+
+    from mast.cluster.wire import Wire
+
+    torch.set_num_threads(1)
+    with Wire(60) as wire:
+        wire.connect()
+        best = _rounds(wire)
+    if wire.rank == 0:
+        print(json.dumps(best))
+
+
+def _rounds(wire) -> dict[str, float]:  # type: ignore[no-untyped-def]
+    """The best seconds of each kind."""
     import numpy as np
     import torch
     import torch.distributed as dist
 
     from mast.cluster.engine import NodesRank, ServerRank
-    from mast.cluster.wire import Wire
     from mast.methods.distributed import Roster, Server, Worker
     from mast.nn.nodes import capacity_of
 
@@ -63,9 +76,6 @@ def _rank() -> None:
         def gradients(self, part, values, header):  # type: ignore[no-untyped-def]
             return values
 
-    torch.set_num_threads(1)
-    wire = Wire()
-    wire.start(60)
     model = _network()
     dim = sum(p.numel() for p in model.parameters())
     dense = torch.zeros(dim)
@@ -81,7 +91,7 @@ def _rank() -> None:
         workers = {wire.rank: Echo(capacity)}
         if wire.rank == 0:
             server = Server(np.zeros(dim, np.float32), [capacity] * RANKS, roster, step_size=1e-3)
-            engines[name] = (ServerRank(wire, server, workers, True), capacity)
+            engines[name] = (ServerRank(wire, server, workers, range(RANKS)), capacity)
         else:
             engines[name] = (NodesRank(wire, roster, workers, 4), capacity)
     done = 0
@@ -101,9 +111,7 @@ def _rank() -> None:
             note("dense", time.perf_counter() - begun)
             dist.barrier()
             note("wire", _wire_time(wire, dim))
-    if wire.rank == 0:
-        print(json.dumps(best))
-    wire.close()
+    return best
 
 
 def _own_work(capacity, model, turn, barrier: Callable[[], object]) -> float:  # type: ignore[no-untyped-def]

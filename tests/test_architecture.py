@@ -41,8 +41,10 @@ ALLOWED = {
     "run": CORE | {"methods", "trace", "results", "resume", "progress", "plots"},
     "learn": CORE | {"methods", "run", "data", "files", "plots"},
     "nn": CORE | {"methods", "allocation", "files", "plots", "progress", "checkpoint", "cards"},
-    "cluster": CORE | {"methods", "results", "nn", "data", "files", "trace", "progress", "checkpoint"},
-    "federated": CORE | {"methods", "results", "nn", "data", "files", "trace", "progress", "checkpoint"},
+    "servers": {"errors", "sketches", "methods", "nn"},
+    "cluster": CORE | {"methods", "servers", "results", "nn", "files", "trace", "progress"},
+    "federated": CORE
+    | {"methods", "servers", "results", "nn", "data", "files", "trace", "progress", "checkpoint"},
     "experiments": CORE
     | {"methods", "run", "results", "data", "files", "learn", "nn", "plots", "progress", "cells"},
     "cli": CORE | {"methods", "run", "data", "files", "learn", "experiments", "advice"},

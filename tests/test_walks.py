@@ -103,16 +103,14 @@ def test_a_round_under_torchrun():
     pytest.importorskip("torch", reason="mast.cluster needs PyTorch")
     from mast import cluster
 
+    A, b = mast.data.load("a1a")
+    problems = [mast.Problem(mast.Logistic(A[i::4], b[i::4], l2=0.1), mast.PermK(4)) for i in range(4)]
+
     def walk(rounds):
+        server = cluster.server_for(problems, step_size="theory")
+        workers = {i: cluster.ProblemWorker(problem) for i, problem in enumerate(problems)}
         with tempfile.TemporaryDirectory() as folder:
-            cluster.run(
-                {
-                    "run": {"rounds": rounds, "out": folder, "progress": False},
-                    "nodes": {"count": 4, "capacity": "permk:4"},
-                    "model": {"kind": "logistic", "l2": 0.1},
-                    "data": {"file": "a1a"},
-                }
-            )
+            cluster.run(server, workers, rounds, checkpoint=Path(folder) / "c", progress=False)
 
     check("A round under torchrun", files_of_a_round(walk), 9)
 

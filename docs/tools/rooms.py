@@ -14,6 +14,7 @@ BANDS: dict[str, dict[str, str]] = {
         "experiments": "the paper's figures",
         "learn": "scikit-learn estimators",
         "nn": "PyTorch models",
+        "servers": "who holds what",
         "cluster": "torchrun",
         "federated": "Flower",
     },

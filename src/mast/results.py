@@ -31,8 +31,6 @@ _SUMMARY: dict[str, Any] = {
     "step_size": int | float,
     "note": str,
     "method": str,
-    "metric": str,
-    "score": int | float | None,
     "nodes": list,
 }
 
@@ -57,8 +55,7 @@ class Result:
     estimated : whether f_D and grad_sq in the trace are Monte Carlo estimates.
     nodes : of clusters and federations, one row per node: its capacity, the share that it keeps, how often it
         answered, its bytes per round each way, and the scores of its submodels.
-    metric, score : what is scored on a cluster, and the score of the whole model.
-    folder : where the files of a cluster's run are.
+    folder : where `save` wrote the files, or `load` read them.
     """
 
     x: Any = field(repr=False)
@@ -74,8 +71,6 @@ class Result:
     infimum: float = math.nan
     estimated: bool = False
     nodes: list[dict[str, Any]] = field(default_factory=list, repr=False)
-    metric: str = ""
-    score: float = math.nan
     folder: Path | None = None
 
     @property
@@ -119,7 +114,7 @@ class Result:
         ]
         table = pandas.DataFrame(rows).astype(object)
         text: str = table.where(table.notna(), "").to_string(index=False, float_format="{:.4g}".format)
-        return f"{text}\n{self.metric} of the whole model: {self.score:.4g}" if _known(self.score) else text
+        return text
 
     def by_capacity(self) -> list[dict[str, Any]]:
         """One row per capacity: how many nodes it has, and the means of their numbers."""

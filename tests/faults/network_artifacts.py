@@ -87,7 +87,7 @@ def _continued(path: Path) -> Any:
 def _ended(folder: Path) -> Path:
     row = {"node": 0, "accuracy": 0.5, "accuracy lowest": 0.25, "accuracy highest": 0.75}
     known = {"steps": 5, "step_size": 0.1, "note": "a note", "method": "distributed", "rows": []}
-    Result(np.ones(3), "finished", **known, guarantee=None, metric="accuracy", nodes=[row]).save(folder)
+    Result(np.ones(3), "finished", **known, guarantee=None, nodes=[row]).save(folder)
     return folder / SUMMARY
 
 
@@ -115,5 +115,5 @@ ARTIFACTS = {
     "delta of a network": Tensors(_delta, lambda p: _output(mast.nn.apply_delta(_model(0.25), p))),
     "submodel of a network": Tensors(_submodel, lambda p: _tensors(mast.nn.load_submodel(p, _model(0.25)))),
     "checkpoint of a server": Sealed(_served, _continued),
-    "result of a cluster": Artifact(_ended, lambda p: Result.load(p.parent).steps, summed=False),
+    "result of a run with nodes": Artifact(_ended, lambda p: Result.load(p.parent).steps, summed=False),
 }

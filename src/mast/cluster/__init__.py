@@ -1,32 +1,37 @@
-"""The distributed method on torch.distributed: nodes of different capacity, one server, under torchrun.
+"""The distributed method under torchrun: nodes of different capacity train one model.
 
-::
+Every process that torchrun starts, a rank, runs the same script. Each makes the same server and has workers
+for its own nodes only, with their data; rank 0 leads::
 
-    python -m mast.cluster train.toml --ranks 4
+    import mast.cluster
 
-or from Python ``mast.cluster.run("train.toml", ranks=4)``; both start torchrun on 127.0.0.1. Between
-machines torchrun is started on each: ``torchrun --nnodes 2 ... -m mast.cluster train.toml``. The
-mathematics, the server and its messages are `mast.methods.distributed`; here gloo carries them, and a run
-survives the death of any of its processes: torchrun starts all of them again, and they continue from the
-last checkpoint with the same bits. The order of sums is that of the nodes' numbers, whatever rank they are
-on and whoever answers first, so the number of ranks does not matter either.
+    A, b = mast.data.load("a1a")
+    sketches = [mast.PermK(4), mast.PermK(4), mast.PermK(2), mast.Identity()]
+    mine = mast.cluster.my_nodes(4)
+    problems = {i: mast.Problem(mast.Logistic(A[i::4], b[i::4], l2=1e-3), sketches[i]) for i in mine}
 
-`mast.cluster.settings` has what `train.toml` may say. A `Task` is what is trained: write one for models of
-another kind.
+    server = mast.cluster.server_for([problems.get(i, sketches[i]) for i in range(4)], step_size="theory")
+    workers = {i: mast.cluster.ProblemWorker(problems[i]) for i in mine}
+    result = mast.cluster.run(server, workers, rounds=200, checkpoint="run.mast")
+
+``torchrun --standalone --nproc-per-node 2 train.py`` runs it in two processes, ``python train.py`` in one,
+with the same bits: sums go in the order of the nodes' numbers, whatever rank they are on. With
+``--max-restarts 3`` torchrun starts all ranks again when one dies, and they continue from the checkpoint.
+
+`factory` makes the server, `running` is the run, `engine` the round, `wire` carries what travels.
 """
 
 from __future__ import annotations
-
-import mast.cluster.processes  # noqa: F401 - first: it notes who started this process
 
 try:
     import torch  # noqa: F401
 except ImportError as error:
     raise ImportError('mast.cluster needs PyTorch: pip install "mast-train[cluster]"') from error
 
+from mast.cluster.factory import server_for
 from mast.cluster.running import run
-from mast.cluster.settings import Settings
-from mast.cluster.tasks import Task
-from mast.cluster.wire import LostRankError, Wire
+from mast.cluster.wire import LostRankError, my_nodes
+from mast.methods.distributed import ProblemWorker
+from mast.nn.nodes import NetworkWorker
 
-__all__ = ["LostRankError", "Settings", "Task", "Wire", "run"]
+__all__ = ["LostRankError", "NetworkWorker", "ProblemWorker", "my_nodes", "run", "server_for"]

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from mast.cluster.processes import in_one_line
-from mast.cluster.wire import Buffers, Bytes, Wire, rank_of
+import numpy as np
+
+from mast.cluster.wire import Buffers, Bytes, Transfer, Wire, in_one_line
 from mast.errors import ArgumentError, DataError, MastError
 from mast.methods.distributed import SIZE, Message, Part, Roster, Server, Worker
 
 WORTH_A_THREAD = 1 << 18  #: coordinates from which on a helper draws ahead
 END = -1  #: instead of a round's number: there is no other
+GO = 1 << 30  #: tag of what begins a round, and of x at the end; other tags are numbers of nodes
 Row = dict[str, Any]  #: of the trace
 
 
@@ -43,21 +45,22 @@ class NodesRank:
     def serve(self, t: int, rounds: int) -> None:
         """Answer the server's messages from round t on, until it says that there are no more."""
         pending = self._prepare(t) if t < rounds else []
+        number = np.zeros(1, dtype=np.int64)
         while True:
-            with self.wire.watched(f"before round {t}"):
-                servers = self.wire.go(t)
-            if servers == END:
+            self.wire.when = f"before round {t}"
+            self.wire.receive(number.view(np.uint8), 0, GO).wait()
+            if number[0] == END:
                 return
-            if servers != t:
-                raise DataError(f"the server is in round {servers}, rank {self.wire.rank} in round {t}")
-            with self.wire.watched(f"in round {t}"):
-                sending = [self._answer(*message) for message in pending]
-                t += 1
-                pending = self._prepare(t) if t < rounds else []
-                for work in sending:
-                    work.wait()
+            if number[0] != t:
+                raise DataError(f"the server is in round {number[0]}, rank {self.wire.rank} in round {t}")
+            self.wire.when = f"in round {t}"
+            sending = [self._answer(*message) for message in pending]
+            t += 1
+            pending = self._prepare(t) if t < rounds else []
+            for transfer in sending:
+                transfer.wait()
 
-    def _prepare(self, t: int) -> list[tuple[int, Part, Bytes, Any]]:
+    def _prepare(self, t: int) -> list[tuple[int, Part, Bytes, Transfer]]:
         """Make the draws of round t, and be ready for the values: nodes, parts, buffers, what arrives."""
         found = []
         for node, _ in self.roster.taking_part(t):
@@ -67,7 +70,7 @@ class NodesRank:
                 found.append((node, part, buffer, self.wire.receive(buffer, 0, node)))
         return found
 
-    def _answer(self, node: int, part: Part, buffer: Bytes, arriving: Any) -> Any:
+    def _answer(self, node: int, part: Part, buffer: Bytes, arriving: Transfer) -> Transfer:
         arriving.wait()
         message = Message.decode(buffer)
         if message.header.node != node:
@@ -83,25 +86,31 @@ class NodesRank:
 class ServerRank:
     """The server's rank: it sends, lets its own nodes work, and sums up in the order of the nodes."""
 
-    def __init__(self, wire: Wire, server: Server, workers: Mapping[int, Worker], on_server: bool) -> None:
-        self.wire, self.server, self.workers = wire, server, workers
+    def __init__(
+        self, wire: Wire, server: Server, workers: Mapping[int, Worker], ranks: Sequence[int]
+    ) -> None:
+        """`ranks` has the rank of each node."""
+        self.wire, self.server, self.workers, self.ranks = wire, server, workers, ranks
         self.buffers, self.rounds = Buffers(), 0
         self._helper: ThreadPoolExecutor
         self._ahead: Future[None] | None = None
-        nodes = server.roster.nodes
-        self.ranks = [rank_of(i, nodes, wire.ranks, on_server) for i in range(nodes)]
 
     def serve(self, rounds: int, after: Callable[[Row], None]) -> None:
         """Rounds server.t .. rounds-1, with a row of the trace after each; stops when x diverges."""
         self.rounds = rounds
         with ThreadPoolExecutor(1, thread_name_prefix="mast-draws") as self._helper:
             while self.server.goes_on(rounds):
-                with self.wire.watched(f"in round {self.server.t}"):
-                    row = self._round()
-                after(row)
+                self.wire.when = f"in round {self.server.t}"
+                after(self._round())
             self._drawn()
-        with self.wire.watched("at the end"):
-            self.wire.go(END)
+        self.wire.when = "at the end"
+        for transfer in self._go(END):
+            transfer.wait()
+
+    def _go(self, t: int) -> list[Transfer]:
+        """Say to all other ranks which round begins, or that there is none."""
+        number = np.array([t], dtype=np.int64).view(np.uint8)
+        return [self.wire.send(number, rank, GO) for rank in range(1, self.wire.ranks)]
 
     def _drawn(self) -> None:
         """Wait for the draws that the helper makes: nothing else may draw meanwhile."""
@@ -121,11 +130,11 @@ class ServerRank:
         server, wire, clock = self.server, self.wire, time.perf_counter
         begun = clock()
         t = server.t
-        wire.go(t)
+        sending = self._go(t)
         self._drawn()
         nodes = list(server.weights())
         away = [node for node in nodes if self.ranks[node] != 0]
-        arriving, sending, answers = {}, [], {}
+        arriving, answers = {}, {}
         for node in away:
             header = server.expected(node)
             buffer = self.buffers.take((node, "in"), header.size)
@@ -151,8 +160,8 @@ class ServerRank:
             compute = max(compute, answer.header.seconds)
             server.absorb(answer)
             updated += clock() - start
-        for work in sending:
-            work.wait()
+        for transfer in sending:
+            transfer.wait()
         start = clock()
         server.close()
         updated += clock() - start

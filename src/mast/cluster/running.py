@@ -1,166 +1,213 @@
-"""`run`: from settings to a result, on every rank."""
+"""`run`: all rounds of a server with its nodes, on every rank, from agreement to result."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mast import files
-from mast.checks import whole
-from mast.cluster.processes import end_stopped_siblings, end_with_parent, in_one_line, launch
-from mast.cluster.settings import Settings, read, settings_of
-from mast.cluster.tasks import Task
-from mast.cluster.training import MakeTask, Rank
-from mast.cluster.wire import LostRankError, Wire, under_torchrun
-from mast.errors import ArgumentError, DataError, MastError
-from mast.results import Result
+import numpy as np
+import torch
 
-Source = str | Path | Mapping[str, Any]
+from mast import files
+from mast.checks import nonnegative, whole
+from mast.cluster.engine import GO, NodesRank, Row, ServerRank
+from mast.cluster.wire import Wire
+from mast.errors import ArgumentError, DataError
+from mast.files import exclusive
+from mast.methods.distributed import Server, Worker
+from mast.progress import Progress, size_of
+from mast.results import Result
+from mast.trace import TraceFile
+
+MOMENT = 5.0  # seconds in which the ranks of a torchrun that was killed may yet leave a checkpoint
+#: what all workers must have in common: they train one model
+COMMON = ("loss", "model", "frozen parameters and buffers", "shift", "batch_norm")
 
 
 def run(
-    source: Source,
-    ranks: int | None = None,
+    server: Server,
+    workers: Mapping[int, Worker],
+    rounds: int,
     *,
-    max_restarts: int = 3,
-    task: MakeTask | None = None,
-    folder: str | Path = ".",
+    checkpoint: str | Path | None = None,
+    checkpoint_seconds: float = 5.0,
+    timeout: float = 120.0,
+    progress: bool | None = None,
 ) -> Result:
-    """Train on several processes, each of which has nodes with data, sketches and capacities of their own.
+    """Train until so many rounds are done in all, those of the checkpoint included. Every rank calls this.
 
     Parameters
     ----------
-    source
-        A TOML file, or the same as a dict of sections; see `mast.cluster.settings`.
-    ranks
-        None: this process is one of those that torchrun started, or the only one. A number: start so many
-        processes on this machine with torchrun, on 127.0.0.1, wait for them, and return what they wrote.
-    max_restarts
-        With `ranks`: how often torchrun may start all of them again after one died or hung.
-    task
-        What is trained, instead of what the settings' [model] and [data] say: a function of the settings,
-        the wire and the nodes of this rank that makes a `mast.cluster.Task`.
-    folder
-        Where paths in a dict are relative to.
+    server
+        What `server_for` made, the same on every rank; rank 0's leads.
+    workers
+        The workers of this rank's nodes, by their numbers; `my_nodes` says which these should be.
+    checkpoint
+        A file, on rank 0's machine, to save to and to continue from. The trace stands beside it, in a file
+        with the ending ``.trace.jsonl``. The checkpoint knows the server's options, and of each node the
+        data, the sketch, the loss and the model (`Worker.identity`): another one is refused by name.
+    checkpoint_seconds
+        At least so long between two checkpoints; 0: one after every round.
+    timeout
+        Seconds after which a rank that is silent counts as lost. It has to be longer than any round.
+    progress
+        Whether rank 0 shows how far it is: None does so on a terminal.
 
     Returns
     -------
     Result
-        On rank 0, and for `ranks`; on the other ranks one without nodes, whose x is empty.
+        On every rank, with x and the nodes' table; the trace is rank 0's. `server.x` is x, too.
 
-    >>> result = run(
-    ...     {"run": {"rounds": 20, "out": tempfile.mkdtemp(), "progress": False},
-    ...      "nodes": {"count": 4, "capacity": "permk:4"},
-    ...      "model": {"kind": "logistic", "l2": 0.1}, "data": {"file": "a1a"}})
-    >>> result.status, result.steps, len(result.nodes)
-    ('finished', 20, 4)
+    Raises
+    ------
+    LostRankError
+        Another rank died, or was silent for too long; the message names it.
+    DataError
+        Another rank raised an error, which the message tells, or ranks do not fit together.
+
+    >>> import mast
+    >>> from mast.cluster import ProblemWorker, server_for
+    >>> f = mast.Quadratic([[2.0, 0.0], [0.0, 4.0]], [1.0, 1.0])
+    >>> nodes = [mast.Problem(f, mast.RandK(1)), mast.Problem(f, mast.Identity())]
+    >>> server = server_for(nodes, step_size="theory")
+    >>> result = run(server, {i: ProblemWorker(node) for i, node in enumerate(nodes)}, rounds=300)
+    >>> result.status, result.x.round(2), len(result.nodes)
+    ('finished', array([0.32, 0.17]), 2)
     """
-    if ranks is not None:
-        if task is not None:
-            raise ArgumentError(
-                "a task cannot be sent to new processes: call run() in a script under torchrun"
-            )
-        code, out = start(source, Path(folder), ranks, max_restarts)
-        if code:
-            raise DataError(f"the processes ended with code {code}: see what they printed")
-        return Result.load(out)
-    if under_torchrun():
-        end_with_parent("mast.cluster: torchrun is gone, so this rank ends")
-    wire = Wire()
-    try:
-        settings = _settings(source, Path(folder), wire)
-        with _threads(settings.run.threads):
-            wire.start(settings.run.timeout)
-            return Rank(settings, wire, task or _task).train()
-    except LostRankError:
-        end_stopped_siblings()
-        raise
-    except Exception as error:
-        wire.confess(in_one_line(error))
-        raise
-    finally:
-        wire.close()
+    whole("rounds", rounds, 0)
+    nonnegative("checkpoint_seconds", checkpoint_seconds)
+    if checkpoint is not None and not isinstance(checkpoint, str | Path):
+        raise ArgumentError(f"checkpoint is the name of a file, got {checkpoint!r}")
+    path = None if checkpoint is None else Path(checkpoint)
+    with Wire(timeout) as wire, contextlib.ExitStack() as held:
+        ranks = _agree(wire, server, workers, rounds)
+        rows: list[Row] = []
+        if wire.rank == 0 and path is not None:
+            held.enter_context(_alone(path))
+            _continue(server, path, rounds)
+        wire.connect()
+        start = wire.tell(server.t)
+        if wire.rank == 0:
+            leader = ServerRank(wire, server, workers, ranks)
+            rows = _lead(leader, rounds, path, checkpoint_seconds, progress)
+        else:
+            NodesRank(wire, server.roster, workers, server.wire.itemsize).serve(start, rounds)
+        nodes = _share_the_end(wire, server)
+    return Result(
+        x=server.x.copy(),
+        status="diverged" if server.diverged else "finished",
+        steps=server.t,
+        step_size=server.step_size,
+        guarantee=server.guarantee,
+        note=server.note,
+        method="distributed",
+        rows=rows,
+        nodes=nodes,
+    )
 
 
-def _settings(source: Source, folder: Path, wire: Wire) -> Settings:
-    """The settings, which every rank reads for itself: what another one says names no file and no function.
+def _agree(wire: Wire, server: Server, workers: Mapping[int, Worker], rounds: int) -> list[int]:
+    """The rank of each node. All ranks must speak of the same run, and each node be on one of them.
 
-    All ranks hear whether all could read the same.
+    What tells the nodes from others becomes part of what the checkpoint must agree in.
     """
-    settings, digest, failure = None, "", None
-    try:
-        content, folder = _content(source, folder)
-        settings, digest = settings_of(content, folder, wire.ranks), files.digest(content)
-    except MastError as error:
-        failure = error
-    words = wire.first_words([digest, None if failure is None else str(failure)])
-    if failure is not None:
-        raise failure
-    for rank, (other, fault) in enumerate(words):
-        if fault is not None:
-            raise DataError(fault if rank == 0 else f"rank {rank}: {fault}")
-        if other != digest:
-            raise DataError(f"rank {rank} has other settings than rank {wire.rank}: all must read the same")
-    assert settings is not None
-    return settings
+    for node, worker in workers.items():
+        if not isinstance(worker, Worker):
+            raise ArgumentError(f"workers has one Worker for each node, got {worker!r} for node {node!r}")
+        whole("a node in workers", node, 0, server.roster.nodes - 1)
+    shared = server.identity() | {"rounds": str(rounds), "version of torch": torch.__version__}
+    told = wire.collect([shared, {str(node): worker.identity() for node, worker in workers.items()}])
+    for rank, (identity, _) in enumerate(told):
+        for name in {**told[0][0], **identity}:
+            _same(name, rank, identity.get(name), 0, told[0][0].get(name))
+    holders: dict[int, int] = {}
+    common: dict[str, tuple[int, str]] = {}
+    about: dict[str, str] = {}
+    for rank, (_, nodes) in enumerate(told):
+        for node, fields in ((int(number), fields) for number, fields in nodes.items()):
+            if node in holders:
+                raise DataError(f"node {node} has a worker on rank {holders[node]} and one on rank {rank}")
+            holders[node] = rank
+            for name, value in fields.items():
+                if name in COMMON:
+                    _same(name, rank, value, *common.setdefault(name, (rank, value)))
+                    about[name] = value
+                else:
+                    about[f"{name} of node {node}"] = value
+            if fields.get("sketch") != server.capacities[node].fingerprint():
+                raise DataError(
+                    f"the worker of node {node} on rank {rank} has another sketch than the server"
+                )
+    absent = [node for node in range(server.roster.nodes) if node not in holders]
+    if absent:
+        given = f"mast.cluster.my_nodes({server.roster.nodes})"
+        raise DataError(f"node {absent[0]} has no worker: every rank gives those of {given}")
+    server.about |= about
+    return [holders[node] for node in range(server.roster.nodes)]
 
 
-def _content(source: Source, folder: Path) -> tuple[dict[str, Any], Path]:
-    if isinstance(source, Mapping):
-        return dict(source), folder
-    if str(source).endswith(".json"):  # what `start` wrote
-        stored = json.loads(Path(source).read_text(encoding="utf-8"))
-        return stored["content"], Path(stored["folder"])
-    return read(source), Path(source).parent
+def _same(name: str, rank: int, here: str | None, other: int, there: str | None) -> None:
+    if here != there:
+        raise DataError(
+            f"rank {rank} differs from rank {other} in its {name} ({here}, not {there}): all ranks must "
+            "share it"
+        )
 
 
-@contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """So many threads for torch and BLAS; afterwards as many as before."""
-    import torch
-    from threadpoolctl import threadpool_limits
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        with threadpool_limits(count):
-            yield
-    finally:
-        torch.set_num_threads(before)
+def _alone(path: Path) -> contextlib.AbstractContextManager[None]:
+    """One run at a time on a checkpoint; ranks of a torchrun that was killed may need a moment to end."""
+    files.make_folder(path.parent)
+    return exclusive(path, wait=MOMENT if "TORCHELASTIC_RUN_ID" in os.environ else 0.0)
 
 
-def _task(settings: Settings, wire: Wire, mine: Sequence[int]) -> Task:
-    if settings.network:
-        from mast.cluster.network import NetworkTask
-
-        return NetworkTask(settings, wire, mine)
-    from mast.cluster.linear import LinearTask
-
-    return LinearTask(settings, wire, mine)
+def _trace_of(path: Path) -> TraceFile:
+    return TraceFile(path.with_name(f"{path.name}.trace.jsonl"))
 
 
-# ---- from Python, without torchrun ------------------------------------------------------------------
+def _continue(server: Server, path: Path, rounds: int) -> None:
+    """Bring the server and the trace to where the checkpoint left them."""
+    server.load(path)
+    if server.t > rounds:
+        raise ArgumentError(f"{path} is at round {server.t} already, beyond rounds = {rounds}: ask for more")
+    server.save(path)
+    _trace_of(path).go_on(server.t)
 
 
-def start(
-    source: Source,
-    folder: Path,
-    ranks: int,
-    max_restarts: int,
-    launch: Callable[[Path, int, int], int] = launch,
-) -> tuple[int, Path]:
-    """Start so many processes and wait for them; their exit code, and the folder of what they wrote."""
-    if under_torchrun():
-        raise ArgumentError("this process was started by torchrun already: call run() without ranks")
-    whole("ranks", ranks, 1)
-    whole("max_restarts", max_restarts, 0)
-    content, folder = _content(source, folder)
-    settings = settings_of(content, folder, ranks)  # refuse before anything starts
-    with tempfile.TemporaryDirectory() as temporary:
-        path = Path(temporary) / "train.json"
-        path.write_text(json.dumps({"content": content, "folder": str(folder.resolve())}))
-        return launch(path, ranks, max_restarts), settings.out
+def _lead(leader: ServerRank, rounds: int, path: Path | None, seconds: float, show: bool | None) -> list[Row]:
+    """All rounds, with a row of the trace after each, and a checkpoint now and then."""
+    server, saved = leader.server, time.monotonic()
+    trace = None if path is None else _trace_of(path)
+    rows: list[Row] = []
+
+    def after(row: Row) -> None:
+        nonlocal saved
+        progress.advance(row["step"], note=f"{size_of(row['down'] + row['up'])} per round")
+        if path is None or trace is None:
+            rows.append(row)
+            return
+        due = time.monotonic() - saved >= seconds or not server.goes_on(rounds)
+        trace.add(row, durable=due)
+        if due:
+            server.save(path)
+            saved = time.monotonic()
+
+    with Progress(rounds, "training", show, unit="rounds", first=server.t) as progress:
+        leader.serve(rounds, after)
+    return rows if trace is None else trace.rows()
+
+
+def _share_the_end(wire: Wire, server: Server) -> list[dict[str, Any]]:
+    """Rank 0's last point and round for the servers of all ranks, and its table of the nodes."""
+    end = wire.tell([server.t, server.node_rows()])
+    server.t, nodes = int(end[0]), end[1]
+    x = server.x.view(np.uint8)
+    if wire.rank:
+        wire.receive(x, 0, GO).wait()
+    else:
+        for transfer in [wire.send(x, rank, GO) for rank in range(1, wire.ranks)]:
+            transfer.wait()
+    return list(nodes)

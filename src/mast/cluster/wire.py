@@ -1,215 +1,228 @@
-"""torch.distributed as a wire for buffers of bytes: point to point, sizes known to both sides, timeouts.
+"""torch.distributed as a wire: buffers of bytes from rank to rank by gloo, and facts (JSON) by the store.
 
 Messages are made and read in main memory, so gloo carries them, also where the nodes compute on GPUs. Gloo
-corrupts tensors that are not contiguous without a word, so every buffer is checked. Nothing is pickled:
-what is not a message travels as JSON.
+corrupts tensors that are not contiguous without a word, so every buffer is checked. Nothing is pickled. A
+rank that fails leaves word in the store before it closes its connections, so the others say why they end.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import hmac
+import itertools
 import json
 import os
 import re
 import socket
+import time
+import traceback
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from torch.distributed import distributed_c10d as c10d
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from mast.cluster.processes import SECRET, in_one_line
+from mast.checks import number
 from mast.errors import ArgumentError, DataError, MastError
 
 Bytes = NDArray[np.uint8]
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-REFUSED_BEFORE = "mast/refused"  # in the store, which outlives the ranks
-LARGEST_FACT = 1 << 30  # bytes
-FIRST_CONTACT = 120.0  #: seconds in which the ranks must have found each other
+MOMENT = 3.0  #: seconds in which the others hear why a rank ends
+FIRST_SAY = 5.0  #: seconds that others wait longer than rank 0, which knows whom it lost, ...
+SOON = 1.0  #: ... and in which it says so after its connections are gone
+OURS = str(Path(__file__).parents[1])
+LIBRARIES = ("site-packages", "dist-packages", str(Path(traceback.__file__).parent), "<")
+_stores: list[Any] = []  # that of all ranks: rank 0 may have to offer it until its process ends
+_wires = itertools.count()  # each has its own names in the store
 
 
 class LostRankError(MastError, ConnectionError):
     """Another rank died, hangs, or is slower than the timeout."""
 
 
-class RefusedError(MastError):
-    """torchrun started the ranks again after one refused its work, and had said why: all refuse at once."""
+def this_rank() -> tuple[int, int]:
+    """The rank of this process, and how many there are, as torchrun says it; (0, 1) without torchrun."""
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def my_nodes(count: int) -> list[int]:
+    """The nodes, of so many, that this rank should have: they are dealt in runs as even as can be.
+
+    Without torchrun they are all of them.
+
+    >>> my_nodes(3)
+    [0, 1, 2]
+    >>> [rank_of(node, 6, ranks=4) for node in range(6)]
+    [0, 0, 1, 2, 2, 3]
+    """
+    rank, ranks = this_rank()
+    return [node for node in range(count) if rank_of(node, count, ranks) == rank]
+
+
+def rank_of(node: int, nodes: int, ranks: int) -> int:
+    """The rank that `my_nodes` gives a node to."""
+    return node * ranks // nodes
 
 
 class Wire:
-    """This process's end: `rank` of `ranks`. With one rank nothing is started, and nothing travels."""
+    """This process's end: `rank` of `ranks`. With one rank nothing is started, and nothing travels.
 
-    def __init__(self) -> None:
-        self.rank = int(os.environ.get("RANK", "0"))
-        self.ranks = int(os.environ.get("WORLD_SIZE", "1"))
-        self.timeout = FIRST_CONTACT
+    All ranks make theirs together, and use it as a context. Silence of `timeout` seconds is an error.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self.rank, self.ranks = this_rank()
+        self.timeout = number("timeout, in seconds,", timeout, above=0, most=24 * 3600)
+        self.when = "before the first round"  #: for messages
+        self._facts = itertools.count()
         self._store: Any = None
-        self._secret = os.environ.get(SECRET, "").encode()
+        self._group: Any = None
+        self._ours = False  # whether the default group of torch is ours to end
         if self.ranks > 1:
-            with self.watched("while the ranks met"):
-                store, _, _ = next(rendezvous("env://", timeout=_seconds(FIRST_CONTACT)))
-                refused = store.check([REFUSED_BEFORE])
-            if refused:
-                raise RefusedError("a rank refused its work before torchrun started all of them again")
-            self._for_good = store
-            # a restarted group must not find the addresses of the last one
-            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-            self._store = c10d.PrefixStore(f"mast/{attempt}", store)
+            with self.watched(0):
+                self._store = _store(self._seconds)
 
-    def first_words(self, word: Any) -> list[Any]:
-        """The words (JSON) of all ranks, by rank, before anything is started."""
-        if self.ranks == 1:
-            return [word]
-        with self.watched("before the start"):
-            everybody = range(self.ranks)
-            self._store.set(f"word/{self.rank}", self._signed(word))
-            self._store.wait([f"word/{rank}" for rank in everybody], _seconds(FIRST_CONTACT))
-            words = [self._read(self._store.get(f"word/{rank}"), rank) for rank in everybody]
-            self._store.set(f"heard/{self.rank}", "yes")
-            if self.rank == 0:  # who may keep the store: the others must have heard before it ends
-                self._store.wait([f"heard/{rank}" for rank in everybody], _seconds(FIRST_CONTACT))
-            return words
+    @property
+    def _seconds(self) -> datetime.timedelta:
+        return datetime.timedelta(seconds=self.timeout + (FIRST_SAY if self.rank else 0))
 
-    def start(self, timeout: float) -> None:
-        """Connect the ranks; from now on, silence of `timeout` seconds is an error."""
-        self.timeout = timeout
+    def connect(self) -> None:
+        """Let buffers travel: a group of gloo, beside that of the script if it has made one."""
         if self.ranks == 1:
             return
         if os.environ.get("MASTER_ADDR") in LOOPBACK:  # all on this machine: then gloo stays on it, too
             names = {name for _, name in socket.if_nameindex()}
             for name in sorted(names & {"lo", "lo0"}):
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-        with self.watched("while the ranks were connected"):
-            dist.init_process_group(
-                "gloo", store=self._store, rank=self.rank, world_size=self.ranks, timeout=_seconds(timeout)
-            )
+        with self.watched(0):
+            self._ours = not dist.is_initialized()
+            if self._ours:
+                known = {"store": self._store, "rank": self.rank, "world_size": self.ranks}
+                dist.init_process_group("gloo", timeout=self._seconds, **known)
+                self._group = dist.group.WORLD
+            else:
+                self._group = dist.new_group(backend="gloo", timeout=self._seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        """Leave: with an error, say so first. The store may be rank 0's own, so it ends last."""
+        with contextlib.suppress(RuntimeError):
+            if error is not None and self._store is not None:
+                lost = isinstance(error, LostRankError)
+                text = str(error) if lost else f"rank {self.rank}: {in_one_line(error)}"
+                self._store.compare_set("fault", "", json.dumps([lost, text]))
+        if self._group is not None:
+            dist.destroy_process_group(None if self._ours else self._group)
+            self._group = None
+        with contextlib.suppress(RuntimeError):
+            if self._store is not None:
+                self._store.set(f"left/{self.rank}", "yes")
+                if error is not None or self.rank == 0:
+                    self._wait_for_others(self.timeout if error is None else MOMENT)
+
+    def _wait_for_others(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not self._store.check([f"left/{rank}" for rank in range(self.ranks)]):
+            if time.monotonic() > end:
+                return
+            time.sleep(0.01)
 
     @contextlib.contextmanager
-    def watched(self, when: str) -> Iterator[None]:
-        """Turn what torch says of lost connections and timeouts into an error that people understand."""
+    def watched(self, rank: int) -> Iterator[None]:
+        """Turn what torch says of a lost connection to a rank, or of a timeout, into words."""
         try:
             yield
         except RuntimeError as error:  # torch's DistError and gloo's exceptions are among these
             if isinstance(error, MastError):
                 raise
-            fault = self._fault()
-            if fault is not None:
-                raise DataError(fault) from error
+            if isinstance(error, dist.DistNetworkError):  # the store is gone, with rank 0
+                self._store = None
+            self._raise_fault(SOON if self.rank else 0.0)
             reason = re.sub(r"^\[[^]]*\] *", "", str(error).splitlines()[0])  # without gloo's source file
-            raise LostRankError(
-                f"rank {self.rank} lost another rank {when}: it died, hangs, or is slower than the timeout "
-                f"of {self.timeout:g} s ({reason.split('. ')[0]})"
-            ) from error
+            raise self._lost(rank, f" ({reason.split('. ')[0]})") from None
 
-    def confess(self, fault: str) -> None:
-        """Leave word of why this rank ends, for those who will miss it."""
-        if self._store is not None:
-            with contextlib.suppress(RuntimeError):
-                self._store.set("fault", fault if self.rank == 0 else f"rank {self.rank}: {fault}")
-                self._for_good.set(REFUSED_BEFORE, "yes")
+    def _lost(self, rank: int, reason: str = "") -> LostRankError:
+        return LostRankError(
+            f"rank {self.rank} lost rank {rank} {self.when}: it died, hangs, or is slower than the timeout "
+            f"of {self.timeout:g} s{reason}"
+        )
 
-    def _fault(self) -> str | None:
-        """Why another rank ended, if it left word."""
-        with contextlib.suppress(RuntimeError):
-            if self._store is not None and self._store.check(["fault"]):
-                return str(self._store.get("fault").decode())
-        return None
-
-    def close(self) -> None:
-        """Leave."""
-        if self.ranks > 1 and dist.is_initialized():
-            dist.destroy_process_group()
+    def _raise_fault(self, seconds: float = 0.0) -> None:
+        """Raise what another rank said before it ended, if one did, or does so within so many seconds."""
+        end = time.monotonic() + seconds
+        try:
+            while self._store is not None:
+                if self._store.check(["fault"]):
+                    lost, text = json.loads(self._store.get("fault"))
+                    raise LostRankError(text) if lost else DataError(text)
+                if time.monotonic() >= end:
+                    return
+                time.sleep(0.01)
+        except MastError:
+            raise
+        except RuntimeError:
+            self._store = None
 
     # ---- messages --------------------------------------------------------------------------
 
-    def send(self, buffer: Bytes, rank: int, tag: int) -> Any:
+    def send(self, buffer: Bytes, rank: int, tag: int) -> Transfer:
         """Begin to send; `wait()` on what is returned before the buffer changes."""
-        return dist.isend(_tensor(buffer), rank, tag=tag)
+        with self.watched(rank):
+            return Transfer(self, rank, dist.isend(_tensor(buffer), rank, self._group, tag))
 
-    def receive(self, buffer: Bytes, rank: int, tag: int) -> Any:
+    def receive(self, buffer: Bytes, rank: int, tag: int) -> Transfer:
         """Begin to receive into a buffer of the right size."""
-        return dist.irecv(_tensor(buffer), rank, tag=tag)
-
-    def go(self, t: int) -> int:
-        """Rank 0 says to all which round begins, -1 for the end; also the sign that it lives."""
-        number = torch.tensor([t], dtype=torch.int64)
-        if self.ranks > 1:
-            dist.broadcast(number, 0)
-        return int(number.item())
+        with self.watched(rank):
+            return Transfer(self, rank, dist.irecv(_tensor(buffer), rank, self._group, tag))
 
     # ---- facts -----------------------------------------------------------------------------
-
-    def tell(self, fact: Any) -> Any:
-        """Rank 0's fact (JSON), on every rank."""
-        return self.collect(fact if self.rank == 0 else None)[0]
-
-    def spread(self, buffer: Bytes) -> None:
-        """Rank 0's bytes, into the buffers of every rank."""
-        if self.ranks > 1:
-            with self.watched("between rounds"):
-                dist.broadcast(_tensor(buffer), 0)
 
     def collect(self, fact: Any) -> list[Any]:
         """The facts (JSON) of all ranks, on every rank, by rank."""
         if self.ranks == 1:
             return [fact]
-        raw = bytearray(self._signed(fact))
-        sizes = torch.zeros((self.ranks, 1), dtype=torch.int64)
-        with self.watched("between rounds"):
-            dist.all_gather(list(sizes), torch.tensor([len(raw)]))
-            most = int(sizes.max())
-            if int(sizes.min()) < 0 or most > LARGEST_FACT:
-                raise DataError(f"another rank announces a fact of {most} bytes")
-            padded = torch.zeros(most, dtype=torch.uint8)
-            padded[: len(raw)] = torch.frombuffer(raw, dtype=torch.uint8)
-            rows = torch.empty((self.ranks, most), dtype=torch.uint8)
-            dist.all_gather(list(rows), padded)
-        return [self._read(rows[i, : int(sizes[i])].numpy().tobytes(), i) for i in range(self.ranks)]
+        number = next(self._facts)
+        with self.watched(0):
+            self._store.set(f"{number}/{self.rank}", json.dumps(fact))
+        return [json.loads(self._fact(f"{number}/{rank}", rank)) for rank in range(self.ranks)]
 
-    def _signed(self, fact: Any) -> bytes:
-        """A fact as JSON, behind its sum under the secret that the launcher gave all ranks."""
-        text = json.dumps(fact).encode()
-        return hmac.digest(self._secret, text, "sha256") + text
+    def _fact(self, name: str, rank: int) -> bytes:
+        """What a rank said, when it has said it."""
+        end = time.monotonic() + self._seconds.total_seconds()
+        with self.watched(rank):
+            while not self._store.check([name]):
+                self._raise_fault()
+                if time.monotonic() > end:
+                    raise self._lost(rank)
+                time.sleep(0.01)
+            raw: bytes = self._store.get(name)
+            return raw
 
-    def _read(self, raw: bytes, rank: int) -> Any:
-        """A fact that another rank told; one that was not signed with the secret of this run is refused."""
-        mark, text = raw[:32], raw[32:]
-        if not hmac.compare_digest(mark, hmac.digest(self._secret, text, "sha256")):
-            raise DataError(
-                f"what came in the name of rank {rank} was not signed with the secret of this run"
-            )
-        return json.loads(text)
+    def tell(self, fact: Any) -> Any:
+        """Rank 0's fact (JSON), on every rank."""
+        return self.collect(fact if self.rank == 0 else None)[0]
 
-    def agree(self, error: str | None) -> None:
-        """Go on if no rank has an error; else all ranks stop with the first one, and none is left waiting."""
-        for rank, text in enumerate(self.collect(error)):
-            if text is not None:
-                raise DataError(text if rank == 0 else f"rank {rank}: {text}")
 
-    @contextlib.contextmanager
-    def together(self, functions: str = "") -> Iterator[None]:
-        """Work that each rank does for itself: if one rank fails, all ranks stop with its error.
+class Transfer:
+    """A buffer on its way to a rank, or from it."""
 
-        `functions` names the user's functions that are called, if any: whatever they raise counts.
-        """
-        error = None
-        try:
-            yield
-        except LostRankError:
-            raise
-        except MastError as failure:
-            error = str(failure)
-        except Exception as failure:
-            if not functions:
-                raise
-            error = f"{functions}: {in_one_line(failure)}"
-        self.agree(error)
+    def __init__(self, wire: Wire, rank: int, work: Any) -> None:
+        self._wire, self._rank, self._work = wire, rank, work
+
+    def wait(self) -> None:
+        """Return when it is there; if it will not be, the error names the rank."""
+        with self._wire.watched(self._rank):
+            self._work.wait()
 
 
 class Buffers:
@@ -232,20 +245,39 @@ def _tensor(buffer: Bytes) -> torch.Tensor:
     return torch.from_numpy(buffer)
 
 
-def _seconds(timeout: float) -> datetime.timedelta:
-    return datetime.timedelta(seconds=timeout)
+def _store(timeout: datetime.timedelta) -> Any:
+    """The store where ranks find each other; those of a restart must not find the addresses of the last ones.
 
-
-def under_torchrun() -> bool:
-    """Whether this process is one of several that torchrun started."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
-
-
-def rank_of(node: int, nodes: int, ranks: int, on_server: bool) -> int:
-    """The rank that has a node: nodes are dealt to the ranks in runs as even as can be.
-
-    >>> [rank_of(i, 6, 4, True) for i in range(6)], [rank_of(i, 2, 4, False) for i in range(2)]
-    ([0, 0, 1, 2, 2, 3], [1, 2])
+    torchrun's own store outlives the ranks. On one machine the number of the restart tells them apart. Each
+    machine counts its own restarts, so between machines each start needs another store.
     """
-    first = 0 if on_server or ranks == 1 else 1
-    return first + node * (ranks - first) // max(nodes, 1)
+    attempt = "0"
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        restarts = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
+        if os.environ.get("GROUP_WORLD_SIZE", "1") != "1" and restarts != "0":
+            raise ArgumentError(
+                "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 on every machine before torchrun, or leave out "
+                "--max-restarts: restarted ranks would find the addresses of those that are gone"
+            )
+    if not _stores:
+        _stores.append(next(rendezvous("env://", timeout=timeout))[0])
+    return PrefixStore(f"mast/{attempt}/{next(_wires)}", _stores[0])
+
+
+def in_one_line(error: BaseException) -> str:
+    """An exception as one line: its kind, the first line it says, and where in the user's own code.
+
+    >>> in_one_line(ValueError("too small"))
+    'ValueError: too small'
+    """
+    if isinstance(error, MastError):
+        return str(error)
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(OURS) and not any(part in frame.filename for part in LIBRARIES)
+    ]
+    return f"{text} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else text

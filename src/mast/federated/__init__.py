@@ -28,11 +28,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from mast.federated.clients import Client, client
-from mast.federated.factory import server_for
 from mast.federated.in_process import LocalGrid
 from mast.federated.strategy import MastStrategy
 from mast.methods.distributed import ProblemWorker
 from mast.methods.distributed.roster import Dropouts
+from mast.servers import server_for
 
 if TYPE_CHECKING:
     from mast.federated.training import TrainingWorker

@@ -24,6 +24,7 @@ from mast.methods.distributed.nodes import Capacity, Part
 from mast.methods.distributed.optimizers import Optimizer, parse_optimizer
 from mast.methods.distributed.roster import Roster, submodel_key
 from mast.randomness import LAYOUT, Key
+from mast.theory import Guarantee
 
 LARGE = 1 << 20  # values: looking at so many takes a tenth of the round, ...
 SELDOM = 8  # ... so it is done in one of these rounds: what is not finite does not go away
@@ -117,6 +118,8 @@ class Server:
         self.aggregation = choice("aggregation", aggregation, AGGREGATIONS)
         self.wire = self.x.dtype if wire is None else checked_dtype(wire)
         self.run, self.about = run, dict(about or {})
+        self.guarantee: Guarantee | None = None  #: the statement that applies, if one is known
+        self.note = "no guarantee: nothing is known of the nodes' smoothness"  #: that, or why there is none
         self.t = 0  #: rounds done
         self.seconds = 0.0  #: that they took
         counts = np.zeros((len(COUNTS), roster.nodes), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The server of a federation from a model and a few words."""
+"""The server of a cluster or a federation, from a model and a few words."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def server_for(
     example: Any = None,
     **options: Any,
 ) -> Server:
-    """The server of a federation: where to start, and what each client can hold.
+    """The server of a federation or a cluster: where to start, and what each client, or node, can hold.
 
     Parameters
     ----------
     model
         An `nn.Module`, whose trainable parameters are the start; or a vector, for a linear model.
     capacities
-        One for each partition: the share of the model that the client can hold; or, without a scheme, text
+        One for each client: the share of the model that it can hold; or, without a scheme, text
         (``neurons:0.25``, ``bernoulli:0.5``), a sketch, or a `Capacity`.
     seed, coupling, participation, participants
         Who takes part in a round and draws what: `mast.methods.distributed.Roster`.
@@ -95,7 +95,11 @@ def server_for(
 
         x0, about = VectorLayout(model).read(model), module_identity(model)
         names = names if scheme is None else capacities_of(model, scheme, names, example=example)
-        held = [o if isinstance(o, Capacity) else capacity_of(model, o, example=example) for o in names]
+        made_of: dict[Any, Capacity] = {}  # clients with the same text or sketch share what it remembers
+        for own in names:
+            if not isinstance(own, Capacity) and own not in made_of:
+                made_of[own] = capacity_of(model, own, example=example)
+        held = [own if isinstance(own, Capacity) else made_of[own] for own in names]
     else:
         x0, about = np.asarray(model), {}
         names = names if scheme is None else made.sketches(names)
