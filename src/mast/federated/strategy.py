@@ -210,19 +210,18 @@ class MastStrategy(Strategy):
     def _aggregated(self, replies: Iterable[Message]) -> MetricRecord:
         server = self.server
         replied = valid_answers(replies, server, self._where, dict(self._invited), self.norms)
-        answers = {node: answer for node, (answer, _) in replied.items()}
-        weights = self.dropouts.weights(self._invited, sorted(answers))
-        for node in sorted(answers):  # the order of sums: ascending partitions
-            server.absorb(answers[node], weights[node])
-            server.sent[node] += payload(replied[node][1].content) - answers[node].size
-        server.close(step=self.dropouts.tells(self._invited, answers))
+        for node, weight in self.dropouts.weights(self._invited, sorted(replied)).items():
+            answer, reply = replied[node]
+            server.absorb(answer, weight)  # in the order of sums: ascending partitions
+            server.sent[node] += payload(reply.content) - answer.size
+        server.close(step=self.dropouts.tells(self._invited, replied))
         told = [reply.content[METRICS] for _, reply in replied.values() if METRICS in reply.content]
         means = means_of([numbers(record) for record in told])
-        seconds = [answer.header.seconds for answer in answers.values()]
+        seconds = [answer.header.seconds for answer, _ in replied.values()]
         row = means | server.row(
             time.perf_counter() - self._begun,
             invited=len(self._invited),
-            nodes=len(answers),
+            nodes=len(replied),
             compute=max((s for s in seconds if math.isfinite(s) and s > 0), default=0.0),
         )
         due = server.t % self.checkpoint_every == 0
