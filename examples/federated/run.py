@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 
 from certificates import make
-from processes import Processes
+from processes import Processes, end_with_parent
 
 APP = Path(__file__).parent
 QUIET = {
@@ -128,6 +128,7 @@ class Federation:
                 stderr=pipe,
                 text=True,
                 timeout=timeout,
+                preexec_fn=end_with_parent,  # for one that Ctrl-C met while it was being started
             )
         except subprocess.TimeoutExpired:
             raise RuntimeError(f"flwr {' '.join(arguments)} took longer than {timeout:.0f} s") from None
