@@ -242,7 +242,7 @@ def row(name: str) -> tuple[str, ...]:
 _ABOUT = [
     "Weights are random, also where libraries begin at 0, and nothing is downloaded; the models of",
     "transformers, peft and diffusers have small configurations of their usual architecture, so that",
-    "times say little there. The page is made by `python benchmarks/support_table.py`.",
+    "times say little there. The table is made by `python benchmarks/support_table.py`.",
     "",
     "Units are hidden features, channels, heads (groups of heads that share keys and values), groups",
     "of grouped convolutions, and ranks of LoRA. The widths of transformers stay, because their",
@@ -266,7 +266,8 @@ def page(rows: list[tuple[str, ...]]) -> str:
         "| model | cut | units in spaces | parameters left | difference | time / whole |",
         "|---|---|---|---|---|---|",
     ]
-    return "\n".join([*lines, *(f"| {' | '.join(r)} |" for r in rows)]) + "\n"
+    _, title, versions = PAGE.read_text().partition("\n## Versions")  # written by hand
+    return "\n".join([*lines, *(f"| {' | '.join(r)} |" for r in rows)]) + "\n" + title + versions
 
 
 def main() -> None:

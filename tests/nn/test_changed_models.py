@@ -210,6 +210,7 @@ def test_a_loop_of_ones_own_is_told_to_advance(half, through_data):
     assert sk.step == 0
 
 
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True")  # LBFGS of torch 2.8
 def test_no_warning_in_loops_that_are_right(half):
     """Accumulated gradients, LBFGS, and a loop of one's own that advances."""
     model, sk = half

@@ -1,16 +1,21 @@
 """What PyTorch does not promise is used through one module, which names it all."""
 
 import ast
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 import mast
 
 torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
 from mast.nn.tensors import torch_private  # noqa: E402
 
+ROOT = Path(__file__).parents[2]
 SOURCE = Path(mast.__file__).parent
 INSTANCES = {
     "Module": torch.nn.Linear(1, 1),
@@ -70,7 +75,42 @@ def test_the_attributes_are_still_there(kind):
 
 
 def test_the_bounds_are_the_versions_that_were_tried():
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    (torch_bounds,) = (r for r in project["optional-dependencies"]["nn"] if r.startswith("torch"))
-    assert torch_bounds == "torch>=2.13,<2.14"
-    assert "Tried with torch 2.13.0;" in torch_private.__doc__
+    """From the oldest that was tried to the next major version; the newest and the tested one lie between."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (bounds,) = (r for r in project["optional-dependencies"]["nn"] if r.startswith("torch"))
+    oldest, *_ = torch_private.TRIED
+    assert bounds == f"torch>={oldest.removesuffix('.0')},<3"
+    assert all(Version(version) in Requirement(bounds).specifier for version in torch_private.TRIED)
+    assert f"torch=={oldest}\n" in (ROOT / "oldest.txt").read_text()
+    assert any(f"torch=={v}\n" in (ROOT / "constraints.txt").read_text() for v in torch_private.TRIED)
+    page = (ROOT / "docs" / "support.md").read_text()
+    assert all(f"| {version} |" in page for version in torch_private.TRIED)
+
+
+WITHOUT = [  # names that PyTorch has, and what the refusal says where it has not
+    ("torch.nn.modules.conv", "_ConvNd", "'_ConvNd' from 'torch.nn.modules.conv'"),
+    ("torch._C", "_current_graph_task_id", "torch._C._current_graph_task_id"),
+    ("torch.nn.Module", "_call_impl", "torch.nn.Module._call_impl"),
+]
+REMOVE = f"""
+import pkgutil, torch
+with torch.no_grad():  # as an import within a function may be
+    for place, name, _ in {WITHOUT}:
+        owner = pkgutil.resolve_name(place)
+        kept = getattr(owner, name)
+        delattr(owner, name)
+        try:
+            import mast.nn
+        except ImportError as error:
+            print(error)
+        setattr(owner, name, kept)
+    import mast.nn
+"""
+
+
+def test_a_pytorch_without_one_of_the_names_is_refused_by_name():
+    done = subprocess.run([sys.executable, "-c", REMOVE], capture_output=True, text=True, check=True)
+    for refusal, (_, _, text) in zip(done.stdout.splitlines(), WITHOUT, strict=True):
+        assert text in refusal
+        assert f"torch {torch.__version__} " in refusal
+        assert all(version in refusal for version in torch_private.TRIED)

@@ -157,6 +157,33 @@ def test_heads_and_mlp_units(make):
         torch.testing.assert_close(small(**batch).logits, model(**batch).logits, rtol=0, atol=1e-5)
 
 
+class Experts(torch.nn.Module):
+    """Each half of the rows goes through an expert, by the operation of transformers."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.Parameter(torch.randn(2, 8, 12))
+        self.down = torch.nn.Parameter(torch.randn(2, 12, 3))
+
+    def forward(self, x):
+        ends = torch.tensor([len(x) // 2, len(x)], dtype=torch.int32)
+        product = torch.ops.transformers.grouped_mm_fallback
+        return product(product(x, self.up, ends).relu(), self.down, ends)
+
+
+def test_experts_where_pytorch_has_no_kernel_for_them():
+    """Such as torch 2.8 on processors: transformers has an operation of its own."""
+    pytest.importorskip("transformers.integrations.moe")
+    if not hasattr(torch.ops.transformers, "grouped_mm_fallback"):
+        pytest.skip("this version of transformers does not have it")
+    torch.manual_seed(0)
+    model, batch = Experts().double(), torch.randn(6, 8).double()
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), example=batch)
+    assert [space.units for space in sk.structure.spaces] == [12]
+    small = sk.submodel(1)  # which checks itself
+    assert (small.up.shape, small.down.shape) == ((2, 8, 6), (2, 6, 3))
+
+
 def test_decoder_layers_of_t5_can_keep_different_numbers_of_heads():
     """They add the zeros of the first one's heads: where fewer are kept, others stay beside them, times 0."""
     torch.manual_seed(0)

@@ -1,8 +1,8 @@
 """Everything of PyTorch that MAST uses and PyTorch does not promise to keep, in one place.
 
-Tried with torch 2.13.0; the bounds in pyproject.toml follow from it. Classes and functions are imported from
-here. Attributes cannot be, so `ATTRIBUTES` lists those that are used where they are needed; a test looks for
-others, and whether all are still there.
+Tried with the versions of `TRIED`. Classes and functions are imported from here. Attributes cannot be, so
+`ATTRIBUTES` lists those that are used where they are needed; a test looks for others. A version of PyTorch
+without one of these names is refused at import, by name.
 """
 
 from __future__ import annotations
@@ -10,16 +10,34 @@ from __future__ import annotations
 import random as python_numbers
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from numpy import random as numpy_numbers
-from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
-from torch.nn.modules.batchnorm import _NormBase as NormBase
-from torch.nn.modules.conv import _ConvNd as Conv
-from torch.nn.modules.conv import _ConvTransposeNd as ConvTranspose
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.optim import Optimizer
+
+from mast.errors import MissingExtraError
+
+TRIED = ("2.8.0", "2.13.0", "2.15.0")  # the oldest, the one of constraints.txt and the newest
+
+
+def _refusal(missing: object) -> MissingExtraError:
+    return MissingExtraError(
+        f"mast.nn uses a part of PyTorch that torch {torch.__version__} does not have: {missing}; it was "
+        f"tried with torch {', '.join(TRIED)}: install one of these, or a newer version of MAST"
+    )
+
+
+try:
+    from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+    from torch.nn.modules.batchnorm import _NormBase as NormBase
+    from torch.nn.modules.conv import _ConvNd as Conv
+    from torch.nn.modules.conv import _ConvTransposeNd as ConvTranspose
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+except ImportError as error:
+    raise _refusal(error) from error
 
 __all__ = [
     "ATTRIBUTES", "BILINEAR", "FSDP_MARK", "BatchNorm", "Conv", "ConvTranspose", "NormBase",
@@ -34,6 +52,28 @@ ATTRIBUTES = {
     "Optimizer": ("_optimizer_step_pre_hooks",),
     "UntypedStorage": ("_cdata",),
 }  # fmt: skip
+
+
+def _look_for_attributes() -> None:
+    """Refuse a PyTorch without one of them. Making an optimizer to look at would load the compiler."""
+    with torch.inference_mode(False), torch.enable_grad():  # wherever the import stands
+        node = torch.ones(1, requires_grad=True).clone().grad_fn
+    for kind, example, names in (
+        ("torch.nn.Module", torch.nn.Module(), ATTRIBUTES["Module"]),
+        ("torch.Tensor", torch.Tensor, (*ATTRIBUTES["Tensor"], "_make_subclass")),
+        ("torch.optim.Optimizer", SimpleNamespace(**Optimizer.__annotations__), ATTRIBUTES["Optimizer"]),
+        ("torch.UntypedStorage", torch.UntypedStorage, ATTRIBUTES["UntypedStorage"]),
+        ("torch._C", torch._C, ("_current_graph_task_id", "_get_mkldnn_enabled", "_set_mkldnn_enabled")),
+        ("torch.ops.aten", torch.ops.aten, ("_trilinear",)),
+        ("grad_fn", node, ("_set_sequence_nr",)),
+    ):
+        for name in names:
+            if not hasattr(example, name):
+                raise _refusal(f"{kind}.{name}")
+
+
+_look_for_attributes()
+
 FSDP_MARK = "_fsdp_flattened"  # of parameters that FullyShardedDataParallel has put into one
 BILINEAR: Any = torch.ops.aten._trilinear  # what nn.Bilinear comes to
 

@@ -247,11 +247,12 @@ _NAMES: list[tuple[Rule, str]] = [
     (entries.nothing, "arange linspace randint rand randn randperm eye tril_indices"),
 ]  # fmt: skip
 RULES = {getattr(aten, name): rule for rule, names in _NAMES for name in names.split() if hasattr(aten, name)}
+_OF_LIBRARIES = {"transformers::grouped_mm_fallback": experts}  # where PyTorch has no _grouped_mm for it
 
 
 def follow(on: Watching, func: Any, args: Arguments, options: Options, out: Any) -> None:
     """Give the results of an operation their marks."""
-    rule = RULES.get(func.overloadpacket)
+    rule = RULES.get(func.overloadpacket) or _OF_LIBRARIES.get(func.name())
     if rule is not None:
         rule(on, func, args, options, out)
     elif torch.Tag.pointwise in func.tags:
