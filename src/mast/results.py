@@ -127,19 +127,20 @@ class Result:
     # ---- files -----------------------------------------------------------------------------
 
     def save(self, folder: str | Path | None = None) -> Path:
-        """Write x.npy, result.json and trace.jsonl; each is whole or not there.
+        """Write trace.jsonl, x.npy and result.json; each is whole or not there.
 
-        Returns the folder.
+        Returns the folder. A file named trace.jsonl that is not a trace is refused.
         """
         if callable(self.step_size):
             raise ArgumentError("a run with a schedule of step sizes cannot be saved: a function has no file")
         self.folder = Path(folder or self.folder or ".")
         files.make_folder(self.folder)
+        TraceFile(self.folder / TRACE).replace(self.rows)
         vector = io.BytesIO()
         np.save(vector, self.x, allow_pickle=False)
         files.write(self.folder / VECTOR, vector.getvalue())
-        TraceFile(self.folder / TRACE).replace(self.rows)
-        summary = json_text({name: getattr(self, name) for name in _SUMMARY}, indent=2)
+        known = {name: getattr(self, name) for name in _SUMMARY}
+        summary = json_text(known | {"rows": len(self.rows)}, indent=2)
         files.write(self.folder / SUMMARY, summary.encode())
         return self.folder
 
@@ -155,6 +156,8 @@ class Result:
             summary["nodes"] = [with_nan(row) for row in summary["nodes"]]
             known = with_nan({name: summary[name] for name in _SUMMARY})
             rows, x = TraceFile(folder / TRACE).rows(), files.load_array(folder / VECTOR)
+            if len(rows) != summary.get("rows", len(rows)):
+                raise DataError(f"{TRACE} has {len(rows)} rows, and had {summary['rows']}")
             return cls(x=x, rows=rows, guarantee=None, folder=folder, **known)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, DataError) as error:
             raise DataError(f"{folder} does not hold a finished run: {error}") from error

@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,6 +121,8 @@ def frame(rows: list[dict[str, Any]]) -> pandas.DataFrame:
 class TraceFile:
     """The rows of a run, one line of JSON each, in a file that they are appended to.
 
+    A line that is damaged is refused by its number, and so is a file of somebody else's.
+
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     trace = TraceFile(Path(folder) / "trace.jsonl")
@@ -132,26 +135,54 @@ class TraceFile:
         self.path = path
 
     def rows(self) -> list[dict[str, Any]]:
-        """All rows, up to the first that a kill cut short."""
-        rows: list[dict[str, Any]] = []
-        if self.path.exists():
-            for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
-                try:
-                    row = with_nan(json.loads(line))
-                    if row["step"] <= (rows[-1]["step"] if rows else -1):
-                        break
-                except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        """All rows, but for a last one that a kill cut short."""
+        return [row for row, _ in self._lines()]
+
+    def _lines(self) -> list[tuple[dict[str, Any], int]]:
+        """Each row, with the number of bytes up to its end."""
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise DataError(f"{self.path} cannot be read: {error.strerror or error}") from error
+        found: list[tuple[dict[str, Any], int]] = []
+        end = 0
+        for number, line in enumerate(content.splitlines(keepends=True), 1):
+            try:
+                row = _row(line)
+                if found and row["step"] <= found[-1][0]["step"]:
+                    raise ValueError("its step is not above that of the line before")
+                if "passes" in {*row, *(found[0][0] if found else ())} and set(row) != set(COLUMNS):
+                    raise ValueError("its columns are not those of a run")
+            except (ValueError, RecursionError) as error:
+                if end + len(line) == len(content) and _CUT_SHORT.fullmatch(line.rstrip(b"\0")):
                     break
-                rows.append(row)
-        return rows
+                raise DataError(
+                    f"{self.path}: line {number} is not a row of a trace ({error}); move the file away"
+                ) from error
+            end += len(line)
+            found.append((row, end))
+        return found
 
     def replace(self, rows: list[dict[str, Any]]) -> None:
-        """These rows instead of all."""
+        """These rows instead of all; a file that is not a trace stays."""
+        self._lines()
         files.write(self.path, "".join(json_text(row) for row in rows).encode())
 
     def go_on(self, step: int) -> None:
         """Take out what a run that continues after `step` will do again."""
-        self.replace([row for row in self.rows() if row["step"] <= step])
+        end = max((end for row, end in self._lines() if row["step"] <= step), default=0)
+        try:
+            if self.path.exists():
+                with self.path.open("r+b") as file:
+                    file.truncate(end)
+                    file.seek(max(end - 1, 0))
+                    if file.read(1) not in (b"", b"\n"):
+                        file.write(b"\n")
+                    os.fsync(file.fileno())
+        except OSError as error:
+            raise DataError(f"{self.path} cannot be written: {error.strerror or error}") from error
 
     def add(self, row: dict[str, Any], durable: bool = False) -> None:
         """One more row; a `durable` one is on the disk afterwards, with all before: a checkpoint needs it."""
@@ -163,6 +194,33 @@ class TraceFile:
                     os.fsync(file.fileno())
         except OSError as error:
             raise DataError(f"{self.path} cannot be written: {error.strerror or error}") from error
+
+
+_LIMITS: dict[type, float] = {int: 2**63, float: math.inf}
+#: a row whose writing was cut short anywhere
+_CUT_SHORT = re.compile(
+    rb'(?:\{(?:"(?:[^"\\\x00-\x1f]|\\.)*": (?:-?[0-9][-+.0-9eE]*|null), )*'
+    rb'(?:"(?:[^"\\\x00-\x1f]|\\.)*(?:"(?:: ?(?:-?[-+.0-9eE]*|n|nu|nul|null),?)?)?\\?)?)?'
+)
+
+
+def _row(line: bytes) -> dict[str, Any]:
+    """The row that a line holds; a ValueError says what is wrong with it."""
+    row = json.loads(line.decode(), object_pairs_hook=list)
+    if not isinstance(row, list) or not all(isinstance(pair, tuple) for pair in row):
+        raise ValueError("it holds no names with numbers")
+    if len(row) != len({name for name, _ in row}):
+        raise ValueError("a name is there twice")
+    row = dict(row)
+    for name, value in row.items():
+        if value is not None and not (type(value) in (int, float) and abs(value) < _LIMITS[type(value)]):
+            raise ValueError(f"its {name!r} is not a number")
+    for name in ("step", "bytes"):
+        if type(row.get(name)) is not int or row[name] < 0:
+            raise ValueError(f"its {name!r} is not a whole number")
+    if not isinstance(row.get("seconds"), int | float) or row["seconds"] < 0:
+        raise ValueError("its 'seconds' are not a number")
+    return with_nan(row)
 
 
 def json_text(content: Any, indent: int | None = None) -> str:
