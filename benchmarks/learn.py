@@ -40,6 +40,7 @@ def rows() -> Iterator[Row]:
     peer, mine = best(lambda: usual.predict(A), lambda: model.predict(A), tries=9)
     yield versus("predict w8a, nothing missing", mine, "LogisticRegression", peer, 1.5)
     yield from _dense()
+    yield from _many()
     scored = ours
     peer, mine = best(lambda: plain.predict(A), lambda: scored.score_sparsified(A, b, draws=100), tries=3)
     yield versus(
@@ -60,3 +61,13 @@ def _dense() -> Iterator[Row]:
     imputer = IterativeImputer(max_iter=3, random_state=0, tol=1e-1).fit(half[::4])
     peer, mine = best(lambda: usual.predict(imputer.transform(half)), lambda: model.predict(half), tries=1)
     yield versus("predict digits, half of the cells missing", mine, "IterativeImputer, 3 rounds", peer, 0.05)
+
+
+def _many() -> Iterator[Row]:
+    """A million rows, at most 15 s of one core."""
+    generator = np.random.default_rng(0)
+    X = generator.standard_normal((1_000_000, 20)) @ generator.standard_normal((20, 20))
+    y = X @ generator.standard_normal(20) + 3 * generator.standard_normal(len(X)) > 0
+    model, usual = mast.MastClassifier(random_state=0), LogisticRegression(max_iter=1000)
+    peer, mine = best(lambda: usual.fit(X, y), lambda: model.fit(X, y), tries=1)
+    yield versus("fit with defaults on 1,000,000 x 20", mine, "LogisticRegression", peer, 6)

@@ -444,20 +444,6 @@ approximation of the margins, by L-BFGS, takes 0.26 s, is off by 0.0003 and ends
 at 0, 25, 50, 75 % missing: 0.848, 0.832, 0.813, 0.782 for copies and 0.846, 0.831, 0.813, 0.781 for
 quadrature. Copies serve sketches, stand-ins and several classes alike, so copies it is. This comparison was
 made once, by hand; no script of the repository repeats it.
-
-From how many rows on stochastic passes are better was measured by hand too, on made-up tables with
-``missing="scale"``, passes ending when one moved the model by 5 % (the default ends at 3 %):
-
-| rows x features | copies: seconds, f_D | passes: seconds, f_D |
-|---|---|---|
-| 20,000 x 100 | 3.8, 0.5264 | 0.75, 0.5276 |
-| 100,000 x 20 | 1.8, 0.5937 | 0.58, 0.5939 |
-| 100,000 x 100 | 6.7, 0.5077 | 1.6, 0.5081 |
-| 300,000 x 30 | 6.8, 0.5814 | 1.4, 0.5816 |
-| 100,000 x 1,000, 2 % of them not 0 | 2.1, 0.4694 | 1.8, 0.4694 |
-| 300,000 x 300, 5 % of them not 0 | 4.6, 0.4798 | 1.4, 0.4802 |
-
-So `method="auto"` passes over the rows beyond 100,000 of them.
 """
 
 

@@ -7,6 +7,7 @@ import itertools
 import math
 import operator
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 LARGE = 10**7  #: numbers that fit into any memory
+BLOCK = 1 << 22  #: numbers that are made at a time
 LARGEST_ENTRY = 1e150  #: of data: the square of a larger number overflows
 
 
@@ -220,6 +222,12 @@ def refuse_too_large(what: str, numbers: float) -> None:
     if numbers > LARGE and 8 * numbers > memory():
         needed, there = 8 * numbers / 2**30, memory() / 2**30
         raise ArgumentError(f"{what} would take {needed:,.1f} GiB of memory; there are {there:,.1f} GiB")
+
+
+def row_blocks(rows: int, columns: int) -> Iterator[slice]:
+    """Slices of the rows of a table: what is made of one at a time takes little memory."""
+    step = max(1, BLOCK // max(columns, 1))
+    return (slice(start, start + step) for start in range(0, rows, step))
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:

@@ -307,7 +307,7 @@ class TestMethods:
     def test_an_unknown_method_is_refused_with_the_known(self):
         X, y = small()
         for unknown in ("adam", "gdci", "distributed"):
-            with pytest.raises(ArgumentError, match=r"auto, exact, sampled, stochastic, gd, .*, s_page$"):
+            with pytest.raises(ArgumentError, match=r"auto, exact, sampled, gd, .*, s_page$"):
                 mast.MastClassifier(method=unknown).fit(X, y)
 
     def test_few_iterations_are_warned_about(self):
@@ -345,6 +345,55 @@ class TestMethods:
         problem = mast.Problem(mast.Logistic(X, 2 * y - 1, kappa=20), mast.PermK(4))
         assert model.guarantee_.max_step_size() == pytest.approx(
             mast.guarantee(problem).max_step_size(), rel=1e-9
+        )
+
+
+class TestManyRows:
+    """More rows than `MANY_ROWS` are copied once, and some of them are fitted first."""
+
+    @pytest.fixture
+    def rows(self):
+        generator = np.random.default_rng(1)
+        X = generator.standard_normal((4000, 5)) @ generator.standard_normal((5, 5))
+        return X, X @ generator.standard_normal((5, 3)) + generator.gumbel(size=(4000, 3))
+
+    @pytest.mark.parametrize("kind", ["numbers", "two", "three"])
+    @pytest.mark.parametrize("missing", ["scale", "conditional"])
+    def test_they_come_to_the_same_point(self, rows, monkeypatch, kind, missing):
+        X, scores = rows
+        y = {"numbers": scores[:, 0], "two": scores[:, 0] > 0, "three": scores.argmax(axis=1)}[kind]
+        make = mast.MastRegressor if kind == "numbers" else mast.MastClassifier
+        weights = 1.0 + np.arange(4000) % 3
+        options = {"missing": missing, "random_state": 0}
+        for sketch, close in ((mast.Identity(), 1e-6), (mast.Bernoulli(0.7), 0.05)):
+            plain = make(sketch, **options).fit(X, y, weights)
+            with monkeypatch.context() as patched:
+                patched.setattr("mast.learn.fitting.MANY_ROWS", 300)  # 4000, 400 and 40 rows
+                patched.setattr("mast.learn.copies.LARGE", 300)
+                patched.setattr("mast.learn.copies.MANY_ROWS", 300)
+                many = make(sketch, **options).fit(X, y, weights)
+            assert (many.method_, many.alpha_) == (plain.method_, plain.alpha_)
+            # four copies of each row or one: the sampling error of 4000 draws
+            np.testing.assert_allclose(many.coef_, plain.coef_, atol=close * np.abs(plain.coef_).max())
+            np.testing.assert_allclose(many.intercept_, plain.intercept_, atol=close)
+
+    def test_a_class_that_is_not_among_the_first_rows(self, rows, monkeypatch):
+        X, _ = rows
+        y = np.where(np.arange(4000) < 3, 2, (X[:, 0] > 0).astype(int))
+        monkeypatch.setattr("mast.learn.fitting.MANY_ROWS", 300)
+        model = mast.MastClassifier(mast.Identity(), random_state=0).fit(X, y)
+        assert model.predict_proba(X).sum(axis=0)[2] == pytest.approx(3, abs=1e-3)
+
+    @pytest.mark.parametrize("share", [0.0, 0.2])
+    def test_blocks_of_rows_are_the_whole(self, rows, monkeypatch, share):
+        X = np.where(np.random.default_rng(0).random(rows[0].shape) < share, np.nan, rows[0])
+        whole = mast.MastRegressor(random_state=0).fit(X, rows[1][:, 0])
+        monkeypatch.setattr("mast.arrays.BLOCK", 999)
+        monkeypatch.setattr("mast.objectives.design.BLOCK", 999)
+        parts = mast.MastRegressor(random_state=0).fit(X, rows[1][:, 0])
+        np.testing.assert_allclose(parts.coef_, whole.coef_, rtol=1e-9)
+        np.testing.assert_allclose(
+            parts.stand_ins_.sketch.covariance, whole.stand_ins_.sketch.covariance, rtol=1e-9
         )
 
 

@@ -21,9 +21,7 @@ from mast.checks import choice, number, whole
 from mast.errors import ArgumentError, DataError
 from mast.learn.fitting import OURS, FitPlan, fit
 from mast.learn.frames import aligned, explain_refusal, refuse_repeated
-from mast.learn.missing import Moments, Scaling, StandIns, cells, gaps
-from mast.learn.models import largest_eigenvalue, penalty_of
-from mast.learn.stochastic import LOSSES, Stream
+from mast.learn.missing import Scaling, StandIns, cells, gaps
 from mast.sketches import Bernoulli, Identity, Mixture, Sketch, parse
 
 #: one model for shares from nothing to three quarters: see docs/missing-features.md
@@ -39,7 +37,6 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
     intercept_: Any
     n_iter_: Any
     n_features_in_: int
-    _stream: Stream | None
 
     def __init__(
         self,
@@ -116,7 +113,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         result = fit(plan, *start, warm)
         self.sketch_, self.shift_, self.seed_, self.missing_ = sketch, shift, seed, missing
         self.stand_ins_, self.alpha_ = stand_ins, plan.l2
-        self.method_, self.guarantee_, self._stream = result.method, result.guarantee, None
+        self.method_, self.guarantee_ = result.method, result.guarantee
         if not result.converged:
             warnings.warn(
                 f"{type(self).__name__} ({self.method_}) stopped after {result.iterations} iterations before "
@@ -125,46 +122,6 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
                 stacklevel=3,
             )
         return self._with(*plan.parted(result.x), result.iterations)
-
-    def _partial_fit(
-        self, X: Any, target: Array, outputs: int, weights: Array | None, loss: str, classes: Any = None
-    ) -> Self:
-        """One pass over a piece of the data; the first one decides what `_fit` would."""
-        refuse_overflow(X, target)
-        stream = getattr(self, "_stream", None)
-        if stream is None:
-            stream = self._stream = self._begun(X, outputs, loss, classes)
-        stream.take(X, target, weights)
-        self.stand_ins_, self.alpha_ = stream.stand_ins, stream.l2
-        coef, intercept = stream.average()
-        return self._with(coef, intercept, stream.pieces)
-
-    def _begun(self, X: Any, outputs: int, loss: str, classes: Any) -> Stream:
-        """Before the first piece: from the weights of the last fit where there are any."""
-        if self.method not in ("auto", "stochastic"):
-            raise ArgumentError(f"partial_fit is stochastic: method must be 'auto', not {self.method!r}")
-        d = X.shape[1]
-        sketch = self._sketch(d, outputs)
-        if not sketch.diagonal:
-            raise ArgumentError(f"{sketch!r} is not diagonal: partial_fit has no draws of it")
-        shift, intercept = self._shift(outputs, d, classes)
-        missing, scaling = self._missing(X, sketch), self._scaling(sketch, d)
-        self.sketch_, self.shift_, self.seed_, self.missing_ = sketch, shift, self._seed(), missing
-        self.method_, self.guarantee_, conditional = "stochastic", None, missing == "conditional"
-        kappa, alpha = self._strength()
-        if kappa is not None:
-            alpha = penalty_of(kappa, LOSSES[loss][1] * largest_eigenvalue(scaling.filled(X)))
-        return Stream(
-            sketch,
-            self.seed_,
-            loss,
-            bool(self.fit_intercept),
-            alpha,
-            shift,
-            *(self._weights() if self.__sklearn_is_fitted__() else (shift, intercept)),
-            scaling=None if conditional else scaling,
-            moments=Moments(d) if conditional else None,
-        )
 
     def _validated(self, X: Any, y: Any = "no_validation", first: bool = False) -> Any:
         """The rows, NaN where a cell is missing, and the labels; later than `first`, with its columns."""
@@ -331,5 +288,6 @@ def counting(X: Any, y: Any, weights: Array | None) -> tuple[Any, Any, Array | N
 def refuse_overflow(X: Any, target: Array) -> None:
     """An error if features or targets are too large to be squared."""
     for name, numbers_ in (("X", X.data if scipy.sparse.issparse(X) else X), ("y", target)):
-        if (np.abs(numbers_) > LARGEST_ENTRY).any():  # NaN is not
+        largest, least = (f.reduce(numbers_, axis=None, initial=0.0) for f in (np.fmax, np.fmin))  # not NaN
+        if max(largest, -least) > LARGEST_ENTRY:
             raise DataError(f"the values of {name} are so large that their squares overflow: rescale them")

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
+from sklearn.utils.multiclass import check_classification_targets
 
 from mast.arrays import Array
 from mast.errors import ArgumentError
@@ -56,17 +56,16 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
         Whether there is an intercept.
     method
         "auto" minimises f_D exactly where it has an affordable exact form, and otherwise its average over
-        sampled draws, each row with draws of its own; both by Newton's method. "exact" and "sampled"
-        insist on one of them. "stochastic", which "auto" is beyond 100,000 rows where there is no exact
-        form, makes passes over the rows, each of which is one step with a draw of its own, and averages
-        the steps; `partial_fit` is one such pass. A method of `mast.minimize` ("gd", "agd", "dsgd",
-        "dsgd_sampled", "l_svrdsg", "s_page") runs `max_iter` steps with the step size of its theorem.
+        sampled draws, each row with draws of its own; both by Newton's method, which for more than 100,000
+        rows starts from the fit to a tenth of them. "exact" and "sampled" insist on one of them. A method
+        of `mast.minimize` ("gd", "agd", "dsgd", "dsgd_sampled", "l_svrdsg", "s_page") runs `max_iter`
+        steps with the step size of its theorem.
     max_iter
-        Newton steps, passes, or steps of the method.
+        Newton steps, or steps of the method.
     tol
         Newton's method stops when a step's decrease is below tol² of the loss of the zero model (below
-        4e-6 of it for an average over draws); passes end when one moves the model's outputs by 3 %; other
-        methods when the gradient of f_D is tol times that at v.
+        4e-6 of it for an average over draws); other methods when the gradient of f_D is tol times that
+        at v.
     class_weight
         None, "balanced", or a dict of weights, as in LogisticRegression.
     warm_start
@@ -83,7 +82,7 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
     n_iter_ : iterations.
     guarantee_ : what theory promises of the method of a theorem; None after Newton's method, and where no
         statement applies.
-    method_ : what was used: "exact", "sampled", "stochastic", or the method's name.
+    method_ : what was used: "exact", "sampled", or the method's name.
     missing_ : what was used: "conditional" or "scale".
     stand_ins_ : the means and the covariance behind "conditional"; None else.
     alpha_, sketch_, shift_, seed_ : what the parameters became.
@@ -158,7 +157,7 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
         if self.class_weight is not None:
             # rows of weight 0 do not count, unless there are no others, which is an error below
             counted = weights if weights is not None and weights.any() else None
-            weights = self._weighted(np.unique(y), y, y, weights, sample_weight=counted)
+            weights = self._weighted(y, weights, counted)
         X, y, weights = counting(X, y, weights)
         classes = np.unique(y)
         if classes.size < 2:
@@ -170,51 +169,10 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
         self.classes_ = classes
         return self
 
-    def partial_fit(
-        self,
-        X: Any,
-        y: Any,
-        classes: ArrayLike | None = None,
-        sample_weight: ArrayLike | None = None,
-    ) -> Self:
-        """One pass over a piece of the data, by stochastic steps: for tables that do not fit into memory.
-
-        Several passes over all pieces, with `alpha` given, come close to `fit`. Without `alpha` the penalty
-        is 1/(rows so far). After `fit` or `load` it goes on from the weights that are there.
-
-        Parameters
-        ----------
-        X, y
-            Some rows and their labels; not every class must be among them, and cells may be missing.
-        classes
-            All labels that will ever come; needed at the first call.
-        sample_weight
-            Non-negative weights of the rows.
-        """
-        first = not self.__sklearn_is_fitted__()
-        if first:
-            self.__dict__.pop("classes_", None)  # of a first call that failed
-        _check_partial_fit_first_call(self, classes)
-        classes = self.classes_
-        if classes.size < 2:
-            raise ArgumentError(f"a classifier needs at least two classes, got {classes.tolist()}")
-        if isinstance(self.class_weight, str):
-            raise ArgumentError(
-                f"class_weight={self.class_weight!r} needs all labels at once: give partial_fit a dict, or "
-                "sample_weight"
-            )
-        X, y = self._validated(X, y, first)
-        unknown = ~np.isin(y, classes)
-        if unknown.any():
-            raise ArgumentError(f"y has the label {y[unknown].tolist()[0]!r}, which is not among `classes`")
-        weights = row_weights(sample_weight, X)
-        if self.class_weight is not None:
-            weights = self._weighted(classes, classes, y, weights)
-        return self._partial_fit(X, *_target(y, classes, weights), classes)
-
-    def _weighted(self, classes: Any, labels: Any, y: Any, weights: Array | None, **more: Any) -> Array:
-        """The weights of the rows times those of their classes; "balanced" counts the labels."""
-        of_class = compute_class_weight(self.class_weight, classes=classes, y=labels, **more)
+    def _weighted(self, y: Any, weights: Array | None, counted: Array | None) -> Array:
+        """The weights of the rows times those of their classes; "balanced" counts the rows by `counted`."""
+        classes = np.unique(y)
+        of_class = compute_class_weight(self.class_weight, classes=classes, y=y, sample_weight=counted)
         of_row: Array = of_class[np.searchsorted(classes, y)]
         return of_row if weights is None else weights * of_row
 

@@ -15,9 +15,10 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from mast import randomness
-from mast.arrays import Array, Indices
+from mast.arrays import Array, Indices, row_blocks
 from mast.errors import ArgumentError
 from mast.learn.missing import Masks, StandIns
+from mast.learn.models import with_ones
 from mast.randomness import Key
 from mast.sketches import Bernoulli, DiagonalDraw, Identity, Sketch
 from mast.sketches.over import Over
@@ -25,6 +26,7 @@ from mast.sketches.over import Over
 ROWS = 6000  #: of all copies together, where few rows are copied
 COPIES = (4, 32)  #: at least and at most, where there is room; a multiple of the first
 LARGE = 20_000  #: more rows than this are copied half as often
+MANY_ROWS = 100_000  #: more rows than this are copied once
 LISTED = 32  #: a support with at most so many draws is listed
 ENTRIES = 40_000_000  #: of all copies together
 POOL = 2048  #: draws in the pool, at most
@@ -40,10 +42,13 @@ class Copies(NamedTuple):
     exact: bool  #: whether they are all there are
 
 
-def copies_of(X: Any, sketch: Sketch, seed: int, stand_ins: StandIns | None, listing: bool = True) -> Copies:
+def copies_of(
+    X: Any, sketch: Sketch, seed: int, stand_ins: StandIns | None, ones: bool = False, listing: bool = True
+) -> Copies:
     """Copies of the rows under draws of the sketch: scaled, or with stand-ins for what was dropped.
 
-    X may have NaN where there are stand-ins. With `listing` a short support is listed.
+    X may have NaN where there are stand-ins. `ones` adds a last column of them. With `listing` a short
+    support is listed.
     """
     if not sketch.diagonal:
         raise ArgumentError(f"{sketch!r} is not diagonal: only averages over its support are possible")
@@ -53,18 +58,20 @@ def copies_of(X: Any, sketch: Sketch, seed: int, stand_ins: StandIns | None, lis
         scales = np.stack([draw.diagonal() for _, draw in listed])
         which = np.broadcast_to(np.arange(len(listed)), (n, len(listed)))
         weights = np.array([p for p, _ in listed])
-        return Copies(_sketched(X, scales, which, stand_ins), weights / weights.sum(), True)
+        return Copies(_sketched(X, scales, which, stand_ins, ones), weights / weights.sum(), True)
     least, most = COPIES
     places = row_numbers(X)
     different = np.unique(places).size  # as if no row stood there twice
-    wanted = min(max(ROWS // different // least, 1) * least, most) if different <= LARGE else least // 2
+    wanted = min(max(ROWS // different // least, 1) * least, most)
+    if different > LARGE:
+        wanted = least // 2 if different <= MANY_ROWS else 1
     count = max(1, min(wanted, ENTRIES // max(_entries(X), 1)))
     room = min(POOL, SCALES // d) if stand_ins is None else min(POOL // 4, max(64, SYSTEMS // d**3))
     groups = max(1, min(room // count, different))
     scales = pool(sketch, d, groups, count, Key(seed))
     first = (places % np.uint64(groups)).astype(np.int64) * count
     which = first[:, None] + np.arange(count)
-    return Copies(_sketched(X, scales, which, stand_ins), np.full(count, 1 / count), False)
+    return Copies(_sketched(X, scales, which, stand_ins, ones), np.full(count, 1 / count), False)
 
 
 def is_listed(X: Any, sketch: Sketch) -> bool:
@@ -77,41 +84,49 @@ def _entries(X: Any) -> int:
     return int(X.nnz) if scipy.sparse.issparse(X) else X.shape[0] * X.shape[1]
 
 
-def _sketched(X: Any, scales: Array, which: NDArray[np.int64], stand_ins: StandIns | None) -> Any:
+def _sketched(X: Any, scales: Array, which: NDArray[np.int64], stand_ins: StandIns | None, ones: bool) -> Any:
     """Each row under the draws that `which` names for it, (rows, copies), one copy below the other."""
+    if scipy.sparse.issparse(X):
+        lengths = np.diff(X.indptr)
+        parts = []
+        for column in which.T:
+            data = X.data * scales[np.repeat(column, lengths), X.indices]
+            parts.append(scipy.sparse.csr_array((data, X.indices, X.indptr), shape=X.shape))
+        stacked = scipy.sparse.vstack(parts, format="csr")
+        return with_ones(stacked) if ones else stacked
+    (n, d), count = X.shape, which.shape[1]
+    rows = np.empty((n * count, d + ones))
+    rows[:, d:] = 1.0
     if stand_ins is not None:
-        return replaced(X, scales != 0, which, stand_ins)
-    if not scipy.sparse.issparse(X):
-        return np.concatenate([X * scales[column] for column in which.T])
-    lengths = np.diff(X.indptr)
-    parts = []
-    for column in which.T:
-        data = X.data * scales[np.repeat(column, lengths), X.indices]
-        parts.append(scipy.sparse.csr_array((data, X.indices, X.indptr), shape=X.shape))
-    return scipy.sparse.vstack(parts, format="csr")
+        _replace(rows[:, :d], X, scales != 0, which, stand_ins)
+        return rows
+    for copy, column in enumerate(which.T):
+        for part in row_blocks(n, d):
+            rows[copy * n : (copy + 1) * n, :d][part] = X[part] * scales[column[part]]
+    return rows
 
 
-def replaced(X: Array, masks: Masks, which: Indices, stand_ins: StandIns) -> Array:
-    """The rows with stand-ins for what their masks drop, and for what they miss anyway.
+def _replace(out: Array, X: Array, masks: Masks, which: Indices, stand_ins: StandIns) -> None:
+    """Write rows with stand-ins for what their masks drop, and for what they miss anyway.
 
     `which` names masks for each row, (rows, copies); copies stand one below the other.
     """
-    n, count = which.shape
+    (n, d), mean = X.shape, stand_ins.mean
     observed = ~np.isnan(X)
-    centred = np.where(observed, X - stand_ins.mean, 0.0)
-    out = np.empty((n * count, X.shape[1]))
     if not observed.all():  # each row has a mask of its own
         for copy, column in enumerate(which.T):
-            out[copy * n : (copy + 1) * n] = stand_ins.sketch.fill(masks[column] & observed, centred)
-        return out + stand_ins.mean
+            for part in row_blocks(n, d):
+                centred = np.where(observed[part], X[part] - mean, 0.0)
+                filled = stand_ins.sketch.fill(masks[column[part]] & observed[part], centred)
+                out[copy * n : (copy + 1) * n][part] = filled + mean
+        return
     order = np.argsort(which.T.ravel(), kind="stable")
     ends = np.searchsorted(which.T.ravel()[order], np.arange(len(masks) + 1))
-    step = max(1, SCALES // (8 * X.shape[1] ** 2))
+    step = max(1, SCALES // (8 * d**2))
     for start in range(0, len(masks), step):
         for i, T in enumerate(stand_ins.maps(masks[start : start + step]), start):
             rows = order[ends[i] : ends[i + 1]]
-            out[rows] = centred[rows % n] @ T.T
-    return out + stand_ins.mean
+            out[rows] = (X[rows % n] - mean) @ T.T + mean
 
 
 # ---- the pool -------------------------------------------------------------------------------
@@ -159,8 +174,7 @@ def row_numbers(X: Any) -> NDArray[np.uint64]:
         terms = _mixed(_bits(X.data)) * columns[X.indices]
         sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(terms)])
         return _mixed(sums[X.indptr[1:]] - sums[X.indptr[:-1]])
-    step = max(1, ENTRIES // (8 * d))
-    parts = [_mixed(_bits(X[i : i + step])) * columns for i in range(0, X.shape[0], step)]
+    parts = (_mixed(_bits(X[part])) * columns for part in row_blocks(*X.shape))
     return _mixed(np.concatenate([part.sum(axis=1, dtype=np.uint64) for part in parts]))
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from mast import randomness
 from mast.arrays import Array
 from mast.errors import ArgumentError, NotExactError
-from mast.learn.copies import COPIES, Copies, copies_of, is_listed
+from mast.learn.copies import COPIES, MANY_ROWS, Copies, copies_of
 from mast.learn.missing import StandIns
 from mast.learn.models import (
     FeatureRidge,
@@ -26,26 +27,27 @@ from mast.learn.models import (
     penalty_of,
     with_ones,
 )
-from mast.learn.stochastic import LOSSES, Stream
 from mast.objectives import LeastSquares, LinearModel, Logistic, Mean, Objective
 from mast.objectives.newton import hessian_solver, newton_steps
 from mast.objectives.penalties import SketchedRidge
 from mast.problem import Problem
+from mast.randomness import Key, Purpose
 from mast.run import minimize
 from mast.sketches import Except, Grouped, Sketch
 from mast.theory import Guarantee
 
 SINGLE = ("gd", "agd", "dsgd", "dsgd_sampled", "l_svrdsg", "s_page")  #: methods with a step size of their own
-OURS = ("auto", "exact", "sampled", "stochastic")  #: all but the last by Newton's method
+OURS = ("auto", "exact", "sampled")  #: by Newton's method
+BENDS = {"log": 0.25, "softmax": 0.5, "squares": 1.0}  #: the largest second derivative of each loss
 LISTED = 50_000_000  #: a listed support is averaged if it takes at most so many products per sweep
 SAMPLED_TOL = 2e-3  #: an average over draws is not worth a smaller tolerance; the last step squares it
-FIRST_TOL = 0.05  #: of the fit to the first copy, where the fit to all of them starts
-PASSES_TOL = 0.03  #: passes over the rows end when the average moves by less
-MANY_ROWS = 100_000  #: more rows than this are passed over: a third of the time, f_D within 0.1 %
+FIRST_TOL = 0.05  #: of the fit to some rows, or to the first copy, where the fit to all of them starts
+FIRST_SHARE = 10  #: of very many rows, one in so many is fitted first
 SUPPORT = 1000  #: draws that stand for a support which is too long, or not uniform
 MEASUREMENTS = 20  #: how often a stochastic method looks whether it has converged
 DENSE = 2000  #: up to this dimension Newton steps come from a dense Hessian, else from conjugate gradients
 DENSE_WORK = 2e7  #: of a dense Hessian with a block for each two classes
+DENSE_LONG = 300  #: up to this dimension it is quicker than conjugate gradients for any number of rows
 ROUNDING = 1e-7  #: a relative error that rounding of values explains: no further step can be checked
 
 
@@ -80,6 +82,15 @@ class FitPlan:
         coef, b = (W[:, :-1].copy(), W[:, -1].copy()) if self.fit_intercept else (W.copy(), np.zeros(K))
         return coef, b - b.mean() if K > 1 else b  # a number that all classes share changes nothing
 
+    def part(self, count: int) -> FitPlan:
+        """The same for so many of the rows, drawn by the seed, with the same penalty."""
+        order = randomness.permutation(Key(self.seed), Purpose.BATCH, self.X.shape[0])
+        rows = np.sort(order[:count])
+        weights = None if self.weights is None else self.weights[rows]
+        return replace(
+            self, X=self.X[rows], target=self.target[rows], weights=weights, kappa=None, alpha=self.l2
+        )
+
     @cached_property
     def v(self) -> Array:
         """The shift of all weights."""
@@ -102,7 +113,7 @@ class FitPlan:
     def L0(self) -> float:
         """The smoothness of the loss in the features, without a penalty."""
         X = self.X if self.stand_ins is None else np.where(np.isnan(self.X), self.stand_ins.mean, self.X)
-        return LOSSES[self.loss][1] * largest_eigenvalue(X, self.rates)
+        return BENDS[self.loss] * largest_eigenvalue(X, self.rates)
 
     @cached_property
     def l2(self) -> float:
@@ -178,64 +189,42 @@ class Fit:
 def fit(plan: FitPlan, start: Array, intercept: Array, warm: bool) -> Fit:
     """Minimise f_D from a start, (outputs, features), which may be warm."""
     x0 = plan.joined(start, intercept)
-    if plan.method not in OURS:
-        return _run(plan, x0)
-    found = None if plan.method == "stochastic" else _solve(plan, x0, warm)
-    return _passes(plan, start, intercept) if found is None else found
+    return _solve(plan, x0, warm) if plan.method in OURS else _run(plan, x0)
 
 
-def _solve(plan: FitPlan, x0: Array, warm: bool) -> Fit | None:
-    """Minimise f_D itself where it has an affordable exact form, else an average over sampled draws.
-
-    None where there are so many rows that passes over them come as close in less time.
-    """
+def _solve(plan: FitPlan, x0: Array, warm: bool) -> Fit:
+    """Minimise f_D itself where it has an affordable exact form, else an average over sampled draws."""
     if plan.stand_ins is None and plan.classes == 1 and plan.method != "sampled":
         problem = plan.problem()
         if plan.method == "exact" or _affordable(problem):
             return newton_to(plan, problem.exact, x0, plan.tol, "exact")
-    many = plan.method == "auto" and plan.X.shape[0] > MANY_ROWS and plan.sketch.diagonal
-    if many and not is_listed(plan.X, plan.sketch):
-        return None
-    copies = copies_of(plan.X, plan.sketch, plan.seed, plan.stand_ins, listing=plan.method != "sampled")
+        del problem  # it holds the rows
+    return _fit_to_copies(plan, x0, plan.tol, warm)
+
+
+def _fit_to_copies(plan: FitPlan, x0: Array, tol: float, warm: bool) -> Fit:
+    """Minimise an average over draws; from a start that is not warm, first over some rows, or one copy."""
+    n = plan.X.shape[0]
+    if n > MANY_ROWS and not warm:
+        x0, warm = _fit_to_copies(plan.part(n // FIRST_SHARE), x0, FIRST_TOL, False).x, True
+    copies = copies_of(
+        plan.X, plan.sketch, plan.seed, plan.stand_ins, plan.fit_intercept, listing=plan.method != "sampled"
+    )
     if plan.method == "exact" and not copies.exact:
         raise NotExactError(
             f"f_D with {plan.sketch!r} has no short exact form here: use method='auto', which samples"
         )
     if copies.weights.size >= COPIES[0] and not warm:  # one copy is enough to come close
-        first = _average(plan, Copies(copies.rows[: plan.X.shape[0]], np.ones(1), False))
+        first = _average(plan, Copies(copies.rows[:n], np.ones(1), False))
         x0 = newton_to(plan, first, x0, FIRST_TOL, "sampled").x
     if copies.exact:
-        return newton_to(plan, _average(plan, copies), x0, plan.tol, "exact")
-    return newton_to(plan, _average(plan, copies), x0, max(plan.tol, SAMPLED_TOL), "sampled")
-
-
-def _passes(plan: FitPlan, start: Array, intercept: Array) -> Fit:
-    """Passes over the rows until the average moves little."""
-    stream = Stream(
-        plan.sketch,
-        plan.seed,
-        plan.loss,
-        plan.fit_intercept,
-        plan.l2,
-        plan.shift,
-        start,
-        intercept,
-        stand_ins=plan.stand_ins,
-    )
-    tol = max(plan.tol, PASSES_TOL)
-    for number in range(1, plan.max_iter + 1):
-        moved = stream.take(plan.X, plan.target, plan.weights)
-        error = math.sqrt(moved / plan.scale) if plan.scale > 0 else 0.0
-        if plan.verbose is not None:
-            plan.verbose(f"pass {number}: the model moved by {error:.2g}")
-        if error <= tol:
-            break
-    return Fit(plan.joined(*stream.average()), number, error <= tol, "stochastic")
+        return newton_to(plan, _average(plan, copies), x0, tol, "exact")
+    return newton_to(plan, _average(plan, copies), x0, max(tol, SAMPLED_TOL), "sampled")
 
 
 def _average(plan: FitPlan, copies: Copies) -> Objective:
     """The average of the loss over copies, and the penalty's expectation."""
-    rows, v = with_ones(copies.rows) if plan.fit_intercept else copies.rows, plan.v
+    rows, v = copies.rows, plan.v
     if plan.classes == 1:
         loss = LeastSquares.loss if plan.loss == "squares" else Logistic.loss
         offsets = np.asarray(plan.data @ v) if v.any() else None
@@ -250,7 +239,7 @@ def _affordable(problem: Problem) -> bool:
     """Whether an exact f_D takes no more losses than sampled copies would."""
     model, size = problem.objective, problem.sketch.support_size(problem.dim)
     assert isinstance(model, LinearModel)
-    few = model.design.csr.nnz <= math.log2(COPIES[1]) * model.terms  # entries per row, each kept or not
+    few = model.design.nnz <= math.log2(COPIES[1]) * model.terms  # entries per row, each kept or not
     if not (few or model.loss is LeastSquares.loss or (size is not None and size <= SUPPORT)):
         return False
     try:
@@ -260,7 +249,7 @@ def _affordable(problem: Problem) -> bool:
     except NotExactError:
         return False
     if isinstance(f, Mean):
-        return len(f.objectives) <= COPIES[1] and len(f.objectives) * model.design.csr.nnz <= LISTED
+        return len(f.objectives) <= COPIES[1] and len(f.objectives) * model.design.nnz <= LISTED
     return f.work <= COPIES[1] * model.terms
 
 
@@ -306,7 +295,8 @@ def newton_to(plan: FitPlan, f: Objective, x0: Array, tol: float, method: str) -
     Newton's method about doubles the digits that are right.
     """
     x = x0.copy()
-    dense = not isinstance(f, Softmax) or f.dim**2 * f.terms / 2 <= DENSE_WORK
+    long = f.terms > MANY_ROWS and f.dim <= DENSE_LONG
+    dense = not isinstance(f, Softmax) or long or f.dim**2 * f.terms / 2 <= DENSE_WORK
     solver = hessian_solver(f, DENSE if dense else 0)
     steps = newton_steps(f, x, solver, patience=sys.maxsize, scaled=False)
     for iteration, reached in enumerate(islice(steps, plan.max_iter), start=1):

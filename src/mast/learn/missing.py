@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from mast.arrays import Array, Indices
+from mast.arrays import Array, Indices, row_blocks
 from mast.sketches import Sketch
 from mast.sketches.conditional import Conditional
 from mast.sketches.over import Over
@@ -108,10 +108,8 @@ class StandIns:
 
     @staticmethod
     def of(X: Array, masks: Sketch, weights: Array | None) -> StandIns:
-        """From training rows, all at once."""
-        moments = Moments(X.shape[1])
-        moments.add(X, weights)
-        return moments.stand_ins(masks)
+        """From training rows."""
+        return Moments(X, weights).stand_ins(masks)
 
     def maps(self, masks: Masks) -> Array:
         """T_M of each mask: from the centred features that are there to all of them."""
@@ -137,40 +135,41 @@ class StandIns:
 
 
 class Moments:
-    """Sums over rows that may come in pieces: what means and a covariance are made of.
+    """Sums over rows: what means and a covariance are made of.
 
     Columns are measured in standard deviations, so that units do not matter to the shrinkage. Where rows have
     gaps, two columns are compared in the rows that have both.
     """
 
-    def __init__(self, d: int) -> None:
-        self.origin: Array | None = None  # near the means, so that little cancels
-        self.weight, self.fourth = 0.0, 0.0
+    def __init__(self, X: Array, weights: Array | None) -> None:
+        n, d = X.shape
+        w = np.ones(n) if weights is None else weights
+        blocks = [(X[part], w[part]) for part in row_blocks(n, d)]
+        total = sum(w_ @ ~np.isnan(rows) for rows, w_ in blocks)
+        sums = sum(w_ @ np.where(np.isnan(rows), 0.0, rows) for rows, w_ in blocks)
+        self.weight, self.fourth = float(w.sum()), 0.0
+        self.origin: Array = sums / np.maximum(total, 1e-300)  # near the means, so that little cancels
         self.pairs = np.zeros((d, d))  # the weight of rows that have both columns
         self.sums = np.zeros((d, d))  # of the first, over the rows that have both
         self.products = np.zeros((d, d))
+        for rows, w_ in blocks:
+            self._add(rows, w_)
+        offset, spread = self._columns()
+        for rows, w_ in blocks:
+            centred = np.where(np.isnan(rows), 0.0, rows - self.origin - offset)
+            self.fourth += float(w_ @ ((centred / spread) ** 2).sum(axis=1) ** 2)
 
-    def add(self, X: Array, weights: Array | None) -> None:
-        """Count these rows."""
-        w = np.ones(len(X)) if weights is None else weights
+    def _add(self, X: Array, w: Array) -> None:
         observed = ~np.isnan(X)
-        if self.origin is None:
-            total = np.maximum(w @ observed, 1e-300)
-            self.origin = w @ np.where(observed, X, 0.0) / total
         centred = np.where(observed, X - self.origin, 0.0)
         weighted = w[:, None] * centred
         whole = bool(observed.all())
-        self.weight += float(w.sum())
         self.pairs += w.sum() if whole else (w[:, None] * observed).T @ observed
         self.sums += weighted.sum(axis=0)[:, None] if whole else weighted.T @ observed
         self.products += weighted.T @ centred
-        offset, spread = self._columns()
-        lengths = (np.where(observed, centred - offset, 0.0) / spread) ** 2
-        self.fourth += float(w @ lengths.sum(axis=1) ** 2)
 
     def _columns(self) -> tuple[Array, Array]:
         """The mean of each column, from the origin, and its standard deviation; 1 where it is constant."""
-        assert self.origin is not None
         total = np.maximum(np.diag(self.pairs), 1e-300)
         offset = np.diag(self.sums) / total
         spread = np.sqrt(np.maximum(np.diag(self.products) / total - offset**2, 0.0))
@@ -181,7 +180,6 @@ class Moments:
 
         This is scikit-learn's LedoitWolf, with weights of rows; directions without variance get a little.
         """
-        assert self.origin is not None
         offset, spread = self._columns()
         crossed = offset[:, None] * self.sums.T
         products = self.products - crossed - crossed.T + self.pairs * np.outer(offset, offset)

@@ -128,7 +128,7 @@ class SampledAverage(LinearModel):
         margins: Array | None,
         penalty: SketchedRidge,
     ) -> None:
-        self.design, count = Design(copies), weights.size
+        self.design, count = Design(copies, copy=False), weights.size
         self.terms, self.dim = self.design.n, self.design.d
         self.loss, self.shift, self.penalty = loss, shift, penalty
         self.labels, self.rates = np.tile(labels, count), np.outer(weights, rates).ravel()
@@ -165,7 +165,8 @@ class Softmax(Objective):
         shift: Array | None = None,
         offsets: Array | None = None,
     ) -> None:
-        self.design, self.codes, self.classes, self.rates = Design(A), codes, classes, rates
+        self.design, self.codes = Design(A, copy=False), codes
+        self.classes, self.rates = classes, rates
         self.terms, self.dim = self.design.n, classes * self.design.d
         self.penalty, self.shift, self.offsets = penalty, shift, offsets
 

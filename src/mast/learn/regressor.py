@@ -67,15 +67,6 @@ random_state
         X, y, weights = counting(X, y, row_weights(sample_weight, X))
         return self._fit(X, np.asarray(y, dtype=np.float64), 1, weights, "squares")
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
-        """One pass over a piece of the data, by stochastic steps: for tables that do not fit into memory.
-
-        As `MastClassifier.partial_fit`, for numbers.
-        """
-        X, y = self._validated(X, y, first=not self.__sklearn_is_fitted__())
-        weights = row_weights(sample_weight, X)
-        return self._partial_fit(X, np.asarray(y, dtype=np.float64), 1, weights, "squares")
-
     def predict(self, X: Any) -> Array:
         """X w + b."""
         return self._decision(X).reshape(-1)

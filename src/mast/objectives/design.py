@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mast.arrays import (
+    BLOCK,
     LARGEST_ENTRY,
     Array,
     Indices,
@@ -17,11 +18,13 @@ from mast.arrays import (
     numbers,
     refuse_nonfinite,
     refuse_too_large,
+    row_blocks,
 )
 from mast.errors import ArgumentError, DataError
 
 SMALL = 64  #: up to this size of the Gram matrix its eigenvalues are computed densely
 OVERFLOW = "the entries of A are so large that their squares overflow: rescale the columns"
+CACHED = 32  #: of a large matrix, blocks that are smaller by this stay in the cache
 DENSE_SHARE = 0.15  #: a sparse matrix with more non-zeros than this is multiplied by BLAS for its Gram matrix
 
 
@@ -29,10 +32,11 @@ class Design:
     """A matrix of n rows and d columns with the few products that linear models need.
 
     Sparse input becomes CSR with sorted rows and no stored zeros, and products use SciPy with
-    a stored transpose; dense input stays dense and products use BLAS.
+    a stored transpose; dense input stays dense and products use BLAS. With ``copy=False`` a dense array is
+    the caller's own, who does not change it.
     """
 
-    def __init__(self, A: Any) -> None:
+    def __init__(self, A: Any, copy: bool = True) -> None:
         import scipy.sparse
 
         self.sparse = bool(scipy.sparse.issparse(A))
@@ -40,7 +44,8 @@ class Design:
             refuse_too_large(f"a model of {A.shape[-1]:,} features", 12.0 * A.shape[-1])
             self.matrix: Any = csr("A", A)
         else:
-            self.matrix = frozen(np.array(numbers("A", A, 2, finite=False), order="C"))  # a copy of theirs
+            dense = numbers("A", A, 2, finite=False)
+            self.matrix = frozen(np.array(dense, order="C", copy=copy or None))
             refuse_nonfinite("A", self.matrix, DataError)
         self.n, self.d = (int(size) for size in self.matrix.shape)
         if self.n == 0 or self.d == 0:
@@ -55,6 +60,11 @@ class Design:
         import scipy.sparse
 
         return self.matrix if self.sparse else csr("A", scipy.sparse.csr_array(self.matrix))
+
+    @cached_property
+    def nnz(self) -> int:
+        """How many entries are not 0."""
+        return int(self.matrix.nnz) if self.sparse else int(np.count_nonzero(self.matrix))
 
     @cached_property
     def transposed(self) -> Any:
@@ -146,6 +156,9 @@ def _lanczos(product: Any, size: int) -> float:
 
 def weighted_gram(A: Array, weights: Array) -> Array:
     """A' diag(weights) A of a dense matrix."""
+    if A.size > BLOCK:
+        parts = row_blocks(A.shape[0], CACHED * A.shape[1])
+        return np.asarray(sum(weighted_gram(A[part], weights[part]) for part in parts))
     if (weights >= 0).all():
         scaled = A * np.sqrt(weights)[:, None]
         product: Array = scaled.T @ scaled  # one operand: BLAS does half of the work
