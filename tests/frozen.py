@@ -1,7 +1,7 @@
 """What MAST computes, frozen: run it before and after a change that should change nothing.
 
     python tests/frozen.py write build/frozen.json
-    python tests/frozen.py compare build/frozen.json
+    python tests/frozen.py compare build/frozen.json [words|sketches|problems|estimators|networks|engines ...]
 
 It covers Philox words, draws and constants of every sketch, exact f_D and minimisers, iterates of every
 method with every sketch, estimators, steps and submodels of 24 networks, and the three engines. Numbers are
@@ -218,34 +218,15 @@ def _row_optimizer() -> Any:
 # ---- engines -------------------------------------------------------------------------------------
 
 SCRIPT = """
-import sys, numpy as np, mast, torch
+import os, sys, numpy as np, mast.cluster
 sys.path.insert(0, {tests!r})
 from frozen import federation
 from mast.cluster import my_nodes, run
 for kind in ("linear", "network"):
     server, worker, rounds = federation(kind)
     result = run(server, {{i: worker(i) for i in my_nodes(4)}}, rounds=rounds)
-    if torch.distributed.get_rank() == 0:
+    if os.environ["RANK"] == "0":
         np.save({out!r} + kind + ".npy", result.x)
-"""
-OLD_SCRIPT = """
-import sys, numpy as np, mast
-sys.path.insert(0, {tests!r})
-from frozen import federation
-from mast.cluster.engine import NodesRank, ServerRank
-from mast.cluster.wire import Wire, rank_of
-wire = Wire()
-wire.start(60)
-for kind in ("linear", "network"):
-    server, worker, rounds = federation(kind)
-    mine = [i for i in range(4) if rank_of(i, 4, wire.ranks, True) == wire.rank]
-    workers = {{i: worker(i) for i in mine}}
-    if wire.rank == 0:
-        ServerRank(wire, server, workers, on_server=True).serve(rounds, lambda row: None)
-        np.save({out!r} + kind + ".npy", server.x)
-    else:
-        NodesRank(wire, server.roster, workers, server.wire.itemsize).serve(0, rounds)
-wire.close()
 """
 
 
@@ -300,7 +281,7 @@ def engines() -> Items:
 
             server, worker, rounds = federation(kind)
             app = client(lambda context: worker(int(context.node_config["partition-id"])))
-            MastStrategy(server).start(LocalGrid(app, 4, run_id=1 + (kind == "network")), num_rounds=rounds)
+            MastStrategy(server).start(LocalGrid(app, 4), num_rounds=rounds)
             return server.x
 
         yield f"in process {kind}", in_process
@@ -308,9 +289,8 @@ def engines() -> Items:
 
     def torchrun() -> Any:
         with tempfile.TemporaryDirectory() as folder:
-            new = hasattr(mast.cluster, "my_nodes")
             file, out = Path(folder, "train.py"), f"{folder}/x-"
-            file.write_text((SCRIPT if new else OLD_SCRIPT).format(tests=str(TESTS), out=out))
+            file.write_text(SCRIPT.format(tests=str(TESTS), out=out))
             command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
             subprocess.run([*command, str(file)], check=True, timeout=120, capture_output=True)
             return np.concatenate([np.load(f"{out}{kind}.npy") for kind in ("linear", "network")])
@@ -339,11 +319,11 @@ def numbers_of(value: Any) -> list[np.ndarray]:
     return [np.asarray(value)]
 
 
-def frozen() -> dict[str, list[Any]]:
+def frozen(sections: tuple[str, ...]) -> dict[str, list[Any]]:
     """Name -> the digest of the bits, and the sum of the magnitudes; an error is frozen by its kind."""
     found: dict[str, list[Any]] = {}
-    for section, items in SECTIONS.items():
-        for name, compute in items():
+    for section in sections or SECTIONS:
+        for name, compute in SECTIONS[section]():
             try:
                 arrays = numbers_of(compute())
                 bits = hashlib.sha256(b"".join(np.ascontiguousarray(a).tobytes() for a in arrays)).hexdigest()
@@ -355,11 +335,11 @@ def frozen() -> dict[str, list[Any]]:
     return found
 
 
-def main(command: str, file: str) -> int:
+def main(command: str, file: str, *sections: str) -> int:
     """Write the file, or say what differs from it."""
     warnings.simplefilter("ignore")
     path = Path(file)
-    now = frozen()
+    now = frozen(sections)
     errors = sum(not size and not bits.islower() for bits, size in now.values())
     print(f"{errors} of {len(now)} are refusals")
     if command == "write":
@@ -368,6 +348,8 @@ def main(command: str, file: str) -> int:
         print(f"{len(now)} results in {path}")
         return 0
     before = json.loads(path.read_text())
+    if sections:
+        before = {name: value for name, value in before.items() if name.startswith(sections)}
     for name in before.keys() - now.keys():
         print(f"not computed any more: {name}")
     changed = [name for name in before if name in now and now[name] != before[name]]
