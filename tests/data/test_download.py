@@ -130,7 +130,7 @@ def test_fetch_puts_it_into_the_folder_asked_for(server, cache, tmp_path):
         (b"<html>Please log in</html>", "looks like a web page"),
         (b"", "there are no rows"),
         (MUSHROOMS + b"1 3:", "line 201: found '3:'"),
-        (gzip.compress(MUSHROOMS, mtime=0)[:-20], "ends early"),
+        (gzip.compress(MUSHROOMS, mtime=0)[:-20], "stream is damaged"),
         (lambda handler: handler.wfile.write(b"nonsense\r\n\r\n"), "could not be reached"),
         (lambda handler: None, "could not be reached"),
     ],

@@ -1,4 +1,4 @@
-"""scikit-learn's reader and the readable one agree on every bit, and the readable one refuses the rest."""
+"""LIBSVM text is read to the last bit, or refused with the first bad line."""
 
 import gzip
 import random
@@ -20,21 +20,28 @@ thorough = settings(
 )
 
 
-def compare(text, **options):
-    """What the readable reader gives: rows or a refusal; where the quick one reads, it reads the same."""
-    quick = libsvm.read_quickly(text, **options)
+def read(text, **options):
+    """Rows, or the words of the refusal."""
     try:
-        rows = libsvm.read_slowly(text, **options)
+        rows = libsvm.parse(text, **options)
     except DataError as error:
-        assert quick is None
         return str(error)
-    if quick is not None:
-        assert quick.A.shape == rows.A.shape
-        assert quick.labels.tobytes() == rows.labels.tobytes()
-        for part in ("data", "indices", "indptr"):
-            assert getattr(quick.A, part).dtype == getattr(rows.A, part).dtype
-            assert getattr(quick.A, part).tobytes() == getattr(rows.A, part).tobytes()
+    assert np.isfinite(rows.A.data).all()
+    assert np.isfinite(rows.labels).all()
+    assert rows.A.indices.dtype == rows.A.indptr.dtype == np.int32
     return rows
+
+
+def readable(text):
+    """Labels, how many pairs each row has, their indices from 0 and their values, if there are no mistakes."""
+    lines = [line.partition(b"#")[0].split() for line in text.split(b"\n")]
+    rows = [[token.split(b":") for token in tokens[1:]] for tokens in lines if tokens]
+    return (
+        [float(tokens[0]) for tokens in lines if tokens],
+        [len(row) for row in rows],
+        [int(index) - 1 for row in rows for index, _ in row],
+        [float(value) for row in rows for _, value in row],
+    )
 
 
 # --- valid files -----------------------------------------------------------------------------------
@@ -71,9 +78,13 @@ valid = st.builds(
 @thorough
 @given(valid)
 def test_valid_files_are_read_to_the_same_bits(text):
-    rows = compare(text)
-    assert not isinstance(rows, str)
-    assert (libsvm.read_quickly(text) is None) == (rows.A.nnz == 0), "scikit-learn reads what has a feature"
+    labels, lengths, indices, values = readable(text)
+    rows = read(text)
+    assert rows.labels.tobytes() == np.array(labels, dtype=float).tobytes()
+    assert rows.A.data.tobytes() == np.array(values, dtype=float).tobytes()
+    assert rows.A.indices.tolist() == indices
+    assert np.diff(rows.A.indptr).tolist() == lengths
+    assert rows.A.shape == (len(labels), max(indices, default=-1) + 1)
 
 
 @thorough
@@ -81,7 +92,7 @@ def test_valid_files_are_read_to_the_same_bits(text):
 def test_every_double_comes_back(patterns):
     numbers = [struct.unpack("<d", struct.pack("<Q", pattern))[0] for pattern in patterns]
     numbers = [x for x in numbers if np.isfinite(x)]
-    rows = compare("\n".join(f"{x!r} 1:{x!r}" for x in numbers).encode())
+    rows = read("\n".join(f"{x!r} 1:{x!r}" for x in numbers).encode())
     assert rows.labels.tobytes() == np.array(numbers, dtype=float).tobytes()
 
 
@@ -98,7 +109,7 @@ def decimals():
 
 def test_rounding_is_pythons():
     numbers = list(decimals())
-    rows = libsvm.read_quickly("\n".join(f"{number} 1:{number}" for number in numbers).encode())
+    rows = read("\n".join(f"{number} 1:{number}" for number in numbers).encode())
     expected = np.array([float(number) for number in numbers]).tobytes()
     assert rows.labels.tobytes() == rows.A.data.tobytes() == expected
 
@@ -106,9 +117,11 @@ def test_rounding_is_pythons():
 @pytest.mark.parametrize("name", ["a1a", "a5a", "w8a"])
 def test_real_files(shared, name):
     text = gzip.decompress((shared / "libsvm" / f"{name}.gz").read_bytes())
-    assert libsvm.read_quickly(text) is not None
-    rows = compare(text)
-    assert rows.A.indices.dtype == rows.A.indptr.dtype == np.int32
+    rows, (labels, lengths, indices, values) = read(text), readable(text)
+    assert rows.labels.tolist() == labels
+    assert rows.A.indices.tolist() == indices
+    assert rows.A.data.tolist() == values
+    assert np.diff(rows.A.indptr).tolist() == lengths
 
 
 # --- what is refused -------------------------------------------------------------------------------
@@ -127,7 +140,6 @@ BAD = {
     b"1 +3:1": "line 1: found '+3:1', expected index:value",
     b"1 1_0:1": "line 1: found '1_0:1', expected index:value",
     b"1 1.5:1": "line 1: found '1.5:1', expected index:value",
-    b"1 2:1\x0b": "line 1: found '2:1\\x0b', expected index:value",
     b"1 qid:3 1:1": "line 1: found 'qid:3'; ranking data (qid:) is not supported",
     b"1 1:1\n\n\n1 2:": "line 4: found '2:', expected index:value",
     b"1 2: 5": "line 1: found '2:', expected index:value",
@@ -143,11 +155,9 @@ BAD = {
     b"1 0:1": "line 1: found '0:1', but indices start at 1; zero_based=True",
     b"1 2147483648:1": "line 1: found '2147483648:1', but an index is at most 2147483647",
     b"1 99999999999999999999999999999:1": "but an index is at most 2147483647",
-    b"1 000000000000000000001:1": "but an index is at most 2147483647",
     b"1 3:1 3:1": "line 1: found '3:1', but this index already stands in the line",
     b"1 3:1 2:1": "line 1: found '2:1' after a larger index; indices of a line must ascend",
-    b"1 3:" + b"1" * 1001: "a number of more than 1000 characters",
-    b"0." + b"0" * 999 + b" 3:1": "a number of more than 1000 characters",
+    b"1 3:" + b"1" * 5000: "a number too large for double precision",
     b"1 3:1e309": "line 1: found '3:1e309', a number too large for double precision",
     b"1 1:1\n-1e99999999999999999999 1:1": "line 2: found '-1e99999999999999999999', a number too large",
     b"1 1:1\n1 3:1e309\nx": "line 2: found '3:1e309'",
@@ -158,30 +168,27 @@ BAD = {
 
 @pytest.mark.parametrize(("text", "words"), BAD.items())
 def test_what_is_wrong_is_said_with_its_line(text, words):
-    message = compare(text)
+    message = read(text)
     assert words in message
     assert message.isprintable()
-    with pytest.raises(DataError) as caught:
-        libsvm.parse(text)
-    assert str(caught.value) == message
 
 
 def test_limits_that_are_still_right():
-    rows = compare(b"1 2147483647:" + b"1" * 300 + b"0e-300")
+    rows = read(b"1 2147483647:" + b"1" * 300 + b"0e-300")
     assert rows.A.shape[1] == 2**31 - 1
-    assert compare(b"1 00000000000000000001:1").A.shape[1] == 1
+    assert read(b"1 00000000000000000001:1").A.shape[1] == 1
 
 
 def test_number_of_features():
-    assert compare(b"1 3:1", n_features=3).A.shape[1] == 3
-    assert compare(b"1 3:1", n_features=5).A.shape[1] == 5
-    assert compare(b"1 3:1\n1 4:1", n_features=3).startswith("line 2: found '4:1', but n_features=3")
+    assert read(b"1 3:1", n_features=3).A.shape[1] == 3
+    assert read(b"1 3:1", n_features=5).A.shape[1] == 5
+    assert read(b"1 3:1\n1 4:1", n_features=3).startswith("line 2: found '4:1', but n_features=3")
 
 
 def test_zero_based():
-    assert compare(b"1 0:5 2:1", zero_based=True).A.indices.tolist() == [0, 2]
-    assert "n_features=2" in compare(b"1 2:1", zero_based=True, n_features=2)
-    assert "at most 2147483646" in compare(b"1 2147483647:1", zero_based=True)
+    assert read(b"1 0:5 2:1", zero_based=True).A.indices.tolist() == [0, 2]
+    assert "n_features=2" in read(b"1 2:1", zero_based=True, n_features=2)
+    assert "at most 2147483646" in read(b"1 2147483647:1", zero_based=True)
 
 
 def test_the_line_of_a_row():
@@ -199,14 +206,14 @@ alphabet = b"0123456789:.+-eE# \t\r\nnaifqd,_x\0\xff\x0b"
 @example(b"")
 @example(b"\xef\xbb\xbf")
 def test_any_bytes(text):
-    compare(text)
+    read(text)
 
 
 @thorough
 @given(st.lists(st.sampled_from(list(alphabet)), max_size=60).map(bytes), st.booleans())
 def test_bytes_that_resemble_the_format(text, zero_based):
-    compare(text, zero_based=zero_based)
-    compare(text, zero_based=zero_based, n_features=5)
+    read(text, zero_based=zero_based)
+    read(text, zero_based=zero_based, n_features=5)
 
 
 @thorough
@@ -214,4 +221,4 @@ def test_bytes_that_resemble_the_format(text, zero_based):
 def test_valid_files_with_one_change(text, data):
     at = data.draw(st.integers(0, len(text) - 1))
     with_ = data.draw(st.sampled_from([b"", *(bytes([c]) for c in alphabet)]))
-    compare(text[:at] + with_ + text[at + 1 :])
+    read(text[:at] + with_ + text[at + 1 :])

@@ -1,14 +1,6 @@
-"""LIBSVM text to arrays and back.
+"""LIBSVM text to arrays and back: scikit-learn reads it, and where it fails the first bad line is named.
 
-scikit-learn's reader comes first, and a readable one says which line is bad and why.
-
-The grammar::
-
-    file    = line *( newline line )
-    line    = [ label *( blanks index ":" value ) ] [ blanks ] [ "#" anything ]
-    label   = number;  value = number;  index = digits, ascending within a line
-    number  = [ "+" | "-" ] ( digits [ "." [ digits ] ] | "." digits ) [ "e" [ "+" | "-" ] digits ]
-    blanks  = spaces, tabs and carriage returns
+A line is a label and ascending index:value pairs; what follows "#" is a comment.
 """
 
 from __future__ import annotations
@@ -32,17 +24,11 @@ from mast.errors import ArgumentError, DataError
 from mast.files import write
 
 MAX_INDEX = 2**31 - 1  # indices are int32: liblinear and many others accept nothing wider
-_MAX_INDEX_DIGITS = 20
-_MAX_NUMBER_LENGTH = 1000  # "%f" of the largest double has 317 characters
 _SHOWN = 40
 
-_COMMENT = re.compile(rb"#[^\n]*")
-_TOKEN = re.compile(rb"[^ \t\r]+")
 _FEATURE = re.compile(rb"([0-9]+):(.*)", re.DOTALL)
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_ORDINARY = b"0123456789+-.eE: \t\r\n"
-# Made of these characters, scikit-learn also reads an index with a sign, and numbers of any length.
-_UNUSUAL = [re.compile(rb"[ \t\r][+-][0-9]*:"), re.compile(rb"[0-9]{21}:"), re.compile(rb"[^ \t\r\n]{1001}")]
+_ACCEPTED = re.compile(rb"_|qid:|[+-][0-9]*:")  # by scikit-learn: 1_0 is 10, and qid:3 is skipped
 
 
 class LabelledRows(NamedTuple):
@@ -52,9 +38,7 @@ class LabelledRows(NamedTuple):
     labels: NDArray[np.float64]
 
 
-def parse(
-    text: bytes, n_features: int | None = None, zero_based: bool = False, first_line: int = 1
-) -> LabelledRows:
+def parse(text: bytes, n_features: int | None = None, zero_based: bool = False) -> LabelledRows:
     r"""Read all rows, or raise a `DataError` that says what is wrong with the first bad line.
 
     >>> rows = parse(b"+1 2:.5 3:25e-2\n-1 1:2\n")
@@ -65,46 +49,21 @@ def parse(
     Traceback (most recent call last):
     mast.errors.DataError: line 2: found '4:one', expected index:value such as 7:0.5
     """
-    rows = read_quickly(text, n_features, zero_based)
-    return read_slowly(text, n_features, zero_based, first_line) if rows is None else rows
-
-
-def read_quickly(text: bytes, n_features: int | None = None, zero_based: bool = False) -> LabelledRows | None:
-    """The rows by scikit-learn's reader; None where it fails, or might accept what the grammar does not."""
+    import scipy.sparse
     from sklearn.datasets import load_svmlight_file
 
-    text = _COMMENT.sub(b"", text)
-    if text.translate(None, delete=_ORDINARY) or any(pattern.search(text) for pattern in _UNUSUAL):
-        return None
     try:
         A, labels = load_svmlight_file(io.BytesIO(text), n_features=n_features, zero_based=zero_based)
-    except (ValueError, OverflowError):
-        return None
-    if not (A.nnz and A.shape[1] <= MAX_INDEX and np.isfinite(A.data).all() and np.isfinite(labels).all()):
-        return None
-    return _rows(A.indptr, A.indices, A.data, labels, A.shape[1])
-
-
-def read_slowly(
-    text: bytes, n_features: int | None = None, zero_based: bool = False, first_line: int = 1
-) -> LabelledRows:
-    """The same one token after the other: the definition, and the one that says what is wrong."""
-    first = 0 if zero_based else 1
-    indptr: list[int] = [0]
-    indices: list[int] = []
-    data: list[float] = []
-    labels: list[float] = []
-    for number, tokens in _lines(text, first_line):
-        try:
-            labels.append(_label(tokens[0]))
-            for index, value in _features(tokens[1:], first, n_features):
-                indices.append(index - first)
-                data.append(value)
-        except DataError as error:
-            raise DataError(f"line {number}: {error}{_suspicion(text) if number == 1 else ''}") from None
-        indptr.append(len(indices))
-    width = max(indices, default=-1) + 1
-    return _rows(indptr, indices, data, labels, width if n_features is None else n_features)
+    except (ValueError, OverflowError) as error:
+        _refuse_first_fault(text, n_features, zero_based)
+        raise DataError(f"scikit-learn's reader refuses it: {error}") from None
+    finite = np.isfinite(A.data).all() and np.isfinite(labels).all()
+    if not finite or A.shape[1] > MAX_INDEX or _ACCEPTED.search(text):
+        _refuse_first_fault(text, n_features, zero_based)
+    width = A.shape[1] if A.nnz else n_features or 0  # without any feature it says 1
+    integer = np.int32 if A.nnz <= MAX_INDEX else np.int64  # SciPy wants one type for both, liblinear int32
+    parts = A.data, A.indices.astype(integer, copy=False), A.indptr.astype(integer, copy=False)
+    return LabelledRows(scipy.sparse.csr_matrix(parts, shape=(labels.size, width)), labels)
 
 
 def line_of(text: bytes, row: int) -> int:
@@ -112,37 +71,44 @@ def line_of(text: bytes, row: int) -> int:
     return next(itertools.islice(_lines(text), row, None))[0]
 
 
-def _lines(text: bytes, first: int = 1) -> Iterator[tuple[int, list[bytes]]]:
+def _lines(text: bytes) -> Iterator[tuple[int, list[bytes]]]:
     """The tokens of each line that has any, with the line's number."""
-    for number, line in enumerate(text.split(b"\n"), start=first):
-        if tokens := _TOKEN.findall(line.partition(b"#")[0]):
+    for number, line in enumerate(text.split(b"\n"), start=1):
+        if tokens := line.partition(b"#")[0].split():
             yield number, tokens
 
 
-def _label(token: bytes) -> float:
+def _refuse_first_fault(text: bytes, n_features: int | None, zero_based: bool) -> None:
+    """Raise an error that names the first bad line and what is wrong with it, if there is one."""
+    for number, tokens in _lines(text):
+        fault = _label_fault(tokens[0]) or _feature_fault(tokens[1:], 0 if zero_based else 1, n_features)
+        if fault:
+            raise DataError(f"line {number}: {fault}{_suspicion(text) if number == 1 else ''}")
+
+
+def _label_fault(token: bytes) -> str:
     if _NUMBER.fullmatch(token):
-        return _number(token, token)
+        return _size_fault(token, token)
     if _is_nan_or_infinity(token):
-        raise DataError(f"the label is {_show(token)}; NaN and infinity are refused")
+        return f"the label is {_show(token)}; NaN and infinity are refused"
     several = " (several labels per row are not supported)" if b"," in token else ""
-    raise DataError(f"found {_show(token)}, expected a number as the label{several}")
+    return f"found {_show(token)}, expected a number as the label{several}"
 
 
-def _features(tokens: list[bytes], first: int, n_features: int | None) -> Iterator[tuple[int, float]]:
-    """The (index, value) pairs of a line; `first` is the smallest index."""
+def _feature_fault(tokens: list[bytes], first: int, n_features: int | None) -> str:
+    """What is wrong with the pairs of a line; `first` is the smallest index."""
     previous = first - 1
     for token in tokens:
         match = _FEATURE.fullmatch(token)
-        if match is None:
-            raise DataError(_not_a_feature(token))
-        digits, value = match.groups()
-        index = int(digits) if len(digits) <= _MAX_INDEX_DIGITS else MAX_INDEX + 1
+        if match is None or not _NUMBER.fullmatch(match[2]):
+            return _not_a_feature(token)
+        index = int(match[1]) if len(match[1].lstrip(b"0")) <= 10 else MAX_INDEX + 1
         if fault := _index_fault(index, previous, first, n_features):
-            raise DataError(f"found {_show(token)}{fault}")
-        if not _NUMBER.fullmatch(value):
-            raise DataError(_not_a_feature(token))
+            return f"found {_show(token)}{fault}"
+        if fault := _size_fault(match[2], token):
+            return fault
         previous = index
-        yield index, _number(value, token)
+    return ""
 
 
 def _index_fault(index: int, previous: int, first: int, n_features: int | None) -> str:
@@ -161,13 +127,10 @@ def _index_fault(index: int, previous: int, first: int, n_features: int | None) 
     return ""
 
 
-def _number(number: bytes, token: bytes) -> float:
-    if len(number) > _MAX_NUMBER_LENGTH:
-        raise DataError(f"found {_show(token)}, a number of more than {_MAX_NUMBER_LENGTH} characters")
-    value = float(number)
-    if math.isinf(value):
-        raise DataError(f"found {_show(token)}, a number too large for double precision (at most 1.8e308)")
-    return value
+def _size_fault(number: bytes, token: bytes) -> str:
+    if math.isinf(float(number)):
+        return f"found {_show(token)}, a number too large for double precision (at most 1.8e308)"
+    return ""
 
 
 def _not_a_feature(token: bytes) -> str:
@@ -195,15 +158,6 @@ def _suspicion(text: bytes) -> str:
     if head.lstrip()[:1] == b"<":
         return " (this looks like a web page, not LIBSVM text)"
     return ""
-
-
-def _rows(indptr: Any, indices: Any, data: Any, labels: Any, width: int) -> LabelledRows:
-    """As arrays; SciPy wants one integer type for both kinds of index, and liblinear wants int32."""
-    import scipy.sparse
-
-    integer = np.int32 if len(data) <= MAX_INDEX else np.int64
-    parts = (np.asarray(data, float), np.asarray(indices, integer), np.asarray(indptr, integer))
-    return LabelledRows(scipy.sparse.csr_matrix(parts, shape=(len(labels), width)), np.asarray(labels, float))
 
 
 # ---- writing --------------------------------------------------------------------------------
