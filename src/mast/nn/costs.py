@@ -127,7 +127,7 @@ def _size(thing: nn.Module | str | Path) -> dict[str, Any]:
         return {"kind": "submodel", "parameters": submodels.parameters_of(path), "bytes": size}
     except DataError:
         delta = deltas.read_delta(path)
-        count = delta.about["kept"] + sum(t.numel() for t in delta.whole.values())
+        count = sum(t.numel() for t in (*(part.values for part in delta.parts), *delta.whole.values()))
         return {"kind": "delta", "parameters": count, "bytes": size}
 
 

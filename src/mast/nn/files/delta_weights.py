@@ -18,11 +18,12 @@ from mast.nn.tensors.scaling import multiply
 from mast.nn.tensors.weights import Place, Weight
 from mast.randomness import Key
 from mast.sketches.kept import Entries, Grid, Kept
-from mast.sketches.stored import rebuild
+from mast.sketches.stored import describe, rebuild
 
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
 
+_LISTS = ("units", "indices", "scales")  # what says which coordinates are kept, if the key does not
 _DTYPES = {
     str(t).removeprefix("torch."): t for t in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 }
@@ -102,10 +103,16 @@ def rebuilt(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[Wei
         Weight(entry["name"], torch.Size(entry["shape"]), nowhere, entry.get("keep"))
         for entry in about["weights"]
     ]
-    drawing = None
+    drawing, needed = None, {f"{kind}/{w.name}" for kind in ("values", *_LISTS) for w in weights}
     if about["sketch"] is not None:
         arrays = {n.removeprefix("sketch/"): t.numpy() for n, t in tensors.items() if n.startswith("sketch/")}
-        drawing = drawing_of(rebuild(about["sketch"], arrays), weights)
+        sketch, used = rebuild(about["sketch"], arrays), dict[str, Array]()
+        drawing = drawing_of(sketch, weights)
+        describe(sketch, used)
+        needed = {f"values/{w.name}" for w in weights} | {f"sketch/{name}" for name in used}
+    for name in tensors:
+        if name not in needed and not name.startswith("whole/"):
+            raise DataError(f"it has a tensor {name!r} that belongs to nothing")
     key = Key(**about["key"])
     changes = []
     for i, (w, entry) in enumerate(zip(weights, about["weights"], strict=True)):
@@ -114,33 +121,36 @@ def rebuilt(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[Wei
         kept = _listed(w, entry, tensors) if drawing is None else drawing.kept(i, key, like)
         values = tensors[f"values/{w.name}"]
         if values.shape != (kept.count,) or values.dtype not in _DTYPES.values():
-            raise DataError(f"{w.name!r} keeps {kept.count} numbers, the file has {values.numel()}")
+            found = f"{tuple(values.shape)} of {values.dtype}"
+            raise DataError(f"{w.name!r} keeps {kept.count} numbers, the file has a tensor {found}")
         changes.append(WeightChange(w.name, dtype, w.keep, kept, values))
     return changes
 
 
 def _listed(w: Weight, entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Kept:
     """What is kept of a parameter whose indices, or units, are in the file."""
+    wide = torch.promote_types(_DTYPES[entry["dtype"]], torch.float32)
     if f"units/{w.name}" in tensors:
-        return _grid(w, tensors[f"units/{w.name}"])
-    indices = tensors[f"indices/{w.name}"].long()
-    ascending = indices.ndim == 1 and bool((indices.diff() > 0).all())
+        return _grid(w, tensors[f"units/{w.name}"], wide)
+    indices = tensors[f"indices/{w.name}"]
+    listed = indices.ndim == 1 and indices.dtype in (torch.int32, torch.int64)
+    ascending = listed and bool((indices.diff() > 0).all())
     if not ascending or (indices.numel() and not (indices[0] >= 0 and indices[-1] < w.count)):
         raise DataError(f"the indices of {w.name!r} are not those of {w.count} coordinates")
     if "scale" in entry:
-        return Entries(w.shape, indices.numpy(), float(entry["scale"]))
+        return Entries(w.shape, indices.long().numpy(), float(entry["scale"]))
     scales = tensors[f"scales/{w.name}"]
-    if scales.shape != indices.shape:
-        raise DataError(f"{w.name!r} has {scales.numel()} scales for {indices.numel()} coordinates")
-    wide = torch.promote_types(_DTYPES[entry["dtype"]], torch.float32)
-    return Entries(w.shape, indices.numpy(), scales.to(wide).numpy())
+    if scales.shape != indices.shape or not scales.is_floating_point():
+        found = f"{tuple(scales.shape)} of {scales.dtype}"
+        raise DataError(f"{w.name!r} has scales {found} for {indices.numel()} coordinates")
+    return Entries(w.shape, indices.long().numpy(), scales.to(wide).numpy())
 
 
-def _grid(w: Weight, units: Tensor) -> Grid:
+def _grid(w: Weight, units: Tensor, dtype: torch.dtype) -> Grid:
     along = [d for d, n in enumerate(units.shape) if n != 1] or [0]
     fits = units.dim() == len(w.shape) and all(n in (1, m) for n, m in zip(units.shape, w.shape, strict=True))
-    if not fits or len(along) != 1 or not units.is_floating_point():
-        raise DataError(f"the units of {w.name!r} do not fit its shape")
+    if not fits or len(along) != 1 or units.dtype != dtype:
+        raise DataError(f"the units of {w.name!r} do not fit its shape and type")
     scales = units.reshape(-1).numpy()
     kept = np.flatnonzero(scales)
     return Grid(w.shape, {along[0]: kept}, {along[0]: scales[kept]})

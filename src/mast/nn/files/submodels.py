@@ -1,14 +1,16 @@
 """Submodels in files: safetensors with the weights, and a header that says which units they belong to.
 
 A file is read into a model of the class that was trained: `load_submodel(path, model)` fills a copy of it.
-The tensors bring their shapes; what modules have to be told besides (`mast.nn.structure.resizing.Sizes`) is
-in the header, so nothing has to be found out when a file is read.
+The header has the shapes of what was cut, before and after, and what modules have to be told besides
+(`mast.nn.structure.resizing.Sizes`), so nothing has to be found out when a file is read. Names, shapes and
+types of all tensors are compared with the header and with the model before one of them is used.
 """
 
 from __future__ import annotations
 
 import copy
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
+from mast import files
 from mast.errors import ArgumentError, DataError
 from mast.nn.files import tensor_files
 from mast.nn.structure import HeadsAttention, Structure, UnitDraw
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from mast.nn.submodels import Picked
 
 KIND, FORMAT = "submodel", 2
+Shape = tuple[int, ...]
 
 
 def save_submodel(module: nn.Module, path: str | Path, *, about: Mapping[str, Any] | None = None) -> Path:
@@ -84,9 +88,15 @@ def load_submodel(path: str | Path, model: nn.Module) -> nn.Module:
     header, tensors = tensor_files.read(path, KIND, FORMAT)
     try:
         about = {"mast_version": header["mast_version"], **header["about"]}
-        sizes, shapes = _sizes_in(header), {n: tuple(s) for n, s in header.get("whole_shapes", {}).items()}
+        sizes, shapes = _sizes_in(header), _shapes_in(header)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path} is damaged: its header is not that of a submodel ({error})") from error
+    for name, (_, cut) in shapes.items():
+        if name in tensors and tuple(tensors[name].shape) != cut:
+            found = tuple(tensors[name].shape)
+            raise DataError(
+                f"{path} is damaged: its {name!r} has the shape {found}, cut to {cut} by its header"
+            )
     whole = unwrapped(model)
     try:
         small = _resized(whole, sizes)
@@ -105,13 +115,17 @@ def load_submodel(path: str | Path, model: nn.Module) -> nn.Module:
 def parameters_of(path: Path) -> int:
     """How many parameters the submodel of a file has."""
     header, _ = tensor_files.read(path, KIND, FORMAT)
-    return int(header["about"]["parameters"])
+    with files.damage_refused(path):
+        return int(header["about"]["parameters"])
 
 
 def _write(module: nn.Module, path: str | Path, units: Mapping[str, Any], about: Mapping[str, Any]) -> Path:
     model = unwrapped(module)
     tensors = {name: t.detach().clone() for name, t in _state(model).items()}
-    tensors |= {name: b.clone() for name, b in model.named_buffers() if name in units.get("whole_shapes", ())}
+    cut = units.get("whole_shapes", {})
+    tensors |= {name: b.clone() for name, b in model.named_buffers() if name in cut}
+    if cut:
+        units = {**units, "shapes": {name: list(tensors[name].shape) for name in cut}}
     counts = {
         "parameters": sum(p.numel() for p in model.parameters()),
         "nonzero": sum(int(p.count_nonzero()) for p in model.parameters()),
@@ -166,6 +180,17 @@ def _sizes_in(header: Mapping[str, Any]) -> Sizes:
     return Sizes(numbers, heads, absent)
 
 
+def _shapes_in(header: Mapping[str, Any]) -> dict[str, tuple[Shape, Shape]]:
+    """The shapes of tensors before and after the cut, out of a header; an error if it is no such thing."""
+    before, after = header.get("whole_shapes", {}), header.get("shapes", {})
+    shapes = {str(name): (tuple(before[name]), tuple(after[name])) for name in {**before, **after}}
+    for name, (whole, cut) in shapes.items():
+        fits = len(whole) == len(cut) and all(type(n) is int for n in (*whole, *cut))
+        if not fits or not all(1 <= n <= m for n, m in zip(cut, whole, strict=True)):
+            raise ValueError(f"nothing of the shape {whole} can be cut to {cut}, as {name!r} is")
+    return shapes
+
+
 def _resized(whole: nn.Module, sizes: Sizes) -> nn.Module:
     """A copy of a model without absent modules and heads; its tensors are as they were."""
     small = copy.deepcopy(whole)
@@ -189,24 +214,36 @@ def _resized(whole: nn.Module, sizes: Sizes) -> nn.Module:
     return small
 
 
-def _fill(model: nn.Module, tensors: Mapping[str, Tensor], whole: Mapping[str, tuple[int, ...]]) -> None:
+def _fill(model: nn.Module, tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[Shape, Shape]]) -> None:
     """Put the tensors of a file into a model of the same names, with the file's types and shapes."""
     state = _state(model)
-    state |= {name: b for name, b in model.named_buffers() if name in tensors}
+    state |= {name: b for name, b in model.named_buffers() if name in shapes}
     for name in [*(n for n in tensors if n not in state), *(n for n in state if n not in tensors)]:
         raise ArgumentError(f"{'it has no' if name in tensors else 'the file has no'} {name!r}")
+    for name, t in state.items():
+        whole = shapes[name][0] if name in shapes else tuple(tensors[name].shape)
+        if tuple(t.shape) != whole:
+            raise ArgumentError(
+                f"its {name!r} has the shape {tuple(t.shape)}, and the file is of a model with {whole}"
+            )
+    _compare_types(state, tensors)
     with torch.no_grad():
         for name, t in state.items():
             value = tensors[name]
-            expected = whole.get(name, tuple(value.shape))
-            if tuple(t.shape) != expected:
-                raise ArgumentError(
-                    f"its {name!r} has the shape {tuple(t.shape)}, and the file is of a model with {expected}"
-                )
-            if t.dtype.is_floating_point != value.dtype.is_floating_point:
-                raise ArgumentError(f"its {name!r} is of {t.dtype}, that of the file of {value.dtype}")
             if t.shape != value.shape:
                 t.data = value.clone()
                 continue
             t.data = t.data.to(value.dtype)
             t.copy_(value)
+
+
+def _compare_types(state: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    """An error unless the types are those of the model, or all of one floating-point type became another."""
+    pairs = {name: (t.dtype, tensors[name].dtype) for name, t in state.items()}
+    counts = Counter(pairs.values())
+    for name, (own, stored) in pairs.items():
+        usual = max(
+            (pair for pair in counts if pair[0] == own), key=lambda pair: (pair[1] == own, counts[pair])
+        )
+        if stored != usual[1] or not (stored == own or (own.is_floating_point and stored.is_floating_point)):
+            raise ArgumentError(f"its {name!r} is of {own}, that of the file of {stored}")
