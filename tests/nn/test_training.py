@@ -548,21 +548,3 @@ def test_many_threads_draw_the_same_mask():
             assert torch.equal(one, layer.weight)
     finally:
         torch.set_num_threads(1)
-
-
-def test_drop_connect_is_a_special_case(diagonal):
-    """DropConnect (Wan et al. 2013): a linear layer, its weights under a mask scaled by 1/keep."""
-    layer, x = nn.Linear(6, 4), torch.randn(5, 6)
-    sk = mast.nn.sparsify(layer, mast.Bernoulli(0.5), seed=4)
-    mask = diagonal(sk, 0)["weight"] != 0
-    out = layer(x)
-    assert torch.equal(out, nn.functional.linear(x, layer.weight * mask / 0.5, layer.bias))
-
-
-def test_gaussian_drop_connect_is_a_special_case(diagonal):
-    layer, x = nn.Linear(6, 4), torch.randn(5, 6)
-    sk = mast.nn.sparsify(layer, mast.Gaussian(0.7), seed=4)
-    noise = (diagonal(sk, 0)["weight"] - 1) / 0.7
-    torch.testing.assert_close(
-        layer(x), nn.functional.linear(x, layer.weight * (1 + 0.7 * noise), layer.bias), rtol=1e-5, atol=1e-6
-    )

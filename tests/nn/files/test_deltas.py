@@ -192,8 +192,6 @@ def test_files_that_contradict_themselves_are_refused(models, tmp_path, indices)
     refused("damaged", weights="none")
     refused("damaged", key={"seed": -1, "step": 0, "node": 0})
     refused("damaged", scale=None)
-    refused("damaged", {k: v[:-1] if k.startswith("values") else v for k, v in tensors.items()})
-    refused("damaged", {k: v for k, v in tensors.items() if k != "values/2.weight"})
     if indices:
         wrong = {k: v + 10_000 if k.startswith("indices") else v for k, v in tensors.items()}
         refused("indices of '0.weight'", wrong)

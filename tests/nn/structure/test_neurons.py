@@ -151,23 +151,6 @@ def test_equals_inverted_dropout_on_units(activation):
     assert torch.equal(model[0].weight.grad[dropped], torch.zeros(int(dropped.sum()), 4, dtype=torch.float64))
 
 
-def test_equals_dropout2d_on_channels():
-    torch.manual_seed(2)
-    torch.manual_seed(42)
-    mask = F.dropout2d(torch.ones(1, 8, 1, 1, dtype=torch.float64), 0.5, training=True)
-    dropout = nn.Sequential(
-        nn.Conv2d(2, 8, 3), nn.ELU(), Given(mask), nn.Conv2d(8, 5, 3), nn.Flatten(), nn.Linear(20, 3)
-    ).double()
-    model = nn.Sequential(*(copy.deepcopy(dropout[i]) for i in (0, 1, 3, 4, 5)))
-    x, y = torch.randn(4, 2, 6, 6, dtype=torch.float64), torch.arange(4) % 3
-    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5)), where="0.weight", example=x)
-    _give(sk, "0.weight", mask.flatten())
-    for net in (dropout, model):
-        F.cross_entropy(net(x), y).backward()
-    for mine, theirs in zip(model.parameters(), dropout.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, theirs.grad, rtol=0, atol=1e-14)
-
-
 def _give(sk, space, mask):
     """Let the current draw be a mask that is known."""
     from mast.nn.structure import UnitDraw
