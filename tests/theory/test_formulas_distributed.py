@@ -8,76 +8,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mast import theory
-from theory.formulas import count, gaps, least_one, near, share, size, unhurried, whole_near
+from theory import formulas
+from theory.formulas import count, gaps, least_one, near, size, unhurried
 
 
 @pytest.mark.parametrize("nodes", ["any", "independent", "disjoint"])
 @unhurried
-@given(
-    M=st.integers(1, 5),
-    seed=st.integers(0, 10**6),
-    gap=gaps,
-    start=size,
-    delta=share,
-    eps=size,
-    T=count,
-    cut=share,
-)
+@given(**formulas.DSGD, M=st.integers(1, 5), seed=st.integers(0, 10**6))
 def test_distributed(nodes, M, seed, gap, start, delta, eps, T, cut):
     rng = np.random.default_rng(seed)
     L_f, L_D = np.exp(rng.uniform(-3, 3, M)), np.exp(rng.uniform(0, 3, M))
     L_max = L_D * M * np.exp(rng.uniform(0, 2, M))
     mu_f, mu_D = L_f * rng.uniform(0.01, 1, M), np.ones(M)
-    constants = {
-        "L_f": L_f,
-        "L_D": L_D,
-        "L_max": L_max,
-        "mu_f": mu_f,
-        "mu_D": mu_D,
-        "gap": gap,
-        "nodes": nodes,
-    }
+    constants = {"L_f": L_f, "L_D": L_D, "L_max": L_max, "mu_f": mu_f, "mu_D": mu_D, "gap": gap}
     Lbar, Lhat, mu = sum(L_f * L_D) / M, max(L_f * L_max), sum(mu_f * mu_D) / M
     noisy = {"any": Lhat, "independent": Lhat / M, "disjoint": Lhat / M}[nodes]
     steepest = {"any": Lhat, "independent": Lbar + Lhat / M, "disjoint": Lhat / M}[nodes]
+    noise = 2 * noisy * gap
     if mu <= steepest:  # otherwise no functions have these constants
-        g = theory.distributed("strongly_convex", **constants)
-        near(g.max_step_size(), 1 / steepest)
-        step = cut / steepest
-        near(g.bound(step, T, r0sq=start), (1 - step * mu) ** T * start + 2 * step * noisy * gap / mu)
-        plan = g.plan(delta=delta, r0sq=start)
-        near(plan.step_size, min(1 / steepest, mu * delta * start / (2 * noisy * gap) if gap else math.inf))
-        whole_near(
-            plan.iterations,
-            max(steepest / mu, 2 * noisy * gap / (mu**2 * delta * start)) * math.log(1 / delta),
-        )
-        assert g.bound(plan.step_size, plan.iterations, r0sq=start) <= 2 * delta * start
-
-    g = theory.distributed("convex", **constants)
-    near(g.max_step_size(), 1 / (2 * steepest))
-    step = cut / (2 * steepest)
-    near(g.bound(step, T, r0sq=start), start / (step * T) + 2 * step * noisy * gap)
-    plan = g.plan(delta=delta, r0sq=start)
-    near(plan.step_size, min(1 / (2 * steepest), delta * start / (2 * noisy * gap) if gap else math.inf))
-    whole_near(plan.iterations, max(2 * steepest / delta, 2 * noisy * gap / (delta**2 * start)))
-    assert g.bound(plan.step_size, plan.iterations, r0sq=start) <= 2 * delta * start
-
-    g = theory.distributed("nonconvex", **constants)
-    D = Lbar * noisy
-    limit = 1 / math.sqrt(D * T)
-    first = last = 1
+        g = theory.distributed("strongly_convex", nodes=nodes, **constants)
+        formulas.check_strongly_convex(g, steepest, mu, noise, start=start, delta=delta, T=T, cut=cut)
+    g = theory.distributed("convex", nodes=nodes, **constants)
+    formulas.check_convex(g, steepest, noise, start=start, delta=delta, T=T, cut=cut)
+    g = theory.distributed("nonconvex", nodes=nodes, **constants)
     if nodes == "independent":
-        limit, first, last = min(1 / Lbar, limit), 2, 2
-    near(g.max_step_size(T), limit)
-    step = cut * limit
-    near(g.bound(step, T, delta0=start), first * 3 * start / (step * T) + last * step * D * gap)
-    assert g.bound(1.01 * limit, T, delta0=start) == math.inf
-    if nodes != "independent":
-        plan = g.plan(eps=eps, delta0=start)
-        whole_near(plan.iterations, 12 * start * D / eps**4 * max(3 * start, gap))
-        longest = 1 / math.sqrt(D * plan.iterations)
-        near(plan.step_size, min(longest, eps**2 / (2 * D * gap) if gap else math.inf))
-        assert g.bound(plan.step_size, plan.iterations, delta0=start) <= eps * eps
+        limit = min(1 / Lbar, 1 / math.sqrt(Lbar * noisy * T))
+        near(g.max_step_size(T), limit)
+        step = cut * limit
+        near(g.bound(step, T, delta0=start), 6 * start / (step * T) + 2 * step * Lbar * noisy * gap)
+    else:
+        formulas.check_nonconvex(g, noisy, Lbar, noise, start=start, eps=eps, T=T, cut=cut)
+    assert g.bound(1.01 * g.max_step_size(T), T, delta0=start) == math.inf
 
 
 @unhurried

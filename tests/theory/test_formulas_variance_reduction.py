@@ -8,38 +8,20 @@ from hypothesis import strategies as st
 from mast import theory
 from theory.formulas import count, gaps, near, share, size, unhurried
 
+NUMBERS = {
+    **{"N": st.integers(1, 50), "data": st.data(), "p": st.one_of(st.just(1.0), st.floats(1e-3, 1))},
+    **{"L_f": size, "L_D": size, "L_max": size, "sigma_sq": gaps, "T": count},
+}
+
 
 @unhurried
-@given(
-    N=st.integers(1, 50),
-    data=st.data(),
-    p=st.one_of(st.just(1.0), st.floats(1e-3, 1)),
-    L_f=size,
-    L_D=size,
-    L_max=size,
-    mu_share=share,
-    gap=gaps,
-    r0sq=size,
-    D0=size,
-    sigma_sq=gaps,
-    T=count,
-    cut=share,
-)
+@given(**NUMBERS, mu_share=share, gap=gaps, r0sq=size, D0=size, cut=share)
 def test_l_svrdsg(N, data, p, L_f, L_D, L_max, mu_share, gap, r0sq, D0, sigma_sq, T, cut):
     b = data.draw(st.integers(1, N))
     z = (N - b) / (max(1, N - 1) * b)
     mu = mu_share * L_f * min(L_max, L_D)
-    constants = {
-        "N": N,
-        "b": b,
-        "p": p,
-        "L_f": L_f,
-        "mu_f": mu,
-        "L_D": L_D,
-        "mu_D": 1,
-        "L_max": L_max,
-        "gap": gap,
-    }
+    sketch = {"L_f": L_f, "mu_f": mu, "L_D": L_D, "mu_D": 1, "L_max": L_max, "gap": gap}
+    constants = {"N": N, "b": b, "p": p, **sketch}
     start = {"r0sq": r0sq, "D0": D0, "sigma_sq": sigma_sq}
 
     g = theory.l_svrdsg("strongly_convex", **constants)
@@ -82,18 +64,7 @@ def test_l_svrdsg(N, data, p, L_f, L_D, L_max, mu_share, gap, r0sq, D0, sigma_sq
 
 
 @unhurried
-@given(
-    N=st.integers(1, 50),
-    data=st.data(),
-    p=st.one_of(st.just(1.0), st.floats(1e-3, 1)),
-    L_f=size,
-    L_D=size,
-    L_max=size,
-    sigma_sq=gaps,
-    Psi0=size,
-    T=count,
-    eps=size,
-)
+@given(**NUMBERS, Psi0=size, eps=size)
 def test_s_page(N, data, p, L_f, L_D, L_max, sigma_sq, Psi0, T, eps):
     b, b_small = data.draw(st.integers(1, N)), data.draw(st.integers(1, N))
 

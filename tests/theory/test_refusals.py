@@ -8,7 +8,7 @@ import pytest
 
 from mast import theory
 from mast.errors import ArgumentError, BiasedSketchError, MastError, NoGuaranteeError
-from theory.statements import ALL, START, STATEMENTS
+from theory.statements import ALL, STATEMENTS
 
 
 @pytest.mark.parametrize("name", ["dsgd", "dsgd_inexact", "any", "independent", "disjoint", "averaged_draws"])
@@ -123,14 +123,6 @@ def test_node_counts():
 def test_some_nodes_may_lack_strong_convexity():
     g = theory.distributed("strongly_convex", L_f=[1, 2], mu_f=[0, 0.5], mu_D=[4, 2], L_max=4, gap=0)
     assert g.bound(0.1, 1, r0sq=1) == pytest.approx(1 - 0.1 * 0.5)
-
-
-def test_one_node_is_dsgd():
-    for regime in ("strongly_convex", "convex", "nonconvex"):
-        one, many = theory.dsgd(regime, **ALL), theory.distributed(regime, **ALL)
-        assert one.max_step_size(T=9) == pytest.approx(many.max_step_size(T=9), rel=1e-14)
-        step = one.max_step_size(T=9) / 2
-        assert one.bound(step, 9, **START) == pytest.approx(many.bound(step, 9, **START), rel=1e-14)
 
 
 def test_batch_sizes_and_probabilities():
