@@ -8,8 +8,22 @@ import numpy as np
 from theory import quadratic_moments as exact
 
 
+class Measured:
+    """What is measured of the second moment of a state: how far it is from the minimiser of f_D."""
+
+    def distance(self, second):
+        return exact.expect_square(second, np.eye(len(self.solution)), self.solution)
+
+    def excess(self, second):
+        root = np.linalg.cholesky(self.H_D + 1e-15 * np.eye(len(self.solution))).T
+        return exact.expect_square(second, root, root @ self.solution) / 2
+
+    def gradient_sq(self, second):
+        return exact.expect_square(second, self.H_D, self.c_D)
+
+
 @dataclass
-class Instance:
+class Instance(Measured):
     """f(x) = x'Hx/2 - b'x under a finite sketch, with shift v."""
 
     name: str
@@ -50,16 +64,6 @@ class Instance:
 
     def f_D(self, x):
         return sum(q * self.f_S(S, x) for q, S in zip(self.q, self.S, strict=True))
-
-    def distance(self, second):
-        return exact.expect_square(second, np.eye(len(self.b)), self.solution)
-
-    def excess(self, second):
-        root = np.linalg.cholesky(self.H_D + 1e-15 * np.eye(len(self.b))).T
-        return exact.expect_square(second, root, root @ self.solution) / 2
-
-    def gradient_sq(self, second):
-        return exact.expect_square(second, self.H_D, self.c_D)
 
 
 def uniform(S):
@@ -153,3 +157,28 @@ def below(measured, bound):
     measured, bound = np.asarray(measured), np.asarray(bound)
     worst = np.max(measured - bound * (1 + 1e-9))
     assert worst <= 1e-11 * max(1.0, float(np.max(measured))), f"measured exceeds the bound by {worst}"
+
+
+def check_regimes(instance, gradients, promise, share, x0, T):
+    """Measure `gradients` under each regime's step size; `promise(regime)` is its guarantee."""
+    r0sq, delta0 = np.sum((x0 - instance.solution) ** 2), instance.f_D(x0) - instance.f_D_inf
+    counts, z0 = np.arange(1, T + 1), np.append(x0, 1.0)
+
+    def path(step_size, steps):
+        return exact.propagate(exact.dsgd_step(gradients, step_size), z0, steps)
+
+    g = promise("strongly_convex")
+    step = share * g.max_step_size()
+    measured = [instance.distance(second) for second in path(step, T)]
+    below(measured, g.bound(step, np.arange(T + 1), r0sq=r0sq))
+
+    g = promise("convex")
+    step = share * g.max_step_size()
+    excess = [instance.excess(second) for second in path(step, T - 1)]
+    below(np.cumsum(excess) / counts, g.bound(step, counts, r0sq=r0sq))
+
+    g = promise("nonconvex")
+    for steps in (1, 7, T):
+        step = share * g.max_step_size(steps)
+        squares = [instance.gradient_sq(second) for second in path(step, steps - 1)]
+        below(min(squares), g.bound(step, steps, delta0=delta0))

@@ -9,8 +9,9 @@ from mast import theory
 from theory import quadratic_moments as exact
 from theory.instances import (
     Instance,
-    below,
+    Measured,
     bernoulli,
+    check_regimes,
     flips,
     not_diagonal,
     perm_k,
@@ -22,7 +23,7 @@ from theory.instances import (
 T = 60
 
 
-class Cluster:
+class Cluster(Measured):
     """Instances with a common shift, and the joint law of their draws: (probability, indices, weights)."""
 
     def __init__(self, nodes, joint):
@@ -39,35 +40,22 @@ class Cluster:
         self.H_D, self.c_D = exact.mean_gradient(self.gradients)
         np.testing.assert_allclose(self.H_D, np.mean([node.H_D for node in nodes], axis=0), atol=1e-12)
         self.solution = np.linalg.solve(self.H_D, self.c_D)
-        self.f_D_inf = np.mean([node.f_D(self.solution) for node in nodes])
+        self.f_D_inf = self.f_D(self.solution)
         self.constants = {
             name: [getattr(node, name) for node in nodes] for name in ("L_f", "mu_f", "L_D", "mu_D", "L_max")
         }
         self.constants["gap"] = max(0.0, self.f_D_inf - np.mean([node.f_inf for node in nodes]))
 
+    def f_D(self, x):
+        return np.mean([node.f_D(x) for node in self.nodes])
+
     def check(self, share=1.0, seed=0, **options):
-        d = len(self.solution)
-        u0 = 2 * np.random.default_rng(seed).standard_normal(d)
-        r0sq, delta0 = u0 @ u0, u0 @ self.H_D @ u0 / 2
-        root = np.linalg.cholesky(self.H_D).T
+        x0 = self.solution + 2 * np.random.default_rng(seed).standard_normal(len(self.solution))
 
-        def measure(step_size, steps, linear, point):
-            z0 = np.append(self.solution + u0, 1.0)
-            moments = exact.propagate(exact.dsgd_step(self.gradients, step_size), z0, steps)
-            return np.array([exact.expect_square(second, linear, linear @ point) for second in moments])
+        def promise(regime):
+            return theory.distributed(regime, **self.constants, **options)
 
-        g = theory.distributed("strongly_convex", **self.constants, **options)
-        step = share * g.max_step_size()
-        below(measure(step, T, np.eye(d), self.solution), g.bound(step, np.arange(T + 1), r0sq=r0sq))
-        g = theory.distributed("convex", **self.constants, **options)
-        step = share * g.max_step_size()
-        excess = measure(step, T - 1, root, self.solution) / 2
-        below(np.cumsum(excess) / np.arange(1, T + 1), g.bound(step, np.arange(1, T + 1), r0sq=r0sq))
-        g = theory.distributed("nonconvex", **self.constants, **options)
-        for steps in (1, 10, T):
-            step = share * g.max_step_size(steps)
-            squares = measure(step, steps - 1, self.H_D, self.solution)
-            below(min(squares), g.bound(step, steps, delta0=delta0))
+        check_regimes(self, self.gradients, promise, share, x0, T)
 
 
 def nodes_with(sketches, seed, d=2):

@@ -7,34 +7,14 @@ import pytest
 
 from mast import theory
 from theory import quadratic_moments as exact
-from theory.instances import INSTANCES, below, make, name, rand_k, start_of
+from theory.instances import INSTANCES, below, check_regimes, make, name, rand_k, start_of
 
 T = 80
 SHARES = [1.0, 0.25]
 
 
-def path(instance, gradients, step_size, steps=T, seed=0):
-    z0 = np.append(start_of(instance, seed), 1.0)
-    return list(exact.propagate(exact.dsgd_step(gradients, step_size), z0, steps))
-
-
-def check_regimes(instance, gradients, promise, r0sq, delta0, share):
-    """Measure `gradients` under each regime's step size; `promise(regime)` is its guarantee."""
-    g = promise("strongly_convex")
-    step = share * g.max_step_size()
-    measured = [instance.distance(second) for second in path(instance, gradients, step)]
-    below(measured, g.bound(step, np.arange(T + 1), r0sq=r0sq))
-
-    g = promise("convex")
-    step = share * g.max_step_size()
-    excess = [instance.excess(second) for second in path(instance, gradients, step)][:T]
-    below(np.cumsum(excess) / np.arange(1, T + 1), g.bound(step, np.arange(1, T + 1), r0sq=r0sq))
-
-    g = promise("nonconvex")
-    for steps in (1, 7, T):
-        step = share * g.max_step_size(steps)
-        squares = [instance.gradient_sq(second) for second in path(instance, gradients, step, steps)][:steps]
-        below(min(squares), g.bound(step, steps, delta0=delta0))
+def check(instance, gradients, promise, share):
+    check_regimes(instance, gradients, promise, share, start_of(instance), T)
 
 
 @pytest.mark.parametrize("share", SHARES)
@@ -42,26 +22,18 @@ def check_regimes(instance, gradients, promise, r0sq, delta0, share):
 @pytest.mark.parametrize("instance", INSTANCES, ids=name)
 def test_exact_gradients(instance, gap, share):
     constants = {**instance.constants, "gap": getattr(instance, gap)}
-    x0 = start_of(instance)
-    check_regimes(
-        instance,
-        instance.gradients,
-        lambda regime: theory.dsgd(regime, **constants),
-        np.sum((x0 - instance.solution) ** 2),
-        instance.f_D(x0) - instance.f_D_inf,
-        share,
-    )
+    check(instance, instance.gradients, lambda regime: theory.dsgd(regime, **constants), share)
 
 
 @pytest.mark.parametrize("instance", INSTANCES, ids=name)
 def test_nonconvex_bound_above_the_limit(instance):
     g = theory.dsgd("nonconvex", **instance.constants)
-    delta0 = instance.f_D(start_of(instance)) - instance.f_D_inf
+    x0 = start_of(instance)
+    delta0 = instance.f_D(x0) - instance.f_D_inf
     for factor in (1.1, 3.0):
         step = factor * g.max_step_size(20)
-        squares = [instance.gradient_sq(second) for second in path(instance, instance.gradients, step, 20)][
-            :20
-        ]
+        seconds = exact.propagate(exact.dsgd_step(instance.gradients, step), np.append(x0, 1.0), 19)
+        squares = [instance.gradient_sq(second) for second in seconds]
         bound = g.bound(step, 20, delta0=delta0)
         assert np.isfinite(bound)
         below(min(squares), bound)
@@ -89,13 +61,10 @@ def test_additive_noise(instance, variance, share):
     noisy = exact.Gradients(
         np.concatenate([H, H]), np.concatenate([c + noise, c - noise]), np.concatenate([q, q]) / 2
     )
-    x0 = start_of(instance)
-    check_regimes(
+    check(
         instance,
         noisy,
         lambda regime: theory.dsgd_inexact(regime, A=0, B=1, C=variance, **instance.constants),
-        np.sum((x0 - instance.solution) ** 2),
-        instance.f_D(x0) - instance.f_D_inf,
         share,
     )
 
@@ -128,11 +97,9 @@ def test_sampled_terms(seed, batch_size, sketches, share):
     c = np.concatenate([np.mean([terms[i].c for i in chosen], axis=0) for chosen in batches])
     q = np.tile(instance.q, len(batches)) / len(batches)
     if sketches == "all":
-        H = np.array(
-            [np.mean([exact.mean_gradient(terms[i])[0] for i in chosen], axis=0) for chosen in batches]
-        )
-        c = np.array(
-            [np.mean([exact.mean_gradient(terms[i])[1] for i in chosen], axis=0) for chosen in batches]
+        means = [exact.mean_gradient(term) for term in terms]
+        H, c = (
+            np.array([np.mean([means[i][k] for i in chosen], axis=0) for chosen in batches]) for k in (0, 1)
         )
         q = np.full(len(batches), 1 / len(batches))
     abc = theory.sampling_constants(
@@ -144,13 +111,10 @@ def test_sampled_terms(seed, batch_size, sketches, share):
         L_max=instance.L_max,
         terms_gap=terms_gap,
     )
-    x0 = start_of(instance)
-    check_regimes(
+    check(
         instance,
         exact.Gradients(H, c, q),
         lambda regime: theory.dsgd_inexact(regime, **abc._asdict(), **instance.constants),
-        np.sum((x0 - instance.solution) ** 2),
-        instance.f_D(x0) - instance.f_D_inf,
         share,
     )
 
@@ -182,12 +146,9 @@ def test_averaged_draws(instance, draws):
     picks = np.stack([grid.ravel() for grid in grids], axis=1)
     H, c, q = instance.gradients
     averaged = exact.Gradients(H[picks].mean(axis=1), c[picks].mean(axis=1), q[picks].prod(axis=1))
-    x0 = start_of(instance)
-    check_regimes(
+    check(
         instance,
         averaged,
         lambda regime: theory.averaged_draws(regime, draws=draws, **instance.constants),
-        np.sum((x0 - instance.solution) ** 2),
-        instance.f_D(x0) - instance.f_D_inf,
         1.0,
     )
