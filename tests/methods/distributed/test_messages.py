@@ -1,5 +1,7 @@
 """The wire format: pinned bytes, and what is refused."""
 
+import struct
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,31 +11,15 @@ from mast.errors import ArgumentError, DataError
 from mast.methods.distributed import SIZE, Header, Message, MessageKind
 from mast.randomness import Key
 
-HEADER = Header(
-    MessageKind.ANSWER,
-    9,
-    Key(2**63 + 5, 2**40 + 1, 77, 3),
-    2,
-    np.dtype("<f4"),
-    0xABCDEF0123456789,
-    4,
-    seconds=0.125,
-)
+RUN = 0xABCDEF0123456789
+KEY = Key(2**63 + 5, 2**40 + 1, 77, 3)
+HEADER = Header(MessageKind.ANSWER, 9, KEY, 2, np.dtype("<f4"), RUN, 4, seconds=0.125)
 
 
 def test_the_layout_is_pinned():
-    expected = (
-        b"MAST\x01\x00\x02\x01"
-        + (0xABCDEF0123456789).to_bytes(8, "little")
-        + (2**63 + 5).to_bytes(8, "little")
-        + (2**40 + 1).to_bytes(8, "little")
-        + (77).to_bytes(4, "little")
-        + (3).to_bytes(4, "little")
-        + (9).to_bytes(4, "little")
-        + (4).to_bytes(4, "little")
-        + np.float64(0.125).tobytes()
-        + (2).to_bytes(8, "little")
-    )
+    numbers = struct.pack("<3Q4IdQ", RUN, KEY.seed, KEY.step, KEY.node, KEY.index, 9, 4, 0.125, 2)
+    # the version, an answer, float32; then the run, the key, the node, local steps, seconds, the count
+    expected = b"MAST\x01\x00\x02\x01" + numbers
     assert HEADER.encode() == expected
     raw = Message.of(HEADER, [1.5, -2.0]).buffer.tobytes()
     assert raw == expected + np.array([1.5, -2.0], "<f4").tobytes()
@@ -51,16 +37,8 @@ def test_the_layout_is_pinned():
 )
 def test_headers_come_back(seed, step, node, number, size, wide, kind):
     dtype = np.dtype("<f8" if wide else "<f4")
-    header = Header(
-        kind,
-        number,
-        Key(seed, step, node, node),
-        3,
-        dtype,
-        seed,
-        2,
-        size if kind is MessageKind.VALUES else 0.0,
-    )
+    seconds = size if kind is MessageKind.VALUES else 0.0
+    header = Header(kind, number, Key(seed, step, node, node), 3, dtype, seed, 2, seconds)
     assert Header.decode(header.encode()) == header
     message = Message.decode(Message.of(header, [1, 2, 3]).buffer.tobytes())
     assert message.header == header
