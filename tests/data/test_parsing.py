@@ -33,7 +33,7 @@ def read(text, **options):
 
 
 def readable(text):
-    """Labels, how many pairs each row has, their indices from 0 and their values, if there are no mistakes."""
+    """Labels, how many pairs each row has, their indices from 0 and their values, if nothing is wrong."""
     lines = [line.partition(b"#")[0].split() for line in text.split(b"\n")]
     rows = [[token.split(b":") for token in tokens[1:]] for tokens in lines if tokens]
     return (
