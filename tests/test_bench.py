@@ -16,6 +16,7 @@ from mast.errors import ArgumentError
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(FOLDER))
 bench = importlib.import_module("_bench")
+sys.path.remove(str(FOLDER))  # where tests look for their own `federated` and `learn`
 
 
 @pytest.mark.parametrize("name", ["_bench", "_machine"])
@@ -24,8 +25,9 @@ def test_the_examples_in_its_docstrings(name):
     assert result.attempted > result.failed == 0
 
 
-def test_every_benchmark_file_loads():
+def test_every_benchmark_file_loads(monkeypatch):
     pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(FOLDER)
     found = {section.name: (section, rows) for section, rows in bench.load(FOLDER)}
     assert {"foundation", "growth", "learn", "linear", "methods", "nn", "peers"} <= set(found)
     assert all(inspect.isgeneratorfunction(rows) for _, rows in found.values())
