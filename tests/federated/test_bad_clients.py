@@ -183,15 +183,17 @@ def test_a_partition_can_be_bound_to_a_node():
     assert sorted(strategy.presence.call(grid)) == [0, 2, 3]
 
 
-def test_metrics_are_bounded():
+def test_metrics_are_bounded(tmp_path):
     """A client may tell numbers by name, not fill the server's memory, log and trace."""
 
     def flood(reply):
         many = {f"{i}": 1.0 for i in range(10_000)}
-        reply.content["metrics"] = MetricRecord({"x" * 100_000: 1.0, "huge": 1e308, "loss": 0.5} | many)
+        reply.content["metrics"] = MetricRecord(
+            {"x" * 100_000: 1.0, "huge": 1e308, "loss": 0.5, "passes": 1.0, "step": -1} | many
+        )
 
     nodes = problems()
-    strategy = MastStrategy(server(nodes))
+    strategy = MastStrategy(server(nodes), checkpoint=tmp_path / "run.mast")
     strategy.start(Changed(client(maker(nodes)), NODES, bad=1, reply=flood), num_rounds=2)
     [_, row] = strategy.rows
     assert row["loss"] == 0.5

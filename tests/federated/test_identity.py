@@ -106,6 +106,15 @@ def test_a_network_client_that_was_changed_is_left_out(tmp_path, caplog, change,
     assert [row["nodes"] for row in strategy.rows] == [3, 3, 2]
 
 
+def test_a_function_of_the_same_name_is_another(tmp_path, caplog):
+    path = tmp_path / "run.mast"
+    make, own = networks(train=lambda model, assignment: None)
+    continued(path, make, own, 1, caplog)
+    _, [said] = continued(path, networks(train=lambda model, assignment: {"n": 1})[0], own, 2, caplog)
+    assert "client 1 is not the one" in said
+    assert "it has another train;" in said
+
+
 def test_a_run_whose_clients_are_all_others_ends_at_once(tmp_path, caplog):
     nodes, path = problems(), tmp_path / "run.mast"
     continued(path, maker(nodes), lambda: server(nodes), 1, caplog)

@@ -84,6 +84,22 @@ def test_another_runs_checkpoint_is_refused(tmp_path):
         MastStrategy(server(nodes), checkpoint=path)
 
 
+def test_a_damaged_trace_is_refused_by_its_line(tmp_path):
+    """In one line that names the file, before anything is trained; the trace and the checkpoint stay."""
+    nodes, path = problems(), tmp_path / "run.mast"
+    grid = LocalGrid(client(maker(nodes)), NODES)
+    MastStrategy(server(nodes), checkpoint=path).start(grid, num_rounds=4)
+    trace = tmp_path / "run.mast.trace.jsonl"
+    lines = trace.read_text().splitlines(keepends=True)
+    trace.write_text("".join([lines[0], "nonsense\n", *lines[2:]]))
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    strategy = MastStrategy(server(nodes), checkpoint=path)
+    with pytest.raises(DataError, match=r"run\.mast\.trace\.jsonl: line 2 is not a row") as error:
+        strategy.start(grid, num_rounds=6)
+    assert "\n" not in str(error.value)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
 KILLED = """
 import os, pathlib, signal, sys, time
 from federated.samples import *

@@ -217,6 +217,7 @@ class MastStrategy(Strategy):
         server.close(step=self.dropouts.tells(self._invited, replied))
         told = [reply.content[METRICS] for _, reply in replied.values() if METRICS in reply.content]
         means = means_of([numbers(record) for record in told])
+        means.pop("passes", None)  # the column by which a trace of `mast.minimize` is known
         seconds = [answer.header.seconds for answer, _ in replied.values()]
         row = means | server.row(
             time.perf_counter() - self._begun,
