@@ -34,6 +34,23 @@ def test_models_that_are_wider_than_the_memory_are_refused():
 
 
 @pytest.mark.usefixtures("small_machine")
+@pytest.mark.parametrize("arguments", [["train", "wide", "--out", "m"], ["advise", "wide"]])
+def test_files_that_are_wider_than_the_memory_are_refused(arguments, tmp_path, capfd, monkeypatch):
+    """`mast train` took 5 GB for the names of the columns, and no end."""
+    from mast import cli
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wide").write_text("1 1000000000:1\n-1 1:1\n")
+    with pytest.raises(ArgumentError, match=r"wide: a model of 1,000,000,000 features would take 89.4 GiB"):
+        mast.data.load("wide")
+    with pytest.raises(SystemExit) as end:
+        cli.app(arguments)
+    assert end.value.code == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "wide: a model of 1,000,000,000 features would take 89.4 GiB" in line
+
+
+@pytest.mark.usefixtures("small_machine")
 def test_draws_that_are_larger_than_the_memory_are_refused():
     for sketch in (mast.Bernoulli(0.5), mast.Gaussian(0.1), mast.Identity()):
         with pytest.raises(ArgumentError, match=r"a draw of .* in 1,000,000,000 dimensions would take"):

@@ -224,6 +224,11 @@ def refuse_too_large(what: str, numbers: float) -> None:
         raise ArgumentError(f"{what} would take {needed:,.1f} GiB of memory; there are {there:,.1f} GiB")
 
 
+def refuse_too_wide(features: int, where: str = "", outputs: int = 1) -> None:
+    """The same for a model of so many features: weights, a gradient, what methods keep."""
+    refuse_too_large(f"{where}a model of {features:,} features", 12.0 * features * outputs)
+
+
 def row_blocks(rows: int, columns: int) -> Iterator[slice]:
     """Slices of the rows of a table: what is made of one at a time takes little memory."""
     step = max(1, BLOCK // max(columns, 1))

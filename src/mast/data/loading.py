@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mast import files
+from mast.arrays import refuse_too_wide
 from mast.checks import whole
 from mast.data import checksums, libsvm, lookup
 from mast.data.catalogue import SETS
@@ -125,6 +126,7 @@ def load(
     text = text.removeprefix(_BYTE_ORDER_MARK)
     A, numbers = _parsed(text, file.path, n_features, zero_based)
     _refuse_empty(file.path, *A.shape)
+    refuse_too_wide(A.shape[1], f"{file.path}: ")
     if labels != "raw":
         pair = pair or _two(np.unique(numbers), file.path)
         numbers = _signs(numbers, pair, file.path, lambda row: libsvm.line_of(text, row))

@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from mast.arrays import LARGEST_ENTRY, Array, checked_sparse, numbers, refuse_too_large
+from mast.arrays import LARGEST_ENTRY, Array, checked_sparse, numbers, refuse_too_wide
 from mast.checks import choice, number, whole
 from mast.errors import ArgumentError, DataError
 from mast.learn.fitting import OURS, FitPlan, fit
@@ -148,7 +148,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _sketch(self, d: int, outputs: int) -> Sketch:
         """The sketch of the parameter, which may also be a text, for so many features."""
-        refuse_too_large(f"a model of {d:,} features", 12.0 * d * outputs)
+        refuse_too_wide(d, outputs=outputs)
         if self.sketch is None or (isinstance(self.sketch, str) and self.sketch == "auto"):
             return deepcopy(AUTO)
         sketch = parse(self.sketch) if isinstance(self.sketch, str) else self.sketch

@@ -17,7 +17,7 @@ from mast.arrays import (
     frozen,
     numbers,
     refuse_nonfinite,
-    refuse_too_large,
+    refuse_too_wide,
     row_blocks,
 )
 from mast.errors import ArgumentError, DataError
@@ -40,8 +40,8 @@ class Design:
         import scipy.sparse
 
         self.sparse = bool(scipy.sparse.issparse(A))
-        if self.sparse:  # it may be far wider than what it stores: x, the gradient, what methods keep
-            refuse_too_large(f"a model of {A.shape[-1]:,} features", 12.0 * A.shape[-1])
+        if self.sparse:  # it may be far wider than what it stores
+            refuse_too_wide(A.shape[-1])
             self.matrix: Any = csr("A", A)
         else:
             dense = numbers("A", A, 2, finite=False)
