@@ -20,10 +20,6 @@ class TestBernoulli:
         assert mast.Bernoulli(0.7).keep == t / 2**32
         assert 1 / (t / 2**32) == mast.Bernoulli(0.7).constants(3).L_D
 
-    def test_constants_with_several_probabilities(self):
-        constants = mast.Bernoulli([0.5, 0.25, 1.0]).constants(3)
-        assert (constants.L_D, constants.mu_D, constants.L_max, constants.kappa_D) == (4.0, 1.0, 16.0, 4.0)
-
     @pytest.mark.parametrize("keep", [0, -1, 1.1, math.nan, [0.5, 0.0], "half", [], [[0.5]], None, 1e-11])
     def test_refuses(self, keep):
         with pytest.raises(ArgumentError):
@@ -194,9 +190,6 @@ class TestGrouped:
         for step in range(20):
             assert np.array_equal(labels.draw(4, step=step).diagonal(), members.draw(4, step=step).diagonal())
 
-    def test_has_the_constants_of_its_sketch_over_the_groups(self):
-        assert mast.Grouped(mast.RandK(2), [0, 1, 2, 0, 0]).constants(5) == mast.RandK(2).constants(3)
-
     @pytest.mark.parametrize("groups", [[], [[0], [0]], [[0], []], [[0], [2]]])
     def test_refuses(self, groups):
         with pytest.raises(ArgumentError):
@@ -250,3 +243,18 @@ class TestMixture:
     def test_refuses(self, sketches, weights):
         with pytest.raises(ArgumentError):
             mast.Mixture(sketches, weights)
+
+
+class TestExcept:
+    @pytest.mark.parametrize("kept", [[], [0.5], [[1]], "a"])
+    def test_refuses_what_is_no_list_of_coordinates(self, kept):
+        with pytest.raises(ArgumentError, match="kept"):
+            mast.Except(mast.Identity(), kept)
+
+    def test_refuses_what_does_not_fit(self):
+        with pytest.raises(ArgumentError, match="coordinate 4"):
+            mast.Except(mast.Identity(), [4]).draw(4)
+        with pytest.raises(ArgumentError, match="every coordinate"):
+            mast.Except(mast.Identity(), [0, -1]).draw(2)
+        with pytest.raises(ArgumentError, match="takes a sketch"):
+            mast.Except("permk", [0])

