@@ -278,6 +278,8 @@ def test_random_shapes(seed, n, d, K, share):
             brute = brute_force(problem)
             assert problem.value(x) == pytest.approx(brute.value(x), rel=TOLERANCE)
             np.testing.assert_allclose(problem.gradient(x), brute.gradient(x), rtol=TOLERANCE, atol=TOLERANCE)
+            H = brute.hessian(x)
+            np.testing.assert_allclose(problem.exact.hessian(x), H, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("name", ["a1a", "a5a", "w8a"])

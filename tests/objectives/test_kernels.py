@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 import mast
 from mast.errors import ArgumentError
 from mast.objectives import kernels
-from mast.objectives.pairs import Blocks, DensePairs, SparsePairs
+from mast.objectives.pairs import Blocks, SparsePairs
 from objectives import reference
-from objectives.linear_samples import FORMATS, MODELS, D, N, data, halves
-from sketches.samples import DIAGONAL, SKETCHES
+from objectives.linear_samples import FORMATS, MODELS, D, data, halves
+from sketches.samples import SKETCHES
 
 seeds = st.integers(0, 10**6)
 
@@ -69,33 +69,6 @@ class TestPairs:
         touched = np.bincount([i for _, i in found], minlength=n) if found else np.zeros(n)
         np.testing.assert_array_equal(pairs.touched, touched)
 
-    @given(seeds, st.integers(1, 9), st.integers(1, 7), st.integers(1, 4))
-    @settings(deadline=None, max_examples=40)
-    def test_dense_and_sparse_are_one_operator(self, seed, n, d, K):
-        rng = np.random.default_rng(seed)
-        A = rng.normal(size=(n, d))
-        blocks = Blocks(rng.integers(-1, K, size=d))
-        factors, rows = rng.normal(size=n), np.arange(n)
-        sparse = SparsePairs(scipy.sparse.csr_array(A), factors, blocks, rows, np.ones(n))
-        dense = DensePairs(A, factors, blocks, rows, np.ones(n))
-        u, weights = rng.normal(size=blocks.order.size), rng.random(n * blocks.count)
-        np.testing.assert_allclose(sparse.forward(u), dense.forward(u), atol=1e-13)
-        np.testing.assert_allclose(sparse.backward(weights), dense.backward(weights), atol=1e-13)
-        np.testing.assert_allclose(sparse.grams(weights), dense.grams(weights), atol=1e-13)
-        np.testing.assert_allclose(sparse.column_squares(weights), dense.column_squares(weights), atol=1e-13)
-
-    def test_block_grams(self):
-        A, _ = data(n=30, d=8)
-        blocks = Blocks(np.array([0, 1, 0, 2, 1, 1, -1, 3]))
-        weights = np.random.default_rng(0).random(30)
-        pairs = DensePairs(A, np.ones(30), blocks, np.arange(30), np.ones(30))
-        flat, begin = pairs.grams(np.tile(weights, 4)), 0
-        for k, size in enumerate(blocks.sizes):
-            columns = blocks.order[blocks.start[k] : blocks.start[k + 1]]
-            got = flat[begin : begin + size**2].reshape(size, size)
-            np.testing.assert_allclose(got, reference.gram(A[:, columns], weights), atol=1e-13)
-            begin += size**2
-
     @given(seeds, st.integers(1, 60))
     @settings(deadline=None, max_examples=40)
     def test_equal_rows(self, seed, n):
@@ -142,18 +115,6 @@ def test_gradient_of_one_draw(sketch, model, form, shifted):
             tolerance = {"rtol": 1e-12, "atol": 1e-12}
             np.testing.assert_allclose(f.sketched_gradient(x, draw, v, rows), at_x, **tolerance)
             np.testing.assert_allclose(f.sketched_difference(x, w, draw, v, rows), at_x - at_w, **tolerance)
-
-
-@pytest.mark.parametrize("sketch", DIAGONAL)
-def test_gradient_of_one_draw_is_that_of_f_S(sketch):
-    """The same through `Problem.at`, which knows nothing of kept columns."""
-    A, b = data()
-    problem = mast.Problem(mast.Logistic(A, b, l2=0.1), DIAGONAL[sketch], np.linspace(0, 1, D))
-    x = np.random.default_rng(1).normal(size=D)
-    draw = problem.draw(seed=3)
-    whole = problem.at(draw).gradient(x)
-    got = problem.objective.sketched_gradient(x, draw, problem.shift)
-    np.testing.assert_allclose(got, whole[draw.indices], rtol=1e-12, atol=1e-13)
 
 
 class TestDraws:
@@ -221,13 +182,3 @@ class TestDraws:
         np.testing.assert_allclose(f.sketched_difference(np.ones(2), np.zeros(2), draw, np.zeros(2)), 1.0)
         with pytest.raises(ArgumentError, match="not a sum of terms"):
             f.sketched_gradient(np.ones(2), draw, np.zeros(2), np.array([0]))
-
-    def test_plain_arrays_for_compiled_loops(self):
-        A, b = data()
-        for form in FORMATS.values():
-            f = mast.Logistic(form(A), b)
-            csr = f.design.csr
-            rebuilt = scipy.sparse.csr_array((csr.data, csr.indices, csr.indptr), shape=(N, D)).toarray()
-            np.testing.assert_array_equal(rebuilt, A)
-            np.testing.assert_array_equal(f.labels, b)
-            assert all(a.flags.c_contiguous for a in (csr.data, csr.indices, csr.indptr, f.labels, f.rates))

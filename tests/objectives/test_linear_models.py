@@ -21,25 +21,27 @@ def form(request):
     return FORMATS[request.param]
 
 
-def small_gradient(f, x=None):
+@pytest.fixture
+def f(name, form):
+    A, b = data()
+    return MODELS[name](form(A), b)
+
+
+def small_gradient(f):
     """|grad|² at the minimiser."""
-    g = f.gradient(f.minimizer() if x is None else x)
+    g = f.gradient(f.minimizer())
     return float(g @ g)
 
 
 @pytest.mark.parametrize("name", MODELS)
 class TestDerivatives:
-    def test_gradient_is_the_slope_of_the_value(self, name, form):
-        A, b = data()
-        f = MODELS[name](form(A), b)
+    def test_gradient_is_the_slope_of_the_value(self, f):
         x = np.random.default_rng(2).normal(size=D)
         h = 1e-6
         slopes = [(f.value(x + h * e) - f.value(x - h * e)) / (2 * h) for e in np.eye(D)]
         np.testing.assert_allclose(f.gradient(x), slopes, atol=1e-8)  # h² and rounding / h
 
-    def test_hessian_is_the_slope_of_the_gradient(self, name, form):
-        A, b = data()
-        f = MODELS[name](form(A), b)
+    def test_hessian_is_the_slope_of_the_gradient(self, f):
         x = np.random.default_rng(3).normal(size=D)
         h = 1e-6
         slopes = [(f.gradient(x + h * e) - f.gradient(x - h * e)) / (2 * h) for e in np.eye(D)]
@@ -49,9 +51,8 @@ class TestDerivatives:
         np.testing.assert_allclose(product(p), f.hessian(x) @ p, rtol=1e-12, atol=1e-13)
         np.testing.assert_allclose(diagonal, np.diag(f.hessian(x)), rtol=1e-12, atol=1e-14)
 
-    def test_all_ways_to_ask_agree(self, name, form):
+    def test_all_ways_to_ask_agree(self, f, name):
         A, b = data()
-        f = MODELS[name](form(A), b)
         x = np.random.default_rng(4).normal(size=D)
         value, gradient = f.value_and_gradient(x)
         assert value == pytest.approx(f.value(x), rel=1e-14)
@@ -60,9 +61,7 @@ class TestDerivatives:
         assert value == pytest.approx(dense.value(x), rel=1e-14)
         np.testing.assert_allclose(gradient, dense.gradient(x), rtol=1e-13, atol=1e-15)
 
-    def test_is_the_mean_of_its_terms(self, name, form):
-        A, b = data()
-        f = MODELS[name](form(A), b)
+    def test_is_the_mean_of_its_terms(self, f):
         x = np.random.default_rng(5).normal(size=D)
         terms = [f.term_gradient(x, np.array([i])) for i in range(f.terms)]
         np.testing.assert_allclose(np.mean(terms, axis=0), f.gradient(x), rtol=1e-12, atol=1e-15)
@@ -71,18 +70,14 @@ class TestDerivatives:
             f.term_gradient(x, rows), np.mean([terms[i] for i in rows], axis=0), rtol=1e-12, atol=1e-15
         )
 
-    def test_smoothness_bounds_the_hessian(self, name, form):
-        A, b = data()
-        f = MODELS[name](form(A), b)
+    def test_smoothness_bounds_the_hessian(self, f):
         rng = np.random.default_rng(6)
         for scale in (0.0, 0.1, 1.0, 10.0):
             H = f.hessian(scale * rng.normal(size=D))
             assert np.linalg.eigvalsh(H)[-1] <= f.smoothness * (1 + 1e-12)
             assert np.linalg.eigvalsh(H)[0] >= f.strong_convexity - 1e-12 or not f.convex
 
-    def test_infima_of_terms_are_below_their_values(self, name, form):
-        A, b = data()
-        f = MODELS[name](form(A), b)
+    def test_infima_of_terms_are_below_their_values(self, f):
         infima = f.term_infima()
         assert infima.shape == (N,)
         rng = np.random.default_rng(7)
@@ -92,9 +87,8 @@ class TestDerivatives:
             values = weights * f.loss.value(f._margins(x)) + f.penalty.value(x)
             assert (infima <= values + 1e-14).all()
 
-    def test_can_be_pickled_and_named(self, name, form):
+    def test_can_be_pickled_and_named(self, f, name, form):
         A, b = data()
-        f = MODELS[name](form(A), b)
         x = np.ones(D)
         again = pickle.loads(pickle.dumps(f))
         assert again.value(x) == f.value(x)
@@ -104,19 +98,16 @@ class TestDerivatives:
 
 @pytest.mark.parametrize("name", CONVEX)
 class TestMinimisers:
-    def test_gradient_vanishes(self, name, form):
-        A, b = data()
-        f = MODELS[name](form(A), b)
+    def test_gradient_vanishes(self, f):
         assert small_gradient(f) <= 1e-30
         x = f.minimizer()
         assert f.infimum() == pytest.approx(f.value(x), rel=1e-15)
         x[:] = 0  # a copy: the next one is whole again
         assert small_gradient(f) <= 1e-30
 
-    def test_infima_of_terms_are_reached(self, name, form):
+    def test_infima_of_terms_are_reached(self, f):
         """Each term alone, minimised by Newton, has the infimum that the formula gives."""
-        A, b = data()
-        f = MODELS[name](form(A), b)
+        A = data()[0]
         for i in (0, 3, 8):
             weight = 1.0 if f.weights is None else f.weights[i]
             # l2 divided by the weight, since weights of one row are scaled to 1

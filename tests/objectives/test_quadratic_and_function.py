@@ -87,13 +87,9 @@ class TestFunction:
     def test_a_given_infimum_is_used(self):
         assert mast.Function(lambda x: (0.0, 0 * x), 2, infimum=-3.0).infimum() == -3
 
-    def test_no_minimiser(self):
-        falling = mast.Function(lambda x: (float(np.exp(-x[0])), -np.exp(-x)), 1, convex=True)
+    def test_a_line_has_no_minimiser(self):
         with pytest.raises((ConvergenceError, UnboundedError)):
-            falling.minimizer()
-        line = mast.Function(lambda x: (float(x[0]), np.ones(1)), 1, convex=True)
-        with pytest.raises((ConvergenceError, UnboundedError)):
-            line.minimizer()
+            mast.Function(lambda x: (float(x[0]), np.ones(1)), 1, convex=True).minimizer()
 
     @pytest.mark.parametrize("returned", [1.0, (1.0,), (1.0, np.ones(3)), ("a", np.ones(2))])
     def test_refuses_what_is_not_a_value_and_a_gradient(self, returned):
