@@ -122,6 +122,100 @@ def test_empty_paths_are_refused(use):
         use()
 
 
+PATHS = {
+    "a number": 3,
+    "a zero": "a\0b",
+    "bytes": b"a",
+    "half a letter": "\ud800",
+    "too long": "a" * 10_000,
+    "a list": [],
+}
+DOORS = {
+    "minimize": lambda path: mast.minimize(PROBLEM, steps=3, checkpoint=path),
+    "sweep": lambda path: mast.sweep(PROBLEM, seeds=[0], steps=3, cache=path),
+    "Server.save": lambda path: server().save(path),
+    "Server.load": lambda path: server().load(path),
+    "MastStrategy": lambda path: strategy(path),
+    "Result.save": lambda path: mast.minimize(PROBLEM, steps=3).save(path or [[]]),
+    "Result.load": lambda path: mast.Result.load(path),
+    "MastClassifier.save": lambda path: mast.MastClassifier().fit(np.eye(4), [0, 1, 0, 1]).save(path),
+    "MastClassifier.load": lambda path: mast.MastClassifier.load(path),
+    "data.load": lambda path: mast.data.load(path),
+    "data.load, its folder": lambda path: mast.data.load("a1a", data_dir=path),
+    "data.save": lambda path: mast.data.save(path, np.eye(2), [1.0, -1.0]),
+    "save_submodel": lambda path: mast.nn.save_submodel(network(), path),
+    "load_submodel": lambda path: mast.nn.load_submodel(path, network()),
+}
+
+
+def server():
+    from mast.methods.distributed import Roster, Server, VectorCapacity
+
+    return Server(np.zeros(2), [VectorCapacity(mast.RandK(1), 2)], Roster(0, nodes=1), step_size=0.1)
+
+
+def strategy(path):
+    pytest.importorskip("flwr")
+    from mast.federated import MastStrategy
+
+    return MastStrategy(server(), checkpoint=path)
+
+
+def network():
+    return pytest.importorskip("torch").nn.Linear(2, 2)
+
+
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+@pytest.mark.parametrize("door", DOORS.values(), ids=DOORS)
+def test_what_is_not_a_path_is_refused_at_every_door(door, path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(MastError):
+        door(path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("small_machine")
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (
+            lambda: mast.Function(lambda x: (0.0, x), 10**10),
+            "a function of 10,000,000,000 variables would take",
+        ),
+        (lambda: mast.PermK(10**10).partition(10), "a list of 10,000,000,000 blocks"),
+        (lambda: mast.Bernoulli(0.5).mean(10**12), "the mean of .* in 1,000,000,000,000 dimensions"),
+        (lambda: mast.RandK(3).draw(10**12).diagonal(), "the diagonal of"),
+        (lambda: mast.RandK(3).draw(10**6).matrix(), "the 1,000,000 x 1,000,000 matrix of a draw"),
+        (lambda: mast.minimize(PROBLEM, steps=10**15, trace=1), "a trace of 1,000,000,000,000,000 rows"),
+        (
+            lambda: mast.minimize(PROBLEM, steps=10**15, trace=range(10**12)),
+            "a trace of 1,000,000,000,000 rows",
+        ),
+        (lambda: mast.sweep(PROBLEM, seeds=range(10**12)), "a sweep over 1,000,000,000,000 seeds"),
+    ],
+)
+def test_what_would_fill_the_memory_is_refused(use, message):
+    with pytest.raises(ArgumentError, match=message):
+        use()
+
+
+def test_blocks_that_are_empty_cost_nothing():
+    """Their number appears in no array: with 2^50 of them there is a draw, and f_D, at once."""
+    many, few = mast.PermK(2**50), mast.PermK(40)
+    f = mast.Quadratic(np.diag(np.arange(1.0, 11)), np.ones(10))
+    assert many.draw(10).indices.size <= 1
+    assert many.constants(10).L_max == 2.0**100
+    assert [len(block) for block in few.partition(10)] == [1] * 10 + [0] * 30
+    assert sorted(np.concatenate(few.partition(10))) == list(range(10))
+    logistic = mast.Logistic(np.eye(10), [1.0, -1.0] * 5, l2=0.1)
+    assert np.isfinite(mast.Problem(logistic, many).value(np.ones(10)))
+    for sketch in (many, few):
+        problem, x = mast.Problem(f, sketch), np.arange(10.0)
+        kept = sketch.k * np.diag(x)  # one coordinate survives, times K, with probability 1/K
+        expected = sum(f.value(row) for row in kept) / sketch.k
+        assert problem.value(x) == pytest.approx(expected, rel=1e-12)
+
+
 def test_a_checkpoint_needs_a_name(tmp_path):
     with pytest.raises(CheckpointError, match="not the name of a file"):
         mast.minimize(PROBLEM, steps=3, checkpoint="")

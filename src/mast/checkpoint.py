@@ -50,7 +50,8 @@ class Checkpoint:
     ({'step': 3}, array([0., 0.]))
     """
 
-    def __init__(self, path: Path, kind: str, identity: Mapping[str, str]) -> None:
+    def __init__(self, path: str | Path, kind: str, identity: Mapping[str, str]) -> None:
+        path = files.as_path("checkpoint", path)
         self.path = Path(os.path.realpath(path)) if path.is_symlink() else path
         self.kind, self.identity = kind, dict(identity)
         if not path.name:

@@ -27,7 +27,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from mast.errors import CheckpointError, DataError, InUseError, MastError, MissingExtraError
+from mast.errors import (
+    ArgumentError,
+    CheckpointError,
+    DataError,
+    InUseError,
+    MastError,
+    MissingExtraError,
+)
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -44,6 +51,27 @@ _UNREADABLE = (
 )  # fmt: skip
 #: what taking it apart raises where its parts do not fit together
 _UNFIT = (MastError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+
+
+def as_path(name: str, value: Any) -> Path:
+    """A path that a user gave; what cannot be the name of a file is refused.
+
+    >>> as_path("checkpoint", 3)
+    Traceback (most recent call last):
+    mast.errors.ArgumentError: checkpoint must be a path, got 3
+    """
+    try:
+        path = Path(value)
+        os.lstat(path)
+    except (
+        TypeError,
+        ValueError,
+    ) as error:  # a zero within it, letters that no disk takes
+        raise ArgumentError(f"{name} must be a path, got {value!r:.80}") from error
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise ArgumentError(f"{name} is too long for a path: {value!s:.80}...") from error
+    return path
 
 
 def write(path: Path, content: bytes) -> None:

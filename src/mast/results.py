@@ -133,7 +133,7 @@ class Result:
         """
         if callable(self.step_size):
             raise ArgumentError("a run with a schedule of step sizes cannot be saved: a function has no file")
-        self.folder = Path(folder or self.folder or ".")
+        self.folder = files.as_path("folder", folder or self.folder or ".")
         files.make_folder(self.folder)
         TraceFile(self.folder / TRACE).replace(self.rows)
         vector = io.BytesIO()
@@ -147,7 +147,7 @@ class Result:
     @classmethod
     def load(cls, folder: str | Path) -> Result:
         """What `save` left in a folder."""
-        folder = Path(folder)
+        folder = files.as_path("folder", folder)
         try:
             summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
             for name, kinds in _SUMMARY.items():

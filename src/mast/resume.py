@@ -88,7 +88,7 @@ class Terminated(KeyboardInterrupt):
 class SavedRun:
     """The checkpoint of one run."""
 
-    def __init__(self, path: Path, identity: dict[str, str]) -> None:
+    def __init__(self, path: str | Path, identity: dict[str, str]) -> None:
         self.file = Checkpoint(path, KIND, identity)
         self.scheduled = identity["step_size"] == SCHEDULED
         self._unwritable: DataError | None = None

@@ -111,7 +111,7 @@ def minimize(
     saved = None
     if checkpoint is not None:
         identity = identity_of(method, seed, step_size, regime, start) | problem_identity(problem)
-        saved = SavedRun(Path(checkpoint), identity)
+        saved = SavedRun(checkpoint, identity)
     with contextlib.nullcontext() if saved is None else saved.held():
         if saved is not None and step_size == "theory":
             step_size = saved.step_size() or step_size  # a longer run continues with the one it began with

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mast import __version__, files
-from mast.arrays import Array
+from mast.arrays import Array, refuse_too_large
 from mast.cells import LONGEST_WAIT, Cell
 from mast.cells import run as run_cells
 from mast.checks import listed, nonnegative, whole
@@ -121,6 +121,8 @@ def _runs(
     sizes = listed("step_sizes", step_sizes)
     if any(callable(size) for size in sizes):
         raise ArgumentError('the step sizes of a sweep are numbers or "theory"; for a schedule use minimize')
+    if isinstance(seeds, Sized):
+        refuse_too_large(f"a sweep over {len(seeds):,} seeds", 100.0 * len(seeds))
     numbers = [Key(seed).seed for seed in listed("seeds", seeds)]
     if not (labelled and sizes and numbers):
         raise ArgumentError("the sweep is empty: give at least one method, step size and seed")
@@ -155,7 +157,7 @@ def _folder(cache: str | Path | bool, problem: AbstractProblem, runs: list[Run])
     if cache is not True:
         if not str(cache):
             raise ArgumentError("cache is a folder, True or False, got an empty path")
-        return Path(cache)
+        return files.as_path("cache", cache)
     known = all(type(run.method) in METHODS.values() for run in runs)
     if not known or not all(p.objective.fingerprint_exact for p in problem.problems):
         return None  # two of them might look the same, and nobody chose this folder

@@ -11,14 +11,14 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mast import files
-from mast.arrays import Array
+from mast.arrays import Array, refuse_too_large
 from mast.checks import whole
 from mast.errors import ArgumentError, DataError, MastError
 from mast.problem import AbstractProblem
@@ -48,6 +48,8 @@ def trace_steps(steps: int, trace: str | int | Iterable[int]) -> list[int]:
         decades = math.log10(max(steps, 1))
         grid = {round(10 ** (i / POINTS_PER_DECADE)) for i in range(int(decades * POINTS_PER_DECADE) + 1)}
     elif isinstance(trace, Iterable):
+        if isinstance(trace, Sized):
+            refuse_too_large(f"a trace of {len(trace):,} rows", 100.0 * len(trace))
         grid = {whole("trace", step) for step in trace}
         if any(not 0 <= step <= steps for step in grid):
             raise ArgumentError(f"the steps of trace must lie in 0 .. {steps}")
@@ -55,6 +57,7 @@ def trace_steps(steps: int, trace: str | int | Iterable[int]) -> list[int]:
         every = whole("trace", trace)
         if every < 1:
             raise ArgumentError(f"trace every so many steps, at least 1, got {every}")
+        refuse_too_large(f"a trace of {steps // every:,} rows", 100.0 * (steps // every))
         grid = set(range(0, steps, every))
     return sorted({step for step in grid if step < steps} | {0, steps})
 

@@ -80,9 +80,9 @@ def run(
     """
     whole("rounds", rounds, 0)
     nonnegative("checkpoint_seconds", checkpoint_seconds)
-    if checkpoint is not None and not isinstance(checkpoint, str | Path):
-        raise ArgumentError(f"checkpoint is the name of a file, got {checkpoint!r}")
-    path = None if checkpoint is None else Path(checkpoint)
+    path = None if checkpoint is None else files.as_path("checkpoint", checkpoint)
+    if path is not None and path.is_symlink():
+        path = Path(os.path.realpath(path))  # one lock and one trace for all links
     with Wire(timeout) as wire, contextlib.ExitStack() as held:
         ranks = _agree(wire, server, workers, rounds)
         rows: list[Row] = []

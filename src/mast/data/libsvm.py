@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from mast.arrays import checked_sparse, numbers
 from mast.errors import ArgumentError, DataError
-from mast.files import write
+from mast.files import as_path, write
 
 MAX_INDEX = 2**31 - 1  # indices are int32: liblinear and many others accept nothing wider
 _SHOWN = 40
@@ -192,7 +192,7 @@ def save(path: str | os.PathLike[str], A: Any, b: Any) -> Path:
         pairs = zip(A.indices[part], A.data[part], strict=True)
         lines.append(" ".join([short(label), *(f"{index + 1}:{short(value)}" for index, value in pairs)]))
     text = "".join(f"{line}\n" for line in lines).encode()
-    path = Path(path)
+    path = as_path("path", path)
     if path.suffix == ".gz":
         text = gzip.compress(text, mtime=0)
     elif path.suffix == ".bz2":

@@ -145,7 +145,7 @@ def fetch(name: str, data_dir: str | os.PathLike[str] | None = None, *, download
     'a1a.gz'
     """
     if data_dir is not None:
-        files.make_folder(Path(data_dir).expanduser())
+        files.make_folder(files.as_path("data_dir", data_dir).expanduser())
     file = lookup.find(name, data_dir)
     if file is None:
         file = _download(name, data_dir, download, into_data_dir=True)

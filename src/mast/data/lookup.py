@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from mast.data.catalogue import SETS
 from mast.errors import ArgumentError, DataError
+from mast.files import as_path
 
 EMBEDDED = Path(__file__).parent / "embedded"
 SUFFIXES = ("", ".gz", ".bz2")
@@ -35,7 +36,7 @@ def folders(data_dir: str | os.PathLike[str] | None = None) -> dict[str, Path]:
     """The folders searched, in this order: `data_dir`, ``$MAST_DATA``, the cache, the embedded sets."""
     places: dict[str, Path] = {}
     if data_dir is not None:
-        places["data_dir"] = Path(data_dir).expanduser()
+        places["data_dir"] = as_path("data_dir", data_dir).expanduser()
     if os.environ.get("MAST_DATA"):
         places["MAST_DATA"] = Path(os.environ["MAST_DATA"]).expanduser()
     places["cached"] = cache()
@@ -55,7 +56,7 @@ def find(
     """
     if not isinstance(name_or_path, (str, os.PathLike)):
         raise ArgumentError(f"expected the name of a data set or a path, found {name_or_path!r}")
-    path = Path(name_or_path).expanduser()
+    path = as_path("the data set", name_or_path).expanduser()
     bare = isinstance(name_or_path, str) and path.name == name_or_path
     if _is(path, "is_file") or (not bare and _is(path, "exists")):
         return FoundFile(path, "path", set_name(path.name) if bare else None)

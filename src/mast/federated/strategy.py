@@ -93,7 +93,7 @@ class MastStrategy(Strategy):
         self.server = server
         self.dropouts = Dropouts(answering, server.roster.nodes)
         self.shapes = shapes_of(server)
-        self.checkpoint = None if checkpoint is None else Path(checkpoint)
+        self.checkpoint = None if checkpoint is None else files.as_path("checkpoint", checkpoint)
         if self.checkpoint is not None and self.checkpoint.is_symlink():
             self.checkpoint = Path(os.path.realpath(self.checkpoint))  # one lock and one trace for all links
         self.checkpoint_every = max(1, whole("checkpoint_every", checkpoint_every))

@@ -6,7 +6,6 @@ import math
 import os
 import warnings
 from copy import deepcopy
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -19,6 +18,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from mast.arrays import LARGEST_ENTRY, Array, checked_sparse, numbers, refuse_too_wide
 from mast.checks import choice, number, whole
 from mast.errors import ArgumentError, DataError
+from mast.files import as_path
 from mast.learn.fitting import OURS, FitPlan, fit
 from mast.learn.frames import aligned, explain_refusal, refuse_repeated
 from mast.learn.missing import Scaling, StandIns, cells, gaps
@@ -260,14 +260,15 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         from mast.learn.storage import KIND, pack, write
 
         check_is_fitted(self)
-        write(Path(path), KIND, *pack(self))
+        write(as_path("path", path), KIND, *pack(self))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read what `save` wrote: the same predictions, bit for bit. Damaged or foreign files are refused."""
         from mast.learn.storage import KIND, read, unpack
 
-        return unpack(*read(Path(path), KIND), Path(path), cls)
+        path = as_path("path", path)
+        return unpack(*read(path, KIND), path, cls)
 
 
 def row_weights(sample_weight: Any, X: Any) -> Array | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array, vector
+from mast.arrays import Array, refuse_too_large, vector
 from mast.checks import optional, whole
 from mast.errors import ArgumentError
 from mast.files import digest
@@ -51,6 +51,7 @@ class Function(Objective):
         if not callable(value_and_gradient):
             raise ArgumentError("Function needs a callable that returns (value, gradient)")
         self.dim = whole("dim", dim, 1)
+        refuse_too_large(f"a function of {self.dim:,} variables", 4.0 * self.dim)
         self._call = value_and_gradient
         self._smoothness = optional("smoothness", smoothness)
         self._strong_convexity = optional("strong_convexity", strong_convexity)

@@ -180,6 +180,7 @@ class Sketch(ABC):
         parts = self.components()
         if parts is not None:
             return np.asarray(sum(weight * sketch.mean(d) for weight, sketch in parts))
+        refuse_too_large(f"the mean of {self!r} in {d:,} dimensions", d)
         if self.unbiased:
             return np.ones(d)
         law = self.law(d)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array, Indices, numbers
+from mast.arrays import Array, Indices, numbers, refuse_too_large
 from mast.errors import ArgumentError, NotDiagonalError
 from mast.sketches.kept import Entries, Everything, Kept
 
@@ -110,6 +110,7 @@ class DiagonalDraw(Entries, Draw):
 
     def matrix(self) -> Array:
         """S as a dense matrix."""
+        refuse_too_large(f"the {self.dim:,} x {self.dim:,} matrix of a draw", float(self.dim) ** 2)
         return np.diag(self.diagonal())
 
     def __repr__(self) -> str:

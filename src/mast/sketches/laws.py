@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mast.arrays import Array, Indices
+from mast.arrays import Array, Indices, refuse_too_large
 from mast.sketches.draws import Constants, DiagonalDraw
 
 #: for each value that an entry takes, its probability and the value itself, by coordinate
@@ -129,6 +129,8 @@ class Law:
 
     def spread(self, values: float | Array, alone: float = 1.0) -> Array:
         """Values of units as values of coordinates."""
+        if self.labels is not None and np.ndim(values) == 0:  # there may be many more units than coordinates
+            return np.where(self.unit_of < 0, alone, values).astype(np.float64, copy=False)
         per_unit = self.per_unit(values)
         if self.labels is None:
             return per_unit
@@ -136,6 +138,7 @@ class Law:
 
     def per_unit(self, values: float | Array) -> Array:
         """One value for each unit."""
+        refuse_too_large(f"a value for each of {self.units:,} units", self.units)
         return np.full(self.units, values, dtype=np.float64)
 
     # ---- the support -----------------------------------------------------------------------

@@ -14,13 +14,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mast import randomness
-from mast.arrays import Indices, frozen
+from mast.arrays import Indices, frozen, refuse_too_large
 from mast.checks import listed, whole
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
 from mast.sketches.draws import DiagonalDraw, Draw, equal_scales
 from mast.sketches.laws import DrawKind, Law
+
+_NOTHING: Indices = frozen(np.empty(0, dtype=np.int64))  # an empty block
 
 
 class PermK(Sketch):
@@ -83,6 +85,11 @@ class PermK(Sketch):
         self.check(d)
         if self.redraw:
             raise ArgumentError("this PermK draws a new partition each time: it has no fixed one")
+        refuse_too_large(f"a list of {self.k:,} blocks", 2.0 * self.k)
+        if self.blocks is None and self.k > d:
+            parts = [_NOTHING] * self.k
+            parts[:d] = [self._block(d, number) for number in range(d)]
+            return parts
         if self.blocks is None and self.k > 1:
             order = randomness.permutation(Key(self.seed), Purpose.PARTITION, d)  # once, not block by block
             blocks = enumerate(np.array_split(order, self.k))
@@ -142,7 +149,15 @@ class PermK(Sketch):
             return Law.subsets(d, d, self._sizes(d), kind=kind)
         kind = DrawKind.BLOCK if drawn else None
         self.check(d)
-        return Law.subsets(d, self.k, {1: 1}, labels=lambda: labels_of(self.partition(d)), kind=kind)
+        return Law.subsets(d, self.k, {1: 1}, labels=lambda: self._labels(d), kind=kind)
+
+    def _labels(self, d: int) -> Indices:
+        """The number of the block that each coordinate is in; that costs d, however many blocks are empty."""
+        if self.blocks is not None or self.k <= d:
+            return labels_of(self.partition(d))
+        labels = np.empty(d, dtype=np.int64)
+        labels[randomness.permutation(Key(self.seed), Purpose.PARTITION, d)] = np.arange(d)
+        return labels
 
     def _at(self, density: float) -> Sketch:
         k = round(1 / density)

@@ -308,16 +308,17 @@ class Server:
 
     # ---- checkpoints -----------------------------------------------------------------------
 
-    def save(self, path: Path, extra: Mapping[str, Any] | None = None) -> None:
+    def save(self, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
         """Write a checkpoint: the old one stays until the new one is whole. `extra` (JSON) comes back."""
         if self._last >= 0:
             raise CheckpointError(f"round {self.t} is under way: a checkpoint is made between rounds")
         numbers = {"round": self.t, "seconds": self.seconds, "extra": dict(extra or {})}
         Checkpoint(path, "server", self.identity()).write(numbers, self._arrays())
 
-    def load(self, path: Path) -> dict[str, Any] | None:
+    def load(self, path: str | Path) -> dict[str, Any] | None:
         """Continue from a file if there is one; returns its `extra`, or None."""
-        stored = Checkpoint(path, "server", self.identity()).read() if path.exists() else None
+        there = files.as_path("checkpoint", path).exists()
+        stored = Checkpoint(path, "server", self.identity()).read() if there else None
         if stored is None:
             return None
         numbers, arrays = stored

@@ -30,7 +30,7 @@ def write(
     """Write a file of this kind, whole or not at all; equal content gives equal bytes."""
     from safetensors.torch import save
 
-    path = Path(path)
+    path = files.as_path("path", path)
     head = {"sha256": "0" * _SUM, "kind": kind, "format": version, "mast_version": __version__}
     text = json.dumps(head | dict(description), separators=(",", ":"), allow_nan=False)
     content = save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, {"mast": text})
@@ -45,7 +45,7 @@ def read(path: str | Path, kind: str, version: int) -> tuple[dict[str, Any], dic
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    path = Path(path)
+    path = files.as_path("path", path)
     try:
         raw = path.read_bytes()
     except OSError as error:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mast.arrays import Array, Indices
+from mast.arrays import Array, Indices, refuse_too_large
 from mast.errors import ArgumentError
 
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
@@ -127,6 +127,7 @@ class Kept(ABC):
 
     def diagonal(self) -> Array:
         """The scale of every entry in the tensor's shape, 0 where it is dropped."""
+        refuse_too_large(f"the diagonal of {tuple(self.shape)} entries", math.prod(self.shape))
         c = np.zeros(self.shape)
         c[self.entries] = self.factors
         return c
