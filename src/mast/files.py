@@ -63,10 +63,7 @@ def as_path(name: str, value: Any) -> Path:
     try:
         path = Path(value)
         os.lstat(path)
-    except (
-        TypeError,
-        ValueError,
-    ) as error:  # a zero within it, letters that no disk takes
+    except (TypeError, ValueError) as error:  # a zero within it, letters that no disk takes
         raise ArgumentError(f"{name} must be a path, got {value!r:.80}") from error
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:

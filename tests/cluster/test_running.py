@@ -225,7 +225,7 @@ def test_arguments():
     for call, said in (
         (lambda: run(server, workers, -1), "rounds"),
         (lambda: run(server, workers, 1, timeout=0), "timeout"),
-        (lambda: run(server, workers, 1, checkpoint=3), "checkpoint is the name of a file"),
+        (lambda: run(server, workers, 1, checkpoint=3), "checkpoint must be a path"),
         (lambda: run(server, {0: script.problem(0)}, 1), "one Worker for each node"),
         (lambda: run(server, workers | {9: workers[0]}, 1), "a node in workers"),
         (lambda: run(server, {}, 1), "node 0 has no worker"),
