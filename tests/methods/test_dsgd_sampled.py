@@ -96,16 +96,6 @@ def test_a_run_has_the_same_bits_however_it_is_cut():
     assert np.array_equal(whole.x, parts.x)
 
 
-def test_the_mean_over_terms_and_sketches_is_the_gradient():
-    problem = mast.Problem(OBJECTIVES["logistic"], mast.PermK(3), SHIFT)
-    x, f = np.ones(D), problem.objective
-    total = np.zeros(D)
-    for probability, draw in problem.sketch.support(D):
-        for i in range(N):
-            total[draw.indices] += probability / N * f.sketched_gradient(x, draw, SHIFT, np.array([i]))
-    np.testing.assert_allclose(total, problem.gradient(x), rtol=1e-12, atol=1e-14)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

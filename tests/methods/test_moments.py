@@ -1,7 +1,8 @@
 """Mean and covariance of every method on a quadratic, against the exact recursion, for every sketch.
 
-On a quadratic one step of a method is an affine map z <- B z + a of its stacked state, chosen at
-random. Over a finite support the maps can be listed, so E[z] and E[z z'] are known exactly.
+On a quadratic one step of a method is an affine map x <- B x + a, chosen at random. Over a finite support the
+maps can be listed, so E[x] and E[x x'] are known exactly; `theory.quadratic_moments` has the methods that
+remember more than x.
 """
 
 import math
@@ -12,6 +13,7 @@ import pytest
 import mast
 from mast.methods import make
 from sketches.samples import FINITE, SKETCHES, D
+from theory import quadratic_moments as exact
 
 T = 5
 RUNS = 1500
@@ -20,8 +22,8 @@ A = RNG.standard_normal((2 * D, D))
 F = mast.Quadratic(A.T @ A / (2 * D) + 0.2 * np.eye(D), RNG.standard_normal(D))
 V = RNG.standard_normal(D)
 X0 = RNG.standard_normal(D)
+START = np.append(X0, 1.0)
 I = np.eye(D)
-O = np.zeros((D, D))
 
 
 def size_for(sketch):
@@ -44,18 +46,17 @@ def runs(method, problem, step_size, options, count=RUNS):
     return last
 
 
-def moments(maps, z0, steps=T):
-    """E[z] and E[z z'] after some steps; maps are (probability, B, a)."""
+def moments(step, z0, steps=T):
+    """E[x] and E[x x'] after some steps."""
+    *_, second = exact.propagate(step, z0, steps)
+    return second[:D, -1], second[:D, :D]
+
+
+def affine(maps):
+    """A step of a method without memory, of (probability, B, a)."""
     assert math.fsum(p for p, _, _ in maps) == pytest.approx(1)
-    first, second = z0.copy(), np.outer(z0, z0)
-    for _ in range(steps):
-        new_first, new_second = np.zeros_like(first), np.zeros_like(second)
-        for p, B, a in maps:
-            mean = B @ first
-            new_first += p * (mean + a)
-            new_second += p * (B @ second @ B.T + np.outer(mean, a) + np.outer(a, mean) + np.outer(a, a))
-        first, second = new_first, new_second
-    return first, second
+    last = np.append(np.zeros(D), 1.0)
+    return exact.Step(np.array([np.vstack([np.c_[B, a], last]) for _, B, a in maps]), [p for p, _, _ in maps])
 
 
 def agree(sample, first, second):
@@ -70,10 +71,10 @@ def agree(sample, first, second):
     assert (np.abs(products.mean(axis=0) - second) <= 5 * error + 1e-10).all()
 
 
-def gradient_map(S):
+def gradient_map(S, f=F):
     """grad f_S(x) = B x + a."""
-    H = S.T @ F.H @ S
-    return H, S.T @ F.gradient(V) - H @ V
+    H = S.T @ f.H @ S
+    return H, S.T @ f.gradient(V) - H @ V
 
 
 def steps_of(name, sketch, g):
@@ -95,7 +96,7 @@ def steps_of(name, sketch, g):
 @pytest.mark.parametrize("name", [name for name, sketch in FINITE.items() if sketch.independent])
 def test_dsgd(name):
     problem, g = mast.Problem(F, FINITE[name], V), size_for(FINITE[name])
-    agree(runs("dsgd", problem, g, {}), *moments(list(steps_of("dsgd", FINITE[name], g)), X0))
+    agree(runs("dsgd", problem, g, {}), *moments(affine(list(steps_of("dsgd", FINITE[name], g))), START))
 
 
 @pytest.mark.parametrize("name", [name for name in SKETCHES if name not in FINITE])
@@ -112,7 +113,7 @@ def test_dsgd_with_an_infinite_support(name):
 @pytest.mark.parametrize("name", ["rand-4", "perm-4, uneven", "bernoulli"])
 def test_baselines(method, name):
     problem, g = mast.Problem(F, FINITE[name], V), size_for(FINITE[name])
-    agree(runs(method, problem, g, {}), *moments(list(steps_of(method, FINITE[name], g)), X0))
+    agree(runs(method, problem, g, {}), *moments(affine(list(steps_of(method, FINITE[name], g))), START))
 
 
 def uniform(sketch):
@@ -122,76 +123,43 @@ def uniform(sketch):
 UNIFORM = [name for name, sketch in FINITE.items() if sketch.unbiased and uniform(sketch)]
 
 
+def gradients(sketch):
+    """The sketched gradients over the support, which is uniform."""
+    return exact.sketched_gradients(F.H, F.b, [draw.matrix() for _, draw in sketch.support(D)], V)
+
+
 @pytest.mark.parametrize("p", [0.3, 1.0])
 @pytest.mark.parametrize("name", UNIFORM)
 def test_l_svrdsg(name, p):
-    """The state is (x, w); hhat is the full mean at w."""
     problem, g = mast.Problem(F, FINITE[name], V), size_for(FINITE[name])
-    support = problem.sketch.support(D)
-    H_D = sum(q * gradient_map(draw.matrix())[0] for q, draw in support)
-    a_D = sum(q * gradient_map(draw.matrix())[1] for q, draw in support)
-    maps = []
-    for q, draw in support:
-        H = gradient_map(draw.matrix())[0]
-        step = np.block([[I - g * H, g * (H - H_D)]])
-        maps.append((q * p, np.vstack([step, np.block([[I, O]])]), np.concatenate([-g * a_D, np.zeros(D)])))
-        if p < 1:
-            stay = np.vstack([step, np.block([[O, I]])])
-            maps.append((q * (1 - p), stay, np.concatenate([-g * a_D, np.zeros(D)])))
-    first, second = moments(maps, np.concatenate([X0, X0]))
-    agree(runs("l_svrdsg", problem, g, {"p": p}), first[:D], second[:D, :D])
+    every = gradients(FINITE[name])
+    step = exact.l_svrdsg_step(every, g, p, len(every.q), "fresh")
+    start = exact.batch_start(every, X0, len(every.q), 2)
+    agree(runs("l_svrdsg", problem, g, {"p": p}), *moments(step, start))
 
 
 @pytest.mark.parametrize("batch", ["fresh", "kept"])
 def test_l_svrdsg_with_a_small_batch(batch):
-    """The state is (x, w, hhat), hhat over a batch of one of three blocks."""
+    """One of three blocks."""
     sketch, p, g = mast.PermK(3, seed=1), 0.4, 0.02
-    problem = mast.Problem(F, sketch, V)
-    G = [gradient_map(draw.matrix()) for _, draw in sketch.support(D)]
-    maps = []
-    for H, _ in G:
-        for H_b, a_b in G:
-            for refresh, probability in ((True, p), (False, 1 - p)):
-                if batch == "fresh":  # hhat = H_b w + a_b at this step
-                    x_row = [I - g * H, g * H - g * H_b, O]
-                    a = np.concatenate([-g * a_b, np.zeros(2 * D)])
-                    h_row = [O, O, O]
-                else:
-                    x_row = [I - g * H, g * H, -g * I]
-                    h_row = [H_b, O, O] if refresh else [O, O, I]
-                    a = np.concatenate([np.zeros(2 * D), a_b if refresh else np.zeros(D)])
-                w_row = [I, O, O] if refresh else [O, I, O]
-                maps.append((probability / 9, np.block([x_row, w_row, h_row]), a))
-    # the first hhat is a batch of its own: average over it
-    first, second = np.zeros(3 * D), np.zeros((3 * D, 3 * D))
-    for H_b, a_b in G:
-        one, two = moments(maps, np.concatenate([X0, X0, H_b @ X0 + a_b]))
-        first, second = first + one / 3, second + two / 3
-    agree(runs("l_svrdsg", problem, g, {"p": p, "b": 1, "batch": batch}), first[:D], second[:D, :D])
+    every = gradients(sketch)
+    step = exact.l_svrdsg_step(every, g, p, 1, batch)
+    found = runs("l_svrdsg", mast.Problem(F, sketch, V), g, {"p": p, "b": 1, "batch": batch})
+    agree(found, *moments(step, exact.batch_start(every, X0, 1, 2)))
 
 
 @pytest.mark.parametrize("name", UNIFORM)
 def test_s_page(name):
-    """The state is (x, h); the small batch is one sketch."""
+    """The small batch is one sketch."""
     problem, g, p = mast.Problem(F, FINITE[name], V), size_for(FINITE[name]), 0.4
-    support = problem.sketch.support(D)
-    H_D = sum(q * gradient_map(draw.matrix())[0] for q, draw in support)
-    a_D = sum(q * gradient_map(draw.matrix())[1] for q, draw in support)
-    maps = [(p, np.block([[I, -g * I], [H_D, -g * H_D]]), np.concatenate([np.zeros(D), a_D]))]
-    for q, draw in support:
-        H = gradient_map(draw.matrix())[0]
-        maps.append(((1 - p) * q, np.block([[I, -g * I], [O, I - g * H]]), np.zeros(2 * D)))
-    first, second = moments(maps, np.concatenate([X0, H_D @ X0 + a_D]))
-    agree(runs("s_page", problem, g, {"p": p, "b_small": 1}), first[:D], second[:D, :D])
+    every = gradients(FINITE[name])
+    step = exact.s_page_step(every, g, p, len(every.q), 1)
+    start = exact.batch_start(every, X0, len(every.q), 1)
+    agree(runs("s_page", problem, g, {"p": p, "b_small": 1}), *moments(step, start))
 
 
 def nodes():
     return [F, mast.Quadratic(2 * F.H, F.b - 1), mast.Quadratic(np.diag(np.arange(1.0, D + 1)), F.b)]
-
-
-def node_gradient(f, S):
-    H = S.T @ f.H @ S
-    return H, S.T @ f.gradient(V) - H @ V
 
 
 @pytest.mark.parametrize("coupling", ["independent", "disjoint"])
@@ -213,12 +181,12 @@ def test_distributed(coupling, participation):
                 continue
             B, a = I.copy(), np.zeros(D)
             for f, block, here, share in zip(nodes(), choice, present, q, strict=True):
-                H, slope = node_gradient(f, blocks[block])
+                H, slope = gradient_map(blocks[block], f)
                 B -= g * here / share / 3 * H
                 a -= g * here / share / 3 * slope
             maps.append((probability, B, a))
     options = {"coupling": coupling, "participation": participation}
-    agree(runs("distributed", problem, g, options), *moments(maps, X0))
+    agree(runs("distributed", problem, g, options), *moments(affine(maps), START))
 
 
 def test_distributed_with_some_of_the_nodes():
@@ -230,10 +198,10 @@ def test_distributed_with_some_of_the_nodes():
         for choice in np.ndindex(2, 2):
             B, a = I.copy(), np.zeros(D)
             for i, block in zip(pair, choice, strict=True):
-                H, slope = node_gradient(nodes()[i], blocks[block])
+                H, slope = gradient_map(blocks[block], nodes()[i])
                 B, a = B - g / 2 * H, a - g / 2 * slope
             maps.append((1 / 12, B, a))
-    agree(runs("distributed", problem, g, {"participants": 2}), *moments(maps, X0))
+    agree(runs("distributed", problem, g, {"participants": 2}), *moments(affine(maps), START))
 
 
 def test_local_steps():
@@ -245,7 +213,7 @@ def test_local_steps():
         H, a = gradient_map(draw.matrix())
         one = I - g * H
         maps.append((p, one @ one, -g * (one @ a) - g * a))
-    agree(runs("distributed", problem, g, {"local_steps": 2}), *moments(maps, X0))
+    agree(runs("distributed", problem, g, {"local_steps": 2}), *moments(affine(maps), START))
 
 
 def test_exact_methods_are_what_they_say():
