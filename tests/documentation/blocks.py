@@ -9,6 +9,7 @@ from those shown: an accuracy is one row higher on one processor than on another
 from __future__ import annotations
 
 import doctest
+import importlib
 import importlib.util
 import io
 import os
@@ -77,6 +78,15 @@ class Block:
     def is_doctest(self) -> bool:
         """Whether it is a Python session with answers."""
         return self.language in ("python", "pycon") and self.text.lstrip().startswith(">>>")
+
+
+def tool(name: str) -> Any:
+    """A module of docs/tools."""
+    sys.path.insert(0, str(ROOT / "docs" / "tools"))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(ROOT / "docs" / "tools"))
 
 
 def blocks_of(page: Path) -> list[Block]:

@@ -1,21 +1,15 @@
 """The notebooks are the tutorials: the same cells, which run, and are on the site with what they printed."""
 
-import importlib
 import json
-import sys
 
 import pytest
 
-from documentation.blocks import ROOT, lacks
+from documentation.blocks import ROOT, lacks, tool
 
 
 @pytest.fixture(scope="module")
 def notebooks():
-    sys.path.insert(0, str(ROOT / "docs" / "tools"))
-    try:
-        return importlib.import_module("notebooks")
-    finally:
-        sys.path.remove(str(ROOT / "docs" / "tools"))
+    return tool("notebooks")
 
 
 NAMES = ("researcher", "data-scientist", "deep-learning")

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperArgument, TyperGroup
 
 import mast
-from documentation.blocks import ROOT
+from documentation.blocks import ROOT, tool
 from test_architecture import ALLOWED
 
 DOCS = ROOT / "docs"
@@ -106,17 +106,9 @@ def test_every_command_and_option_is_on_the_commands_page():
             assert listed[name].startswith(text), f"{spelled}: {name}"
 
 
-def rooms_module():
-    sys.path.insert(0, str(DOCS / "tools"))
-    try:
-        return importlib.import_module("rooms")
-    finally:
-        sys.path.remove(str(DOCS / "tools"))
-
-
 def test_the_diagram_shows_the_rooms_that_there_are():
     """All rooms, none twice, and each uses only rooms of its own band and below."""
-    bands = [list(rooms) for rooms in rooms_module().BANDS.values()]
+    bands = [list(rooms) for rooms in tool("rooms").BANDS.values()]
     assert sorted(name for band in bands for name in band) == sorted(ALLOWED)
     height = {name: -number for number, band in enumerate(bands) for name in band}
     for room, uses in ALLOWED.items():
@@ -127,7 +119,7 @@ def test_the_diagram_shows_the_rooms_that_there_are():
 def test_the_diagram_is_up_to_date():
     """`python docs/tools/pictures.py architecture` draws it anew."""
     shown = (DOCS / "images" / "architecture.svg").read_text(encoding="utf-8")
-    assert shown == rooms_module().diagram()
+    assert shown == tool("rooms").diagram()
     assert set(re.findall(r'data-room="(\w+)"', shown)) == set(ALLOWED)
 
 

@@ -1,6 +1,5 @@
 """Formulas become MathML; the whole site builds without warnings and asks no other server for anything."""
 
-import importlib
 import os
 import re
 import shutil
@@ -10,16 +9,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from documentation.blocks import PAGES, ROOT
+from documentation.blocks import PAGES, ROOT, tool
 
 
 @pytest.fixture(scope="module")
 def formulas():
-    sys.path.insert(0, str(ROOT / "docs" / "tools"))
-    try:
-        return importlib.import_module("formulas")
-    finally:
-        sys.path.remove(str(ROOT / "docs" / "tools"))
+    return tool("formulas")
 
 
 def shape(element) -> str:
