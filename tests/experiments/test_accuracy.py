@@ -7,8 +7,8 @@ import scipy.optimize
 from mast.cells import Cell, Done
 from mast.errors import ArgumentError
 from mast.experiments import accuracy
-from mast.experiments.datasets import halves, locate, logistic, split_rows
-from mast.experiments.experiment import Request, Results
+from mast.experiments.datasets import halves, locate, split_rows
+from mast.experiments.experiment import Results
 from mast.sketches import PermK
 
 DATA = locate("a1a")
@@ -70,18 +70,6 @@ def test_split_is_a_partition_of_the_rows():
     assert not np.array_equal(test, split_rows(103, seed=5, test_share=0.25)[1])
     with pytest.raises(ArgumentError, match="3 rows cannot be split"):
         split_rows(3, seed=0, test_share=0.25)
-
-
-def test_condition_number_is_that_of_the_training_rows(small):
-    f = logistic(small, 100.0, 0)
-    assert f.terms == 90
-    assert f.smoothness / f.strong_convexity == pytest.approx(100, rel=1e-12)
-
-
-def test_cells_of_the_paper(small):
-    cells = accuracy.Accuracy().cells(Request((small,), "normal"))
-    assert len(cells) == 50  # five K, ten permutations
-    assert len({cell.key for cell in cells}) == 50
 
 
 def test_errors_are_those_of_other_rows_and_other_partitions():

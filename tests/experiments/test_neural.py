@@ -23,7 +23,7 @@ from mast.experiments.neural.claims import claims
 from mast.experiments.neural.rounds import Lanes, Masks, squared_loss, start, student
 from mast.experiments.neural.runs import KEEPS, STEP_SIZES, Curve, run
 from mast.methods.distributed import Roster, Server, run_in_process
-from mast.nn import advise, sparsify
+from mast.nn import advise
 from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout
 from mast.randomness import Key, normal
 
@@ -83,34 +83,6 @@ def test_dense_lanes_are_gradient_descent():
     slow = by_the_server(mast.Identity(), 0.3, 5)
     for fast, p in zip(lanes.weights, slow.parameters(), strict=True):
         torch.testing.assert_close(fast[1], p.detach(), rtol=0, atol=5 * ROUNDING)
-
-
-def test_masks_are_those_of_sparsify():
-    masks = Masks(mast.Bernoulli(0.6), student(SHAPE, 0), NODES, SEED)
-    seen = set()
-    for t in (0, 7):
-        scales = [s.clone() for s in masks.of(t)]
-        for node in range(NODES):
-            network = student(SHAPE, 0)
-            with torch.no_grad():
-                for p in network.parameters():
-                    p.fill_(1.0)
-            with sparsify(network, mast.Bernoulli(0.6), seed=SEED, node=node).sample(t):
-                for p, s in zip(network.parameters(), scales, strict=True):
-                    assert torch.equal(p.detach(), s[node])
-            seen.add(scales[0][node].numpy().tobytes())
-    assert len(seen) == 2 * NODES
-
-
-def test_loss_at_a_multiple_of_the_weights():
-    X, T = rows_of_nodes()
-    network = student(SHAPE, 3)
-    lanes = Lanes(network, [0.1], X, T)
-    with torch.no_grad():
-        for p in network.parameters():
-            p *= 0.7
-        expected = squared_loss(network(X.flatten(0, 1)), T.flatten(0, 1)).item()
-    assert lanes.losses(0.7)[0] == pytest.approx(expected, rel=ROUNDING)
 
 
 def test_start_has_the_scale_it_says():
@@ -232,19 +204,9 @@ def test_a_file_that_changes_is_noticed(tmp_path):
 
 
 def config(**changes):
-    given = {
-        "keep": 0.7,
-        "scaled": True,
-        "advised": True,
-        "step_sizes": [0.1, 0.5],
-        "rounds": 20,
-        "every": 5,
-        "rows": 80,
-        "nodes": 10,
-        "hidden": 6,
-        "seed": 1,
-    }
-    return given | changes
+    method = {"keep": 0.7, "scaled": True, "advised": True, "step_sizes": [0.1, 0.5]}
+    sizes = {"rounds": 20, "every": 5, "rows": 80, "nodes": 10, "hidden": 6, "seed": 1}
+    return method | sizes | changes
 
 
 def test_a_cell_is_a_function_of_its_configuration(embedded):
