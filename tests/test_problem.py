@@ -202,57 +202,44 @@ def instance(seed, name, is_quadratic, shifted):
     return f, UNBIASED[name], v, mast.Problem(f, UNBIASED[name], v), rng
 
 
+def bounds_of(f, sketch, **changes):
+    c = sketch.constants(D)
+    constants = {"mu_f": f.strong_convexity, "L_D": c.L_D, "mu_D": c.mu_D, "L_max": c.L_max}
+    return mast.theory.problem_bounds(L_f=f.smoothness, **{**constants, **changes})
+
+
 class TestLemmasAndTheorem1:
     """The statements about f_D that hold for any f and any unbiased sketch, on random instances."""
 
     @settings(max_examples=60, deadline=None)
     @given(instances)
-    def test_smoothness_and_convexity_of_the_sketched_problem(self, drawn):
-        """Lemmas 1 and 3: f_D is L_D L_f smooth and mu_D mu_f convex."""
-        f, sketch, _, problem, rng = instance(*drawn)
-        constants = sketch.constants(D)
+    def test_lemmas_1_to_4(self, drawn):
+        f, sketch, v, problem, rng = instance(*drawn)
+        bounds = bounds_of(f, sketch)
+        assert problem.smoothness == bounds.smoothness
+        assert problem.strong_convexity == bounds.strong_convexity
         x, y = rng.standard_normal((2, D))
         bregman = problem.value(y) - problem.value(x) - problem.gradient(x) @ (y - x)
         half = (y - x) @ (y - x) / 2
         tiny = 1e-10 * max(1, abs(problem.value(x)), abs(problem.value(y)))
-        assert bregman <= constants.L_D * f.smoothness * half + tiny
-        assert bregman >= constants.mu_D * f.strong_convexity * half - tiny
-        assert problem.smoothness == constants.L_D * f.smoothness
-        assert problem.strong_convexity == constants.mu_D * f.strong_convexity
-
-    @settings(max_examples=60, deadline=None)
-    @given(instances)
-    def test_the_sketched_problem_lies_between_two_parabolas_above_f(self, drawn):
-        """Lemmas 1 to 3, around the shift; for convex f in particular f_D >= f."""
-        f, sketch, v, problem, rng = instance(*drawn)
-        constants = sketch.constants(D)
-        x = rng.standard_normal(D)
-        half = (x - v) @ (x - v) / 2
-        above = problem.value(x) - f.value(x)
-        assert above >= (constants.mu_D - 1) * f.strong_convexity * half - 1e-10
-        assert above <= (constants.L_D - 1) * f.smoothness * half + 1e-10
-
-    @settings(max_examples=40, deadline=None)
-    @given(instances)
-    def test_lemma_4_bounds_the_squared_gradient(self, drawn):
-        """Lemma 4: E|grad f_S|² <= 2 L_f L_max (f_D(x) - f^inf)."""
-        f, sketch, _, problem, rng = instance(*drawn)
-        x = rng.standard_normal(D)
+        assert bounds.strong_convexity * half - tiny <= bregman <= bounds.smoothness * half + tiny
+        low, high = bounds.value(f.value(x), (x - v) @ (x - v))  # for convex f in particular f_D >= f
+        assert low - 1e-10 <= problem.value(x) <= high + 1e-10
         square = sum(p * float(np.sum(problem.at(draw).gradient(x) ** 2)) for p, draw in sketch.support(D))
-        L_max = sketch.constants(D).L_max
-        assert square <= 2 * f.smoothness * L_max * (problem.value(x) - f.infimum()) * (1 + 1e-9) + 1e-12
+        assert square <= bounds.gradient_second_moment(problem.value(x) - f.infimum()) * (1 + 1e-9) + 1e-12
 
     @settings(max_examples=40, deadline=None)
     @given(instances)
-    def test_theorem_1(self, drawn):
+    def test_theorem_1_and_its_nonconvex_form(self, drawn):
         f, sketch, v, problem, _ = instance(*drawn)
-        constants = sketch.constants(D)
-        best, sketched = f.minimizer(), problem.minimizer()
-        upper = (constants.L_D - 1) * f.smoothness / 2 * float((best - v) @ (best - v))
-        lower = (constants.mu_D - 1) * f.strong_convexity / 2 * float((sketched - v) @ (sketched - v))
-        tiny = 1e-9 * max(1, abs(f.infimum()))
-        assert f.infimum() - tiny <= f.value(sketched) <= f.infimum() + upper - lower + tiny
-        assert f.infimum() + lower - tiny <= problem.infimum() <= f.infimum() + upper + tiny
+        star_sq, sketched_sq = (float((x - v) @ (x - v)) for x in (f.minimizer(), problem.minimizer()))
+        bounds, tiny = bounds_of(f, sketch), 1e-9 * max(1, abs(f.infimum()))
+        low, high = bounds.loss_at_solution(f.infimum(), star_sq, sketched_sq)
+        assert low - tiny <= f.value(problem.minimizer()) <= high + tiny
+        low, high = bounds.value_at_solution(f.infimum(), star_sq, sketched_sq)
+        assert low - tiny <= problem.infimum() <= high + tiny
+        wider = bounds_of(f, sketch, mu_f=0.0).value_at_solution(f.infimum(), star_sq)
+        assert wider == (f.infimum(), high)
 
     def test_a_shift_at_the_minimiser_closes_the_gap(self):
         f = smooth_function(3)
