@@ -183,12 +183,6 @@ class TestLibsvm:
         predicted = predictions(run("predict", "model", "a1a"))
         assert [int(p) for p in predicted] == model.predict(A).astype(int).tolist()
 
-    @pytest.mark.parametrize("sketch", ["permk:4", "bernoulli:0.7", "randk:10%", "identity"])
-    def test_sketches(self, run, tmp_path, sketch):
-        path = tmp_path / "s.libsvm"
-        path.write_text("".join(f"{i % 2} 1:{i % 2} {2 + i % 9}:1\n" for i in range(40)))
-        assert json.loads(run("train", path, "--sketch", sketch, "--json"))["features"] == 10
-
     def test_a_million_columns(self, run, tmp_path):
         path = tmp_path / "wide"
         path.write_text("".join(f"{i % 2} {1 + i % 2}:1 {1000 * i + 5}:1 1000000:1\n" for i in range(30)))
