@@ -92,7 +92,7 @@ def networks(**changes):
         ({"batch_norm": "local"}, "batch_norm"),
         ({"train": lambda model, assignment: None}, "worker, another train, another loss, another data"),
     ],
-    ids=str,
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_a_network_client_that_was_changed_is_left_out(tmp_path, caplog, change, name):
     path = tmp_path / "run.mast"
