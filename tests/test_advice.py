@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import mast
 from mast.cli import app
-from mast.errors import ArgumentError, BiasedSketchError
+from mast.errors import ArgumentError
 from mast.sketches import parse
 
 A, B = mast.data.load("a1a")
@@ -67,8 +67,13 @@ def test_other_objectives():
 def test_refusals():
     with pytest.raises(ArgumentError, match="delta"):
         mast.advise(F, mast.PermK(2), delta=1.0)
-    with pytest.raises(BiasedSketchError):
-        mast.advise(F, mast.UnscaledBernoulli(0.5))
+
+
+def test_a_sketch_without_scales_has_the_step_size_of_plain_descent():
+    unscaled = next(
+        line for line in mast.advise(F, mast.UnscaledBernoulli(0.5)).lines if line.method == "dsgd"
+    )
+    assert unscaled.step_size >= (1 - 1e-12) / F.smoothness
 
 
 @pytest.mark.parametrize(

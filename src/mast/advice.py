@@ -100,10 +100,12 @@ def advise(
 def _start(problem: Problem) -> dict[str, float]:
     """What is known of the start at the shift v: exact where f_D is cheap to solve, else bounds.
 
-    At v itself f_D and its gradient are those of f, and f_D^inf >= f^inf for convex f.
+    At v itself f_D is f and its gradient is E[S]' times that of f; no value of f_D is below f^inf.
     """
-    f, v = problem.objective, problem.shift
+    f, v, sketch = problem.objective, problem.shift, problem.sketch
     value, gradient = f.value_and_gradient(v)
+    if sketch.diagonal:
+        gradient = sketch.mean(problem.dim) * gradient
     known = {"grad0sq": float(gradient @ gradient)}
     try:
         lowest = problem.infimum() if problem.cheap else f.infimum()

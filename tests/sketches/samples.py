@@ -55,7 +55,12 @@ SKETCHES = {
         [mast.Matrices([_rotation, 2 * np.eye(D) - _rotation]), mast.RandK(3)]
     ),
     "mixture with gaussian": mast.Mixture([mast.Gaussian(0.2), mast.RandK(3)]),
-    "nested": mast.Nested([0.2, 0.5, 1.0], seed=2),
+    "nested": mast.Nested([0.2, 0.5, 1.0]),
+    "nested, random order": mast.Nested([0.2, 0.5, 1.0], order="random", seed=2),
+    "nested, unscaled": mast.Nested([0.2, 0.5, 1.0], [0.5, 0.2, 0.3], scaled=False),
+    "nested, unscaled, random order": mast.Nested([0.4, 1.0], order="random", scaled=False),
+    "nested, unscaled, never whole": mast.Nested([0.2, 0.6], scaled=False),
+    "except, nested unscaled": mast.Except(mast.Nested([0.4, 1.0], scaled=False), [1]),
     "nested, weighted": mast.Nested([0.3, 0.35, 1.0], [0.2, 0.3, 0.5]),
     "nested, never whole": mast.Nested([0.2, 0.6]),
     "grouped nested": mast.Grouped(mast.Nested([0.3, 1.0]), [0, 1, 0, 2, 1, 0]),

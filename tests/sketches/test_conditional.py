@@ -107,11 +107,14 @@ def test_another_dimension_is_refused():
         mast.Conditional(np.eye(3), 0.5).draw(4)
 
 
-def test_what_needs_an_unbiased_sketch_is_refused_and_gradient_descent_is_not():
+def test_what_needs_an_unbiased_sketch_is_refused_and_descent_is_not():
     sketch = mast.Conditional(covariance(3), 0.5)
     problem = mast.Problem(mast.Quadratic(np.diag([1.0, 2.0, 3.0]), np.ones(3)), sketch)
+    c = sketch.constants(3)
+    assert not c.unbiased
+    assert mast.guarantee(problem, "dsgd").max_step_size() >= 1 / (3 * c.L_max)
     with pytest.raises(BiasedSketchError, match=r"E\[S\] = I"):
-        mast.guarantee(problem, "dsgd", "strongly_convex")
+        mast.theory.problem_bounds(L_f=3.0, L_D=c.L_D, mu_D=c.mu_D)
     found = mast.minimize(problem, "gd", steps=2000, progress=False)
     assert found.step_size == pytest.approx(1 / (3 * sketch.constants(3).L_D))
     np.testing.assert_allclose(found.x, problem.minimizer(), atol=1e-6)

@@ -14,9 +14,8 @@ from mast.arrays import Array
 from mast.errors import ArgumentError, MastError, NoGuaranteeError, NotExactError
 from mast.objectives import Objective, Quadratic
 from mast.problem import AbstractProblem, Problem
-from mast.sketches import Constants, Sampled, Sketch
+from mast.sketches import Sampled, Sketch
 from mast.theory import NO_STATEMENT, Guarantee
-from mast.theory.forms import UNBIASED
 
 EXACT = "the gap is exact"
 SHARP = "the gap is f_D^inf - E f_S^inf, which is sharper and exact here"
@@ -42,36 +41,23 @@ class Gap:
         if self.deviation:
             notes.append(
                 f"f_D is the mean over a list of draws, whose mean S is off I by up to {self.deviation:.3g}; "
-                "the constants are those of the list, and mu_f stands for mu_f mu_D where mu_D is below 1"
+                "the constants are those of the list"
             )
-        given = (each for each in guarantee.assumptions if not (self.deviation and each == UNBIASED))
-        return replace(guarantee, assumptions=(*given, *notes))
+        return replace(guarantee, assumptions=(*guarantee.assumptions, *notes))
 
 
 def constants_of(problem: Problem, gap: Gap) -> dict[str, Any]:
     """L_f, mu_f, L_D, mu_D, L_max and gap, by the names that the statements take."""
     f = problem.objective
-    mu_f, c = constants_for(problem.sketch, problem.dim, f.strong_convexity)
+    c = problem.sketch.constants(problem.dim)
     return {
         "L_f": f.smoothness,
-        "mu_f": mu_f,
+        "mu_f": f.strong_convexity,
         "L_D": c.L_D,
         "mu_D": c.mu_D,
         "L_max": c.L_max,
         "gap": gap.value,
     }
-
-
-def constants_for(sketch: Sketch, dim: int, mu_f: float) -> tuple[float, Constants]:
-    """mu_f and the constants of S, as statements take them: L_D, mu_D and L_max are at least 1.
-
-    A list of draws whose mean is not I may have less. The statements about f_D use products of these numbers
-    with those of f and not E[S] = I, so mu_D moves into mu_f, and the others may be larger than they are.
-    """
-    c = sketch.constants(dim)
-    if not isinstance(sketch, Sampled) or c.mu_D >= 1:
-        return mu_f, c
-    return mu_f * c.mu_D, Constants(max(c.L_D, 1.0), 1.0, max(c.L_max, 1.0), c.estimated)
 
 
 def deviation_of(sketch: Sketch, dim: int) -> float:
@@ -106,10 +92,9 @@ def gap_of(problem: AbstractProblem, effort: str = "exact", sharp: bool = False)
     it can be had: it is f_D^inf itself if f_D splits into blocks.
     """
     gap = _gap(problem, effort, sharp)
-    parts = [p for p in problem.problems if p.sketch.unbiased]
     return replace(
         gap,
-        estimated=any(p.sketch.constants(p.dim).estimated for p in parts),
+        estimated=any(p.sketch.constants(p.dim).estimated for p in problem.problems),
         deviation=max(deviation_of(p.sketch, p.dim) for p in problem.problems),
     )
 
@@ -138,7 +123,7 @@ def _gap(problem: AbstractProblem, effort: str, sharp: bool) -> Gap:
         with contextlib.suppress(NotExactError, ArgumentError):
             if problem.exact.infimum_exact:
                 return Gap(max(problem.infimum() - float(np.mean(infima)), 0.0), source)
-    if any(deviation_of(p.sketch, p.dim) for p in problem.problems):
+    if not all(p.sketch.constants(p.dim).unbiased for p in problem.problems):
         return Gap(None, ABSENT)  # Theorem 1 needs E[S] = I
     return _by_theorem_1(problem, infima)
 

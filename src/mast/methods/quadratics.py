@@ -45,7 +45,7 @@ def by_expected_smoothness(problem: Problem, noise: bool) -> Guarantee | None:
 def gradient_moments(problem: Problem, noise: bool = True) -> GradientMoments | None:
     """In closed form for independent coordinates, by enumeration for small supports, else None."""
     law = problem.sketch.law(problem.dim)
-    if law is not None and law.sizes is None and law.labels is None and not law.noise and law.unbiased:
+    if law is not None and law.independent and law.labels is None and not law.noise and law.unbiased:
         return _independent(problem, np.broadcast_to(1 / np.asarray(law.keep), problem.dim), noise)
     size = problem.sketch.support_size(problem.dim)
     if size is None or size > OUTCOMES:

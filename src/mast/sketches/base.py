@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from mast.arrays import LARGE, Array, refuse_too_large
 from mast.checks import probability, whole
-from mast.errors import ArgumentError, BiasedSketchError, NotDiagonalError, SupportTooLargeError
+from mast.errors import ArgumentError, NotDiagonalError, SupportTooLargeError
 from mast.randomness import Key
 from mast.sketches import estimates
 from mast.sketches.draws import Constants, Draw
@@ -32,7 +32,6 @@ class Sketch(ABC):
 
     #: E[S] = I
     unbiased: bool = True
-    cure: str = "divide by the keep probability to make it unbiased"  #: what a biased one should do
     #: every S is diagonal
     diagonal: bool = True
     #: draws of different steps are independent
@@ -112,13 +111,11 @@ class Sketch(ABC):
         return sum(1 for _ in islice(outcomes, SUPPORT_LIMIT + 1))
 
     def constants(self, d: int) -> Constants:
-        """L_D, mu_D, L_max and kappa_D in dimension d; `estimated` where neither law nor support is known."""
+        """L_D, mu_D, L_max and kappa_D in dimension d; `estimated` where neither law nor support is known.
+
+        Their `unbiased` is False where E[S] is not I.
+        """
         self.check(d)
-        if not self.unbiased:
-            raise BiasedSketchError(
-                f"{self!r} is biased (E[S] is not I), so no constants and no statement of the theory apply; "
-                f"{self.cure}"
-            )
         parts = self.components()
         law = self.law(d) if parts is None else None
         if law is not None:
@@ -128,8 +125,10 @@ class Sketch(ABC):
         most, least = float(eigenvalues.max()), float(eigenvalues.min())
         if parts is not None:
             inner = Constants.of_parts([sketch.constants(d) for _, sketch in parts])
-            return Constants(most, least, inner.L_max, inner.estimated)
+            return Constants(most, least, inner.L_max, inner.estimated, self.unbiased)
         listed = estimates.moments_of(self, d)
+        if not self.unbiased:
+            return Constants(most, least, listed.largest, bool(listed.draws), unbiased=False)
         listed.check_unbiased(self)
         if not listed.draws:
             return Constants(most, least, listed.largest)

@@ -134,7 +134,7 @@ class Conditional(Sketch):
         known = moments_of(self, self.check(d))
         eigenvalues = np.linalg.eigvalsh(known.square)
         least = max(float(eigenvalues[0]), 0.0)
-        return Constants(float(eigenvalues[-1]), least, known.largest, estimated=known.draws > 0)
+        return Constants(float(eigenvalues[-1]), least, known.largest, known.draws > 0, unbiased=False)
 
     def bias(self, d: int) -> float:
         """The largest entry of |E[S] - I|: 0 would make S unbiased."""

@@ -141,6 +141,11 @@ class Law:
         refuse_too_large(f"a value for each of {self.units:,} units", self.units)
         return np.full(self.units, values, dtype=np.float64)
 
+    @property
+    def independent(self) -> bool:
+        """Whether units survive independently of each other."""
+        return self.sizes is None and self.pairs is None
+
     # ---- the support -----------------------------------------------------------------------
 
     def support_size(self) -> int:
@@ -188,7 +193,7 @@ class Law:
 
     def expected_square(self) -> Array:
         """E[c²]; an unbiased unit that has one scale has E[c²] = scale."""
-        if self.sizes is not None or self.pairs is not None:
+        if self.unbiased and (self.sizes is not None or self.pairs is not None):
             return self.spread(self.scales)
         return self.spread(self.keep * (np.square(self.scales) + self.noise))
 
@@ -219,8 +224,12 @@ class Law:
         return n * times * pairs / (total**2 * (n - 1)) if n > 1 else 1.0
 
     def constants(self) -> Constants:
-        """Those of an unbiased law."""
-        if self.sizes is None:
+        """L_D, mu_D and L_max."""
+        if not self.unbiased:
+            square = self.keep * (np.square(self.scales) + self.noise)
+            L_max = math.inf if self.noise else float(np.square(self.scales).max())
+            own = Constants(float(np.max(square)), float(np.min(square)), L_max, unbiased=False)
+        elif self.sizes is None:
             square = 1 / np.asarray(self.keep) + np.asarray(self.keep) * self.noise
             L_max = math.inf if self.noise else 1 / float(np.min(self.keep)) ** 2
             own = Constants(float(square.max()), float(square.min()), L_max)

@@ -1,7 +1,8 @@
-"""Nested: one order of the coordinates, and a share of them per draw, from the front. Elastic networks.
+"""Nested: one order of the coordinates, and a prefix of it per draw. Slimmable and elastic networks.
 
-In the coordinates y_i = x_i / q_i this is ordered dropout (FjORD, slimmable networks, MatFormer). With the
-scale 1/q_i it is unbiased, so that every statement about sketches covers it.
+With scale 1 this is ordered dropout (FjORD, slimmable networks, MatFormer): E[S] = diag(q), and the
+statements about DSGD hold with L_D = q_max, mu_D = q_min, L_max = 1. With the scale 1/q_i it is unbiased, and
+every statement about sketches covers it. Both are one problem in other coordinates, y_i = x_i / q_i.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from numpy.typing import ArrayLike
 
 from mast import randomness
 from mast.arrays import Array, Indices, frozen, vector
-from mast.checks import probability
-from mast.errors import ArgumentError
+from mast.checks import choice, probability
+from mast.errors import ArgumentError, BiasedSketchError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
 from mast.sketches.choices import probabilities
-from mast.sketches.draws import DiagonalDraw, Draw
+from mast.sketches.draws import Constants, DiagonalDraw, Draw
 from mast.sketches.laws import Law
 
 _REMEMBERED = 1 << 22  # coordinates whose order is kept from draw to draw
@@ -28,8 +29,8 @@ _REMEMBERED = 1 << 22  # coordinates whose order is kept from draw to draw
 class Nested(Sketch):
     """Keep the first ``round(share * d)`` coordinates of a fixed order; the share is drawn.
 
-    Coordinate i is scaled by 1/q_i, q_i its probability to be kept. What a small share keeps, a larger one
-    keeps too. In a network one share holds for all layers, and each layer has an order of its own units.
+    What a small share keeps, a larger one keeps too. In a network one share holds for all layers; with a
+    random order, layers with equally many units have the same one.
 
     Parameters
     ----------
@@ -38,21 +39,35 @@ class Nested(Sketch):
         sketch is biased.
     weights
         The probability of each share; equal ones by default.
+    order
+        "first" keeps prefixes: coordinate 0 first. "random" keeps prefixes of a random order.
     seed
-        Decides the order.
+        Decides a random order.
+    scaled
+        Whether coordinate i is scaled by 1/q_i, q_i its probability to be kept, so that E[S] = I. Without the
+        scale, what is kept stays as it is: the way to make sizes of a pretrained network.
 
     >>> import mast
     >>> half = mast.Nested([0.5, 1.0])
     >>> [draw.diagonal() for _, draw in half.support(4)]
-    [array([0., 0., 1., 1.]), array([2., 2., 1., 1.])]
+    [array([1., 1., 0., 0.]), array([1., 1., 2., 2.])]
     >>> half.constants(4), half.share(4)
     (Constants(L_D=2.0, mu_D=1.0, L_max=4.0), 0.75)
+    >>> mast.Nested([0.5, 1.0], scaled=False).constants(4)
+    Constants(L_D=1.0, mu_D=0.5, L_max=1.0, unbiased=False)
     """
 
     per_layer = True
-    cure = "add the share 1: without it some coordinates are never kept"
 
-    def __init__(self, shares: ArrayLike, weights: ArrayLike | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        shares: ArrayLike,
+        weights: ArrayLike | None = None,
+        *,
+        order: str = "first",
+        seed: int = 0,
+        scaled: bool = True,
+    ) -> None:
         self.shares: Array = frozen(vector("shares", shares))
         if not self.shares.size:
             raise ArgumentError("Nested needs at least one share, such as Nested([0.25, 0.5, 1.0])")
@@ -63,15 +78,18 @@ class Nested(Sketch):
         self.weights = probabilities("weights", weights, self.shares.size)
         if (self.weights == 0).any():
             raise ArgumentError("a share with weight 0 is never drawn: leave it out")
-        self.seed = Key(seed).seed
-        self.unbiased = bool(self.shares[-1] == 1)
+        self.order = choice("order", order, ("first", "random"))
+        self.seed, self.scaled = Key(seed).seed, bool(scaled)
+        self.unbiased = bool(self.scaled and self.shares[-1] == 1)
         self.members = int(self.shares.size)
         self._orders: dict[int, Indices] = {}
 
     # ---- the order, and what a share keeps of it -----------------------------------------------
 
-    def order(self, d: int) -> Indices:
+    def places(self, d: int) -> Indices:
         """The coordinates, in the order in which shares keep them."""
+        if self.order == "first":
+            return np.arange(self.check(d))
         if d not in self._orders:
             order = frozen(randomness.permutation(Key(self.seed), Purpose.PARTITION, self.check(d)))
             if sum(map(len, self._orders.values())) + d > _REMEMBERED:
@@ -94,13 +112,19 @@ class Nested(Sketch):
         tails = np.arange(m, -1, -1) / m if self._uniform else 1 - np.append(0, np.cumsum(self.weights))
         tails[-1] = 0.0  # what no share keeps
         q = np.repeat(tails, np.diff([0, *self.counts(d), d]))
+        if not self.scaled:
+            return q, (q > 0).astype(np.float64)
         return q, np.divide(1, q, out=np.zeros(d), where=q > 0)
 
     def front(self, d: int, share: float) -> DiagonalDraw:
         """What a share keeps, one of `shares` or another, with the scales of this sketch."""
-        places, (_, scales) = self.order(d)[: count_of(share, d)], self._by_place(d)
-        ascending = np.argsort(places)
-        return DiagonalDraw(d, places[ascending], scales[ascending])
+        count = count_of(share, d)
+        scales = self._by_place(d)[1][:count] if self.scaled else np.ones(count)
+        places = self.places(d)[:count]
+        if self.order == "random":
+            ascending = np.argsort(places)
+            places, scales = places[ascending], scales[ascending]
+        return DiagonalDraw(d, places, scales)
 
     # ---- what a sketch says ------------------------------------------------------------------------
 
@@ -123,9 +147,18 @@ class Nested(Sketch):
         return Law(
             d, d, q, scales,
             unbiased=self.unbiased,
-            labels=lambda: np.argsort(self.order(d)),
-            pairs=lambda: np.minimum.outer(scales, scales),
+            labels=None if self.order == "first" else lambda: np.argsort(self.places(d)),
+            pairs=lambda: np.minimum.outer(scales, scales) if self.unbiased else _together(q, scales),
         )  # fmt: skip
+
+    def constants(self, d: int) -> Constants:
+        """Scaled, the largest share has to be 1: a coordinate that is never kept has no scale."""
+        if self.scaled and not self.unbiased:
+            raise BiasedSketchError(
+                f"{self!r} never keeps some coordinates, so no scale makes it unbiased: add the share 1, "
+                "or take scaled=False"
+            )
+        return super().constants(d)
 
     def share(self, d: int) -> float:
         """The mean of the shares, as they are rounded in dimension d."""
@@ -136,14 +169,22 @@ class Nested(Sketch):
         return Front(self, probability("density", density))
 
     def arguments(self) -> dict[str, Any]:
-        """The shares, their weights if they differ, and the seed of the order."""
-        return {"shares": self.shares, "weights": None if self._uniform else self.weights, "seed": self.seed}
+        """What the constructor takes."""
+        return {
+            "shares": self.shares,
+            "weights": None if self._uniform else self.weights,
+            "order": self.order,
+            "seed": self.seed,
+            "scaled": self.scaled,
+        }
 
     def label(self) -> str:
         """The shares."""
         return (
             f"Nested({', '.join(f'{share:g}' for share in self.shares)}): keeps "
-            f"{' or '.join(percent(share) for share in self.shares)}, from the front of one order"
+            f"{' or '.join(percent(share) for share in self.shares)}, "
+            f"{'the first ones' if self.order == 'first' else 'the first of a random order'}"
+            f"{'' if self.scaled else ', not scaled'}"
         )
 
 
@@ -153,7 +194,6 @@ class Front(Sketch):
     unbiased = False
     per_layer = True
     members = 1
-    cure = "statements cover the nested sketch, which draws its share"
 
     def __init__(self, nested: Nested, density: float) -> None:
         self.nested, self.density = nested, density
@@ -173,6 +213,11 @@ class Front(Sketch):
     def label(self) -> str:
         """The share."""
         return f"Front({self.density:g}): keeps {percent(self.density)} of a nested order"
+
+
+def _together(q: Array, scales: Array) -> Array:
+    """E[c_u c_v]: the less often kept of two places is there only with the other."""
+    return np.minimum.outer(q, q) * np.outer(scales, scales)
 
 
 def count_of(share: float, d: int) -> int:

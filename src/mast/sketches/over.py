@@ -38,7 +38,6 @@ class Over(Sketch):
         self.unbiased, self.diagonal = sketch.unbiased, sketch.diagonal
         self.independent = sketch.independent
         self.members, self.stride = sketch.members, sketch.stride
-        self.cure = sketch.cure
 
     # ---- what a subclass says --------------------------------------------------------------
 
@@ -92,8 +91,6 @@ class Over(Sketch):
 
     def constants(self, d: int) -> Constants:
         """Those of `sketch`, and of a 1 where something is left alone."""
-        if not self.unbiased:
-            return super().constants(d)  # which refuses
         inner = self.sketch.constants(self.size(super().check(d)))
         return Constants.of_parts([inner, Constants(1.0, 1.0, 1.0)]) if self.alone else inner
 

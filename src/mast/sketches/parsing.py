@@ -28,7 +28,7 @@ def parse(text: str) -> Sketch:
     (<Rolling(0.25): keeps 25 %, a window that moves with the step>,
     <Sampled(20 draws, seed=0) of Bernoulli(0.2): keeps 20 %>)
     >>> parse("nested:.25,.5,1")
-    <Nested(0.25, 0.5, 1): keeps 25 % or 50 % or 100 %, from the front of one order>
+    <Nested(0.25, 0.5, 1): keeps 25 % or 50 % or 100 %, the first ones>
     """
     if not isinstance(text, str):
         raise ArgumentError(f"a sketch is spelled as text, got {text!r}; examples are {EXAMPLES}")

@@ -63,8 +63,6 @@ class Sampled(Sketch):
     Constants(L_D=2.5, mu_D=2.5, L_max=6.25)
     """
 
-    cure = "take the list with balanced=True, where that is possible, or with corrected=True"
-
     def __init__(
         self, sketch: Sketch, n: int, seed: int = 0, *, balanced: bool = False, corrected: bool = False
     ) -> None:
@@ -195,8 +193,9 @@ class Sampled(Sketch):
 
     def constants(self, d: int) -> Constants:
         """Those of the list: statements about it use these, also where its mean is not I."""
-        square, largest = self.expected_square(d), moments_of(self, d).largest
-        return Constants(float(square.max()), float(square.min()), largest)
+        square, listed = self.expected_square(d), moments_of(self, d)
+        unbiased = bool(np.abs(listed.mean - 1).max() <= 1e-9)
+        return Constants(float(square.max()), float(square.min()), listed.largest, unbiased=unbiased)
 
     def at(self, density: float) -> Sketch:
         """A list of as many draws of the same kind of sketch, at this density."""

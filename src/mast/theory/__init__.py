@@ -41,7 +41,7 @@ DSGD, nonconvex
   promises    min_{t<T} E|grad f_D(x^t)|² <= 3 delta0/(g T) + g L_f² L_D L_max gap
   constants   L_f = 3, L_D = 4, L_max = 16, gap = 0.5
   assumes     f is L_f-smooth and bounded below
-  assumes     E[S] = I, E[S'S] finite
+  assumes     E[S'S] is finite
   assumes     L_max finite
 """
 

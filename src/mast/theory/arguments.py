@@ -33,9 +33,9 @@ NO_STATEMENT = {
         "guarantee, or choose the step size yourself."
     ),
     "biased_sketch": (
-        "the statements need E[S] = I. An unbiased sketch has E[S'S] >= I, that is L_D >= mu_D >= 1. "
-        "Rescale the sketch (Bernoulli divides what it keeps by the keep probability), or give the constants "
-        "of an unbiased one."
+        "the statements that compare f_D with f (Theorem 1 and its kin) need E[S] = I. An unbiased sketch "
+        "has E[S'S] >= I, that is L_D >= mu_D >= 1. Rescale the sketch (Bernoulli divides what it keeps by "
+        "the keep probability), or give the constants of an unbiased one."
     ),
 }
 """Why a case has no guarantee, by name: what a run can report where its guarantee is None."""
@@ -43,17 +43,27 @@ NO_STATEMENT = {
 
 def unbiased(name: str, value: Any) -> float:
     """L_D, mu_D or L_max of an unbiased sketch: at least 1."""
-    result = positive(name, value) if name != "L_max" else bounded_sketch(value)
+    result = positive(name, value) if name != "L_max" else bounded_sketch(name, value)
     if result < 1 - 1e-9:
         raise BiasedSketchError(f"{name} = {result:g} is below 1: {NO_STATEMENT['biased_sketch']}")
     return result
 
 
-def bounded_sketch(value: Any) -> float:
+def bounded_sketch(name: str, value: Any) -> float:
     """L_max, which has to be finite."""
     if isinstance(value, int | float | np.floating) and value == math.inf:
         raise NoGuaranteeError(NO_STATEMENT["infinite_L_max"])
-    return positive("L_max", value)
+    return positive(name, value)
+
+
+def always_kept(name: str, value: Any) -> float:
+    """mu_D of a strongly convex f_D: above 0."""
+    if number(name, value) == 0:
+        raise NoGuaranteeError(
+            f"{name} = 0: some coordinates are never kept, so f_D is not strongly convex. Use the regime "
+            "'convex', or a sketch that keeps every coordinate at times."
+        )
+    return positive(name, value)
 
 
 def strong_convexity(name: str, value: Any) -> float:

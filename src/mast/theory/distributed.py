@@ -20,14 +20,14 @@ from mast.checks import choice, nonnegative, optional, probability
 from mast.errors import ArgumentError, NoGuaranteeError
 from mast.theory.arguments import (
     NO_STATEMENT,
+    bounded_sketch,
     combined,
     per_node,
     regime_of,
     strong_convexity,
-    unbiased,
     whole,
 )
-from mast.theory.forms import UNBIASED, Words, descent, known, noise_of
+from mast.theory.forms import FINITE, Words, descent, known, noise_of
 from mast.theory.guarantee import Guarantee
 
 _SMOOTH = "each f_i is L_fi-smooth and bounded below"
@@ -112,13 +112,14 @@ def distributed(
         raise ArgumentError("give participation (a probability per node) or participants (m of M), not both")
     with np.errstate(over="ignore"):
         Lhat = combined(
-            "max_i L_fi L_max_i", float((smooth * (per_node("L_max", L_max, M, unbiased) / share)).max())
+            "max_i L_fi L_max_i",
+            float((smooth * (per_node("L_max", L_max, M, bounded_sketch) / share)).max()),
         )
     noisy = Lhat if nodes == "any" else Lhat / averaged
     Lbar = None
     if nodes == "independent" or regime == "nonconvex":
         with np.errstate(over="ignore"):
-            Lbar = combined("mean_i L_fi L_Di", float((smooth * per_node("L_D", L_D, M, unbiased)).mean()))
+            Lbar = combined("mean_i L_fi L_Di", float((smooth * per_node("L_D", L_D, M)).mean()))
     mu = _mean_mu(mu_f, mu_D, M) if regime == "strongly_convex" else None
     gap = optional("gap", gap)
     steepest, noise, cap, first = noisy, noise_of(2 * noisy, gap), math.inf, 3.0
@@ -170,7 +171,7 @@ def _count(M: int | None, **arrays: Any) -> int:
 
 def _mean_mu(mu_f: Any, mu_D: Any, M: int) -> float:
     """The mean of mu_fi mu_Di; a node may have mu_fi = 0, not all of them."""
-    mu = float((per_node("mu_f", mu_f, M, nonnegative) * per_node("mu_D", mu_D, M, unbiased)).mean())
+    mu = float((per_node("mu_f", mu_f, M, nonnegative) * per_node("mu_D", mu_D, M, nonnegative)).mean())
     return strong_convexity("mean_i mu_fi mu_Di", mu)
 
 
@@ -182,7 +183,7 @@ def _words(regime: str, nodes: str) -> Words:
     scale, noisy, product = _PLACES[nodes]
     return Words(
         statement if nodes == "any" else f"{statement}, {nodes} nodes",
-        (*assumptions, UNBIASED, _COUPLING[nodes]),
+        (*assumptions, FINITE, _COUPLING[nodes]),
         limit.format(scale=scale, product=product),
         bound.format(noisy=noisy, product=product),
     )

@@ -15,27 +15,36 @@ import numpy as np
 
 from mast.checks import choice, nonnegative, optional, positive
 from mast.errors import ArgumentError
-from mast.theory.arguments import combined, consistent, per_node, regime_of, strong_convexity, unbiased, whole
-from mast.theory.forms import SMOOTH, UNBIASED, Contraction, Words, descent, known, noise_of, zeta
+from mast.theory.arguments import (
+    always_kept,
+    bounded_sketch,
+    combined,
+    consistent,
+    per_node,
+    regime_of,
+    strong_convexity,
+    whole,
+)
+from mast.theory.forms import FINITE, SMOOTH, Contraction, Words, descent, known, noise_of, zeta
 from mast.theory.guarantee import Guarantee
 
 _BOUNDED = "L_max finite"
 _EXACT = {
     "strongly_convex": Words(
         "Theorem 2, Corollary 3: DSGD with exact sketched gradients, strongly convex f",
-        (SMOOTH, "f is mu_f-strongly convex", UNBIASED, _BOUNDED),
+        (SMOOTH, "f is mu_f-strongly convex", FINITE, _BOUNDED),
         "g <= 1/(L_f L_max)",
         "(1 - g mu_D mu_f)^T r0sq + 2 g L_f L_max gap/(mu_D mu_f)",
     ),
     "convex": Words(
         "Theorem 10, Corollary 4: DSGD with exact sketched gradients, convex f",
-        (SMOOTH, "f is convex and f_D has a minimiser", UNBIASED, _BOUNDED),
+        (SMOOTH, "f is convex and f_D has a minimiser", FINITE, _BOUNDED),
         "g <= 1/(2 L_f L_max)",
         "r0sq/(g T) + 2 g L_f L_max gap",
     ),
     "nonconvex": Words(
         "Theorem 3, Corollary 2: DSGD with exact sketched gradients, non-convex f",
-        (SMOOTH, UNBIASED, _BOUNDED),
+        (SMOOTH, FINITE, _BOUNDED),
         "g <= 1/(L_f sqrt(L_D L_max T))",
         "3 delta0/(g T) + g L_f² L_D L_max gap",
     ),
@@ -44,19 +53,19 @@ _ESTIMATOR = "the estimator is unbiased, with E|g_S|² <= 2A (f_S - f^inf) + B |
 _INEXACT = {
     "strongly_convex": Words(
         "Theorem 12, Corollary 6: DSGD with stochastic sketched gradients, strongly convex f",
-        (SMOOTH, "f is mu_f-strongly convex", UNBIASED, _ESTIMATOR),
+        (SMOOTH, "f is mu_f-strongly convex", FINITE, _ESTIMATOR),
         "g <= 1/D_AB",
         "(1 - g mu_D mu_f)^T r0sq + g (2 gap D_AB + C)/(mu_D mu_f)",
     ),
     "convex": Words(
         "Theorem 13, Corollary 7, corrected: DSGD with stochastic sketched gradients, convex f",
-        (SMOOTH, "f is convex and f_D has a minimiser", UNBIASED, _ESTIMATOR),
+        (SMOOTH, "f is convex and f_D has a minimiser", FINITE, _ESTIMATOR),
         "g <= 1/(2 D_AB)",
         "r0sq/(g T) + g (2 gap D_AB + C)",
     ),
     "nonconvex": Words(
         "Theorem 4, Corollary 5: DSGD with stochastic sketched gradients, non-convex f",
-        (SMOOTH, UNBIASED, _ESTIMATOR),
+        (SMOOTH, FINITE, _ESTIMATOR),
         "g <= 1/sqrt(L_f L_D D_AB T)",
         "3 delta0/(g T) + g L_f L_D (2 gap D_AB + C)/2",
     ),
@@ -108,10 +117,10 @@ def dsgd(
     nothing, and the bound is infinite
     """
     regime_of(regime, "DSGD")
-    L_f, L_max, gap = positive("L_f", L_f), unbiased("L_max", L_max), optional("gap", gap)
+    L_f, L_max, gap = positive("L_f", L_f), bounded_sketch("L_max", L_max), optional("gap", gap)
     steepest = combined("L_f L_max", L_f * L_max)
-    mu = strong_convexity("mu_f", mu_f) * unbiased("mu_D", mu_D) if regime == "strongly_convex" else None
-    L_D = unbiased("L_D", L_D) if regime == "nonconvex" else None
+    mu = strong_convexity("mu_f", mu_f) * always_kept("mu_D", mu_D) if regime == "strongly_convex" else None
+    L_D = positive("L_D", L_D) if regime == "nonconvex" else None
     return descent(
         regime,
         "DSGD",
@@ -159,9 +168,9 @@ def dsgd_inexact(
     """
     regime_of(regime, "DSGD (II)")
     A, B, C, gap = nonnegative("A", A), nonnegative("B", B), optional("C", C), optional("gap", gap)
-    D_AB = combined("A + B L_f L_max", A + (B and B * positive("L_f", L_f) * unbiased("L_max", L_max)))
-    mu = strong_convexity("mu_f", mu_f) * unbiased("mu_D", mu_D) if regime == "strongly_convex" else None
-    smoothness = positive("L_f", L_f) * unbiased("L_D", L_D) if regime == "nonconvex" else None
+    D_AB = combined("A + B L_f L_max", A + (B and B * positive("L_f", L_f) * bounded_sketch("L_max", L_max)))
+    mu = strong_convexity("mu_f", mu_f) * always_kept("mu_D", mu_D) if regime == "strongly_convex" else None
+    smoothness = positive("L_f", L_f) * positive("L_D", L_D) if regime == "nonconvex" else None
     numbers = known(A=A, B=B, C=C, D_AB=D_AB, gap=gap, mu=mu)
     return descent(
         regime,
@@ -223,9 +232,9 @@ def sampling_constants(
     steepest = float(per_node("L_fi", L_fi, count).max())
     z = zeta(count, batch_size)
     if sketches == "one":
-        A, B, extra = z * unbiased("L_max", L_max) * steepest, 1 - z, 0.0
+        A, B, extra = z * bounded_sketch("L_max", L_max) * steepest, 1 - z, 0.0
     else:
-        smoothness = unbiased("L_D", L_D)
+        smoothness = positive("L_D", L_D)
         A, B, extra = z * smoothness * steepest, 0.0, 0.0
         if z < 1:
             extra = (1 - z) * positive("L_f", L_f) * smoothness

@@ -17,7 +17,7 @@ from mast.errors import ArgumentError
 from mast.theory.arguments import Array, combined, consistent, whole
 from mast.theory.guarantee import Guarantee, Plan, Start, decay
 
-UNBIASED = "E[S] = I, E[S'S] finite"
+FINITE = "E[S'S] is finite"
 SMOOTH = "f is L_f-smooth and bounded below"
 
 

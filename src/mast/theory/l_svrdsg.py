@@ -22,6 +22,7 @@ import numpy as np
 from mast.checks import choice, optional, positive, probability
 from mast.theory.arguments import (
     Array,
+    always_kept,
     bounded_sketch,
     combined,
     consistent,
@@ -106,10 +107,10 @@ def l_svrdsg(
     choice("batch", batch, ("fresh", "kept"))
     N = whole("N", N, 1)
     b = N if b is None else whole("b", b, 1, N)
-    p, L_f, L_max = probability("p", p), positive("L_f", L_f), bounded_sketch(L_max)
+    p, L_f, L_max = probability("p", p), positive("L_f", L_f), bounded_sketch("L_max", L_max)
     z, mu, gap = zeta(N, b), None, optional("gap", gap)
     if regime == "strongly_convex":
-        mu = combined("mu_D mu_f", strong_convexity("mu_f", mu_f) * positive("mu_D", mu_D))
+        mu = combined("mu_D mu_f", strong_convexity("mu_f", mu_f) * always_kept("mu_D", mu_D))
     numbers = known(N=N, b=b, p=p, zeta=z, L_f=L_f, L_max=L_max, mu=mu, gap=gap)
     if batch == "fresh" or z == 0 or p == 1:
         steepest = combined("L_f L_max", L_f * L_max)

@@ -69,7 +69,7 @@ def s_page(
     N = whole("N", N, 1)
     b = N if b is None else whole("b", b, 1, N)
     p, sigma_sq = probability("p", p), optional("sigma_sq", sigma_sq)
-    L_f, L_D, L_max = positive("L_f", L_f), positive("L_D", L_D), bounded_sketch(L_max)
+    L_f, L_D, L_max = positive("L_f", L_f), positive("L_D", L_D), bounded_sketch("L_max", L_max)
     large, small = zeta(N, b), zeta(N, whole("b_small", b_small, 1, N))
     scale = L_f * (L_D + math.sqrt((1 - p) / p * small * L_D) * math.sqrt(L_max))
     return SPage(

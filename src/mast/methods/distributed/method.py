@@ -15,7 +15,7 @@ from mast import theory
 from mast.arrays import Array
 from mast.errors import ArgumentError, NoGuaranteeError
 from mast.methods.base import Method, State
-from mast.methods.constants import constants_for, gap_of, refuse_dependent, regime_of
+from mast.methods.constants import gap_of, refuse_dependent, regime_of
 from mast.methods.distributed.nodes import ProblemWorker, Worker
 from mast.methods.distributed.roster import Roster, stride_of
 from mast.methods.distributed.server import Server
@@ -159,17 +159,16 @@ def guarantee_of(
 ) -> theory.Guarantee:
     """The statement about nodes with these sketches and facts; the strongest regime that holds if None."""
     refuse_dependent(sketches)
-    known = [constants_for(sketch, dim, f.mu_f) for sketch, f in zip(sketches, facts, strict=True)]
-    constants = [c for _, c in known]
+    constants = [sketch.constants(dim) for sketch in sketches]
     if regime is None:
-        mu = sum(mu_f * c.mu_D for mu_f, c in known)
+        mu = sum(f.mu_f * c.mu_D for f, c in zip(facts, constants, strict=True))
         convex = all(f.convex for f in facts)
         regime = "strongly_convex" if mu > 0 else "convex" if convex else "nonconvex"
     return theory.distributed(
         regime,
         nodes=_independence(sketches, roster.coupling),
         L_f=[f.L_f for f in facts],
-        mu_f=[mu_f for mu_f, _ in known],
+        mu_f=[f.mu_f for f in facts],
         L_D=[c.L_D for c in constants],
         mu_D=[c.mu_D for c in constants],
         L_max=[c.L_max for c in constants],

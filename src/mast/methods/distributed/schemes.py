@@ -85,7 +85,7 @@ def largest_front(sketch: Sketch) -> Sketch:
     """Of fronts of several sizes the largest; any other sketch as it is.
 
     >>> largest_front(scheme_of("fjord").sketch(0.5, [0.25, 0.5, 1]))
-    <Nested(0.5): keeps 50 %, from the front of one order>
+    <Nested(0.5): keeps 50 %, the first ones>
     """
     if isinstance(sketch, Over):
         front = largest_front(sketch.sketch)
@@ -129,6 +129,6 @@ def scheme_of(name: str) -> Scheme:
     >>> scheme.aggregation, scheme.coupling
     ('mean', 'independent')
     >>> scheme_of("heterofl").sketches([1, 0.25])[1]
-    <Nested(0.25): keeps 25 %, from the front of one order>
+    <Nested(0.25): keeps 25 %, the first ones>
     """
     return SCHEMES[choice("scheme", name, SCHEMES)]
