@@ -187,7 +187,7 @@ def test_where_no_statement_applies_it_says_so():
     assert gaussian.step_size is None
     assert gaussian.constants.L_max == math.inf
     assert "L_max" in str(gaussian)
-    biased = mast.nn.advise(model, mse, [batch], mast.UnscaledBernoulli(0.5))
+    biased = mast.nn.advise(model, mse, [batch], mast.nn.TopShare(0.5))
     assert biased.constants is None
     assert biased.step_size is None
     assert "biased" in str(biased)

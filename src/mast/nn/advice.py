@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from mast import theory
 from mast.checks import whole
 from mast.errors import ArgumentError, NoGuaranteeError
-from mast.nn.curvature import Curvature, Loss, MeanHessian, curvature
+from mast.nn.batches import Batch, Loss
+from mast.nn.curvature import Curvature, MeanHessian, curvature
 from mast.nn.factory import sparsify
+from mast.nn.structure import Structured
 from mast.nn.submodels import put_draw
 from mast.nn.tensors.scaling import multiply
 from mast.nn.tensors.weights import Shift, Where, unwrapped
@@ -136,9 +138,10 @@ def advise(
     model
         The network, plain or sparsified, in the mode (train or eval) in which curvature is to be taken.
     loss
-        ``loss(model(inputs), targets)`` for batches that are pairs, ``loss(model, batch)`` for others.
+        ``loss(output, targets)`` for batches that are pairs, ``loss(model, batch)`` for others.
     batches
-        A few batches, enough to stand for the data: their mean loss is taken as f.
+        A few batches, enough to stand for the data: their mean loss is taken as f. Inputs are a tensor, a
+        tuple of arguments or a dict of keyword arguments; the output is a tensor, or its ``.logits``.
     steps
         The length of the run, T, which the non-convex statements need.
     draws
@@ -158,7 +161,10 @@ def advise(
         raise ArgumentError("advise needs at least one batch")
     T = whole("steps", steps)
     dense = copy.deepcopy(unwrapped(model))
-    sk = sparsify(copy.deepcopy(dense), sketch, shift=shift, keep=keep, where=where)
+    # Other batches than pairs and dicts may hold more than what the model is called with.
+    known = isinstance(data[0], Mapping) or (isinstance(data[0], tuple | list) and len(data[0]) == 2)
+    example = Batch.of(data[0]).plain() if known and isinstance(sketch, Structured) else None
+    sk = sparsify(copy.deepcopy(dense), sketch, shift=shift, keep=keep, where=where, example=example)
     root = Key(seed).child(0, Purpose.ESTIMATE).seed
     small = sum(p.numel() for p in dense.parameters() if p.requires_grad) <= LARGE
     draws = (3 if small else 1) if draws is None else draws

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from mast import randomness
 from mast.errors import ArgumentError
+from mast.nn.batches import Batch, Loss
 from mast.nn.tensors.torch_private import repeat_numbers, same_numbers_after
 from mast.randomness import Key
 
-Loss = Callable[..., Tensor]
 _BASIS = 2**27  # numbers that the Krylov basis may hold
 
 
@@ -67,9 +67,9 @@ def curvature(
 
 
 def evaluate(model: nn.Module, loss: Loss, batch: Any) -> Tensor:
-    """``loss(model(inputs), targets)`` for a pair, ``loss(model, batch)`` for any other batch."""
+    """``loss(output, targets)`` for a pair, ``loss(model, batch)`` for any other batch."""
     if isinstance(batch, tuple | list) and len(batch) == 2:
-        return loss(model(batch[0]), batch[1])
+        return Batch.of(batch).loss(model, loss)
     return loss(model, batch)
 
 

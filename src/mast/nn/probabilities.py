@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from mast.allocation import allocate
 from mast.errors import ArgumentError
+from mast.nn.batches import run_batches
 from mast.nn.costs import evaluated
-from mast.nn.submodels import run_batches
 from mast.nn.tensors.selection import choose
 from mast.nn.tensors.torch_private import Conv
 from mast.nn.tensors.weights import Where, unwrapped
@@ -39,7 +39,7 @@ def keep_probabilities(
     model
         As it is, or sparsified; then its shift is V.
     batches
-        What the model takes, or pairs of that and targets, or keyword arguments in dicts.
+        Inputs, or pairs of inputs and targets; inputs are tensors, tuples of arguments, or dicts of keywords.
     budget, floor
         The mean of the probabilities of a weight, and the least of them.
     where

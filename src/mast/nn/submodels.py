@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mast.errors import ArgumentError
+from mast.nn.batches import run_batches
 from mast.nn.costs import count_flops, evaluated
 from mast.nn.structure import UnitDraw
 from mast.nn.structure.drawing import UnitDrawing
@@ -243,7 +244,8 @@ def warn_of_batch_norm(sk: Sparsifier) -> None:
 def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
     """Take the statistics of BatchNorm layers anew from batches: a submodel needs its own.
 
-    A batch is what the model takes, or a pair of that and targets, or keyword arguments in a dict.
+    A batch is the inputs or a pair of inputs and targets; inputs are a tensor, a tuple of arguments, or a
+    dict of keyword arguments.
 
     >>> import torch
     >>> model = torch.nn.BatchNorm1d(1)
@@ -268,19 +270,3 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
             for norm, momentum in momenta.items():
                 norm.momentum = momentum
     return model
-
-
-def run_batches(model: nn.Module, batches: Iterable[Any]) -> int:
-    """Call the model with each batch; how many there were."""
-    count = 0
-    for batch in batches:
-        call(model, batch)
-        count += 1
-    return count
-
-
-def call(model: nn.Module, batch: Any) -> Any:
-    """Call the model with an input, with a pair of that and targets, or with a dict of keyword arguments."""
-    if isinstance(batch, dict):
-        return model(**batch)
-    return model(batch[0] if isinstance(batch, tuple | list) else batch)

@@ -16,9 +16,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from mast.errors import ArgumentError
+from mast.nn.batches import call
 from mast.nn.optimizers import DECAY_KNOWN, decay_to_shift, decays_to_zero
 from mast.nn.passes.calls import Call
-from mast.nn.submodels import call, plain_copy
+from mast.nn.submodels import plain_copy
 from mast.nn.tensors.torch_private import BatchNorm, tree_leaves
 from mast.nn.tensors.weights import unwrapped
 

@@ -64,6 +64,8 @@ class Drawing(ABC):
     def constants(self) -> Constants:
         """Of S over all sketched weights. Where a list drops a weight always, that is not trained."""
         c = self.sketch.constants(self.dim)
+        if not c.unbiased:
+            return c
         return Constants(max(c.L_D, 1.0), max(c.mu_D, 1.0), max(c.L_max, 1.0), c.estimated)
 
     def state(self) -> dict[str, Tensor]:

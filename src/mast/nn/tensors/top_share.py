@@ -14,11 +14,11 @@ from torch import Tensor
 
 from mast.arrays import Indices
 from mast.checks import choice, probability, whole
-from mast.errors import ArgumentError
+from mast.errors import ArgumentError, BiasedSketchError
 from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.weights import Weight
 from mast.randomness import Key
-from mast.sketches import Draw, Sketch
+from mast.sketches import Constants, Draw, Sketch
 from mast.sketches.base import percent
 from mast.sketches.kept import Entries
 
@@ -54,6 +54,10 @@ class TopShare(Sketch):
     def sample(self, d: int, key: Key) -> Draw:
         """Refused: what is kept follows from the weights of a network."""
         raise ArgumentError(f"{self!r} chooses among the weights of a network: pass it to mast.nn.sparsify")
+
+    def constants(self, d: int) -> Constants:
+        """Refused: a choice that depends on the weights is no distribution of S."""
+        raise BiasedSketchError(f"{self!r} chooses by the weights, so no statement of the theory applies")
 
     def drawing(self, weights: Sequence[Weight]) -> TopDrawing:
         """The choice among the weights of a model, which `sparsify` asks for."""

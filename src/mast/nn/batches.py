@@ -1,0 +1,140 @@
+"""Batches, everywhere alike: what a model is called with, alone or in a pair with targets.
+
+A batch is the inputs, or a pair ``(inputs, targets)``; a tuple or list of two is always the latter. Inputs
+are a tensor, a tuple of positional arguments, or a dict of keyword arguments, whose ``labels`` are left out
+where no loss is asked for. The output that counts is the model's tensor, or its ``.logits``, or its first
+tensor of floating point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from mast.errors import ArgumentError
+from mast.nn.structure.following.examples import Example, tensors_in
+
+Loss = Callable[..., Tensor]
+LABELS = "labels"
+_BATCH = (
+    "a batch is what the model is called with (a tensor, a tuple of arguments, or a dict of keyword "
+    "arguments), or a pair of that and targets"
+)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch: the arguments of a call, and targets, if there are any.
+
+    >>> import torch
+    >>> batch = Batch.of(({"input": torch.ones(2, 3)}, torch.zeros(2)))
+    >>> batch.call(nn.Linear(3, 4)).shape, batch.targets
+    (torch.Size([2, 4]), tensor([0., 0.]))
+    """
+
+    inputs: Example
+    targets: Any = None
+    paired: bool = False  # whether there are targets
+
+    @classmethod
+    def of(cls, batch: Any) -> Batch:
+        """From inputs, or from a pair of inputs and targets."""
+        if isinstance(batch, Batch):
+            return batch
+        if isinstance(batch, tuple | list) and len(batch) == 2:
+            return cls(_inputs(batch[0]), batch[1], True)
+        return cls(_inputs(batch))
+
+    def plain(self) -> Example:
+        """The arguments without labels, as no loss is asked for."""
+        options = {name: value for name, value in self.inputs.options.items() if name != LABELS}
+        return replace(self.inputs, options=options)
+
+    def call(self, model: nn.Module) -> Any:
+        """What the model makes of the inputs, without labels, on the model's device."""
+        return self.plain().to(model).call(model)
+
+    def output(self, model: nn.Module) -> Tensor:
+        """The tensor of the model's output that counts."""
+        return output_of(self.call(model))
+
+    def loss(self, model: nn.Module, loss: Loss | None) -> Tensor:
+        """``loss(output, targets)``; without targets the labels are those, and without a loss the model's."""
+        labels = self.inputs.options.get(LABELS)
+        if loss is None:
+            own = None if labels is None else self.inputs.to(model).call(model)
+            found = own.get("loss") if isinstance(own, Mapping) else getattr(own, "loss", None)
+            if not isinstance(found, Tensor):
+                raise ArgumentError(
+                    "a loss is needed: pass loss=, a function of outputs and targets, with batches that are "
+                    "pairs (inputs, targets), or dicts with labels for a model that returns its loss"
+                )
+            return found
+        if not self.paired and labels is None:
+            raise ArgumentError("a loss needs targets: batches have to be pairs (inputs, targets)")
+        output = self.output(model)
+        targets = self.targets if self.paired else labels
+        return loss(output, targets.to(output.device) if isinstance(targets, Tensor) else targets)
+
+
+def _inputs(inputs: Any) -> Example:
+    if isinstance(inputs, PackedSequence) or not isinstance(inputs, Tensor | Mapping | tuple | list):
+        if inputs is None or isinstance(inputs, str | int | float | np.ndarray):
+            raise ArgumentError(f"{_BATCH}; got {type(inputs).__name__}")
+        return Example((inputs,), {})  # an object of the user's own
+    if isinstance(inputs, Mapping) and not all(isinstance(name, str) for name in inputs):
+        raise ArgumentError(f"{_BATCH}; this dict has keys that are no names: {next(iter(inputs))!r}")
+    return Example.of(inputs)
+
+
+def output_of(output: Any) -> Tensor:
+    """A tensor, or ``.logits``, or the first tensor of floating point in a tuple, dict or ModelOutput.
+
+    >>> import torch
+    >>> output_of((torch.tensor([1]), {"hidden": torch.ones(2)}))
+    tensor([1., 1.])
+    """
+    if isinstance(output, Tensor):
+        return output
+    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
+    found = next((t for t in tensors_in(output) if t.is_floating_point()), None)
+    if found is None:
+        raise ArgumentError(
+            f"the model returns a {type(output).__name__} without a tensor of floating point: the output has "
+            "to be a tensor, or to have .logits, or to hold such a tensor in a tuple or dict"
+        )
+    return found
+
+
+def call(model: nn.Module, batch: Any) -> Any:
+    """Call the model with a batch's inputs."""
+    return Batch.of(batch).call(model)
+
+
+def run_batches(model: nn.Module, batches: Iterable[Any]) -> int:
+    """Call the model with each batch; how many there were."""
+    count = 0
+    for batch in batches:
+        call(model, batch)
+        count += 1
+    return count
+
+
+def with_first(what: str, batches: Iterable[Any]) -> tuple[Batch, Iterator[Batch], int]:
+    """The first batch, all of them, and how many there are; each is made once."""
+    if isinstance(batches, Tensor | Mapping):
+        raise ArgumentError(f"{what} needs batches in a list or a loader, got one {type(batches).__name__}")
+    batches = batches if isinstance(batches, Sized) else list(batches)
+    rest = iter(batches)
+    first = next(rest, None)
+    if first is None:
+        raise ArgumentError(f"{what} needs at least one batch")
+    return Batch.of(first), (Batch.of(batch) for batch in chain([first], rest)), len(batches)

@@ -1,0 +1,124 @@
+"""Batches: inputs or pairs; tensors, tuples and dicts; outputs of every kind."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, UserDict
+from types import SimpleNamespace
+
+import pytest
+
+import mast
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from mast.nn.batches import Batch, output_of, with_first  # noqa: E402
+
+F = torch.nn.functional
+
+
+class Named(nn.Module):
+    """Takes one or two arguments by name and refuses others; the output is a namespace with logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.first, self.last = nn.BatchNorm1d(3), nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x, more=None, labels=None):
+        x = self.norm(x if more is None else x + more)
+        logits = self.last(torch.tanh(self.first(x)))
+        loss = None if labels is None else F.cross_entropy(logits, labels)
+        return {"hidden": x, "logits": logits, "loss": loss}
+
+
+X = torch.arange(12.0).view(4, 3)
+LABELS = torch.tensor([0, 1, 1, 0])
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        X,
+        (X, LABELS),
+        [X, LABELS],
+        ((X, torch.zeros(4, 3)), LABELS),
+        ({"x": X}, None),
+        {"x": X, "labels": LABELS},
+        UserDict(x=X, more=torch.zeros(4, 3)),
+        OrderedDict(x=X),
+        (X,),
+        (X, torch.zeros(4, 3), None),
+    ],
+)
+def test_a_batch_in_every_form_calibrates_alike(batch):
+    norm = mast.nn.recalibrate(Named(), [batch]).norm
+    torch.testing.assert_close(norm.running_mean, X.mean(0))
+
+
+def test_a_tuple_of_two_is_inputs_and_targets_and_not_two_inputs():
+    torch.testing.assert_close(mast.nn.recalibrate(Named(), [(X, 9 * X)]).norm.running_mean, X.mean(0))
+
+
+def test_labels_are_left_out_where_no_loss_is_asked_for():
+    model = Named().eval()
+    batch = Batch.of({"x": X, "labels": LABELS})
+    assert batch.call(model)["loss"] is None
+    torch.testing.assert_close(batch.loss(model, None), model(X, labels=LABELS)["loss"])
+    torch.testing.assert_close(batch.loss(model, F.cross_entropy), model(X, labels=LABELS)["loss"])
+    pair = Batch.of(({"x": X}, LABELS))
+    torch.testing.assert_close(pair.loss(model, F.cross_entropy), batch.loss(model, None))
+
+
+def test_outputs():
+    y, whole = torch.ones(2), torch.tensor([1])
+    assert output_of(y) is y
+    for output in (
+        SimpleNamespace(logits=y),
+        {"hidden": torch.zeros(2), "logits": y},
+        (whole, y),
+        {"ids": whole, "deeper": [whole, (y,)]},
+    ):
+        assert output_of(output) is y
+    with pytest.raises(mast.MastError, match="without a tensor of floating point"):
+        output_of({"ids": whole})
+
+
+@pytest.mark.parametrize("batch", [None, X.numpy(), "text", (None, LABELS), {3: X}])
+def test_what_is_no_batch_is_refused(batch):
+    with pytest.raises(mast.MastError, match="a batch is what the model is called with"):
+        Batch.of(batch)
+
+
+def test_losses_that_are_missing():
+    with pytest.raises(mast.MastError, match="a loss needs targets"):
+        Batch.of(X).loss(Named(), F.cross_entropy)
+    with pytest.raises(mast.MastError, match="a loss is needed"):
+        Batch.of((X, LABELS)).loss(Named(), None)
+
+
+def test_one_batch_is_no_list_of_batches():
+    for batches in (X, {"x": X}):
+        with pytest.raises(mast.MastError, match="needs batches in a list"):
+            with_first("sorting", batches)
+    with pytest.raises(mast.MastError, match="needs at least one batch"):
+        with_first("sorting", iter(()))
+    first, batches, count = with_first("sorting", (x for x in (X, 2 * X)))
+    assert torch.equal(first.inputs.args[0], X)
+    assert [float(batch.inputs.args[0][0, 1]) for batch in batches] == [1, 2]
+    assert count == 2
+
+
+@pytest.mark.parametrize("sketch", [mast.Bernoulli(0.5), mast.nn.Neurons(mast.RandK(0.5))])
+def test_advise_takes_dicts_and_reads_logits(sketch):
+    torch.manual_seed(0)
+    model = Named().eval()
+    tensors = [(X, LABELS), (X / 2, LABELS)]
+    dicts = [({"x": x, "more": torch.zeros(4, 3)}, y) for x, y in tensors]
+    plain = mast.nn.advise(model, F.cross_entropy, tensors, sketch, iterations=4)
+    named = mast.nn.advise(model, F.cross_entropy, dicts, sketch, iterations=4)
+    own = mast.nn.advise(
+        model, lambda net, batch: net(**batch)["loss"], [{"x": x, "labels": y} for x, y in tensors], sketch,
+        iterations=4,
+    )  # fmt: skip
+    assert plain.smoothness == pytest.approx(named.smoothness, rel=1e-5)
+    assert plain.smoothness == pytest.approx(own.smoothness, rel=1e-5)
