@@ -8,6 +8,7 @@ each optimizer step; the loop, the optimizer and the checkpoints stay as they ar
 `sk.sample`, `sk.submodel`, `sk.report`      one draw explicitly, a plain sparse copy, quality by density
 `Neurons`, `Layers`                          sketches over hidden units and residual branches: smaller models
 `RowOptimizer`                               training on submodels: time follows what is kept
+`sort_units`                                 the units of a network, most important first
 `structure_of`, `Cut`                        a model's units, and the slices that a draw leaves of its tensors
 `parse`                                      sketches as people type them: ``neurons:.25``
 `Average`                                    several draws per step: `backward(closure)` fills `.grad`
@@ -43,6 +44,7 @@ from mast.nn.files.deltas import Delta, apply_delta, read_delta, save_delta
 from mast.nn.files.submodels import load_submodel, save_submodel
 from mast.nn.probabilities import keep_probabilities
 from mast.nn.row_optimizer import RowOptimizer
+from mast.nn.sorting import sort_units
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.start import scale_start
 from mast.nn.structure import Cut, Layers, Neurons, UnitDraw, parse, structure_of
@@ -54,7 +56,7 @@ __all__ = [
     "Average", "BestDraw", "Cost", "Cut", "Delta", "Finding", "Layers", "NetworkAdvice", "Neurons",
     "RowOptimizer", "Sparsifier", "TopShare", "UnitDraw", "advise", "apply_delta", "keep_probabilities",
     "load_submodel", "measure", "parse", "read_delta", "recalibrate", "save_delta", "save_submodel",
-    "scale_start", "sizes", "sparsify", "structure_of", "validate",
+    "scale_start", "sizes", "sort_units", "sparsify", "structure_of", "validate",
 ]  # fmt: skip
 
 

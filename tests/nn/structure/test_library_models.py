@@ -184,6 +184,22 @@ def test_experts_where_pytorch_has_no_kernel_for_them():
     assert (small.up.shape, small.down.shape) == ((2, 8, 6), (2, 6, 3))
 
 
+@pytest.mark.parametrize("make", [gpt2, bert, llama, mixtral, t5, gpt_neox])
+def test_units_are_sorted(make):
+    """Fused and interleaved qkv, grouped heads, gated MLPs, experts: the function stays."""
+    torch.manual_seed(0)
+    model, batch, units = make()
+    model.eval()
+    with torch.no_grad():
+        before = model(**batch).logits
+    orders = mast.nn.sort_units(model, [batch])
+    for end in units:
+        assert [len(o) for name, o in orders.items() if name.endswith(end)] == [units[end]] * 2
+    assert sum(list(o) != sorted(o) for o in orders.values()) > len(orders) / 2
+    with torch.no_grad():
+        torch.testing.assert_close(model(**batch).logits, before, rtol=0, atol=1e-5)
+
+
 def test_decoder_layers_of_t5_can_keep_different_numbers_of_heads():
     """They add the zeros of the first one's heads: where fewer are kept, others stay beside them, times 0."""
     torch.manual_seed(0)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mast.nn.structure.structures import Structure
 
 aten = torch.ops.aten
-_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
 class Settled(OperationMode):
@@ -35,6 +35,11 @@ class Settled(OperationMode):
     def __init__(self) -> None:
         super().__init__()
         self._calls = 0
+
+    @property
+    def random(self) -> bool:
+        """Whether anything but dropout drew numbers."""
+        return self._calls > 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -60,7 +65,7 @@ def outputs(model: nn.Module, example: Example, training: bool, values: Mapping[
     return [t.detach() for t in tensors_in(found) if t.is_floating_point()]
 
 
-def _difference(some: Sequence[Tensor], others: Sequence[Tensor]) -> float:
+def difference(some: Sequence[Tensor], others: Sequence[Tensor]) -> float:
     """The largest difference of two outputs, relative to the largest entry."""
     if [t.shape for t in some] != [t.shape for t in others]:
         return float("inf")
@@ -85,7 +90,7 @@ def compare(
 ) -> tuple[float, str]:
     """The largest relative difference in these modes of training, and a message if it is too large."""
     first = next(whole.parameters())
-    tolerance = _TOLERANCE.get(first.dtype, 1e-4)
+    tolerance = TOLERANCE.get(first.dtype, 1e-4)
     worst = 0.0
     for example, training in itertools.product(examples, modes):
         mode = "training" if training else "eval"
@@ -104,7 +109,7 @@ def compare(
 def _gap(
     whole: nn.Module, values: Mapping[str, Tensor], small: nn.Module, example: Example, training: bool
 ) -> float:
-    return _difference(outputs(small, example, training, {}), outputs(whole, example, training, values))
+    return difference(outputs(small, example, training, {}), outputs(whole, example, training, values))
 
 
 def _gap_in_double(

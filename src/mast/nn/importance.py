@@ -1,0 +1,337 @@
+"""How important each unit of a model is: what dropping it costs, in a model of f that is additive over units.
+
+===============  ==========================================================================================
+"activation"     E |W_u z_u|², what a unit adds to the next layer's sum: forward passes only, no labels
+"output"         E |d output / d a_u|², where a_u = 1 multiplies the unit: random signs, a few backward passes
+"taylor"         (E d loss / d a_u)²: needs labels, and vanishes on memorised rows
+===============  ==========================================================================================
+
+The derivative by a_u of any function of a network is the sum of weight times gradient over the unit's
+outgoing weights, so no code of the model has to be touched. Modules are run in eval mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from mast.arrays import Array
+from mast.checks import choice
+from mast.errors import ArgumentError
+from mast.nn.batches import Batch, Loss
+from mast.nn.costs import evaluated
+from mast.nn.structure.drawing import Space
+from mast.nn.structure.following.examples import tensors_in
+from mast.nn.structure.resizing import is_conv1d
+from mast.nn.tensors.torch_private import plain_kernels, same_numbers_after
+from mast.progress import Progress
+from mast.randomness import Key, Purpose, words
+
+SCORES = ("activation", "output", "taylor")
+_ROOM = 1 << 23  # numbers that may be held at a time for inputs side by side
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_TRANSPOSED = {
+    nn.ConvTranspose1d: F.conv_transpose1d,
+    nn.ConvTranspose2d: F.conv_transpose2d,
+    nn.ConvTranspose3d: F.conv_transpose3d,
+}
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """The outgoing weights of a space's units in one tensor: entries[u] are those of unit u along `dim`."""
+
+    space: str
+    tensor: str
+    dim: int
+    entries: Tensor
+
+    def sums(self, values: Tensor) -> Tensor:
+        """The sum of values like the tensor's over the outgoing weights of each unit."""
+        along = values.double().movedim(self.dim, 0).flatten(1).sum(1)
+        return along[self.entries.to(along.device)].sum(1)
+
+
+Places = dict[nn.Module, list[Outgoing]]
+
+
+def outgoing(spaces: Sequence[Space]) -> list[Outgoing]:
+    """All consumers of all spaces, one for each tensor."""
+    found = []
+    for space in spaces:
+        for tensor in dict.fromkeys(a.tensor for a in space.consumers):
+            axes = [a for a in space.consumers if a.tensor == tensor]
+            units = torch.arange(space.units)[:, None]
+            entries = [a.offset + units * a.run + torch.arange(a.run) for a in axes]
+            found.append(Outgoing(space.name, tensor, axes[0].dim, torch.cat(entries, 1)))
+    return found
+
+
+class Importance:
+    """The scores of the units of spaces, summed over batches."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        spaces: Sequence[Space],
+        *,
+        score: str,
+        loss: Loss | None,
+        probes: int,
+        seed: int,
+    ) -> None:
+        self.model, self.loss, self.probes = model, loss, probes
+        self.score = choice("score", score, SCORES)
+        self.parts = outgoing(spaces)
+        parameters = dict(model.named_parameters())
+        self.weights = {part.tensor: parameters[part.tensor] for part in self.parts}
+        self.totals = {space.name: torch.zeros(space.units, dtype=torch.float64) for space in spaces}
+        self.signs = Signs(seed)
+        self._seen = 0
+        self._places: tuple[Places, Places] | None = None  # where outgoing weights meet their units
+
+    def of(self, batches: Iterable[Batch], count: int) -> dict[str, Array]:
+        """The means over so many batches, and over ranks where there are several."""
+        observe = {"activation": self._activation, "output": self._output, "taylor": self._taylor}[self.score]
+        with (
+            evaluated(self.model),
+            same_numbers_after(),
+            plain_kernels(),
+            Progress(count, "scores of units") as bar,
+        ):
+            for batch in batches:
+                observe(batch)
+                self._seen += 1
+                bar.advance(self._seen)
+        means = _over_ranks({name: t / max(self._seen, 1) for name, t in self.totals.items()}, self.model)
+        for name, mean in means.items():
+            if not np.isfinite(mean).all():
+                raise ArgumentError(
+                    f"the scores of the units of {name!r} are not finite: NaN or infinity appears"
+                )
+        return {n: np.square(mean) for n, mean in means.items()} if self.score == "taylor" else means
+
+    def _output(self, batch: Batch) -> None:
+        with _only(self.model, self.weights.values()):
+            output = batch.output(self.model)
+            for probe in range(self.probes):
+                products = self._products(self.signs.sum(output), list(self.weights), probe < self.probes - 1)
+                self._add_squares(products, self.parts)
+
+    def _taylor(self, batch: Batch) -> None:
+        with _only(self.model, self.weights.values()):
+            products = self._products(batch.loss(self.model, self.loss), list(self.weights), False)
+        for name, slope in _slopes(products, self.parts).items():
+            self.totals[name] += slope
+
+    def _activation(self, batch: Batch) -> None:
+        if self._places is None:
+            self._places = _places(self.model, self.parts, _called(self.model, batch))
+        direct, indirect = self._places
+        with ExitStack() as stack:
+            for module, parts in direct.items():
+                look = partial(_look, parts, self.totals)
+                stack.enter_context(module.register_forward_pre_hook(look, with_kwargs=True))
+            for module, parts in indirect.items():
+                stack.enter_context(module.register_forward_hook(partial(self._estimate, parts)))
+            trained = {part.tensor for parts in indirect.values() for part in parts}
+            stack.enter_context(_only(self.model, [self.weights[name] for name in trained]))
+            batch.call(self.model)
+
+    def _estimate(self, parts: Sequence[Outgoing], module: nn.Module, args: Any, output: Any) -> None:
+        """What units add to the output of a module that uses their outgoing weights, by random signs."""
+        made = [t for t in tensors_in(output) if t.requires_grad]
+        names = list(dict.fromkeys(part.tensor for part in parts))
+        for _ in range(self.probes if made else 0):
+            value = torch.stack([self.signs.sum(t) for t in made]).sum()
+            products = self._products(value, names, True)
+            for part in parts:  # each is a layer of its own
+                self._add_squares(products, [part])
+
+    def _products(self, value: Tensor, names: Sequence[str], again: bool) -> dict[str, Tensor]:
+        """Weight times gradient."""
+        weights = [self.weights[name] for name in names]
+        found = torch.autograd.grad(value, weights, retain_graph=again, allow_unused=True)
+        triples = zip(names, weights, found, strict=True)
+        return {name: w.detach() * g for name, w, g in triples if g is not None}
+
+    def _add_squares(self, products: Mapping[str, Tensor], parts: Sequence[Outgoing]) -> None:
+        for name, slope in _slopes(products, parts).items():
+            self.totals[name] += slope.square() / self.probes
+
+
+def _slopes(products: Mapping[str, Tensor], parts: Sequence[Outgoing]) -> dict[str, Tensor]:
+    """d/da_u for the units of each space, from weight times gradient: the sum over its consumers."""
+    slopes: dict[str, Tensor] = {}
+    for part in parts:
+        if part.tensor in products:
+            own = part.sums(products[part.tensor]).cpu()
+            slopes[part.space] = slopes[part.space] + own if part.space in slopes else own
+    return slopes
+
+
+class Signs:
+    """Random signs, keyed: a new set at each call, and no generator of torch is touched."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed, self._calls = seed, 0
+
+    def sum(self, y: Tensor) -> Tensor:
+        """The sum of y times random signs."""
+        key = Key(self._seed, self._calls)
+        self._calls += 1
+        bits = np.unpackbits(words(key, Purpose.ESTIMATE, 0, -(-y.numel() // 32)).view(np.uint8))
+        signs = torch.from_numpy(bits[: y.numel()]).to(y.device).view(y.shape)
+        wide = torch.promote_types(y.dtype, torch.float32)
+        return (y.to(wide) * (signs.to(wide) * 2 - 1)).sum()
+
+
+@contextmanager
+def _only(model: nn.Module, weights: Iterable[Tensor]) -> Iterator[None]:
+    """With gradients for these parameters only, also if they are frozen; for none, without gradients."""
+    wanted = {id(w) for w in weights}
+    before = [(p, p.requires_grad) for p in model.parameters()]
+    try:
+        for p, _ in before:
+            p.requires_grad_(id(p) in wanted)
+        with torch.set_grad_enabled(bool(wanted)):
+            yield
+    finally:
+        for p, required in before:
+            p.requires_grad_(required)
+
+
+def _over_ranks(scores: Mapping[str, Tensor], model: nn.Module) -> dict[str, Array]:
+    """The mean over the ranks of torch.distributed, if it is in use."""
+    flat = torch.cat(list(scores.values()))
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        device = next(model.parameters()).device
+        flat = flat.to(device).contiguous()  # gloo corrupts what is not
+        torch.distributed.all_reduce(flat)
+        flat = flat.cpu() / torch.distributed.get_world_size()
+    parts = torch.split(flat, [t.numel() for t in scores.values()])
+    return {name: part.numpy().copy() for name, part in zip(scores, parts, strict=True)}
+
+
+# ---- what units add to the next layer's sum ------------------------------------------------------
+
+
+def _called(model: nn.Module, batch: Batch) -> set[int]:
+    """The modules, by identity, that a forward pass calls: parents look into others."""
+    called: set[int] = set()
+    handle = register_module_forward_pre_hook(lambda module, _: called.add(id(module)))
+    try:
+        batch.call(model)
+    finally:
+        handle.remove()
+    return called
+
+
+def _places(model: nn.Module, parts: Sequence[Outgoing], called: set[int]) -> tuple[Places, Places]:
+    """Layers of a known form that are called, and the nearest called modules around all other weights."""
+    modules, parameters = dict(model.named_modules()), dict(model.named_parameters())
+    direct: Places = {}
+    indirect: Places = {}
+    for part in parts:
+        weight = parameters[part.tensor]
+        for name, module in modules.items():
+            if not any(p is weight for p in module._parameters.values()):
+                continue
+            if id(module) in called and _known(module, weight, part.dim):
+                direct.setdefault(module, []).append(part)
+                continue
+            name = name.partition(".parametrizations")[0]
+            while name and id(modules[name]) not in called:
+                name = name.rpartition(".")[0]
+            indirect.setdefault(modules[name], []).append(part)
+    return direct, indirect
+
+
+def _known(module: nn.Module, weight: Tensor, dim: int) -> bool:
+    """Whether a layer multiplies its input with this weight, along this dimension, and does nothing else."""
+    if getattr(module, "weight", None) is not weight:
+        return False
+    kinds: tuple[type[Any], ...] = (nn.Linear, *_CONVOLUTIONS, *_TRANSPOSED)
+    if not is_conv1d(module) and all(type(module).forward is not kind.forward for kind in kinds):
+        return False
+    along = 0 if is_conv1d(module) or isinstance(module, tuple(_TRANSPOSED)) else 1
+    return dim == along and getattr(module, "groups", 1) == 1
+
+
+def _look(
+    parts: Sequence[Outgoing], totals: Mapping[str, Tensor], module: nn.Module, args: Any, options: Any
+) -> None:
+    """Add sum |W_u z_u|² over what a layer is called with, from the second moments of its inputs."""
+    x: Tensor = args[0] if args else next(iter(options.values()))
+    wide = torch.promote_types(x.dtype, torch.float32)
+    weight = module.weight.detach().to(wide)  # type: ignore[operator]
+    if isinstance(module, tuple(_TRANSPOSED)):
+        for part in parts:
+            totals[part.space].add_(_spread(module, x.detach().to(wide), weight, part.entries))
+        return
+    if isinstance(module, _CONVOLUTIONS):
+        seen = _windows(module, x.detach().to(wide))  # batch x inputs x places x kernel
+        outward = weight.flatten(2).movedim(1, 0)  # inputs x outputs x kernel
+    else:
+        seen = x.detach().to(wide).reshape(-1, x.shape[-1], 1)
+        outward = (weight if is_conv1d(module) else weight.T)[:, :, None]
+    kernel, numbers = outward.shape[2], seen[:, 0].numel()
+    for part in parts:
+        entries = part.entries.to(x.device)
+        width = entries.shape[1] * kernel
+        at_once = max(1, _ROOM // max(1, numbers * entries.shape[1]))
+        for first in range(0, len(entries), at_once):
+            some = entries[first : first + at_once]
+            z = seen[:, some.reshape(-1)].movedim(1, 0).reshape(*some.shape, -1, kernel)
+            z = z.transpose(1, 2).flatten(2)  # units x rows x entries
+            w = outward[some].transpose(1, 2).flatten(2)  # units x outputs x entries
+            if width == 1:
+                found = z.square().sum((1, 2), dtype=torch.float64) * w.square().sum(
+                    (1, 2), dtype=torch.float64
+                )
+            else:
+                found = ((z.mT @ z).double() * (w.mT @ w).double()).sum((1, 2))
+            totals[part.space][first : first + at_once] += found.cpu()
+
+
+def _spread(module: Any, x: Tensor, weight: Tensor, entries: Tensor) -> Tensor:
+    """The same for a transposed convolution: each unit's part of the sum is made by itself."""
+    rank = len(module.kernel_size)
+    x = x if x.dim() == rank + 2 else x[None]
+    function = next(f for kind, f in _TRANSPOSED.items() if isinstance(module, kind))
+    found = []
+    for some in entries.to(x.device).split(max(1, _ROOM // (x[:, 0].numel() * weight.shape[1]))):
+        options = module.stride, module.padding, module.output_padding, len(some), module.dilation
+        own = function(x[:, some.reshape(-1)], weight[some.reshape(-1)], None, *options)
+        squares = own.double().square().unflatten(1, (len(some), -1))
+        found.append(squares.sum([d for d in range(squares.dim()) if d != 1]))
+    return torch.cat(found).cpu()
+
+
+def _windows(module: Any, x: Tensor) -> Tensor:
+    """What a convolution sees of its input: batch x channels x places x kernel, as a view."""
+    rank = len(module.kernel_size)
+    x = x if x.dim() == rank + 2 else x[None]
+    around: list[int] = []
+    for d in reversed(range(rank)):
+        size, dilation = module.kernel_size[d], module.dilation[d]
+        if isinstance(module.padding, str):
+            total = dilation * (size - 1) if module.padding == "same" else 0
+            around += [total // 2, total - total // 2]
+        else:
+            around += [module.padding[d]] * 2
+    if any(around):
+        x = F.pad(x, around, "constant" if module.padding_mode == "zeros" else module.padding_mode)
+    for d in range(rank):
+        reach = module.dilation[d] * (module.kernel_size[d] - 1) + 1
+        x = x.unfold(2 + d, reach, module.stride[d])[..., :: module.dilation[d]]
+    return x

@@ -1,0 +1,319 @@
+"""`sort_units`: the units of a network, most important first, so that its sizes are prefixes.
+
+Permuting the units of one group together with everything that reads or writes them leaves the function of the
+network as it is, to rounding. Sorted by what dropping each of them costs, the first units are the ones to
+keep, whatever the sizes are and however often each is used.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from mast.arrays import Indices
+from mast.checks import whole
+from mast.errors import ArgumentError, MastError
+from mast.nn.batches import Loss, with_first
+from mast.nn.importance import Importance
+from mast.nn.structure import Neurons, Structure, structure_of
+from mast.nn.structure.drawing import Space
+from mast.nn.structure.following.examples import Example, tensors_in
+from mast.nn.structure.following.proving import TOLERANCE, Settled, difference
+from mast.nn.structure.resizing import shadow
+from mast.nn.tensors.torch_private import repeat_numbers, same_numbers_after
+from mast.nn.tensors.weights import refuse_sharded, unwrapped
+from mast.sketches import RandK
+
+Orders = dict[str, Indices]  # by space: the unit that stands at each place
+_NEARLY = {torch.float64: 1e-9, torch.float32: 1e-4}  # differences of scores that are rounding
+
+
+def sort_units(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss: Loss | None = None,
+    *,
+    score: str = "activation",
+    probes: int = 8,
+    example: Any = None,
+    optimizer: Optimizer | None = None,
+    seed: int = 0,
+) -> Orders:
+    """Permute the units of every group in place, most important first; the model computes what it did.
+
+    Everything that belongs to a unit moves along: rows and columns of weights, biases, BatchNorm's parameters
+    and statistics, grouped heads, halves of gated MLPs, `.grad`, and the state of an optimizer. That the
+    model computes the same is checked on the example, in both modes; if it does not, all is put back. Units
+    that are equally important stay in their order, so sorting twice changes nothing.
+
+    Parameters
+    ----------
+    model
+        A plain network with its weights; sort it before `sparsify`, or let `elastic` do both.
+    batches
+        Inputs, or pairs of inputs and targets: a few hundred rows that stand for the data. Inputs are a
+        tensor, a tuple of arguments or a dict of keyword arguments.
+    loss
+        For "taylor": a function of outputs and targets.
+    score
+        "activation" is what a unit adds to the next layer's sum, E |W_u z_u|²; it takes forward passes only.
+        "output" is the squared derivative of the network's output by a factor on the unit, estimated with
+        random signs. "taylor" is the squared derivative of the mean loss by it, and needs labels.
+    probes
+        How many sets of random signs each batch is looked at with, where signs are needed.
+    example
+        What the model is called with when its groups are found; the first batch's inputs by default.
+    optimizer
+        Whose state moves along.
+    seed
+        Of the random signs.
+
+    Returns the orders by group: the numbers that the units had before. Under `torch.distributed` scores are
+    averaged over ranks.
+
+    >>> import mast, torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 1))
+    >>> _ = model[2].weight.data.copy_(torch.tensor([[0.0, 9.0, 1.0]]))
+    >>> _ = model[0].weight.data.fill_(1.0), model[0].bias.data.fill_(0.0)
+    >>> mast.nn.sort_units(model, [torch.ones(4, 2)])
+    {'0.weight': array([1, 2, 0])}
+    >>> model[2].weight.data
+    tensor([[9., 1., 0.]])
+    """
+    model = unwrapped(model)
+    refuse(model)
+    first, batches, count = with_first("sort_units", batches)
+    given = first.plain() if example is None else Example.of(example)
+    structure = structure_of(model, Neurons(RandK(1.0)), example=given)
+    importance = Importance(
+        model, structure.spaces, score=score, loss=loss, probes=_probes(probes), seed=seed
+    )
+    return sort(model, structure, importance.of(batches, count), optimizer)
+
+
+def _probes(probes: int) -> int:
+    return whole("probes", probes, 1)
+
+
+def refuse(model: nn.Module) -> None:
+    """An error for a model whose weights are not all here, or that is sparsified or compiled."""
+    for name, p in model.named_parameters():
+        refuse_sharded(name, p)
+        if p.is_meta:
+            raise ArgumentError(
+                f"the parameter {name!r} is on the meta device: units are sorted by their weights, so load "
+                "them first"
+            )
+    if any(module._compiled_call_impl is not None for module in model.modules()):
+        raise ArgumentError(
+            "the model is compiled or already sparsified: sort its units before that, or let mast.nn.elastic "
+            "do both"
+        )
+
+
+def sort(
+    model: nn.Module,
+    structure: Structure,
+    scores: Mapping[str, Any],
+    optimizer: Optimizer | None = None,
+) -> Orders:
+    """Permute the units of a structure by falling scores, and check that the model computes the same."""
+    nearly = _NEARLY.get(next(model.parameters()).dtype, 5e-2)
+    orders = {space.name: _order(scores[space.name], nearly) for space in structure.spaces}
+    moved = {name: o for name, o in orders.items() if not np.array_equal(o, np.arange(len(o)))}
+    spaces = [space for space in structure.spaces if space.name in moved]
+    if not spaces:
+        return orders
+    states = _states(optimizer, model, spaces)
+    examples = [example.to(model) for example in structure.examples]
+    before = _outputs(model, examples, structure.modes)
+    permute(model, spaces, moved, states)
+    problem = _problem(model, spaces, moved, examples, structure.modes, before)
+    if problem:
+        permute(model, spaces, _inverse(moved), states)
+        for space in spaces:
+            permute(model, [space], moved)
+            own = _problem(model, [space], moved, examples, structure.modes, before)
+            permute(model, [space], _inverse(moved))
+            if own:
+                raise MastError(
+                    f"the units of {space.name!r} cannot be sorted: {own}, because something tells them "
+                    "apart by their number. Nothing was changed. mast.nn.elastic leaves them out with "
+                    f"keep={{{space.name!r}: 1}}"
+                )
+        raise MastError(
+            f"the units of {type(model).__name__} cannot be sorted: {problem}. Nothing was changed"
+        )
+    return orders
+
+
+def _order(scores: Any, nearly: float) -> Indices:
+    """By falling score; what falls already, to rounding, and equal scores stay."""
+    if (scores[1:] <= scores[:-1] * (1 + nearly)).all():
+        return np.arange(len(scores))
+    return np.argsort(-scores, kind="stable")
+
+
+def _inverse(orders: Orders) -> Orders:
+    return {name: np.argsort(order) for name, order in orders.items()}
+
+
+# ---- permutations --------------------------------------------------------------------------------
+
+
+def indices_of(
+    spaces: Sequence[Space], orders: Orders, shapes: Mapping[str, Any]
+) -> dict[str, dict[int, Tensor]]:
+    """Where the entries of each tensor come from, by dimension."""
+    found: dict[str, dict[int, Tensor]] = {}
+    for space in spaces:
+        order = torch.from_numpy(orders[space.name])[:, None]
+        for a in space.axes:
+            index = found.setdefault(a.tensor, {})
+            along = index.setdefault(a.dim, torch.arange(shapes[a.tensor][a.dim]))
+            own = a.offset + order * a.run + torch.arange(a.run)
+            along[a.offset : a.offset + space.units * a.run] = own.reshape(-1)
+    return found
+
+
+def permute(
+    model: nn.Module,
+    spaces: Sequence[Space],
+    orders: Orders,
+    states: Mapping[str, Sequence[Tensor]] | None = None,
+) -> None:
+    """Move all slices of units in place: parameters, buffers, gradients and states."""
+    tensors: dict[str, Tensor] = {**dict(model.named_buffers()), **dict(model.named_parameters())}
+    indices = indices_of(spaces, orders, {name: t.shape for name, t in tensors.items()})
+    with torch.no_grad():
+        for name, dims in indices.items():
+            t = tensors[name]
+            if t.grad is not None and t.grad.layout is not torch.strided:
+                t.grad = t.grad.to_dense()
+            for own in (t, t.grad, *(states or {}).get(name, ())):
+                if own is not None:
+                    _move(own, dims)
+
+
+def _move(t: Tensor, dims: Mapping[int, Tensor]) -> None:
+    moved = t
+    for dim, index in dims.items():
+        if t.shape[dim] == len(index):  # factored states have some dimensions only
+            moved = moved.index_select(dim, index.to(t.device))
+    t.copy_(moved)
+
+
+def _states(
+    optimizer: Optimizer | None, model: nn.Module, spaces: Sequence[Space]
+) -> dict[str, list[Tensor]]:
+    """The tensors of an optimizer's state that belong to entries of parameters."""
+    if optimizer is None:
+        return {}
+    if not isinstance(optimizer, Optimizer):
+        raise ArgumentError(f"the optimizer must be a torch optimizer, got {type(optimizer).__name__}")
+    moved = {a.tensor for space in spaces for a in space.axes}
+    found: dict[str, list[Tensor]] = {}
+    for name, p in model.named_parameters():
+        for key, value in optimizer.state.get(p, {}).items():
+            if isinstance(value, Tensor) and value.dim() == p.dim() and value.dim() and name in moved:
+                found.setdefault(name, []).append(value)
+            elif isinstance(value, list | tuple) or (
+                isinstance(value, Tensor) and value.dim() and name in moved
+            ):
+                raise ArgumentError(
+                    f"the state {key!r} of {type(optimizer).__name__} does not have the shape of its "
+                    f"parameter {name!r}, so it cannot be sorted: sort units before the first step"
+                )
+    return found
+
+
+# ---- the check -----------------------------------------------------------------------------------
+
+
+def _outputs(
+    model: nn.Module, examples: Sequence[Example], modes: Sequence[bool]
+) -> list[tuple[bool, list[Tensor]]]:
+    """The outputs in each mode, and whether nothing but dropout was random; the model stays as it is."""
+    found = []
+    for example in examples:
+        for training in modes:
+            twin = shadow(model).train(training)
+            with same_numbers_after(), torch.no_grad(), Settled() as settled:
+                repeat_numbers(0)
+                output = example.call(twin)
+            tensors = [t.detach() for t in tensors_in(output) if t.is_floating_point()]
+            found.append((not settled.random, tensors))
+    return found
+
+
+def _problem(
+    model: nn.Module,
+    spaces: Sequence[Space],
+    orders: Orders,
+    examples: Sequence[Example],
+    modes: Sequence[bool],
+    before: Sequence[tuple[bool, list[Tensor]]],
+) -> str:
+    """What is wrong with a model whose units were permuted, if anything is."""
+    dtype = next(model.parameters()).dtype
+    gap = _gap(before, _outputs(model, examples, modes))
+    if (
+        gap > TOLERANCE.get(dtype, 1e-4) and dtype is not torch.float64
+    ):  # more digits tell rounding from errors
+        try:
+            twin, wide = copy.deepcopy(model).double(), [e.to(model, torch.float64) for e in examples]
+            after = _outputs(twin, wide, modes)
+            permute(twin, spaces, _inverse(orders))
+            gap = _gap(_outputs(twin, wide, modes), after)
+        except Exception:  # a model that insists on its type
+            return f"the output differs by {gap:.1%} of its largest entry"
+    return (
+        "" if gap <= TOLERANCE.get(dtype, 1e-4) else f"the output differs by {gap:.1%} of its largest entry"
+    )
+
+
+def _gap(before: Sequence[tuple[bool, list[Tensor]]], after: Sequence[tuple[bool, list[Tensor]]]) -> float:
+    pairs = zip(before, after, strict=True)
+    return max((difference(b, a) for (settled, b), (_, a) in pairs if settled), default=0.0)
+
+
+# ---- resumed runs ----------------------------------------------------------------------------------
+
+
+class Sorted:
+    """That the units of a model were sorted, and how: what a resumed run needs to know.
+
+    The state of a run has a digest of its weights. If a model had these weights before its units were sorted,
+    they had been sorted already, in the run that goes on: the second sorting is undone.
+    """
+
+    def __init__(self, model: nn.Module, spaces: Sequence[Space], orders: Orders) -> None:
+        self.model, self.spaces, self.orders = model, list(spaces), orders
+
+    def state(self) -> dict[str, Any]:
+        """A digest of the weights as they are."""
+        return {"weights": self._digest()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Undo the sorting, if it came on top of that of the run that goes on."""
+        orders, self.orders = self.orders, {}
+        if not orders or self._digest() == state["weights"]:
+            return
+        permute(self.model, self.spaces, _inverse(orders))
+        if self._digest() != state["weights"]:  # other weights, which will perhaps be loaded later
+            permute(self.model, self.spaces, orders)
+
+    def _digest(self) -> str:
+        found = hashlib.blake2b(digest_size=16)
+        names = {a.tensor for space in self.spaces for a in space.axes}
+        for name, p in self.model.named_parameters():
+            if name in names:
+                found.update(p.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        return found.hexdigest()
