@@ -33,6 +33,7 @@ _ROOMS = {
     # scikit-learn estimators
     "learn": ("MastClassifier", "MastRegressor", "MissingDisplay", "make_missing_scorer"),
     "errors": ("MastError",),
+    "randomness": ("Key",),  # the name of a draw
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 _MODULES = {
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from mast.methods import guarantee
     from mast.objectives import Function, LeastSquares, Logistic, NonconvexLogistic, Objective, Quadratic
     from mast.problem import Nodes, Problem
+    from mast.randomness import Key
     from mast.results import Result
     from mast.run import minimize
     from mast.sketches import (

@@ -8,6 +8,7 @@ each optimizer step; the loop, the optimizer and the checkpoints stay as they ar
 `sk.sample`, `sk.submodel`, `sk.report`      one draw explicitly, a plain sparse copy, quality by density
 `Neurons`, `Layers`                          sketches over hidden units and residual branches: smaller models
 `RowOptimizer`                               training on submodels: time follows what is kept
+`elastic`                                    a pretrained network in every size: sorted, then sparsified
 `sort_units`                                 the units of a network, most important first
 `structure_of`, `Cut`                        a model's units, and the slices that a draw leaves of its tensors
 `parse`                                      sketches as people type them: ``neurons:.25``
@@ -38,6 +39,7 @@ except ImportError as error:
 
 from mast.nn.advice import NetworkAdvice, advise
 from mast.nn.costs import Cost, measure, sizes
+from mast.nn.elastic import elastic
 from mast.nn.estimators import Average
 from mast.nn.factory import sparsify
 from mast.nn.files.deltas import Delta, apply_delta, read_delta, save_delta
@@ -54,7 +56,7 @@ from mast.nn.validation import Finding, validate
 
 __all__ = [
     "Average", "BestDraw", "Cost", "Cut", "Delta", "Finding", "Layers", "NetworkAdvice", "Neurons",
-    "RowOptimizer", "Sparsifier", "TopShare", "UnitDraw", "advise", "apply_delta", "keep_probabilities",
+    "RowOptimizer", "Sparsifier", "TopShare", "UnitDraw", "advise", "apply_delta", "elastic", "keep_probabilities",
     "load_submodel", "measure", "parse", "read_delta", "recalibrate", "save_delta", "save_submodel",
     "scale_start", "sizes", "sort_units", "sparsify", "structure_of", "validate",
 ]  # fmt: skip

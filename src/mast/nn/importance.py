@@ -309,11 +309,12 @@ def _spread(module: Any, x: Tensor, weight: Tensor, entries: Tensor) -> Tensor:
     x = x if x.dim() == rank + 2 else x[None]
     function = next(f for kind, f in _TRANSPOSED.items() if isinstance(module, kind))
     found = []
-    for some in entries.to(x.device).split(max(1, _ROOM // (x[:, 0].numel() * weight.shape[1]))):
+    at_once = max(1, _ROOM // (x[:, 0].numel() * weight.shape[1]))
+    for some in torch.split(entries.to(x.device), at_once):
         options = module.stride, module.padding, module.output_padding, len(some), module.dilation
         own = function(x[:, some.reshape(-1)], weight[some.reshape(-1)], None, *options)
-        squares = own.double().square().unflatten(1, (len(some), -1))
-        found.append(squares.sum([d for d in range(squares.dim()) if d != 1]))
+        squares = own.double().square().reshape(len(own), len(some), -1)
+        found.append(squares.sum((0, 2)))
     return torch.cat(found).cpu()
 
 

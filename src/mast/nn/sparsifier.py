@@ -35,6 +35,7 @@ from mast.sketches.kept import KeptTensors
 
 if TYPE_CHECKING:
     from mast.nn.report import DensityReport
+    from mast.nn.sorting import Sorted
 
 
 class Sparsifier:
@@ -59,6 +60,8 @@ class Sparsifier:
         self._calls = Calls(self)
         self._steps = Steps(self)
         self._warned: set[str] = set()
+        self.sorting: Sorted | None = None  #: of the units, by `elastic`
+        self._member: Key | None = None  # of the list, inside `member`
         self._calls.watch()  # from here on the model is another
         self._steps.follow()
         warn_of_checkpoints(self)
@@ -176,6 +179,35 @@ class Sparsifier:
             self._values.forget()
 
     @contextmanager
+    def member(self, number: int) -> Iterator[Sparsifier]:
+        """Inside, forward passes use this member of a list, in training and in evaluation.
+
+        Several members may run before one backward(): their gradients add up. Optimizer steps advance the
+        draw as ever, also inside.
+
+        >>> import mast, torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Nested([0.25, 1.0], scaled=False)))
+        >>> loss = 0.0
+        >>> for i in (0, 1):
+        ...     with sk.member(i):
+        ...         loss = loss + model(torch.ones(1, 3)).square().sum()
+        >>> loss.backward()
+        """
+        self._calls.refuse_inside("sk.member() cannot be used")
+        before = self._member
+        self._use(self.sketch.member_key(number))
+        try:
+            yield self
+        finally:
+            self._use(before)
+
+    @property
+    def drawn(self) -> Key:
+        """The key of the draw that forward passes use: that of a member inside `member`, else the step's."""
+        return self.key if self._member is None else self._member
+
+    @contextmanager
     def at(self, key: Key) -> Iterator[Sparsifier]:
         """With another draw than the current one in training forward passes, and nothing else changed."""
         before, stepping = self.key, self._steps.under_way
@@ -189,7 +221,7 @@ class Sparsifier:
 
     def kept(self, key: Key | None = None) -> KeptTensors:
         """The diagonal of S by parameter name, for the current or any other key."""
-        key = self.key if key is None else key
+        key = self.drawn if key is None else key
         return KeptTensors(
             {w.name: self.drawing.kept(i, key, w.parameter) for i, w in enumerate(self.weights)}
         )
@@ -208,7 +240,7 @@ class Sparsifier:
             raise ArgumentError(
                 f"{self.sketch!r} acts on single weights, not on units: sk.kept(key) says what it keeps"
             )
-        key = self.key if which is None else which if isinstance(which, Key) else Key(which)
+        key = self.drawn if which is None else which if isinstance(which, Key) else Key(which)
         return self.drawing.draw(key)
 
     def drawing_for(self, sketch: Sketch) -> Drawing:
@@ -379,6 +411,10 @@ class Sparsifier:
         self._calls.refuse_inside("the draw cannot advance")
         self.key = key
         self._values.forget()
+
+    def _use(self, member: Key | None) -> None:
+        self._member = self._calls.member = member
+        self._values.forget_all()  # memory is not used again: graphs of other members need theirs
 
     def _warn_once(self, message: str) -> None:
         if message not in self._warned:

@@ -27,7 +27,7 @@ from mast.nn.tensors.drawing import Drawing, Listed, PerWeight, Whole
 from mast.nn.tensors.top_share import TopShare
 from mast.nn.tensors.weights import Shift, Where, unwrapped
 from mast.nn.validation import scaled_starts, sparsifier_of
-from mast.sketches import Nested, Sampled, Sketch
+from mast.sketches import Nested, Sampled, Sketch, UnscaledBernoulli
 
 
 def scale_start(
@@ -62,6 +62,8 @@ def scale_start(
         return "nothing was changed: with a shift the start is a pretrained model"
     if isinstance(sketch, TopShare):
         return "nothing was changed: TopShare leaves what it keeps as it is"
+    if _unscaled(sketch):
+        return "nothing was changed: the sketch has scale 1, so what it keeps is the ordinary start"
     if own is not None and own.sketch is not sketch and repr(own.sketch) != repr(sketch):
         raise ArgumentError(f"the model is sparsified with {own.sketch!r}, not with {sketch!r}")
     sk = own or sparsify(model, sketch, keep=keep, where=where, example=example)
@@ -70,6 +72,14 @@ def scale_start(
     finally:
         if own is None:
             sk.remove()
+
+
+def _unscaled(sketch: Sketch) -> bool:
+    """Whether what is kept stays as it is."""
+    inner = getattr(sketch, "sketch", None)
+    if isinstance(inner, Sketch):
+        return _unscaled(inner)
+    return isinstance(sketch, UnscaledBernoulli) or (isinstance(sketch, Nested) and not sketch.scaled)
 
 
 def _scale(sk: Sparsifier) -> str:

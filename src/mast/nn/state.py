@@ -28,6 +28,8 @@ def state_of(sk: Sparsifier) -> dict[str, Any]:
     """The state: numbers, text, the tensors of the shift, and of a choice that lasts for several steps."""
     shift = None if sk.shift is None else {name: v.detach().cpu().clone() for name, v in sk.shift.items()}
     state = {**_setup(sk), "seed": sk.seed, "step": sk.step, "node": sk.node, "shift": shift}
+    if sk.sorting is not None:
+        state["sorting"] = sk.sorting.state()
     choice = sk.drawing.state()
     return state | {"choice": choice} if choice else state
 
@@ -55,6 +57,8 @@ def restore(sk: Sparsifier, state: Mapping[str, Any]) -> None:
     sk._values.forget_all()
     sk._move(key)
     sk.drawing.load_state(state.get("choice", {}))
+    if sk.sorting is not None and "sorting" in state:
+        sk.sorting.restore(state["sorting"])
 
 
 def _setup(sk: Sparsifier) -> dict[str, Any]:

@@ -65,6 +65,7 @@ class Calls:
         self.threads: set[int] = set()  # that are in a call of this model
         self.busy = False  # whether there are any
         self.sampling = False  # the explicit form is in use
+        self.member: Any = None  # of a list, which is used in eval mode too
         self.used = False  # a forward pass has begun since the draw last advanced
         self.count = 0  # of forward passes
         self.watched: list[Call] = []
@@ -79,6 +80,11 @@ class Calls:
     def inside(self) -> bool:
         """Whether a call is under way in any thread, or the explicit form is in use."""
         return self.sampling or self.busy
+
+    @property
+    def active(self) -> bool:
+        """Whether forward passes compute with y: in training mode, and wherever a member was asked for."""
+        return self.model.training or self.member is not None
 
     def refuse_inside(self, what: str) -> None:
         """An error that begins with these words, if a call is under way or the explicit form is in use."""
@@ -111,7 +117,7 @@ class Calls:
 
     def _refuse_bypass(self, module: nn.Module, args: Any) -> None:
         """An error for a training call that comes around `Call`."""
-        if self.model.training and not self.nested():
+        if self.active and not self.nested():
             raise MastError(_COMPILED)
 
     def unwatch(self) -> None:
@@ -164,7 +170,7 @@ class Calls:
                     self.check()
                 self.values.forward_pass += 1
                 self._replaced = (call.places, [place.get() for place in call.places])
-            key, now = self.owner.key, torch.is_grad_enabled()
+            key, now = self.owner.drawn, torch.is_grad_enabled()
             y = [
                 self.values.of(place.number, tensor, key)
                 for place, tensor in zip(*self._replaced, strict=True)
@@ -206,7 +212,7 @@ class Call:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As the module does it, with y in its places if the model is in training mode."""
         calls = self.calls
-        if not calls.model.training or calls.nested():
+        if not calls.active or calls.nested():
             return self.module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
         if _being_compiled():
             raise MastError(_COMPILED)

@@ -22,6 +22,10 @@ _WEIGHTED = (
     aten.addmm, aten.mm, aten.bmm, aten.baddbmm, aten.convolution, aten.linear, aten.native_batch_norm,
     aten.native_layer_norm, aten.native_group_norm, aten._native_batch_norm_legit,
 )  # fmt: skip
+_NORMS = (
+    aten.native_batch_norm, aten._native_batch_norm_legit, aten._native_batch_norm_legit_no_training,
+    aten.native_group_norm, aten.native_layer_norm, aten.cudnn_batch_norm,
+)  # fmt: skip
 _PRODUCTS = (aten.mul, aten.mul_, aten.div, aten.div_)
 _SUMS = (aten.add, aten.add_)
 _MOVES = {
@@ -204,6 +208,52 @@ def find_branches(model: nn.Module, example: Example) -> tuple[list[Branch], dic
                 proven = (branch for branch in tries if _can_leave(model, example, branch))
                 found.append(next(proven, Branch(tail, ())))
     return found, others
+
+
+def residual_weights(model: nn.Module, example: Example) -> list[str]:
+    """The weights that write to a residual stream: the last ones before an addition to it.
+
+    >>> layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    >>> residual_weights(layer, Example.of(torch.ones(2, 3, 8)))
+    ['self_attn.out_proj.weight', 'linear2.weight']
+    """
+    record = Recording(shadow(model).eval())
+    record.run(example.to(model))
+    steps = record.steps
+    given = sum(step.packet is None for step in steps)  # the inputs, which come first
+    shapes = {name: p.shape for name, p in model.named_parameters()}
+    found: dict[str, None] = {}
+    known: dict[int, tuple[int, int]] = {}
+
+    def last_weight(step: int) -> tuple[int, str] | None:
+        """The step that multiplies with a weight last, and its name."""
+        while True:
+            own = [name for name in steps[step].tail if len(shapes[name]) > 1]
+            packet, inputs = steps[step].packet, steps[step].inputs
+            if own and packet in _WEIGHTED:
+                return step, own[0]
+            if not inputs or not (steps[step].tail or packet in (*_ZERO_STAYS, *_PRODUCTS, *_SUMS, *_NORMS)):
+                return None
+            step = inputs[0]
+
+    for number, step in enumerate(steps):
+        if step.packet not in _SUMS or len(step.inputs) != 2:
+            continue
+        sides = _sides(steps, number, known)
+        if sides is not None:
+            known[number] = sides
+            for output, _ in _addends(steps, *sides, number, known):
+                last = last_weight(output)
+                if last is not None and steps[last[0]].before >> sides[1] & 1:  # it lies within the branch
+                    found[last[1]] = None
+            continue
+        # A stream that changes its width is the sum of two convolutions of one value.
+        ends = [end for end in map(last_weight, step.inputs) if end is not None]
+        if len(ends) == 2 and all(len(shapes[name]) > 2 for _, name in ends) and ends[0] != ends[1]:
+            (first, _), (second, _) = ends
+            if steps[first].before & steps[second].before & -1 << given:
+                found |= dict.fromkeys(name for _, name in ends)
+    return list(found)
 
 
 def _sides(steps: list[Step], number: int, known: dict[int, tuple[int, int]]) -> tuple[int, int] | None:

@@ -1,0 +1,117 @@
+"""`elastic`: a pretrained network in every size, from one short run.
+
+Its units are sorted, most important first, and training then draws prefixes of them at scale 1. The largest
+size is the given network from the first step on, and stays the network in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from numpy.typing import ArrayLike
+from torch import nn
+
+from mast.nn.batches import Loss, with_first
+from mast.nn.factory import sparsify
+from mast.nn.importance import Importance
+from mast.nn.sorting import Sorted, refuse
+from mast.nn.sorting import sort as sort_by
+from mast.nn.sparsifier import Sparsifier
+from mast.nn.structure import Neurons
+from mast.nn.structure.following.branching import residual_weights
+from mast.nn.structure.following.examples import Example
+from mast.nn.tensors.torch_private import Conv
+from mast.nn.tensors.weights import Where, unwrapped
+from mast.sketches import Nested
+
+PROBES = 8  #: sets of random signs for each batch
+STREAM = "the residual stream, which elastic leaves whole; keep={} lets it be cut"
+
+
+def elastic(
+    model: nn.Module,
+    sizes: ArrayLike,
+    batches: Iterable[Any],
+    *,
+    loss: Loss | None = None,
+    score: str = "activation",
+    weights: ArrayLike | None = None,
+    keep: Mapping[str, float] | None = None,
+    where: Where | None = None,
+    example: Any = None,
+    sort: bool = True,
+    seed: int = 0,
+) -> Sparsifier:
+    """Make a trained network elastic: its units are sorted, and training steps draw one of the sizes.
+
+    It is `sort_units`, then ``sparsify(model, Neurons(Nested(sizes, weights, scaled=False)))``. At the first
+    step the largest size computes what the given network does, to rounding; ``model.eval()`` is the largest
+    size at any time (where there is BatchNorm, after `recalibrate`), and ``sk.submodel(member=0)`` the
+    smallest, as a plain network. ``with sk.member(i):`` uses one size in forward passes.
+
+    Parameters
+    ----------
+    model
+        A trained network, in place.
+    sizes, weights
+        The shares of units, ascending, and how often each is drawn.
+    batches
+        A few hundred rows that stand for the data, for the scores: inputs, or pairs of inputs and targets.
+        Inputs are a tensor, a tuple of arguments or a dict of keyword arguments.
+    score, loss
+        As in `sort_units`; "taylor" needs a loss.
+    keep, where
+        As in `sparsify`. Without `keep`, the residual stream stays whole: only units within branches are cut.
+        ``keep={}`` lets it be cut too.
+    example
+        What the model is called with when its units are found; the first batch's inputs by default.
+    sort
+        Whether units are sorted; False if they are sorted already. In a resumed run it does not matter:
+        ``sk.load_state_dict`` undoes a second sorting of weights that were loaded before.
+    seed
+        Of the draws, and of random signs.
+
+    >>> import copy, mast, torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    >>> x = torch.randn(16, 3)
+    >>> given = copy.deepcopy(model)
+    >>> sk = mast.nn.elastic(model, [0.25, 0.5, 1.0], [x])
+    >>> with sk.member(2):
+    ...     torch.allclose(model(x), given(x), atol=1e-6)
+    True
+    >>> sk.submodel(member=0)[0]
+    Linear(in_features=3, out_features=2, bias=True)
+    """
+    model = unwrapped(model)
+    refuse(model)
+    sketch = Neurons(Nested(sizes, weights, scaled=False))
+    first, batches, count = with_first("elastic", batches)
+    given = first.plain() if example is None else Example.of(example)
+    stream = _stream(model, given) if keep is None else {}
+    sk = sparsify(model, sketch, keep=stream if keep is None else keep, where=where, example=given, seed=seed)
+    try:
+        structure = sk.structure
+        assert structure is not None
+        for others in (structure.others, sk.selection.others) if stream else ():
+            others |= {name: STREAM for name, reason in others.items() if reason.startswith("keep = 1")}
+        orders = {}
+        if sort:
+            scores = Importance(model, structure.spaces, score=score, loss=loss, probes=PROBES, seed=seed)
+            orders = sort_by(model, structure, scores.of(batches, count))
+        sk.sorting = Sorted(model, structure.spaces, orders)
+    except BaseException:
+        sk.remove()
+        raise
+    return sk
+
+
+def _stream(model: nn.Module, example: Example) -> dict[str, float]:
+    """Weights that write to a residual stream, to be kept whole with it."""
+    found = {}
+    for name in residual_weights(model, example):
+        owner = model.get_submodule(name.rpartition(".")[0])
+        # keep = 1 of all parameters of another kind of module would leave the module out as a whole.
+        if isinstance(owner, nn.Linear | Conv) or len(list(owner.parameters(recurse=False))) > 1:
+            found[name] = 1.0
+    return found
