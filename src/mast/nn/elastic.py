@@ -41,6 +41,7 @@ def elastic(
     where: Where | None = None,
     example: Any = None,
     sort: bool = True,
+    loadable: bool = False,
     seed: int = 0,
 ) -> Sparsifier:
     """Make a trained network elastic: its units are sorted, and training steps draw one of the sizes.
@@ -69,12 +70,15 @@ def elastic(
     sort
         Whether units are sorted; False if they are sorted already. In a resumed run it does not matter:
         ``sk.load_state_dict`` undoes a second sorting of weights that were loaded before.
+    loadable
+        For models of transformers: units whose number the configuration cannot express stay whole, so that
+        `from_pretrained` reads the submodels.
     seed
         Of the draws, and of random signs.
 
     >>> import copy, mast, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
-    >>> x = torch.randn(16, 3)
+    >>> x = torch.linspace(-1, 1, 48).view(16, 3)
     >>> given = copy.deepcopy(model)
     >>> sk = mast.nn.elastic(model, [0.25, 0.5, 1.0], [x])
     >>> with sk.member(2):
@@ -85,7 +89,7 @@ def elastic(
     """
     model = unwrapped(model)
     refuse(model)
-    sketch = Neurons(Nested(sizes, weights, scaled=False))
+    sketch = Neurons(Nested(sizes, weights, scaled=False), loadable=loadable)
     first, batches, count = with_first("elastic", batches)
     given = first.plain() if example is None else Example.of(example)
     stream = _stream(model, given) if keep is None else {}

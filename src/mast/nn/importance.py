@@ -32,7 +32,7 @@ from mast.nn.costs import evaluated
 from mast.nn.structure.drawing import Space
 from mast.nn.structure.following.examples import tensors_in
 from mast.nn.structure.resizing import is_conv1d
-from mast.nn.tensors.torch_private import plain_kernels, same_numbers_after
+from mast.nn.tensors.torch_private import same_numbers_after
 from mast.progress import Progress
 from mast.randomness import Key, Purpose, words
 
@@ -105,7 +105,7 @@ class Importance:
         with (
             evaluated(self.model),
             same_numbers_after(),
-            plain_kernels(),
+            _without_fast_path(),
             Progress(count, "scores of units") as bar,
         ):
             for batch in batches:
@@ -177,6 +177,17 @@ def _slopes(products: Mapping[str, Tensor], parts: Sequence[Outgoing]) -> dict[s
             own = part.sums(products[part.tensor]).cpu()
             slopes[part.space] = slopes[part.space] + own if part.space in slopes else own
     return slopes
+
+
+@contextmanager
+def _without_fast_path() -> Iterator[None]:
+    """Without torch's kernel for whole encoder layers, which calls none of their modules."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 class Signs:

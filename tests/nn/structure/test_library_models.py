@@ -243,6 +243,30 @@ def test_a_small_llama_is_saved_and_read_again(tmp_path):
         torch.testing.assert_close(again(**batch).logits, small(**batch).logits)
 
 
+@pytest.mark.parametrize("make", [bert, gpt2, qwen2])
+def test_loadable_submodels_are_read_bit_for_bit(make, tmp_path):
+    """Heads whose size follows from their number, and BERT's pooler, stay whole; Qwen can say its heads."""
+    torch.manual_seed(0)
+    model, batch, units = make()
+    model.eval()
+    sk = mast.nn.elastic(model, [0.5, 1.0], [batch], loadable=True)
+    cut = {space.units for space in sk.structure.spaces}
+    assert cut == ({2, 40} if make is qwen2 else {max(units.values())})
+    whole = [reason for reason in sk.structure.others.values() if "cannot say their number" in reason]
+    assert len(whole) == {bert: 3, gpt2: 2, qwen2: 0}[make]
+    small = sk.submodel(member=0)
+    small.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        assert torch.equal(again(**batch).logits, small(**batch).logits)
+
+
+def test_other_models_have_no_configuration():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    with pytest.raises(mast.MastError, match="loadable=True is for models of transformers"):
+        mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5), loadable=True), example=torch.ones(1, 3))
+
+
 def test_sizes_without_a_configuration_are_refused(tmp_path):
     torch.manual_seed(0)
     model, batch, _ = llama()

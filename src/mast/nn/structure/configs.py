@@ -18,33 +18,45 @@ _OTHERS = ("head_dim", "dropout", "d_kv", "rope", "tie_", "head_bias")
 _TRIES = 64
 
 
+def configurable(model: nn.Module) -> bool:
+    """Whether it is a `PreTrainedModel`, which is made of a configuration."""
+    config = getattr(model, "config", None)
+    return hasattr(model, "save_pretrained") and hasattr(config, "to_dict")
+
+
 def adapt(small: nn.Module, kept: Sequence[tuple[int, int]]) -> None:
     """Let the configuration of a `PreTrainedModel` say how large it is now.
 
     `kept` has units and kept units of each space. If no configuration has these sizes, because layers differ
     or the class derives one size from another, `save_pretrained` says so.
     """
-    if not (
-        hasattr(small, "save_pretrained") and hasattr(small, "config") and hasattr(small.config, "to_dict")
-    ):
+    if not configurable(small):
         return
+    changes = find_changes(small, kept)
+    if changes is None:
+        refuse_saving(
+            small,
+            "no configuration of this class has the sizes of this submodel: Neurons(..., loadable=True) "
+            "keeps as many units in every layer (as uniform=True does), and leaves whole what the class "
+            "derives, such as heads",
+        )
+        return
+    for module in small.modules():
+        if hasattr(module, "config"):
+            for name, value in changes.items():
+                if hasattr(module.config, name) or name == "head_dim":
+                    setattr(module.config, name, value)
+
+
+def find_changes(small: nn.Module, kept: Sequence[tuple[int, int]]) -> dict[str, int] | None:
+    """The values of the configuration with which a new model has the shapes of this one."""
     wanted = {name: tuple(t.shape) for name, t in small.state_dict().items()}
     sizes = (getattr(module, "head_dim", None) for module in small.modules())
     head_dim = next((size for size in sizes if type(size) is int), None)
     for changes in itertools.islice(_changes(small.config, kept, head_dim), _TRIES):
         if _shapes(small, changes) == wanted:
-            for module in small.modules():
-                if hasattr(module, "config"):
-                    for name, value in changes.items():
-                        if hasattr(module.config, name) or name == "head_dim":
-                            setattr(module.config, name, value)
-            return
-    refuse_saving(
-        small,
-        "no configuration of this class has the sizes of this submodel: use Neurons(..., uniform=True), "
-        "which keeps as many units in every layer, or leave attention heads out with keep= where the class "
-        "derives their size",
-    )
+            return changes
+    return None
 
 
 def refuse_saving(small: nn.Module, reason: str) -> None:

@@ -42,11 +42,16 @@ class Neurons(Structured):
     uniform
         Layers with equally many units have the same draw, so that they keep the same number of units. Then
         configurations of transformers can express the small model, whatever the sketch.
+    loadable
+        For models of transformers: besides, units whose number the configuration cannot express, such as
+        heads whose size follows from their number, stay whole, and ``print(sk)`` lists them. Then
+        `from_pretrained` reads all submodels that `save_pretrained` writes.
     """
 
-    def __init__(self, sketch: Sketch, uniform: bool = False) -> None:
+    def __init__(self, sketch: Sketch, uniform: bool = False, loadable: bool = False) -> None:
         super().__init__(sketch)
-        self.uniform = bool(uniform)
+        self.loadable = bool(loadable)
+        self.uniform = bool(uniform) or self.loadable
 
 
 class Layers(Structured):
