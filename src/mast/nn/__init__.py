@@ -57,8 +57,8 @@ from mast.nn.validation import Finding, validate
 __all__ = [
     "Average", "BestDraw", "Cost", "Cut", "Delta", "Finding", "Layers", "NetworkAdvice", "Neurons",
     "RowOptimizer", "Sparsifier", "TopShare", "UnitDraw", "advise", "apply_delta", "elastic",
-    "keep_probabilities", "load_submodel", "measure", "parse", "read_delta", "recalibrate", "save_delta", "save_submodel",
-    "scale_start", "sizes", "sort_units", "sparsify", "structure_of", "validate",
+    "keep_probabilities", "load_submodel", "measure", "parse", "read_delta", "recalibrate", "save_delta",
+    "save_submodel", "scale_start", "sizes", "sort_units", "sparsify", "structure_of", "validate",
 ]  # fmt: skip
 
 
