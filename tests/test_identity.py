@@ -176,10 +176,11 @@ USERS = {
     "a closure": "import helper\ndef make(h):\n  def f(x): return h(x)\n  return f\nf = make(helper.loss)",
     "a decorator": "import functools, helper\n@functools.lru_cache\ndef f(x): return helper.loss(x)",
     "compiled": "import numba, helper\n@numba.njit\ndef f(x): return helper.loss(x)",
-    "a module of a package": "import rooms.inner\ndef f(x): return rooms.inner.loss(x)",
-    "a module of a package, by a relative import": "from rooms import near\ndef f(x): return near.loss(x)",
+    "a module of a package": "import house.inner\ndef f(x): return house.inner.loss(x)",
+    "a module of a package, by a relative import": "from house import near\ndef f(x): return near.loss(x)",
     "a module that imports it": "import between\ndef f(x): return between.loss(x)",
 }
+MODULES = ("user", "helper", "between", "house", "house.inner", "house.near")
 HELPER = """
 WEIGHT = 1.0
 def scale(x): return 3.0 * x
@@ -191,12 +192,12 @@ CHANGES = {"its number": ("WEIGHT = 1.0", "WEIGHT = -1.0"), "what it calls": ("3
 
 
 def write(folder, helper):
-    (folder / "rooms").mkdir(exist_ok=True)
+    (folder / "house").mkdir(exist_ok=True)
     (folder / "helper.py").write_text(helper)
     (folder / "between.py").write_text("def loss(x):\n    import helper\n    return helper.loss(x)")
-    (folder / "rooms" / "__init__.py").write_text("")
-    (folder / "rooms" / "inner.py").write_text("from helper import *")
-    (folder / "rooms" / "near.py").write_text("from .inner import loss")
+    (folder / "house" / "__init__.py").write_text("")
+    (folder / "house" / "inner.py").write_text("from helper import *")
+    (folder / "house" / "near.py").write_text("from .inner import loss")
 
 
 @pytest.fixture
@@ -206,14 +207,16 @@ def described(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # bytecode is trusted for a second, by its time
 
     def describe_f(user, helper):
-        for name in ("user", "helper", "between", "rooms", "rooms.inner", "rooms.near"):
-            monkeypatch.delitem(sys.modules, name, raising=False)
+        for name in MODULES:
+            sys.modules.pop(name, None)
         write(tmp_path, helper)
         (tmp_path / "user.py").write_text(user)
         importlib.invalidate_caches()
         return describe(importlib.import_module("user").f)
 
-    return describe_f
+    yield describe_f
+    for name in MODULES:
+        sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)

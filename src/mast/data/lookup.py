@@ -56,7 +56,7 @@ def find(
     """
     if not isinstance(name_or_path, (str, os.PathLike)):
         raise ArgumentError(f"expected the name of a data set or a path, found {name_or_path!r}")
-    path = as_path("the data set", name_or_path).expanduser()
+    path = Path(name_or_path).expanduser()
     bare = isinstance(name_or_path, str) and path.name == name_or_path
     if _is(path, "is_file") or (not bare and _is(path, "exists")):
         return FoundFile(path, "path", set_name(path.name) if bare else None)
