@@ -90,7 +90,7 @@ OPERATIONS = [run, sweep, model, dataset, fetched, trained, pictured, predicted,
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All files but locks, which say who held them last."""
+    """All files but locks."""
     found = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.endswith("lock"))
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
