@@ -167,7 +167,7 @@ class _Describer:
                 name, value = f"{name}.{attributes[0]}", getattr(value, attributes.pop(0), None)
                 reached[name] = self.text(value)
         package = function.__globals__.get("__package__") or ""
-        imported = sorted({self._module(name) for name in _imported_when_called(code, package)})
+        imported = sorted({self._module(name) for name in _imported(code, package)})
         own = {name: v for name, v in vars(function).items() if f"{function.__name__}.{name}" not in written}
         given = [function.__defaults__, function.__kwdefaults__, own]
         total = files.digest(
@@ -210,12 +210,12 @@ class _Describer:
             package = name if Path(file).stem == "__init__" else name.rpartition(".")[0]
             content = Path(file).read_bytes()
             try:
-                tree = ast.parse(content)
+                code, source = compile(content, file, "exec"), ast.unparse(ast.parse(content))
             except (SyntaxError, ValueError):  # a compiled module
                 total = files.digest(content)
             else:
-                imported = sorted({self._module(other) for other in _imported(tree, package)})
-                total = files.digest(ast.unparse(tree), imported)
+                imported = sorted({self._module(other) for other in _imported(code, package)})
+                total = files.digest(source, imported)
             self.known[file] = None, f"{name.rpartition('.')[2]} {total}"
         return self.known[file][1]
 
@@ -261,18 +261,8 @@ def _found(name: str) -> str | None:
     return None if spec is None else spec.origin
 
 
-def _imported(tree: ast.AST, package: str) -> Iterator[str]:
-    """The modules that a source imports, with those above them."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from _with_parents(alias.name)
-        elif isinstance(node, ast.ImportFrom):
-            yield from _imported_from(node.module or "", node.level, [a.name for a in node.names], package)
-
-
-def _imported_when_called(code: types.CodeType, package: str) -> Iterator[str]:
-    """The modules that a function imports when it is called."""
+def _imported(code: types.CodeType, package: str) -> Iterator[str]:
+    """The modules that code imports when it runs, with those above them."""
     for inner in _with_inner(code):
         steps = list(dis.get_instructions(inner))
         for at, step in enumerate(steps):
@@ -284,14 +274,9 @@ def _imported_when_called(code: types.CodeType, package: str) -> Iterator[str]:
 
 def _imported_from(module: str, level: int, names: Iterable[str], package: str) -> Iterator[str]:
     parents = package.split(".")[: len(package.split(".")) - level + 1] if level else []
-    whole = ".".join([*parents, module] if module else parents)
-    yield from _with_parents(whole)
-    yield from (f"{whole}.{name}" for name in names if _found(f"{whole}.{name}"))
-
-
-def _with_parents(name: str) -> Iterator[str]:
-    parts = name.split(".")
+    parts = [*parents, *module.split(".")] if module else parents
     yield from (".".join(parts[: i + 1]) for i in range(len(parts)))
+    yield from (name for name in (".".join([*parts, n]) for n in names) if _found(name))
 
 
 def _with_inner(code: types.CodeType) -> Iterator[types.CodeType]:
