@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import roc_auc_score
 
 import mast
-from mast.errors import ArgumentError, DataError, MastError, NotExactError
+from mast.errors import ArgumentError, DataError, NotExactError
 from mast.learn.fitting import SINGLE
 from mast.learn.models import Softmax
 from mast.objectives import penalties
@@ -162,6 +162,7 @@ class TestSeveralClasses:
                 mast.PermK(2), kappa=5, fit_intercept=False, method="dsgd", max_iter=20_000, random_state=0
             ).fit(X, y)
         np.testing.assert_allclose(model.coef_, exact.coef_, atol=1e-4)
+        assert X.flags.writeable  # it is the caller's
 
     @pytest.mark.parametrize("name", ["hessian", "curvature"])
     def test_derivatives_are_those_of_the_value(self, name):
@@ -397,19 +398,13 @@ class TestManyRows:
         )
 
 
-class TestRandomState:
-    def test_an_exact_fit_does_not_depend_on_it(self):
-        X, y = small()
-        fits = [
-            mast.MastClassifier(mast.PermK(4), random_state=s).fit(X, y).coef_
-            for s in (0, 1, None, np.random.RandomState(3))
-        ]
-        assert all(np.array_equal(fits[0], other) for other in fits)
-
-    def test_draws_do(self):
-        X, y = small(200)
-        a, b = (mast.MastClassifier(random_state=s).fit(X, y).score_sparsified(X, y, 0.5) for s in (0, 1))
-        assert not np.array_equal(a, b)
+def test_an_exact_fit_does_not_depend_on_the_random_state():
+    X, y = small()
+    fits = [
+        mast.MastClassifier(mast.PermK(4), random_state=s).fit(X, y).coef_
+        for s in (0, 1, None, np.random.RandomState(3))
+    ]
+    assert all(np.array_equal(fits[0], other) for other in fits)
 
 
 BAD = {
@@ -480,11 +475,6 @@ class TestHardData:
         narrow = X[:, : 10**5]
         sampled = mast.MastClassifier(mast.Bernoulli(0.5), method="sampled", random_state=0).fit(narrow, y)
         assert sampled.score(narrow, y) == 1
-
-    @pytest.mark.parametrize("y", [[1] * 60, ["a"] * 60])
-    def test_one_class(self, y):
-        with pytest.raises(MastError, match="class"):
-            mast.MastClassifier().fit(small()[0], y)
 
     def test_a_constant_target(self):
         X = small()[0]

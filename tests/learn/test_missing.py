@@ -283,13 +283,6 @@ class TestServing:
         with pytest.raises(ValueError, match="infinity"):
             model.predict(np.where(X > 1, np.inf, X))
 
-    def test_a_regressor(self, wine):
-        X, _ = wine
-        y = X @ np.linspace(-1, 1, 13) + 5
-        model = mast.MastRegressor(random_state=0).fit(X[::2], y[::2])
-        assert model.score(X[1::2], y[1::2]) > 0.95
-        assert model.score(blank(X[1::2], 0.25), y[1::2]) > 0.7
-
 
 class TestCopies:
     def test_of_a_mixture_each_row_gets_every_component_as_often_as_its_weight_says(self):

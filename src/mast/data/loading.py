@@ -195,10 +195,10 @@ def _copy(raw: bytes, file: lookup.FoundFile, folder: Path) -> Path:
     return target
 
 
-def _parsed(text: bytes, path: str | os.PathLike[str], *arguments: Any, **more: Any) -> libsvm.LabelledRows:
+def _parsed(text: bytes, path: Path, n_features: int | None, zero_based: bool) -> libsvm.LabelledRows:
     """The rows of a text; errors name the file."""
     try:
-        return libsvm.parse(text, *arguments, **more)
+        return libsvm.parse(text, n_features, zero_based)
     except DataError as error:
         raise DataError(f"{path}, {error}") from None
     except MemoryError as error:

@@ -32,8 +32,8 @@ class Design:
     """A matrix of n rows and d columns with the few products that linear models need.
 
     Sparse input becomes CSR with sorted rows and no stored zeros, and products use SciPy with
-    a stored transpose; dense input stays dense and products use BLAS. With ``copy=False`` a dense array is
-    the caller's own, who does not change it.
+    a stored transpose; dense input stays dense and products use BLAS. With ``copy=False`` a dense array
+    is the caller's own, who does not change it.
     """
 
     def __init__(self, A: Any, copy: bool = True) -> None:
@@ -45,7 +45,7 @@ class Design:
             self.matrix: Any = csr("A", A)
         else:
             dense = numbers("A", A, 2, finite=False)
-            self.matrix = frozen(np.array(dense, order="C", copy=copy or None))
+            self.matrix = frozen(np.array(dense, order="C")) if copy else np.ascontiguousarray(dense)
             refuse_nonfinite("A", self.matrix, DataError)
         self.n, self.d = (int(size) for size in self.matrix.shape)
         if self.n == 0 or self.d == 0:
