@@ -113,7 +113,7 @@ def _trained(folder: Path) -> Path:
 
 def _bundle(path: Path) -> Any:
     bundle = Bundle.load(path.parent)
-    X = next(bundle.reader.rows(str(path.parents[1] / "table.csv"), None)).X
+    X = bundle.reader.rows(str(path.parents[1] / "table.csv"), None).X
     return bundle.model.predict(X).tolist()
 
 
