@@ -18,6 +18,7 @@ NOT_RUN = {
     "docs/gpus.md": 1,
     "docs/index.md": 1,
     "docs/submodels.md": 1,
+    "docs/tutorials/clusters.md": 1,
     "docs/studies/conditioning.md": 1,
     "docs/studies/density.md": 1,
     "docs/studies/federated.md": 1,

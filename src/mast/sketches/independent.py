@@ -107,7 +107,9 @@ class Bernoulli(Sketch):
 
 
 class UnscaledBernoulli(Bernoulli):
-    """The original dropout: survivors are not rescaled, so E[S] = keep, and no theory applies.
+    """The original dropout: survivors are not rescaled, so E[S] is keep, not I.
+
+    DSGD has its step size all the same; what compares f_D with f does not apply.
 
     Its masks are those of `Bernoulli` with the same key.
 
