@@ -210,7 +210,8 @@ class _Describer:
             package = name if Path(file).stem == "__init__" else name.rpartition(".")[0]
             content = Path(file).read_bytes()
             try:
-                code, source = compile(content, file, "exec"), ast.unparse(ast.parse(content))
+                loader = importlib.machinery.SourceFileLoader(name, file)
+                code, source = loader.source_to_code(content, file), ast.unparse(ast.parse(content))
             except (SyntaxError, ValueError):  # a compiled module
                 total = files.digest(content)
             else:
