@@ -186,9 +186,8 @@ def submodel_of(
 ) -> nn.Module:
     """What a client of a share runs when the model is trained: a small dense model, in evaluation mode.
 
-    In schemes of fronts it is the largest that the client holds, which is not the first rows of each weight:
-    the order of the units is a random one, the same for all. In schemes of random units `key` says which
-    draw. BatchNorm's statistics are those of the model: take them anew with `mast.nn.recalibrate`.
+    In schemes of prefixes it is the largest that the client holds. In schemes of random units `key` says
+    which draw. BatchNorm's statistics are those of the model: take them anew with `mast.nn.recalibrate`.
 
     >>> model = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> submodel_of(model, "mast_balanced", 0.25)
