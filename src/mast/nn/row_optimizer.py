@@ -41,6 +41,8 @@ _KNOWN = (SGD, Adam, AdamW, NAdam, RAdam, Adamax, RMSprop, Adadelta)  # entry by
 class RowOptimizer:
     """Trains the units that each step's draw keeps, as a small dense model of their own.
 
+    `sk.optimizer` makes one, and `sk.small` gives its small model to the training loop.
+
     Parameters
     ----------
     sk
@@ -48,17 +50,17 @@ class RowOptimizer:
     optimizer
         The class of a torch optimizer that treats each weight by itself: SGD, AdamW and the like.
     options
-        Its options, such as ``lr=0.1``. `rows.optimizer` is the torch optimizer made with them, for
+        Its options, such as ``lr=0.1``. `optimizer.optimizer` is the torch optimizer made with them, for
         learning-rate schedulers.
 
     >>> import mast, torch
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.25)))
-    >>> rows = mast.nn.RowOptimizer(sk, torch.optim.SGD, lr=0.1)
-    >>> with rows.submodel() as small:
+    >>> optimizer = mast.nn.RowOptimizer(sk, torch.optim.SGD, lr=0.1)
+    >>> with optimizer.submodel() as small:
     ...     small(torch.ones(4, 3)).square().mean().backward()
-    >>> rows.step()
+    >>> optimizer.step()
     >>> sk.step, tuple(small[0].weight.shape)
     (1, (2, 3))
     """
@@ -96,11 +98,11 @@ class RowOptimizer:
 
     @contextmanager
     def submodel(self) -> Iterator[nn.Module]:
-        """The small model of the current draw, in training mode; backward() belongs inside.
+        """The small model of the current draw, in the mode of the whole one; backward() belongs inside.
 
         It is valid until `step`; its gradients start from None.
         """
-        if not self._ahead or self._ahead[-1][0].key != self.sk.key:
+        if not self._ahead or self._ahead[-1][0].key != self.sk.drawn:
             self._draw_ahead()
         small = self._pool.model(*self._ahead[-1])
         if small.training != self.sk.model.training:
@@ -115,24 +117,29 @@ class RowOptimizer:
     def step(self) -> None:
         """Update the kept weights and their state, and go to the next draw."""
         if not self._ready:
-            raise MastError("step() comes after `with rows.submodel() as small:` and a backward pass in it")
+            raise MastError("step() comes after `with sk.small() as net:` and a backward pass in it")
         if self._is_plain():
             self._pool.add(-float(self.param_groups[0]["lr"]))
         elif not (self._is_adam() and self._pool.adam(self.state, self.param_groups[0])):
             with torch.no_grad():
                 self._any_step()
         self._pool.return_buffers()
-        for p in self._pool.parameters.values():
-            p.grad = None
+        self.zero_grad()
         self._ready = False
         self._ahead.pop()
         self.sk.advance()
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """For loops that call it: the gradients of the small model are gone after each step anyway."""
+        for p in self._pool.parameters.values():
+            p.grad = None
+
     def _draw_ahead(self) -> None:
         """The draws of some steps at once: the first costs more than all others, which find a warm cache."""
-        key, structure = self.sk.key, self.sk.structure
+        key, structure = self.sk.drawn, self.sk.structure
         assert structure is not None
-        steps = _AHEAD if sum(space.units for space in structure.spaces) <= _MANY else 1
+        many = key != self.sk.key or sum(space.units for space in structure.spaces) > _MANY
+        steps = 1 if many else _AHEAD
         keys = [Key(key.seed, key.step + i, key.node) for i in reversed(range(steps))]
         self._ahead = [(draw, self._pool.units_of(draw)) for draw in map(self.sk.draw, keys)]
 

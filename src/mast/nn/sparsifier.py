@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from mast.checks import whole
-from mast.errors import ArgumentError, BiasedSketchError
+from mast.errors import ArgumentError, BiasedSketchError, MastError
 from mast.nn.files.deltas import save_delta
 from mast.nn.files.submodels import save_draw
 from mast.nn.optimizers import Steps
@@ -35,6 +36,7 @@ from mast.sketches.kept import KeptTensors
 
 if TYPE_CHECKING:
     from mast.nn.report import DensityReport
+    from mast.nn.row_optimizer import RowOptimizer
     from mast.nn.sorting import Sorted
 
 
@@ -62,6 +64,7 @@ class Sparsifier:
         self._warned: set[str] = set()
         self.sorting: Sorted | None = None  #: of the units, by `elastic`
         self._member: Key | None = None  # of the list, inside `member`
+        self._rows: RowOptimizer | None = None  # the last one that `optimizer` made
         self._calls.watch()  # from here on the model is another
         self._steps.follow()
         warn_of_checkpoints(self)
@@ -201,6 +204,37 @@ class Sparsifier:
             yield self
         finally:
             self._use(before)
+
+    def optimizer(self, kind: type[Optimizer], **options: Any) -> RowOptimizer:
+        """An optimizer that steps on the kept units only; train with it on the networks of `small`.
+
+        >>> import mast, torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> sk = mast.nn.sparsify(model, "neurons:.25")
+        >>> optimizer = sk.optimizer(torch.optim.AdamW, lr=0.1)
+        >>> for step in range(10):
+        ...     with sk.small() as net:
+        ...         net(torch.ones(4, 3)).square().mean().backward()
+        ...     optimizer.step()
+        """
+        from mast.nn.row_optimizer import RowOptimizer
+
+        self._rows = RowOptimizer(self, kind, **options)
+        return self._rows
+
+    @contextmanager
+    def small(self) -> Iterator[nn.Module]:
+        """The small dense network of the current draw, for one step of what `optimizer` returned.
+
+        Forward and backward passes belong inside. What the step changes comes home to the model, so that a
+        step costs what is kept; state and weight decay of dropped units rest.
+        """
+        if self._rows is None:
+            raise MastError(
+                "sk.small() is for the steps of sk.optimizer(torch.optim.AdamW, lr=...): call that first"
+            )
+        with self._rows.submodel() as net:
+            yield net
 
     @property
     def drawn(self) -> Key:

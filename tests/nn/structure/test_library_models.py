@@ -184,6 +184,30 @@ def test_experts_where_pytorch_has_no_kernel_for_them():
     assert (small.up.shape, small.down.shape) == ((2, 8, 6), (2, 6, 3))
 
 
+@pytest.mark.parametrize("make", [gpt2, bert, llama, t5, gpt_neox])
+def test_sizes_are_computed_with_slices(make):
+    """Each size, in place, computes what its submodel does, and has the gradients of its submodel."""
+    torch.manual_seed(0)
+    model, batch, _ = make()
+    model.eval()
+    sk = mast.nn.elastic(model, [0.25, 0.5, 1.0], [batch])
+    whole = dict(model.named_parameters())
+    for member in range(3):
+        small = sk.submodel(member=member).requires_grad_().eval()
+        out = small(**batch).logits
+        out.square().sum().backward()
+        with sk.member(member):
+            assert sk._calls._slices.of(sk.draw()) is not None
+            mine = model(**batch).logits
+        mine.square().sum().backward()
+        torch.testing.assert_close(mine, out, rtol=0, atol=1e-5)
+        for name, p in small.named_parameters():
+            if p.grad is not None:
+                found, expected = (float(g.abs().sum()) for g in (whole[name].grad, p.grad))
+                assert found == pytest.approx(expected, rel=1e-4, abs=1e-5), name
+        model.zero_grad()
+
+
 @pytest.mark.parametrize("make", [gpt2, bert, llama, mixtral, t5, gpt_neox])
 def test_units_are_sorted(make):
     """Fused and interleaved qkv, grouped heads, gated MLPs, experts: the function stays."""

@@ -399,3 +399,40 @@ def test_hooks_end_with_the_step():
             small(torch.ones(4, 3)).square().sum().backward()
         rows.step()
     assert len(called) == 3
+
+
+def test_the_loop_of_small_networks(zoo):
+    """sk.optimizer and sk.small are RowOptimizer in the shape of a loop; a member may be asked for."""
+    a, inputs = zoo.make("resnet")
+    b = copy.deepcopy(a)
+    nested = mast.nn.Neurons(mast.Nested([0.25, 0.5, 1.0], scaled=False))
+    plain, own = (mast.nn.sparsify(m, nested, seed=1, example=inputs) for m in (a, b))
+    with pytest.raises(mast.errors.MastError, match=r"sk\.optimizer"), own.small():
+        pass
+    theirs = torch.optim.SGD(a.parameters(), lr=0.02)
+    mine = own.optimizer(torch.optim.SGD, lr=0.02)
+    assert isinstance(mine, mast.nn.RowOptimizer)
+    widths = set()
+    for t in range(8):
+        theirs.zero_grad()
+        loss_of(a(inputs), t).backward()
+        theirs.step()
+        with own.small() as net:
+            widths.add(net.blocks[0].first.out_channels)
+            loss_of(net(inputs), t).backward()
+        mine.step()
+        mine.zero_grad()
+    assert widths == {2, 4, 8}
+    for (name, p), q in zip(a.named_parameters(), b.named_parameters(), strict=True):
+        torch.testing.assert_close(q[1], p, rtol=0, atol=1e-11, msg=name)
+    for (name, p), q in zip(a.named_buffers(), b.named_buffers(), strict=True):  # of kept channels only
+        torch.testing.assert_close(q[1], p, rtol=0, atol=1e-11, msg=name)
+    before = b.blocks[0].first.weight.detach().clone()
+    for _ in range(3):
+        with own.member(0), own.small() as net:
+            assert net.blocks[0].first.out_channels == 2
+            loss_of(net(inputs), 0).backward()
+        mine.step()
+    changed = (b.blocks[0].first.weight != before).flatten(1).any(1)
+    assert changed.tolist() == [True] * 2 + [False] * 6
+    assert own.step == plain.step + 3

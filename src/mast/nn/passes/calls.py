@@ -23,16 +23,18 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from mast.errors import ArgumentError, MastError
-from mast.nn.passes.values import Values
-from mast.nn.tensors.torch_private import FSDP_MARK, compiler_is_waiting
+from mast.nn.passes.slices import Sizes, SlicedModel, Slices
+from mast.nn.passes.values import Values, changed_since
+from mast.nn.tensors.torch_private import FSDP_MARK, compiler_is_waiting, in_backward
 from mast.nn.tensors.weights import AGAIN, Place, Weight, find
+from mast.randomness import Key
 
 _COMPILED = (
     "torch.compile around a model in the plain sparsified loop is refused: the compiled graph would miss the "
@@ -54,6 +56,14 @@ def _being_compiled() -> bool:
 _MANY_CHANGES = 3
 
 
+class LastPass(NamedTuple):
+    """What the last forward pass of the model computed with."""
+
+    key: Key
+    sliced: SlicedModel | None
+    versions: list[int]  # of the parameters that were sliced
+
+
 class Calls:
     """Intercepts the calls of a model's modules."""
 
@@ -72,6 +82,11 @@ class Calls:
         self.guard: RemovableHandle | None = None
         self._turn = threading.Condition()
         self._replaced: tuple[list[Place], list[Any]] = ([], [])  # places that hold y, and what they held
+        names = [w.name for w in self.weights]
+        self._slices = None if owner.structure is None else Slices(self.model, owner.structure, names)
+        self._sliced: SlicedModel | None = None  # the slices that the places hold, if it is slices
+        self._sizes: Sizes = []  # of modules, before they were told those of the slices
+        self._last: LastPass | None = None
         self._homes = _homes(self.model)
         self._children = [(m._modules, dict(m._modules)) for m in self.model.modules()]
         self._parameters = [weakref.ref(w.parameter) for w in self.weights]  # as they were at first
@@ -164,26 +179,60 @@ class Calls:
     def enter(self, call: Call) -> None:
         """Put y into the places of a call. Threads that call the model at the same time share it."""
         with self._turn:
-            self._turn.wait_for(lambda: not self.threads or self._hold(call.places))
+            sliced = self._slices_for(call)
+            places = call.places if sliced is None else sliced.places
+            self._turn.wait_for(lambda: not self.threads or self._hold(places))
             if not self.threads:
                 if not self.used:
                     self.check()
                 self.values.forward_pass += 1
-                self._replaced = (call.places, [place.get() for place in call.places])
-            key, now = self.owner.drawn, torch.is_grad_enabled()
-            y = [
-                self.values.of(place.number, tensor, key)
-                for place, tensor in zip(*self._replaced, strict=True)
-            ]
+                held = [place.get() for place in places]
+                if sliced is not None and not sliced.fits(held):
+                    sliced, places, held = None, call.places, [place.get() for place in call.places]
+                self._replaced, self._sliced = (places, held), sliced
+                self._note(sliced, held)
+            now = torch.is_grad_enabled()
+            y = self._values_of(*self._replaced)
             if now and len(self.values.changed_in) >= _MANY_CHANGES:
                 self.owner._steps.notice_changes()
             if not self.threads or now:  # what was put without a graph serves no thread that needs one
                 for place, value in zip(self._replaced[0], y, strict=True):
                     place.put(value)
+            if not self.threads and self._sliced is not None:
+                self._sizes = self._sliced.shrink()
             self.threads.add(threading.get_ident())
             self.busy = True
             self.used = True
             self.count += 1
+
+    def _slices_for(self, call: Call) -> SlicedModel | None:
+        """What the whole model computes with, and a part of it that is computed again during backward()."""
+        if self._slices is None or self.values.shift is not None:
+            return None
+        again = in_backward() and self._last is not None and self._last.sliced is not None
+        if call.module is self.model or again:
+            return self._slices.of(self.owner.draw())
+        return None
+
+    def _note(self, sliced: SlicedModel | None, held: list[Any]) -> None:
+        """Remember this pass, and compare it with the one that it repeats, or that shares its draw."""
+        versions = [t._version for t in held if isinstance(t, nn.Parameter)] if sliced is not None else []
+        now, last = LastPass(self.owner.drawn, sliced, versions), self._last
+        if last is not None and sliced is not None and last.sliced is not None and now != last:
+            if in_backward():
+                raise MastError(changed_since("the model"))
+            if now.key == last.key:
+                self.values.changed_in.add(self.values.forward_pass)
+        if not in_backward():
+            self._last = now
+
+    def _values_of(self, places: list[Place], held: list[Any]) -> list[Any]:
+        def masked(number: int, tensor: Any) -> Any:
+            return self.values.of(number, tensor, self.owner.drawn)
+
+        if self._sliced is not None:
+            return self._sliced.values(held, masked)
+        return [masked(place.number, tensor) for place, tensor in zip(places, held, strict=True)]
 
     def _hold(self, places: list[Place]) -> bool:
         """Whether all these places hold y already."""
@@ -197,7 +246,9 @@ class Calls:
                 self.busy = False
                 for place, tensor in zip(*self._replaced, strict=True):
                     place.put(tensor)
-                self._replaced = ([], [])
+                for attributes, name, size in self._sizes:
+                    attributes[name] = size
+                self._replaced, self._sliced, self._sizes = ([], []), None, []
                 self._turn.notify_all()
 
 

@@ -42,6 +42,15 @@ class SketchedWeight(torch.autograd.Function):
         return adjoint(ctx.kept, g[0], ctx.memory), None, None, None
 
 
+def changed_since(what: str) -> str:
+    """The error for a forward pass that is repeated with other weights."""
+    return (
+        "a module was called during backward() (activation checkpointing recomputes its forward pass), but "
+        f"the weights or the draw of {what} have changed since the first forward pass: call backward() "
+        "before optimizer.step()"
+    )
+
+
 @dataclass
 class Made:
     """One weight's y: the numbers, what made them, and their node in autograd's graph, if one was needed."""
@@ -113,11 +122,7 @@ class Values:
                 made = self._compared(number, p, made)
         else:
             if in_backward():
-                raise MastError(
-                    "a module was called during backward() (activation checkpointing recomputes its "
-                    f"forward pass), but the weights or the draw of {self.weights[number].name!r} have "
-                    "changed since the first forward pass: call backward() before optimizer.step()"
-                )
+                raise MastError(changed_since(repr(self.weights[number].name)))
             if made is not None and made.stamp[0] == key:
                 self.changed_in.add(self.forward_pass)
             made = self._made[number] = Made(stamp, *self._make(number, p, key), self.forward_pass)

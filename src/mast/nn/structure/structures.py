@@ -60,8 +60,9 @@ class Structure:
         self.spaces, self.branches = list(spaces), list(branches)
         names = {space.name for space in spaces}
         self._attributes = [a for a in attributes if any(name in names for name, _ in a.runs)]
-        shapes = dict([*self._buffers, *self._parameters])
-        self._pieces: dict[str, dict[int, tuple[Piece, ...]]] = {}
+        shapes = self.shapes = dict([*self._buffers, *self._parameters])
+        #: how the dimensions of each tensor are divided among spaces
+        self.pieces: dict[str, dict[int, tuple[Piece, ...]]] = {}
         self.scaled = [
             Scaled(tensor, 0, tuple(shapes[tensor]), unit=number)
             for number, branch in enumerate(branches)
@@ -69,7 +70,7 @@ class Structure:
         ]
         for tensor, dim in dict.fromkeys((a.tensor, a.dim) for space in spaces for a in space.axes):
             pieces = pieces_of(spaces, tensor, dim, shapes[tensor][dim])
-            self._pieces.setdefault(tensor, {})[dim] = pieces
+            self.pieces.setdefault(tensor, {})[dim] = pieces
             taken = [p.space for p in pieces if p.scaled and p.space is not None]
             if taken:
                 self.scaled.append(Scaled(tensor, taken[0], tuple(shapes[tensor]), dim, pieces))
@@ -162,7 +163,7 @@ class Structure:
                 return Everything(shape, tails[name].scale(units))
             indices: dict[int, Indices] = {}
             scales: dict[int, Array] = {}
-            for dim, pieces in self._pieces.get(name, {}).items():
+            for dim, pieces in self.pieces.get(name, {}).items():
                 indices[dim], own = along(pieces, units)
                 if any(piece.scaled for piece in pieces):
                     scales[dim] = own
@@ -178,7 +179,7 @@ class Structure:
 
         if self.branches or not self._parameters or any(a.dim > 1 for s in self.spaces for a in s.axes):
             return None
-        return Transfer(self._parameters, self._pieces, [space.units for space in self.spaces])
+        return Transfer(self._parameters, self.pieces, [space.units for space in self.spaces])
 
     # ---- small models ----------------------------------------------------------------------------
 

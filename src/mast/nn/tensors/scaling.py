@@ -26,9 +26,9 @@ def multiply(kept: Kept, u: Tensor) -> Tensor:
         return u * _tensor(kept.mask, u).view(u.shape) * kept.scales
     if isinstance(kept, Entries):
         flat, indices = u.reshape(-1), _tensor(kept.positions, u)
-        picked = _times(flat[indices], _wide(kept.scales, u))
+        picked = times(flat[indices], wide(kept.scales, u))
         return torch.zeros_like(flat).index_copy(0, indices, picked).view(u.shape)
-    return _times(u, _spread(kept, u))
+    return times(u, _spread(kept, u))
 
 
 def sparsify(kept: Kept, x: Tensor, v: Tensor | None) -> Tensor:
@@ -91,15 +91,15 @@ def _adjoint_sparse(kept: Kept, g: Tensor) -> Tensor:
 
 def _spread(kept: Kept, u: Tensor) -> Tensor:
     """All scales, 0 where an entry is dropped, in a shape that broadcasts."""
-    return _wide(kept.spread() if isinstance(kept, Grid) else kept.factors, u)
+    return wide(kept.spread() if isinstance(kept, Grid) else kept.factors, u)
 
 
-def _wide(scales: Any, u: Tensor) -> Tensor:
+def wide(scales: Any, u: Tensor) -> Tensor:
     """Scales as a tensor where u is, at least in single precision."""
     return torch.as_tensor(scales, dtype=torch.promote_types(u.dtype, torch.float32), device=u.device)
 
 
-def _times(u: Tensor, scales: Tensor) -> Tensor:
+def times(u: Tensor, scales: Tensor) -> Tensor:
     """u times scales, rounded once: in half precision the scales themselves would be off, and S biased."""
     return (u.to(scales.dtype) * scales).to(u.dtype)
 

@@ -1,0 +1,226 @@
+"""Forward passes on the kept slices: where a draw keeps ranges of units, a call computes with those alone.
+
+Prefixes of sorted units, and windows, are ranges along every dimension that they cut. While the model is
+being called, the places of its weights and statistics hold these slices (views, where they are scaled by 1)
+and its modules the smaller sizes, so that the call costs what the submodel costs. Gradients come back as S'g
+of full size, 0 where units are dropped: the loop and its optimizer stay as they are.
+
+What cannot be sliced is masked, by `passes.values`: draws that keep scattered units, a shift, stand-ins of
+`functional_call`, and parts of the model that are called by themselves, whose results have to have their full
+shapes. Heads of `nn.MultiheadAttention`, which has no size for them, are masked within a call that is sliced.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mast.arrays import Array, Indices
+from mast.nn.structure import Structure, UnitDraw
+from mast.nn.structure.drawing import along, present
+from mast.nn.tensors.scaling import Memory, times, wide
+from mast.nn.tensors.torch_private import go_back_early
+from mast.nn.tensors.weights import Place, Weight, find, registered
+from mast.sketches import DiagonalDraw
+
+_REMEMBERED = 32  # draws whose slices are known
+_MOST_RANGES = 8  # along a dimension: q, k and v of a fused weight are three
+
+Ranges = tuple[tuple[int, int], ...]  # first entry and length
+Sizes = list[tuple[dict[str, Any], str, int]]  # a module's attributes, the name of one, its value
+
+
+@dataclass(eq=False)
+class Slice:
+    """What is kept of one tensor: ranges along some dimensions, with scales along some of them."""
+
+    shape: torch.Size
+    memory: Memory  # for gradients
+    ranges: dict[int, Ranges] = field(default_factory=dict)
+    scales: dict[int, Array] = field(default_factory=dict)
+
+    @property
+    def changes(self) -> bool:
+        """Whether it is not all of the tensor, as it is."""
+        return bool(self.ranges or self.scales)
+
+    def take(self, x: Tensor) -> Tensor:
+        """S x of the kept entries: a view, if each dimension has one range and nothing is scaled."""
+        for dim, ranges in self.ranges.items():
+            parts = [x.narrow(dim, start, length) for start, length in ranges]
+            x = parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+        return self._scaled(x)
+
+    def give_back(self, g: Tensor, like: Tensor) -> Tensor:
+        """S'g in the shape of the whole tensor, 0 where nothing is kept."""
+        g = self._scaled(g.to_dense() if g.is_sparse else g)
+        if not self.ranges:
+            return g
+        if g.is_cpu and g.dtype == like.dtype and not torch.is_grad_enabled():
+            whole = self.memory.like(like).zero_()
+        else:
+            whole = g.new_zeros(self.shape)
+        for numbers in itertools.product(*(range(len(ranges)) for ranges in self.ranges.values())):
+            to, of = whole, g
+            for (dim, ranges), number in zip(self.ranges.items(), numbers, strict=True):
+                start, length = ranges[number]
+                to = to.narrow(dim, start, length)
+                of = of.narrow(dim, sum(n for _, n in ranges[:number]), length)
+            to.copy_(of)
+        return whole
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        for dim, scales in self.scales.items():
+            x = times(x, wide(scales, x).view(-1, *[1] * (x.dim() - dim - 1)))
+        return x
+
+
+class SlicedWeight(torch.autograd.Function):
+    """The kept slice of a weight; backward is S'g."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, kept: Slice) -> Tensor:
+        """A view shares x's version counter, so that a step between forward and backward is noticed."""
+        ctx.kept, ctx.whole = kept, x.detach()
+        return kept.take(ctx.whole)
+
+    @staticmethod
+    def backward(ctx: Any, *g: Tensor) -> tuple[Tensor, None]:
+        """S'g."""
+        return ctx.kept.give_back(g[0], ctx.whole), None
+
+
+@dataclass(eq=False)
+class SlicedModel:
+    """One draw's slices: where they go, and the sizes that modules have to be told meanwhile."""
+
+    places: list[Place]  # numbered as the sketched weights are, where a mask comes before the slice; else -1
+    slices: list[Slice]  # one for each place; the same object where a tensor has several places
+    sizes: Sizes  # of modules, where they are smaller
+
+    def fits(self, held: Sequence[Any]) -> bool:
+        """Whether the places hold the model's own tensors, of the shapes that they had."""
+        return all(
+            isinstance(t, nn.Parameter if place.path[0] != "_buffers" else Tensor) and t.shape == kept.shape
+            for place, t, kept in zip(self.places, held, self.slices, strict=True)
+        )
+
+    def values(self, held: Sequence[Tensor], masked: Callable[[int, Tensor], Tensor]) -> list[Tensor]:
+        """The slice of each place's tensor, in autograd's graph where a gradient is wanted."""
+        found: dict[int, Tensor] = {}
+        for place, t, kept in zip(self.places, held, self.slices, strict=True):
+            if id(t) in found:
+                continue
+            y = t if place.number < 0 else masked(place.number, t)
+            if not (torch.is_grad_enabled() and y.requires_grad):
+                found[id(t)] = kept.take(y.detach())
+            elif kept.changes:
+                found[id(t)] = go_back_early(SlicedWeight.apply(y, kept))  # type: ignore[no-untyped-call]
+            else:
+                found[id(t)] = y
+        return [found[id(t)] for t in held]
+
+    def shrink(self) -> Sizes:
+        """Tell the modules their smaller sizes; returns the ones that they had."""
+        before = [(attributes, name, attributes[name]) for attributes, name, _ in self.sizes]
+        for attributes, name, size in self.sizes:
+            attributes[name] = size
+        return before
+
+
+class Slices:
+    """The slices of draws over the units of one model, whose sketched weights have these names."""
+
+    def __init__(self, model: nn.Module, structure: Structure, sketched: Sequence[str]) -> None:
+        self.model, self.structure = model, structure
+        heads = [i for i, space in enumerate(structure.spaces) if space.name in structure.heads.values()]
+        carried = {s.tensor for s in structure.scaled for p in s.pieces if p.space in heads}
+        self._masked = {name: i for i, name in enumerate(sketched) if name in carried}
+        self._known: dict[bytes, SlicedModel | None] = {}
+        self._memory: dict[str, Memory] = {}  # by tensor: all draws share it
+
+    def of(self, draw: UnitDraw) -> SlicedModel | None:
+        """Those of a draw that keeps ranges of units; None for any other."""
+        if self.structure.branches:
+            return None
+        if any(kept.count and kept.indices[-1] - kept.indices[0] >= kept.count for kept in draw.values()):
+            return None
+        signature = b"".join(a.tobytes() for kept in draw.values() for a in (kept.indices, kept.scales))
+        if signature not in self._known:
+            if len(self._known) >= _REMEMBERED:
+                self._known.pop(next(iter(self._known)))
+            self._known[signature] = self._make(draw)
+        return self._known[signature]
+
+    def _make(self, draw: UnitDraw) -> SlicedModel | None:
+        whole = {
+            name: DiagonalDraw(n := draw[name].dim, np.arange(n), np.ones(n))
+            for name in self.structure.heads.values()
+        }
+        draw = UnitDraw(draw.key, {**draw, **whole})
+        units = present(self.structure.spaces, draw)
+        slices: dict[str, Slice] = {}
+        for name, shape in self.structure.shapes.items():
+            own = Slice(shape, self._memory.setdefault(name, Memory()))
+            for dim, pieces in self.structure.pieces.get(name, {}).items():
+                indices, scales = along(pieces, units)
+                ranges = _ranges(indices)
+                if len(ranges) > _MOST_RANGES:
+                    return None
+                if ranges != ((0, shape[dim]),):
+                    own.ranges[dim] = ranges
+                if any(piece.scaled for piece in pieces) and not (scales == 1).all():
+                    own.scales[dim] = scales
+            if own.changes or name in self._masked:
+                slices[name] = own
+        return self._placed(draw, slices)
+
+    def _placed(self, draw: UnitDraw, slices: Mapping[str, Slice]) -> SlicedModel | None:
+        owners = {id(p): place for place, p in registered(self.model)}
+        weights = [
+            Weight(name, p.shape, owners[id(p)])
+            for name, p in self.model.named_parameters()
+            if name in slices
+        ]
+        places, found = [], []
+        for place in itertools.chain.from_iterable(find(self.model, weights).values()):
+            name = weights[place.number].name
+            places.append(Place(place.attributes, place.path, self._masked.get(name, -1)))
+            found.append(slices[name])
+        for prefix, module in self.model.named_modules():
+            for key, buffer in module._buffers.items():
+                kept = slices.get(f"{prefix}.{key}".removeprefix("."))
+                if buffer is None or kept is None:
+                    continue
+                if any(len(ranges) > 1 for ranges in kept.ranges.values()):
+                    return None  # no view: what the module writes there would be lost
+                places.append(Place(vars(module), ("_buffers", key), -1))
+                found.append(kept)
+        return SlicedModel(places, found, self._sizes(draw))
+
+    def _sizes(self, draw: UnitDraw) -> Sizes:
+        """The numbers in which the modules of the small model differ from the whole model's."""
+        small, kept = self.structure.blank(draw), self.structure.cut(draw).parameters
+        for name, p in small.named_parameters():
+            p.data = torch.empty(kept[name].kept_shape, dtype=p.dtype)
+        self.structure.fit(small, draw)
+        return [
+            (attributes, name, size)
+            for module, smaller in small.named_modules()
+            for attributes in (vars(self.model.get_submodule(module)),)
+            for name, size in vars(smaller).items()
+            if type(size) is int and type(attributes.get(name)) is int and attributes[name] != size
+        ]
+
+
+def _ranges(indices: Indices) -> Ranges:
+    """Ascending indices as ranges."""
+    starts = np.flatnonzero(np.diff(indices, prepend=-2) != 1)
+    lengths = np.diff(starts, append=indices.size)
+    return tuple((int(indices[s]), int(n)) for s, n in zip(starts, lengths, strict=True))

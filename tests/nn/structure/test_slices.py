@@ -1,0 +1,241 @@
+"""Forward passes on slices: the plain loop of a nested network computes with the kept units alone."""
+
+from __future__ import annotations
+
+import copy
+import threading
+
+import pytest
+
+import mast
+
+torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
+from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+SKETCHES = {
+    "unscaled": mast.Nested([0.25, 0.5, 1.0], scaled=False),
+    "scaled": mast.Nested([0.25, 0.5, 1.0]),
+    "windows": mast.Rolling(0.5),
+}
+
+
+def loss_of(out):
+    out = getattr(out, "logits", out)
+    return (out - torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view(out.shape)).square().mean()
+
+
+def gradients(model):
+    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return found
+
+
+def compare(sk, model, call, steps=6):
+    """The plain loop against the explicit form, where whole weights are masked."""
+    sizes = set()
+    for step in range(steps):
+        with sk.sample(step):
+            loss = loss_of(call())
+            loss.backward()
+        expected = gradients(model)
+        mine = loss_of(call())
+        mine.backward()
+        assert mine.item() == pytest.approx(loss.item(), rel=1e-9)
+        found = gradients(model)
+        assert found.keys() == expected.keys()
+        for name, g in found.items():
+            torch.testing.assert_close(g, expected[name], rtol=0, atol=1e-12, msg=f"gradient of {name}")
+        sizes.add(sum(kept.count for kept in sk.draw().values()))
+        sk.advance()
+    return sizes
+
+
+def sees_slices(sk):
+    return sk._calls._slices.of(sk.draw()) is not None
+
+
+@pytest.mark.parametrize("kind", SKETCHES)
+def test_gradients_are_those_of_masks(zoo, unit_model, kind):
+    model, x = zoo.make(unit_model)
+    before = {name: copy.copy(vars(m)) for name, m in model.named_modules()}
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(SKETCHES[kind]), example=x)
+    sizes = compare(sk, model, lambda: model(x))
+    assert len(sizes) == 1 if kind == "windows" else len(sizes) > 1
+    for name, module in model.named_modules():  # all numbers are as they were
+        assert {k: v for k, v in vars(module).items() if type(v) is int} == {
+            k: v for k, v in before[name].items() if type(v) is int
+        }
+
+
+def seen_widths(model, layer, call):
+    """The width of a layer's output during the call."""
+    widths = []
+    with layer.register_forward_hook(lambda m, args, out: widths.append(out.shape[1])):
+        call()
+    return widths
+
+
+def test_a_call_computes_with_the_kept_units_only(zoo):
+    model, x = zoo.make("resnet")
+    sk = mast.nn.elastic(model, [0.25, 0.5, 1.0], [x])
+    first = model.blocks[0].first
+    for number, width in enumerate((2, 4, 8)):
+        with sk.member(number):
+            assert seen_widths(model, first, lambda: model(x)) == [width]
+            model.eval()
+            assert seen_widths(model, first, lambda: model(x)) == [width]
+            model.train()
+    assert (first.out_channels, first.weight.shape[0]) == (8, 8)
+    model.eval()
+    assert seen_widths(model, first, lambda: model(x)) == [8]
+
+
+def test_statistics_of_kept_channels_move_and_others_rest(zoo):
+    model, x = zoo.make("resnet")
+    sk = mast.nn.elastic(model, [0.25, 0.5, 1.0], [x])
+    norm = model.blocks[0].norm1
+    before, count = norm.running_mean.clone(), int(norm.num_batches_tracked)
+    small = sk.submodel(member=0, calibrate=False).train()
+    small(x)
+    with sk.member(0):
+        model(x)
+    torch.testing.assert_close(norm.running_mean[:2], small.blocks[0].norm1.running_mean)
+    assert not torch.equal(norm.running_mean[:2], before[:2])
+    assert torch.equal(norm.running_mean[2:], before[2:])
+    assert int(norm.num_batches_tracked) == count + 1
+
+
+def test_parts_that_are_called_by_themselves_have_their_full_shapes(zoo):
+    model, x = zoo.make("mlp")
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(SKETCHES["unscaled"]), example=x)
+    with sk.member(0):
+        whole = model(x)
+        h = x
+        for layer in model:
+            h = layer(h)
+            assert not isinstance(layer, nn.Linear) or h.shape[1] == layer.out_features
+        torch.testing.assert_close(h, whole)
+
+
+def test_an_error_inside_puts_everything_back(zoo):
+    model, x = zoo.make("resnet")
+    sk = mast.nn.elastic(model, [0.25, 1.0], [x])
+    state = copy.deepcopy(model.state_dict())
+    repr_before = repr(model)
+
+    def fail(module, args):
+        assert module.in_channels == 2  # inside, it is small
+        raise RuntimeError("as asked")
+
+    model.eval()
+    second = model.blocks[0].second
+    with sk.member(0), second.register_forward_pre_hook(fail), pytest.raises(RuntimeError, match="as asked"):
+        model(x)
+    assert repr(model) == repr_before
+    for name, t in model.state_dict().items():
+        torch.testing.assert_close(t, state[name], rtol=0, atol=0)
+    assert isinstance(second.weight, nn.Parameter)
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, use_reentrant):
+        super().__init__()
+        self.use_reentrant = use_reentrant
+        self.first = nn.Linear(5, 8)
+        self.block = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8), nn.Tanh())
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.last(checkpoint(self.block, self.first(x), use_reentrant=self.use_reentrant))
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # where units are found
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_activation_checkpointing_repeats_the_slices(use_reentrant):
+    torch.manual_seed(0)
+    model, x = Checkpointed(use_reentrant).double(), torch.randn(6, 5).double()
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(SKETCHES["unscaled"]), example=x)
+    assert len(compare(sk, model, lambda: model(x))) > 1
+    loss = model(x).square().sum()
+    with torch.no_grad():
+        model.block[0].weight.mul_(2)
+    with pytest.raises(mast.errors.MastError, match=r"before optimizer\.step|modified by an inplace"):
+        loss.backward()
+
+
+def test_several_members_before_one_backward(zoo):
+    model, x = zoo.make("mlp")
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(SKETCHES["unscaled"]), example=x)
+    total = {}
+    for number in range(3):
+        with sk.member(number):
+            loss_of(model(x)).backward()
+        for name, g in gradients(model).items():
+            total[name] = total.get(name, 0) + g
+    losses = []
+    for number in range(3):
+        with sk.member(number):
+            losses.append(loss_of(model(x)))
+    sum(losses).backward()
+    for name, g in gradients(model).items():
+        torch.testing.assert_close(g, total[name])
+
+
+def test_a_second_derivative(zoo):
+    model, x = zoo.make("gated")
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(SKETCHES["scaled"]), example=x)
+    while sum(kept.count for kept in sk.draw().values()) == sum(k.dim for k in sk.draw().values()):
+        sk.advance()
+
+    def second():
+        parameters = list(model.parameters())
+        first = torch.autograd.grad(loss_of(model(x)), parameters, create_graph=True)
+        return torch.autograd.grad(sum(g.square().sum() for g in first), parameters)
+
+    assert sees_slices(sk)
+    sliced = second()
+    sk._calls._slices = None
+    for mine, theirs in zip(sliced, second(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_functional_call_is_masked(zoo):
+    model, x = zoo.make("mlp")
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(SKETCHES["unscaled"]), example=x)
+    with sk.member(0):
+        expected = model(x)
+        stand_ins = {name: p.detach().clone() for name, p in model.named_parameters()}
+        torch.testing.assert_close(torch.func.functional_call(model, stand_ins, (x,)), expected)
+
+
+def test_threads_share_a_sliced_call(zoo):
+    model, x = zoo.make("mlp")
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(SKETCHES["unscaled"]), example=x)
+    with sk.member(0):
+        expected, found = model(x).detach(), []
+        threads = [threading.Thread(target=lambda: found.append(model(x).detach())) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(found) == 8
+    for out in found:
+        torch.testing.assert_close(out, expected)
+    assert model[0].weight.shape == (model[0].out_features, 4)
+
+
+def test_loops_without_an_optimizer_are_noticed(zoo):
+    model, x = zoo.make("mlp")
+    mast.nn.sparsify(model, mast.nn.Neurons(SKETCHES["unscaled"]), example=x)
+
+    def train_by_hand():
+        for _ in range(5):
+            loss_of(model(x)).backward()
+            with torch.no_grad():
+                for p in model.parameters():
+                    p -= 0.1 * p.grad
+            model.zero_grad()
+
+    with pytest.warns(UserWarning, match=r"sk\.advance"):
+        train_by_hand()
