@@ -102,3 +102,17 @@ def gpt2():
         nn.LayerNorm(width),
         nn.Linear(width, 4096, bias=False),
     )
+
+
+def encoder():
+    """A BERT of MiniLM's shape with random weights, a batch and targets."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=30522, hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536
+    )
+    ids = torch.randint(0, 30522, (32, 28))
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    return transformers.BertForSequenceClassification(config), batch, torch.randint(0, 2, (32,))

@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
 
 from _bench import Row, arithmetic, best, versus
-from _networks import MEMORY, cnn, gpt2, resnet18, transformer
+from _networks import MEMORY, cnn, encoder, gpt2, resnet18, transformer
 
 TITLE = "Networks: sketched weights"
 
@@ -92,7 +94,48 @@ def _rows() -> Iterator[Row]:
             tries=tries,
         )
         yield versus(f"{job}, Bernoulli(.5)", masked, "plain dense step", plain, target)
+    yield from _sizes()
     yield from _memory()
+
+
+def _sizes() -> Iterator[Row]:
+    """An encoder of MiniLM's shape in four sizes, heads and MLP units cut together, AdamW."""
+    import torch
+
+    import mast
+
+    model, batch, targets = encoder()
+    plain = encoder()[0]
+    sk = mast.nn.elastic(model, [0.25, 0.5, 0.75, 1.0], [batch])
+    dense = sizes_step(plain.train(), torch.optim.AdamW(plain.parameters(), lr=1e-6), batch, targets)
+    optimizer = torch.optim.AdamW(model.train().parameters(), lr=1e-6)
+    plain_loop = [sizes_step(model, optimizer, batch, targets, partial(sk.member, i)) for i in range(4)]
+    took, *sizes = best(dense, *plain_loop, tries=5)
+    mean = sum(sizes) / 4
+    name = "6 layers of 384, 32 x 28 tokens, AdamW"
+    each = ", ".join(f"{size / took:.2f}" for size in sizes)
+    yield versus(f"{name}, plain loop of four sizes", mean, "plain dense step", took, 0.75, detail=each)
+    rows = sk.optimizer(torch.optim.AdamW, lr=1e-6)
+
+    def small() -> None:
+        with sk.member(0), sk.small() as net:
+            torch.nn.functional.cross_entropy(net(**batch).logits, targets).backward()
+        rows.step()
+
+    took, quarter = best(dense, small, tries=5)
+    yield versus(f"{name}, sk.small() of a quarter", quarter, "plain dense step", took, 0.50)
+
+
+def sizes_step(model, optimizer, batch, targets, member=nullcontext) -> Callable[[], None]:
+    import torch
+
+    def job() -> None:
+        with member():
+            torch.nn.functional.cross_entropy(model(**batch).logits, targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return job
 
 
 def _memory() -> Iterator[Row]:
