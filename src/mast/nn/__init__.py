@@ -7,7 +7,7 @@ each optimizer step; the loop, the optimizer and the checkpoints stay as they ar
 `sparsify`                                   in place; returns the handle `sk`
 `sk.sample`, `sk.submodel`, `sk.report`      one draw explicitly, a plain sparse copy, quality by density
 `Neurons`, `Layers`                          sketches over hidden units and residual branches: smaller models
-`RowOptimizer`                               training on submodels: time follows what is kept
+`sk.optimizer`, `sk.small`, `RowOptimizer`   training on submodels: time follows what is kept
 `elastic`                                    a pretrained network in every size: sorted, then sparsified
 `sort_units`                                 the units of a network, most important first
 `structure_of`, `Cut`                        a model's units, and the slices that a draw leaves of its tensors
