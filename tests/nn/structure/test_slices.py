@@ -45,7 +45,9 @@ def compare(sk, model, call, steps=6):
         found = gradients(model)
         assert found.keys() == expected.keys()
         for name, g in found.items():
-            torch.testing.assert_close(g, expected[name], rtol=0, atol=1e-12, msg=f"gradient of {name}")
+            assert g.layout == expected[name].layout
+            g, other = g.to_dense(), expected[name].to_dense()
+            torch.testing.assert_close(g, other, rtol=0, atol=1e-12, msg=f"gradient of {name}")
         sizes.add(sum(kept.count for kept in sk.draw().values()))
         sk.advance()
     return sizes
@@ -66,6 +68,80 @@ def test_gradients_are_those_of_masks(zoo, unit_model, kind):
         assert {k: v for k, v in vars(module).items() if type(v) is int} == {
             k: v for k, v in before[name].items() if type(v) is int
         }
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind, **options):
+        super().__init__()
+        self.rnn = kind(5, 8, batch_first=True, **options)
+        self.head = nn.Linear(16 if options else 8, 3)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0][:, -1])
+
+
+class Words(nn.Module):
+    def __init__(self, sparse):
+        super().__init__()
+        self.words, self.a, self.b = nn.Embedding(11, 8, sparse=sparse), nn.Linear(8, 12), nn.Linear(12, 3)
+
+    def forward(self, x):
+        return self.b(self.a(self.words(x.long())).relu()).mean(1)
+
+
+class Fused(nn.Module):
+    """Queries, keys and values in one weight: three ranges of rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, x):
+        rows, length, _ = x.shape
+        q, k, v = (t.view(rows, length, -1, 2).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        attended = nn.functional.scaled_dot_product_attention(q, k, v)
+        return x + self.out(attended.transpose(1, 2).reshape(rows, length, -1))
+
+
+class Joined(nn.Module):
+    """A norm over two groups of channels: its statistics are no view where both are cut."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 4, 1), nn.Conv2d(12, 3, 1)
+        self.norm = nn.BatchNorm2d(12)
+
+    def forward(self, x):
+        a = self.a(x).relu()
+        return self.c(self.norm(torch.cat([a, self.b(a)], 1)).relu()).mean((2, 3))
+
+
+def channels_last():
+    layers = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.AvgPool2d(4)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(4, 3)).to(memory_format=torch.channels_last)
+
+
+WRITTEN = {
+    "lstm": (lambda: Recurrent(nn.LSTM), (4, 6, 5)),
+    "gru of two directions": (lambda: Recurrent(nn.GRU, num_layers=2, bidirectional=True), (4, 6, 5)),
+    "words": (lambda: Words(False), (4, 3)),
+    "sparse gradients": (lambda: Words(True), (4, 3)),
+    "fused": (Fused, (2, 3, 8)),
+    "joined": (Joined, (2, 3, 4, 4)),
+    "channels last": (channels_last, (2, 3, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_other_modules_and_layouts(name, scaled):
+    torch.manual_seed(0)
+    make, shape = WRITTEN[name]
+    model, x = make().double(), torch.rand(shape, dtype=torch.float64) * 10
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Nested([0.25, 0.5, 1.0], scaled=scaled)), example=x)
+    assert len(compare(sk, model, lambda: model(x))) > 1
+    with sk.member(1):
+        assert sees_slices(sk) == (name != "joined")
 
 
 def seen_widths(model, layer, call):

@@ -59,13 +59,25 @@ class Slice:
 
     def give_back(self, g: Tensor, like: Tensor) -> Tensor:
         """S'g in the shape of the whole tensor, 0 where nothing is kept."""
-        g = self._scaled(g.to_dense() if g.is_sparse else g)
+        if g.is_sparse:
+            return self._give_back_rows(g.coalesce())
+        g = self._scaled(g)
         if not self.ranges:
             return g
         if g.is_cpu and g.dtype == like.dtype and not torch.is_grad_enabled():
-            whole = self.memory.like(like).zero_()
-        else:
-            whole = g.new_zeros(self.shape)
+            return self._filled(self.memory.like(like).zero_(), g)
+        return self._filled(g.new_zeros(self.shape), g)
+
+    def _give_back_rows(self, g: Tensor) -> Tensor:
+        """That of an embedding with ``sparse=True``: some rows, all of whose columns are units."""
+        values = self._scaled(g.values())
+        whole = self._filled(values.new_zeros(len(values), *self.shape[1:]), values)
+        return torch.sparse_coo_tensor(
+            g.indices(), whole, self.shape, is_coalesced=True, check_invariants=False
+        )
+
+    def _filled(self, whole: Tensor, g: Tensor) -> Tensor:
+        """The whole with g in its ranges."""
         for numbers in itertools.product(*(range(len(ranges)) for ranges in self.ranges.values())):
             to, of = whole, g
             for (dim, ranges), number in zip(self.ranges.items(), numbers, strict=True):
