@@ -144,7 +144,7 @@ class Prefixes(Contender):
 
 
 class Slimmable(Prefixes):
-    """Sandwich rule and in-place distillation: the largest learns labels, and teaches the smallest and one."""
+    """Sandwich rule, in-place distillation: the largest learns labels, teaches the smallest and one more."""
 
     def backward(self, batch: Rows) -> None:
         """Largest, smallest, and one of the others."""

@@ -37,9 +37,10 @@ CHANGED: tuple[str, ...] = ()  #: what was changed after results were seen, in s
 INTRODUCTION = """\
 # A pretrained network in every size
 
-Real pretrained networks, cut to a quarter, a half and three quarters of their units (channels inside blocks; heads and MLP units).
-One run of `mast.nn.elastic` is compared with training every size by itself, with cuts that are not trained, and with two other ways to train all
-sizes at once. The page is written by the study from its CSV files, which stand in `docs/studies/elastic`; a run goes on from them.
+Real pretrained networks, cut to a quarter, a half and three quarters of their units (channels inside
+blocks; heads and MLP units). One run of `mast.nn.elastic` is compared with training every size by itself,
+with cuts that are not trained, and with two other ways to train all sizes at once. The page is written by
+the study from its CSV files, which stand in `docs/studies/elastic`; a run goes on from them.
 
 <!-- not run: it trains for an hour, in a checkout -->
 ```bash
@@ -52,20 +53,27 @@ python -m studies.elastic --data-dir DIR --network resnet20   # what is missing 
 SETUP = """\
 ## How it was done
 
-- **Networks.** MiniLM (all-MiniLM-L6-v2, 6 layers, 12 heads; token embeddings frozen), fine-tuned by us once for each task, 260 steps of 32: seeds
-  are about what follows. ResNet-20 and ResNet-56 with published CIFAR-10 weights, trained on a part of the 50,000 lossless training images (the networks have seen them
-  all before); judged on the first 4,000 and 2,000 official test images. stories260K, a Llama of 260 thousand weights with grouped heads: it trains on 4,096 stories of 128 tokens that it
-  sampled itself, and is judged on 256 others.
-- **Cut.** Units sorted by `activation` on 256 training rows; alone, slimmable, DynaBERT and elastic have the same cut. BatchNorm statistics are
-  taken anew from 1,024 training rows for everybody.
-- **Training.** AdamW, no decay, gradients clipped to 1, a rise over a tenth of the steps and a linear fall; the same batches for the same seed. The given
-  network teaches by its logits (Kullback-Leibler); *alone* takes labels or the teacher, elastic draws sizes evenly or the smaller ones more often (.4, .3, .2, .1): whichever
-  is better on validation rows. Slimmable: the largest learns labels and teaches the smallest and one of the middle sizes. DynaBERT: all sizes at each step, taught by logits
-  (its width stage; hidden states and the depth stage are left out). Slimmable and DynaBERT run on slices written by hand, with up to three seeds.
-- **Choice.** The learning rate of every contender is the best of three or more, a factor of 3 apart, by the mean over the four sizes on validation
-  rows, with a seed that does not judge and half of the seconds.
-- **Seconds.** CPU seconds of one thread. Steps are timed in turn, so that a busy machine hits all alike, and the number of steps follows. The four sizes alone
-  count their steps as plain small networks, and the teacher's outputs once if it teaches; elastic, slimmable and DynaBERT count sorting and the outputs for all rows they see.
+- **Networks.** MiniLM (all-MiniLM-L6-v2, 6 layers, 12 heads; token embeddings frozen), fine-tuned by us
+  once for each task, 260 steps of 32: seeds are about what follows. ResNet-20 and ResNet-56 with published
+  CIFAR-10 weights, trained on a part of the 50,000 lossless training images (the networks have seen them
+  all before); judged on the first 4,000 and 2,000 official test images. stories260K, a Llama of 260
+  thousand weights with grouped heads: it trains on 4,096 stories of 128 tokens that it sampled itself, and
+  is judged on 256 others.
+- **Cut.** Units sorted by `activation` on 256 training rows; alone, slimmable, DynaBERT and elastic have
+  the same cut. BatchNorm statistics are taken anew from 1,024 training rows for everybody.
+- **Training.** AdamW, no decay, gradients clipped to 1, a rise over a tenth of the steps and a linear fall;
+  the same batches for the same seed. The given network teaches by its logits (Kullback-Leibler); *alone*
+  takes labels or the teacher, elastic draws sizes evenly or the smaller ones more often (.4, .3, .2, .1):
+  whichever is better on validation rows. Slimmable: the largest learns labels and teaches the smallest and
+  one of the middle sizes. DynaBERT: all sizes at each step, taught by logits (its width stage; hidden
+  states and the depth stage are left out). Slimmable and DynaBERT run on slices written by hand, with up to
+  three seeds.
+- **Choice.** The learning rate of every contender is the best of three or more, a factor of 3 apart, by the
+  mean over the four sizes on validation rows, with a seed that does not judge and half of the seconds.
+- **Seconds.** CPU seconds of one thread. Steps are timed in turn, so that a busy machine hits all alike,
+  and the number of steps follows. The four sizes alone count their steps as plain small networks, and the
+  teacher's outputs once if it teaches; elastic, slimmable and DynaBERT count sorting and the outputs for
+  all rows they see.
 """
 
 
@@ -82,8 +90,8 @@ def lines(results: Any, times: Any) -> Iterator[str]:
     networks = [name for name in TASKS if name in set(results["network"])]
     yield INTRODUCTION
     yield "## The rule, and what it says\n"
-    yield f"Written and committed before the runs. A statement holds if it holds on {ENOUGH} of {NETWORKS} networks. Differences are in shares"
-    yield "of right answers on test rows (stories260K: next tokens), paired over seeds.\n"
+    yield f"Committed before the runs. A statement holds if it does on {ENOUGH} of {NETWORKS} networks. Differences"
+    yield "are in shares of right answers on test rows (stories260K: next tokens), paired over seeds.\n"
     counts = decided(verdicts)
     yield from table(
         ["statement", "holds on", ""],
@@ -95,16 +103,16 @@ def lines(results: Any, times: Any) -> Iterator[str]:
     yield from table(
         ["network", *(s.name for s in STATEMENTS)],
         [
-            [TASKS[n].title, *(_cell([v for v in verdicts if (v.network, v.statement) == (n, s.name)]) for s in STATEMENTS)]
+            [TASKS[n].title, *(_cell([v for v in verdicts if v.of(n, s)]) for s in STATEMENTS)]
             for n in networks
         ],
-    )  # fmt: skip
+    )
     yield "![Accuracy against parameters](../images/elastic.png)\n"
     for name in networks:
         yield from _network(name, results[results["network"] == name])
     yield SETUP
     yield "## Seconds of a step\n"
-    yield "Of the whole network alone; in the first session with slices by hand, in the second with the plain loop of `elastic`.\n"
+    yield "In steps of the whole network alone; rivals and ours were timed in two sessions.\n"
     yield from table(["network", "", "25 %", "50 %", "75 %", "100 %"], list(_steps(times)))
     yield "## Settings that were chosen\n"
     yield from table(
@@ -142,7 +150,8 @@ def _network(name: str, results: Any) -> Iterator[str]:
     yield f"## {TASKS[name].title}\n"
     if not given.empty:
         words = f", perplexity {np.exp(given['loss'].iloc[0]):.2f}" if language else ""
-        yield f"The given network has {given['accuracy'].iloc[0]:.4f}{words}, and {_count(given['parameters'].iloc[0])} parameters.\n"
+        count = f"{given['parameters'].iloc[0] / 1e6:.2f} million parameters"
+        yield f"The given network has {given['accuracy'].iloc[0]:.4f}{words}, and {count}.\n"
     columns = [
         "accuracy, ± standard error of the mean over seeds",
         *(f"{100 * s:.0f} %" for s in SIZES),
@@ -177,7 +186,7 @@ def _line(test: Any, contender: str, share: float, words: str, language: bool) -
 
 
 def _spent(rows: Any) -> float:
-    """CPU seconds of training as measured, the mean over seeds; sorting counts where one network has all sizes."""
+    """CPU seconds of training, the mean over seeds; sorting counts where one network has all sizes."""
     if rows["contender"].iloc[0] == "alone":
         return float(rows.groupby("seed")["seconds"].sum().mean())
     return float((rows["seconds"] + rows["sorting"]).mean())
@@ -214,10 +223,6 @@ def _settings(results: Any) -> Iterator[list[str]]:
             setting or "-",
             ", ".join(f"{rate:g}: {mean:.4f}" for rate, mean in means.items()),
         ]
-
-
-def _count(parameters: float) -> str:
-    return f"{parameters / 1e6:.2f} M" if parameters >= 1e6 else f"{parameters / 1e3:.0f} k"
 
 
 def draw(results: Any) -> Any:

@@ -28,13 +28,18 @@ class Statement:
 
 
 STATEMENTS = (
-    Statement("equal seconds", "with the CPU seconds of the four sizes alone: at least as good as they are on "
-              "the mean over sizes, and nowhere more than .01 behind"),
+    Statement(
+        "equal seconds",
+        "with the CPU seconds of the four sizes alone: at least as good as they are on the mean over sizes, "
+        "and nowhere more than .01 behind",
+    ),
     Statement("0.70 of them", "with .70 of these seconds: within .005 on the mean, and .015 everywhere"),
     Statement("largest", "the largest size at most .005 behind the given network, with both"),
-    Statement("smallest", "25 % of the units at least .10 above the best random cut without training, with both"),
-    Statement("0.35 of them", "with .35 of these seconds: within .005 on the mean, and .015 everywhere", True),
-)  # fmt: skip
+    Statement("smallest", "25 % at least .10 above the best random cut without training, with both"),
+    Statement(
+        "0.35 of them", "with .35 of these seconds: within .005 on the mean, and .015 everywhere", True
+    ),
+)
 MARGINS = {1.0: (0.0, 0.01), 0.7: (0.005, 0.015), 0.35: (0.005, 0.015)}  # on the mean, and everywhere
 LARGEST, SMALLEST = 0.005, 0.10
 
@@ -47,6 +52,10 @@ class Verdict:
     statement: str
     holds: bool
     measured: str
+
+    def of(self, network: str, statement: Statement) -> bool:
+        """Whether it is about these."""
+        return (self.network, self.statement) == (network, statement.name)
 
 
 def judge(results: Any) -> list[Verdict]:

@@ -54,9 +54,9 @@ class Store:
     def add(self, rows: list[dict[str, Any]]) -> None:
         """Append, and write the file whole."""
         new = pandas.DataFrame(rows, columns=self.rows.columns)
-        self.rows = new if self.rows.empty else pandas.concat([self.rows, new], ignore_index=True)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        files.write(self.path, self.rows.to_csv(index=False, float_format="%.6g").encode())
+        new = new if self.rows.empty else pandas.concat([self.rows, new], ignore_index=True)
+        files.write(self.path, new.to_csv(index=False, float_format="%.6g").encode())
+        self.rows = pandas.read_csv(self.path, keep_default_na=False)  # as a run that goes on sees it
 
     def once(self, key: dict[str, Any], make: Callable[[], list[dict[str, Any]]]) -> Any:
         """The rows of a run, made if they are not there."""
@@ -157,10 +157,10 @@ class Study:
         rates = {self.task.rate: score[setting]}
         for factor in (1 / 3, 3.0):
             rate = self.task.rate
-            while rates[rate] == max(rates.values()) and len(rates) < 6:
+            while rate == _best(rates) and len(rates) < 6:
                 rate = float(f"{rate * factor:.3g}")
                 rates[rate] = self._mean(name, setting, rate)
-        return setting, max(rates, key=lambda r: rates[r])
+        return setting, _best(rates)
 
     def _mean(self, name: str, setting: str, rate: float) -> float:
         return float(self.run(name, setting, 0.5, rate, TUNING, "validation")["accuracy"].mean())
@@ -231,6 +231,10 @@ class Study:
         if steps > rows:  # no new rows, so no new outputs
             steps = (left - rows * taught) / own
         return max(1, math.floor(steps))
+
+
+def _best(scores: dict[float, float]) -> float:
+    return max(scores, key=lambda rate: scores[rate])  # of equal ones the first
 
 
 def _session(name: str) -> str:

@@ -88,6 +88,7 @@ class Task:
     test: int = 10**9
     pool: int = 4096  # training rows
     length: int = 128  # tokens of a story
+    tuning: int = 160  # steps of 32 rows that fine-tune MiniLM
 
     def load(self, data: Path, cache: Path) -> Loaded:
         """The network and its rows; DataError with what is missing and how to get it."""
@@ -319,13 +320,13 @@ def minilm(data: Path, cache: Path, task: Task) -> tuple[nn.Module, Rows, Rows, 
     model.encoder.embeddings.requires_grad_(False)
     path = cache / f"{task.name}.tuned.pt"
     if not path.exists():
-        _fine_tune(model, rows[0])
+        _fine_tune(model, rows[0], task.tuning)
         torch.save(model.state_dict(), path)
     model.load_state_dict(torch.load(path, weights_only=True))
     return model, rows[0][: task.pool], rows[1], rows[2]
 
 
-def _fine_tune(model: nn.Module, rows: Rows, steps: int = 260) -> None:
+def _fine_tune(model: nn.Module, rows: Rows, steps: int) -> None:
     """Once for all seeds: they are about the sizes."""
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 1e-4)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-4, steps, pct_start=0.1)
@@ -376,7 +377,7 @@ TASKS = {
         Task("stories260k", "stories260K", stories, 8, 80, 1e-3, 5, 96, 256),
         Task("resnet20", "ResNet-20 on CIFAR-10", partial(resnet, "resnet20-12fca82f.th", 3), 32, 80, 1e-3, 5,
              1000, 4000, 16_384),
-        Task("minilm-trec", "MiniLM on TREC", minilm, 16, 48, 1e-4, 3),
+        Task("minilm-trec", "MiniLM on TREC", minilm, 16, 48, 1e-4, 3, tuning=260),
         Task("resnet56", "ResNet-56 on CIFAR-10", partial(resnet, "resnet56-4bfd9763.th", 9), 32, 30, 1e-3, 3,
              1000, 2000, 8_192),
     )
