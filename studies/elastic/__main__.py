@@ -31,6 +31,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--publish", action="store_true", help="write numbers, page and figure into docs/")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
+    given.out = given.out / ("fast" if given.fast else "full" if given.full else "")
     given.out.mkdir(parents=True, exist_ok=True)
     if not (given.fast or given.full):
         for path in NUMBERS.glob("*.csv"):

@@ -67,6 +67,7 @@ class Contender(ABC):
     """Something that is trained: its parameters, one step's gradients, and the networks that come out."""
 
     model: nn.Module
+    size = 1.0  # the largest one that is trained
 
     @abstractmethod
     def backward(self, batch: Rows) -> None:

@@ -69,7 +69,8 @@ SETUP = """\
   states and the depth stage are left out). Slimmable and DynaBERT run on slices written by hand, with up to
   three seeds.
 - **Choice.** The learning rate of every contender is the best of three or more, a factor of 3 apart, by the
-  mean over the four sizes on validation rows, with a seed that does not judge and half of the seconds.
+  mean over the four sizes on validation rows, with a seed that does not judge and half of the seconds. Each
+  size alone has the best of these rates for itself.
 - **Seconds.** CPU seconds of one thread. Steps are timed in turn, so that a busy machine hits all alike,
   and the number of steps follows. The four sizes alone count their steps as plain small networks, and the
   teacher's outputs once if it teaches; elastic, slimmable and DynaBERT count sorting and the outputs for
@@ -90,8 +91,9 @@ def lines(results: Any, times: Any) -> Iterator[str]:
     networks = [name for name in TASKS if name in set(results["network"])]
     yield INTRODUCTION
     yield "## The rule, and what it says\n"
-    yield f"Committed before the runs. A statement holds if it does on {ENOUGH} of {NETWORKS} networks. Differences"
-    yield "are in shares of right answers on test rows (stories260K: next tokens), paired over seeds.\n"
+    yield f"Committed before the runs. A statement holds if it does on {ENOUGH} of {NETWORKS} networks."
+    yield "Differences are in shares of right answers on test rows (of next tokens for stories260K), paired"
+    yield "over seeds.\n"
     counts = decided(verdicts)
     yield from table(
         ["statement", "holds on", ""],

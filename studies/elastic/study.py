@@ -32,8 +32,9 @@ SHARES = (1.0, 0.7, 0.35)  # of the seconds that the four sizes take alone
 EQUAL_STEPS = 0.0  # stands for a share: as many steps as one size has alone
 SETTINGS = {"alone": ("distilled", "labels"), "ours": tuple(WEIGHTS), "slimmable": ("",), "dynabert": ("",)}
 RIVALS = ("alone", "slimmable", "dynabert")
-KEY = ["network", "contender", "setting", "share", "rate", "seed", "rows"]
-COLUMNS = [*KEY, "size", "steps", "seconds", "sorting", "parameters", "accuracy", "loss"]
+COLUMNS = ["network", "contender", "setting", "share", "rate", "seed", "rows", "size", "steps", "seconds"]
+COLUMNS += ["sorting", "parameters", "accuracy", "loss"]
+Rates = dict[float, float]  # by size
 
 
 class Store:
@@ -90,34 +91,35 @@ class Study:
             if name == "cuts":
                 continue
             self.seconds(_session(name))
-            setting, rate = self.tuned(name)
+            setting, rates = self.tuned(name)
             shares = (*SHARES, EQUAL_STEPS) if name == "ours" else (1.0,)
             seeds = self.task.seeds if name in ("alone", "ours") else min(3, self.task.seeds)
             for seed in range(1, seeds + 1):
                 for share in shares:
                     if share != EQUAL_STEPS or seed <= 2:
-                        self.run(name, setting, share, rate, seed, "test")
+                        self.run(name, setting, share, rates, seed, "test")
 
     # ---- one run -------------------------------------------------------------------------
 
-    def run(self, name: str, setting: str, share: float, rate: float, seed: int, rows: str) -> Any:
-        """Train a contender and look at all its sizes."""
-        values = (self.task.name, name, setting, share, rate, seed, rows)
-        return self.results.once(
-            dict(zip(KEY, values, strict=True)),
-            lambda: list(self._run(name, setting, share, rate, seed, rows)),
-        )
+    def run(self, name: str, setting: str, share: float, rates: Rates, seed: int, rows: str) -> Any:
+        """Train a contender and look at all its sizes; on test rows it has the rates that were chosen."""
+        key = {"network": self.task.name, "contender": name, "setting": setting, "share": share}
+        key |= {"seed": seed, "rows": rows}
+        if rows == "validation":
+            key["rate"] = rates[1.0]
+        return self.results.once(key, lambda: list(self._run(name, setting, share, rates, seed, rows)))
 
-    def _run(self, name: str, setting: str, share: float, rate: float, seed: int, rows: str) -> Any:
+    def _run(self, name: str, setting: str, share: float, rates: Rates, seed: int, rows: str) -> Any:
         steps = self.steps(name, setting, share)
         begun = time.process_time()
         parts = begin(name, self.loaded, seed, setting)
-        sorting = (time.process_time() - begun) / len(parts)
+        sorting = time.process_time() - begun
         for part in parts:
+            rate = rates[part.size]
             seconds = train(part, self.loaded, seed, rate, steps)
+            row = {"rate": rate, "steps": steps, "seconds": seconds, "sorting": sorting}
             for size, network in part.networks().items():
-                found = evaluate(network, self.loaded, getattr(self.loaded, rows))
-                yield {"size": size, "steps": steps, "seconds": seconds, "sorting": sorting} | found
+                yield row | {"size": size} | evaluate(network, self.loaded, getattr(self.loaded, rows))
 
     def cut(self) -> None:
         """Cuts without training, and the given network itself."""
@@ -146,24 +148,30 @@ class Study:
 
     # ---- settings ------------------------------------------------------------------------
 
-    def tuned(self, name: str) -> tuple[str, float]:
-        """The setting and the rate with the best mean over sizes on validation rows, at half the seconds.
+    def tuned(self, name: str) -> tuple[str, Rates]:
+        """The setting and the rates that are best on validation rows, with half the seconds.
 
-        Settings are compared at the middle rate; rates are three times larger and smaller ones, and go on as
-        long as the last one is the best.
+        What counts is the mean over sizes; each size alone has the best of these rates for itself. Settings
+        are compared at the middle rate; rates go up and down by 3 until the best one is between two others.
         """
-        score = {setting: self._mean(name, setting, self.task.rate) for setting in SETTINGS[name]}
-        setting = max(score, key=lambda s: score[s])
+        score = {setting: self._scores(name, setting, self.task.rate) for setting in SETTINGS[name]}
+        setting = max(score, key=lambda s: score[s].mean())
         rates = {self.task.rate: score[setting]}
+        means = {self.task.rate: score[setting].mean()}
         for factor in (1 / 3, 3.0):
             rate = self.task.rate
-            while rate == _best(rates) and len(rates) < 6:
+            while rate == _best(means) and len(rates) < 6:
                 rate = float(f"{rate * factor:.3g}")
-                rates[rate] = self._mean(name, setting, rate)
-        return setting, _best(rates)
+                rates[rate] = self._scores(name, setting, rate)
+                means[rate] = rates[rate].mean()
+        if name == "alone":
+            return setting, {s: _best({rate: scores[s] for rate, scores in rates.items()}) for s in SIZES}
+        return setting, dict.fromkeys(SIZES, _best(means))
 
-    def _mean(self, name: str, setting: str, rate: float) -> float:
-        return float(self.run(name, setting, 0.5, rate, TUNING, "validation")["accuracy"].mean())
+    def _scores(self, name: str, setting: str, rate: float) -> Any:
+        """Validation accuracy by size."""
+        found = self.run(name, setting, 0.5, dict.fromkeys(SIZES, rate), TUNING, "validation")
+        return found.set_index("size")["accuracy"]
 
     # ---- seconds -------------------------------------------------------------------------
 
