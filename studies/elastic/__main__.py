@@ -28,6 +28,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--data-dir", type=Path, default=Path("../shared/data"), metavar="DIR")
     parser.add_argument("--network", choices=TASKS, action="append", help="one or more of them; default all")
     parser.add_argument("--only", choices=("cuts", *RIVALS, "ours"), action="append", help="these contenders")
+    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="at most so many")
     parser.add_argument("--publish", action="store_true", help="write numbers, page and figure into docs/")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -40,6 +41,7 @@ def main(arguments: list[str] | None = None) -> None:
     results = Store(given.out / "results.csv", COLUMNS)
     times = Store(given.out / "seconds.csv", ["network", "session", "what", "size", "seconds"])
     for task in tasks(given):
+        task = replace(task, seeds=min(task.seeds, given.seeds))
         try:
             loaded = task.load(given.data_dir, given.out / "cache")
         except DataError as error:

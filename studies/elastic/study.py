@@ -94,10 +94,9 @@ class Study:
             setting, rates = self.tuned(name)
             shares = (*SHARES, EQUAL_STEPS) if name == "ours" else (1.0,)
             seeds = self.task.seeds if name in ("alone", "ours") else min(3, self.task.seeds)
-            for seed in range(1, seeds + 1):
-                for share in shares:
-                    if share != EQUAL_STEPS or seed <= 2:
-                        self.run(name, setting, share, rates, seed, "test")
+            for share in shares:
+                for seed in range(1, (min(2, seeds) if share == EQUAL_STEPS else seeds) + 1):
+                    self.run(name, setting, share, rates, seed, "test")
 
     # ---- one run -------------------------------------------------------------------------
 
