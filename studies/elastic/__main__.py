@@ -11,8 +11,9 @@ import torch
 
 from mast.errors import DataError
 from studies.elastic.page import write
+from studies.elastic.rows import Task
 from studies.elastic.study import COLUMNS, RIVALS, Store, Study
-from studies.elastic.tasks import TASKS, Task
+from studies.elastic.tasks import TASKS
 
 ROOT = Path(__file__).parents[2]
 NUMBERS = ROOT / "docs" / "studies" / "elastic"  # what earlier runs found: runs go on from there

@@ -19,7 +19,8 @@ from torch.nn import functional as F
 
 import mast
 from mast.nn.sorting import sort
-from studies.elastic.tasks import Block, Loaded, Rows, logits
+from studies.elastic.rows import Loaded, Rows, logits
+from studies.elastic.tasks import Block
 
 SIZES = (0.25, 0.5, 0.75, 1.0)
 SORTED_BY = 256  # training rows that decide the order of units

@@ -25,7 +25,7 @@ from studies.elastic.contenders import (
     evaluate,
     train,
 )
-from studies.elastic.tasks import Loaded, Task, logits
+from studies.elastic.rows import Loaded, Task, logits
 
 TUNING = 0  # the seed that chooses and does not judge
 SHARES = (1.0, 0.7, 0.35)  # of the seconds that the four sizes take alone

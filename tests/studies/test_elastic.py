@@ -14,9 +14,10 @@ import torch
 from mast.errors import DataError
 from studies.elastic.__main__ import main
 from studies.elastic.contenders import SIZES, WEIGHTS, DynaBERT, Ours, cuts, elastic, evaluate
+from studies.elastic.rows import Rows, logits
 from studies.elastic.rule import decided, judge
 from studies.elastic.study import COLUMNS, EQUAL_STEPS, Store, Study
-from studies.elastic.tasks import TASKS, ResNet, Rows, llama, logits
+from studies.elastic.tasks import TASKS, ResNet, llama
 
 DIM, HIDDEN, LAYERS, HEADS, GROUPS, WORDS, CONTEXT = 16, 24, 2, 8, 4, 40, 32
 
