@@ -198,10 +198,16 @@ class Training:
         return time.process_time() - begun
 
 
-def train(contender: Contender, loaded: Loaded, seed: int, rate: float, steps: int) -> float:
-    """Train, and return the CPU seconds of the steps."""
-    training = Training(contender, rate, steps)
-    return sum(training.step(batch) for batch in loaded.train.batches(loaded.task.batch, steps, seed))
+def train(contender: Contender, loaded: Loaded, seed: int, rate: float, steps: int, seen: int) -> float:
+    """Train, and return the CPU seconds of the steps; all see the same batches, so many, in turn."""
+    training, random = Training(contender, rate, steps), np.random.default_rng(seed)
+    batches = list(loaded.train.batches(loaded.task.batch, seen, seed))
+    seconds = 0.0
+    for step in range(steps):
+        if step and step % seen == 0:
+            batches = [batches[i] for i in random.permutation(seen)]
+        seconds += training.step(batches[step % seen])
+    return seconds
 
 
 # ---- what comes out ------------------------------------------------------------------------------

@@ -73,8 +73,8 @@ SETUP = """\
   size alone has the best of these rates for itself.
 - **Seconds.** CPU seconds of one thread. Steps are timed in turn, so that a busy machine hits all alike,
   and the number of steps follows. The four sizes alone count their steps as plain small networks, and the
-  teacher's outputs once if it teaches; elastic, slimmable and DynaBERT count sorting and the outputs for
-  all rows they see.
+  teacher's outputs once if it teaches. The others see the same rows again and again; they count the
+  teacher's outputs once, and sorting (in a warm process), which does not count for the sizes alone.
 """
 
 

@@ -115,7 +115,7 @@ class Study:
         sorting = time.process_time() - begun
         for part in parts:
             rate = rates[part.size]
-            seconds = train(part, self.loaded, seed, rate, steps)
+            seconds = train(part, self.loaded, seed, rate, steps, self.steps("alone", setting, share))
             row = {"rate": rate, "steps": steps, "seconds": seconds, "sorting": sorting}
             for size, network in part.networks().items():
                 yield row | {"size": size} | evaluate(network, self.loaded, getattr(self.loaded, rows))
@@ -217,28 +217,24 @@ class Study:
         """How many steps a contender has for a share of the seconds that the four sizes take alone.
 
         Those are their steps and, if they are distilled, the given network's outputs for the rows they see,
-        once; sorting is not counted there. It counts for all others, as do outputs that teach.
+        once. Outputs that teach count for all others too, who see the same rows; and so does sorting, which
+        does not count for the sizes alone.
         """
-        if name == "alone":
-            return max(1, round(self.task.steps * (0.5 if share == 0.5 else 1)))
-        if share == EQUAL_STEPS:
-            return self.task.steps
+        alone = max(1, round(self.task.steps * (0.5 if share == 0.5 else 1)))
+        if name == "alone" or share == EQUAL_STEPS:
+            return alone
         times = self.seconds(_session(name)).set_index(["what", "size"])["seconds"]
-        teacher, rows = times["teacher", 1.0], len(self.loaded.train) / self.task.batch
+        teacher = times["teacher", 1.0] * alone
         budget = self.task.steps * sum(times["alone", s] for s in SIZES)
         if self.tuned("alone")[0] == "distilled":
-            budget += min(self.task.steps, rows) * teacher
+            budget += times["teacher", 1.0] * self.task.steps
         if name == "ours":
             weights = WEIGHTS[setting] or (0.25,) * 4
             own = sum(w * times["ours", s] for w, s in zip(weights, SIZES, strict=True))
         else:
             own = times[name, 1.0]
-        left = share * budget - times["sorting", 0.0]
-        taught = 0.0 if name == "slimmable" else teacher
-        steps = left / (own + taught)
-        if steps > rows:  # no new rows, so no new outputs
-            steps = (left - rows * taught) / own
-        return max(1, math.floor(steps))
+        left = share * budget - times["sorting", 0.0] - (0.0 if name == "slimmable" else teacher)
+        return max(1, math.floor(left / own))
 
 
 def _best(scores: dict[float, float]) -> float:

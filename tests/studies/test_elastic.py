@@ -122,21 +122,21 @@ def test_the_largest_size_is_the_given_network_and_cuts_differ(loaded):
 
 
 def test_steps_follow_from_seconds(loaded, tmp_path):
-    """With the formula written out: sorting, and the outputs that teach, for rows that are seen first."""
+    """With the formula written out: steps, sorting, and the outputs that teach, once for the same rows."""
     times = Store(tmp_path / "seconds.csv", ["network", "session", "what", "size", "seconds"])
     rows = [("alone", s, s) for s in SIZES] + [("ours", s, 0.5 * s) for s in SIZES]
-    rows += [("teacher", 1.0, 0.2), ("sorting", 0.0, 1.0)]
+    rows += [("teacher", 1.0, 0.2), ("sorting", 0.0, 1.03)]
     names = ("network", "session", "what", "size", "seconds")
     times.add([dict(zip(names, ("stories260k", "ours", *row), strict=True)) for row in rows])
     study = Study(replace(loaded, task=replace(loaded.task, steps=100)), None, times)
     study.tuned = lambda name: ("labels", 1.0)
-    budget, epoch = 100 * sum(SIZES), len(loaded.train) / loaded.task.batch
+    budget = 100 * sum(SIZES)
     for setting in WEIGHTS:
         own = 0.5 * np.average(SIZES, weights=WEIGHTS[setting])
-        assert study.steps("ours", setting, 0.7) == int((0.7 * budget - 1 - epoch * 0.2) / own)
-    study.tuned = lambda name: ("distilled", 1.0)  # whose teacher speaks for an epoch too
-    more = int((budget + epoch * 0.2 - 1 - epoch * 0.2) / (0.5 * np.mean(SIZES)))
-    assert study.steps("ours", "even", 1.0) == more
+        assert study.steps("ours", setting, 0.7) == int((0.7 * budget - 1.03 - 100 * 0.2) / own)
+        assert study.steps("ours", setting, 0.5) == int((0.5 * budget - 1.03 - 50 * 0.2) / own)
+    study.tuned = lambda name: ("distilled", 1.0)  # whose teacher counts too
+    assert study.steps("ours", "even", 1.0) == int((budget - 1.03) / (0.5 * np.mean(SIZES)))
     assert study.steps("ours", "even", EQUAL_STEPS) == study.steps("alone", "labels", 1.0) == 100
 
 
