@@ -21,6 +21,7 @@ NOT_RUN = {
     "docs/tutorials/clusters.md": 1,
     "docs/studies/conditioning.md": 1,
     "docs/studies/density.md": 1,
+    "docs/studies/elastic.md": 1,
     "docs/studies/federated.md": 1,
     "docs/studies/methods.md": 1,
 }

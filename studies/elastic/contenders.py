@@ -1,0 +1,287 @@
+"""Who is compared: cuts without training, each size alone, slimmable networks, DynaBERT's way, and `elastic`.
+
+All cut the same units of the same sorted network, and all are trained by `train`: the same optimizer,
+schedule and batches.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import mast
+from mast.nn.sorting import sort
+from studies.elastic.rows import Loaded, Rows, logits
+from studies.elastic.tasks import Block
+
+SIZES = (0.25, 0.5, 0.75, 1.0)
+SORTED_BY = 256  # training rows that decide the order of units
+CALIBRATED_BY = 1024  # training rows for the statistics of BatchNorm
+WEIGHTS = {"even": None, "falling": (0.4, 0.3, 0.2, 0.1)}  # how often each size is drawn
+SCORES = ("activation", "output", "taylor")
+CUTS = (*SCORES, "magnitude", "torch-pruning")
+
+
+def labelled(output: Tensor, batch: Rows) -> Tensor:
+    """Cross-entropy with the labels."""
+    return F.cross_entropy(output.flatten(0, -2), batch.labels.flatten())
+
+
+def towards(output: Tensor, target: Tensor) -> Tensor:
+    """Kullback-Leibler divergence from the target's distribution, per label."""
+    given, own = (t.float().log_softmax(-1) for t in (target, output))
+    return F.kl_div(own, given, log_target=True, reduction="sum") / (output.numel() / output.shape[-1])
+
+
+def distilled(output: Tensor, batch: Rows) -> Tensor:
+    """The given network teaches."""
+    return towards(output, batch.taught)
+
+
+LOSSES: dict[str, Callable[[Tensor, Rows], Tensor]] = {"labels": labelled, "distilled": distilled}
+
+
+def elastic(loaded: Loaded, seed: int, score: str = "activation", **options: Any) -> tuple[nn.Module, Any]:
+    """A copy of the given network, made elastic."""
+    model = copy.deepcopy(loaded.model)
+    rows = list(loaded.train.batches(32, SORTED_BY // 32, 1000 + seed))
+    batches = [(b.call, b.labels) for b in rows]
+    loss = (
+        (lambda output, y: F.cross_entropy(output.flatten(0, -2), y.flatten())) if score == "taylor" else None
+    )
+    options = {"loss": loss, "score": score, "example": rows[0][:4].call, "seed": seed} | options
+    return model, mast.nn.elastic(model, SIZES, batches, **options)
+
+
+# ---- what is trained -----------------------------------------------------------------------------
+
+
+class Contender(ABC):
+    """Something that is trained: its parameters, one step's gradients, and the networks that come out."""
+
+    model: nn.Module
+    size = 1.0  # the largest one that is trained
+
+    @abstractmethod
+    def backward(self, batch: Rows) -> None:
+        """Gradients of one step."""
+
+    @abstractmethod
+    def networks(self) -> dict[float, nn.Module]:
+        """Plain networks by size."""
+
+
+class Alone(Contender):
+    """One size, cut from the sorted network, as a plain small network."""
+
+    def __init__(self, sk: Any, setting: str, size: float) -> None:
+        self.size, self.loss = size, LOSSES[setting]
+        self.model = sk.submodel(member=SIZES.index(size), calibrate=False).train()
+
+    def backward(self, batch: Rows) -> None:
+        """The plain loop."""
+        self.loss(logits(self.model, batch), batch).backward()
+
+    def networks(self) -> dict[float, nn.Module]:
+        """The one."""
+        return {self.size: self.model}
+
+
+class Ours(Contender):
+    """The plain loop of an elastic network: each step draws a size, the given network teaches."""
+
+    def __init__(self, loaded: Loaded, seed: int, setting: str) -> None:
+        self.model, self.sk = elastic(loaded, seed, weights=WEIGHTS[setting])
+        self.model.train()
+
+    def backward(self, batch: Rows) -> None:
+        """The plain loop: optimizer steps go on to the next draw."""
+        distilled(logits(self.model, batch), batch).backward()
+
+    def networks(self) -> dict[float, nn.Module]:
+        """All sizes."""
+        return {size: self.sk.submodel(member=i, calibrate=False) for i, size in enumerate(SIZES)}
+
+
+class Prefixes(Contender):
+    """Several sizes per step, written by hand: small networks whose weights are prefixes of the large one's.
+
+    It does not use the passes of the library, only its small networks. Each has its own BatchNorm
+    statistics, as in slimmable networks.
+    """
+
+    def __init__(self, loaded: Loaded, seed: int) -> None:
+        self.model, sk = elastic(loaded, seed)
+        self.small = [sk.submodel(member=i, calibrate=False).train() for i in range(len(SIZES))]
+        sk.remove()
+        self.random = np.random.default_rng(seed)
+        for small in self.small:
+            for name, view in self._views(small).items():
+                assert torch.equal(view, small.get_parameter(name)), f"{name} is no prefix"
+
+    def _views(self, small: nn.Module) -> dict[str, Tensor]:
+        whole = dict(self.model.named_parameters())
+        return {name: whole[name][tuple(slice(n) for n in p.shape)] for name, p in small.named_parameters()}
+
+    def output(self, i: int, batch: Rows) -> Tensor:
+        """The logits of one size."""
+        small, call = self.small[i], batch.call
+        arguments = ((), call) if isinstance(call, dict) else ((call,), {})
+        output = torch.func.functional_call(small, self._views(small), *arguments)
+        return output if isinstance(output, Tensor) else output.logits
+
+    def networks(self) -> dict[float, nn.Module]:
+        """All sizes."""
+        for small in self.small:
+            small.load_state_dict(self._views(small), strict=False)
+        return dict(zip(SIZES, self.small, strict=True))
+
+
+class Slimmable(Prefixes):
+    """Sandwich rule, in-place distillation: the largest learns labels, teaches the smallest and one more."""
+
+    def backward(self, batch: Rows) -> None:
+        """Largest, smallest, and one of the others."""
+        largest = self.output(3, batch)
+        labelled(largest, batch).backward()
+        for i in (0, int(self.random.integers(1, 3))):
+            towards(self.output(i, batch), largest.detach()).backward()
+
+
+class DynaBERT(Prefixes):
+    """The width stage of DynaBERT: all sizes at each step, taught by the given network (by its logits)."""
+
+    def backward(self, batch: Rows) -> None:
+        """All sizes."""
+        for i in range(len(SIZES)):
+            distilled(self.output(i, batch), batch).backward()
+
+
+def begin(name: str, loaded: Loaded, seed: int, setting: str) -> list[Contender]:
+    """What has to be trained for all sizes."""
+    if name == "alone":
+        _, sk = elastic(loaded, seed)
+        return [Alone(sk, setting, size) for size in SIZES]
+    if name == "ours":
+        return [Ours(loaded, seed, setting)]
+    return [{"slimmable": Slimmable, "dynabert": DynaBERT}[name](loaded, seed)]
+
+
+class Training:
+    """AdamW with clipped gradients; the rate rises for a tenth of the steps, then falls linearly."""
+
+    def __init__(self, contender: Contender, rate: float, steps: int) -> None:
+        self.contender = contender
+        self.parameters = [p for p in contender.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(self.parameters, rate, weight_decay=0.0)
+        rise = max(1, round(0.1 * steps))
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, lambda t: min((t + 1) / rise, max(0.0, (steps - t) / (steps - rise + 1)))
+        )
+
+    def step(self, batch: Rows) -> float:
+        """One step; its CPU seconds."""
+        begun = time.process_time()
+        self.contender.backward(batch)
+        nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        self.optimizer.step()
+        self.schedule.step()
+        self.optimizer.zero_grad()
+        return time.process_time() - begun
+
+
+def train(contender: Contender, loaded: Loaded, seed: int, rate: float, steps: int, seen: int) -> float:
+    """Train, and return the CPU seconds of the steps; all see the same batches, so many, in turn."""
+    training, random = Training(contender, rate, steps), np.random.default_rng(seed)
+    batches = list(loaded.train.batches(loaded.task.batch, seen, seed))
+    seconds = 0.0
+    for step in range(steps):
+        if step and step % seen == 0:
+            batches = [batches[i] for i in random.permutation(seen)]
+        seconds += training.step(batches[step % seen])
+    return seconds
+
+
+# ---- what comes out ------------------------------------------------------------------------------
+
+
+def evaluate(model: nn.Module, loaded: Loaded, rows: Rows, calibrate: bool = True) -> dict[str, float]:
+    """Accuracy, and the mean loss, whose exponential is the perplexity; BatchNorm is calibrated before."""
+    if calibrate:
+        size = min(128, len(loaded.train))
+        batches = (b.call for b in loaded.train.batches(size, CALIBRATED_BY // 128, 77))
+        mast.nn.recalibrate(model, batches)
+    right, loss, count = 0, 0.0, 0
+    model.eval()
+    with torch.no_grad():
+        for batch in rows.in_order(64):
+            output = logits(model, batch)
+            right += int((output.argmax(-1) == batch.labels).sum())
+            loss += float(labelled(output, batch)) * batch.labels.numel()
+            count += batch.labels.numel()
+    return {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "accuracy": right / count,
+        "loss": loss / count,
+    }
+
+
+# ---- cuts without training -----------------------------------------------------------------------
+
+
+def cuts(loaded: Loaded, how: str, seed: int, sizes: Iterable[float] = SIZES[:3]) -> dict[float, nn.Module]:
+    """The sizes after a cut, untrained; the largest is the given network."""
+    if how == "torch-pruning":
+        return {size: torch_pruning(loaded, size) for size in sizes}
+    if how in SCORES:
+        _, sk = elastic(loaded, seed, score=how)
+    else:
+        model, sk = elastic(loaded, seed, sort=False)
+        sort(
+            model, sk.structure, _random(sk.structure.spaces, seed) if how == "random" else _norms(model, sk)
+        )
+    return {size: sk.submodel(member=SIZES.index(size), calibrate=False) for size in sizes}
+
+
+def _random(spaces: Sequence[Any], seed: int) -> dict[str, Any]:
+    random = np.random.default_rng(seed)
+    return {space.name: random.random(space.units) for space in spaces}
+
+
+def _norms(model: nn.Module, sk: Any) -> dict[str, Any]:
+    """The squared norm of all weights of a unit."""
+    weights, found = dict(model.named_parameters()), {}
+    for space in sk.structure.spaces:
+        total = torch.zeros(space.units)
+        for a in space.axes:
+            if a.tensor in weights:
+                squares = weights[a.tensor].detach().square().movedim(a.dim, 0).flatten(1).sum(1)
+                total += squares[a.offset : a.offset + space.units * a.run].view(space.units, a.run).sum(1)
+        found[space.name] = total.numpy()
+    return found
+
+
+def torch_pruning(loaded: Loaded, size: float) -> nn.Module:
+    """Torch-Pruning's choice (group norms) of the channels inside blocks: of ResNets, whose stream stays."""
+    import torch_pruning as tp
+
+    model = copy.deepcopy(loaded.model)
+    inner = {m.conv1 for m in model.modules() if isinstance(m, Block)}
+    layers = {m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear)}
+    pruner = tp.pruner.MagnitudePruner(
+        model,
+        loaded.train[:2].call,
+        importance=tp.importance.GroupMagnitudeImportance(),
+        pruning_ratio=1 - size,
+        ignored_layers=list(layers - inner),
+    )
+    pruner.step()
+    return model

@@ -1,0 +1,272 @@
+"""The page and the figure of the study, made from its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mast import files
+from mast.experiments import style
+from studies.elastic.contenders import SIZES
+from studies.elastic.rule import ENOUGH, NETWORKS, STATEMENTS, by_seed, decided, judge
+from studies.elastic.study import EQUAL_STEPS, TUNING
+from studies.elastic.tasks import TASKS
+
+LINES = (  # contender, share, words
+    ("alone", 1.0, "each size alone"),
+    ("slimmable", 1.0, "slimmable network, same seconds"),
+    ("dynabert", 1.0, "DynaBERT's width stage, same seconds"),
+    ("ours", 1.0, "**elastic, same seconds**"),
+    ("ours", 0.7, "**elastic, .70 of them**"),
+    ("ours", 0.35, "**elastic, .35 of them**"),
+    ("ours", EQUAL_STEPS, "elastic, as many steps as one size alone"),
+)
+CUT = {
+    "random": "random units, the best of eight draws by validation",
+    "magnitude": "norm of a unit's weights",
+    "torch-pruning": "Torch-Pruning, group norms",
+    "taylor": "`taylor`",
+    "output": "`output`",
+    "activation": "`activation`",
+}
+CHANGED: tuple[str, ...] = ()  #: what was changed after results were seen, in sentences
+
+INTRODUCTION = """\
+# A pretrained network in every size
+
+Real pretrained networks, cut to a quarter, a half and three quarters of their units (channels inside
+blocks; heads and MLP units). One run of `mast.nn.elastic` is compared with training every size by itself,
+with cuts that are not trained, and with two other ways to train all sizes at once. The page is written by
+the study from its CSV files, which stand in `docs/studies/elastic`; a run goes on from them.
+
+<!-- not run: it trains for an hour, in a checkout -->
+```bash
+pip install -e ".[studies]"
+python -m studies.elastic --fast --out runs/elastic-fast      # a minute, stories260K alone
+python -m studies.elastic --data-dir DIR --network resnet20   # what is missing of one network
+```
+"""
+
+SETUP = """\
+## How it was done
+
+- **Networks.** MiniLM (all-MiniLM-L6-v2, 6 layers, 12 heads; token embeddings frozen), fine-tuned by us
+  once for each task, 260 steps of 32: seeds are about what follows. ResNet-20 and ResNet-56 with published
+  CIFAR-10 weights, trained on a part of the 50,000 lossless training images (the networks have seen them
+  all before); judged on the first 4,000 and 2,000 official test images. stories260K, a Llama of 260
+  thousand weights with grouped heads: it trains on 4,096 stories of 128 tokens that it sampled itself, and
+  is judged on 256 others.
+- **Cut.** Units sorted by `activation` on 256 training rows; alone, slimmable, DynaBERT and elastic have
+  the same cut. BatchNorm statistics are taken anew from 1,024 training rows for everybody.
+- **Training.** AdamW, no decay, gradients clipped to 1, a rise over a tenth of the steps and a linear fall;
+  the same batches for the same seed. The given network teaches by its logits (Kullback-Leibler); *alone*
+  takes labels or the teacher, elastic draws sizes evenly or the smaller ones more often (.4, .3, .2, .1):
+  whichever is better on validation rows. Slimmable: the largest learns labels and teaches the smallest and
+  one of the middle sizes. DynaBERT: all sizes at each step, taught by logits (its width stage; hidden
+  states and the depth stage are left out). Slimmable and DynaBERT run on slices written by hand, with up to
+  three seeds.
+- **Choice.** The learning rate of every contender is the best of three or more, a factor of 3 apart, by the
+  mean over the four sizes on validation rows, with a seed that does not judge and half of the seconds. Each
+  size alone has the best of these rates for itself.
+- **Seconds.** CPU seconds of one thread. Steps are timed in turn, so that a busy machine hits all alike,
+  and the number of steps follows. The four sizes alone count their steps as plain small networks, and the
+  teacher's outputs once if it teaches. The others see the same rows again and again; they count the
+  teacher's outputs once, and sorting (in a warm process), which does not count for the sizes alone.
+"""
+
+
+def write(results: Any, times: Any, page: Path, figure: Path) -> None:
+    """Write both."""
+    page.parent.mkdir(parents=True, exist_ok=True)
+    files.write(page, ("\n".join(lines(results, times)) + "\n").encode())
+    draw(results).savefig(figure, dpi=160)
+
+
+def lines(results: Any, times: Any) -> Iterator[str]:
+    """The page."""
+    verdicts = judge(results)
+    networks = [name for name in TASKS if name in set(results["network"])]
+    yield INTRODUCTION
+    yield "## The rule, and what it says\n"
+    yield f"Committed before the runs. A statement holds if it does on {ENOUGH} of {NETWORKS} networks."
+    yield "Differences are in shares of right answers on test rows (of next tokens for stories260K), paired"
+    yield "over seeds.\n"
+    counts = decided(verdicts)
+    yield from table(
+        ["statement", "holds on", ""],
+        [
+            [s.words, f"{counts[s.name][0]} of {counts[s.name][1]}", _verdict(s.moonshot, *counts[s.name])]
+            for s in STATEMENTS
+        ],
+    )
+    yield from table(
+        ["network", *(s.name for s in STATEMENTS)],
+        [
+            [TASKS[n].title, *(_cell([v for v in verdicts if v.of(n, s)]) for s in STATEMENTS)]
+            for n in networks
+        ],
+    )
+    yield "![Accuracy against parameters](../images/elastic.png)\n"
+    for name in networks:
+        yield from _network(name, results[results["network"] == name])
+    yield SETUP
+    yield "## Seconds of a step\n"
+    yield "In steps of the whole network alone; rivals and ours were timed in two sessions.\n"
+    yield from table(["network", "", "25 %", "50 %", "75 %", "100 %"], list(_steps(times)))
+    yield "## Settings that were chosen\n"
+    yield from table(
+        ["network", "contender", "setting", "rates and validation accuracy"], list(_settings(results))
+    )
+    yield "## What was changed after seeing results\n"
+    yield from (f"- {sentence}" for sentence in CHANGED or ("Nothing so far.",))
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A table of a page."""
+    yield f"| {' | '.join(head)} |"
+    yield "|" + "---|" * len(head)
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+    yield ""
+
+
+def _verdict(moonshot: bool, holds: int, run: int) -> str:
+    if moonshot:
+        return "reported only"
+    return (
+        "**holds**" if holds >= ENOUGH else "**does not hold**" if run - holds > NETWORKS - ENOUGH else "open"
+    )
+
+
+def _cell(found: list[Any]) -> str:
+    return f"{'yes' if found[0].holds else '**no**'}: {found[0].measured}" if found else "not run"
+
+
+def _network(name: str, results: Any) -> Iterator[str]:
+    """All contenders on one network."""
+    test = results[results["rows"] == "test"]
+    language = name == "stories260k"
+    given = test[test["contender"] == "given"]
+    yield f"## {TASKS[name].title}\n"
+    if not given.empty:
+        words = f", perplexity {np.exp(given['loss'].iloc[0]):.2f}" if language else ""
+        count = f"{given['parameters'].iloc[0] / 1e6:.2f} million parameters"
+        yield f"The given network has {given['accuracy'].iloc[0]:.4f}{words}, and {count}.\n"
+    columns = [
+        "accuracy, ± standard error of the mean over seeds",
+        *(f"{100 * s:.0f} %" for s in SIZES),
+        "mean",
+    ]
+    columns += ["seeds", "steps", "CPU seconds"] + ["perplexity"] * language
+    rows = [list(_line(test, *line, language)) for line in LINES if not by_seed(test, *line[:2]).empty]
+    yield from table(columns, rows)
+    cut = test[test["contender"] == "cut"]
+    yield "Without training:\n"
+    rows = [
+        [words, *(_point(cut[cut["setting"] == how], size, language) for size in SIZES[:3])]
+        for how, words in CUT.items()
+        if how in set(cut["setting"])
+    ]
+    yield from table(["units chosen by", "25 %", "50 %", "75 %"], rows)
+
+
+def _line(test: Any, contender: str, share: float, words: str, language: bool) -> Iterator[str]:
+    found = by_seed(test, contender, share)
+    rows = test[(test["contender"] == contender) & (test["share"] == share)]
+    yield words
+    for values in (*(found[s] for s in SIZES), found.mean(axis=1)):
+        error = f" ± {values.std(ddof=1) / np.sqrt(len(values)):.4f}" if len(values) > 1 else ""
+        yield f"{values.mean():.4f}{error}"
+    yield str(len(found))
+    yield f"{rows['steps'].iloc[0]}" + (" each" if contender == "alone" else "")
+    yield f"{_spent(rows):.0f}"
+    if language:
+        losses = by_seed(test, contender, share, "loss")
+        yield " / ".join(f"{np.exp(losses[s].mean()):.2f}" for s in SIZES)
+
+
+def _spent(rows: Any) -> float:
+    """CPU seconds of training, the mean over seeds; sorting counts where one network has all sizes."""
+    if rows["contender"].iloc[0] == "alone":
+        return float(rows.groupby("seed")["seconds"].sum().mean())
+    return float((rows["seconds"] + rows["sorting"]).mean())
+
+
+def _point(rows: Any, size: float, language: bool) -> str:
+    row = rows[rows["size"] == size].iloc[0]
+    return f"{row['accuracy']:.4f}" + (f" (perplexity {np.exp(row['loss']):.1f})" if language else "")
+
+
+def _steps(times: Any) -> Iterator[list[str]]:
+    for (network, session), rows in times.groupby(["network", "session"], sort=False):
+        seconds = rows.set_index(["what", "size"])["seconds"]
+        whole = seconds["alone", 1.0]
+        for what in dict.fromkeys(rows["what"]):
+            if what == "sorting":
+                continue
+            own = [f"{seconds[what, s] / whole:.2f}" if (what, s) in seconds else "" for s in SIZES]
+            yield [f"{network}, {whole:.3f} s", f"{what} ({session})", *own]
+        yield [f"{network}", f"sorting: {seconds['sorting', 0.0]:.1f} s", "", "", "", ""]
+
+
+def _settings(results: Any) -> Iterator[list[str]]:
+    chosen = results[
+        (results["rows"] == "validation") & (results["contender"] != "cut") & (results["seed"] == TUNING)
+    ]
+    for (network, contender, setting), rows in chosen.groupby(
+        ["network", "contender", "setting"], sort=False
+    ):
+        means = rows.groupby("rate")["accuracy"].mean()
+        yield [
+            network,
+            contender,
+            setting or "-",
+            ", ".join(f"{rate:g}: {mean:.4f}" for rate, mean in means.items()),
+        ]
+
+
+def draw(results: Any) -> Any:
+    """Accuracy against parameters: cut plainly, alone, and elastic with two budgets."""
+    networks = [n for n in TASKS if n in set(results[results["contender"] == "ours"]["network"])]
+    networks = networks or list(dict.fromkeys(results["network"]))
+    figure, axes = style.frames(1, len(networks), width=3.4, height=3.5)
+    for ax, name in zip(axes[0], networks, strict=True):
+        test = results[(results["network"] == name) & (results["rows"] == "test")]
+        given = test[test["contender"] == "given"]
+        cut = test[(test["contender"] == "cut") & (test["setting"] == "activation")]
+        cut = cut.set_index("parameters")["accuracy"]
+        if not given.empty:
+            cut[given["parameters"].iloc[0]] = given["accuracy"].iloc[0]
+        for values, label, colour, marker, line in (
+            (cut, "cut, not trained", style.GREY, "v", ":"),
+            (_curve(test, "alone", 1.0), "each size alone", style.BLACK, "s", "-"),
+            (_curve(test, "ours", 0.7), "elastic, .70 of the seconds", style.SKY, "o", "-"),
+            (_curve(test, "ours", 1.0), "elastic, the same seconds", style.BLUE, "D", "-"),
+        ):
+            seconds = "0" if colour == style.GREY else _seconds_of(test, label)
+            ax.plot(
+                values.index / 1e6,
+                values,
+                line,
+                marker=marker,
+                color=colour,
+                markersize=4,
+                label=f"{label}: {seconds} s",
+            )
+        ax.set(title=TASKS[name].title, xlabel="Parameters (million)")
+        ax.legend(fontsize="x-small", loc="lower right")
+    axes[0][0].set_ylabel("Test accuracy")
+    return figure
+
+
+def _curve(test: Any, contender: str, share: float) -> Any:
+    rows = test[(test["contender"] == contender) & (test["share"] == share)]
+    return rows.groupby("parameters")["accuracy"].mean()
+
+
+def _seconds_of(test: Any, label: str) -> str:
+    contender, share = ("alone", 1.0) if "alone" in label else ("ours", 0.7 if ".70" in label else 1.0)
+    rows = test[(test["contender"] == contender) & (test["share"] == share)]
+    return f"{_spent(rows):.0f}" if len(rows) else "-"

@@ -1,0 +1,245 @@
+"""The runs of the study: timing, tuning and judging, each a few rows of CSV files; what is there is kept."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas
+import torch
+
+from mast import files
+from studies.elastic.contenders import (
+    CUTS,
+    SIZES,
+    WEIGHTS,
+    Training,
+    begin,
+    cuts,
+    elastic,
+    evaluate,
+    train,
+)
+from studies.elastic.rows import Loaded, Task, logits
+
+TUNING = 0  # the seed that chooses and does not judge
+SHARES = (1.0, 0.7, 0.35)  # of the seconds that the four sizes take alone
+EQUAL_STEPS = 0.0  # stands for a share: as many steps as one size has alone
+SETTINGS = {"alone": ("distilled", "labels"), "ours": tuple(WEIGHTS), "slimmable": ("",), "dynabert": ("",)}
+RIVALS = ("alone", "slimmable", "dynabert")
+COLUMNS = ["network", "contender", "setting", "share", "rate", "seed", "rows", "size", "steps", "seconds"]
+COLUMNS += ["sorting", "parameters", "accuracy", "loss"]
+Rates = dict[float, float]  # by size
+
+
+class Store:
+    """Rows of a CSV file; a run that is there is not made again."""
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self.path = path
+        empty = pandas.DataFrame(columns=list(columns))
+        self.rows = pandas.read_csv(path, keep_default_na=False) if path.exists() else empty
+
+    def find(self, **key: Any) -> Any:
+        """The rows with these values."""
+        rows = self.rows
+        for name, value in key.items():
+            rows = rows[rows[name] == value]
+        return rows
+
+    def add(self, rows: list[dict[str, Any]]) -> None:
+        """Append, and write the file whole."""
+        new = pandas.DataFrame(rows, columns=self.rows.columns)
+        new = new if self.rows.empty else pandas.concat([self.rows, new], ignore_index=True)
+        files.write(self.path, new.to_csv(index=False, float_format="%.6g").encode())
+        self.rows = pandas.read_csv(self.path, keep_default_na=False)  # as a run that goes on sees it
+
+    def once(self, key: dict[str, Any], make: Callable[[], list[dict[str, Any]]]) -> Any:
+        """The rows of a run, made if they are not there."""
+        if self.find(**key).empty:
+            begun = time.process_time()
+            self.add([key | row for row in make()])
+            print(*(f"{v}" for v in key.values()), f"{time.process_time() - begun:.0f} s", flush=True)
+        return self.find(**key)
+
+
+@dataclass
+class Study:
+    """One network's part of the study."""
+
+    loaded: Loaded
+    results: Store
+    times: Store
+    rounds: int = 5  # of the timing
+    draws: int = 8  # random cuts, of which validation rows choose the best
+
+    @property
+    def task(self) -> Task:
+        """The task of the network."""
+        return self.loaded.task
+
+    def judge(self, *contenders: str) -> None:
+        """Everything about some contenders: "cuts", the rivals, "ours"."""
+        if "cuts" in contenders:
+            self.cut()
+        for name in contenders:
+            if name == "cuts":
+                continue
+            self.seconds(_session(name))
+            setting, rates = self.tuned(name)
+            shares = (*SHARES, EQUAL_STEPS) if name == "ours" else (1.0,)
+            seeds = self.task.seeds if name in ("alone", "ours") else min(3, self.task.seeds)
+            for share in shares:
+                for seed in range(1, (min(2, seeds) if share == EQUAL_STEPS else seeds) + 1):
+                    self.run(name, setting, share, rates, seed, "test")
+
+    # ---- one run -------------------------------------------------------------------------
+
+    def run(self, name: str, setting: str, share: float, rates: Rates, seed: int, rows: str) -> Any:
+        """Train a contender and look at all its sizes; on test rows it has the rates that were chosen."""
+        key = {"network": self.task.name, "contender": name, "setting": setting, "share": share}
+        key |= {"seed": seed, "rows": rows}
+        if rows == "validation":
+            key["rate"] = rates[1.0]
+        return self.results.once(key, lambda: list(self._run(name, setting, share, rates, seed, rows)))
+
+    def _run(self, name: str, setting: str, share: float, rates: Rates, seed: int, rows: str) -> Any:
+        steps = self.steps(name, setting, share)
+        begun = time.process_time()
+        parts = begin(name, self.loaded, seed, setting)
+        sorting = time.process_time() - begun
+        for part in parts:
+            rate = rates[part.size]
+            seconds = train(part, self.loaded, seed, rate, steps, self.steps("alone", setting, share))
+            row = {"rate": rate, "steps": steps, "seconds": seconds, "sorting": sorting}
+            for size, network in part.networks().items():
+                yield row | {"size": size} | evaluate(network, self.loaded, getattr(self.loaded, rows))
+
+    def cut(self) -> None:
+        """Cuts without training, and the given network itself."""
+        key = {"network": self.task.name, "contender": "given", "setting": "", "share": 0.0, "rate": 0.0}
+        key |= {"seed": 1, "rows": "test"}
+        test, nothing = self.loaded.test, {"steps": 0, "seconds": 0.0, "sorting": 0.0}
+        given = self.loaded.model
+        self.results.once(key, lambda: [nothing | {"size": 1.0} | evaluate(given, self.loaded, test, False)])
+        for draw in range(self.draws):
+            key |= {"contender": "cut", "setting": "random", "seed": draw, "rows": "validation"}
+            self.results.once(key, lambda: self._cut("random", draw, self.loaded.validation, SIZES[:1]))  # noqa: B023
+        found = self.results.find(**{k: v for k, v in key.items() if k != "seed"})
+        best = int(found.sort_values("accuracy")["seed"].iloc[-1])
+        key |= {"rows": "test", "seed": best}
+        self.results.once(key, lambda: self._cut("random", best, test, SIZES[:3]))
+        for how in CUTS:
+            if how == "torch-pruning" and not self.task.name.startswith("resnet"):
+                continue
+            key |= {"setting": how, "seed": 1}
+            self.results.once(key, lambda: self._cut(how, 1, test, SIZES[:3]))  # noqa: B023
+
+    def _cut(self, how: str, seed: int, rows: Any, sizes: Sequence[float]) -> list[dict[str, Any]]:
+        nothing = {"steps": 0, "seconds": 0.0, "sorting": 0.0}
+        networks = cuts(self.loaded, how, seed, sizes)
+        return [nothing | {"size": s} | evaluate(n, self.loaded, rows) for s, n in networks.items()]
+
+    # ---- settings ------------------------------------------------------------------------
+
+    def tuned(self, name: str) -> tuple[str, Rates]:
+        """The setting and the rates that are best on validation rows, with half the seconds.
+
+        What counts is the mean over sizes; each size alone has the best of these rates for itself. Settings
+        are compared at the middle rate; rates go up and down by 3 until the best one is between two others.
+        """
+        score = {setting: self._scores(name, setting, self.task.rate) for setting in SETTINGS[name]}
+        setting = max(score, key=lambda s: score[s].mean())
+        rates = {self.task.rate: score[setting]}
+        means = {self.task.rate: score[setting].mean()}
+        for factor in (1 / 3, 3.0):
+            rate = self.task.rate
+            while rate == _best(means) and len(rates) < 6:
+                rate = float(f"{rate * factor:.3g}")
+                rates[rate] = self._scores(name, setting, rate)
+                means[rate] = rates[rate].mean()
+        if name == "alone":
+            return setting, {s: _best({rate: scores[s] for rate, scores in rates.items()}) for s in SIZES}
+        return setting, dict.fromkeys(SIZES, _best(means))
+
+    def _scores(self, name: str, setting: str, rate: float) -> Any:
+        """Validation accuracy by size."""
+        found = self.run(name, setting, 0.5, dict.fromkeys(SIZES, rate), TUNING, "validation")
+        return found.set_index("size")["accuracy"]
+
+    # ---- seconds -------------------------------------------------------------------------
+
+    def seconds(self, session: str) -> Any:
+        """CPU seconds of one step of each contender, measured in turn, so that a busy machine hits all alike.
+
+        Rivals and ours have sessions of their own, each with the sizes alone.
+        """
+        key = {"network": self.task.name, "session": session}
+        return self.times.once(key, lambda: self._seconds(session))
+
+    def _seconds(self, session: str) -> list[dict[str, Any]]:
+        loaded, size = self.loaded, self.task.batch
+        names = ("alone", "ours") if session == "ours" else RIVALS
+        elastic(loaded, TUNING)  # the first call imports and compiles
+        begun = time.process_time()
+        elastic(loaded, TUNING)
+        found: dict[tuple[str, float], list[float]] = {("sorting", 0.0): [time.process_time() - begun]}
+        running = {}
+        for name in names:
+            parts = begin(name, loaded, TUNING, SETTINGS[name][0])
+            trainings = [Training(part, 1e-6, 10**6) for part in parts]
+            trainings *= len(SIZES) if name == "ours" else 1  # one network, in all its sizes
+            sizes = SIZES if len(trainings) > 1 else (1.0,)
+            running |= {(name, s): training for s, training in zip(sizes, trainings, strict=True)}
+        found |= {key: [] for key in running}
+        found["teacher", 1.0] = []
+        for i, batch in enumerate(loaded.train.batches(size, self.rounds + 1, TUNING)):
+            for (name, share), training in running.items():
+                member = training.contender.sk.member(SIZES.index(share)) if name == "ours" else nullcontext()
+                with member:
+                    taken = training.step(batch)
+                found[name, share] += [taken] if i else []  # the first step makes what optimizers keep
+            begun = time.process_time()
+            with torch.no_grad():
+                logits(loaded.model, batch)
+            found["teacher", 1.0].append(time.process_time() - begun)
+        return [
+            {"what": name, "size": share, "seconds": float(pandas.Series(taken).median())}
+            for (name, share), taken in found.items()
+        ]
+
+    def steps(self, name: str, setting: str, share: float) -> int:
+        """How many steps a contender has for a share of the seconds that the four sizes take alone.
+
+        Those are their steps and, if they are distilled, the given network's outputs for the rows they see,
+        once. Outputs that teach count for all others too, who see the same rows; and so does sorting, which
+        does not count for the sizes alone.
+        """
+        alone = max(1, round(self.task.steps * (0.5 if share == 0.5 else 1)))
+        if name == "alone" or share == EQUAL_STEPS:
+            return alone
+        times = self.seconds(_session(name)).set_index(["what", "size"])["seconds"]
+        teacher = times["teacher", 1.0] * alone
+        budget = self.task.steps * sum(times["alone", s] for s in SIZES)
+        if self.tuned("alone")[0] == "distilled":
+            budget += times["teacher", 1.0] * self.task.steps
+        if name == "ours":
+            weights = WEIGHTS[setting] or (0.25,) * 4
+            own = sum(w * times["ours", s] for w, s in zip(weights, SIZES, strict=True))
+        else:
+            own = times[name, 1.0]
+        left = share * budget - times["sorting", 0.0] - (0.0 if name == "slimmable" else teacher)
+        return max(1, math.floor(left / own))
+
+
+def _best(scores: dict[float, float]) -> float:
+    return max(scores, key=lambda rate: scores[rate])  # of equal ones the first
+
+
+def _session(name: str) -> str:
+    return "ours" if name == "ours" else "rivals"

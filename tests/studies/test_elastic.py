@@ -1,0 +1,214 @@
+"""Pretrained networks in every size: readers, contenders, the seconds that give steps, and the rule."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+
+from mast.errors import DataError
+from studies.elastic.__main__ import main
+from studies.elastic.contenders import SIZES, WEIGHTS, DynaBERT, Ours, cuts, elastic, evaluate
+from studies.elastic.rows import Rows, logits
+from studies.elastic.rule import decided, judge
+from studies.elastic.study import COLUMNS, EQUAL_STEPS, Store, Study
+from studies.elastic.tasks import TASKS, ResNet, llama
+
+DIM, HIDDEN, LAYERS, HEADS, GROUPS, WORDS, CONTEXT = 16, 24, 2, 8, 4, 40, 32
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A folder with a network in the format of stories260K."""
+    random = np.random.default_rng(0)
+    kv = DIM // HEADS * GROUPS
+    shapes = [(WORDS, DIM), (LAYERS, DIM), (LAYERS, DIM, DIM), (LAYERS, kv, DIM), (LAYERS, kv, DIM)]
+    shapes += [(LAYERS, DIM, DIM), (LAYERS, DIM), (LAYERS, HIDDEN, DIM), (LAYERS, DIM, HIDDEN)]
+    shapes += [(LAYERS, HIDDEN, DIM), (DIM,), (CONTEXT, 1), (CONTEXT, 1)]
+    weights = [random.standard_normal(shape).astype(np.float32) * 0.4 for shape in shapes]
+    head = np.array([DIM, HIDDEN, LAYERS, HEADS, GROUPS, WORDS, CONTEXT], dtype=np.int32)
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "stories260k").mkdir()
+    content = head.tobytes() + b"".join(w.tobytes() for w in weights)
+    (folder / "stories260k" / "stories260K.bin").write_bytes(content)
+    return folder, weights
+
+
+@pytest.fixture(scope="module")
+def loaded(data, tmp_path_factory):
+    small = {"steps": 2, "seeds": 1, "validation": 8, "test": 8, "pool": 32, "length": 12, "batch": 4}
+    return replace(TASKS["stories260k"], **small).load(data[0], tmp_path_factory.mktemp("cache"))
+
+
+def test_a_llama_is_read_as_llama2_c_runs_it(data):
+    """The reference turns neighbouring pairs of numbers, as llama2.c does."""
+    folder, weights = data
+    emb, norm1, wq, wk, wv, wo, norm2, w1, w2, w3, last = (w.astype(np.float64) for w in weights[:11])
+    ids = np.array([1, 7, 30, 2, 2, 19])
+    size = DIM // HEADS
+
+    def normed(x, g):
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * g
+
+    def turned(x):
+        pairs = x.reshape(len(x), -1, size // 2, 2)
+        angle = np.arange(len(x))[:, None] / 10000 ** (np.arange(0, size, 2) / size)
+        turn = np.exp(1j * angle)[:, None, :] * (pairs[..., 0] + 1j * pairs[..., 1])
+        return np.stack([turn.real, turn.imag], -1).reshape(len(x), -1, size)
+
+    x = emb[ids]
+    for i in range(LAYERS):
+        y = normed(x, norm1[i])
+        q, k = turned(y @ wq[i].T), np.repeat(turned(y @ wk[i].T), HEADS // GROUPS, 1)
+        v = np.repeat((y @ wv[i].T).reshape(len(ids), -1, size), HEADS // GROUPS, 1)
+        scores = np.einsum("ihd,jhd->hij", q, k) / np.sqrt(size) + np.triu(np.full((6, 6), -np.inf), 1)
+        share = np.exp(scores - scores.max(-1, keepdims=True))
+        share /= share.sum(-1, keepdims=True)
+        x = x + np.einsum("hij,jhd->ihd", share, v).reshape(len(ids), -1) @ wo[i].T
+        y = normed(x, norm2[i])
+        gate = y @ w1[i].T
+        x = x + (gate / (1 + np.exp(-gate)) * (y @ w3[i].T)) @ w2[i].T
+    expected = normed(x, last) @ emb.T
+    with torch.no_grad():
+        found = llama(folder / "stories260k" / "stories260K.bin")(input_ids=torch.tensor(ids)[None]).logits[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_resnets_have_the_published_numbers_of_weights():
+    for blocks, expected in ((3, 269_722), (9, 853_018)):
+        assert sum(p.numel() for p in ResNet(blocks).parameters()) == expected
+
+
+def test_batches_take_each_row_once_an_epoch_and_similar_lengths():
+    lengths = torch.arange(64) % 16 + 1
+    ids = (torch.arange(16) < lengths[:, None]).long() * torch.arange(1, 65)[:, None]
+    rows = Rows(ids, torch.arange(64), padded=True)
+    batches = list(rows.batches(4, 32, seed=3))
+    for epoch in (batches[:16], batches[16:]):
+        assert sorted(torch.cat([b.labels for b in epoch]).tolist()) == list(range(64))
+    assert max(int(lengths[b.labels].max() - lengths[b.labels].min()) for b in batches) < 8
+    assert batches[0].call["input_ids"].shape[1] == int(lengths[batches[0].labels].max())
+    assert sorted(torch.cat([b.labels for b in rows.in_order(10)]).tolist()) == list(range(64))
+
+
+def test_sizes_written_by_hand_are_those_of_the_library(loaded):
+    """Outputs of all sizes and the sum of their gradients, with slices by hand and in `elastic`."""
+    by_hand, ours = DynaBERT(loaded, 1), Ours(loaded, 1, "even")
+    batch = next(loaded.train.batches(4, 1, 0))
+    by_hand.backward(batch)
+    for i in range(len(SIZES)):
+        with ours.sk.member(i):
+            assert torch.allclose(logits(ours.model, batch), by_hand.output(i, batch), atol=1e-5)
+            ours.backward(batch)
+    theirs = dict(ours.model.named_parameters())
+    for name, p in by_hand.model.named_parameters():
+        assert torch.allclose(p.grad, theirs[name].grad, atol=1e-5), name
+    counts = [sum(p.numel() for p in n.parameters()) for n in by_hand.networks().values()]
+    assert counts == sorted(set(counts))
+
+
+def test_the_largest_size_is_the_given_network_and_cuts_differ(loaded):
+    given = evaluate(loaded.model, loaded, loaded.test)
+    _, sk = elastic(loaded, 1)
+    assert evaluate(sk.submodel(member=3), loaded, loaded.test)["loss"] == pytest.approx(given["loss"])
+    losses = {how: evaluate(cuts(loaded, how, 1, [0.5])[0.5], loaded, loaded.test)["loss"]
+              for how in ("random", "magnitude", "activation")}  # fmt: skip
+    assert len({round(loss, 6) for loss in losses.values()}) == 3
+
+
+def test_steps_follow_from_seconds(loaded, tmp_path):
+    """With the formula written out: steps, sorting, and the outputs that teach, once for the same rows."""
+    times = Store(tmp_path / "seconds.csv", ["network", "session", "what", "size", "seconds"])
+    rows = [("alone", s, s) for s in SIZES] + [("ours", s, 0.5 * s) for s in SIZES]
+    rows += [("teacher", 1.0, 0.2), ("sorting", 0.0, 1.03)]
+    names = ("network", "session", "what", "size", "seconds")
+    times.add([dict(zip(names, ("stories260k", "ours", *row), strict=True)) for row in rows])
+    study = Study(replace(loaded, task=replace(loaded.task, steps=100)), None, times)
+    study.tuned = lambda name: ("labels", 1.0)
+    budget = 100 * sum(SIZES)
+    for setting in WEIGHTS:
+        own = 0.5 * np.average(SIZES, weights=WEIGHTS[setting])
+        assert study.steps("ours", setting, 0.7) == int((0.7 * budget - 1.03 - 100 * 0.2) / own)
+        assert study.steps("ours", setting, 0.5) == int((0.5 * budget - 1.03 - 50 * 0.2) / own)
+    study.tuned = lambda name: ("distilled", 1.0)  # whose teacher counts too
+    assert study.steps("ours", "even", 1.0) == int((budget - 1.03) / (0.5 * np.mean(SIZES)))
+    assert study.steps("ours", "even", EQUAL_STEPS) == study.steps("alone", "labels", 1.0) == 100
+
+
+def frame(ours, alone, given=0.9, random=0.5):
+    """Results of two seeds, by size."""
+    rows = []
+
+    def add(contender, setting, share, seed, values):
+        for size, value in zip(SIZES, values, strict=False):
+            row = dict.fromkeys(COLUMNS, 0.0) | {"network": "n", "rows": "test", "contender": contender}
+            rows.append(
+                row | {"setting": setting, "share": share, "seed": seed, "size": size, "accuracy": value}
+            )
+
+    for seed in (1, 2):
+        add("alone", "", 1.0, seed, np.array(alone) + 0.05 * seed)  # seeds differ more than contenders
+        for share in (1.0, 0.7, 0.35):
+            add("ours", "", share, seed, np.array(ours) + 0.05 * seed)
+    add("cut", "random", 0.0, 1, [random])
+    rows.append(rows[0] | {"contender": "given", "size": 1.0, "accuracy": given})
+    return pandas.DataFrame(rows)
+
+
+ALONE = [0.7, 0.75, 0.8, 0.825]  # with the seeds' differences the largest is at .9
+
+
+@pytest.mark.parametrize(
+    ("difference", "equal", "seventy", "largest"),
+    [
+        ([0, 0, 0, 0], True, True, True),
+        ([0.02, 0, -0.009, -0.004], True, True, True),
+        ([0.03, 0, -0.011, 0], False, True, True),  # ahead on the mean, too far behind at one size
+        ([-0.001, 0, 0, 0], False, True, True),
+        ([0.02, 0.02, -0.016, 0], False, False, True),
+        ([-0.006, -0.006, -0.006, -0.004], False, False, True),
+        ([0.02, 0.02, 0, -0.006], True, True, False),
+    ],
+)
+def test_the_rule_is_about_the_mean_and_every_size(difference, equal, seventy, largest):
+    verdicts = judge(frame(np.array(ALONE) + difference, ALONE))
+    found = {v.statement: v.holds for v in verdicts}
+    assert found["equal seconds"] == equal
+    assert found["0.70 of them"] == found["0.35 of them"] == seventy
+    assert found["largest"] == largest
+    assert decided(verdicts)["equal seconds"] == (int(equal), 1)
+
+
+@pytest.mark.parametrize(("random", "holds"), [(0.674, True), (0.676, False)])
+def test_the_smallest_size_has_to_be_far_above_random_cuts(random, holds):
+    verdicts = judge(frame(ALONE, ALONE, random=random))  # 25 % has .775
+    assert next(v.holds for v in verdicts if v.statement == "smallest") is holds
+
+
+def test_absent_files_are_left_out_with_a_line(tmp_path, capsys):
+    with pytest.raises(DataError, match="--data-dir"):
+        TASKS["resnet20"].load(tmp_path, tmp_path / "cache")
+    with pytest.raises(SystemExit):
+        main(["--fast", "--out", str(tmp_path), "--data-dir", str(tmp_path / "nowhere")])
+    assert "stories260k is left out" in capsys.readouterr().out
+
+
+def test_a_fast_run_leaves_a_page_and_is_not_made_twice(data, tmp_path):
+    arguments = ["--fast", "--out", str(tmp_path), "--data-dir", str(data[0])]
+    main(arguments)
+    tmp_path = tmp_path / "fast"
+    page = (tmp_path / "elastic.md").read_text()
+    for words in ("elastic, .70 of them", "slimmable", "DynaBERT", "`taylor`", "| alone |"):
+        assert words.lower() in page.lower()
+    assert (tmp_path / "elastic.png").stat().st_size > 10_000
+    found = pandas.read_csv(tmp_path / "results.csv", keep_default_na=False)
+    assert set(found["contender"]) == {"given", "cut", "alone", "slimmable", "dynabert", "ours"}
+    assert set(found[found["contender"] == "ours"]["share"]) == {1.0, 0.7, 0.5, 0.35, 0.0}
+    before = (tmp_path / "results.csv").read_bytes()
+    main(arguments)
+    assert (tmp_path / "results.csv").read_bytes() == before
