@@ -83,6 +83,57 @@ def test_nothing_where_a_norm_follows():
     assert torch.equal(model[3].weight, before["3.weight"] / 2)
 
 
+class Output(nn.Module):
+    """The end of a block of BERT."""
+
+    def __init__(self, residual):
+        super().__init__()
+        self.dense, self.norm, self.residual = nn.Linear(16, 16), nn.LayerNorm(16), residual
+
+    def forward(self, x):
+        return self.norm(x + self.dense(x) if self.residual else self.dense(x))
+
+
+@pytest.mark.parametrize("example", [None, torch.ones(2, 16)], ids=["guessed", "given"])
+def test_a_residual_before_the_norm_makes_the_size_matter(example):
+    for residual, factor in ((True, 0.5), (False, 1.0)):
+        model = nn.Sequential(Output(residual), nn.ReLU(), nn.Linear(16, 2))
+        before = weights(model)
+        mast.nn.scale_start(model, mast.Bernoulli(0.25), example=example)
+        assert torch.equal(model[0].dense.weight, factor * before["0.dense.weight"])
+        assert torch.equal(model[2].weight, before["2.weight"] / 2)
+
+
+def test_a_norm_does_not_undo_factors_that_differ_from_channel_to_channel():
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8),
+              nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, 2)]  # fmt: skip
+    model, sketch = nn.Sequential(*layers), mast.nn.Neurons(mast.Nested([0.25, 0.5, 1.0]))
+    before, x = weights(model), torch.randn(5, 3, 8, 8)
+    plain = model.eval()(x)
+    assert "norm" not in mast.nn.scale_start(model, sketch, example=x)
+    whole = mast.nn.sparsify(model, sketch, example=x).submodel(member=2, calibrate=False)
+    for name, p in whole.named_parameters():
+        torch.testing.assert_close(p, before[name])
+    torch.testing.assert_close(whole(x), plain)
+
+
+def test_an_example_shows_where_norms_follow():
+    class Embedded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.norm = nn.Embedding(10, 16), nn.LayerNorm(16)
+            self.dense, self.after, self.head = nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 2)
+
+        def forward(self, ids):
+            return self.head(self.after(self.dense(self.norm(self.table(ids)))))
+
+    batch = {"ids": torch.arange(6).view(2, 3)}
+    line = mast.nn.scale_start(Embedded(), mast.Bernoulli(0.25), example=batch)
+    assert line == "1 weight was multiplied by 0.5; 2 weights left as they were, because a norm follows"
+    assert mast.nn.scale_start(Embedded(), mast.Bernoulli(0.25)) == "3 weights were multiplied by 0.5"
+
+
 def test_nothing_with_a_shift():
     model = mlp()
     before = weights(model)

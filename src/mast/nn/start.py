@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -42,14 +41,20 @@ def scale_start(
     """Scale fresh weights in place, so that sketched outputs vary as much as plain ones; says what it did.
 
     Coordinate i is multiplied by the square root of q_i, the probability that it is kept; with `Nested` by
-    q_i itself, so that the whole draw is the ordinary start. Weights stay as they are where a norm follows
-    in the same module, which makes their size irrelevant, and all do where there is a shift: a pretrained
-    model is no fresh start. Weights that were scaled before stay too, until they are made anew.
+    q_i itself, so that the whole draw is the ordinary start. A weight with one factor for all of its entries
+    stays as it is where a norm takes what it makes and nothing else, which makes its size irrelevant; not
+    where a residual is added before the norm. All weights stay where there is a shift, because a pretrained
+    model is no fresh start, and where the sketch has scale 1. Weights that were scaled before stay too, until
+    they are made anew.
 
     Parameters
     ----------
-    model, sketch, shift, keep, where, example
+    model, sketch, shift, keep, where
         As in `sparsify`, which may be called before or after.
+    example
+        What the model is called with, as in `sparsify`: it shows where a norm follows. Without one, the input
+        of MLPs and of networks for images is guessed; of other models all weights are scaled, which is
+        no mistake, as a norm undoes it.
 
     >>> import mast, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -68,7 +73,7 @@ def scale_start(
         raise ArgumentError(f"the model is sparsified with {own.sketch!r}, not with {sketch!r}")
     sk = own or sparsify(model, sketch, keep=keep, where=where, example=example)
     try:
-        return _scale(sk)
+        return _scale(sk, _normalised(sk, example))
     finally:
         if own is None:
             sk.remove()
@@ -82,8 +87,22 @@ def _unscaled(sketch: Sketch) -> bool:
     return isinstance(sketch, UnscaledBernoulli) or (isinstance(sketch, Nested) and not sketch.scaled)
 
 
-def _scale(sk: Sparsifier) -> str:
-    normed, used, lines = _normed(sk.model), [], []
+def _normalised(sk: Sparsifier, example: Any) -> set[str]:
+    """The weights behind which a norm follows, as far as that can be seen."""
+    from mast.nn.structure.following.examples import Example, guess
+    from mast.nn.structure.following.norms import normalised_weights
+
+    if example is not None:
+        return normalised_weights(sk.model, Example.of(example))
+    try:
+        examples = guess(sk.model) if sk.structure is None else sk.structure.examples
+    except ArgumentError:
+        return set()
+    return set.intersection(*(normalised_weights(sk.model, each) for each in examples))
+
+
+def _scale(sk: Sparsifier, normalised: set[str]) -> str:
+    used, lines = [], list[str]()
     known = scaled_starts.setdefault(sk.model, {})
     before = {w.name for w in sk.weights if w.name in known and known[w.name][0] == digest(w.parameter)}
     for name in before:
@@ -94,8 +113,9 @@ def _scale(sk: Sparsifier) -> str:
             )
     with torch.no_grad():
         for number, w in enumerate(sk.weights):
-            if w.name not in normed | before:
-                factors = start_factors(sk.drawing, number, tuple(w.shape))
+            factors = start_factors(sk.drawing, number, tuple(w.shape))
+            irrelevant = w.name in normalised and np.ptp(factors) <= 1e-6 * np.max(factors)
+            if not irrelevant and w.name not in before:
                 w.parameter.mul_(torch.as_tensor(factors, device=w.parameter.device).to(w.parameter.dtype))
                 used.append(factors)
                 if np.any(factors != 1):
@@ -154,14 +174,3 @@ def factors_of(sketch: Sketch, d: int) -> Array:
     if isinstance(sketch, Nested):
         return np.where(square > 0, 1 / ever, 0.0)  # what is in no front is never trained
     return np.asarray(1 / np.sqrt(ever))
-
-
-def _normed(model: nn.Module) -> set[str]:
-    """The parameters of modules that the next module beside them normalises."""
-    return {
-        f"{name}.{first}.{own}".removeprefix(".")
-        for name, module in model.named_modules()
-        for (first, layer), (_, after) in pairwise(module.named_children())
-        if "Norm" in type(after).__name__
-        for own, _ in layer.named_parameters(recurse=False)
-    }

@@ -22,12 +22,12 @@ _WEIGHTED = (
     aten.addmm, aten.mm, aten.bmm, aten.baddbmm, aten.convolution, aten.linear, aten.native_batch_norm,
     aten.native_layer_norm, aten.native_group_norm, aten._native_batch_norm_legit,
 )  # fmt: skip
-_NORMS = (
+NORMS = (
     aten.native_batch_norm, aten._native_batch_norm_legit, aten._native_batch_norm_legit_no_training,
     aten.native_group_norm, aten.native_layer_norm, aten.cudnn_batch_norm,
 )  # fmt: skip
 _PRODUCTS = (aten.mul, aten.mul_, aten.div, aten.div_)
-_SUMS = (aten.add, aten.add_)
+SUMS = (aten.add, aten.add_)
 _MOVES = {
     packet for packet, rule in rules.RULES.items() if rule in (entries.moved, entries.reshaped, entries.same)
 }
@@ -48,6 +48,7 @@ class Step:
     before: int  # all steps that its value depends on, as bits
     inputs: list[int]
     packet: Any
+    moves: bool = False  # it puts entries elsewhere, and does no more
     tail: tuple[str, ...] = ()
     users: list[int] = field(default_factory=list)
 
@@ -71,7 +72,7 @@ class Recording(ForwardPass):
         super().__init__(model)
         self.steps: list[Step] = []
         self.visits: list[Visit] = []
-        self.uses: dict[str, int] = {}  # of parameters, by operations that compute with them
+        self.uses: dict[str, list[int]] = {}  # of parameters: the steps that compute with them
         self.outputs: set[int | None] = set()  # steps whose values the model returns
         self._operations: list[int | None] = []  # the step of each; what moves a parameter is none
         self._effects: list[int] = []  # steps that matter even if nobody looks at their values
@@ -124,22 +125,22 @@ class Recording(ForwardPass):
         self, packet: Any, moves: bool, inputs: list[int], named: list[str | None], results: list[Tensor]
     ) -> None:
         own = tuple(name for name in named if name is not None)
-        for name in own:
-            self.uses[name] = self.uses.get(name, 0) + 1
         number, before = len(self.steps), 0
+        for name in own:
+            self.uses.setdefault(name, []).append(number)
         for i in inputs:
             before |= self.steps[i].before | (1 << i)
             self.steps[i].users.append(number)
         first = self.steps[inputs[0]].tail if inputs else ()
         if packet in _WEIGHTED or (packet in _PRODUCTS and own):
             tail = own
-        elif packet in _SUMS:
+        elif packet in SUMS:
             tail = (*first, *own) if len(inputs) == 1 and own and first else ()
         elif moves or packet in _ZERO_STAYS or packet in _PRODUCTS:
             tail = first
         else:
             tail = ()
-        self.steps.append(Step(before, inputs, packet, tail))
+        self.steps.append(Step(before, inputs, packet, moves, tail))
         for result in results:
             self._at[result] = number
 
@@ -232,12 +233,12 @@ def residual_weights(model: nn.Module, example: Example) -> list[str]:
             packet, inputs = steps[step].packet, steps[step].inputs
             if own and packet in _WEIGHTED:
                 return step, own[0]
-            if not inputs or not (steps[step].tail or packet in (*_ZERO_STAYS, *_PRODUCTS, *_SUMS, *_NORMS)):
+            if not inputs or not (steps[step].tail or packet in (*_ZERO_STAYS, *_PRODUCTS, *SUMS, *NORMS)):
                 return None
             step = inputs[0]
 
     for number, step in enumerate(steps):
-        if step.packet not in _SUMS or len(step.inputs) != 2:
+        if step.packet not in SUMS or len(step.inputs) != 2:
             continue
         sides = _sides(steps, number, known)
         if sides is not None:
@@ -259,7 +260,7 @@ def residual_weights(model: nn.Module, example: Example) -> list[str]:
 def _sides(steps: list[Step], number: int, known: dict[int, tuple[int, int]]) -> tuple[int, int] | None:
     """The two sides of an addition, if it is one: a branch, and what it is made of, a value of the trunk."""
     step = steps[number]
-    if step.packet not in _SUMS or len(step.inputs) != 2:
+    if step.packet not in SUMS or len(step.inputs) != 2:
         return None
     for trunk, branch in (step.inputs, step.inputs[::-1]):
         while not steps[branch].before >> trunk & 1:
@@ -279,7 +280,7 @@ def _addends(
 ) -> Iterator[tuple[int, int]]:
     """The branches of a sum f(x) + g(x) that is added to x at once, each with its addition."""
     step = steps[branch]
-    if step.packet in _SUMS and len(step.inputs) == 2 and step.users == [addition] and branch not in known:
+    if step.packet in SUMS and len(step.inputs) == 2 and step.users == [addition] and branch not in known:
         for addend in step.inputs:
             yield from _addends(steps, addend, trunk, branch, known)
     elif step.before >> trunk & 1:
@@ -289,7 +290,7 @@ def _addends(
 def _problem(record: Recording, output: int, tail: tuple[str, ...]) -> str:
     """Why the weights of a tail cannot carry the scale of a branch."""
     for name in tail:
-        if record.uses[name] > 1:
+        if len(record.uses[name]) > 1:
             return f"{name} is used in another place too"
     step = output
     while True:
