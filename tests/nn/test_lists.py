@@ -187,6 +187,7 @@ def test_a_report_of_nested_units_shows_the_trained_sizes():
 @each_list
 def test_advice_knows_the_constants(sketch):
     sk = mast.nn.sparsify(mlp(), sketch)
-    assert mast.nn.validate(sk.model) == [] or all("clip" in f.fix for f in mast.nn.validate(sk.model))
+    known = {"gradient clipping", "the start", "evaluation"}
+    assert {finding.where for finding in mast.nn.validate(sk.model)} <= known
     assert 0 < sk.density <= 1
     assert "keeps" in str(sk)

@@ -30,6 +30,98 @@ def test_traps_of_modules(models):
     assert "compiled" in problems(mast.nn.validate(model))
 
 
+def test_statistics_are_one_finding_with_all_layers():
+    model = nn.Sequential(nn.Linear(2, 2), *(nn.BatchNorm1d(2) for _ in range(19)))
+    (finding,) = mast.nn.validate(model)
+    assert finding.where == ", ".join(map(str, range(1, 20))) + " (BatchNorm1d)"
+    assert str(finding).count("averages over draws") == 1
+
+
+def normed(trained):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    for _ in range(3 if trained else 0):
+        model(torch.randn(5, 4))
+    return model
+
+
+SIZES = mast.Nested([0.25, 0.5, 1.0])
+
+
+@pytest.mark.parametrize("sketch", [mast.nn.Neurons(SIZES), SIZES], ids=["units", "weights"])
+def test_pretrained_weights_under_nested_sizes_with_scales(sketch):
+    model = normed(trained=True)
+    mast.nn.sparsify(model, sketch)
+    (start,) = [f for f in mast.nn.validate(model) if f.where == "the start"]
+    assert start.certain
+    assert "its BatchNorm layers have counted batches" in start.problem
+    assert "scaled=False" in start.fix
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    model(torch.randn(5, 4)).sum().backward()
+    with pytest.warns(UserWarning, match="pretrained weights are lost"):
+        optimizer.step()
+    assert not [f for f in mast.nn.validate(model) if f.where == "the start"]  # it lies behind
+
+
+def test_fresh_weights_under_nested_sizes_are_not_called_pretrained():
+    model = normed(trained=False)
+    mast.nn.sparsify(model, mast.nn.Neurons(SIZES))
+    model(torch.randn(5, 4)).sum().backward()  # counts a batch
+    (start,) = [f for f in mast.nn.validate(model) if f.where == "the start"]
+    assert not start.certain
+    assert "scale_start" in start.fix
+    optim.SGD(model.parameters(), lr=0.1).step()  # without a warning
+    model = normed(trained=True)
+    mast.nn.scale_start(model, mast.nn.Neurons(SIZES))
+    mast.nn.sparsify(model, mast.nn.Neurons(SIZES))
+    assert "the start" not in [f.where for f in mast.nn.validate(model)]
+
+
+def test_a_resumed_run_is_not_called_pretrained():
+    model = normed(trained=False)
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(SIZES))
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.randn(5, 4)).sum().backward()
+        optimizer.step()
+    other = normed(trained=False)
+    other.load_state_dict(model.state_dict())
+    resumed = mast.nn.sparsify(other, mast.nn.Neurons(SIZES))
+    resumed.load_state_dict(sk.state_dict())
+    other(torch.randn(5, 4)).sum().backward()
+    optim.SGD(other.parameters(), lr=0.1).step()  # without a warning
+    assert "the start" not in [f.where for f in mast.nn.validate(other)]
+
+
+def test_a_model_of_transformers_that_was_loaded_counts_as_trained(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+                                     intermediate_size=16, vocab_size=9)  # fmt: skip
+    fresh = transformers.BertModel(config)
+    fresh.save_pretrained(tmp_path)
+    loaded = transformers.BertModel.from_pretrained(tmp_path)
+    example = {"input_ids": torch.ones(1, 3, dtype=torch.long)}
+    for model, certain in ((fresh, False), (loaded, True)):
+        mast.nn.sparsify(model, mast.nn.Neurons(SIZES), example=example)
+        assert [f.certain for f in mast.nn.validate(model) if f.where == "the start"] == [certain]
+
+
+def test_evaluation_of_nested_sizes_with_scales():
+    """After training, x is none of the sizes: what is said to be the whole one is."""
+    x = torch.randn(5, 4)
+    for scaled in (True, False):
+        model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+        sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Nested([0.25, 0.5, 1.0], scaled=scaled)))
+        found = [f for f in mast.nn.validate(model) if f.where == "evaluation"]
+        with sk.member(2):
+            inside = model(x)
+        torch.testing.assert_close(inside, sk.submodel(member=2)(x))
+        assert torch.allclose(model(x), inside) is not scaled
+        assert bool(found) is scaled
+        for finding in found:
+            assert "sk.submodel(member=2)" in finding.fix
+
+
 def test_clipping_thresholds(models):
     model, _ = models.mlp()
     mast.nn.sparsify(model, mast.Bernoulli(0.25))

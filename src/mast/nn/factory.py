@@ -37,7 +37,9 @@ def sparsify(
 
     The model is changed in place and stays what it was: same parameters, same `state_dict` keys, same
     type. In training mode its calls compute with y and gradients are S' grad f(y); in
-    `eval()` mode they compute with x. Copies of the model are plain models.
+    `eval()` mode they compute with x. Copies of the model are plain models. Where S scales what it keeps, x is
+    no draw: the whole size of a `Nested` sketch is its last member, ``sk.submodel(member=sk.members - 1)``, and
+    that is x only with ``scaled=False``.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ from mast.nn.tensors.drawing import Drawing, drawing_of
 from mast.nn.tensors.selection import Selection
 from mast.nn.tensors.top_share import TopDrawing
 from mast.nn.tensors.weights import Batches, Shift, shifts_of
-from mast.nn.validation import warn_of_checkpoints
+from mast.nn.validation import signs_of_training, warn_of_checkpoints
 from mast.progress import Progress
 from mast.randomness import Key
 from mast.sketches import Constants, Sketch
@@ -56,6 +56,7 @@ class Sparsifier:
         self.structure = structure  #: of a structured sketch
         self.selection, self.weights = selection, selection.weights
         self.key = key  #: seed, step and node of the current draw
+        self.trained = signs_of_training(model)  #: why the weights look pretrained, if they do
         self.checks_submodels = False
         self.drawing = self.drawing_for(sketch)
         self._values = Values(self.weights, self.drawing, shifts_of(self.weights, shift))

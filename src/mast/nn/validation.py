@@ -22,6 +22,8 @@ from mast.nn.passes.calls import Call
 from mast.nn.submodels import plain_copy
 from mast.nn.tensors.torch_private import BatchNorm, tree_leaves
 from mast.nn.tensors.weights import unwrapped
+from mast.sketches import Nested
+from mast.sketches.over import Over
 
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
@@ -71,7 +73,7 @@ def validate(
         return [_COMPILED]
     model = unwrapped(model)
     sk = sparsifier_of(model)
-    findings = [*_modules(model, sk), *_clipping(sk)]
+    findings = [*_modules(model, sk), *_sizes(sk), *_clipping(sk)]
     if batch is not None and sk is not None:
         findings += _outputs(sk, batch)
     if optimizer is not None and sk is not None:
@@ -81,7 +83,7 @@ def validate(
 
 def warn_at_first_step(sk: Sparsifier, optimizer: Optimizer) -> None:
     """One warning for each trap that certainly does harm."""
-    for finding in [*_modules(sk.model, sk), *_optimizer(sk, optimizer, fix=False)]:
+    for finding in [*_modules(sk.model, sk), *_sizes(sk), *_optimizer(sk, optimizer, fix=False)]:
         if finding.certain:
             warnings.warn(str(finding), stacklevel=6)
 
@@ -123,15 +125,9 @@ _READS_ITSELF = (
 def _modules(model: nn.Module, sk: Sparsifier | None) -> Iterator[Finding]:
     every = [p for p in model.parameters() if p.ndim > 1]
     sketched = set(map(id, every if sk is None else [w.parameter for w in sk.weights]))
+    yield from _statistics(model)
     for name, module in model.named_modules():
         where = f"{name or 'the model'} ({type(module).__name__})"
-        if isinstance(module, BatchNorm) and module.track_running_stats:
-            yield Finding(
-                where,
-                "its statistics are averages over draws, and fit neither a submodel nor x itself",
-                "pass calibrate=batches to submodel() and report(), or call mast.nn.recalibrate(model, "
-                "batches)",
-            )
         if isinstance(module, nn.Embedding) and module.max_norm is not None and id(module.weight) in sketched:
             yield Finding(
                 where,
@@ -153,6 +149,64 @@ def _modules(model: nn.Module, sk: Sparsifier | None) -> Iterator[Finding]:
                 "recomputed with the right draw",
                 "nothing, as long as the checkpointed function calls modules",
             )
+
+
+def _statistics(model: nn.Module) -> Iterator[Finding]:
+    """One finding for all layers that keep statistics."""
+    norms: dict[str, list[str]] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, BatchNorm) and module.track_running_stats:
+            norms.setdefault(type(module).__name__, []).append(name or "the model")
+    if norms:
+        count = sum(map(len, norms.values()))
+        yield Finding(
+            "; ".join(f"{', '.join(names)} ({kind})" for kind, names in norms.items()),
+            f"{'its' if count == 1 else 'their'} statistics are averages over draws, and fit neither a "
+            "submodel nor x itself",
+            "pass calibrate=batches to submodel() and report(), or call mast.nn.recalibrate(model, batches)",
+        )
+
+
+def signs_of_training(model: nn.Module) -> str:
+    """Why the weights of a model look trained; an empty text if nothing says so.
+
+    >>> model = nn.BatchNorm1d(1)
+    >>> _ = model(torch.ones(2, 1))
+    >>> signs_of_training(model)
+    'its BatchNorm layers have counted batches'
+    """
+    if name := getattr(getattr(model, "config", None), "_name_or_path", ""):
+        return f"its configuration was loaded from {str(name)!r}"
+    for module in model.modules():
+        if isinstance(module, BatchNorm) and module.num_batches_tracked is not None:
+            if not module.num_batches_tracked.is_meta and module.num_batches_tracked > 0:
+                return "its BatchNorm layers have counted batches"
+    return ""
+
+
+def _sizes(sk: Sparsifier | None) -> Iterator[Finding]:
+    """What one has to know of nested sizes with scales: x is none of them."""
+    sketch = None if sk is None else sk.sketch
+    while isinstance(sketch, Over):
+        sketch = sketch.sketch
+    if sk is None or not isinstance(sketch, Nested) or not sketch.scaled or sketch.members == 1:
+        return
+    last = sketch.members - 1
+    if sk.step == 0 and sk.shift is None and sk.model not in scaled_starts:
+        signs = f" These look trained: {sk.trained}" if sk.trained else ""
+        yield Finding(
+            "the start",
+            "with the scale 1/q no size computes what the weights in memory do, the whole one neither, so "
+            f"pretrained weights are lost.{signs}",
+            "for pretrained weights take Nested(..., scaled=False), as mast.nn.elastic does; for fresh ones "
+            "call mast.nn.scale_start(model, sketch) before training",
+            certain=bool(sk.trained),
+        )
+    yield Finding(
+        "evaluation",
+        "model.eval() computes with x, which is none of the sizes: what a size keeps is scaled by 1/q",
+        f"score sk.submodel(member={last}), the whole size, or evaluate inside `with sk.member({last}):`",
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -44,8 +44,9 @@ class Nested(Sketch):
     seed
         Decides a random order.
     scaled
-        Whether coordinate i is scaled by 1/q_i, q_i its probability to be kept, so that E[S] = I. Without the
-        scale, what is kept stays as it is: the way to make sizes of a pretrained network.
+        Whether coordinate i is scaled by 1/q_i, q_i its probability to be kept, so that E[S] = I. Then the
+        whole member is x / q, not x. Without the scale, what is kept stays as it is and the whole member is
+        x: the way to make sizes of a pretrained network.
 
     >>> import mast
     >>> half = mast.Nested([0.5, 1.0])
