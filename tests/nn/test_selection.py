@@ -88,6 +88,18 @@ def test_the_table_names_every_parameter(models):
     assert sk.density == pytest.approx((80 * 0.5 + 128 * 0.25) / 208)
 
 
+def test_tables_of_units_name_them_as_where_does(models):
+    model, _ = models.mlp()
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), where="0.weight")
+    units, parameters = str(sk).split("parameter ")
+    assert "0.weight  16     yes" in units
+    rows = {line.split()[0]: line for line in parameters.splitlines()[1:]}
+    assert "no: it makes the units of 0.weight" in rows["0.weight"]
+    assert "no: it makes the units of 0.weight" in rows["0.bias"]
+    assert rows["2.weight"].endswith("yes, takes the units of 0.weight, keeps 50 %")
+    assert [w.name for w in sk.weights] == ["2.weight"]
+
+
 @pytest.mark.parametrize(
     ("sketch", "share"),
     [

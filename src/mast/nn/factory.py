@@ -37,9 +37,10 @@ def sparsify(
 
     The model is changed in place and stays what it was: same parameters, same `state_dict` keys, same
     type. In training mode its calls compute with y and gradients are S' grad f(y); in
-    `eval()` mode they compute with x. Copies of the model are plain models. Where S scales what it keeps, x is
-    no draw: the whole size of a `Nested` sketch is its last member, ``sk.submodel(member=sk.members - 1)``, and
-    that is x only with ``scaled=False``.
+    `eval()` mode they compute with x. Copies of the model are plain models.
+
+    Where S scales what it keeps, x is no draw: the whole size of a `Nested` sketch is its last member,
+    ``sk.submodel(member=sk.members - 1)``, and that is x only with ``scaled=False``.
 
     Parameters
     ----------
@@ -59,7 +60,9 @@ def sparsify(
         Which parameters to sketch: a name pattern, several, or a function of name and parameter. By
         default the trainable weights of linear, convolutional, recurrent, attention and embedding layers, and
         what other layers name as weights: no biases, norms, tokens, tables of positions or scales.
-        ``print(sk)`` lists all parameters, and why some are left out.
+        ``print(sk)`` lists all parameters, and why some are left out. For `Neurons`, `where` and `keep` name
+        units by the weight that makes them, as the first table of ``print(sk)`` does; the scales are on the
+        weights that take the units.
     seed, node
         Part of the key of every draw. Processes that shall have different sketches pass different nodes.
     example

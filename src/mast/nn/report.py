@@ -245,8 +245,10 @@ def overview(sk: Sparsifier) -> str:
     shares = {w.name: sk.drawing.share(i) for i, w in enumerate(sk.weights)}
     for name, p in sk.model.named_parameters():
         if name in shares:
+            taken = [] if sk.structure is None else sk.structure.taken(name)
+            units = f", takes the units of {', '.join(taken)}" if taken else ""
             known = shares[name] == shares[name]
-            verdict = f"yes, keeps {percent(shares[name])}" if known else "yes"
+            verdict = f"yes{units}" + (f", keeps {percent(shares[name])}" if known else "")
         else:
             verdict = "no: " + sk.selection.others.get(name, "new since sparsify()")
         rows.append((name, " x ".join(map(str, p.shape)) or "scalar", verdict))

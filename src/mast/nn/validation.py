@@ -178,9 +178,9 @@ def signs_of_training(model: nn.Module) -> str:
     if name := getattr(getattr(model, "config", None), "_name_or_path", ""):
         return f"its configuration was loaded from {str(name)!r}"
     for module in model.modules():
-        if isinstance(module, BatchNorm) and module.num_batches_tracked is not None:
-            if not module.num_batches_tracked.is_meta and module.num_batches_tracked > 0:
-                return "its BatchNorm layers have counted batches"
+        counted = module.num_batches_tracked if isinstance(module, BatchNorm) else None
+        if counted is not None and not counted.is_meta and counted > 0:
+            return "its BatchNorm layers have counted batches"
     return ""
 
 
@@ -189,9 +189,9 @@ def _sizes(sk: Sparsifier | None) -> Iterator[Finding]:
     sketch = None if sk is None else sk.sketch
     while isinstance(sketch, Over):
         sketch = sketch.sketch
-    if sk is None or not isinstance(sketch, Nested) or not sketch.scaled or sketch.members == 1:
+    if sk is None or not isinstance(sketch, Nested) or not sketch.scaled or len(sketch.shares) == 1:
         return
-    last = sketch.members - 1
+    last = len(sketch.shares) - 1
     if sk.step == 0 and sk.shift is None and sk.model not in scaled_starts:
         signs = f" These look trained: {sk.trained}" if sk.trained else ""
         yield Finding(

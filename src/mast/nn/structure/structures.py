@@ -253,11 +253,14 @@ class Structure:
         """The parameters that carry scales, as the weights of a sparsifier."""
         places = {id(p): place for place, p in registered(model)}
         scaled = {s.tensor: s for s in self.scaled}
+        made = {a.tensor: space.name for space in self.spaces for a in space.producers}
         selection = Selection()
         for name, p in model.named_parameters():
             if name not in scaled:
-                reason = self.others.get(name, "its weights do not leave the units that are drawn")
-                selection.others[name] = reason
+                reason = "its weights do not leave the units that are drawn"
+                if name in made:
+                    reason = f"it makes the units of {made[name]}, and what takes them has the scales"
+                selection.others[name] = self.others.get(name, reason)
                 continue
             if p.is_meta:
                 raise ArgumentError(
@@ -267,8 +270,15 @@ class Structure:
             selection.add(name, p, places[id(p)], self.spaces[scaled[name].space].keep)
         return selection
 
+    def taken(self, tensor: str) -> list[str]:
+        """The names of the spaces whose units a parameter takes; none of branches."""
+        return [space.name for space in self.spaces if any(a.tensor == tensor for a in space.consumers)]
+
     def table(self) -> str:
-        """A table with one row per space: its name, how many units it has, and whether they are cut."""
+        """A table with one row per space: its name, how many units it has, and whether they are cut.
+
+        A space has the name of the first weight that makes its units.
+        """
         rows = [("units of", "units", "cut")]
         rows += [(space.name, str(space.units), "yes") for space in self.spaces]
         for name, reason in self.others.items():
