@@ -49,9 +49,31 @@ def test_scores_and_costs_of_single_weights(models, shift):
     expected = pd.Series([total(theirs.submodel(key)) for key in keys(sk, 5)])
     assert quarter["plain_mean"] == pytest.approx(expected.mean(), rel=1e-12)
     others = sum(p.numel() for p in model.parameters()) - sk.dim
-    assert quarter["parameters"] == others + mast.RandK(0.25).count(sk.dim)
+    kept = mast.RandK(0.25).count(sk.dim)
+    assert quarter["parameters"] == others + (kept if shift is None else sk.dim)
     assert quarter["bytes"] == 4 * quarter["parameters"]
     assert whole["parameters"] == others + sk.dim
+    if shift is None:
+        assert "delta" not in report
+    else:
+        assert (report["delta"].tolist(), report["delta_bytes"].tolist()) == (
+            [sk.dim, kept],
+            [4 * sk.dim, 4 * kept],
+        )
+        assert f"{kept} numbers" in str(report)
+
+
+def test_with_a_shift_all_parameters_count(tmp_path):
+    """Where nothing is kept the model has v, which is not 0."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(100, 100, bias=False)
+    sk = mast.nn.sparsify(model, mast.RandK(89), shift="init")
+    model.weight.data.add_(0.25)
+    (row,) = sk.report(total, densities=[0.0089], draws=2).to_dict("records")
+    assert row["parameters"] == int(sk.submodel(0).weight.count_nonzero()) == 10_000
+    assert (row["bytes"], row["delta"], row["delta_bytes"]) == (40_000, 89, 356)
+    path = sk.save_delta(tmp_path / "a.delta")
+    assert mast.nn.read_delta(path).about["kept"] == row["delta"]
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "transformer"])

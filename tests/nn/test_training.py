@@ -54,6 +54,24 @@ def test_every_model(models, reference, loss_on, same, name, optimizer):
     assert sk.step == len(inputs)
 
 
+def test_a_model_as_shift(models):
+    """A model stands for its parameters; what is no shift is refused."""
+    (model, inputs), (base, _) = models.mlp(), models.mlp()
+    for p in model.parameters():
+        p.data.add_(0.25)
+    one = mast.nn.sparsify(copy.deepcopy(model), mast.Bernoulli(0.5), shift=base)
+    two = mast.nn.sparsify(copy.deepcopy(model), mast.Bernoulli(0.5), shift=base.state_dict())
+    assert one.shift.keys() == two.shift.keys()
+    assert torch.equal(one.model(inputs[0]), two.model(inputs[0]))
+    base[0].weight.data.zero_()  # the shift is a copy
+    assert torch.equal(one.shift["0.weight"], two.shift["0.weight"])
+    for wrong, text in ((3, "got int"), (torch.ones(2), "got Tensor"), ("base", "got 'base'")):
+        with pytest.raises(mast.MastError, match=f"shift is None, .init., a model, or a mapping.*{text}"):
+            mast.nn.sparsify(model, mast.Bernoulli(0.5), shift=wrong)
+    with pytest.raises(mast.MastError, match=r"no tensor for the sketched parameter '0\.weight'"):
+        mast.nn.sparsify(model, mast.Bernoulli(0.5), shift=torch.nn.Linear(2, 2))
+
+
 @pytest.mark.parametrize("shift", [None, "init", "given"])
 @pytest.mark.parametrize("sketch", SKETCHES)
 def test_every_sketch(models, reference, loss_on, same, sketch, shift):

@@ -51,7 +51,8 @@ def sparsify(
         all others on the sketched weights as one vector, in the order of `named_parameters`. A text is
         read by `mast.nn.parse`: ``"neurons:.5"``.
     shift
-        v: None is 0, "init" is a copy of the weights as they are now, or a mapping from names to tensors.
+        v: None is 0, "init" is a copy of the weights as they are now. A model with the same parameters stands
+        for their values, or a mapping has the tensors by name.
     keep
         Keep probabilities of their own for parameters whose names match a pattern (the last match counts);
         1 leaves a parameter out. Other values than 1, and tensors with one probability per entry, such as

@@ -44,7 +44,10 @@ class DensityReport(pd.DataFrame):  # type: ignore[misc]
     ``density``, ``draws``   the share that is kept, and how many draws were scored
     ``mean`` ... ``highest`` of the scores of these draws
     ``parameters, bytes``    of a submodel, on average: what is kept, and what is not sketched; of
-                             structured sketches those of the smaller model
+                             structured sketches those of the smaller model; with a shift, which stands
+                             where nothing is kept, those of the whole model
+    ``delta, delta_bytes``   with a shift: the numbers x - v that are kept, which is what a delta file
+                             holds besides what is not sketched and has changed
     ``flops``, ``seconds``   of one call with the example; of the smaller model, if there is one: of the
                              draws, that whose number of parameters is nearest to their mean
     ``plain_mean`` ...       the same draws of the plainly trained network
@@ -116,6 +119,9 @@ class DensityReport(pd.DataFrame):  # type: ignore[misc]
             shown += [("plain", "{plain_mean:.4g}"), ("range", "{plain_lowest:.4g} to {plain_highest:.4g}")]
         shown += [("parameters", "{parameters:,}"), ("size", "{kilobytes:,.1f} kB")]
         rows = self.assign(kilobytes=self["bytes"] / 1e3)
+        if "delta" in self:
+            shown += [("delta", "{delta:,} numbers, {delta_kilobytes:,.1f} kB")]
+            rows = rows.assign(delta_kilobytes=self["delta_bytes"] / 1e3)
         if "flops" in self:
             shown += [("MFLOP", "{megaflops:,.3g}"), ("time", "{milliseconds:.3g} ms")]
             rows = rows.assign(megaflops=self["flops"] / 1e6, milliseconds=self["seconds"] * 1e3)
@@ -197,15 +203,23 @@ def _submodel(
 
 
 def _cost(sk: Sparsifier, drawing: Drawing | None, key: Key, model: nn.Module) -> dict[str, int]:
-    """Parameters and bytes of a submodel; with a drawing, what is left to store of a model of full size."""
-    cost = measure(model)
-    count, size = cost.parameters, cost.bytes
-    for i, w in enumerate(sk.weights if drawing is not None else ()):
-        assert drawing is not None
+    """Parameters and bytes of a submodel, and with a shift of its delta.
+
+    With a drawing, they are what is left to store of a model of full size: where nothing is kept it is 0, or
+    v, which is not left out.
+    """
+    cost, kept, kept_bytes, dim_bytes = measure(model), 0, 0, 0
+    for i, w in enumerate(sk.weights):
         x = w.parameter.detach()
-        dropped = w.count - drawing.kept(i, key, x).count
-        count, size = count - dropped, size - dropped * x.element_size()
-    return {"parameters": count, "bytes": size}
+        count = w.count if drawing is None else drawing.kept(i, key, x).count
+        kept, kept_bytes = kept + count, kept_bytes + count * x.element_size()
+        dim_bytes += w.count * x.element_size()
+    if sk.shift is not None:
+        whole = {"parameters": cost.parameters, "bytes": cost.bytes}
+        return whole | {"delta": kept, "delta_bytes": kept_bytes}
+    if drawing is None:
+        return {"parameters": cost.parameters, "bytes": cost.bytes}
+    return {"parameters": cost.parameters - sk.dim + kept, "bytes": cost.bytes - dim_bytes + kept_bytes}
 
 
 def _summary(scores: pd.DataFrame) -> pd.DataFrame:
@@ -218,7 +232,8 @@ def _summary(scores: pd.DataFrame) -> pd.DataFrame:
             failed = groups[name].agg(lambda each: each.isna().any())
             statistics = statistics[~failed].reindex(failed.index)  # pandas leaves NaN out of its numbers
             parts.append(statistics.set_axis([prefix + title for title in STATISTICS], axis=1))
-    parts.append(groups[["parameters", "bytes"]].mean().round().astype(int))
+    costs = [name for name in ("parameters", "bytes", "delta", "delta_bytes") if name in scores]
+    parts.append(groups[costs].mean().round().astype(int))
     return pd.concat(parts, axis=1).reset_index(drop=True)
 
 

@@ -193,11 +193,11 @@ def _sizes(sk: Sparsifier | None) -> Iterator[Finding]:
         return
     last = len(sketch.shares) - 1
     if sk.step == 0 and sk.shift is None and sk.model not in scaled_starts:
-        signs = f" These look trained: {sk.trained}" if sk.trained else ""
+        signs = f". These look trained: {sk.trained}" if sk.trained else ""
         yield Finding(
             "the start",
             "with the scale 1/q no size computes what the weights in memory do, the whole one neither, so "
-            f"pretrained weights are lost.{signs}",
+            f"pretrained weights are lost{signs}",
             "for pretrained weights take Nested(..., scaled=False), as mast.nn.elastic does; for fresh ones "
             "call mast.nn.scale_start(model, sketch) before training",
             certain=bool(sk.trained),

@@ -234,6 +234,44 @@ def test_rounded_numbers(models, tmp_path):
         sk.save_delta(path, dtype=torch.float16)
 
 
+def test_what_is_written_whole_is_rounded_too(models, tmp_path):
+    model, _ = models.cnn()
+    base = copy.deepcopy(model)
+    sk = mast.nn.sparsify(model, mast.PermK(4), shift="init")
+    with torch.no_grad():
+        for t in model.state_dict().values():
+            t.add_(1) if t.is_floating_point() else t.fill_(7)
+    path = sk.save_delta(tmp_path / "a.delta", dtype=torch.bfloat16)
+    _, stored = mast.nn.files.tensor_files.read(path, "delta", 2)
+    assert {t.dtype for name, t in stored.items() if "num_batches" not in name} == {torch.bfloat16}
+    found, state = mast.nn.apply_delta(base, path).state_dict(), model.state_dict()
+    for name in mast.nn.read_delta(path).whole:
+        rounded = state[name].bfloat16().float() if state[name].is_floating_point() else state[name]
+        assert found[name].dtype == state[name].dtype
+        assert torch.equal(found[name], rounded)
+    model[1].running_var.fill_(1e30)
+    with pytest.raises(mast.MastError, match=r"'1\.running_var' holds infinity as numbers of .*float16"):
+        sk.save_delta(path, dtype=torch.float16)
+
+
+@pytest.mark.parametrize("sketch", [mast.Bernoulli(0.5), mast.nn.Neurons(mast.RandK(0.5))], ids=repr)
+@pytest.mark.parametrize("indices", [None, True])
+def test_a_number_in_place_of_the_scale(models, tmp_path, sketch, indices):
+    base, sk = trained(models, "mlp", sketch, "init")
+    path = sk.save_delta(tmp_path / "a.delta", seed=7, rescale=1.5, indices=indices)
+    once = sk.save_delta(tmp_path / "b.delta", seed=7, scale=False, indices=indices)
+    masked = mast.nn.read_delta(once).differences()
+    applied = mast.nn.apply_delta(base, path)
+    for name, difference in mast.nn.read_delta(path).differences().items():
+        assert torch.equal(difference, 1.5 * masked[name])
+        assert torch.equal(applied.get_parameter(name), base.get_parameter(name) + difference)
+    for wrong in (0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(mast.MastError, match="rescale is a positive number"):
+            sk.save_delta(path, rescale=wrong)
+    with pytest.raises(mast.MastError, match=r"scale=False leaves.*give one"):
+        sk.save_delta(path, rescale=2.0, scale=False)
+
+
 def test_sketches_that_no_header_can_spell_have_indices(models, tmp_path):
     class Own(mast.Bernoulli):
         pass

@@ -24,9 +24,15 @@ if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
 
 _LISTS = ("units", "indices", "scales")  # what says which coordinates are kept, if the key does not
-_DTYPES = {
-    str(t).removeprefix("torch."): t for t in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-}
+
+
+def type_name(dtype: torch.dtype) -> str:
+    """The name of a type, without "torch."."""
+    return str(dtype).removeprefix("torch.")
+
+
+#: the types of numbers that a file can hold, by name
+DTYPES = {type_name(t): t for t in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
 
 
 @dataclass(frozen=True)
@@ -39,16 +45,18 @@ class WeightChange:
     kept: Kept
     values: Tensor
 
-    def difference(self, scaled: bool) -> Tensor:
-        """x - v where it was kept and 0 elsewhere, times S if scaled."""
+    def difference(self, scale: bool | float) -> Tensor:
+        """x - v where it was kept and 0 elsewhere, times S if True, times a number if it is one."""
         u = torch.zeros(self.kept.shape, dtype=self.dtype)
         self.kept.place(u, self.values)
-        return multiply(self.kept, u) if scaled else u
+        if isinstance(scale, bool):
+            return multiply(self.kept, u) if scale else u
+        return u.mul_(scale)
 
     def stored(self, listed: bool, dtype: torch.dtype | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """What the header says of it, and what the file holds; if `listed`, also what is kept."""
-        if dtype is not None and dtype not in _DTYPES.values():
-            raise ArgumentError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype}")
+        if dtype is not None and dtype not in DTYPES.values():
+            raise ArgumentError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype}")
         rounded = self.values if dtype is None else self.values.to(dtype)
         if not torch.isfinite(rounded).all():
             raise ArgumentError(
@@ -56,7 +64,7 @@ class WeightChange:
                 + ("" if dtype is None else f", as numbers of type {dtype}")
             )
         entry: dict[str, Any] = {"name": self.name, "shape": list(self.kept.shape)}
-        entry["dtype"] = str(self.dtype).removeprefix("torch.")
+        entry["dtype"] = type_name(self.dtype)
         if self.keep is not None and not isinstance(self.keep, np.ndarray):
             entry["keep"] = self.keep
         tensors = {f"values/{self.name}": rounded}
@@ -116,11 +124,11 @@ def rebuilt(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[Wei
     key = Key(**about["key"])
     changes = []
     for i, (w, entry) in enumerate(zip(weights, about["weights"], strict=True)):
-        dtype = _DTYPES[entry["dtype"]]
+        dtype = DTYPES[entry["dtype"]]
         like = torch.empty(0, dtype=dtype)
         kept = _listed(w, entry, tensors) if drawing is None else drawing.kept(i, key, like)
         values = tensors[f"values/{w.name}"]
-        if values.shape != (kept.count,) or values.dtype not in _DTYPES.values():
+        if values.shape != (kept.count,) or values.dtype not in DTYPES.values():
             found = f"{tuple(values.shape)} of {values.dtype}"
             raise DataError(f"{w.name!r} keeps {kept.count} numbers, the file has a tensor {found}")
         changes.append(WeightChange(w.name, dtype, w.keep, kept, values))
@@ -129,7 +137,7 @@ def rebuilt(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[Wei
 
 def _listed(w: Weight, entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Kept:
     """What is kept of a parameter whose indices, or units, are in the file."""
-    wide = torch.promote_types(_DTYPES[entry["dtype"]], torch.float32)
+    wide = torch.promote_types(DTYPES[entry["dtype"]], torch.float32)
     if f"units/{w.name}" in tensors:
         return _grid(w, tensors[f"units/{w.name}"], wide)
     indices = tensors[f"indices/{w.name}"]

@@ -12,6 +12,7 @@ The header knows a digest of each tensor of the base that the file relies on, so
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 
 from mast.errors import ArgumentError, DataError
 from mast.nn.files import tensor_files
-from mast.nn.files.delta_weights import WeightChange, changes_of, rebuilt
+from mast.nn.files.delta_weights import DTYPES, WeightChange, changes_of, rebuilt, type_name
 from mast.nn.files.tensor_files import digest
 from mast.nn.tensors.weights import unwrapped
 from mast.randomness import LAYOUT, Key
@@ -44,6 +45,7 @@ def save_delta(
     member: int | None = None,
     base: nn.Module | Mapping[str, Tensor] | None = None,
     scale: bool = True,
+    rescale: float | None = None,
     indices: bool | None = None,
     dtype: torch.dtype | None = None,
 ) -> Path:
@@ -65,10 +67,15 @@ def save_delta(
     scale
         False: applying gives v + M(x - v) with the mask M of S instead of S itself. The
         deltas of the blocks of a Perm-K partition then sum to x - v.
+    rescale
+        A number r in place of the scale of S: applying gives v + r M(x - v). A sketch that keeps a
+        share p has the scale 1/p; a smaller r often serves a delta better that was not trained under the
+        sketch (DAREx).
     indices
         True: write the kept coordinates. False: insist that they follow from the key. None: the smaller.
     dtype
-        Round the numbers to this type, such as `torch.bfloat16`; None keeps them exactly.
+        Round the numbers to this type, such as `torch.bfloat16`, also those of tensors that are written
+        whole; None keeps them exactly.
 
     >>> import mast, torch, tempfile
     >>> model = torch.nn.Linear(4, 2)
@@ -86,15 +93,17 @@ def save_delta(
     key = Key(0 if seed is None else seed) if key is None else key
     sk._calls.refuse_inside("save_delta() cannot be called")
     sk._calls.check()
+    factor = _factor(scale, rescale)
     parts = changes_of(sk, key)
     whole, digests, aliases = _others(sk, base)
+    rounded = {name: t.dtype for name, t in whole.items() if dtype is not None and _shrinks(t, dtype)}
     sketch, arrays = (None, {}) if indices else _stored_sketch(sk, parts)
     if sketch is None and indices is False:
         raise ArgumentError(
             f"what {sk.sketch!r} keeps here does not follow from the key in less room: leave indices=None"
         )
     tensors = {f"sketch/{name}": torch.tensor(array) for name, array in arrays.items()}
-    tensors |= {f"whole/{name}": t for name, t in whole.items()}
+    tensors |= {f"whole/{n}": _rounded(n, t, dtype) if n in rounded else t for n, t in whole.items()}
     entries = []
     for part in parts:
         entry, own = part.stored(sketch is None, dtype)
@@ -106,13 +115,14 @@ def save_delta(
         "member": member,
         "label": sk.sketch.label(),
         "sketch": sketch,
-        "scale": bool(scale),
+        "scale": factor,
         "shift": sk.shift is not None,
         "kept": sum(part.values.numel() for part in parts),
         "dim": sk.dim,
         "weights": entries,
         "base": digests,
         "aliases": aliases,
+        "rounded": {name: type_name(before) for name, before in rounded.items()},
     }
     return tensor_files.write(path, KIND, FORMAT, description, tensors)
 
@@ -144,7 +154,7 @@ class Delta:
     whole: dict[str, Tensor]  # what is not sparse, by name
 
     def differences(self) -> dict[str, Tensor]:
-        """What is added to v, by parameter: S(x - v), or M(x - v) if it was saved with scale=False."""
+        """What is added to v, by parameter: S(x - v), M(x - v) with scale=False, r M(x - v) with rescale."""
         return {part.name: part.difference(self.about["scale"]) for part in self.parts}
 
     def apply(self, model: nn.Module, *, in_place: bool = False) -> nn.Module:
@@ -199,11 +209,42 @@ def read_delta(path: str | Path) -> Delta:
         parts = rebuilt(about, tensors)
         whole = {name.removeprefix("whole/"): t for name, t in tensors.items() if name.startswith("whole/")}
         fit = all(isinstance(about[name], dict) for name in ("base", "aliases", "key"))
-        if not fit or not isinstance(about["scale"], bool) or not isinstance(about["shift"], bool):
+        scaled = isinstance(about["scale"], bool) or math.isfinite(float(about["scale"]))
+        if not fit or not scaled or not isinstance(about["shift"], bool):
             raise DataError("its header is not that of a delta")
+        for name, before in about.get("rounded", {}).items():
+            if whole[name].dtype not in DTYPES.values():
+                raise DataError(f"{name!r} is a tensor of {whole[name].dtype}")
+            whole[name] = whole[name].to(DTYPES[before])
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, MemoryError) as error:
         raise DataError(f"{path} is damaged: its parts do not fit together ({error})") from error
     return Delta(Path(path), about, parts, whole)
+
+
+def _factor(scale: bool, rescale: float | None) -> bool | float:
+    """What the kept numbers are multiplied with: the scale of S (True), nothing (False), or a number."""
+    if rescale is None:
+        return bool(scale)
+    if not scale:
+        raise ArgumentError(
+            "scale=False leaves the numbers as they are, and rescale multiplies them: give one"
+        )
+    number = float(rescale)
+    if not (math.isfinite(number) and number > 0):
+        raise ArgumentError(f"rescale is a positive number, got {rescale!r}")
+    return number
+
+
+def _shrinks(tensor: Tensor, dtype: torch.dtype) -> bool:
+    """Whether a tensor has numbers that the type makes smaller."""
+    return type_name(tensor.dtype) in DTYPES and tensor.element_size() > dtype.itemsize
+
+
+def _rounded(name: str, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    small = tensor.detach().to(dtype)
+    if not torch.isfinite(small).all() and torch.isfinite(tensor).all():
+        raise ArgumentError(f"{name!r} holds infinity as numbers of type {dtype}")
+    return small
 
 
 def _others(
@@ -247,4 +288,4 @@ def _stored_sketch(sk: Sparsifier, parts: list[WeightChange]) -> tuple[dict[str,
 
 
 def _form(shape: torch.Size, dtype: torch.dtype) -> str:
-    return f"{' x '.join(map(str, shape)) or 'a scalar'} of {str(dtype).removeprefix('torch.')}"
+    return f"{' x '.join(map(str, shape)) or 'a scalar'} of {type_name(dtype)}"

@@ -24,8 +24,8 @@ Where = str | Sequence[str] | Callable[[str, nn.Parameter], bool]
 Batches = Iterable[Any] | Literal[False] | None
 #: what a parameter's keep may be: one probability, or one for each entry
 Keep = float | Array | Tensor
-#: what a shift may be: nothing, "init", or tensors by name
-Shift = None | str | Mapping[str, Tensor]
+#: what a shift may be: nothing, "init", a model with the same parameters, or tensors by name
+Shift = None | str | nn.Module | Mapping[str, Tensor]
 
 
 @dataclass
@@ -180,18 +180,24 @@ def refuse_sharded(name: str, p: Tensor) -> None:
         )
 
 
+_SHIFT = 'shift is None, "init", a model, or a mapping from names to tensors'
+
+
 def shifts_of(weights: Sequence[Weight], shift: Shift) -> dict[str, Tensor] | None:
     """v by name, checked, in copies that are where the weights are."""
     if shift is None:
         return None
     if isinstance(shift, str):
         if shift != "init":
-            raise ArgumentError(f'shift is None, "init", or a mapping from names to tensors, got {shift!r}')
+            raise ArgumentError(f"{_SHIFT}, got {shift!r}")
         return {w.name: w.parameter.detach().clone() for w in weights}
+    tensors = unwrapped(shift).state_dict() if isinstance(shift, nn.Module) else shift
+    if not isinstance(tensors, Mapping):
+        raise ArgumentError(f"{_SHIFT}, got {type(shift).__name__}")
     shifts = {}
     for w in weights:
-        v = shift.get(w.name)
-        if v is None:
+        v = tensors.get(w.name)
+        if not isinstance(v, Tensor):
             raise ArgumentError(f"the shift has no tensor for the sketched parameter {w.name!r}")
         if v.shape != w.shape:
             raise ArgumentError(
