@@ -250,6 +250,13 @@ _ABOUT = [
     "between the submodel and the whole model with the weights of the same draw, in training and in",
     "eval mode and in double precision, as a share of the largest output; the experts of Mixtral can",
     "be computed in single precision only.",
+    "",
+    "Four models of transformers are cut in part or not at all, and the table of `print(sk)`, or the",
+    "error, says why. The heads of Phi-3 stay: its code slices its fused qkv by the configuration, which",
+    "all layers share; its MLP units are cut. The experts of Qwen 3 MoE stay while its kernel takes",
+    'multiples of 16 bytes only; after `model.set_experts_implementation("eager")` they are cut. ConvNeXt',
+    "V2 has no units: its GRN takes the norm over all of them. Nor has Mamba 2: what its heads share is",
+    "multiplied with each of them. Of both, `Layers` drops whole residual branches.",
 ]
 
 

@@ -157,6 +157,70 @@ def test_heads_and_mlp_units(make):
         torch.testing.assert_close(small(**batch).logits, model(**batch).logits, rtol=0, atol=1e-5)
 
 
+def phi3():
+    """It slices its fused qkv by numbers of the configuration."""
+    config = transformers.Phi3Config(**SMALL, pad_token_id=0, eos_token_id=1, bos_token_id=2)
+    return transformers.Phi3ForCausalLM(config), {"input_ids": ids()}
+
+
+def qwen3_moe():
+    config = transformers.Qwen3MoeConfig(
+        **SMALL, head_dim=6, moe_intermediate_size=24, num_experts=4, num_experts_per_tok=2
+    )
+    return transformers.Qwen3MoeForCausalLM(config), {"input_ids": ids()}
+
+
+def test_what_stays_whole_has_a_reason_in_words():
+    torch.manual_seed(0)
+    model, batch = phi3()
+    structure = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), example=batch).structure
+    reason = structure.others["model.layers.0.self_attn.qkv_proj.weight"]
+    assert "the code of Phi3Attention works with all of them only, perhaps because it reads their" in reason
+    assert [s.name.split(".")[-2] for s in structure.spaces] == ["gate_up_proj", "gate_up_proj"]
+
+
+def test_experts_whose_kernel_takes_round_numbers_only():
+    torch.manual_seed(0)
+    model, batch = qwen3_moe()
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), example=batch)
+    assert "set_experts_implementation" in sk.structure.others.get(name, "set_experts_implementation")
+    sk.remove()
+    model.set_experts_implementation("eager")
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), example=batch)
+    assert {s.name: s.units for s in sk.structure.spaces}[name] == 24
+
+
+def convnext_v2():
+    config = transformers.ConvNextV2Config(hidden_sizes=[8, 8], depths=[1, 1], num_stages=2, num_labels=3)
+    batch = {"pixel_values": torch.linspace(-1, 1, 2 * 3 * 32 * 32).view(2, 3, 32, 32)}
+    return transformers.ConvNextV2ForImageClassification(config), batch
+
+
+def mamba2():
+    config = transformers.Mamba2Config(
+        vocab_size=50, hidden_size=16, num_hidden_layers=1, head_dim=8, num_heads=4, state_size=4, n_groups=1,
+        chunk_size=4,
+    )  # fmt: skip
+    return transformers.Mamba2ForCausalLM(config), {"input_ids": ids()}
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (convnext_v2, r"pwconv1\.weight: mean\(\) in the module '.*grn' \(ConvNextV2GRN\) sums or compares"),
+        (mamba2, r"in_proj\.weight: mul\(\) in the module '.*mixer' \(Mamba2Mixer\) combines them"),
+    ],
+)
+def test_models_whose_units_all_depend_on_each_other(make, reason):
+    torch.manual_seed(0)
+    model, batch = make()
+    with pytest.raises(mast.MastError, match=reason):
+        mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), example=batch)
+    sk = mast.nn.sparsify(model, mast.nn.Layers(mast.RandK(0.5)), example=batch)
+    assert sk.structure.branches
+
+
 class Experts(torch.nn.Module):
     """Each half of the rows goes through an expert, by the operation of transformers."""
 

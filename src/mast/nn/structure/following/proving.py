@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -97,13 +98,32 @@ def compare(
         try:
             gap = _gap(whole, values, small, example, training)
         except Exception as error:  # whatever a forward pass does with sizes that it does not expect
-            return float("inf"), f"a smaller model cannot be run in {mode} mode: {first_line(error)}"
+            return float("inf"), f"a smaller model cannot be run in {mode} mode: {_cause(error, small)}"
         if gap > tolerance and first.dtype is not torch.float64:
             gap = _gap_in_double(whole, values, small, example, training)
         worst = max(worst, gap)
         if gap > tolerance:
             return gap, f"a smaller model differs in {mode} mode, by {gap:.1%} of its largest output"
     return worst, ""
+
+
+def _cause(error: Exception, small: nn.Module) -> str:
+    """In words: what module's code fails with fewer units, and why if that is known."""
+    kinds = {type(module) for module in small.modules() if not type(module).__module__.startswith("torch.")}
+    running = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    failing = [module for module in running if type(module) in kinds]  # the innermost one last
+    said = first_line(error)
+    if not failing:
+        return said
+    why = "works with all of them only"
+    if "multiple of 16 bytes" in said:
+        why = (
+            "calls a kernel that takes multiples of 16 bytes only, unlike "
+            'model.set_experts_implementation("eager")'
+        )
+    elif getattr(failing[-1], "config", None) is not None:
+        why += ", perhaps because it reads their number from the configuration, which all layers share"
+    return f"the code of {type(failing[-1]).__name__} {why} ({said})"
 
 
 def _gap(
