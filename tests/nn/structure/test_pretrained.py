@@ -80,3 +80,102 @@ def test_heads_that_no_configuration_has(make, tmp_path):
     with pytest.raises(mast.MastError, match="loadable=True"):
         sk.submodel(3).save_pretrained(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+IMAGES = {"pixel_values": torch.linspace(-1, 1, 2 * 3 * 16 * 16).view(2, 3, 16, 16)}
+PATCHES = {"image_size": 16, "patch_size": 8}
+TOKENS = {"vocab_size": 50, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+
+
+def modernbert():
+    config = transformers.ModernBertConfig(**TOKENS, cls_token_id=3, sep_token_id=4, **WIDTHS)
+    return transformers.ModernBertForSequenceClassification(config), {"input_ids": ids()}
+
+
+def dinov2():
+    """Its MLPs have a multiple of the width."""
+    config = transformers.Dinov2Config(
+        **PATCHES, hidden_size=32, num_hidden_layers=2, num_attention_heads=8, mlp_ratio=4
+    )
+    return transformers.Dinov2ForImageClassification(config), IMAGES
+
+
+def siglip():
+    """Two configurations in one, and a pooling head whose MLP is as wide as those of the layers."""
+    text = {**TOKENS, "max_position_embeddings": 16, "projection_size": 32, **WIDTHS}
+    config = transformers.SiglipConfig(text_config=text, vision_config=PATCHES | WIDTHS)
+    return transformers.SiglipModel(config), {"input_ids": ids()} | IMAGES
+
+
+def clip():
+    text = {**TOKENS, "max_position_embeddings": 16, **WIDTHS, "intermediate_size": 56}
+    config = transformers.CLIPConfig(text_config=text, vision_config=PATCHES | WIDTHS, projection_dim=16)
+    return transformers.CLIPModel(config), {"input_ids": ids()} | IMAGES
+
+
+def deberta():
+    relative = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "max_relative_positions": 16}
+    config = transformers.DebertaV2Config(vocab_size=50, **relative, **WIDTHS)
+    return transformers.DebertaV2ForSequenceClassification(config), {"input_ids": ids()}
+
+
+def bert_classifier():
+    config = transformers.BertConfig(vocab_size=50, **WIDTHS)
+    return transformers.BertForSequenceClassification(config), {"input_ids": ids()}
+
+
+def tensors(output):
+    return [t for t in output.values() if isinstance(t, torch.Tensor)]
+
+
+OLD_SCRIPT = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+
+
+@pytest.mark.parametrize(
+    ("make", "cut", "whole"),
+    [
+        (modernbert, ["mlp.Wi"], ["attn.Wqkv"]),
+        (dinov2, ["attention.q_proj", "mlp.fc1"], []),
+        (siglip, ["mlp.fc1"], ["attention.in_proj_weight", "self_attn.k_proj"]),
+        (clip, ["mlp.fc1"], ["self_attn.k_proj"]),
+        pytest.param(deberta, ["intermediate.dense"], ["pooler.dense", "self.query_proj"], marks=OLD_SCRIPT),
+        (bert_classifier, ["intermediate.dense"], ["pooler.dense", "self.query"]),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_every_loadable_size_is_read_bit_for_bit(make, cut, whole, tmp_path):
+    torch.manual_seed(0)
+    model, batch = make()
+    model.eval()
+    sketch = mast.nn.Neurons(mast.Nested([0.25, 0.5, 0.75, 1.0], scaled=False), loadable=True)
+    sk = mast.nn.sparsify(model, sketch, example=batch)
+
+    def ends(names):
+        return sorted({".".join(name.removesuffix(".weight").split(".")[-2:]) for name in names})
+
+    assert ends(space.name for space in sk.structure.spaces) == sorted(cut)
+    kept = [name for name, reason in sk.structure.others.items() if "cannot say their number" in reason]
+    assert ends(kept) == sorted(whole)
+    assert all(name in str(sk) for name in kept)
+    sizes = []
+    for member in range(4):
+        small, folder = sk.submodel(member=member), tmp_path / str(member)
+        small.save_pretrained(folder)
+        again, problems = type(model).from_pretrained(folder, output_loading_info=True)
+        assert not any(problems.values())
+        with torch.no_grad():
+            for read, made in zip(*(tensors(m(**batch)) for m in (again.eval(), small)), strict=True):
+                assert torch.equal(read, made)
+        sizes.append(sum(p.numel() for p in again.parameters()))
+    assert sizes == sorted(set(sizes))
+    assert sizes[-1] == sum(p.numel() for p in model.parameters())
+
+
+def test_sizes_that_the_configuration_cannot_say_stay_whole():
+    """A ratio of 4 has no 30 per cent in whole numbers."""
+    torch.manual_seed(0)
+    model, batch = dinov2()
+    sketch = mast.nn.Neurons(mast.Nested([0.3, 1.0], scaled=False), loadable=True)
+    structure = mast.nn.sparsify(model, sketch, example=batch).structure
+    assert all("q_proj" in space.name for space in structure.spaces)
+    assert sum("cannot say their number" in reason for reason in structure.others.values()) == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +12,14 @@ from torch import nn
 from mast.arrays import Array, Indices
 from mast.errors import ArgumentError
 from mast.nn.structure.attention import HeadsAttention
-from mast.nn.structure.configs import adapt, configurable, find_changes, refuse_saving
+from mast.nn.structure.configs import adapt, refuse_saving
 from mast.nn.structure.cuts import Cut
 from mast.nn.structure.drawing import Piece, Scaled, Space, UnitDraw, UnitDrawing, along, pieces_of, present
 from mast.nn.structure.resizing import Sizes, fit, refuse_lazy, replace_attention, skeleton, template
 from mast.nn.structure.sketches import Layers, Neurons, Structured
 from mast.nn.tensors.selection import Selection
 from mast.nn.tensors.weights import Where, refuse_sharded, registered
-from mast.randomness import Key
-from mast.sketches import DiagonalDraw, Sketch
+from mast.sketches import Sketch
 from mast.sketches.kept import Everything, Grid, Kept, KeptTensors
 
 if TYPE_CHECKING:
@@ -59,7 +57,8 @@ class Structure:
         """Take these spaces, with the numbers in modules that follow from their units, or these branches."""
         self.spaces, self.branches = list(spaces), list(branches)
         names = {space.name for space in spaces}
-        self._attributes = [a for a in attributes if any(name in names for name, _ in a.runs)]
+        #: numbers in modules that follow from the units
+        self.attributes = [a for a in attributes if any(name in names for name, _ in a.runs)]
         shapes = self.shapes = dict([*self._buffers, *self._parameters])
         #: how the dimensions of each tensor are divided among spaces
         self.pieces: dict[str, dict[int, tuple[Piece, ...]]] = {}
@@ -84,44 +83,12 @@ class Structure:
             for space in spaces
             if isinstance(self._resized.get(owner := space.name.rpartition(".")[0]), nn.MultiheadAttention)
         }
+        replaced = {name for name, m in self.template.named_modules() if isinstance(m, HeadsAttention)}
+        if replaced - self.heads.keys():  # by spaces that were tried and left whole
+            self.template = template(self.source)
         for name in self.heads:
             if not isinstance(self.template.get_submodule(name), HeadsAttention):
                 replace_attention(self.template, name)
-
-    def leave_out_unloadable(self, model: nn.Module) -> None:
-        """Keep whole the spaces that the configuration of a model of transformers cannot express.
-
-        Spaces of one kind, in all layers, are tried together with half of their units.
-        """
-        if not configurable(model):
-            raise ArgumentError(
-                "loadable=True is for models of transformers, which are made of a configuration, not for "
-                f"{type(model).__name__}"
-            )
-        kinds: dict[tuple[str, int], list[Space]] = {}
-        for space in self.spaces:
-            kinds.setdefault((re.sub(r"\d+", "*", space.name), space.units), []).append(space)
-        everything, attributes, left = self.spaces, self._attributes, list[Space]()
-        for some in kinds.values():
-            self.settle([*left, *some], attributes)
-            halves = {s.name: (s.units + 1) // 2 for s in self.spaces}
-            kept = {
-                s.name: DiagonalDraw(s.units, np.arange(n := halves[s.name]), np.ones(n)) for s in self.spaces
-            }
-            cut = self.cut(UnitDraw(Key(0), kept))
-            small = cut.module(cut.gather(model), cut.gather_buffers(model))
-            if find_changes(small, [(s.units, halves[s.name]) for s in self.spaces]) is not None:
-                left += some
-        names = {space.name for space in left}
-        for space in everything:
-            if space.name not in names:
-                self.others[space.name] = (
-                    f"the configuration of {type(model).__name__} cannot say their number"
-                )
-                self.other_units[space.name] = space.units
-        if not left:
-            raise ArgumentError(f"no units of {type(model).__name__} can be cut with loadable=True")
-        self.settle([space for space in everything if space.name in names], attributes)
 
     # ---- draws -----------------------------------------------------------------------------------
 
@@ -187,7 +154,7 @@ class Structure:
         """What modules have to be told: lengths, heads that are left, and which stand in for dropped ones."""
         kept = {s.name: units for s, units in zip(self.spaces, present(self.spaces, draw), strict=True)}
         numbers: dict[str, dict[str, int]] = {}
-        for a in self._attributes:
+        for a in self.attributes:
             dropped = sum(run * (kept[s].dim - kept[s].count) for s, run in a.runs if s in kept)
             numbers.setdefault(a.module, {})[a.attribute] = a.before - dropped
         heads = {name: kept[s].indices.tolist() for name, s in self.heads.items()}
@@ -315,6 +282,7 @@ def structure_of(
     """
     from mast.nn.structure.following.examples import Example, guess
     from mast.nn.structure.following.finding import settle_branches, settle_units
+    from mast.nn.structure.loadable import leave_out_unloadable
 
     if not isinstance(sketch, Neurons | Layers):
         raise ArgumentError(f"structured sketches are Neurons and Layers, got {sketch!r}")
@@ -324,7 +292,7 @@ def structure_of(
     settle = settle_units if isinstance(sketch, Neurons) else settle_branches
     settle(structure, model, keep or {}, where)
     if isinstance(sketch, Neurons) and sketch.loadable:
-        structure.leave_out_unloadable(model)
+        leave_out_unloadable(structure, model, sketch)
     unknown = [n for n, reason in structure.others.items() if any(word in reason for word in _UNFOLLOWED)]
     if strict and unknown:
         raise ArgumentError(
