@@ -27,6 +27,7 @@ from mast.sketches import Nested
 
 PROBES = 8  #: sets of random signs for each batch
 STREAM = "the residual stream, which elastic leaves whole; keep={} lets it be cut"
+POOLER = "the pooler, a part of the head, which elastic leaves whole; keep={} lets it be cut"
 
 
 def elastic(
@@ -63,8 +64,9 @@ def elastic(
     score, loss
         As in `sort_units`; "taylor" needs a loss.
     keep, where
-        As in `sparsify`. Without `keep`, the residual stream stays whole: only units within branches are cut.
-        ``keep={}`` lets it be cut too.
+        As in `sparsify`. Without `keep`, the residual stream stays whole, so that only units within branches
+        are cut, and so does the pooler of a model of transformers, which is a part of its head.
+        ``keep={}`` lets both be cut too.
     example
         What the model is called with when its units are found; the first batch's inputs by default.
     sort
@@ -92,13 +94,15 @@ def elastic(
     sketch = Neurons(Nested(sizes, weights, scaled=False), loadable=loadable)
     first, batches, count = with_first("elastic", batches)
     given = first.plain() if example is None else Example.of(example)
-    stream = _stream(model, given) if keep is None else {}
-    sk = sparsify(model, sketch, keep=stream if keep is None else keep, where=where, example=given, seed=seed)
+    whole = _poolers(model) | _stream(model, given) if keep is None else {}
+    own = dict.fromkeys(whole, 1.0) if keep is None else keep
+    sk = sparsify(model, sketch, keep=own, where=where, example=given, seed=seed)
     try:
         structure = sk.structure
         assert structure is not None
-        for others in (structure.others, sk.selection.others) if stream else ():
-            others |= {name: STREAM for name, reason in others.items() if reason.startswith("keep = 1")}
+        for others in (structure.others, sk.selection.others):
+            for name in [n for n, reason in others.items() if whole and reason.startswith("keep = 1")]:
+                others[name] = whole.get(name, STREAM)
         orders = {}
         if sort:
             scores = Importance(model, structure.spaces, score=score, loss=loss, probes=PROBES, seed=seed)
@@ -110,12 +114,18 @@ def elastic(
     return sk
 
 
-def _stream(model: nn.Module, example: Example) -> dict[str, float]:
+def _poolers(model: nn.Module) -> dict[str, str]:
+    """Weights of poolers, which lie between the stream and the classifier, with the reason to keep them."""
+    named = model.named_parameters()
+    return {name: POOLER for name, p in named if "pooler" in name.split(".")[:-1] and p.dim() > 1}
+
+
+def _stream(model: nn.Module, example: Example) -> dict[str, str]:
     """Weights that write to a residual stream, to be kept whole with it."""
     found = {}
     for name in residual_weights(model, example):
         owner = model.get_submodule(name.rpartition(".")[0])
         # keep = 1 of all parameters of another kind of module would leave the module out as a whole.
         if isinstance(owner, nn.Linear | Conv) or len(list(owner.parameters(recurse=False))) > 1:
-            found[name] = 1.0
+            found[name] = STREAM
     return found

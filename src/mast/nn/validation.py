@@ -19,6 +19,8 @@ from mast.errors import ArgumentError
 from mast.nn.batches import call
 from mast.nn.optimizers import DECAY_KNOWN, decay_to_shift, decays_to_zero
 from mast.nn.passes.calls import Call
+from mast.nn.structure.configs import configurable
+from mast.nn.structure.drawing import OUTPUT
 from mast.nn.submodels import plain_copy
 from mast.nn.tensors.torch_private import BatchNorm, tree_leaves
 from mast.nn.tensors.weights import unwrapped
@@ -73,7 +75,7 @@ def validate(
         return [_COMPILED]
     model = unwrapped(model)
     sk = sparsifier_of(model)
-    findings = [*_modules(model, sk), *_sizes(sk), *_clipping(sk)]
+    findings = [*_modules(model, sk), *_sizes(sk), *_head(sk), *_clipping(sk)]
     if batch is not None and sk is not None:
         findings += _outputs(sk, batch)
     if optimizer is not None and sk is not None:
@@ -207,6 +209,21 @@ def _sizes(sk: Sparsifier | None) -> Iterator[Finding]:
         "model.eval() computes with x, which is none of the sizes: what a size keeps is scaled by 1/q",
         f"score sk.submodel(member={last}), the whole size, or evaluate inside `with sk.member({last}):`",
     )
+
+
+def _head(sk: Sparsifier | None) -> Iterator[Finding]:
+    """Poolers and their like of transformers: units that only the last layer takes."""
+    if sk is None or sk.structure is None or not configurable(sk.model):
+        return
+    others = sk.structure.others
+    for space in sk.structure.spaces:
+        if {others.get(axis.tensor) for axis in space.consumers} == {OUTPUT}:
+            yield Finding(
+                space.name,
+                f"its {space.units} units are cut, and only what makes the output takes them: they are the "
+                "model's head, not its body",
+                f"leave them whole with keep={{{space.name!r}: 1.0}}, as mast.nn.elastic does with poolers",
+            )
 
 
 @lru_cache(maxsize=1024)

@@ -341,12 +341,31 @@ def test_loadable_submodels_are_read_bit_for_bit(make, tmp_path):
     cut = {space.units for space in sk.structure.spaces}
     assert cut == ({2, 40} if make is qwen2 else {max(units.values())})
     whole = [reason for reason in sk.structure.others.values() if "cannot say their number" in reason]
-    assert len(whole) == {bert: 3, gpt2: 2, qwen2: 0}[make]
+    assert len(whole) == {bert: 2, gpt2: 2, qwen2: 0}[make]
     small = sk.submodel(member=0)
     small.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path).eval()
     with torch.no_grad():
         assert torch.equal(again(**batch).logits, small(**batch).logits)
+
+
+def test_a_pooler_is_a_part_of_the_head():
+    torch.manual_seed(0)
+    model, batch, _ = bert()
+    name = "bert.pooler.dense.weight"
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), example=batch)
+    (finding,) = [f for f in mast.nn.validate(model) if f.where == name]
+    assert "they are the model's head" in finding.problem
+    assert finding.fix.startswith("leave them whole with keep={'bert.pooler.dense.weight': 1.0}")
+    sk.remove()
+    sk = mast.nn.elastic(model, [0.5, 1.0], [batch])
+    assert name not in [space.name for space in sk.structure.spaces]
+    assert "the pooler, a part of the head" in sk.structure.others[name]
+    assert "the pooler, a part of the head" in str(sk)
+    assert not [f for f in mast.nn.validate(model) if f.where == name]
+    sk.remove()
+    sk = mast.nn.elastic(model, [0.5, 1.0], [batch], keep={})
+    assert name in [space.name for space in sk.structure.spaces]
 
 
 def test_other_models_have_no_configuration():
@@ -359,7 +378,7 @@ def test_sizes_without_a_configuration_are_refused(tmp_path):
     torch.manual_seed(0)
     model, batch, _ = llama()
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5)), example=batch)
-    with pytest.raises(mast.MastError, match="uniform=True"):
+    with pytest.raises(mast.MastError, match="loadable=True"):
         sk.submodel(3).save_pretrained(tmp_path)
     assert not list(tmp_path.iterdir())
 

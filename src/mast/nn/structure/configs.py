@@ -35,9 +35,9 @@ def adapt(small: nn.Module, kept: Sequence[tuple[int, int]]) -> None:
     if changes is None:
         refuse_saving(
             small,
-            "no configuration of this class has the sizes of this submodel, because layers differ or one size "
-            "follows from another, as that of heads does. Neurons(..., loadable=True) keeps as many units in "
-            "every layer, and cuts only what the configuration can say, for the sizes of its sketch",
+            "no configuration of this class has the sizes of this submodel, because layers differ or one "
+            "size follows from another, as that of heads does. Neurons(..., loadable=True) keeps as many "
+            "units in every layer, and cuts only what the configuration can say, for the sizes of its sketch",
         )
         return
     owners = [module.config for module in small.modules() if hasattr(module, "config")]

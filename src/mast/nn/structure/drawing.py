@@ -16,6 +16,8 @@ from mast.randomness import Key
 from mast.sketches import Constants, DiagonalDraw, Sketch
 from mast.sketches.kept import Entries, Everything, Grid, Kept
 
+OUTPUT = "they are the model's output"  #: why the units of a last layer stay
+
 
 @dataclass(frozen=True)
 class Axis:

@@ -40,8 +40,8 @@ class Neurons(Structured):
     sketch
         The sketch over the units of each layer.
     uniform
-        Layers with equally many units have the same draw, so that they keep the same number of units. Then
-        configurations of transformers can express the small model, whatever the sketch.
+        Layers with equally many units have the same draw, so that they keep the same number of units. That
+        is what configurations of transformers can express, where they can express it at all.
     loadable
         For models of transformers: besides, units whose number the configuration cannot express, such as
         heads whose size follows from their number, stay whole, and ``print(sk)`` lists them. Then

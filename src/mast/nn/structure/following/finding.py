@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from mast.errors import ArgumentError
-from mast.nn.structure.drawing import Space
+from mast.nn.structure.drawing import OUTPUT, Space
 from mast.nn.structure.following.branching import Recording, find_branches
 from mast.nn.structure.following.examples import Example
 from mast.nn.structure.following.marks import Atoms
@@ -57,7 +57,7 @@ def find(model: nn.Module, examples: Sequence[Example]) -> Found:
             record.run(example)
             watching = Watching(atoms, twin, record.needed())
             for tensor in watching.run(example):
-                watching.pin(watching.of(tensor), "they are the model's output")
+                watching.pin(watching.of(tensor), OUTPUT)
             seen.append(watching.operations)
             for key, found in watching.lengths.items():
                 lengths.setdefault(key, []).extend(found)
