@@ -191,3 +191,38 @@ def test_advice_knows_the_constants(sketch):
     assert {finding.where for finding in mast.nn.validate(sk.model)} <= known
     assert 0 < sk.density <= 1
     assert "keeps" in str(sk)
+
+
+@pytest.mark.parametrize(("make", "power"), [(torch.optim.Adam, 1), (torch.optim.SGD, 2)])
+def test_one_mask_takes_the_steps_of_a_plain_network_at_a_smaller_rate(make, power):
+    """y = x/k on what is kept: Adam's rate times k, SGD's times k squared."""
+    torch.manual_seed(0)
+    k, rate = 0.25, 0.01
+    inputs, targets = torch.randn(32, 8).double(), torch.randn(32, 2).double()
+    plain, model = nn.Linear(8, 2, bias=False).double(), nn.Linear(8, 2, bias=False).double()
+    sk = mast.nn.sparsify(model, mast.Sampled(mast.Bernoulli(k), 1))
+    mask = torch.from_numpy(sk.kept()["weight"].diagonal()) > 0
+    with torch.no_grad():
+        plain.weight.mul_(mask)
+        model.weight.copy_(k * plain.weight)
+    own, other = make(plain.parameters(), lr=rate), make(model.parameters(), lr=rate * k**power)
+    for _ in range(20):
+        for net, optimizer in ((plain, own), (model, other)):
+            optimizer.zero_grad()
+            (net(inputs) - targets).square().mean().backward()
+            if net is plain:
+                net.weight.grad.mul_(mask)
+            optimizer.step()
+    difference = sk.submodel(member=0).weight - plain.weight
+    assert difference.abs().max() < 1e-6 * plain.weight.abs().max()  # Adam adds 1e-8 to its denominator
+    assert mask.any()
+
+
+def test_layers_of_one_size_share_a_random_order():
+    layers = [nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 12), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Linear(12, 2))
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Nested([0.25, 1.0], order="random", seed=3)))
+    quarter = sk.draw(sk.sketch.member_key(0))
+    first, second = (set(quarter[name].indices) for name in ("0.weight", "2.weight"))
+    assert first == second != set(range(4))
+    assert len(quarter["4.weight"].indices) == 3

@@ -30,7 +30,9 @@ _REMEMBERED = 1 << 22  # coordinates of all draws of a list together
 class Sampled(Sketch):
     """One of n fixed draws of `sketch`, each with probability 1/n.
 
-    In a network one member of the list holds for all layers.
+    In a network one member of the list holds for all layers. Its scale is not seen by Adam, whose steps have
+    the length of the learning rate: with one mask, ``Sampled(Bernoulli(k), 1)``, the weights in use are x/k,
+    and they take the steps of a plain network if the rate of Adam is multiplied by k (that of SGD by k²).
 
     Parameters
     ----------
