@@ -1,10 +1,11 @@
 """Works on something in child processes that are killed at random moments, until one gets to its end.
 
-    python nursery.py WORK FOLDER KILLS SERIES
+    python nursery.py WORK FOLDER KILLS SERIES LEAST
 
 The children are forked from this process, which has everything imported, so that a life costs milliseconds.
-A series begins anew, is killed at most KILLS times, and gets to its end. The last line printed is JSON: how
-many lives ended by a kill, and whether the result of every series is that of an undisturbed run.
+A series begins anew, is killed at most KILLS times, and gets to its end. There are SERIES of them, and more
+where a machine that became faster meanwhile ended so many that fewer than LEAST lives were killed. The last
+line printed is JSON: how many were, and whether the result of every series is that of an undisturbed run.
 """
 
 import contextlib
@@ -122,19 +123,20 @@ def whole_files(folder: Path) -> dict[str, int]:
     return {str(p): files.load(p)[0].get("step", 0) for p in found}
 
 
-def live(work, folder: Path, kills: int, series: int) -> dict:
+def live(work, folder: Path, kills: int, series: int, least: int) -> dict:
     """An undisturbed run, and series of lives each of which ends where that run ended, or so it should."""
     undisturbed, expected = folder / "undisturbed", folder / "expected"
     undisturbed.mkdir()
     begun = time.monotonic()
     assert end_of(begin(work, undisturbed, expected)) == 0
     took = time.monotonic() - begun
-    killed, same = 0, True
-    for number in range(series):
+    killed, number, same = 0, 0, True
+    while number < series or killed < least:
         disturbed, result = folder / f"disturbed-{number}", folder / f"result-{number}"
         disturbed.mkdir()
         killed += disturb(work, disturbed, result, kills, took / 2, random.Random(number))
         same = same and result.read_bytes() == expected.read_bytes()
+        number += 1
     return {"killed": killed, "same": same}
 
 
@@ -160,6 +162,6 @@ if __name__ == "__main__":
     import warnings
 
     warnings.simplefilter("ignore", StepSizeWarning)
-    name, place, kills, series = sys.argv[1:]
+    name, place, *amounts = sys.argv[1:]
     WORK[name](Path(place))  # compiles what is compiled
-    print(json.dumps(live(WORK[name], Path(place), int(kills), int(series))))
+    print(json.dumps(live(WORK[name], Path(place), *map(int, amounts))))

@@ -25,15 +25,16 @@ LONG = pytest.param("reproduce", marks=pytest.mark.slow)  # tests/experiments ki
 def test_killed_and_resumed_it_ends_with_the_same_bits(work, tmp_path):
     """Several series of kills; a series ends early where a life was shorter than the wait for its kill."""
     series = times(1, 4) if work == "reproduce" else times(3, 10)
+    kills, least = times(4, 40), times(1, 20)
     done = subprocess.run(
-        [sys.executable, NURSERY, work, str(tmp_path), str(times(4, 40)), str(series)],
+        [sys.executable, NURSERY, work, tmp_path, *map(str, (kills, series, least))],
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     ended = json.loads(done.stdout.splitlines()[-1])
     assert ended["same"]
-    assert ended["killed"] >= times(1, 20)
+    assert ended["killed"] >= least
     what = work if work in ("sweep", "reproduce") else "minimize"
     survived(
         f"SIGKILL of {what}", ended["killed"], ended["killed"], "resumed, with the bits of a run left alone"
