@@ -4,8 +4,8 @@
 
 The children are forked from this process, which has everything imported, so that a life costs milliseconds.
 A series begins anew, is killed at most KILLS times, and gets to its end. There are SERIES of them, and more
-where a machine that became faster meanwhile ended so many that fewer than LEAST lives were killed. The last
-line printed is JSON: how many were, and whether the result of every series is that of an undisturbed run.
+where so many lives ended before their kill that fewer than LEAST were killed. The last line printed is JSON:
+how many were, and whether the result of every series is that of an undisturbed run.
 """
 
 import contextlib
