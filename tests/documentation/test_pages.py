@@ -25,6 +25,7 @@ NOT_RUN = {
     "docs/studies/elastic.md": 1,
     "docs/studies/federated.md": 1,
     "docs/studies/methods.md": 1,
+    "docs/studies/scratch.md": 1,
 }
 
 
