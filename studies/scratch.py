@@ -65,7 +65,7 @@ errors of the difference, on both tasks.
 """
 CHANGES = """## What was changed after seeing results
 
-The rate 0.03 was added when 0.01, then the largest, was the best of the first two contenders on validation rows.
+The rate 0.03 was added when 0.01, then the largest, was the best of the first two contenders.
 """
 
 
