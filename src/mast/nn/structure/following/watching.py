@@ -100,14 +100,14 @@ class Watching(ForwardPass):
         if name is None:
             return
         known = self.lengths.setdefault((name, len(atoms)), [])
-        if len(known) < 8 and not any(torch.equal(atoms, self.atoms.root[k]) for k in known):
+        if len(known) < 8 and not any(torch.equal(atoms, self.atoms.roots(k)) for k in known):
             known.append(atoms)
 
     # ---- layers ------------------------------------------------------------------------------
 
     def core(self, layer: Tensor) -> Tensor:
         """The layer's present roots, with length 1 along dimensions where they do not vary."""
-        layer = self.atoms.root[narrowed(layer)]
+        layer = self.atoms.roots(narrowed(layer))
         for d in range(layer.dim()):
             if layer.size(d) > 1:
                 top = layer.amax(d, keepdim=True)
