@@ -75,7 +75,8 @@ class Atoms:
 
     def join(self, some: Tensor, others: Tensor) -> None:
         """Atoms at the same places of both arrays live or die together."""
-        some, others = torch.broadcast_tensors(some, others)
+        shape = np.broadcast_shapes(tuple(some.shape), tuple(others.shape))
+        some, others = some.expand(shape), others.expand(shape)
         both = (some > ANY) & (others > ANY)
         a, b = self.roots(some[both]), self.roots(others[both])
         while bool((different := a != b).any()):
