@@ -88,6 +88,35 @@ def resnet18():
     )  # fmt: skip
 
 
+def resnet50():
+    """He et al. (2016), for pictures of 224 x 224: 25.6 million weights."""
+    from torch import nn
+
+    def convolution(a: int, b: int, size: int, stride: int = 1) -> list[nn.Module]:
+        return [nn.Conv2d(a, b, size, stride, size // 2, bias=False), nn.BatchNorm2d(b)]
+
+    class Block(nn.Module):
+        def __init__(self, a: int, width: int, stride: int) -> None:
+            super().__init__()
+            b = 4 * width
+            self.branch = nn.Sequential(
+                *convolution(a, width, 1), nn.ReLU(), *convolution(width, width, 3, stride), nn.ReLU(),
+                *convolution(width, b, 1),
+            )  # fmt: skip
+            self.shortcut = nn.Identity() if a == b else nn.Sequential(*convolution(a, b, 1, stride))
+
+        def forward(self, x):
+            return (self.branch(x) + self.shortcut(x)).relu()
+
+    layers = [*convolution(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    channels = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            layers.append(Block(channels, width, 2 if width > 64 and block == 0 else 1))
+            channels = 4 * width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000))
+
+
 def gpt2():
     """Its layers at a small size: norms first, GELU, no bias at the end."""
     from torch import nn

@@ -1,10 +1,11 @@
-"""A training step on a submodel against the dense step; inference against a hand-built small model."""
+"""A training step on a submodel against the dense step; inference against a hand-built one; finding units."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from _bench import Row, best, versus
+from _bench import Row, best, processor_times, versus
+from _networks import resnet50
 
 TITLE = "Networks: submodels"
 
@@ -21,6 +22,7 @@ def rows() -> Iterator[Row]:
         yield from _training()
         yield from _adamw()
         yield from _inference()
+        yield from _finding_units()
     finally:
         torch.set_num_threads(threads)
 
@@ -77,6 +79,24 @@ def _inference() -> Iterator[Row]:
         sub, peer = best(forward(sk.submodel(0), inputs), forward(make(0.25), inputs), tries=100)
         job = f"{name}, inference of an extracted submodel with 25 % of the units"
         yield versus(job, sub, "hand-built small model", peer, 1.02)
+
+
+def _finding_units() -> Iterator[Row]:
+    """What `sparsify` does once: it runs the model to find its units, and a small model to prove them."""
+    import torch
+
+    import mast
+
+    model, photos = resnet50(), torch.randn(2, 3, 224, 224)
+
+    def job() -> None:
+        mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), example=photos).remove()
+
+    [took] = processor_times(job, tries=2)
+    yield versus(
+        "sparsify(ResNet-50, Neurons(...), example=) with 2 photos of 224 x 224, processor time",
+        took, "five seconds", 5.0, 1,
+    )  # fmt: skip
 
 
 def dense(model, inputs, targets, kind=None) -> Callable[[], None]:

@@ -13,16 +13,17 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from mast.nn.batches import Loss, with_first
-from mast.nn.factory import sparsify
 from mast.nn.importance import Importance
 from mast.nn.sorting import Sorted, refuse
 from mast.nn.sorting import sort as sort_by
 from mast.nn.sparsifier import Sparsifier
-from mast.nn.structure import Neurons
+from mast.nn.structure import Neurons, structure_of
 from mast.nn.structure.following.branching import residual_weights
 from mast.nn.structure.following.examples import Example
+from mast.nn.structure.following.recording import Recording
 from mast.nn.tensors.torch_private import Conv
 from mast.nn.tensors.weights import Where, unwrapped
+from mast.randomness import Key
 from mast.sketches import Nested
 
 PROBES = 8  #: sets of random signs for each batch
@@ -94,15 +95,14 @@ def elastic(
     sketch = Neurons(Nested(sizes, weights, scaled=False), loadable=loadable)
     first, batches, count = with_first("elastic", batches)
     given = first.plain() if example is None else Example.of(example)
-    whole = _poolers(model) | _stream(model, given) if keep is None else {}
-    own = dict.fromkeys(whole, 1.0) if keep is None else keep
-    sk = sparsify(model, sketch, keep=own, where=where, example=given, seed=seed)
+    structure = structure_of(model, sketch, _whole if keep is None else keep, where, example=given)
+    if keep is None:
+        poolers = _poolers(model)
+        for name in [n for n, reason in structure.others.items() if reason.startswith("keep = 1")]:
+            structure.others[name] = POOLER if name in poolers else STREAM
+    sk = Sparsifier(model, sketch, structure, structure.selection(model), None, Key(seed))
     try:
-        structure = sk.structure
-        assert structure is not None
-        for others in (structure.others, sk.selection.others):
-            for name in [n for n, reason in others.items() if whole and reason.startswith("keep = 1")]:
-                others[name] = whole.get(name, STREAM)
+        sk.checks_submodels = True
         orders = {}
         if sort:
             scores = Importance(model, structure.spaces, score=score, loss=loss, probes=PROBES, seed=seed)
@@ -114,18 +114,18 @@ def elastic(
     return sk
 
 
-def _poolers(model: nn.Module) -> dict[str, str]:
-    """Weights of poolers, which lie between the stream and the classifier, with the reason to keep them."""
+def _poolers(model: nn.Module) -> list[str]:
+    """Weights of poolers, which lie between the residual stream and the classifier."""
     named = model.named_parameters()
-    return {name: POOLER for name, p in named if "pooler" in name.split(".")[:-1] and p.dim() > 1}
+    return [name for name, p in named if "pooler" in name.split(".")[:-1] and p.dim() > 1]
 
 
-def _stream(model: nn.Module, example: Example) -> dict[str, str]:
-    """Weights that write to a residual stream, to be kept whole with it."""
-    found = {}
-    for name in residual_weights(model, example):
-        owner = model.get_submodule(name.rpartition(".")[0])
+def _whole(record: Recording) -> dict[str, float]:
+    """Poolers, and weights that write to a residual stream, to be kept whole with it."""
+    found = dict.fromkeys(_poolers(record.model), 1.0)
+    for name in residual_weights(record):
+        owner = record.model.get_submodule(name.rpartition(".")[0])
         # keep = 1 of all parameters of another kind of module would leave the module out as a whole.
         if isinstance(owner, nn.Linear | Conv) or len(list(owner.parameters(recurse=False))) > 1:
-            found[name] = STREAM
+            found[name] = 1.0
     return found

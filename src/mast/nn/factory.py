@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from mast.errors import ArgumentError, MastError
@@ -95,12 +94,9 @@ def sparsify(
     keep = keep or {}
     structure: Structure | None = None
     if isinstance(sketch, Structured):
-        if any(np.ndim(share) for share in keep.values()):
-            raise ArgumentError("keep with one probability per entry is for single weights, not for units")
-        shares = {pattern: float(share) for pattern, share in keep.items()}
         for name, parameter in model.named_parameters():
             refuse_sharded(name, parameter)
-        structure = structure_of(model, sketch, shares, where, example=example, strict=strict)
+        structure = structure_of(model, sketch, keep, where, example=example, strict=strict)
         selection = structure.selection(model)
     elif isinstance(getattr(sketch, "sketch", None), Structured):
         kind, inner = type(sketch).__name__, type(sketch.sketch).__name__  # type: ignore[attr-defined]

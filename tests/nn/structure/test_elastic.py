@@ -14,6 +14,7 @@ from torch import nn  # noqa: E402
 
 from mast.nn.structure.following.branching import residual_weights  # noqa: E402
 from mast.nn.structure.following.examples import Example  # noqa: E402
+from mast.nn.structure.following.recording import Recording  # noqa: E402
 
 F = torch.nn.functional
 SIZES = [0.25, 0.5, 1.0]
@@ -87,6 +88,12 @@ def test_the_residual_stream_stays_whole_unless_it_is_asked_for(zoo):
     assert {"stem.weight", "blocks.2.second.weight"} <= {s.name for s in everything.structure.spaces}
 
 
+def recorded(model, x):
+    record = Recording(model.eval())
+    record.run(Example.of(x))
+    return record
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -99,7 +106,7 @@ def test_the_residual_stream_stays_whole_unless_it_is_asked_for(zoo):
 )
 def test_what_writes_to_a_residual_stream(zoo, name, expected):
     model, x = zoo.make(name)
-    assert residual_weights(model, Example.of(x)) == expected
+    assert residual_weights(recorded(model, x)) == expected
 
 
 def test_activations_written_as_sums_are_no_residual_streams():
@@ -115,7 +122,7 @@ def test_activations_written_as_sums_are_no_residual_streams():
             h = 0.5 * h * (1 + torch.tanh(0.8 * (h + 0.04 * torch.pow(h, 3))))
             return self.b(h * 0.5 + h.sin() * 0.5)
 
-    assert residual_weights(Written(), Example.of(torch.randn(2, 4))) == []
+    assert residual_weights(recorded(Written(), torch.randn(2, 4))) == []
 
 
 def test_an_error_leaves_the_model_plain():

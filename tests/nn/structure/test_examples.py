@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.nn.modules.module import register_module_forward_hook  # noqa: E402
 
 
 def neurons(sketch=None):
@@ -259,6 +260,41 @@ def test_both_modes_count():
         assert sk.structure.modes == (False, True)
         agree(sk, x)
     assert mast.nn.sparsify(plain(), neurons()).structure.modes == (False,)  # one is enough to compare in
+
+
+def test_modes_differ_by_weights_too():
+    class Moody(nn.Module):
+        """The same operations in both modes, with other weights."""
+
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(4, 8), nn.Linear(4, 8), nn.Linear(8, 2)
+
+        def forward(self, x):
+            return self.c(torch.relu((self.b if self.training else self.a)(x)))
+
+    x = torch.randn(5, 4, dtype=torch.float64)
+    sk = mast.nn.sparsify(Moody().double(), neurons(), example=x)
+    assert sk.structure.modes == (False, True)
+    assert {axis.tensor for axis in sk.structure.spaces[0].producers} >= {"a.weight", "b.weight"}
+    agree(sk, x)
+
+
+def test_a_model_is_run_as_often_however_deep_it_is():
+    """To record and to follow it in both modes; to compare a small one in each that differs."""
+
+    def passes(depth, between):
+        layers = [layer for _ in range(depth) for layer in (nn.Linear(6, 6), between(), nn.ReLU())]
+        model, calls = nn.Sequential(nn.Flatten(), *layers, nn.Linear(6, 2)), []
+        hook = register_module_forward_hook(lambda module, *_: calls.append(isinstance(module, nn.Flatten)))
+        try:
+            mast.nn.sparsify(model, neurons(), example=torch.randn(5, 6))
+        finally:
+            hook.remove()
+        return sum(calls)
+
+    assert passes(2, nn.Identity) == passes(12, nn.Identity) == 6
+    assert passes(2, lambda: nn.BatchNorm1d(6)) == passes(12, lambda: nn.BatchNorm1d(6)) == 8
 
 
 def test_the_dimension_of_a_norm_is_seen():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from mast.nn.structure.drawing import Piece, Scaled, Space, UnitDraw, UnitDrawin
 from mast.nn.structure.resizing import Sizes, fit, refuse_lazy, replace_attention, skeleton, template
 from mast.nn.structure.sketches import Layers, Neurons, Structured
 from mast.nn.tensors.selection import Selection
-from mast.nn.tensors.weights import Where, refuse_sharded, registered
+from mast.nn.tensors.weights import Keep, Where, refuse_sharded, registered
 from mast.sketches import Sketch
 from mast.sketches.kept import Everything, Grid, Kept, KeptTensors
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mast.nn.structure.following.branching import Branch
     from mast.nn.structure.following.examples import Example
     from mast.nn.structure.following.reading import Length
+    from mast.nn.structure.following.recording import Recording
     from mast.nn.structure.transfer import Transfer
 
 #: what reasons say if units could perhaps be dropped, and it is not known how
@@ -262,7 +263,7 @@ class Structure:
 def structure_of(
     model: nn.Module,
     sketch: Sketch,
-    keep: Mapping[str, float] | None = None,
+    keep: Mapping[str, Keep] | Callable[[Recording], Mapping[str, float]] | None = None,
     where: Where | None = None,
     *,
     example: Any = None,
@@ -272,7 +273,8 @@ def structure_of(
 
     It is found by running the model on an `example` of its input: a tensor, a tuple of arguments, or a dict
     of keyword arguments. Without one, the input of MLPs and of networks for images is guessed. A model on the
-    meta device is run with values that are made up, as only its structure is looked at.
+    meta device is run with values that are made up, as only its structure is looked at. For
+    units, `keep` may be a function that is shown the record of that run.
 
     >>> import mast
     >>> from torch import nn
@@ -286,11 +288,14 @@ def structure_of(
 
     if not isinstance(sketch, Neurons | Layers):
         raise ArgumentError(f"structured sketches are Neurons and Layers, got {sketch!r}")
+    shares = keep if callable(keep) else _shares(keep or {})
     refuse_lazy(model)
     examples = guess(model) if example is None else [Example.of(example)]
     structure = Structure(model, examples if isinstance(sketch, Neurons) else examples[-1:])
-    settle = settle_units if isinstance(sketch, Neurons) else settle_branches
-    settle(structure, model, keep or {}, where)
+    if isinstance(sketch, Neurons) or callable(shares):
+        settle_units(structure, model, shares, where)
+    else:
+        settle_branches(structure, model, shares, where)
     if isinstance(sketch, Neurons) and sketch.loadable:
         leave_out_unloadable(structure, model, sketch)
     unknown = [n for n, reason in structure.others.items() if any(word in reason for word in _UNFOLLOWED)]
@@ -300,3 +305,9 @@ def structure_of(
             f"{unknown[0]!r}:\n{structure.table()}"
         )
     return structure
+
+
+def _shares(keep: Mapping[str, Keep]) -> dict[str, float]:
+    if any(np.ndim(share) for share in keep.values()):
+        raise ArgumentError("keep with one probability per entry is for single weights, not for units")
+    return {pattern: float(share) for pattern, share in keep.items()}

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from mast.errors import ArgumentError
 from mast.nn.structure.drawing import OUTPUT, Space
-from mast.nn.structure.following.branching import Recording, find_branches
+from mast.nn.structure.following.branching import find_branches
 from mast.nn.structure.following.examples import Example
 from mast.nn.structure.following.marks import Atoms
 from mast.nn.structure.following.proving import unproven
 from mast.nn.structure.following.reading import Found, Length, read
+from mast.nn.structure.following.recording import Recording
 from mast.nn.structure.following.watching import Watching
 from mast.nn.structure.resizing import is_conv1d, shadow, with_values
 from mast.nn.tensors.selection import check_keep, predicate, refuse_equal_codes, some
@@ -33,13 +34,19 @@ _OTHER_NUMBERS = (
 )  # fmt: skip
 
 
-def find(model: nn.Module, examples: Sequence[Example]) -> Found:
+#: Keep probabilities by pattern, or a function that finds them in what a forward pass does, in eval mode.
+Keeps = Mapping[str, float] | Callable[[Recording], Mapping[str, float]]
+
+
+def find(model: nn.Module, examples: Sequence[Example]) -> tuple[Found, Recording]:
     """The spaces of a model and the lengths that its modules work with, as all examples have it.
+
+    Besides, the record of a forward pass on the first example, in eval mode.
 
     >>> import torch
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
-    >>> found = find(model, [Example.of(torch.ones(4, 3))])
+    >>> found, _ = find(model, [Example.of(torch.ones(4, 3))])
     >>> [(s.name, s.units) for s in found.spaces], found.others
     ([('0.weight', 8)], {'2.weight': "they are the model's output"})
     """
@@ -48,12 +55,13 @@ def find(model: nn.Module, examples: Sequence[Example]) -> Found:
     tensors |= {name: b for name, b in twin.named_buffers() if b.is_floating_point()}
     atoms = Atoms(tensors)
     lengths: dict[tuple[str, int], list[Tensor]] = {}
+    records: list[Recording] = []
     alike = True
     for example in examples:
         seen = []
-        for training in (False, True):
+        for training in (False, True):  # the second time it is known which units the first has joined
             twin.train(training)
-            record = Recording(twin)
+            records.append(record := Recording(twin))
             record.run(example)
             watching = Watching(atoms, twin, record.needed())
             for tensor in watching.run(example):
@@ -63,16 +71,16 @@ def find(model: nn.Module, examples: Sequence[Example]) -> Found:
                 lengths.setdefault(key, []).extend(found)
         alike &= seen[0] == seen[1]
     order = {name: number for number, name in enumerate(tensors)}
-    return replace(read(atoms, order, lengths), modes=(False,) if alike else (False, True))
+    modes = (False,) if alike else (False, True)
+    return replace(read(atoms, order, lengths), modes=modes), records[0]
 
 
-def settle_units(
-    structure: Structure, model: nn.Module, keep: Mapping[str, float], where: Where | None
-) -> None:
+def settle_units(structure: Structure, model: nn.Module, keep: Keeps, where: Where | None) -> None:
     """Give a structure the spaces of its examples, as far as small models of them are proven right."""
     model = with_values(model)
     examples = [example.to(model) for example in structure.examples]
-    found = find(model, examples)
+    found, record = find(model, examples)
+    keep = keep(record) if callable(keep) else keep
     structure.modes = found.modes
     structure.others, structure.other_units = dict(found.others), dict(found.units)
     cuttable = {space.name: space for space in _cuttable(structure, found.spaces, keep)}

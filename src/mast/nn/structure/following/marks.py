@@ -17,8 +17,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 ANY = 0  # of a constant that fits beside any unit
@@ -49,7 +47,8 @@ class Atoms:
                     self.dimensions.append(Dimension(name, dim, size))
                     self._starts[name, dim] = count
                     count += size
-        self.root = torch.arange(count)  # the smallest atom that each is joined with
+        self.count = count
+        self._parents = torch.arange(count)  # a smaller atom that each is joined with, or itself
         self.makes = torch.zeros(count, dtype=torch.bool)  # entries that make a unit, or act on it
         self.takes = torch.zeros(count, dtype=torch.bool)  # entries that take a unit, and carry its scale
         self._pins: list[tuple[Tensor, str]] = []
@@ -67,25 +66,24 @@ class Atoms:
         self.met += [[] for _ in dims]
         return {d: len(self.met) - len(dims) + i for i, d in enumerate(dims)}
 
+    def roots(self, atoms: Tensor) -> Tensor:
+        """The smallest atom that each is joined with."""
+        found = self._parents[atoms]
+        while not torch.equal(found, further := self._parents[found]):
+            self._parents[atoms] = found = further
+        return found
+
     def join(self, some: Tensor, others: Tensor) -> None:
         """Atoms at the same places of both arrays live or die together."""
         shape = np.broadcast_shapes(tuple(some.shape), tuple(others.shape))
         some, others = some.expand(shape), others.expand(shape)
         both = (some > ANY) & (others > ANY)
-        a, b = self.root[some[both]], self.root[others[both]]
-        different = a != b
-        if not bool(different.any()):
-            return
-        pairs = np.unique(torch.stack([a[different], b[different]]).numpy(), axis=1)
-        found, numbers = np.unique(pairs, return_inverse=True)
-        roots, n = torch.from_numpy(found), len(found)
-        graph = coo_array((np.ones(pairs.shape[1]), numbers.reshape(2, -1)), shape=(n, n))
-        _, group = connected_components(graph, directed=False)
-        groups = torch.from_numpy(group.astype(np.int64))
-        smallest = torch.full((n,), len(self.root)).scatter_reduce(0, groups, roots, "amin")
-        new = torch.arange(len(self.root))
-        new[roots] = smallest[groups]
-        self.root = new[self.root]
+        a, b = self.roots(some[both]), self.roots(others[both])
+        while bool((different := a != b).any()):
+            a, b = a[different], b[different]
+            # Each root goes below the smallest one that it meets; those that met several are not done yet.
+            self._parents.scatter_reduce_(0, torch.maximum(a, b), torch.minimum(a, b), "amin")
+            a, b = self.roots(a), self.roots(b)
 
     def pin(self, atoms: Tensor, reason: str) -> None:
         """They are there in every submodel."""
@@ -98,7 +96,7 @@ class Atoms:
         """The reason for each root that is pinned: the first one."""
         reasons = {WHOLE: "they are combined with the model's input, or what became of it"}
         for atoms, reason in self._pins:
-            for root in np.unique(self.root[atoms].numpy()).tolist():
+            for root in np.unique(self.roots(atoms).numpy()).tolist():
                 reasons.setdefault(root, reason)
         return reasons
 

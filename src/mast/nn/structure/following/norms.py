@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from mast.nn.structure.following.branching import NORMS, SUMS, Recording
 from mast.nn.structure.following.examples import Example
+from mast.nn.structure.following.recording import NORMS, SUMS, Recording
 from mast.nn.structure.resizing import shadow
 
 

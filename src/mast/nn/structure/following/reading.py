@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from mast.arrays import Indices
 from mast.nn.structure.drawing import Axis, Space
 from mast.nn.structure.following.marks import WHOLE, Atoms
 
-Unit = list[int]  # the atoms that live or die together
+Units = Indices  # one row per unit: the atoms that live or die together
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def read(
     seen: Counter[str] = Counter()  # spaces that share their first tensor are told apart by a number
     owners = np.full(len(reading.root), -1)  # of roots: the number of the space
     for space, part in spaces:
-        owners[reading.root[[members[0] for members in part]]] = len(named)
+        owners[reading.root[part[:, 0]]] = len(named)
         again = seen[space.name]
         named.append(replace(space, name=f"{space.name}[{again}]") if again else space)
         seen[space.name] += 1
@@ -60,11 +61,16 @@ def read(
 
 
 class _Reading:
-    """The atoms, by dimension and place, and the reasons for those that stay."""
+    """The atoms, by dimension and place, and the reasons for those that stay.
+
+    Units that own as many entries of the same dimensions are one array, with a row of atoms for each unit.
+    A column of it has one dimension, and atoms that all make units or all take them.
+    """
 
     def __init__(self, atoms: Atoms, order: Mapping[str, int]) -> None:
         self.atoms, self.order = atoms, order
-        self.root, self.makes, self.takes = (t.numpy() for t in (atoms.root, atoms.makes, atoms.takes))
+        self.root = atoms.roots(torch.arange(atoms.count)).numpy()
+        self.makes, self.takes = atoms.makes.numpy(), atoms.takes.numpy()
         sizes = [d.size for d in atoms.dimensions]
         #: of each atom, the number of its dimension and its place along that; ANY and WHOLE have none
         self.numbers = np.concatenate([[-1, -1], np.repeat(np.arange(len(sizes)), sizes)]).astype(int)
@@ -72,38 +78,46 @@ class _Reading:
         self.others: dict[str, str] = {}
         self.sizes: dict[str, int] = {}
 
-    def groups(self) -> list[list[Unit]]:
+    def groups(self) -> list[Units]:
         """The units that can be dropped; those of one group own as many entries of the same dimensions."""
-        pinned = self.atoms.pinned()
-        units: dict[int, Unit] = defaultdict(list)
-        for atom in np.flatnonzero(self.makes | self.takes).tolist():
-            if atom > WHOLE:
-                units[int(self.root[atom])].append(atom)
-        groups: dict[tuple[tuple[tuple[int, bool], int], ...], list[Unit]] = defaultdict(list)
-        for root, unit in units.items():
-            reason = pinned.get(root) or self._problem(unit)
-            if reason:
-                self._note(unit, reason)
-            elif self.makes[unit].any():
-                counts = Counter((int(self.numbers[a]), bool(self.takes[a])) for a in unit)
-                groups[tuple(sorted(counts.items()))].append(unit)
-        return list(groups.values())
+        atoms = np.flatnonzero(self.makes | self.takes)
+        atoms = atoms[atoms > WHOLE]
+        _, first, unit = np.unique(self.root[atoms], return_index=True, return_inverse=True)
+        unit = first[unit]  # in the order of their first atoms
+        ordered = np.lexsort((self.makes[atoms], self.takes[atoms], self.numbers[atoms], unit))
+        atoms, unit = atoms[ordered], unit[ordered]
+        kinds = 4 * self.numbers[atoms] + 2 * self.takes[atoms] + self.makes[atoms]
+        starts = np.flatnonzero(np.diff(unit, prepend=-1))
+        pinned, roots = self.atoms.pinned(), self.root[atoms[starts]].tolist()
+        problems: dict[bytes, str] = {}
+        groups: dict[bytes, list[Units]] = defaultdict(list)
+        noted: set[bytes] = set()
+        for root, begin, end in zip(roots, starts.tolist(), [*starts[1:].tolist(), len(atoms)], strict=True):
+            own, kind = atoms[begin:end], kinds[begin:end].tobytes()
+            if kind not in problems:
+                problems[kind] = self._problem(own)
+            reason = pinned.get(root) or problems[kind]
+            if not reason:
+                groups[kind].append(own)
+            elif kind not in noted:
+                self._note(own, reason)
+                noted.add(kind)
+        return [np.stack(units) for units in groups.values() if self.makes[units[0]].any()]
 
-    def _problem(self, unit: Unit) -> str:
-        for atom in unit:
-            if self.makes[atom] and self.takes[atom]:
-                tensor = self.atoms.dimensions[self.numbers[atom]].tensor
-                return f"{tensor} is tied: it both makes and takes them along one dimension"
+    def _problem(self, unit: Indices) -> str:
+        for atom in unit[self.makes[unit] & self.takes[unit]].tolist():
+            tensor = self.atoms.dimensions[self.numbers[atom]].tensor
+            return f"{tensor} is tied: it both makes and takes them along one dimension"
         return "" if self.takes[unit].any() else "nothing takes them"
 
-    def _note(self, unit: Unit, reason: str) -> None:
+    def _note(self, unit: Indices, reason: str) -> None:
         """Weights whose rows stay, with the reason."""
-        for number in dict.fromkeys(int(self.numbers[a]) for a in unit if self.makes[a]):
+        for number in dict.fromkeys(self.numbers[unit[self.makes[unit]]].tolist()):
             d = self.atoms.dimensions[number]
             if d.tensor not in self.others and self.atoms.ranks[d.tensor] > 1:
                 self.others[d.tensor], self.sizes[d.tensor] = reason, d.size
 
-    def spaces(self, units: list[Unit]) -> list[tuple[Space, list[Unit]]]:
+    def spaces(self, units: Units) -> list[tuple[Space, Units]]:
         """The spaces of a group, with their units."""
         spaces = []
         for part in self._contiguous(units):
@@ -116,35 +130,29 @@ class _Reading:
                 spaces.append((space, part))
         return spaces
 
-    def _contiguous(self, units: list[Unit]) -> list[list[Unit]]:
+    def _contiguous(self, units: Units) -> list[Units]:
         """Units in the order of the first tensor that makes them, apart where others lie between them."""
-        made = {int(self.numbers[a]) for a in units[0] if self.makes[a]}
-        dimensions = self.atoms.dimensions
+        dimensions, numbers = self.atoms.dimensions, self.numbers[units[0]]
+        made = set(numbers[self.makes[units[0]]].tolist())
         first = min(made, key=lambda n: (self.order[dimensions[n].tensor], dimensions[n].dim))
-        starts = [min(int(self.places[a]) for a in unit if self.numbers[a] == first) for unit in units]
-        ordered = [units[n] for n in np.argsort(starts, kind="stable")]
-        starts.sort()
-        parts: list[list[Unit]] = [[]]
-        step = starts[1] - starts[0] if len(starts) > 1 else 0
-        for n, unit in enumerate(ordered):
-            if n and starts[n] - starts[n - 1] != step:
-                parts.append([])
-                step = starts[n + 1] - starts[n] if n + 1 < len(starts) else 0
-            parts[-1].append(unit)
-        return parts
+        starts = self.places[units[:, numbers == first]].min(axis=1)
+        ordered = np.argsort(starts, kind="stable")
+        steps = np.diff(starts[ordered]).tolist()
+        bounds = [0]
+        for n, step in enumerate(steps):
+            if step != steps[bounds[-1]]:
+                bounds.append(n + 1)
+        return [units[part] for part in np.split(ordered, bounds[1:])]
 
-    def _space(self, units: list[Unit]) -> Space | None:
+    def _space(self, units: Units) -> Space | None:
         """The space of these units, if their entries lie in runs."""
-        entries: dict[tuple[int, bool], list[list[int]]] = defaultdict(lambda: [[] for _ in units])
-        for u, unit in enumerate(units):
-            for a in unit:
-                entries[int(self.numbers[a]), bool(self.takes[a])][u].append(int(self.places[a]))
         producers: list[Axis] = []
         consumers: list[Axis] = []
         whole: list[Axis] = []  # producers of all entries along their dimension
-        for (number, taken), places in entries.items():
+        numbers, takes = self.numbers[units[0]], self.takes[units[0]]
+        for number, taken in dict.fromkeys(zip(numbers.tolist(), takes.tolist(), strict=True)):
             d = self.atoms.dimensions[number]
-            runs = _runs(np.sort(np.array(places), axis=1))
+            runs = _runs(self.places[units[:, (numbers == number) & (takes == taken)]])
             if runs is None:
                 return None
             axes = [Axis(d.tensor, d.dim, run, offset) for run, offset in runs]
@@ -182,9 +190,11 @@ def _lengths(
     found: dict[Length, None] = {}
     for (module, size), versions in lengths.items():
         for flat in versions:
-            counts = Counter(n for n in owners[flat.numpy()].tolist() if n >= 0)
-            if counts and not any(count % spaces[n].units for n, count in counts.items()):
-                runs = ((spaces[n].name, count // spaces[n].units) for n, count in sorted(counts.items()))
+            own = owners[flat.numpy()]
+            numbers, counts = (found.tolist() for found in np.unique(own[own >= 0], return_counts=True))
+            pairs = [(spaces[n], count) for n, count in zip(numbers, counts, strict=True)]
+            if pairs and not any(count % space.units for space, count in pairs):
+                runs = ((space.name, count // space.units) for space, count in pairs)
                 found[Length(module, size, tuple(runs))] = None
     return list(found)
 

@@ -111,7 +111,7 @@ def _grouped(on: Watching, value: Marks, weight: Marks, groups: int) -> None:
     units = units.reshape(groups, -1)
     on.atoms.join(units, units[:, :1])
     on.atoms.join(units[:, :1], rows[:, :1])
-    on.note_length(on.atoms.root[rows[:, 0]])
+    on.note_length(on.atoms.roots(rows[:, 0]))
 
 
 def embedding(on: Watching, func: Any, args: Arguments, options: Options, out: Tensor) -> None:
@@ -146,7 +146,7 @@ def group_norm(on: Watching, func: Any, args: Arguments, options: Options, out: 
         on.atoms.join(units, units[:, :1])
         if groups == 1:
             on.atoms.pin(units, f"{where} normalises over all of them")
-        on.note_length(on.atoms.root[units[:, 0]])
+        on.note_length(on.atoms.roots(units[:, 0]))
     parts = [
         marks.sized(*x.shape[:2], *[1] * (x.dim() - 2)),
         *(placed(on, t, 1, x.dim()) for t in tensors(args[1:3])),

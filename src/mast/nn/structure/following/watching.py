@@ -34,10 +34,10 @@ class Watching(ForwardPass):
         self._operation = ""
         self._living = living  # the numbers of operations that matter
         self._number = -1
+        #: the operations, with the parameters and the True and False that they are given, without dropout
+        self.operations: list[tuple[Any, ...]] = []
         #: lengths of marked dimensions that the code of a module has met: their atoms, by name and length
         self.lengths: dict[tuple[str, int], list[Tensor]] = {}
-        #: the operations, with what they are told by True and False; dropout is left out
-        self.operations: list[tuple[str, ...]] = []
         for name, t in [*model.named_buffers(), *model.named_parameters()]:
             layers = []
             for dim, size in enumerate(t.shape):
@@ -54,7 +54,8 @@ class Watching(ForwardPass):
         self._operation = func.overloadpacket.__name__
         self._number += 1
         if "dropout" not in self._operation:
-            self.operations.append((str(func), *(str(a) for a in args if isinstance(a, bool))))
+            flags = (str(a) for a in args if isinstance(a, bool))
+            self.operations.append((str(func), *flags, *(id(a) for a in args if isinstance(a, nn.Parameter))))
         if self._number in self._living:
             try:
                 rules.follow(self, func, args, options, out)
@@ -100,14 +101,14 @@ class Watching(ForwardPass):
         if name is None:
             return
         known = self.lengths.setdefault((name, len(atoms)), [])
-        if len(known) < 8 and not any(torch.equal(atoms, self.atoms.root[k]) for k in known):
+        if len(known) < 8 and not any(torch.equal(atoms, self.atoms.roots(k)) for k in known):
             known.append(atoms)
 
     # ---- layers ------------------------------------------------------------------------------
 
     def core(self, layer: Tensor) -> Tensor:
         """The layer's present roots, with length 1 along dimensions where they do not vary."""
-        layer = self.atoms.root[narrowed(layer)]
+        layer = self.atoms.roots(narrowed(layer))
         for d in range(layer.dim()):
             if layer.size(d) > 1:
                 top = layer.amax(d, keepdim=True)
