@@ -18,9 +18,11 @@ from sklearn.preprocessing import StandardScaler
 import mast
 from mast.errors import ArgumentError, DataError
 from mast.learn import scoring
-from mast.learn.copies import copies_of, diagonals, pool, row_numbers
+from mast.learn.copies import copies_of, diagonals, pool
 from mast.learn.frames import ColumnsWarning
-from mast.learn.missing import Scaling, StandIns, distinct, gaps, units
+from mast.learn.gaussian import FeatureGaussian
+from mast.learn.missing import Scaling, units
+from mast.learn.rows import distinct, gaps, row_numbers
 from mast.randomness import Key
 
 
@@ -113,7 +115,7 @@ class TestConditional:
         X = 3 * X + np.arange(13)  # with means and units of their own
         model = mast.MastClassifier(random_state=0).fit(X, y)
         assert model.missing_ == "conditional"
-        C, mean = model.stand_ins_.sketch.covariance, model.stand_ins_.mean
+        C, mean = model.imputer_.covariance_, model.imputer_.mean_
         missing = blank(X, 0.6)
         filled = np.empty_like(X)
         for row, there in enumerate(~np.isnan(missing)):
@@ -127,25 +129,25 @@ class TestConditional:
 
     def test_the_covariance_is_ledoit_and_wolfs(self, wine):
         X, _ = wine
-        ours = StandIns.of(X, mast.Identity(), None).sketch.covariance
+        ours = FeatureGaussian.fit(X, None).model.covariance
         np.testing.assert_allclose(ours, LedoitWolf().fit(X).covariance_, atol=1e-12)
         weights = np.arange(178) % 3
-        weighted = StandIns.of(X, mast.Identity(), weights.astype(float)).sketch.covariance
-        repeated = StandIns.of(np.repeat(X, weights, axis=0), mast.Identity(), None).sketch.covariance
+        weighted = FeatureGaussian.fit(X, weights.astype(float)).model.covariance
+        repeated = FeatureGaussian.fit(np.repeat(X, weights, axis=0), None).model.covariance
         np.testing.assert_allclose(weighted, repeated, atol=1e-12)
 
     def test_a_covariance_from_rows_with_gaps(self, wine):
         X, _ = wine
-        whole = StandIns.of(X, mast.Identity(), None)
-        missing = StandIns.of(blank(X, 0.3), mast.Identity(), None)
-        assert np.linalg.eigvalsh(missing.sketch.covariance)[0] > 0
+        whole = FeatureGaussian.fit(X, None)
+        missing = FeatureGaussian.fit(blank(X, 0.3), None)
+        assert np.linalg.eigvalsh(missing.model.covariance)[0] > 0
         # the rows that hold both of two columns are half of all: errors near 1/sqrt(89)
-        assert np.abs(missing.sketch.covariance - whole.sketch.covariance).max() < 5 / np.sqrt(89)
+        assert np.abs(missing.model.covariance - whole.model.covariance).max() < 5 / np.sqrt(89)
         X = X.copy()
         X[:, 4], X[:, 5] = np.nan, 7.0
-        odd = StandIns.of(X, mast.Identity(), None)
+        odd = FeatureGaussian.fit(X, None)
         assert (odd.mean[4], odd.mean[5]) == (0, 7)
-        assert np.isfinite(odd.sketch.covariance).all()
+        assert np.isfinite(odd.model.covariance).all()
 
     @pytest.mark.parametrize("kind", [mast.MastClassifier, mast.MastRegressor])
     def test_it_is_trained_for_what_is_served(self, kind):
@@ -159,8 +161,8 @@ class TestConditional:
         coef, total = np.ravel(model.coef_), 0.1 * np.ravel(model.coef_)
         level = 0.0
         for probability, draw in sketch.support(4):
-            T = model.stand_ins_.maps(draw.diagonal()[None] != 0)[0]
-            Z = model.stand_ins_.mean + (X - model.stand_ins_.mean) @ T.T
+            T = model.imputer_.gaussian_.model.apply_masks(draw.diagonal()[None] != 0, np.eye(4))[0]
+            Z = model.imputer_.mean_ + (X - model.imputer_.mean_) @ T.T
             margin = Z @ coef + np.ravel(model.intercept_)
             slope = (margin if kind is mast.MastRegressor else 1 / (1 + np.exp(-margin))) - y
             total = total + probability * Z.T @ slope / 90

@@ -2,7 +2,15 @@
 
 from mast.learn.classifier import MastClassifier
 from mast.learn.frames import ColumnsWarning
+from mast.learn.imputer import ConditionalImputer
 from mast.learn.regressor import MastRegressor
 from mast.learn.scoring import MissingDisplay, make_missing_scorer
 
-__all__ = ["ColumnsWarning", "MastClassifier", "MastRegressor", "MissingDisplay", "make_missing_scorer"]
+__all__ = [
+    "ColumnsWarning",
+    "ConditionalImputer",
+    "MastClassifier",
+    "MastRegressor",
+    "MissingDisplay",
+    "make_missing_scorer",
+]

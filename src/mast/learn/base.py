@@ -13,15 +13,18 @@ import scipy.sparse
 from sklearn.base import BaseEstimator, is_regressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
-from mast.arrays import LARGEST_ENTRY, Array, checked_sparse, numbers, refuse_too_wide
+from mast.arrays import Array, checked_sparse, numbers, refuse_too_wide
 from mast.checks import choice, number, whole
-from mast.errors import ArgumentError, DataError
+from mast.errors import ArgumentError
 from mast.files import as_path
 from mast.learn.fitting import OURS, FitPlan, fit
 from mast.learn.frames import aligned, explain_refusal, refuse_repeated
-from mast.learn.missing import Scaling, StandIns, cells, gaps
+from mast.learn.gaussian import FeatureGaussian
+from mast.learn.imputer import ConditionalImputer
+from mast.learn.missing import Scaling
+from mast.learn.rows import cells, gaps, refuse_overflow
 from mast.sketches import Bernoulli, Identity, Mixture, Sketch, parse
 
 #: one model for shares from nothing to three quarters: see docs/missing-features.md
@@ -36,6 +39,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
     coef_: Any
     intercept_: Any
     n_iter_: Any
+    imputer_: ConditionalImputer | None
     n_features_in_: int
 
     def __init__(
@@ -81,14 +85,16 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         self, X: Any, target: Array, outputs: int, weights: Array | None, loss: str, classes: Any = None
     ) -> Self:
         """Fit the weights of all outputs."""
-        refuse_overflow(X, target)
+        refuse_overflow("X", X)
+        refuse_overflow("y", target)
         d = X.shape[1]
         sketch, seed = self._sketch(d, outputs), self._seed()
         shift, shift_intercept = self._shift(outputs, d, classes)
         missing, scaling = self._missing(X, sketch), self._scaling(sketch, d)
-        stand_ins = StandIns.of(X, sketch, weights) if missing == "conditional" else None
-        if stand_ins is None:
+        imputer = ConditionalImputer().learn(X, weights) if missing == "conditional" else None
+        if imputer is None:
             X = scaling.filled(X)
+        plain = isinstance(sketch, Identity) and not gaps(X).size
         plan = FitPlan(
             X,
             target,
@@ -98,7 +104,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             shift,
             sketch,
             # without a sketch and without gaps stand-ins are for later
-            None if isinstance(sketch, Identity) and not gaps(X).size else stand_ins,
+            None if imputer is None or plain else imputer.gaussian_,
             *self._strength(),
             bool(self.fit_intercept),
             str(self.method),
@@ -112,7 +118,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             start, warm = self._weights(), True
         result = fit(plan, *start, warm)
         self.sketch_, self.shift_, self.seed_, self.missing_ = sketch, shift, seed, missing
-        self.stand_ins_, self.alpha_ = stand_ins, plan.l2
+        self.imputer_, self.alpha_ = imputer, plan.l2
         self.method_, self.guarantee_ = result.method, result.guarantee
         if not result.converged:
             warnings.warn(
@@ -238,9 +244,11 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         return coef.reshape(-1) if is_regressor(self) else coef
 
     @property
-    def _serving(self) -> Scaling | StandIns:
+    def _serving(self) -> Scaling | FeatureGaussian:
         """What answers for rows with missing cells."""
-        return self.stand_ins_ or self._scaling(self.sketch_, self.n_features_in_)
+        if self.imputer_ is not None:
+            return self.imputer_.gaussian_
+        return self._scaling(self.sketch_, self.n_features_in_)
 
     def _decision(self, X: Any) -> Array:
         """X w + b, an array (rows, outputs); rows with missing cells as the model was trained for them."""
@@ -269,26 +277,3 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
 
         path = as_path("path", path)
         return unpack(*read(path, KIND), path, cls)
-
-
-def row_weights(sample_weight: Any, X: Any) -> Array | None:
-    """The weights of the rows, checked; None for none."""
-    if sample_weight is None:
-        return None
-    return np.asarray(_check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True))
-
-
-def counting(X: Any, y: Any, weights: Array | None) -> tuple[Any, Any, Array | None]:
-    """The rows whose weight is not 0."""
-    if weights is None or weights.all():
-        return X, y, weights
-    there = weights > 0
-    return X[there], y[there], weights[there]
-
-
-def refuse_overflow(X: Any, target: Array) -> None:
-    """An error if features or targets are too large to be squared."""
-    for name, numbers_ in (("X", X.data if scipy.sparse.issparse(X) else X), ("y", target)):
-        largest, least = (f.reduce(numbers_, axis=None, initial=0.0) for f in (np.fmax, np.fmin))  # not NaN
-        if max(largest, -least) > LARGEST_ENTRY:
-            raise DataError(f"the values of {name} are so large that their squares overflow: rescale them")

@@ -13,7 +13,8 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from mast.arrays import Array
 from mast.errors import ArgumentError
-from mast.learn.base import MISSING_SCALE, counting, row_weights
+from mast.learn.base import MISSING_SCALE
+from mast.learn.rows import counting, row_weights
 from mast.learn.sparsified import SparsifiedLinear
 from mast.sketches import Sketch
 
@@ -84,7 +85,7 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
         statement applies.
     method_ : what was used: "exact", "sampled", or the method's name.
     missing_ : what was used: "conditional" or "scale".
-    stand_ins_ : the means and the covariance behind "conditional"; None else.
+    imputer_ : the `mast.ConditionalImputer` behind "conditional"; None else.
     alpha_, sketch_, shift_, seed_ : what the parameters became.
 
     Examples

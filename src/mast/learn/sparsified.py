@@ -17,7 +17,8 @@ from mast.arrays import Array, numbers
 from mast.checks import number, whole
 from mast.errors import ArgumentError
 from mast.learn.base import LinearEstimator
-from mast.learn.missing import Scaling, gaps
+from mast.learn.missing import Scaling
+from mast.learn.rows import gaps
 from mast.learn.scoring import draw_curves
 from mast.sketches import DiagonalDraw, Identity, RandK, Sketch
 
@@ -105,12 +106,12 @@ class SparsifiedLinear(LinearEstimator):
         for begin in range(0, draws, step):
             drawn = [sketch.draw(d, seed, i) for i in range(begin, min(begin + step, draws))]
             same = np.broadcast_to(intercept, (len(drawn), outputs))
-            if self.stand_ins_ is None:
+            if self.imputer_ is None:
                 yield Versions(np.stack([self.shift_ + draw.apply(moved).T for draw in drawn]), same, None)
                 continue
             kept = np.stack([draw.diagonal() != 0 for draw in drawn if isinstance(draw, DiagonalDraw)])
-            weights = self.stand_ins_.sketch.apply_masks(kept, coef)
-            yield Versions(weights, same + (coef - weights) @ self.stand_ins_.mean, kept)
+            weights = self.imputer_.gaussian_.model.apply_masks(kept, coef)
+            yield Versions(weights, same + (coef - weights) @ self.imputer_.mean_, kept)
 
     def _outputs(self, X: Any, batch: Versions) -> Iterator[Array]:
         """The outputs of each model of a batch, an array (rows, outputs)."""

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from mast import files, theory
 from mast.errors import ArgumentError, DataError, MastError
-from mast.learn.missing import StandIns
+from mast.learn.factors import Factors
+from mast.learn.gaussian import FeatureGaussian
+from mast.learn.imputer import ConditionalImputer
 from mast.sketches import Sketch
 from mast.sketches.conditional import Conditional
 from mast.sketches.stored import describe, rebuild
@@ -76,8 +78,8 @@ def pack(model: SparsifiedLinear) -> tuple[dict[str, Any], Arrays]:
         },
         "feature_names": [str(name) for name in getattr(model, "feature_names_in_", [])] or None,
     }
-    if model.stand_ins_ is not None:
-        arrays |= {"mean": model.stand_ins_.mean, "covariance": model.stand_ins_.sketch.covariance}
+    if model.imputer_ is not None:
+        arrays |= _gaussian_arrays(model.imputer_.gaussian_)
     if hasattr(model, "classes_"):
         description["classes"] = _classes(model.classes_)
         description["class_weight"] = _class_weight(getattr(model, "class_weight", None))
@@ -129,11 +131,10 @@ def _rebuilt(kind: Any, description: dict[str, Any], arrays: Arrays) -> Any:
     for name, kind_of_value in FITTED.items():
         setattr(model, f"{name}_", kind_of_value(fitted[name]))
     model.n_features_in_, model.guarantee_ = d, _guarantee(fitted["guarantee"])
-    model.stand_ins_ = None
+    model.imputer_ = None
     if model.missing_ == "conditional":
-        covariance = Conditional(_floats(arrays["covariance"]), model.sketch_)
-        covariance.check(d)
-        model.stand_ins_ = StandIns(_floats(arrays["mean"]).reshape(d), covariance)
+        model.imputer_ = ConditionalImputer()
+        model.imputer_.gaussian_, model.imputer_.n_features_in_ = _gaussian(arrays, d), d
     names = description["feature_names"]
     if names is not None:
         if len(names) != d:
@@ -187,6 +188,30 @@ class Bundle:
         classes = getattr(model, "classes_", None)
         numeric = classes is None or classes.dtype.kind in "iuf"
         return Bundle(model, plain, RowReader(columns, model.n_features_in_, target, numeric))
+
+
+# ---- the imputer ------------------------------------------------------------------------------
+
+
+def _gaussian_arrays(gaussian: FeatureGaussian) -> Arrays:
+    model = gaussian.model
+    if isinstance(model, Factors):
+        return {"mean": gaussian.mean, "loadings": model.loadings, "noise": model.noise}
+    return {"mean": gaussian.mean, "covariance": model.covariance}
+
+
+def _gaussian(arrays: Arrays, d: int) -> FeatureGaussian:
+    mean = _floats(arrays["mean"]).reshape(d)
+    if "loadings" not in arrays:
+        covariance = Conditional(_floats(arrays["covariance"]), 1.0)
+        covariance.check(d)
+        if len(covariance.covariance) != d:
+            raise ValueError("the covariance does not fit the features")
+        return FeatureGaussian(mean, covariance)
+    loadings, noise = _floats(arrays["loadings"]), _floats(arrays["noise"]).reshape(d)
+    if loadings.ndim != 2 or len(loadings) != d or not (noise > 0).all():
+        raise ValueError("the factors do not fit the features")
+    return FeatureGaussian(mean, Factors(loadings, noise))
 
 
 # ---- parts --------------------------------------------------------------------------------
