@@ -1,8 +1,16 @@
 """Linear models in scikit-learn's form that keep working when features are missing or weights are pruned."""
 
 from mast.learn.classifier import MastClassifier
+from mast.learn.encoder import TableEncoder
 from mast.learn.frames import ColumnsWarning
 from mast.learn.regressor import MastRegressor
 from mast.learn.scoring import MissingDisplay, make_missing_scorer
 
-__all__ = ["ColumnsWarning", "MastClassifier", "MastRegressor", "MissingDisplay", "make_missing_scorer"]
+__all__ = [
+    "ColumnsWarning",
+    "MastClassifier",
+    "MastRegressor",
+    "MissingDisplay",
+    "TableEncoder",
+    "make_missing_scorer",
+]
