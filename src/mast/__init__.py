@@ -32,11 +32,8 @@ _ROOMS = {
     "allocation": ("keep_probabilities",),
     # scikit-learn estimators
     "learn": (
-        "ConditionalImputer",
-        "MastClassifier",
-        "MastRegressor",
-        "MissingDisplay",
-        "make_missing_scorer",
+        *("ConditionalImputer", "MastClassifier", "MastRegressor", "MissingDisplay"),
+        *("TableEncoder", "make_missing_scorer"),
     ),
     "errors": ("MastError",),
     "randomness": ("Key",),  # the name of a draw
@@ -59,6 +56,7 @@ if TYPE_CHECKING:
         MastClassifier,
         MastRegressor,
         MissingDisplay,
+        TableEncoder,
         make_missing_scorer,
     )
     from mast.methods import guarantee

@@ -259,11 +259,9 @@ class TestServing:
         X, y = wine
         frame = pandas.DataFrame(X[:, :3], columns=["a", "b", "c"])
         dates = pandas.date_range("2020", periods=len(y))
-        odd = frame.assign(job="cook", city=pandas.Categorical(["x"] * len(y)), day=dates)
-        with pytest.raises(DataError, match=r"not numbers.*'job', 'city', 'day'.*OneHotEncoder"):
-            mast.MastClassifier().fit(odd, y)
-        with pytest.raises(DataError, match="'b'"):
-            mast.MastClassifier().fit(frame, y).predict(frame.assign(b="much"))
+        odd = frame.assign(b="much", c=dates)
+        with pytest.raises(DataError, match=r"held numbers in training, and now do not: 'b', 'c'"):
+            mast.MastClassifier().fit(frame, y).predict(odd)
         twice = frame[["a", "b", "a"]]
         with pytest.raises(DataError, match="two columns are called 'a'"):
             mast.MastClassifier().fit(twice, y)

@@ -1,6 +1,7 @@
 """Linear models in scikit-learn's form that keep working when features are missing or weights are pruned."""
 
 from mast.learn.classifier import MastClassifier
+from mast.learn.encoder import TableEncoder
 from mast.learn.frames import ColumnsWarning
 from mast.learn.imputer import ConditionalImputer
 from mast.learn.regressor import MastRegressor
@@ -12,5 +13,6 @@ __all__ = [
     "MastClassifier",
     "MastRegressor",
     "MissingDisplay",
+    "TableEncoder",
     "make_missing_scorer",
 ]

@@ -13,19 +13,20 @@ import scipy.sparse
 from sklearn.base import BaseEstimator, is_regressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
-from mast.arrays import Array, checked_sparse, numbers, refuse_too_wide
+from mast.arrays import Array, Indices, checked_sparse, numbers, refuse_too_wide
 from mast.checks import choice, number, whole
 from mast.errors import ArgumentError
 from mast.files import as_path
+from mast.learn.encoder import TableEncoder, encoder_for
 from mast.learn.fitting import OURS, FitPlan, fit
-from mast.learn.frames import aligned, explain_refusal, refuse_repeated
+from mast.learn.frames import aligned, as_pandas, explain_refusal, refuse_repeated
 from mast.learn.gaussian import FeatureGaussian
 from mast.learn.imputer import ConditionalImputer
 from mast.learn.missing import Scaling
 from mast.learn.rows import cells, gaps, refuse_overflow
-from mast.sketches import Bernoulli, Identity, Mixture, Sketch, parse
+from mast.sketches import Bernoulli, Grouped, Identity, Mixture, Sketch, parse
 
 #: one model for shares from nothing to three quarters: see docs/missing-features.md
 AUTO: Sketch = Mixture([Identity(), Bernoulli(0.75), Bernoulli(0.5)], [0.25, 0.25, 0.5])
@@ -41,6 +42,8 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
     n_iter_: Any
     imputer_: ConditionalImputer | None
     n_features_in_: int
+    encoder_: TableEncoder | None
+    groups_: Indices | None
 
     def __init__(
         self,
@@ -131,20 +134,34 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _validated(self, X: Any, y: Any = "no_validation", first: bool = False) -> Any:
         """The rows, NaN where a cell is missing, and the labels; later than `first`, with its columns."""
+        if hasattr(X, "columns"):
+            refuse_repeated(list(X.columns))  # older versions of scikit-learn do not
+        if first:
+            self.encoder_, self.groups_ = encoder_for(X), getattr(X, "groups", None)
+        accepted = {"accept_sparse": "csr", "dtype": np.float64, "ensure_all_finite": "allow-nan"}
+        if is_regressor(self) and not isinstance(y, str):
+            accepted["y_numeric"] = True
+        if self.encoder_ is not None:
+            X = self._encoded(X, first)
+            return X if isinstance(y, str) else check_X_y(X, y, **accepted)
         if scipy.sparse.issparse(X):
             X = checked_sparse("X", X)  # before scikit-learn converts it
         if not first:
             X = aligned(X, getattr(self, "feature_names_in_", None))
-        elif hasattr(X, "columns"):
-            refuse_repeated(list(X.columns))  # older versions of scikit-learn do not
-        accepted = {"accept_sparse": "csr", "dtype": np.float64, "ensure_all_finite": "allow-nan"}
-        if is_regressor(self) and not isinstance(y, str):
-            accepted["y_numeric"] = True
         try:
             return validate_data(self, X, y, reset=first, **accepted)
         except (TypeError, ValueError):
             explain_refusal(X)
             raise
+
+    def _encoded(self, X: Any, first: bool) -> Any:
+        """The features of a frame with columns that hold no numbers."""
+        assert self.encoder_ is not None
+        if first:
+            X = as_pandas(X)
+            validate_data(self, X, skip_check_array=True)  # takes down the names of the columns
+            self.groups_ = self.encoder_.fit(X).groups_
+        return self.encoder_.transform(X)
 
     def __sklearn_is_fitted__(self) -> bool:
         return getattr(self, "coef_", None) is not None
@@ -156,17 +173,25 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         """The sketch of the parameter, which may also be a text, for so many features."""
         refuse_too_wide(d, outputs=outputs)
         if self.sketch is None or (isinstance(self.sketch, str) and self.sketch == "auto"):
-            return deepcopy(AUTO)
+            return self._grouped(deepcopy(AUTO))
         sketch = parse(self.sketch) if isinstance(self.sketch, str) else self.sketch
         if not isinstance(sketch, Sketch):
             raise ArgumentError(
                 f'sketch must be "auto", a sketch, or a text such as "bernoulli:0.7"; got {self.sketch!r}'
             )
-        sketch = deepcopy(sketch)  # sketches remember things: the parameter must not change
+        sketch = self._grouped(deepcopy(sketch))  # sketches remember things: the parameter must not change
         sketch.check(d)
         if not sketch.diagonal and d > 2000:
             raise ArgumentError(f"{sketch!r} is made of matrices, which in {d} dimensions are too large")
         return sketch
+
+    def _grouped(self, sketch: Sketch) -> Sketch:
+        """The sketch of the features, where that of the parameter draws columns of a table."""
+        if self.groups_ is None or isinstance(sketch, Identity):
+            return sketch
+        of_features = isinstance(sketch, Grouped) and sketch.labels.size == self.groups_.size
+        alone = self.groups_[-1] + 1 == self.groups_.size  # each column has one feature
+        return sketch if of_features or alone else Grouped(sketch, self.groups_)
 
     def _scaling(self, sketch: Sketch, d: int) -> Scaling:
         """The rule of `missing_scale`."""
@@ -248,7 +273,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         """What answers for rows with missing cells."""
         if self.imputer_ is not None:
             return self.imputer_.gaussian_
-        return self._scaling(self.sketch_, self.n_features_in_)
+        return self._scaling(self.sketch_, self.coef_.shape[-1])
 
     def _decision(self, X: Any) -> Array:
         """X w + b, an array (rows, outputs); rows with missing cells as the model was trained for them."""
