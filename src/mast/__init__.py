@@ -32,7 +32,7 @@ _ROOMS = {
     "allocation": ("keep_probabilities",),
     # scikit-learn estimators
     "learn": (
-        *("ConditionalImputer", "MastClassifier", "MastRegressor", "MissingDisplay"),
+        *("ConditionalImputer", "MaskedTraining", "MastClassifier", "MastRegressor", "MissingDisplay"),
         *("TableEncoder", "make_missing_scorer"),
     ),
     "errors": ("MastError",),
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from mast.errors import MastError
     from mast.learn import (
         ConditionalImputer,
+        MaskedTraining,
         MastClassifier,
         MastRegressor,
         MissingDisplay,

@@ -4,12 +4,14 @@ from mast.learn.classifier import MastClassifier
 from mast.learn.encoder import TableEncoder
 from mast.learn.frames import ColumnsWarning
 from mast.learn.imputer import ConditionalImputer
+from mast.learn.masked_training import MaskedTraining
 from mast.learn.regressor import MastRegressor
 from mast.learn.scoring import MissingDisplay, make_missing_scorer
 
 __all__ = [
     "ColumnsWarning",
     "ConditionalImputer",
+    "MaskedTraining",
     "MastClassifier",
     "MastRegressor",
     "MissingDisplay",
