@@ -79,7 +79,10 @@ def test_copies_take_the_shares_in_turn(rows):
         assert abs(gone[~own].mean() - share) <= tolerance
     assert np.unique(np.isnan(copies[2]), axis=0).shape[0] > 200  # of 256 patterns, not one for all rows
     np.testing.assert_array_equal(seen.y_, np.tile(y, 5))
-    np.testing.assert_allclose(seen.weights_, 1 / 5)
+    assert seen.weights_ is None
+    weights = np.arange(len(y)) + 1.0
+    weighted = mast.MaskedTraining(Recorder()).fit(X, y, weights).estimator_
+    np.testing.assert_array_equal(weighted.weights_, np.tile(weights, 5))
 
 
 def test_blanks_are_filled_as_the_imputer_fills_them(rows):

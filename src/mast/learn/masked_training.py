@@ -50,10 +50,10 @@ class MaskedTraining(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         estimator behind the imputer: one copy, with no blanks but those of the data. With few blanks it can
         be the better one; let cross-validation choose, as in the example.
     copies
-        How many copies of the rows there are in all. Each counts 1/copies where the estimator's `fit` takes
-        `sample_weight`, so that penalties mean what they mean without copies. Limits that count rows, such as
-        `min_samples_leaf`, count copies: make them so many times as large. An early stop that the estimator
-        decides on rows of its own sees copies of its training rows: switch it off.
+        How many copies of the rows there are in all. The estimator takes them for rows: with five of them
+        ``min_samples_leaf=100`` of trees, ``alpha=5`` of Ridge and ``C=1/5`` of LogisticRegression are what
+        20, 1 and 1 are without. An early stop that the estimator decides on rows of its own sees copies of
+        its training rows: switch it off.
     fill
         ``"conditional"`` or ``"nan"``: blanks stay NaN, for estimators that take it.
     random_state
@@ -127,17 +127,13 @@ class MaskedTraining(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             Non-negative weights of the rows; a row of weight 0 counts as if it were not there.
         """
         choice("fill", self.fill, ("conditional", "nan"))
-        weighted = has_fit_parameter(self.estimator, "sample_weight")
-        if sample_weight is not None and not weighted:
+        if sample_weight is not None and not has_fit_parameter(self.estimator, "sample_weight"):
             raise ArgumentError(f"{type(self.estimator).__name__} takes no sample_weight: leave it out")
         X, y = self._validated(X, y)
         X, y, weights = counting(X, y, row_weights(sample_weight, X))
         self.imputer_ = ConditionalImputer().fit(X, sample_weight=weights) if self.fill != "nan" else None
         copies = [self._filled(copy) for copy in self._masked(X)]
-        given: dict[str, Any] = {}
-        if weighted and (weights is not None or len(copies) > 1):
-            each = np.ones(len(X)) if weights is None else weights
-            given["sample_weight"] = np.tile(each / len(copies), len(copies))
+        given = {} if weights is None else {"sample_weight": np.tile(weights, len(copies))}
         rows, targets = np.concatenate(copies), np.concatenate([y] * len(copies))
         self.estimator_ = clone(self.estimator).fit(rows, targets, **given)
         if hasattr(self.estimator_, "classes_"):
