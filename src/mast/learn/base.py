@@ -25,13 +25,19 @@ from mast.learn.frames import aligned, as_pandas, explain_refusal, refuse_repeat
 from mast.learn.gaussian import FeatureGaussian
 from mast.learn.imputer import ConditionalImputer
 from mast.learn.missing import Scaling
-from mast.learn.rows import cells, gaps, refuse_overflow
-from mast.sketches import Bernoulli, Grouped, Identity, Mixture, Sketch, parse
+from mast.learn.rows import (
+    as_dense,
+    cells,
+    columns_with_gaps,
+    gaps,
+    refuse_overflow,
+    with_indicators,
+)
+from mast.sketches import Bernoulli, Except, Grouped, Identity, Mixture, Sketch, parse
 
 #: one model for shares from nothing to three quarters: see docs/missing-features.md
 AUTO: Sketch = Mixture([Identity(), Bernoulli(0.75), Bernoulli(0.5)], [0.25, 0.25, 0.5])
 MISSING_SCALE = 0.2  #: the noise of the default scale: see docs/missing-features.md
-WIDEST = 200  #: tables with more features than this have no stand-ins by default
 
 
 class LinearEstimator(BaseEstimator):  # type: ignore[misc]
@@ -41,6 +47,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
     intercept_: Any
     n_iter_: Any
     imputer_: ConditionalImputer | None
+    indicators_: Indices
     n_features_in_: int
     encoder_: TableEncoder | None
     groups_: Indices | None
@@ -53,6 +60,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         kappa: float | None = None,
         missing: str = "auto",
         missing_scale: float | str = MISSING_SCALE,
+        add_indicator: bool = False,
         shift: Any = None,
         fit_intercept: bool = True,
         method: str = "auto",
@@ -67,6 +75,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         self.kappa = kappa
         self.missing = missing
         self.missing_scale = missing_scale
+        self.add_indicator = add_indicator
         self.shift = shift
         self.fit_intercept = fit_intercept
         self.method = method
@@ -93,9 +102,18 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         d = X.shape[1]
         sketch, seed = self._sketch(d, outputs), self._seed()
         shift, shift_intercept = self._shift(outputs, d, classes)
-        missing, scaling = self._missing(X, sketch), self._scaling(sketch, d)
-        imputer = ConditionalImputer().learn(X, weights) if missing == "conditional" else None
-        if imputer is None:
+        missing, stand_ins, imputer = self._missing(X, sketch), None, None
+        if missing == "conditional":
+            X = as_dense(X)
+            imputer = ConditionalImputer().learn(X, weights)
+            stand_ins = imputer.gaussian_
+        indicators = columns_with_gaps(X) if self.add_indicator else np.zeros(0, dtype=np.int64)
+        if indicators.size:
+            X, sketch = with_indicators(X, indicators), _beside(sketch, d, indicators.size)
+            shift = np.pad(shift, ((0, 0), (0, indicators.size)))
+            stand_ins = None if stand_ins is None else stand_ins.beside(indicators.size)
+        scaling = self._scaling(sketch, X.shape[1])
+        if stand_ins is None:
             X = scaling.filled(X)
         plain = isinstance(sketch, Identity) and not gaps(X).size
         plan = FitPlan(
@@ -107,7 +125,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             shift,
             sketch,
             # without a sketch and without gaps stand-ins are for later
-            None if imputer is None or plain else imputer.gaussian_,
+            None if plain else stand_ins,
             *self._strength(),
             bool(self.fit_intercept),
             str(self.method),
@@ -121,7 +139,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             start, warm = self._weights(), True
         result = fit(plan, *start, warm)
         self.sketch_, self.shift_, self.seed_, self.missing_ = sketch, shift, seed, missing
-        self.imputer_, self.alpha_ = imputer, plan.l2
+        self.imputer_, self.indicators_, self.alpha_ = imputer, indicators, plan.l2
         self.method_, self.guarantee_ = result.method, result.guarantee
         if not result.converged:
             warnings.warn(
@@ -172,12 +190,15 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
     def _sketch(self, d: int, outputs: int) -> Sketch:
         """The sketch of the parameter, which may also be a text, for so many features."""
         refuse_too_wide(d, outputs=outputs)
-        if self.sketch is None or (isinstance(self.sketch, str) and self.sketch == "auto"):
+        if self.sketch is None:
+            return Identity()
+        if isinstance(self.sketch, str) and self.sketch == "auto":
             return self._grouped(deepcopy(AUTO))
         sketch = parse(self.sketch) if isinstance(self.sketch, str) else self.sketch
         if not isinstance(sketch, Sketch):
             raise ArgumentError(
-                f'sketch must be "auto", a sketch, or a text such as "bernoulli:0.7"; got {self.sketch!r}'
+                'sketch must be "auto", None, a sketch, or a text such as "bernoulli:0.7"; '
+                f"got {self.sketch!r}"
             )
         sketch = self._grouped(deepcopy(sketch))  # sketches remember things: the parameter must not change
         sketch.check(d)
@@ -203,10 +224,9 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
     def _missing(self, X: Any, sketch: Sketch) -> str:
         """What becomes of missing cells: "conditional" or "scale"."""
         choice("missing", self.missing, ("auto", "conditional", "scale"))
-        d, sparse = X.shape[1], bool(scipy.sparse.issparse(X))
+        d = X.shape[1]
         drops = sketch.diagonal and (isinstance(sketch, Identity) or sketch.share(d) < 1)
         reasons = {
-            "X is sparse": sparse,
             "there is a shift": self.shift is not None,
             f"method is {self.method!r}": self.method not in OURS,
             f"{sketch!r} drops no features": not drops,
@@ -215,11 +235,13 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         if self.missing == "conditional" and against:
             raise ArgumentError(f"missing='conditional' is impossible where {against[0]}: use 'scale'")
         if self.missing == "auto":
-            return "scale" if against or d > WIDEST else "conditional"
+            return "scale" if against or scipy.sparse.issparse(X) else "conditional"
         return self.missing
 
     def _seed(self) -> int:
-        """The seed: an int itself; a generator, or None for NumPy's global one, gives the next."""
+        """The seed: an int itself, 0 for None; a generator gives the next."""
+        if self.random_state is None:
+            return 0
         if isinstance(self.random_state, int | np.integer) and not isinstance(self.random_state, bool):
             return whole("random_state", self.random_state, 0, 2**32 - 1)
         generator = check_random_state(self.random_state)  # refuses what scikit-learn would
@@ -269,16 +291,48 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         return coef.reshape(-1) if is_regressor(self) else coef
 
     @property
+    def _gaussian(self) -> FeatureGaussian | None:
+        """Where stand-ins come from, if there are any; indicators say nothing of features."""
+        return None if self.imputer_ is None else self.imputer_.gaussian_.beside(self.indicators_.size)
+
+    @property
     def _serving(self) -> Scaling | FeatureGaussian:
         """What answers for rows with missing cells."""
-        if self.imputer_ is not None:
-            return self.imputer_.gaussian_
-        return self._scaling(self.sketch_, self.coef_.shape[-1])
+        return self._gaussian or self._scaling(self.sketch_, self.shift_.shape[1])
+
+    def _rows(self, X: Any) -> Any:
+        """Rows to serve, as the model was trained for them: checked, and with indicators of gaps."""
+        check_is_fitted(self)
+        return with_indicators(self._validated(X), self.indicators_)
+
+    def explain(self, X: Any) -> Array:
+        """What each feature adds to the answer for each row: with the intercept they add up to it.
+
+        A feature that is there adds its weight times its value, and one that is missing its weight times its
+        stand-in (nothing with ``missing="scale"``, where those that are there add more). An indicator's
+        weight counts to its feature.
+
+        Returns
+        -------
+        array of shape (rows, features), or (rows, classes, features) for more than two classes
+        """
+        X = self._rows(X)
+        coef, _ = self._weights()
+        d, dense = self.n_features_in_, as_dense(X)
+        added = dense[:, None, :] * coef
+        rows = gaps(X)
+        if rows.size:
+            added[rows] = self._serving.contributions(dense[rows], coef, self.shift_)
+        out: Array = added[:, :, :d].copy()
+        for place, column in enumerate(self.indicators_):
+            out[:, :, column] += added[:, :, d + place]
+        return out[:, 0] if len(coef) == 1 else out
 
     def _decision(self, X: Any) -> Array:
         """X w + b, an array (rows, outputs); rows with missing cells as the model was trained for them."""
-        check_is_fitted(self)
-        X = self._validated(X)
+        return self._answers(self._rows(X))
+
+    def _answers(self, X: Any) -> Array:
         coef, intercept = self._weights()
         out, rows = np.asarray(X @ coef.T), gaps(X)
         if rows.size:
@@ -302,3 +356,8 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
 
         path = as_path("path", path)
         return unpack(*read(path, KIND), path, cls)
+
+
+def _beside(sketch: Sketch, d: int, count: int) -> Sketch:
+    """The sketch of d features that leaves so many more alone."""
+    return sketch if isinstance(sketch, Identity) else Except(sketch, np.arange(d, d + count))

@@ -79,6 +79,10 @@ class FeatureGaussian:
             out[part] = np.einsum("rkd,rd->rk", served[which[part]], centred[part])
         return out + coef @ self.mean
 
+    def contributions(self, there: Array, coef: Array, _shift: Array | None = None) -> Array:
+        """What each feature, or its stand-in, adds to each answer: (rows, models, features)."""
+        return np.asarray(self.fill(there)[:, None, :] * coef)
+
     def variances(self, there: Array, coef: Array) -> Array:
         """The variances of the answers given what is there: (rows, models)."""
         patterns, which = distinct(~np.isnan(there))

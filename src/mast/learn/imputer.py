@@ -10,11 +10,11 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from mast.arrays import Array, checked_sparse, numbers, refuse_too_large
+from mast.arrays import Array, checked_sparse, numbers
 from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.learn.gaussian import FeatureGaussian
-from mast.learn.rows import gaps, refuse_overflow, row_weights
+from mast.learn.rows import as_dense, gaps, refuse_overflow, row_weights
 
 
 class ConditionalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -152,8 +152,7 @@ class ConditionalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """The rows as an array, NaN where a cell is missing."""
         if scipy.sparse.issparse(X):
             X = checked_sparse("X", X)  # before scikit-learn converts it
-            refuse_too_large("X as a dense array", float(X.shape[0]) * X.shape[1])
         X = validate_data(
             self, X, reset=first, accept_sparse="csr", dtype=np.float64, ensure_all_finite="allow-nan"
         )
-        return np.asarray(X.toarray() if scipy.sparse.issparse(X) else X)
+        return as_dense(X)

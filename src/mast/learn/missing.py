@@ -68,6 +68,13 @@ class Scaling:
         stacked = scipy.sparse.vstack([X[whole], scipy.sparse.csr_array(there)], format="csr")
         return stacked[np.argsort(np.concatenate([whole, rows]), kind="stable")]
 
+    def contributions(self, there: Array, coef: Array, shift: Array) -> Array:
+        """What each feature adds to each output, (rows, outputs, features), for rows with gaps."""
+        observed = ~np.isnan(there)
+        there = np.where(observed, there, 0.0)
+        scaled = there * self.factors(observed)
+        return np.asarray(scaled[:, None, :] * (coef - shift) + there[:, None, :] * shift)
+
     def outputs(self, there: Array, coef: Array, shift: Array) -> Array:
         """a'(v + s(w - v)) over the features that are there, for rows with gaps."""
         observed = ~np.isnan(there)

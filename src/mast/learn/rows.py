@@ -9,7 +9,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 from sklearn.utils.validation import _check_sample_weight
 
-from mast.arrays import LARGEST_ENTRY, Array, Indices, row_blocks
+from mast.arrays import LARGEST_ENTRY, Array, Indices, refuse_too_large, row_blocks
 from mast.errors import DataError
 
 Masks = NDArray[np.bool_]
@@ -30,6 +30,31 @@ def gaps(X: Any) -> Indices:
 def cells(X: Any, rows: Indices) -> Array:
     """These rows as an array."""
     return np.asarray(X[rows].toarray() if scipy.sparse.issparse(X) else X[rows])
+
+
+def as_dense(X: Any) -> Array:
+    """The rows as an array, if that fits into memory."""
+    if not scipy.sparse.issparse(X):
+        return np.asarray(X)
+    refuse_too_large("X as a dense array", float(X.shape[0]) * X.shape[1])
+    return np.asarray(X.toarray())
+
+
+def columns_with_gaps(X: Any) -> Indices:
+    """The columns that have a missing cell."""
+    if not scipy.sparse.issparse(X):
+        return np.flatnonzero(np.isnan(X).any(axis=0))
+    return np.unique(X.indices[np.isnan(X.data)]).astype(np.int64)
+
+
+def with_indicators(X: Any, columns: Indices) -> Any:
+    """The features, and beside them for each of these columns 1 where it is missing and 0 elsewhere."""
+    if not columns.size:
+        return X
+    if not scipy.sparse.issparse(X):
+        return np.hstack([X, np.isnan(X[:, columns])])
+    marks = scipy.sparse.csr_array((np.isnan(X.data).astype(float), X.indices, X.indptr), shape=X.shape)
+    return scipy.sparse.hstack([X, marks[:, columns]], format="csr")
 
 
 def distinct(masks: Masks) -> tuple[Masks, Indices]:

@@ -63,6 +63,7 @@ def pack(model: SparsifiedLinear) -> tuple[dict[str, Any], Arrays]:
         "intercept": np.asarray(model.intercept_, dtype=np.float64),
         "n_iter": np.asarray(model.n_iter_),
         "shift": model.shift_,
+        "indicators": model.indicators_,
     }
     description: dict[str, Any] = {
         "estimator": type(model).__name__,
@@ -126,12 +127,17 @@ def _rebuilt(kind: Any, description: dict[str, Any], arrays: Arrays) -> Any:
     n_iter = arrays["n_iter"]
     if n_iter.dtype.kind != "i" or n_iter.size != 1:
         raise ValueError("iterations must be a whole number")
-    coef, intercept = _floats(arrays["coef"]).reshape(rows, d), _floats(arrays["intercept"]).reshape(rows)
+    # 0.2 had no indicators, and None meant "auto" then
+    model.indicators_ = _columns(arrays["indicators"], d) if "indicators" in arrays else _columns([], d)
+    if "indicators" not in arrays and sketch is None:
+        model.sketch = "auto"
+    wide = d + model.indicators_.size
+    coef, intercept = _floats(arrays["coef"]).reshape(rows, wide), _floats(arrays["intercept"]).reshape(rows)
     model._with(coef, intercept, n_iter.item())
-    model.shift_ = _floats(arrays["shift"]).reshape(rows, d)
-    model.shift = model._shaped(model.shift_.copy()) if description["shifted"] else None
+    model.shift_ = _floats(arrays["shift"]).reshape(rows, wide)
+    model.shift = model._shaped(model.shift_[:, :d].copy()) if description["shifted"] else None
     model.sketch_ = rebuild(description["sketch_used"], arrays)
-    model.sketch_.check(d)
+    model.sketch_.check(wide)
     for name, kind_of_value in FITTED.items():
         setattr(model, f"{name}_", kind_of_value(fitted[name]))
     model.n_features_in_, model.guarantee_ = d, _guarantee(fitted["guarantee"])
@@ -291,6 +297,13 @@ def _floats(array: NDArray[Any]) -> NDArray[np.float64]:
     if array.dtype != np.float64 or not np.isfinite(array).all():
         raise ValueError("weights must be finite numbers in double precision")
     return array
+
+
+def _columns(indices: Any, d: int) -> NDArray[np.int64]:
+    columns = np.asarray(indices, dtype=np.int64).reshape(-1)
+    if columns.size and not (0 <= columns.min() and columns.max() < d):
+        raise ValueError("indicators of columns that are not there")
+    return columns
 
 
 def _classes(classes: NDArray[Any]) -> dict[str, Any]:
