@@ -3,6 +3,7 @@
 from mast.learn.classifier import MastClassifier
 from mast.learn.encoder import TableEncoder
 from mast.learn.frames import ColumnsWarning
+from mast.learn.pipelines import load_pipeline, save_pipeline
 from mast.learn.regressor import MastRegressor
 from mast.learn.scoring import MissingDisplay, make_missing_scorer
 
@@ -12,5 +13,7 @@ __all__ = [
     "MastRegressor",
     "MissingDisplay",
     "TableEncoder",
+    "load_pipeline",
     "make_missing_scorer",
+    "save_pipeline",
 ]
