@@ -19,6 +19,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import mast
+from mast import files
 from mast.errors import ArgumentError, DataError
 from mast.learn import ColumnsWarning
 from mast.learn.frames import EncodedRows
@@ -404,6 +405,31 @@ class TestEstimators:
         assert pipeline[-1].groups_.tolist() == model.groups_.tolist()
         assert np.array_equal(pipeline.predict_proba(served), model.predict_proba(served))
         clone(pipeline)
+        mast.learn.save_pipeline(pipeline, tmp_path / "p")
+        again = mast.learn.load_pipeline(tmp_path / "p")
+        assert np.array_equal(again.predict_proba(served), pipeline.predict_proba(served))
+        assert list(again.named_steps) == ["tableencoder", "mastclassifier"]
+        with pytest.raises(DataError, match="'pipeline', not a linear model"):
+            mast.MastClassifier.load(tmp_path / "p")
+        usual = make_pipeline(mast.TableEncoder(), LogisticRegression())
+        with pytest.raises(ArgumentError, match="a file takes a pipeline of a TableEncoder"):
+            mast.learn.save_pipeline(usual, tmp_path / "q")
+
+    def test_damaged_files_are_refused(self, people, tmp_path):
+        frame, y, _ = people
+        path = tmp_path / "m"
+        mast.MastClassifier(random_state=0).fit(frame, y).save(path)
+        content, arrays = files.load(path)
+        for change in (
+            {"columns": content["encoder"]["columns"][1:]},
+            {"columns": [content["encoder"]["columns"][0]] * 5},
+            {"names": ["a"]},
+            {"dropped": None},
+            {"columns": [{**column, "scale": 0.0} for column in content["encoder"]["columns"]]},
+        ):
+            files.save(path, content | {"encoder": content["encoder"] | change}, arrays)
+            with pytest.raises(DataError, match="damaged"):
+                mast.MastClassifier.load(path)
 
     def test_a_frame_that_lacks_columns(self, people):
         frame, y, _ = people

@@ -5,6 +5,7 @@ from mast.learn.encoder import TableEncoder
 from mast.learn.frames import ColumnsWarning
 from mast.learn.imputer import ConditionalImputer
 from mast.learn.masked_training import MaskedTraining
+from mast.learn.pipelines import load_pipeline, save_pipeline
 from mast.learn.regressor import MastRegressor
 from mast.learn.scoring import MissingDisplay, make_missing_scorer
 
@@ -16,5 +17,7 @@ __all__ = [
     "MastRegressor",
     "MissingDisplay",
     "TableEncoder",
+    "load_pipeline",
     "make_missing_scorer",
+    "save_pipeline",
 ]

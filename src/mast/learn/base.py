@@ -318,7 +318,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         """
         X = self._rows(X)
         coef, _ = self._weights()
-        d, dense = self.n_features_in_, as_dense(X)
+        d, dense = coef.shape[1] - self.indicators_.size, as_dense(X)
         added = dense[:, None, :] * coef
         rows = gaps(X)
         if rows.size:

@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import _check_feature_names_in, check_array, check_is_fitted, validate_data
 
-from mast.arrays import Array, Indices
+from mast.arrays import Array, Indices, row_blocks
 from mast.errors import ArgumentError, DataError
 from mast.learn.columns import CategoryColumn, Column, learn_column
 from mast.learn.frames import EncodedRows, aligned, as_pandas, is_frame, refuse_repeated, shown, tell
@@ -202,16 +202,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _dense(self, values: list[Any], rows: int) -> EncodedRows:
         groups = self.groups_
         out = np.zeros((rows, len(groups)))
-        begin = 0
-        for part, encoded in zip(self.columns_, values, strict=True):
-            end = begin + len(part.features)
-            if isinstance(part, CategoryColumn):
-                there = np.flatnonzero(encoded >= 0)
-                out[there, begin + encoded[there]] = 1.0
-                out[encoded < 0, begin:end] = np.nan
-            else:
-                out[:, begin] = encoded
-            begin = end
+        for block in row_blocks(rows, len(groups)):  # some rows at a time, so that they stay in the cache
+            _fill(out[block], self.columns_, [encoded[block] for encoded in values])
         marked = out.view(EncodedRows)
         marked.groups = groups
         return marked
@@ -230,6 +222,20 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         first = np.searchsorted(self.groups_, np.arange(len(self.columns_)))  # one feature of each column
         cells = X[:, first].toarray() if scipy.sparse.issparse(X) else np.asarray(X[:, first])
         return np.asarray(np.isnan(cells).mean(axis=1))
+
+
+def _fill(out: Array, columns: list[Column], values: list[Any]) -> None:
+    """Write the features of some rows over zeros."""
+    begin, rows = 0, np.arange(len(out))
+    for part, encoded in zip(columns, values, strict=True):
+        end = begin + len(part.features)
+        if isinstance(part, CategoryColumn):
+            there = encoded >= 0
+            out[rows[there], begin + encoded[there]] = 1.0
+            out[~there, begin:end] = np.nan
+        else:
+            out[:, begin] = encoded
+        begin = end
 
 
 def _one_hot(codes: Indices, width: int) -> Any:

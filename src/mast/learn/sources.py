@@ -89,7 +89,8 @@ def _is_numeric(file: str, column: pandas.Series, task: str) -> bool:
 def labels_of(file: str, column: pandas.Series, numeric: bool) -> NDArray[Any]:
     """A target that is there in all rows, as numbers or as texts."""
     if not numeric:
-        return np.array([text.strip() for text in column])
+        codes, texts = pandas.factorize(column)
+        return np.array([text.strip() for text in texts])[codes]
     numbers = all_numbers(column, file)
     if numbers is None:
         raise DataError(f"{file}: the target {column.name!r} holds text, the model predicts numbers")

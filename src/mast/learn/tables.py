@@ -109,7 +109,7 @@ def _header(raw: bytes, path: str, delimiter: str) -> list[str]:
     if not all(header):
         raise DataError(f"{path}: column {header.index('') + 1} has no name in the first line")
     refuse_repeated(header, f"{path}: ")
-    if not np.isnan(_numbers(pandas.Series(header, dtype=object))).any():
+    if not np.isnan(_numbers(header)).any():
         raise DataError(f"{path}: the first line holds numbers, expected the names of the columns")
     return header
 
@@ -128,8 +128,8 @@ def _refuse_short_rows(raw: bytes, path: str, delimiter: str, frame: pandas.Data
 # ---- texts that should be numbers ---------------------------------------------------------------------
 
 
-def _numbers(texts: pandas.Series) -> Any:
-    return pandas.to_numeric(texts, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+def _numbers(texts: Any) -> Any:
+    return np.asarray(pandas.to_numeric(np.asarray(texts, dtype=object), errors="coerce"), dtype=np.float64)
 
 
 def mended(frame: pandas.DataFrame, path: str) -> pandas.DataFrame:
@@ -138,33 +138,29 @@ def mended(frame: pandas.DataFrame, path: str) -> pandas.DataFrame:
         numbers = all_numbers(frame[name], path)
         if numbers is not None:
             frame[name] = numbers
-        else:
-            _refuse_commas(frame[name].dropna().drop_duplicates(), path)
     return frame
 
 
 def all_numbers(column: pandas.Series, path: str) -> Any:
-    """Texts as numbers; None where they are none; an error where nearly all of them are."""
-    given = column.dropna()
-    wrong = np.isnan(_numbers(given.drop_duplicates()))
-    if not wrong.any():
-        return _numbers(column)
-    numbers = _numbers(given)
-    if (~np.isnan(numbers)).sum() < max(MOSTLY * len(given), 1):
-        return None
-    row = given.index[int(np.isnan(numbers).argmax())]
-    text = given[row]
+    """Texts as numbers; None where they are none; an error where nearly all are, or are but for commas."""
+    codes, texts = pandas.factorize(column)
+    numbers = _numbers(texts)
+    if not np.isnan(numbers).any():
+        return np.append(numbers, np.nan)[codes]
+    wrong, given = np.append(np.isnan(numbers), False)[codes], codes >= 0
+    if (given & ~wrong).sum() < max(MOSTLY * given.sum(), 1):
+        return _refuse_commas(column.name, pandas.Series(texts, dtype=object), path)
+    row = int(wrong.argmax())
+    text, where = column.iloc[row], f"{column.index.name} {column.index[row]}"
     shown = repr(text[:40]) + ("..." if len(text) > 40 else "")
-    raise DataError(
-        f"{path}, {column.index.name} {row}: column {column.name!r} holds numbers, but here {shown}"
-    )
+    raise DataError(f"{path}, {where}: column {column.name!r} holds numbers, but here {shown}")
 
 
-def _refuse_commas(texts: pandas.Series, path: str) -> None:
+def _refuse_commas(name: Any, texts: pandas.Series, path: str) -> None:
     commas = texts[texts.str.contains(",", regex=False)]
     numbers = commas[~np.isnan(_numbers(commas.str.replace(",", "", regex=False)))]
     if len(numbers) and len(numbers) >= MOSTLY * len(texts):
         raise DataError(
-            f"{path}: column {texts.name!r} holds numbers with commas, such as {min(numbers)!r}: "
+            f"{path}: column {name!r} holds numbers with commas, such as {min(numbers)!r}: "
             "write a decimal point, and nothing between thousands"
         )
