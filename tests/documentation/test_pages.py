@@ -23,6 +23,7 @@ NOT_RUN = {
     "docs/studies/density.md": 1,
     "docs/studies/federated.md": 1,
     "docs/studies/methods.md": 1,
+    "docs/studies/tables.md": 1,
 }
 
 
