@@ -108,21 +108,17 @@ def _table(file: str, target: str, without: tuple[str, ...], folder: Path) -> tu
     return frame.drop(columns=[target, *without], errors="ignore"), y
 
 
-def _read(file: str, target: str, *without: str) -> Callable[[Path], tuple[Any, Any]]:
-    return partial(_table, file, target, without)
-
-
-SMALL = ("breast_cancer", "wine", "digits")
 TABLES = [
-    *(Table(name.replace("_", " "), False, partial(_bundled, name)) for name in SMALL),
+    Table("breast cancer", False, partial(_bundled, "breast_cancer")),
+    *(Table(name, False, partial(_bundled, name)) for name in ("wine", "digits")),
     *(Table(name, False, partial(_libsvm, name), 2000) for name in ("a1a", "a5a", "w8a")),
-    Table("NHEFS, death", False, _read("nhefs.csv", "death", *NHEFS)),
-    Table("NHEFS, quitting", False, _read("nhefs.csv", "qsmk", *NHEFS)),
-    Table("trial, live birth", False, _read("medicaldata_opt.csv", "Birth.outcome", *TRIAL)),
-    Table("Adult, income", False, _read("adult_census_income.csv", "income")),
+    Table("NHEFS, death", False, partial(_table, "nhefs.csv", "death", NHEFS)),
+    Table("NHEFS, quitting", False, partial(_table, "nhefs.csv", "qsmk", NHEFS)),
+    Table("trial, live birth", False, partial(_table, "medicaldata_opt.csv", "Birth.outcome", TRIAL)),
+    Table("Adult, income", False, partial(_table, "adult_census_income.csv", "income", ())),
     Table("diabetes", True, partial(_bundled, "diabetes")),
-    Table("Communities", True, _read("communities.data", "ViolentCrimesPerPop", *COMMUNITIES)),
-    Table("NHEFS, weight", True, _read("nhefs.csv", "wt82_71", *NHEFS)),
-    Table("trial, birth weight", True, _read("medicaldata_opt.csv", "Birthweight", *TRIAL)),
-    Table("Adult, hours", True, _read("adult_census_income.csv", "hours.per.week")),
+    Table("Communities", True, partial(_table, "communities.data", "ViolentCrimesPerPop", COMMUNITIES)),
+    Table("NHEFS, weight", True, partial(_table, "nhefs.csv", "wt82_71", NHEFS)),
+    Table("trial, birth weight", True, partial(_table, "medicaldata_opt.csv", "Birthweight", TRIAL)),
+    Table("Adult, hours", True, partial(_table, "adult_census_income.csv", "hours.per.week", ())),
 ]

@@ -102,9 +102,7 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = given.table or (["wine", "diabetes"] if given.fast else [t.name for t in TABLES])
     parts = [(t, seed) for seed in ((0,) if given.fast else SPLITS) for t in TABLES if t.name in chosen]
     run(parts, out, given.data_dir, given.jobs)
-    written = out.parent / f"{out.name}.md"
-    written.write_text(page.page(*numbers(out)), encoding="utf-8")
-    print(f"page: {written}")
+    (out.parent / f"{out.name}.md").write_text(page.page(*numbers(out)), encoding="utf-8")
 
 
 def run(parts: list[tuple[Table, int]], out: Path, folder: Path, jobs: int) -> None:
@@ -127,5 +125,4 @@ def run(parts: list[tuple[Table, int]], out: Path, folder: Path, jobs: int) -> N
 
 def numbers(folder: Path) -> list[Any]:
     """The scores, and those of cross-validation, as far as they are there."""
-    paths = [folder / name for name in FILES]
-    return [pandas.read_csv(path) if path.exists() else pandas.DataFrame() for path in paths]
+    return [pandas.read_csv(p) if p.exists() else pandas.DataFrame() for p in (folder / f for f in FILES)]

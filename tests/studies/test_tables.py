@@ -80,7 +80,7 @@ def test_goals_are_counted_and_what_fails_is_named():
     scores, validation = made_up()
     assert set(page.choices(validation)["contender"]) == {"MAST"}
     text = "\n".join(page.goals(page.with_chosen(scores, validation)))
-    assert "AUC the best or within 0.005 of the best in 1 of 2 rows; the goal is 90%: **not reached**" in text
+    assert "AUC the best or within 0.005 of the best in 1 of 2 rows; the goal is 90%: **not** reached" in text
     assert "wine, 50% of the cells: trees, our imputer is better by 0.020" in text
     assert "wine, 0%" not in text
     assert "R²" not in text
