@@ -4,7 +4,13 @@ import json
 import re
 
 import numpy as np
+import pandas
 import pytest
+from sklearn.compose import make_column_transformer
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import mast
 from mast import files
@@ -101,13 +107,87 @@ class TestTables:
             run("train", path, "--target", "y", "--sketch", "identity", "--alpha", 1e-6, "--json")
         )
         assert out["task"] == "regression"
-        assert out["training"]["whole"]["mast"] > 0.999
+        assert out["held_out"]["rows"] == 10
+        assert out["held_out"]["whole"]["mast"] > 0.999
         predicted = np.array([float(text) for text in predictions(run("predict", "model", path))])
         np.testing.assert_allclose(predicted, 3 * x + 0.5, atol=1e-2)
 
+    def test_scores_are_those_of_rows_that_were_held_out(self, run, tmp_path):
+        """A column of noise for each row: the training rows are fitted, others are guessed."""
+        generator = np.random.default_rng(0)
+        rows = [
+            f"{','.join(f'{x:.4f}' for x in generator.standard_normal(60))},{i % 2}\n" for i in range(100)
+        ]
+        path = tmp_path / "noise.csv"
+        path.write_text(",".join(f"x{j}" for j in range(60)) + ",y\n" + "".join(rows))
+        said = json.loads(run("train", path, "--target", "y", "--json"))
+        assert said["held_out"]["rows"] == 20
+        assert said["held_out"]["whole"]["mast"] < 0.8
+        truth = [row.rsplit(",", 1)[1].strip() for row in rows]
+        seen = predictions(run("predict", "model", path))
+        assert np.mean(np.array(seen) == truth) > 0.8  # the model that is written has seen all rows
+        half = json.loads(run("train", path, "--target", "y", "--json", "--holdout", 0.5))
+        assert half["held_out"]["rows"] == 50
+        out = run("train", path, "--target", "y", "--holdout", 0)
+        assert "held out" not in out
+        assert predictions(run("predict", "model", path)) == seen
+        assert "accuracy on 20 rows that were held out" in run("train", path, "--target", "y")
+
+    def test_rows_without_a_target_are_left_out_and_counted(self, run, people, tmp_path):
+        whole = people.read_text()
+        run("train", people, "--target", "pay", "--out", tmp_path / "m")
+        expected = run("predict", tmp_path / "m", people, "--proba")
+        gaps = tmp_path / "gaps.csv"
+        gaps.write_text(whole + "30,cook,c1,1,\n50,judge,,1,NA\n")
+        out = run("train", gaps, "--target", "pay", "--out", tmp_path / "g")
+        assert "2 rows without pay" in out
+        assert "classification of 300 rows" in out
+        assert run("predict", tmp_path / "g", people, "--proba") == expected
+        said = json.loads(run("evaluate", tmp_path / "g", gaps, "--json", "--draws", 2, "--no-plot"))
+        assert said["rows"] == 300
+        assert "2 rows without 'pay' are left out" in said["remarks"]
+        assert len(predictions(run("predict", tmp_path / "g", gaps))) == 302
+
+    def test_the_usual_model_is_one_hot_encoding_with_means(self, run, people, tmp_path):
+        run("train", people, "--target", "pay", "--out", tmp_path / "m", "--holdout", 0)
+        said = json.loads(run("evaluate", tmp_path / "m", people, "--json", "--draws", 2, "--no-plot"))
+        frame = pandas.read_csv(people)
+        y, texts = frame.pop("pay"), ["job", "city"]
+        known = [sorted(frame[name].dropna().unique()) for name in texts]  # a blank is no value
+        usual = make_pipeline(
+            make_column_transformer(
+                (make_pipeline(StandardScaler(), SimpleImputer()), ["age"]),
+                (OneHotEncoder(categories=known, handle_unknown="ignore"), texts),
+            ),
+            LogisticRegression(max_iter=1000),
+        )
+        assert said["whole"]["usual"] == usual.fit(frame, y).score(frame, y)
+
+    def test_identifiers_and_dates(self, run, tmp_path):
+        generator = np.random.default_rng(0)
+        lines = ["id,name,day,x,y"]
+        for i in range(60):
+            x = generator.standard_normal()
+            day = f"2024-{1 + i % 12:02}-{1 + i % 28:02}"
+            lines.append(f"{i + 100},person {i},{day},{x:.4f},{'a' if x > 0 else 'b'}")
+        path = tmp_path / "t.csv"
+        path.write_text("\n".join(lines) + "\n")
+        out = run("train", path, "--target", "y")
+        assert "id, which is an identifier" in out
+        assert "name, which is an identifier" in out
+        assert "60 rows, 2 columns\n" in out
+        out = run("predict", "model", path, "--keep", "id", "--keep", "name").splitlines()
+        assert out[0] == "id,name,prediction,missing"
+        assert out[1].startswith("100,person 0,")
+        assert "no column 'nobody' to keep" in run("predict", "model", path, "--keep", "nobody", code=2)
+        path.write_text("id,prediction,x\n007,1,2\n")
+        kept = run("predict", "model", path, "--keep", "id", "--keep", "x", remarks="'day'")
+        assert kept.splitlines()[1] == "007,2,a,0.5"
+        assert "--keep prediction" in run("predict", "model", path, "--keep", "prediction", code=2)
+
     def test_numbers_as_classes(self, run, tmp_path):
         path = tmp_path / "n.csv"
-        path.write_text("x,y\n" + "".join(f"{i},{i % 3}\n" for i in range(30)))
+        path.write_text("x,y\n" + "".join(f"{i % 7},{i % 3}\n" for i in range(30)))
         assert json.loads(run("train", path, "--target", "y", "--json"))["classes"] == {
             "0": 10,
             "1": 10,
@@ -120,7 +200,8 @@ class TestTables:
         ("text", "arguments", "message"),
         [
             ("a,y\n1,x\n2\n", [], "line 3: found 1 values"),
-            ("a,y\n1,x\n2,\n", [], "line 3: the target 'y' is missing"),
+            ("a,y\n1,\n2,?\n", [], "the target 'y' is missing in every row"),
+            ("a,y\n1,x\n2,z\n", ["--holdout", "1"], "--holdout"),
             ("a,y\n1,x\n2,x\n", [], "every row has the class x"),
             ("a,y\n", [], "no rows"),
             ("", [], "empty"),
@@ -177,9 +258,9 @@ class TestTables:
 class TestLibsvm:
     def test_a_set_by_name(self, run, tmp_path):
         said = json.loads(run("train", "a1a", "--json"))
+        assert said["held_out"]["rows"] == 321
         A, b = mast.data.load("a1a")
         model = mast.MastClassifier(random_state=0).fit(A, b)
-        assert said["training"]["whole"]["mast"] == model.score(A, b)
         predicted = predictions(run("predict", "model", "a1a"))
         assert [int(p) for p in predicted] == model.predict(A).astype(int).tolist()
 
@@ -188,7 +269,7 @@ class TestLibsvm:
         path.write_text("".join(f"{i % 2} {1 + i % 2}:1 {1000 * i + 5}:1 1000000:1\n" for i in range(30)))
         said = json.loads(run("train", path, "--json"))
         assert said["features"] == 10**6
-        assert said["training"]["whole"]["mast"] == 1
+        assert said["held_out"]["whole"]["mast"] == 1
         assert len(predictions(run("predict", "model", path))) == 30
 
     @pytest.mark.parametrize(
@@ -227,7 +308,7 @@ class TestModels:
         assert "linear model" in run("evaluate", "model", "a1a", code=2)
         path.write_bytes(raw)
         description, arrays = files.load(path)
-        for name in ("model", "columns", "target"):
+        for name in ("model", "columns", "target", "dropped"):
             files.save(path, {k: v for k, v in description.items() if k != name}, arrays)
             assert "damaged" in run("predict", "model", "a1a", code=2)
 

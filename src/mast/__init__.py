@@ -31,7 +31,10 @@ _ROOMS = {
     "advice": ("advise",),
     "allocation": ("keep_probabilities",),
     # scikit-learn estimators
-    "learn": ("MastClassifier", "MastRegressor", "MissingDisplay", "make_missing_scorer"),
+    "learn": (
+        *("ConditionalImputer", "MaskedTraining", "MastClassifier", "MastRegressor", "MissingDisplay"),
+        *("TableEncoder", "make_missing_scorer"),
+    ),
     "errors": ("MastError",),
     "randomness": ("Key",),  # the name of a draw
 }
@@ -48,7 +51,15 @@ if TYPE_CHECKING:
     from mast.advice import advise
     from mast.allocation import keep_probabilities
     from mast.errors import MastError
-    from mast.learn import MastClassifier, MastRegressor, MissingDisplay, make_missing_scorer
+    from mast.learn import (
+        ConditionalImputer,
+        MaskedTraining,
+        MastClassifier,
+        MastRegressor,
+        MissingDisplay,
+        TableEncoder,
+        make_missing_scorer,
+    )
     from mast.methods import guarantee
     from mast.objectives import Function, LeastSquares, Logistic, NonconvexLogistic, Objective, Quadratic
     from mast.problem import Nodes, Problem

@@ -26,6 +26,7 @@ NOT_RUN = {
     "docs/studies/federated.md": 1,
     "docs/studies/methods.md": 1,
     "docs/studies/scratch.md": 1,
+    "docs/studies/tables.md": 1,
 }
 
 

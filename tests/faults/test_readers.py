@@ -13,7 +13,7 @@ from faults.amounts import times
 from mast.errors import MastError
 from mast.learn.commands import train
 from mast.learn.storage import Bundle
-from mast.learn.tables import as_numbers, read_table
+from mast.learn.tables import mended, read_table
 
 pytestmark = pytest.mark.faults
 many = settings(
@@ -95,7 +95,8 @@ def test_csv(file, content):
     path = file(content)
     if not refused(lambda: read_table(path)):
         table = read_table(path)
-        assert all(isinstance(cell, str) for name in table.names for cell in table.column(name))
+        assert len(table) > 0
+        assert len(set(table.columns)) == table.shape[1] > 0
 
 
 @settings(many, max_examples=times(25, 1000))
@@ -119,4 +120,4 @@ def test_one_long_cell_does_not_make_all_cells_long(file):
 
 def test_a_number_with_underscores_is_a_text(file):
     """Python reads 1_0 as ten; tables do not."""
-    assert as_numbers(read_table(file("a,b\n1_0,1\n1_0,2\n")), "a") is None
+    assert mended(read_table(file("a,b\n1_0,1\n1_0,2\n")), "t.csv")["a"].tolist() == ["1_0", "1_0"]

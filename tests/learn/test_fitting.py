@@ -143,8 +143,8 @@ class TestSeveralClasses:
             if missing == "scale":
                 Z, ridge = X @ draw.matrix(), draw.diagonal() ** 2 * model.coef_
             else:
-                T = model.stand_ins_.maps(draw.diagonal()[None] != 0)[0]
-                Z, ridge = model.stand_ins_.mean + (X - model.stand_ins_.mean) @ T.T, model.coef_
+                T = model.imputer_.gaussian_.model.apply_masks(draw.diagonal()[None] != 0, np.eye(5))[0]
+                Z, ridge = model.imputer_.mean_ + (X - model.imputer_.mean_) @ T.T, model.coef_
             logits = Z @ model.coef_.T + model.intercept_
             chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True) - np.eye(3)[y]
             gradient += probability * (chances.T @ Z / 80 + 0.05 * ridge)
@@ -393,9 +393,7 @@ class TestManyRows:
         monkeypatch.setattr("mast.objectives.design.BLOCK", 999)
         parts = mast.MastRegressor(random_state=0).fit(X, rows[1][:, 0])
         np.testing.assert_allclose(parts.coef_, whole.coef_, rtol=1e-9)
-        np.testing.assert_allclose(
-            parts.stand_ins_.sketch.covariance, whole.stand_ins_.sketch.covariance, rtol=1e-9
-        )
+        np.testing.assert_allclose(parts.imputer_.covariance_, whole.imputer_.covariance_, rtol=1e-9)
 
 
 def test_an_exact_fit_does_not_depend_on_the_random_state():

@@ -1,141 +1,101 @@
-"""CSV files and what becomes of their columns."""
+"""CSV files as data frames: what pandas reads, and what is refused by its line."""
 
 import gzip
-from dataclasses import asdict
 
 import numpy as np
 import pytest
-import scipy.sparse
 
 from mast.errors import DataError
-from mast.learn.columns import CategoryColumn, FeatureColumns, NumberColumn, learn_columns, sketch_of
-from mast.learn.tables import read_table
+from mast.learn.kinds import as_numbers, kind_of
+from mast.learn.tables import mended, read_table
 
 
 @pytest.fixture
 def table(tmp_path):
-    def make(text, name="t.csv"):
-        path = tmp_path / name
+    def make(text, texts=()):
+        path = tmp_path / "t.csv"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return read_table(path)
+        return read_table(path, texts)
 
     return make
 
 
-class TestReading:
-    def test_quotes_commas_and_line_numbers(self, table):
-        t = table('a,"b, c"\n1,"x\ny"\n\n2,"z ""q"""\n')
-        assert t.names == ["a", "b, c"]
-        assert t.cells.values.tolist() == [["1", "x\ny"], ["2", 'z "q"']]
-        assert t.cells.index.tolist() == [3, 5]
-
-    @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-    def test_delimiters(self, table, delimiter):
-        assert table(f"a{delimiter}b\n1{delimiter}2\n").cells.values.tolist() == [["1", "2"]]
-
-    def test_packed_with_a_byte_order_mark_and_windows_lines(self, table):
-        t = table(gzip.compress(b"\xef\xbb\xbfa,b\r\n1,2\r\n"))
-        assert (t.names, t.cells.values.tolist()) == (["a", "b"], [["1", "2"]])
-
-    @pytest.mark.parametrize(
-        ("text", "message"),
-        [
-            ("", "empty"),
-            ("a,b\n", "no rows"),
-            ("a,b\n1,2\n3\n", "line 3: found 1 values, expected 2"),
-            ("a,b\n1,2,3\n", "line 2: found 3 values"),
-            ("a,a\n1,2\n", "two columns are called 'a'"),
-            ("a,\n1,2\n", "column 2 has no name"),
-            ("1,2\n3,4\n", "names of the columns"),
-            (b"a,b\n1,\xff\n", "line 2: this is not UTF-8"),
-            ('a,b\n1,"x\n', "line 2"),
-            (b"\x1f\x8b\x08", "gzip"),
-        ],
-    )
-    def test_refuses_with_the_line(self, table, text, message):
-        with pytest.raises(DataError, match=message):
-            table(text)
+def test_quotes_commas_and_empty_lines(table):
+    t = table('a,"b, c"\n1,"x\ny"\n\n2,"z ""q"""\n')
+    assert list(t) == ["a", "b, c"]
+    assert t.values.tolist() == [[1, "x\ny"], [2, 'z "q"']]
+    assert t.index.name == "row"  # a cell has two lines
 
 
-class TestColumns:
-    def test_numbers_are_standardised_and_missing_ones_are_nan(self, table):
-        t = table("a,b\n1,x\n3,y\n,x\nNA,y\n")
-        columns = learn_columns(t)
-        X = columns.apply(t)
-        assert columns.parts == [
-            NumberColumn("a", 2.0, pytest.approx(np.sqrt(0.5))),
-            CategoryColumn("b", ["x", "y"]),
-        ]
-        np.testing.assert_allclose(X[:, 0], [-np.sqrt(2), np.sqrt(2), np.nan, np.nan])
-        np.testing.assert_array_equal(X[:, 1:], [[1, 0], [0, 1], [1, 0], [0, 1]])
-        assert columns.owners.tolist() == [0, 1, 1]
-        assert columns.feature_names == ["a", "b=x", "b=y"]
-        again = FeatureColumns.from_json(asdict(columns))
-        np.testing.assert_array_equal(again.apply(t), X)
-        np.testing.assert_allclose(columns.missing_shares(X), [0, 0, 0.5, 0.5])
-
-    def test_unknown_and_missing_categories_are_missing(self, table):
-        columns = learn_columns(table("b,c\nx,1\ny,2\n"))
-        other = table("c,b\n1,z\n1,\n1,y\n")
-        X = columns.apply(other)
-        np.testing.assert_array_equal(X[:, :2], [[np.nan, np.nan], [np.nan, np.nan], [0, 1]])
-        np.testing.assert_allclose(columns.missing_shares(X), [0.5, 0.5, 0])
-
-    def test_many_categories_make_a_sparse_matrix(self, table):
-        columns = learn_columns(table("a,b\n" + "".join(f"c{i % 250},{i}\n" for i in range(600))))
-        X = columns.apply(table("a,b\nc7,1\n,2\n"))
-        assert scipy.sparse.issparse(X)
-        np.testing.assert_allclose(columns.missing_shares(X), [0, 0.5])
-        assert X.toarray()[0, :250].sum() == 1
-
-    def test_constant_and_empty_columns_are_left_out_by_name(self, table):
-        columns = learn_columns(table("a,b,c,d\n1,5,x,\n2,5,x,\n"))
-        assert [p.name for p in columns.parts] == ["a"]
-        assert columns.dropped == {"b": "constant", "c": "constant", "d": "empty"}
-        with pytest.raises(DataError, match=r"no column is left.*'b' is constant"):
-            learn_columns(table("a,b\n1,5\n2,5\n"), "a")
-
-    @pytest.mark.parametrize(
-        ("cells", "message"),
-        [
-            (["1"] * 11 + ["oops"], "line 13: column 'a' holds numbers, but here 'oops'"),
-            (["1", "inf"], "line 3: column 'a' holds 'inf'"),
-            (["1", "1e999"], "line 3: column 'a' holds '1e999'"),
-            ([f"id{i}" for i in range(60)], "column 'a' has 60 different texts.*--drop 'a'"),
-            (["3,5", "4,25", "3,5"], "column 'a' holds numbers with commas, such as '[34],2?5'"),
-            (["1,200", "1,500.25", "700,000"], "holds numbers with commas"),
-            (["1e200", "2", "-1e200"], "t.csv: the numbers of column 'a' are too large"),
-        ],
-    )
-    def test_refuses_with_the_columns_name(self, table, cells, message):
-        t = table("a;b\n" + "".join(f"{cell};{i}\n" for i, cell in enumerate(cells)))
-        with pytest.raises(DataError, match=message):
-            learn_columns(t)
-
-    def test_another_table_may_lack_columns_and_have_others(self, table):
-        columns = learn_columns(table("a,b,d\n1,2,3\n2,5,3\n"))
-        other = table("a,c,d,y\n1,2,3,4\n")
-        np.testing.assert_array_equal(columns.apply(other), [[-1, np.nan]])
-        assert columns.compare(other, "y") == [
-            "absent, so missing in every row: 'b'",
-            "unknown to the model, so ignored: 'c'",
-        ]
-        with pytest.raises(DataError, match=r"t.csv: the table has none of the model's columns"):
-            columns.compare(table("c\n2\n"), None)
-        with pytest.raises(DataError, match="'a' held numbers in training"):
-            columns.apply(table("a,b\nx,1\ny,2\n"))
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_delimiters(table, delimiter):
+    assert table(f"a{delimiter}b\n1{delimiter}2\n").values.tolist() == [[1, 2]]
 
 
-def test_many_columns_with_a_gap_take_no_patience(table):
-    """Twenty thousand columns, looked at one by one: no step may look through all of them for each."""
-    header = ",".join(f"c{j}" for j in range(20_000))
-    t = table(header + "\n" + ",".join(["1"] * 19_999) + ",\n" + ",".join(["2"] * 20_000) + "\n")
-    columns = learn_columns(t, "c0")
-    assert len(columns.parts) == 19_998
-    assert columns.dropped == {"c19999": "constant"}
-    assert columns.apply(t).shape == (2, 19_998)
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_lines_are_known(table, end):
+    t = table(f"a,b\n1,2\n3,4{end}")
+    assert (t.index.name, t.index.tolist()) == ("line", [2, 3])
 
 
-def test_categories_are_groups():
-    assert sketch_of("permk:2", np.array([0, 1, 1])).labels.tolist() == [0, 1, 1]
-    assert repr(sketch_of("permk:2", np.arange(3))).startswith("<PermK(2")
+def test_packed_with_a_byte_order_mark_and_windows_lines(table):
+    t = table(gzip.compress(b"\xef\xbb\xbfa,b\r\n1,2\r\n"))
+    assert (list(t), t.values.tolist()) == (["a", "b"], [[1, 2]])
+
+
+def test_what_is_missing_and_what_has_spaces(table):
+    t = table("a,b,c\n ?,x ,\n-, y,NA\n3,None,na\n")
+    assert t.isna().to_numpy().tolist() == [[True, False, True], [True, False, True], [False, True, True]]
+    assert t["b"].tolist()[:2] == ["x", "y"]
+
+
+def test_columns_that_are_asked_for_as_texts(table):
+    assert table("a,b\n007,007\n", ["a", "other"]).values.tolist() == [["007", 7]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "empty"),
+        ("a,b\n", "no rows"),
+        ("a,b\n1,2\n3\n", "line 3: found 1 values, expected 2"),
+        ("a,b\n1,2,3\n", "line 2: found 3 values"),
+        ("a,b\n1,2\n3,4\n1,2,3\n", "line 4: found 3 values"),
+        ('a,b\n"1,2",\n3\n', "line 3: found 1 values"),
+        ("a,b\n1,\n2,\n3\n", "line 4: found 1 values"),
+        ("a,a\n1,2\n", "two columns are called 'a'"),
+        ("a,\n1,2\n", "column 2 has no name"),
+        ("1,2\n3,4\n", "names of the columns"),
+        (b"a,b\n1,\xff\n", "line 2: this is not UTF-8"),
+        ('a,b\n1,"x\n', "line 2"),
+        (b"\x1f\x8b\x08", "gzip"),
+    ],
+)
+def test_refuses_with_the_line(table, text, message):
+    with pytest.raises(DataError, match=message):
+        table(text)
+
+
+def test_blanks_in_the_last_column_are_no_short_rows(table):
+    assert table("a,b\n1,\n2,3\n")["b"].isna().tolist() == [True, False]
+    assert table('a,b\n"1,5",\n2,3\n')["b"].isna().tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (["1"] * 11 + ["oops"], "t.csv, line 13: column 'a' holds numbers, but here 'oops'"),
+        (["3,5", "4,25", "3,5"], "column 'a' holds numbers with commas, such as '3,5'"),
+        (["1,200", "1,500.25", "700,000"], "holds numbers with commas"),
+    ],
+)
+def test_mistakes_in_numbers_are_refused(table, cells, message):
+    t = table("a;b\n" + "".join(f"{cell};{i}\n" for i, cell in enumerate(cells)))
+    with pytest.raises(DataError, match=message):
+        mended(t, "t.csv")
+
+
+def test_numbers_that_are_too_long_for_integers_are_numbers(table):
+    t = mended(table(f"a,b\n{10**30},x\n5,y\n"), "t.csv")
+    assert kind_of(t["a"]) == "number"
+    np.testing.assert_array_equal(as_numbers(t["a"]), [1e30, 5.0])

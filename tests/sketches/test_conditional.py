@@ -118,3 +118,20 @@ def test_what_needs_an_unbiased_sketch_is_refused_and_descent_is_not():
     found = mast.minimize(problem, "gd", steps=2000, progress=False)
     assert found.step_size == pytest.approx(1 / (3 * sketch.constants(3).L_D))
     np.testing.assert_allclose(found.x, problem.minimizer(), atol=1e-6)
+
+
+def test_what_a_mask_leaves_open():
+    """The covariance of the dropped features given the kept ones, and the variance of a margin."""
+    C, generator = covariance(9), np.random.default_rng(1)
+    sketch = mast.Conditional(C, 0.5)
+    masks = generator.random((60, 9)) < np.linspace(0, 1, 60)[:, None]
+    masks[0], masks[-1] = False, True
+    weights, counts = generator.standard_normal((3, 9)), generator.random(60)
+    variances, total = sketch.variances(masks, weights), np.zeros((9, 9))
+    for mask, count, found in zip(masks, counts, variances, strict=True):
+        T = by_hand(C, mask)
+        left = C - T @ C @ T.T
+        total += count * left
+        np.testing.assert_allclose(found, np.diag(weights @ left @ weights.T), atol=1e-10)
+    np.testing.assert_allclose(sketch.unexplained(masks, counts), total, atol=1e-10)
+    assert (variances[-1] == 0).all()

@@ -44,6 +44,9 @@ def train(
     drop: Annotated[
         list[str] | None, typer.Option(help="A column to leave out. The option may be repeated.")
     ] = None,
+    holdout: Annotated[
+        float, typer.Option(help="The share of the rows that is held out for the scores; 0 is none.")
+    ] = 0.2,
     intercept: Annotated[bool, typer.Option(help="Whether the model has an intercept.")] = True,
     seed: Annotated[int, typer.Option(help="The seed that decides everything random.")] = 0,
     data_dir: DataDir = None,
@@ -51,8 +54,9 @@ def train(
 ) -> None:
     """Train a linear model that keeps working when features are missing or weights are pruned.
 
-    Numbers of a CSV file are standardised and its texts become categories; the features of one category
-    live or die together. Values may be missing here and later, but not in the target.
+    Numbers of a CSV file are standardised, dates become numbers and other texts categories; identifiers are
+    left out. Values may be missing here and later; rows without a target are left out. A share of the rows
+    is held out for the scores, and the model that is written is then trained on all of them.
 
     For example:
 
@@ -75,6 +79,7 @@ def train(
             alpha=alpha,
             missing=missing,
             drop=drop,
+            holdout=holdout,
             seed=seed,
             intercept=intercept,
             data_dir=data_dir,
@@ -90,6 +95,10 @@ def predict(
     model: Annotated[Path, typer.Argument(help="The folder that `mast train` wrote.")],
     file: Annotated[str, typer.Argument(help="A file of the kind that the model was trained on.")],
     proba: Annotated[bool, typer.Option("--proba", help="Print the probability of each class, too.")] = False,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(help="A column of the file to pass on to the output. The option may be repeated."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="A CSV file to write the predictions to, instead of printing them.")
     ] = None,
@@ -110,7 +119,7 @@ def predict(
     from mast.learn.commands import predict
 
     with working(f"predicting {file}"):
-        table, remarks = predict(model, file, proba=proba, data_dir=data_dir)
+        table, remarks = predict(model, file, proba=proba, keep=keep or [], data_dir=data_dir)
     for remark in remarks:
         print(f"mast: {file}: {remark}", file=sys.stderr)
     if as_json:
@@ -137,7 +146,9 @@ def evaluate(
     data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Score a model and its sparsified versions on a file, beside a plain model; write a picture of it.
+    """Score a model on a file, whole and with features missing, beside a usual one; write a picture of it.
+
+    The usual one is LogisticRegression or Ridge after one-hot encoding, with means for missing numbers.
 
     For example:
 
@@ -189,9 +200,14 @@ def show_training(result: dict[str, Any]) -> None:
     console.print(f"  sketch      {result['sketch']}", markup=False)
     steps = f"{result['iterations']} iterations" + ("" if result["converged"] else ", not converged")
     console.print(f"  method      {result['method']}, {steps}, alpha {result['alpha']:.4g}")
+    if result["rows_without_target"]:
+        console.print(
+            f"  left out    {result['rows_without_target']:,} rows without {result['target']}", markup=False
+        )
     rule, share = result["missing"]["rule"], result["missing"]["share"]
     console.print(f"  missing     {100 * share:.3g} % of the cells; rule: {rule}")
-    show_scores(result["training"], "on the training rows")
+    if result["held_out"] is not None:
+        show_scores(result["held_out"], f"on {result['held_out']['rows']:,} rows that were held out")
     console.print(f"model: {result['model']}", markup=False)
 
 
@@ -202,7 +218,7 @@ def show_scores(scores: dict[str, Any], where: str) -> None:
 
     table = Table(box=None, header_style="bold", title=f"{scores['score']} {where}", title_justify="left")
     table.add_column("kept")
-    for name in ("MAST: mean", "worst", "plain: mean", "worst"):
+    for name in ("MAST: mean", "worst", "usual: mean", "worst"):
         table.add_column(name, justify="right")
     if "1" not in scores["densities"]:
         table.add_row("everything", *_cells({k: {"mean": v, "worst": v} for k, v in scores["whole"].items()}))
@@ -214,4 +230,4 @@ def show_scores(scores: dict[str, Any], where: str) -> None:
 
 
 def _cells(both: dict[str, dict[str, float]]) -> list[str]:
-    return [f"{both[name][part]:.4f}" for name in ("mast", "plain") for part in ("mean", "worst")]
+    return [f"{both[name][part]:.4f}" for name in ("mast", "usual") for part in ("mean", "worst")]

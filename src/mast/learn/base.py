@@ -13,21 +13,31 @@ import scipy.sparse
 from sklearn.base import BaseEstimator, is_regressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
-from mast.arrays import LARGEST_ENTRY, Array, checked_sparse, numbers, refuse_too_wide
+from mast.arrays import Array, Indices, checked_sparse, numbers, refuse_too_wide
 from mast.checks import choice, number, whole
-from mast.errors import ArgumentError, DataError
+from mast.errors import ArgumentError
 from mast.files import as_path
+from mast.learn.encoder import TableEncoder, encoder_for
 from mast.learn.fitting import OURS, FitPlan, fit
-from mast.learn.frames import aligned, explain_refusal, refuse_repeated
-from mast.learn.missing import Scaling, StandIns, cells, gaps
-from mast.sketches import Bernoulli, Identity, Mixture, Sketch, parse
+from mast.learn.frames import aligned, as_pandas, explain_refusal, refuse_repeated
+from mast.learn.gaussian import FeatureGaussian
+from mast.learn.imputer import ConditionalImputer
+from mast.learn.missing import Scaling
+from mast.learn.rows import (
+    as_dense,
+    cells,
+    columns_with_gaps,
+    gaps,
+    refuse_overflow,
+    with_indicators,
+)
+from mast.sketches import Bernoulli, Except, Grouped, Identity, Mixture, Sketch, parse
 
 #: one model for shares from nothing to three quarters: see docs/missing-features.md
 AUTO: Sketch = Mixture([Identity(), Bernoulli(0.75), Bernoulli(0.5)], [0.25, 0.25, 0.5])
 MISSING_SCALE = 0.2  #: the noise of the default scale: see docs/missing-features.md
-WIDEST = 200  #: tables with more features than this have no stand-ins by default
 
 
 class LinearEstimator(BaseEstimator):  # type: ignore[misc]
@@ -36,7 +46,11 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
     coef_: Any
     intercept_: Any
     n_iter_: Any
+    imputer_: ConditionalImputer | None
+    indicators_: Indices
     n_features_in_: int
+    encoder_: TableEncoder | None
+    groups_: Indices | None
 
     def __init__(
         self,
@@ -46,6 +60,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         kappa: float | None = None,
         missing: str = "auto",
         missing_scale: float | str = MISSING_SCALE,
+        add_indicator: bool = False,
         shift: Any = None,
         fit_intercept: bool = True,
         method: str = "auto",
@@ -60,6 +75,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         self.kappa = kappa
         self.missing = missing
         self.missing_scale = missing_scale
+        self.add_indicator = add_indicator
         self.shift = shift
         self.fit_intercept = fit_intercept
         self.method = method
@@ -81,14 +97,25 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         self, X: Any, target: Array, outputs: int, weights: Array | None, loss: str, classes: Any = None
     ) -> Self:
         """Fit the weights of all outputs."""
-        refuse_overflow(X, target)
+        refuse_overflow("X", X)
+        refuse_overflow("y", target)
         d = X.shape[1]
         sketch, seed = self._sketch(d, outputs), self._seed()
         shift, shift_intercept = self._shift(outputs, d, classes)
-        missing, scaling = self._missing(X, sketch), self._scaling(sketch, d)
-        stand_ins = StandIns.of(X, sketch, weights) if missing == "conditional" else None
+        missing, stand_ins, imputer = self._missing(X, sketch), None, None
+        if missing == "conditional":
+            X = as_dense(X)
+            imputer = ConditionalImputer().learn(X, weights)
+            stand_ins = imputer.gaussian_
+        indicators = columns_with_gaps(X) if self.add_indicator else np.zeros(0, dtype=np.int64)
+        if indicators.size:
+            X, sketch = with_indicators(X, indicators), _beside(sketch, d, indicators.size)
+            shift = np.pad(shift, ((0, 0), (0, indicators.size)))
+            stand_ins = None if stand_ins is None else stand_ins.beside(indicators.size)
+        scaling = self._scaling(sketch, X.shape[1])
         if stand_ins is None:
             X = scaling.filled(X)
+        plain = isinstance(sketch, Identity) and not gaps(X).size
         plan = FitPlan(
             X,
             target,
@@ -98,7 +125,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             shift,
             sketch,
             # without a sketch and without gaps stand-ins are for later
-            None if isinstance(sketch, Identity) and not gaps(X).size else stand_ins,
+            None if plain else stand_ins,
             *self._strength(),
             bool(self.fit_intercept),
             str(self.method),
@@ -112,7 +139,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             start, warm = self._weights(), True
         result = fit(plan, *start, warm)
         self.sketch_, self.shift_, self.seed_, self.missing_ = sketch, shift, seed, missing
-        self.stand_ins_, self.alpha_ = stand_ins, plan.l2
+        self.imputer_, self.indicators_, self.alpha_ = imputer, indicators, plan.l2
         self.method_, self.guarantee_ = result.method, result.guarantee
         if not result.converged:
             warnings.warn(
@@ -125,20 +152,34 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _validated(self, X: Any, y: Any = "no_validation", first: bool = False) -> Any:
         """The rows, NaN where a cell is missing, and the labels; later than `first`, with its columns."""
+        if hasattr(X, "columns"):
+            refuse_repeated(list(X.columns))  # older versions of scikit-learn do not
+        if first:
+            self.encoder_, self.groups_ = encoder_for(X), getattr(X, "groups", None)
+        accepted = {"accept_sparse": "csr", "dtype": np.float64, "ensure_all_finite": "allow-nan"}
+        if is_regressor(self) and not isinstance(y, str):
+            accepted["y_numeric"] = True
+        if self.encoder_ is not None:
+            X = self._encoded(X, first)
+            return X if isinstance(y, str) else check_X_y(X, y, **accepted)
         if scipy.sparse.issparse(X):
             X = checked_sparse("X", X)  # before scikit-learn converts it
         if not first:
             X = aligned(X, getattr(self, "feature_names_in_", None))
-        elif hasattr(X, "columns"):
-            refuse_repeated(list(X.columns))  # older versions of scikit-learn do not
-        accepted = {"accept_sparse": "csr", "dtype": np.float64, "ensure_all_finite": "allow-nan"}
-        if is_regressor(self) and not isinstance(y, str):
-            accepted["y_numeric"] = True
         try:
             return validate_data(self, X, y, reset=first, **accepted)
         except (TypeError, ValueError):
             explain_refusal(X)
             raise
+
+    def _encoded(self, X: Any, first: bool) -> Any:
+        """The features of a frame with columns that hold no numbers."""
+        assert self.encoder_ is not None
+        if first:
+            X = as_pandas(X)
+            validate_data(self, X, skip_check_array=True)  # takes down the names of the columns
+            self.groups_ = self.encoder_.fit(X).groups_
+        return self.encoder_.transform(X)
 
     def __sklearn_is_fitted__(self) -> bool:
         return getattr(self, "coef_", None) is not None
@@ -149,18 +190,29 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
     def _sketch(self, d: int, outputs: int) -> Sketch:
         """The sketch of the parameter, which may also be a text, for so many features."""
         refuse_too_wide(d, outputs=outputs)
-        if self.sketch is None or (isinstance(self.sketch, str) and self.sketch == "auto"):
-            return deepcopy(AUTO)
+        if self.sketch is None:
+            return Identity()
+        if isinstance(self.sketch, str) and self.sketch == "auto":
+            return self._grouped(deepcopy(AUTO))
         sketch = parse(self.sketch) if isinstance(self.sketch, str) else self.sketch
         if not isinstance(sketch, Sketch):
             raise ArgumentError(
-                f'sketch must be "auto", a sketch, or a text such as "bernoulli:0.7"; got {self.sketch!r}'
+                'sketch must be "auto", None, a sketch, or a text such as "bernoulli:0.7"; '
+                f"got {self.sketch!r}"
             )
-        sketch = deepcopy(sketch)  # sketches remember things: the parameter must not change
+        sketch = self._grouped(deepcopy(sketch))  # sketches remember things: the parameter must not change
         sketch.check(d)
         if not sketch.diagonal and d > 2000:
             raise ArgumentError(f"{sketch!r} is made of matrices, which in {d} dimensions are too large")
         return sketch
+
+    def _grouped(self, sketch: Sketch) -> Sketch:
+        """The sketch of the features, where that of the parameter draws columns of a table."""
+        if self.groups_ is None or isinstance(sketch, Identity):
+            return sketch
+        of_features = isinstance(sketch, Grouped) and sketch.labels.size == self.groups_.size
+        alone = self.groups_[-1] + 1 == self.groups_.size  # each column has one feature
+        return sketch if of_features or alone else Grouped(sketch, self.groups_)
 
     def _scaling(self, sketch: Sketch, d: int) -> Scaling:
         """The rule of `missing_scale`."""
@@ -172,10 +224,9 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
     def _missing(self, X: Any, sketch: Sketch) -> str:
         """What becomes of missing cells: "conditional" or "scale"."""
         choice("missing", self.missing, ("auto", "conditional", "scale"))
-        d, sparse = X.shape[1], bool(scipy.sparse.issparse(X))
+        d = X.shape[1]
         drops = sketch.diagonal and (isinstance(sketch, Identity) or sketch.share(d) < 1)
         reasons = {
-            "X is sparse": sparse,
             "there is a shift": self.shift is not None,
             f"method is {self.method!r}": self.method not in OURS,
             f"{sketch!r} drops no features": not drops,
@@ -184,11 +235,13 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         if self.missing == "conditional" and against:
             raise ArgumentError(f"missing='conditional' is impossible where {against[0]}: use 'scale'")
         if self.missing == "auto":
-            return "scale" if against or d > WIDEST else "conditional"
+            return "scale" if against or scipy.sparse.issparse(X) else "conditional"
         return self.missing
 
     def _seed(self) -> int:
-        """The seed: an int itself; a generator, or None for NumPy's global one, gives the next."""
+        """The seed: an int itself, 0 for None; a generator gives the next."""
+        if self.random_state is None:
+            return 0
         if isinstance(self.random_state, int | np.integer) and not isinstance(self.random_state, bool):
             return whole("random_state", self.random_state, 0, 2**32 - 1)
         generator = check_random_state(self.random_state)  # refuses what scikit-learn would
@@ -238,14 +291,48 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         return coef.reshape(-1) if is_regressor(self) else coef
 
     @property
-    def _serving(self) -> Scaling | StandIns:
+    def _gaussian(self) -> FeatureGaussian | None:
+        """Where stand-ins come from, if there are any; indicators say nothing of features."""
+        return None if self.imputer_ is None else self.imputer_.gaussian_.beside(self.indicators_.size)
+
+    @property
+    def _serving(self) -> Scaling | FeatureGaussian:
         """What answers for rows with missing cells."""
-        return self.stand_ins_ or self._scaling(self.sketch_, self.n_features_in_)
+        return self._gaussian or self._scaling(self.sketch_, self.shift_.shape[1])
+
+    def _rows(self, X: Any) -> Any:
+        """Rows to serve, as the model was trained for them: checked, and with indicators of gaps."""
+        check_is_fitted(self)
+        return with_indicators(self._validated(X), self.indicators_)
+
+    def explain(self, X: Any) -> Array:
+        """What each feature adds to the answer for each row: with the intercept they add up to it.
+
+        A feature that is there adds its weight times its value, and one that is missing its weight times its
+        stand-in (nothing with ``missing="scale"``, where those that are there add more). An indicator's
+        weight counts to its feature.
+
+        Returns
+        -------
+        array of shape (rows, features), or (rows, classes, features) for more than two classes
+        """
+        X = self._rows(X)
+        coef, _ = self._weights()
+        d, dense = coef.shape[1] - self.indicators_.size, as_dense(X)
+        added = dense[:, None, :] * coef
+        rows = gaps(X)
+        if rows.size:
+            added[rows] = self._serving.contributions(dense[rows], coef, self.shift_)
+        out: Array = added[:, :, :d].copy()
+        for place, column in enumerate(self.indicators_):
+            out[:, :, column] += added[:, :, d + place]
+        return out[:, 0] if len(coef) == 1 else out
 
     def _decision(self, X: Any) -> Array:
         """X w + b, an array (rows, outputs); rows with missing cells as the model was trained for them."""
-        check_is_fitted(self)
-        X = self._validated(X)
+        return self._answers(self._rows(X))
+
+    def _answers(self, X: Any) -> Array:
         coef, intercept = self._weights()
         out, rows = np.asarray(X @ coef.T), gaps(X)
         if rows.size:
@@ -271,24 +358,6 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         return unpack(*read(path, KIND), path, cls)
 
 
-def row_weights(sample_weight: Any, X: Any) -> Array | None:
-    """The weights of the rows, checked; None for none."""
-    if sample_weight is None:
-        return None
-    return np.asarray(_check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True))
-
-
-def counting(X: Any, y: Any, weights: Array | None) -> tuple[Any, Any, Array | None]:
-    """The rows whose weight is not 0."""
-    if weights is None or weights.all():
-        return X, y, weights
-    there = weights > 0
-    return X[there], y[there], weights[there]
-
-
-def refuse_overflow(X: Any, target: Array) -> None:
-    """An error if features or targets are too large to be squared."""
-    for name, numbers_ in (("X", X.data if scipy.sparse.issparse(X) else X), ("y", target)):
-        largest, least = (f.reduce(numbers_, axis=None, initial=0.0) for f in (np.fmax, np.fmin))  # not NaN
-        if max(largest, -least) > LARGEST_ENTRY:
-            raise DataError(f"the values of {name} are so large that their squares overflow: rescale them")
+def _beside(sketch: Sketch, d: int, count: int) -> Sketch:
+    """The sketch of d features that leaves so many more alone."""
+    return sketch if isinstance(sketch, Identity) else Except(sketch, np.arange(d, d + count))

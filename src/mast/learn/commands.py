@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-import io
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas
+from numpy.typing import NDArray
+from sklearn.base import clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, Ridge
 
-from mast import files
+from mast import randomness
 from mast.arrays import Array
+from mast.checks import number
 from mast.errors import ArgumentError, DataError, MissingExtraError
 from mast.learn.classifier import MastClassifier
-from mast.learn.columns import sketch_of
+from mast.learn.comparison import Scores, with_zeros
+from mast.learn.encoder import TableEncoder
+from mast.learn.frames import ColumnsWarning
 from mast.learn.regressor import MastRegressor
-from mast.learn.scoring import draw_curves
-from mast.learn.sources import Rows, training_rows
-from mast.learn.storage import Bundle
-from mast.sketches import Identity
+from mast.learn.sources import RowReader, TrainingRows, encoded, errors_of, training_rows
+from mast.learn.storage import Bundle, Weights
+from mast.randomness import Key, Purpose
 
 CLASSES = 20  #: whole numbers with at most so many values are taken for classes
 VALUES = 10_000  #: more different labels than this are numbers to regress on
 DRAWS = 100
 DENSITIES = (1.0, 0.75, 0.5, 0.25, 0.1)
+HELD_OUT_DRAWS = 20
+DRAWN = 2_000_000  #: features of all draws together on held-out rows, unless two draws have more
+LEAST_ROWS = 20  #: of fewer rows none is held out
 
 
 def train(
@@ -40,53 +48,103 @@ def train(
     alpha: float | None = None,
     missing: str = "auto",
     drop: list[str] | None = None,
+    holdout: float = 0.2,
     seed: int = 0,
     intercept: bool = True,
     data_dir: Path | None = None,
 ) -> dict[str, Any]:
-    """Train on a file, write the model to a folder, and say what was done."""
+    """Train on a file, write the model to a folder, and say what was done.
+
+    Scores are those of a model that has not seen the rows which are held out; the model that is written has
+    seen all of them.
+    """
     begun = time.monotonic()
     if task not in ("auto", "classify", "regress"):
         raise ArgumentError(f"--task is auto, classify or regress, not {task!r}")
-    reader, rows = training_rows(file, target, drop or [], task, data_dir)
-    columns, features = reader.columns, reader.width
+    holdout = number("--holdout", holdout, least=0, below=1)
+    rows = training_rows(file, target, drop or [], task, data_dir)
     values, counts = np.unique(rows.y, return_counts=True)
-    classify = _classifies(file, reader.numeric, values, len(rows.y), task)
+    classify = _classifies(file, rows.numeric, values, len(rows.y), task)
     kind: Any = MastClassifier if classify else MastRegressor
-    common = {
-        "alpha": alpha,
-        "kappa": kappa,
-        "missing": missing,
-        "fit_intercept": intercept,
-        "random_state": seed,
-    }
-    owners = columns.owners if columns else np.arange(features)
-    model, plain = kind(sketch_of(sketch, owners), **common), kind(Identity(), **common)
+    model = kind(
+        sketch, alpha=alpha, kappa=kappa, missing=missing, fit_intercept=intercept, random_state=seed
+    )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
-        for one in (model, plain):
-            one.fit(rows.X, rows.y)
-    bundle = Bundle(model, model._with_plain(plain.coef_, plain.intercept_), reader)
+        bundle, shares = _fitted(file, model, rows.X, rows.y, rows, drop or [])
     path = bundle.save(out)
+    encoder, model = bundle.reader.encoder, bundle.model
+    held = held_out(rows.y if classify else np.zeros(len(rows.y)), holdout, seed)
     return {
         "file": file,
         "rows": len(rows.y),
-        "columns": len(columns.parts) if columns else features,
-        "features": features,
-        "target": reader.target,
+        "rows_without_target": rows.without_target,
+        "columns": len(encoder.columns_) if encoder else bundle.reader.width,
+        "features": bundle.reader.width,
+        "target": rows.target,
         "task": "classification" if classify else "regression",
         "classes": dict(zip(map(_shown, values), counts.tolist(), strict=True)) if classify else None,
-        "dropped": columns.dropped if columns else {},
+        "dropped": {**dict.fromkeys(drop or [], "named by --drop"), **(encoder.dropped_ if encoder else {})},
         "sketch": repr(model.sketch_).strip("<>"),
         "method": model.method_,
         "iterations": int(np.max(model.n_iter_)),
         "converged": not caught,
         "alpha": model.alpha_,
-        "missing": {"rule": model.missing_, "share": float(rows.missing.mean())},
-        "training": Scores(bundle, rows, (), DRAWS).summary(),
+        "missing": {"rule": model.missing_, "share": float(shares.mean())},
+        "held_out": _held_out_scores(file, clone(model), rows, held) if held.any() else None,
         "seconds": round(time.monotonic() - begun, 3),
         "model": str(path),
     }
+
+
+def _fitted(
+    file: str, model: Any, X: Any, y: Any, rows: TrainingRows, drop: list[str]
+) -> tuple[Bundle, Array]:
+    """A model and the usual one, fitted to some rows, and the share of columns that each row misses."""
+    encoder, shares = None, np.zeros(X.shape[0])
+    if isinstance(X, pandas.DataFrame):
+        with warnings.catch_warnings(), errors_of(file):
+            warnings.simplefilter("ignore", ColumnsWarning)  # the summary names columns that are left out
+            encoder = TableEncoder().fit(X)
+        X = encoded(file, encoder, X)[0]
+        shares = encoder.missing_shares(X)
+    usual: Any = LogisticRegression(max_iter=1000) if is_classifier(model) else Ridge()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the comparison need not be exact
+        usual.set_params(fit_intercept=model.fit_intercept).fit(with_zeros(X), y)
+    coef, intercept = np.atleast_2d(usual.coef_), np.atleast_1d(usual.intercept_)
+    model.fit(X, y)
+    weights = Weights(coef, np.broadcast_to(intercept, coef.shape[:1]).astype(np.float64))
+    return Bundle(model, weights, RowReader(encoder, X.shape[1], rows.target, rows.numeric, drop)), shares
+
+
+def held_out(y: Any, share: float, seed: int) -> NDArray[np.bool_]:
+    """Which rows are held out: this share of each class, drawn by the seed; none of very few rows.
+
+    >>> held_out(np.repeat([0, 1], 20), 0.2, 0).reshape(2, 20).sum(axis=1)
+    array([4, 4])
+    """
+    held = np.zeros(len(y), dtype=bool)
+    if len(y) >= LEAST_ROWS:
+        order = randomness.permutation(Key(seed), Purpose.BATCH, len(y))
+        _, codes, counts = np.unique(y[order], return_inverse=True, return_counts=True)
+        by_class = np.argsort(codes, kind="stable")
+        place = np.arange(len(y)) - np.repeat(np.cumsum(counts) - counts, counts)  # of a row in its class
+        wanted = np.minimum(np.round(share * counts), counts - 1)
+        held[order[by_class[place < np.repeat(wanted, counts)]]] = True
+    return held
+
+
+def _held_out_scores(file: str, model: Any, rows: TrainingRows, held: NDArray[np.bool_]) -> dict[str, Any]:
+    """The scores on some rows of a model that was fitted to the others."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        bundle, _ = _fitted(file, model, rows.X[~held], rows.y[~held], rows, [])
+    X, y = rows.X[held], rows.y[held]
+    if bundle.reader.encoder is not None:
+        X = encoded(file, bundle.reader.encoder, X)[0]
+    draws = max(2, min(HELD_OUT_DRAWS, DRAWN // bundle.reader.width))
+    return {"rows": len(y), **Scores(bundle, X, y, DENSITIES, draws).summary()}
 
 
 def _classifies(file: str, numeric: bool, values: Any, rows: int, task: str) -> bool:
@@ -113,21 +171,31 @@ def _shown(value: Any) -> str:
 
 
 def predict(
-    folder: Path, file: str, *, proba: bool = False, data_dir: Path | None = None
+    folder: Path,
+    file: str,
+    *,
+    proba: bool = False,
+    keep: Sequence[str] = (),
+    data_dir: Path | None = None,
 ) -> tuple[pandas.DataFrame, list[str]]:
     """For each row the prediction, the share of its columns that is missing, and perhaps probabilities.
 
-    Beside them, remarks on the columns of the file.
+    The columns of the file that are to be kept come first. Beside them, remarks on the columns of the file.
     """
     bundle = Bundle.load(folder)
     if proba and not hasattr(bundle.model, "classes_"):
         raise ArgumentError("--proba is for classifiers: this model predicts numbers")
-    rows = bundle.reader.rows(file, data_dir, labels=False)
+    rows = bundle.reader.rows(file, data_dir, labels=False, keep=keep)
     predicted = {"prediction": bundle.model.predict(rows.X), "missing": rows.missing.round(6)}
     if proba:
         names = [f"p({_shown(label)})" for label in bundle.model.classes_]
         predicted |= dict(zip(names, bundle.model.predict_proba(rows.X).T, strict=True))
-    return pandas.DataFrame(predicted), rows.remarks
+    if twice := [name for name in keep if name in predicted]:
+        raise ArgumentError(f"--keep {twice[0]}: the predictions have a column of this name")
+    table = pandas.DataFrame(predicted)
+    if rows.kept is not None:
+        table = pandas.concat([rows.kept.set_axis(table.index), table], axis=1)
+    return table, rows.remarks
 
 
 def evaluate(
@@ -139,7 +207,7 @@ def evaluate(
     insist: bool = False,
     data_dir: Path | None = None,
 ) -> dict[str, Any]:
-    """The scores of a model and of its sparsified versions on a file, and a picture of them.
+    """The scores of a model and of its sparsified versions on a file, beside what is usual, and a picture.
 
     Where matplotlib is not installed a remark takes the place of the picture, unless one insists.
     """
@@ -152,7 +220,7 @@ def evaluate(
     unknown = _unknown_labels(file, labels, getattr(bundle.model, "classes_", None))
     if unknown:
         remarks = [*remarks, f"never seen in training, so always wrong: {', '.join(map(str, unknown[:5]))}"]
-    scores = Scores(bundle, rows, DENSITIES, draws)
+    scores = Scores(bundle, rows.X, rows.y, DENSITIES, draws)
     result: dict[str, Any] = {
         "model": str(folder),
         "file": file,
@@ -179,56 +247,3 @@ def _unknown_labels(file: str, labels: set[Any], classes: Any) -> list[Any]:
         known, named = ", ".join(map(_shown, classes[:5])), ", ".join(map(str, unknown[:5]))
         raise DataError(f"{file}: the model knows the labels {known}, and the file has others: {named}")
     return unknown
-
-
-# ---- scores ---------------------------------------------------------------------------------
-
-
-class Scores:
-    """Scores on some rows: of the model and of a plain one, one per draw, at each density."""
-
-    def __init__(self, bundle: Bundle, rows: Rows, densities: tuple[float, ...], draws: int) -> None:
-        self.models: dict[str, Any] = {"mast": bundle.model, "plain": bundle.plain}
-        self.classifies = hasattr(bundle.model, "classes_")
-        self.densities, self.draws = densities, draws
-        #: by model and density; None is the training sketch
-        self.found: dict[tuple[str, float | None], Array] = {
-            (name, density): model.score_sparsified(rows.X, rows.y, density, 1 if density == 1.0 else draws)
-            for name, model in self.models.items()
-            for density in dict.fromkeys((1.0, None, *densities))
-        }
-
-    def summary(self) -> dict[str, Any]:
-        """Scores of both models: whole, under the training sketch, and at densities."""
-        return {
-            "score": "accuracy" if self.classifies else "R²",
-            "whole": {name: float(self.found[name, 1.0][0]) for name in self.models},
-            "sketched": self._both(None),
-            "densities": {f"{density:g}": self._both(density) for density in self.densities},
-            "draws": self.draws,
-        }
-
-    def _both(self, density: float | None) -> dict[str, dict[str, float]]:
-        found = {name: self.found[name, density] for name in self.models}
-        return {name: {"mean": float(s.mean()), "worst": float(s.min())} for name, s in found.items()}
-
-    def picture(self, path: Path) -> Path:
-        """Write the score against the density."""
-        from mast.plots import look, pyplot
-
-        pyplot()  # says how to get matplotlib where it is not there
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(6, 4), layout="constrained")  # no window, whatever the user's settings
-        kind = path.suffix.lstrip(".").lower() or "png"
-        if kind not in figure.canvas.get_supported_filetypes():
-            raise ArgumentError(f"a picture cannot be written as {path.name!r}: use .png, .svg or .pdf")
-        shares = sorted(self.densities)
-        labels = {"mast": "MAST", "plain": "the same without a sketch"}
-        curves = {label: [self.found[name, share] for share in shares] for name, label in labels.items()}
-        content = io.BytesIO()
-        with look():
-            draw_curves(figure.subplots(), shares, curves, self.summary()["score"])
-            figure.savefig(content, format=kind, dpi=150)
-        files.write(path, content.getvalue())
-        return path

@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from mast import randomness
 from mast.arrays import Array, Indices, row_blocks
 from mast.errors import ArgumentError
-from mast.learn.missing import Masks, StandIns
+from mast.learn.factors import Factors
+from mast.learn.gaussian import FeatureGaussian
 from mast.learn.models import with_ones
+from mast.learn.rows import Masks, row_numbers
 from mast.randomness import Key
 from mast.sketches import Bernoulli, DiagonalDraw, Identity, Sketch
 from mast.sketches.over import Over
@@ -43,7 +45,12 @@ class Copies(NamedTuple):
 
 
 def copies_of(
-    X: Any, sketch: Sketch, seed: int, stand_ins: StandIns | None, ones: bool = False, listing: bool = True
+    X: Any,
+    sketch: Sketch,
+    seed: int,
+    stand_ins: FeatureGaussian | None,
+    ones: bool = False,
+    listing: bool = True,
 ) -> Copies:
     """Copies of the rows under draws of the sketch: scaled, or with stand-ins for what was dropped.
 
@@ -84,7 +91,9 @@ def _entries(X: Any) -> int:
     return int(X.nnz) if scipy.sparse.issparse(X) else X.shape[0] * X.shape[1]
 
 
-def _sketched(X: Any, scales: Array, which: NDArray[np.int64], stand_ins: StandIns | None, ones: bool) -> Any:
+def _sketched(
+    X: Any, scales: Array, which: NDArray[np.int64], stand_ins: FeatureGaussian | None, ones: bool
+) -> Any:
     """Each row under the draws that `which` names for it, (rows, copies), one copy below the other."""
     if scipy.sparse.issparse(X):
         lengths = np.diff(X.indptr)
@@ -106,25 +115,21 @@ def _sketched(X: Any, scales: Array, which: NDArray[np.int64], stand_ins: StandI
     return rows
 
 
-def _replace(out: Array, X: Array, masks: Masks, which: Indices, stand_ins: StandIns) -> None:
+def _replace(out: Array, X: Array, masks: Masks, which: Indices, stand_ins: FeatureGaussian) -> None:
     """Write rows with stand-ins for what their masks drop, and for what they miss anyway.
 
     `which` names masks for each row, (rows, copies); copies stand one below the other.
     """
-    (n, d), mean = X.shape, stand_ins.mean
-    observed = ~np.isnan(X)
-    if not observed.all():  # each row has a mask of its own
+    (n, d), mean, model = X.shape, stand_ins.mean, stand_ins.model
+    if isinstance(model, Factors) or np.isnan(X).any():  # else each row has a mask of its own
         for copy, column in enumerate(which.T):
-            for part in row_blocks(n, d):
-                centred = np.where(observed[part], X[part] - mean, 0.0)
-                filled = stand_ins.sketch.fill(masks[column[part]] & observed[part], centred)
-                out[copy * n : (copy + 1) * n][part] = filled + mean
+            out[copy * n : (copy + 1) * n] = stand_ins.fill(X, masks[column])
         return
     order = np.argsort(which.T.ravel(), kind="stable")
     ends = np.searchsorted(which.T.ravel()[order], np.arange(len(masks) + 1))
     step = max(1, SCALES // (8 * d**2))
     for start in range(0, len(masks), step):
-        for i, T in enumerate(stand_ins.maps(masks[start : start + step]), start):
+        for i, T in enumerate(model.apply_masks(masks[start : start + step], np.eye(d)), start):
             rows = order[ends[i] : ends[i + 1]]
             out[rows] = (X[rows % n] - mean) @ T.T + mean
 
@@ -164,27 +169,3 @@ def diagonals(sketch: Sketch, d: int, count: int, key: Key) -> Array:
         return np.asarray(kept / np.asarray(sketch.keep))
     draws = (sketch.sample(d, Key(key.seed, key.step, index=i)) for i in range(count))
     return np.stack([draw.diagonal() for draw in draws if isinstance(draw, DiagonalDraw)])
-
-
-def row_numbers(X: Any) -> NDArray[np.uint64]:
-    """A number for each row that depends on its content only; zeros count nothing, stored or not."""
-    d = X.shape[1]
-    columns = _mixed(np.arange(1, d + 1, dtype=np.uint64)) | np.uint64(1)
-    if scipy.sparse.issparse(X):
-        terms = _mixed(_bits(X.data)) * columns[X.indices]
-        sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(terms)])
-        return _mixed(sums[X.indptr[1:]] - sums[X.indptr[:-1]])
-    parts = (_mixed(_bits(X[part])) * columns for part in row_blocks(*X.shape))
-    return _mixed(np.concatenate([part.sum(axis=1, dtype=np.uint64) for part in parts]))
-
-
-def _bits(values: Array) -> NDArray[np.uint64]:
-    """The bits of each number: one zero, and one NaN."""
-    return np.where(np.isnan(values), np.nan, values + 0.0).view(np.uint64)
-
-
-def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Bits that depend on all bits of a word, and 0 for 0 (the finaliser of MurmurHash3)."""
-    words = (words ^ (words >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
-    words = (words ^ (words >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
-    return np.asarray(words ^ (words >> np.uint64(33)))

@@ -16,7 +16,7 @@ from mast import randomness
 from mast.arrays import Array
 from mast.errors import ArgumentError, NotExactError
 from mast.learn.copies import COPIES, MANY_ROWS, Copies, copies_of
-from mast.learn.missing import StandIns
+from mast.learn.gaussian import FeatureGaussian
 from mast.learn.models import (
     FeatureRidge,
     InterceptLeastSquares,
@@ -62,7 +62,7 @@ class FitPlan:
     weights: Array | None
     shift: Array  # (outputs, features)
     sketch: Sketch
-    stand_ins: StandIns | None
+    stand_ins: FeatureGaussian | None
     kappa: float | None
     alpha: float | None
     fit_intercept: bool

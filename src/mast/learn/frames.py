@@ -1,15 +1,16 @@
-"""Tables whose columns have names: found by their names, absent ones missing, unknown ones ignored."""
+"""Data frames: columns are found by their names, absent ones are missing, unknown ones ignored."""
 
 from __future__ import annotations
 
 import inspect
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
+from mast.arrays import Indices
 from mast.errors import DataError
 
 SHOWN = 5  #: names that a message shows
@@ -19,32 +20,59 @@ class ColumnsWarning(UserWarning):
     """A table lacks columns that the model knows, or has others that it does not know."""
 
 
-def aligned(X: Any, names: Any) -> Any:
+class EncodedRows(np.ndarray[Any, np.dtype[np.float64]]):
+    """Features that remember the column each of them comes from, until they are sliced or copied."""
+
+    groups: Indices | None = None
+
+
+def as_pandas(X: Any) -> Any:
+    """A polars frame as one of pandas; everything else as it is."""
+    if type(X).__module__.partition(".")[0] != "polars" or not hasattr(X, "columns"):
+        return X
+    import pandas
+
+    X = X.collect() if hasattr(X, "collect") else X
+    return pandas.DataFrame({name: X[name].to_numpy() for name in X.columns})
+
+
+def is_frame(X: Any) -> bool:
+    """Whether this is a data frame of pandas."""
+    return hasattr(X, "columns") and hasattr(X, "reindex")
+
+
+def aligned(X: Any, names: Any, ignored: Collection[str] = ()) -> Any:
     """A data frame with the columns `names` in their order: NaN where one is absent, others left out.
 
-    What is no data frame, or has no names of columns, is given back as it is.
+    What is no data frame, or has no names of columns, is given back as it is. The `ignored` are not missed.
     """
-    if names is None or not hasattr(X, "reindex") or not hasattr(X, "columns"):
+    X = as_pandas(X)
+    if names is None or not is_frame(X):
         return X
     known, there = list(names), list(X.columns)
     if there == known or not all(isinstance(name, str) for name in there):
         return X
     refuse_repeated(there)
-    for remark in compare(known, there):
-        warnings.warn(remark, ColumnsWarning, stacklevel=_level_of_the_caller())
+    for remark in compare([name for name in known if name not in ignored], there, ignored):
+        tell(remark)
     return X.reindex(columns=known)
+
+
+def tell(remark: str) -> None:
+    """Warn of the columns of a table whoever called MAST or scikit-learn."""
+    warnings.warn(remark, ColumnsWarning, stacklevel=_level_of_the_caller())
 
 
 def _level_of_the_caller() -> int:
     """How many calls lie between a warning and whoever called MAST or scikit-learn."""
     level, frame = 0, inspect.currentframe()
-    while frame is not None and frame.f_globals["__name__"].split(".")[0] in ("mast", "sklearn"):
+    while frame is not None and frame.f_globals["__name__"].split(".")[0] in ("mast", "sklearn", "joblib"):
         level, frame = level + 1, frame.f_back
     return level
 
 
 def compare(
-    known: Sequence[str], there: Sequence[str], ignore: Sequence[str] = (), where: str = ""
+    known: Sequence[str], there: Sequence[str], ignore: Collection[str] = (), where: str = ""
 ) -> list[str]:
     """One line for columns that are absent, one for those that are unknown; an error if none is known."""
     present, ours = set(there), set(known)
@@ -68,10 +96,7 @@ def explain_refusal(X: Any) -> None:
         return
     odd = [str(name) for name in X.columns if not _holds_numbers(X[name])]
     if odd:
-        raise DataError(
-            f"not numbers, but texts, dates or the like: {shown(odd)}. Leave these columns out, or turn them "
-            "into numbers first, for example with scikit-learn's OneHotEncoder"
-        )
+        raise DataError(f"these columns held numbers in training, and now do not: {shown(odd)}")
 
 
 def _holds_numbers(column: Any) -> bool:
@@ -89,7 +114,7 @@ def refuse_repeated(names: Sequence[Any], where: str = "") -> None:
             raise DataError(f"{where}two columns are called {name!r}")
 
 
-def shown(names: Sequence[str]) -> str:
+def shown(names: Sequence[str], most: int = SHOWN) -> str:
     """Some names for a message, and how many there are beside."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(map(repr, names[:SHOWN])) + more
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more

@@ -1,4 +1,4 @@
-"""Missing cells: what a linear model answers for a row, given which of its features are there."""
+"""Missing cells without stand-ins: those that are there count more."""
 
 from __future__ import annotations
 
@@ -7,34 +7,11 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-from numpy.typing import NDArray
 
-from mast.arrays import Array, Indices, row_blocks
+from mast.arrays import Array, Indices
+from mast.learn.rows import Masks, cells, gaps
 from mast.sketches import Sketch
-from mast.sketches.conditional import Conditional
 from mast.sketches.over import Over
-
-Masks = NDArray[np.bool_]
-
-ENTRIES = 1 << 22  #: served weights that are held at a time
-FLOOR = 1e-6  #: no direction has a smaller share of the mean variance
-
-
-def gaps(X: Any) -> Indices:
-    """The rows that have a missing cell."""
-    sparse = scipy.sparse.issparse(X)
-    values = X.data if sparse else X
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(values.sum()):  # cheaper than looking at each cell
-            return np.zeros(0, dtype=np.int64)
-    if not sparse:
-        return np.flatnonzero(np.isnan(X).any(axis=1))
-    return np.unique(np.searchsorted(X.indptr, np.flatnonzero(np.isnan(values)), side="right") - 1)
-
-
-def cells(X: Any, rows: Indices) -> Array:
-    """These rows as an array."""
-    return np.asarray(X[rows].toarray() if scipy.sparse.issparse(X) else X[rows])
 
 
 @dataclass(frozen=True)
@@ -91,127 +68,19 @@ class Scaling:
         stacked = scipy.sparse.vstack([X[whole], scipy.sparse.csr_array(there)], format="csr")
         return stacked[np.argsort(np.concatenate([whole, rows]), kind="stable")]
 
+    def contributions(self, there: Array, coef: Array, shift: Array) -> Array:
+        """What each feature adds to each output, (rows, outputs, features), for rows with gaps."""
+        observed = ~np.isnan(there)
+        there = np.where(observed, there, 0.0)
+        scaled = there * self.factors(observed)
+        return np.asarray(scaled[:, None, :] * (coef - shift) + there[:, None, :] * shift)
+
     def outputs(self, there: Array, coef: Array, shift: Array) -> Array:
         """a'(v + s(w - v)) over the features that are there, for rows with gaps."""
         observed = ~np.isnan(there)
         there = np.where(observed, there, 0.0)
         served: Array = (there * self.factors(observed)) @ (coef - shift).T
         return served + there @ shift.T if shift.any() else served
-
-
-@dataclass(frozen=True)
-class StandIns:
-    """Missing features are replaced by their regression on those that are there: `missing="conditional"`."""
-
-    mean: Array
-    sketch: Conditional
-
-    @staticmethod
-    def of(X: Array, masks: Sketch, weights: Array | None) -> StandIns:
-        """From training rows."""
-        return Moments(X, weights).stand_ins(masks)
-
-    def maps(self, masks: Masks) -> Array:
-        """T_M of each mask: from the centred features that are there to all of them."""
-        return self.sketch.apply_masks(masks, np.eye(masks.shape[1]))
-
-    def outputs(self, there: Array, coef: Array, shift: Array) -> Array:
-        """The answer to the row with its stand-ins, for rows with gaps.
-
-        Where patterns repeat, each has weights of its own; else each row has its own system of equations.
-        """
-        observed = ~np.isnan(there)
-        centred = np.where(observed, there - self.mean, 0.0)
-        patterns, which = distinct(observed)
-        if len(patterns) * len(coef) > len(there):
-            return self.sketch.answers(observed, centred, coef) + coef @ self.mean
-        served = self.sketch.apply_masks(patterns, coef)
-        out = np.empty((len(there), len(coef)))
-        step = max(1, ENTRIES // coef.size)
-        for start in range(0, len(there), step):
-            part = slice(start, start + step)
-            out[part] = np.einsum("rkd,rd->rk", served[which[part]], centred[part])
-        return out + coef @ self.mean
-
-
-class Moments:
-    """Sums over rows: what means and a covariance are made of.
-
-    Columns are measured in standard deviations, so that units do not matter to the shrinkage. Where rows have
-    gaps, two columns are compared in the rows that have both.
-    """
-
-    def __init__(self, X: Array, weights: Array | None) -> None:
-        n, d = X.shape
-        w = np.ones(n) if weights is None else weights
-        blocks = [(X[part], w[part]) for part in row_blocks(n, d)]
-        total = sum(w_ @ ~np.isnan(rows) for rows, w_ in blocks)
-        sums = sum(w_ @ np.where(np.isnan(rows), 0.0, rows) for rows, w_ in blocks)
-        self.weight, self.fourth = float(w.sum()), 0.0
-        self.origin: Array = sums / np.maximum(total, 1e-300)  # near the means, so that little cancels
-        self.pairs = np.zeros((d, d))  # the weight of rows that have both columns
-        self.sums = np.zeros((d, d))  # of the first, over the rows that have both
-        self.products = np.zeros((d, d))
-        for rows, w_ in blocks:
-            self._add(rows, w_)
-        offset, spread = self._columns()
-        for rows, w_ in blocks:
-            centred = np.where(np.isnan(rows), 0.0, rows - self.origin - offset)
-            self.fourth += float(w_ @ ((centred / spread) ** 2).sum(axis=1) ** 2)
-
-    def _add(self, X: Array, w: Array) -> None:
-        observed = ~np.isnan(X)
-        centred = np.where(observed, X - self.origin, 0.0)
-        weighted = w[:, None] * centred
-        whole = bool(observed.all())
-        self.pairs += w.sum() if whole else (w[:, None] * observed).T @ observed
-        self.sums += weighted.sum(axis=0)[:, None] if whole else weighted.T @ observed
-        self.products += weighted.T @ centred
-
-    def _columns(self) -> tuple[Array, Array]:
-        """The mean of each column, from the origin, and its standard deviation; 1 where it is constant."""
-        total = np.maximum(np.diag(self.pairs), 1e-300)
-        offset = np.diag(self.sums) / total
-        spread = np.sqrt(np.maximum(np.diag(self.products) / total - offset**2, 0.0))
-        return offset, np.where(spread > 1e-12 * np.abs(self.origin + offset), spread, 1.0)
-
-    def stand_ins(self, masks: Sketch) -> StandIns:
-        """The means, and the covariance as Ledoit and Wolf (2004) shrink it, towards a multiple of I.
-
-        This is scikit-learn's LedoitWolf, with weights of rows; directions without variance get a little.
-        """
-        offset, spread = self._columns()
-        crossed = offset[:, None] * self.sums.T
-        products = self.products - crossed - crossed.T + self.pairs * np.outer(offset, offset)
-        correlation = products / np.maximum(self.pairs, 1e-300) / np.outer(spread, spread)
-        shrunk = _shrunk(correlation, self.fourth / self.weight, self.weight)
-        return StandIns(self.origin + offset, Conditional(shrunk * np.outer(spread, spread), masks))
-
-
-def _shrunk(correlation: Array, fourth: float, n: float) -> Array:
-    d = len(correlation)
-    typical = float(np.trace(correlation)) / d
-    if typical <= 0:
-        return np.eye(d)
-    squares = float(np.sum(correlation**2))
-    noise = (fourth - squares) / n
-    distance = squares - d * typical**2
-    shrinkage = min(max(noise, 0.0), distance) / distance if distance > 0 else 0.0
-    if (
-        np.linalg.eigvalsh(correlation)[0] < 0
-    ):  # compared in different rows, columns may contradict each other
-        values, vectors = np.linalg.eigh(correlation)
-        correlation = (vectors * np.maximum(values, 0.0)) @ vectors.T
-    return (1 - shrinkage) * correlation + max(shrinkage, FLOOR) * typical * np.eye(d)
-
-
-def distinct(masks: Masks) -> tuple[Masks, Indices]:
-    """The different rows of a matrix of masks, and which of them each row is."""
-    packed = np.ascontiguousarray(np.packbits(masks, axis=1))
-    _, first, which = np.unique(
-        packed.view(f"V{packed.shape[1]}").ravel(), return_index=True, return_inverse=True
-    )
-    return masks[first], which.reshape(-1)
 
 
 def units(sketch: Sketch, d: int) -> Indices:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 
 from mast.arrays import Array
-from mast.learn.base import counting, row_weights
+from mast.learn.rows import counting, row_weights
 from mast.learn.sparsified import SparsifiedLinear
 
 
@@ -26,8 +26,8 @@ class MastRegressor(RegressorMixin, SparsifiedLinear):  # type: ignore[misc]
 
     Parameters
     ----------
-    sketch, missing, missing_scale, shift, fit_intercept, method, max_iter, tol, warm_start, verbose, \
-random_state
+    sketch, missing, missing_scale, add_indicator, shift, fit_intercept, method, max_iter, tol, warm_start, \
+verbose, random_state
         As for `MastClassifier`.
     alpha
         The penalty: scikit-learn's Ridge has n alpha for it. None is Ridge's 1.
@@ -37,7 +37,7 @@ random_state
     Attributes
     ----------
     coef_, intercept_ : as in Ridge.
-    n_iter_, guarantee_, method_, missing_, stand_ins_, alpha_, sketch_, shift_, seed_ : as for the
+    n_iter_, guarantee_, method_, missing_, imputer_, indicators_, alpha_, sketch_, shift_, seed_ : as for the
         classifier.
 
     Examples

@@ -17,9 +17,10 @@ from mast.arrays import Array, numbers
 from mast.checks import number, whole
 from mast.errors import ArgumentError
 from mast.learn.base import LinearEstimator
-from mast.learn.missing import Scaling, gaps
+from mast.learn.missing import Scaling
+from mast.learn.rows import gaps
 from mast.learn.scoring import draw_curves
-from mast.sketches import DiagonalDraw, Identity, RandK, Sketch
+from mast.sketches import DiagonalDraw, RandK, Sketch
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -76,8 +77,7 @@ class SparsifiedLinear(LinearEstimator):
         array of shape (draws,)
             A score for each draw. The draws are functions of `seed_`: the same at each call.
         """
-        check_is_fitted(self)
-        X, labels = self._validated(X), np.asarray(column_or_1d(y))
+        X, labels = self._rows(X), np.asarray(column_or_1d(y))
         if labels.size != X.shape[0]:
             raise ArgumentError(
                 f"y must have one entry for each of the {X.shape[0]} rows of X, got {labels.size}"
@@ -99,18 +99,18 @@ class SparsifiedLinear(LinearEstimator):
     def _versions(self, sketch: Sketch, seed: int, draws: int) -> Iterator[Versions]:
         """Sparsified models 0, 1, ... in batches: v + S(x - v), or weights that stand-ins have moved."""
         draws = whole("draws", draws, 1)
-        coef, intercept = self._weights()
+        (coef, intercept), gaussian = self._weights(), self._gaussian
         outputs, d = coef.shape
         step, moved = max(1, ENTRIES // (outputs * d)), (coef - self.shift_).T
         for begin in range(0, draws, step):
             drawn = [sketch.draw(d, seed, i) for i in range(begin, min(begin + step, draws))]
             same = np.broadcast_to(intercept, (len(drawn), outputs))
-            if self.stand_ins_ is None:
+            if gaussian is None:
                 yield Versions(np.stack([self.shift_ + draw.apply(moved).T for draw in drawn]), same, None)
                 continue
             kept = np.stack([draw.diagonal() != 0 for draw in drawn if isinstance(draw, DiagonalDraw)])
-            weights = self.stand_ins_.sketch.apply_masks(kept, coef)
-            yield Versions(weights, same + (coef - weights) @ self.stand_ins_.mean, kept)
+            weights = gaussian.model.apply_masks(kept, coef)
+            yield Versions(weights, same + (coef - weights) @ gaussian.mean, kept)
 
     def _outputs(self, X: Any, batch: Versions) -> Iterator[Array]:
         """The outputs of each model of a batch, an array (rows, outputs)."""
@@ -201,7 +201,11 @@ class SparsifiedLinear(LinearEstimator):
         if baseline is None:
             kind: Any = type(self)
             baseline = kind(
-                Identity(), alpha=self.alpha_, missing=self.missing_, fit_intercept=self.fit_intercept
+                None,
+                alpha=self.alpha_,
+                missing=self.missing_,
+                add_indicator=self.add_indicator,
+                fit_intercept=self.fit_intercept,
             ).fit(X, y)
             name = "the same without a sketch, fitted to these data"
         elif not (hasattr(baseline, "coef_") and hasattr(baseline, "intercept_")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import scipy.sparse
@@ -13,20 +13,23 @@ from numpy.typing import NDArray
 
 from mast import files, theory
 from mast.errors import ArgumentError, DataError, MastError
-from mast.learn.missing import StandIns
+from mast.learn.factors import Factors
+from mast.learn.gaussian import FeatureGaussian
+from mast.learn.imputer import ConditionalImputer
 from mast.sketches import Sketch
 from mast.sketches.conditional import Conditional
 from mast.sketches.stored import describe, rebuild
 from mast.theory import Guarantee
 
 if TYPE_CHECKING:
+    from mast.learn.encoder import TableEncoder
     from mast.learn.sources import RowReader
     from mast.learn.sparsified import SparsifiedLinear
 
 Arrays = dict[str, NDArray[Any]]
 Model = TypeVar("Model", bound="SparsifiedLinear")
 
-FORMAT = 2  #: 1 had one model per class, and nothing for missing values
+FORMAT = 3  #: 2 had no encoders of tables
 KIND, TRAINED = "linear model", "trained model"  #: one model, and what `mast train` makes
 FILE = "model.mast"  #: of a trained model, in its folder
 SEPARATE = ("sketch", "shift", "random_state", "class_weight")  #: parameters that are not plain JSON
@@ -60,6 +63,7 @@ def pack(model: SparsifiedLinear) -> tuple[dict[str, Any], Arrays]:
         "intercept": np.asarray(model.intercept_, dtype=np.float64),
         "n_iter": np.asarray(model.n_iter_),
         "shift": model.shift_,
+        "indicators": model.indicators_,
     }
     description: dict[str, Any] = {
         "estimator": type(model).__name__,
@@ -71,13 +75,16 @@ def pack(model: SparsifiedLinear) -> tuple[dict[str, Any], Arrays]:
         "random_state": int(state) if isinstance(state, int | np.integer) else None,
         "fitted": {
             **{name: getattr(model, f"{name}_") for name in FITTED},
-            "n_features": model.n_features_in_,
+            "n_features": model.coef_.shape[-1],
             "guarantee": _statement(model.guarantee_),
         },
         "feature_names": [str(name) for name in getattr(model, "feature_names_in_", [])] or None,
+        "encoder": None if model.encoder_ is None else pack_encoder(model.encoder_),
     }
-    if model.stand_ins_ is not None:
-        arrays |= {"mean": model.stand_ins_.mean, "covariance": model.stand_ins_.sketch.covariance}
+    if model.groups_ is not None:
+        arrays["groups"] = model.groups_
+    if model.imputer_ is not None:
+        arrays |= _gaussian_arrays(model.imputer_.gaussian_)
     if hasattr(model, "classes_"):
         description["classes"] = _classes(model.classes_)
         description["class_weight"] = _class_weight(getattr(model, "class_weight", None))
@@ -120,54 +127,110 @@ def _rebuilt(kind: Any, description: dict[str, Any], arrays: Arrays) -> Any:
     n_iter = arrays["n_iter"]
     if n_iter.dtype.kind != "i" or n_iter.size != 1:
         raise ValueError("iterations must be a whole number")
-    coef, intercept = _floats(arrays["coef"]).reshape(rows, d), _floats(arrays["intercept"]).reshape(rows)
+    # 0.2 had no indicators, and None meant "auto" then
+    model.indicators_ = _columns(arrays["indicators"], d) if "indicators" in arrays else _columns([], d)
+    if "indicators" not in arrays and sketch is None:
+        model.sketch = "auto"
+    wide = d + model.indicators_.size
+    coef, intercept = _floats(arrays["coef"]).reshape(rows, wide), _floats(arrays["intercept"]).reshape(rows)
     model._with(coef, intercept, n_iter.item())
-    model.shift_ = _floats(arrays["shift"]).reshape(rows, d)
-    model.shift = model._shaped(model.shift_.copy()) if description["shifted"] else None
+    model.shift_ = _floats(arrays["shift"]).reshape(rows, wide)
+    model.shift = model._shaped(model.shift_[:, :d].copy()) if description["shifted"] else None
     model.sketch_ = rebuild(description["sketch_used"], arrays)
-    model.sketch_.check(d)
+    model.sketch_.check(wide)
     for name, kind_of_value in FITTED.items():
         setattr(model, f"{name}_", kind_of_value(fitted[name]))
     model.n_features_in_, model.guarantee_ = d, _guarantee(fitted["guarantee"])
-    model.stand_ins_ = None
+    model.imputer_ = None
     if model.missing_ == "conditional":
-        covariance = Conditional(_floats(arrays["covariance"]), model.sketch_)
-        covariance.check(d)
-        model.stand_ins_ = StandIns(_floats(arrays["mean"]).reshape(d), covariance)
-    names = description["feature_names"]
-    if names is not None:
-        if len(names) != d:
-            raise ValueError(f"{len(names)} names for {d} features")
-        model.feature_names_in_ = np.array(names, dtype=object)
+        model.imputer_ = ConditionalImputer()
+        model.imputer_.gaussian_, model.imputer_.n_features_in_ = _gaussian(arrays, d), d
+    model.encoder_ = None
+    if description["encoder"] is not None:
+        model.encoder_ = unpack_encoder(description["encoder"])
+        model.n_features_in_ = model.encoder_.n_features_in_
+        if len(model.encoder_.groups_) != d:
+            raise ValueError(f"the columns make {len(model.encoder_.groups_)} features, the model has {d}")
+    model.groups_ = arrays.get("groups")
+    _named(model, description["feature_names"])
     return model
+
+
+def _named(fitted: Any, names: list[Any] | None) -> None:
+    """Give a model or an encoder the names of its columns."""
+    if names is not None:
+        if len(names) != fitted.n_features_in_:
+            raise ValueError(f"{len(names)} names for {fitted.n_features_in_} columns")
+        fitted.feature_names_in_ = np.array([str(name) for name in names], dtype=object)
+
+
+# ---- encoders and pipelines ------------------------------------------------------------------------
+
+
+def pack_encoder(encoder: TableEncoder) -> dict[str, Any]:
+    """A fitted encoder as JSON."""
+    ids = encoder.ids
+    return {
+        "ids": ids if ids is None or isinstance(ids, str) else [str(name) for name in ids],
+        "columns": [asdict(column) for column in encoder.columns_],
+        "dropped": encoder.dropped_,
+        "n_columns": encoder.n_features_in_,
+        "names": [str(name) for name in getattr(encoder, "feature_names_in_", [])] or None,
+    }
+
+
+def unpack_encoder(content: dict[str, Any]) -> TableEncoder:
+    """The encoder that `pack_encoder` packed."""
+    from mast.learn.columns import column_from_json
+    from mast.learn.encoder import TableEncoder
+
+    encoder = TableEncoder(content["ids"])
+    encoder.columns_ = [column_from_json(column) for column in content["columns"]]
+    encoder.dropped_ = {str(name): str(why) for name, why in content["dropped"].items()}
+    encoder.n_features_in_ = int(content["n_columns"])
+    _named(encoder, content["names"])
+    names = [column.name for column in encoder.columns_]
+    if not names or len(set(names)) < len(names) or not set(names) <= set(encoder._names()):
+        raise ValueError("the columns are not those of a table")
+    return encoder
 
 
 # ---- folders --------------------------------------------------------------------------------
 
 
+class Weights(NamedTuple):
+    """A linear model that takes what is missing for 0, the mean of a standardised number: what is usual."""
+
+    coef: NDArray[np.float64]  #: (outputs, features)
+    intercept: NDArray[np.float64]
+
+
 @dataclass(frozen=True)
 class Bundle:
-    """A trained model, the same without a sketch to compare with, and how files become rows for both."""
+    """A trained model, a usual one to compare with, and how files become rows for both."""
 
     model: Any
-    plain: Any
+    usual: Weights
     reader: RowReader
 
     def save(self, folder: Path) -> Path:
         """Write the file of the folder, which is made if it is not there."""
         files.make_folder(folder)
         model, arrays = pack(self.model)
-        arrays["plain_coef"] = self.plain.coef_
-        arrays["plain_intercept"] = np.asarray(self.plain.intercept_)
-        columns = None if self.reader.columns is None else asdict(self.reader.columns)
-        description = {"model": model, "columns": columns, "target": self.reader.target}
+        arrays["usual_coef"], arrays["usual_intercept"] = self.usual
+        encoder = self.reader.encoder
+        description = {
+            "model": model,
+            "columns": None if encoder is None else pack_encoder(encoder),
+            "target": self.reader.target,
+            "dropped": self.reader.dropped,
+        }
         write(folder / FILE, TRAINED, description, arrays)
         return folder / FILE
 
     @staticmethod
     def load(folder: Path) -> Bundle:
         """Read a folder that `save` wrote; damaged and foreign ones are refused."""
-        from mast.learn.columns import FeatureColumns  # these need pandas
         from mast.learn.sources import RowReader
         from mast.learn.sparsified import SparsifiedLinear
 
@@ -177,16 +240,45 @@ class Bundle:
         description, arrays = read(path, TRAINED)
         with files.damage_refused(path):
             model: Any = unpack(description["model"], arrays, path, SparsifiedLinear)  # type: ignore[type-abstract]
-            plain = model._with_plain(arrays["plain_coef"], arrays["plain_intercept"])
+            outputs, d = model.shift_.shape
+            usual = Weights(
+                _floats(arrays["usual_coef"]).reshape(outputs, d),
+                _floats(arrays["usual_intercept"]).reshape(outputs),
+            )
             content, target = description["columns"], description["target"]
-            columns = None if content is None else FeatureColumns.from_json(content)
+            encoder = None if content is None else unpack_encoder(content)
             if not isinstance(target, str | None):
                 raise DataError(f"{path} is damaged: its target is not the name of a column")
-            if columns is not None and len(columns.owners) != model.n_features_in_:
+            if encoder is not None and len(encoder.groups_) != d:
                 raise DataError(f"{path} is damaged: its columns do not fit the model")
+            dropped = [str(name) for name in description["dropped"]]
         classes = getattr(model, "classes_", None)
         numeric = classes is None or classes.dtype.kind in "iuf"
-        return Bundle(model, plain, RowReader(columns, model.n_features_in_, target, numeric))
+        return Bundle(model, usual, RowReader(encoder, d, target, numeric, dropped))
+
+
+# ---- the imputer ------------------------------------------------------------------------------
+
+
+def _gaussian_arrays(gaussian: FeatureGaussian) -> Arrays:
+    model = gaussian.model
+    if isinstance(model, Factors):
+        return {"mean": gaussian.mean, "loadings": model.loadings, "noise": model.noise}
+    return {"mean": gaussian.mean, "covariance": model.covariance}
+
+
+def _gaussian(arrays: Arrays, d: int) -> FeatureGaussian:
+    mean = _floats(arrays["mean"]).reshape(d)
+    if "loadings" not in arrays:
+        covariance = Conditional(_floats(arrays["covariance"]), 1.0)
+        covariance.check(d)
+        if len(covariance.covariance) != d:
+            raise ValueError("the covariance does not fit the features")
+        return FeatureGaussian(mean, covariance)
+    loadings, noise = _floats(arrays["loadings"]), _floats(arrays["noise"]).reshape(d)
+    if loadings.ndim != 2 or len(loadings) != d or not (noise > 0).all():
+        raise ValueError("the factors do not fit the features")
+    return FeatureGaussian(mean, Factors(loadings, noise))
 
 
 # ---- parts --------------------------------------------------------------------------------
@@ -205,6 +297,13 @@ def _floats(array: NDArray[Any]) -> NDArray[np.float64]:
     if array.dtype != np.float64 or not np.isfinite(array).all():
         raise ValueError("weights must be finite numbers in double precision")
     return array
+
+
+def _columns(indices: Any, d: int) -> NDArray[np.int64]:
+    columns = np.asarray(indices, dtype=np.int64).reshape(-1)
+    if columns.size and not (0 <= columns.min() and columns.max() < d):
+        raise ValueError("indicators of columns that are not there")
+    return columns
 
 
 def _classes(classes: NDArray[Any]) -> dict[str, Any]:

@@ -1,160 +1,166 @@
-"""CSV files as pandas tables of text: every row as long as the header, and the line of every row known.
-
-pandas would fill short rows up without a word and forget the lines, so the csv module reads the rows.
-"""
+"""CSV files as data frames: pandas reads them, and what it would pass over in silence is refused by line."""
 
 from __future__ import annotations
 
 import csv
 import io
-import math
+import warnings
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas
-from numpy.typing import NDArray
 
-from mast.arrays import Array
 from mast.data.unpack import read, unpack
 from mast.errors import DataError
 from mast.learn.frames import refuse_repeated
 
-#: what stands for a value that is not there
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-"})
+#: what stands for a value that is not there, beside the words that pandas knows
+MISSING = [form for word in ("?", "-", "na", "n/a", "nan", "null", "none") for form in (word, word.upper())]
 MOSTLY = 0.9  #: a column with this share of numbers, but not all, is taken for numbers with a mistake
-SHOWN = 40  #: characters of a cell in a message
 
 
-class Table(NamedTuple):
-    """A CSV file: its cells as texts under their columns' names; the index holds the line of each row."""
-
-    path: str
-    cells: pandas.DataFrame
-
-    @property
-    def names(self) -> list[str]:
-        """The columns' names."""
-        return list(self.cells)
-
-    def column(self, name: str) -> list[str]:
-        """The texts of a column."""
-        return list(self.cells[name])
-
-    def place(self, row: int) -> str:
-        """Where a row stands, for messages."""
-        return f"{self.path}, line {self.cells.index[row]}"
-
-
-def read_table(path: str | Path) -> Table:
-    """A CSV file as a table; it may take no more memory than there is."""
+def read_table(path: str | Path, texts: Collection[str] = ()) -> pandas.DataFrame:
+    """A CSV file as a data frame, these columns as texts; rows have the numbers of their lines."""
     raw = unpack(read(Path(path)), str(path))
+    delimiter = _delimiter(raw)
+    header = _header(raw, str(path), delimiter)
     try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{path}, line {line}: this is not UTF-8 text") from None
-    header: list[str] = []
-    rows: dict[int, list[str]] = {}  # by their last lines
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text), strict=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pandas.errors.ParserWarning)  # of rows that are too long
+            frame = pandas.read_csv(
+                io.BytesIO(raw),
+                sep=delimiter,
+                header=0,
+                names=header,
+                index_col=False,
+                dtype={name: str for name in texts if name in header},
+                na_values=MISSING,
+                skipinitialspace=True,
+                low_memory=False,
+            )
+    except (ValueError, OverflowError, RuntimeError, pandas.errors.ParserWarning) as error:
+        for _ in _rows(raw, str(path), delimiter, len(header)):
+            pass  # refuses the first row that is wrong
+        raise DataError(f"{path}: cannot be read as a table: {error}") from None
+    if not len(frame):
+        raise DataError(f"{path}: there is a line of column names, but no rows")
+    _refuse_short_rows(raw, str(path), delimiter, frame)
+    if f" {delimiter}".encode() in raw or b" \n" in raw or b" \r" in raw:
+        for name in _texts(frame):
+            frame[name] = frame[name].str.strip()
+    lines = raw.count(b"\n") + (not raw.endswith(b"\n"))
+    known = lines == len(frame) + 1  # no line is empty, and no cell has two of them
+    frame.index = pandas.RangeIndex(len(frame), name="line" if known else "row") + (2 if known else 1)
+    return frame
+
+
+def _texts(frame: pandas.DataFrame) -> list[str]:
+    """The columns that hold texts."""
+    kinds = (pandas.api.types.infer_dtype(column, skipna=True) for _, column in frame.items())
+    return [name for name, kind in zip(frame, kinds, strict=True) if kind == "string"]
+
+
+# ---- rows as the csv module sees them ----------------------------------------------------------------
+
+
+def _lines(raw: bytes) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8-sig", newline="")
+
+
+def _delimiter(raw: bytes) -> str:
+    first = next((line for line in io.BytesIO(raw) if line.strip()), b"")
+    return max(",;\t", key=lambda mark: first.count(mark.encode()))  # commas, if there is none of them
+
+
+def _rows(raw: bytes, path: str, delimiter: str, width: int | None) -> Iterator[list[str]]:
+    """The rows that are not empty, as lists of texts; a row that is not so wide is refused, by its line."""
+    reader = csv.reader(_lines(raw), delimiter=delimiter, strict=True)
     try:
         for cells in reader:
             if not any(cells) and len(cells) <= 1:
                 continue  # an empty line; a line of empty cells is a row
-            if not header:
-                header = _header(cells, str(path))
-                continue
-            if len(cells) != len(header):
+            if width is not None and len(cells) != width:
                 raise DataError(
-                    f"{path}, line {reader.line_num}: found {len(cells)} values, expected {len(header)}, "
+                    f"{path}, line {reader.line_num}: found {len(cells)} values, expected {width}, "
                     "one for each column"
                 )
-            rows[reader.line_num] = cells
+            yield cells
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
-    if not header:
+    except UnicodeDecodeError:
+        raise DataError(f"{path}, line {_first_bad_line(raw)}: this is not UTF-8 text") from None
+
+
+def _first_bad_line(raw: bytes) -> int:
+    try:
+        raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return raw.count(b"\n", 0, error.start) + 1
+    return 0
+
+
+def _header(raw: bytes, path: str, delimiter: str) -> list[str]:
+    cells = next(_rows(raw, path, delimiter, None), None)
+    if cells is None:
         raise DataError(f"{path}: the file is empty, expected a line of column names and rows")
-    if not rows:
-        raise DataError(f"{path}: there is a line of column names, but no rows")
-    return Table(str(path), pandas.DataFrame.from_dict(rows, orient="index", columns=header, dtype=object))
-
-
-def _delimiter(text: str) -> str:
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    return max(",;\t", key=first.count)  # commas, if there is none of them
-
-
-def _header(cells: list[str], path: str) -> list[str]:
     header = [name.strip() for name in cells]
     if not all(header):
         raise DataError(f"{path}: column {header.index('') + 1} has no name in the first line")
     refuse_repeated(header, f"{path}: ")
-    if not np.isnan([number_of(name) for name in header]).any():
+    if not np.isnan(_numbers(header)).any():
         raise DataError(f"{path}: the first line holds numbers, expected the names of the columns")
     return header
 
 
-# ---- cells as numbers -----------------------------------------------------------------------
+def _refuse_short_rows(raw: bytes, path: str, delimiter: str, frame: pandas.DataFrame) -> None:
+    """An error for a row with too few cells, which pandas fills up: its last cell is missing, at least."""
+    width = frame.shape[1]
+    if width == 1 or not frame.iloc[:, -1].isna().any():
+        return
+    if b'"' not in raw and raw.count(delimiter.encode()) == (len(frame) + 1) * (width - 1):
+        return  # too long ones were refused, so that none can be short
+    for _ in _rows(raw, path, delimiter, width):
+        pass
 
 
-def number_of(text: str) -> float:
-    """A text as a number as people write it; NaN where it is none."""
-    try:
-        return math.nan if "_" in text else float(text)
-    except ValueError:
-        return math.nan
+# ---- texts that should be numbers ---------------------------------------------------------------------
 
 
-def missing(cells: list[str]) -> list[bool]:
-    """Which cells hold no value."""
-    return [cell.strip().lower() in MISSING for cell in cells]
+def _numbers(texts: Any) -> Any:
+    return np.asarray(pandas.to_numeric(np.asarray(texts, dtype=object), errors="coerce"), dtype=np.float64)
 
 
-class CellNumbers(NamedTuple):
-    """The cells of a column as numbers, and what is wrong with them."""
-
-    values: Array  #: NaN where a cell is missing or a text
-    absent: NDArray[np.bool_]  #: which cells are missing
-    odd: str  #: where the first text stands, if there is one
-    infinite: str  #: where the first infinite number stands
-
-
-def cell_numbers(table: Table, name: str) -> CellNumbers:
-    """A column as numbers."""
-    cells = table.column(name)
-    # one by one: an array of texts would give each the room of the longest
-    values = np.fromiter(map(number_of, cells), dtype=np.float64, count=len(cells))
-    absent = np.isnan(values)
-    absent[absent] = missing([cells[row] for row in np.flatnonzero(absent)])
-
-    def first(rows: NDArray[np.bool_], complaint: str) -> str:
-        if not rows.any():
-            return ""
-        row = int(rows.argmax())
-        text = repr(cells[row][:SHOWN]) + ("..." if len(cells[row]) > SHOWN else "")
-        return f"{table.place(row)}: column {name!r} holds {complaint.format(text)}"
-
-    odd = first(np.isnan(values) & ~absent, "numbers, but here {}")
-    infinite = first(np.isinf(values), "{}; infinity and numbers beyond double precision are refused")
-    return CellNumbers(values, absent, odd, infinite)
+def mended(frame: pandas.DataFrame, path: str) -> pandas.DataFrame:
+    """The table with texts that are all numbers as numbers; nearly all, or with commas, is a mistake."""
+    for name in _texts(frame):
+        numbers = all_numbers(frame[name], path)
+        if numbers is not None:
+            frame[name] = numbers
+    return frame
 
 
-def mostly_numbers(numbers: int, given: int) -> bool:
-    """Whether so many numbers among all that is given make the rest look like mistakes."""
-    return numbers >= max(MOSTLY * given, 1)
+def all_numbers(column: pandas.Series, path: str) -> Any:
+    """Texts as numbers; None where they are none; an error where nearly all are, or are but for commas."""
+    codes, texts = pandas.factorize(column)
+    numbers = _numbers(texts)
+    if not np.isnan(numbers).any():
+        return np.append(numbers, np.nan)[codes]
+    wrong, given = np.append(np.isnan(numbers), False)[codes], codes >= 0
+    if (given & ~wrong).sum() < max(MOSTLY * given.sum(), 1):
+        return _refuse_commas(column.name, pandas.Series(texts, dtype=object), path)
+    row = int(wrong.argmax())
+    text, where = column.iloc[row], f"{column.index.name} {column.index[row]}"
+    shown = repr(text[:40]) + ("..." if len(text) > 40 else "")
+    raise DataError(f"{path}, {where}: column {column.name!r} holds numbers, but here {shown}")
 
 
-def holds_numbers(numbers: int, given: int, odd: str, infinite: str) -> bool:
-    """Whether a column holds numbers only; an error if nearly so, or if one of them is infinite."""
-    if odd and not mostly_numbers(numbers, given):
-        return False
-    if odd or infinite:
-        raise DataError(odd or infinite)
-    return True
-
-
-def as_numbers(table: Table, name: str) -> Array | None:
-    """A column as numbers, NaN where missing; None if it is text; an error if it is nearly all numbers."""
-    values, absent, odd, infinite = cell_numbers(table, name)
-    numbers, given = int((~np.isnan(values)).sum()), int((~absent).sum())
-    return values if holds_numbers(numbers, given, odd, infinite) else None
+def _refuse_commas(name: Any, texts: pandas.Series, path: str) -> None:
+    commas = texts[texts.str.contains(",", regex=False)]
+    numbers = commas[~np.isnan(_numbers(commas.str.replace(",", "", regex=False)))]
+    if len(numbers) and len(numbers) >= MOSTLY * len(texts):
+        raise DataError(
+            f"{path}: column {name!r} holds numbers with commas, such as {min(numbers)!r}: "
+            "write a decimal point, and nothing between thousands"
+        )

@@ -107,7 +107,44 @@ class Conditional(Sketch):
 
     def fill(self, masks: Masks, rows: Array) -> Array:
         """T_M a for each row a and its mask: what it drops is replaced by its regression on the rest."""
-        return np.where(masks, rows, self.answers(masks, rows, np.eye(masks.shape[1])))
+        out = np.where(masks, rows, 0.0)
+        solved = np.zeros((*out.shape, 1))
+        by_kept, by_dropped = _cheaper(masks)
+        if by_kept.size:  # C_mo C_oo^-1 a_o
+            _solve(self.covariance, masks, by_kept, out[:, :, None], solved)
+            solved[by_kept, :, 0] = solved[by_kept, :, 0] @ self.covariance
+        if by_dropped.size:  # -Q_mm^-1 (Q a)_m
+            _solve(self.precision, ~masks, by_dropped, -(out @ self.precision)[:, :, None], solved)
+        np.copyto(out, solved[:, :, 0], where=~masks)
+        return out
+
+    def variances(self, masks: Masks, weights: Array) -> Array:
+        """The variance of w'a given what each mask keeps of a, for each row w of `weights`: (masks, weights).
+
+        That is w_m'Q_mm^-1 w_m, or what C_oo^-1 leaves of w'C w.
+        """
+        w, Cw = weights.T, self.covariance @ weights.T
+        solved = np.zeros((*masks.shape, len(weights)))
+        by_kept, by_dropped = _cheaper(masks)
+        _solve(self.covariance, masks, by_kept, Cw[None], solved)
+        _solve(self.precision, ~masks, by_dropped, np.ascontiguousarray(w)[None], solved)
+        out = np.einsum("pdw,dw->pw", solved, w)
+        explained = np.einsum("pdw,dw->pw", solved[by_kept], Cw)
+        out[by_kept] = np.maximum(np.einsum("dw,dw->w", w, Cw) - explained, 0.0)
+        return out
+
+    def unexplained(self, masks: Masks, weights: Array) -> Array:
+        """The sum of the covariances that are left given what each mask keeps, times `weights`."""
+        from mast.sketches.kernels import inverse_sum
+
+        by_kept, by_dropped = _cheaper(masks)
+        explained, left = np.zeros_like(self.covariance), np.zeros_like(self.covariance)
+        inverse_sum(self.covariance, np.ascontiguousarray(masks), by_kept, weights, explained)
+        inverse_sum(self.precision, np.ascontiguousarray(~masks), by_dropped, weights, left)
+        if by_kept.size:
+            C = self.covariance
+            left += weights[by_kept].sum() * C - C @ explained @ C
+        return left
 
     # ---- what a sketch says ----------------------------------------------------------------
 

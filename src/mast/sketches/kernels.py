@@ -2,7 +2,7 @@
 
 - `draw_units`: the units that survive a step, as `Sketch.sample` draws them.
 - `draw_mask`: a mask, and its product with weights while it is drawn.
-- `solve_within`: the many small systems of equations of `Conditional`.
+- `solve_within`, `inverse_sum`: the many small systems of equations of `Conditional`, and their inverses.
 """
 
 from __future__ import annotations
@@ -243,3 +243,55 @@ def _solve(U: Any, width: Any, columns: Any) -> None:
         for c in range(width, end):
             for lane in range(LANES):
                 U[i, c, lane] *= U[i, i, lane]
+
+
+@njit(cache=True, nogil=True)
+def inverse_sum(G: Any, chosen: Any, order: Any, weights: Any, out: Any) -> None:
+    """Add weights[r] times the inverse of G_cc, c the features in chosen[r], to out_cc for r in `order`."""
+    d = G.shape[0]
+    places = np.zeros((d, LANES), dtype=np.int64)
+    sizes = np.zeros(LANES, dtype=np.int64)
+    widest = 0
+    for r in order:
+        widest = max(widest, chosen[r].sum())
+    U = np.empty((widest, widest + 1, LANES))  # the last column is for sums
+    for first in range(0, order.size, LANES):
+        width = 0
+        sizes[:] = 0
+        for lane in range(min(LANES, order.size - first)):
+            size = 0
+            for j in range(d):
+                if chosen[order[first + lane], j]:
+                    places[size, lane] = j
+                    size += 1
+            sizes[lane] = size
+            width = max(width, size)
+        _gather(G, places, sizes, width, U)
+        _solve(U, width, 0)
+        _invert(U, width)
+        flat, row, spare = U.ravel(), U.shape[1] * LANES, widest * LANES
+        for i in range(width):
+            for j in range(i, width):
+                U[0, widest] = 0.0
+                for m in range(j, width):
+                    _lanes(flat, spare, i * row + m * LANES, j * row + m * LANES)
+                for lane in range(LANES):
+                    if j < sizes[lane]:
+                        part = weights[order[first + lane]] * U[0, widest, lane]
+                        a, b = places[i, lane], places[j, lane]
+                        out[a, b] -= part
+                        if i != j:
+                            out[b, a] -= part
+
+
+@njit(forceinline=True)
+def _invert(U: Any, width: Any) -> None:
+    """The inverse of a triangle U in place, whose diagonal holds 1/U_kk already; the last column is lost."""
+    flat, row, last = U.ravel(), U.shape[1] * LANES, U.shape[1] - 1
+    for j in range(width):
+        for i in range(j):
+            U[0, last] = 0.0
+            for m in range(i, j):
+                _lanes(flat, last * LANES, i * row + m * LANES, m * row + j * LANES)
+            for lane in range(LANES):
+                U[i, j, lane] = U[0, last, lane] * U[j, j, lane]

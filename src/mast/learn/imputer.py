@@ -1,0 +1,158 @@
+"""ConditionalImputer: missing cells become what the others say of them."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from mast.arrays import Array, checked_sparse, numbers
+from mast.checks import whole
+from mast.errors import ArgumentError
+from mast.learn.gaussian import FeatureGaussian
+from mast.learn.rows import as_dense, gaps, refuse_overflow, row_weights
+
+
+class ConditionalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Fills missing cells with their conditional mean given the cells of the row that are there.
+
+    The features are taken for Gaussian, with the mean and a shrunk covariance of the training rows, which may
+    have missing cells too. So a stand-in is a linear function of what is there: one system of equations
+    per row, without rounds and without random numbers. Cells that are there come out as they went in.
+
+    A column without any value in `fit` has the mean 0: it is filled with 0. A row without any value gets the
+    means. NaN is a missing cell, also in a sparse matrix, whose zeros are values; infinity is refused.
+
+    Parameters
+    ----------
+    rank
+        None uses the covariance of all pairs of features, which Ledoit and Wolf's formula shrinks. A number
+        is how many factors explain the covariance, beside noise of each feature's own: a row then costs
+        d rank² operations instead of d³. ``"auto"`` is None for up to 200 features, and more have as many
+        factors as predict hidden cells of some training rows best.
+
+    Attributes
+    ----------
+    mean_ : the mean of each feature.
+    covariance_ : the shrunk covariance.
+    rank_ : how many factors there are; None for a covariance of all pairs.
+    n_features_in_, feature_names_in_ : as in scikit-learn.
+
+    Examples
+    --------
+    >>> import numpy as np, mast
+    >>> X = np.array([[1.0, 2.0], [2.0, 4.1], [3.0, 6.0], [4.0, 7.9], [5.0, np.nan]])
+    >>> imputer = mast.ConditionalImputer().fit(X)
+    >>> imputer.transform([[3.0, 6.5], [3.5, np.nan]]).round(1)
+    array([[3. , 6.5],
+           [3.5, 6.9]])
+    >>> imputer.margin_variance([[3.0, 6.5], [3.5, np.nan]], [1.0, 1.0]).round(1)
+    array([0. , 0.5])
+    """
+
+    gaussian_: FeatureGaussian
+    n_features_in_: int
+
+    def __init__(self, *, rank: int | str | None = "auto") -> None:
+        self.rank = rank
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+        """Find the means and the covariance.
+
+        Parameters
+        ----------
+        X
+            Features, one row per observation; an array, a data frame or any SciPy sparse matrix.
+        y
+            Ignored.
+        sample_weight
+            Non-negative weights of the rows.
+        """
+        X = self._validated(X, first=True)
+        refuse_overflow("X", X)
+        weights = row_weights(sample_weight, X)
+        if weights is not None:
+            if not weights.any():
+                raise ArgumentError("sample_weight must be positive for at least one row")
+            X, weights = X[weights > 0], weights[weights > 0]
+        return self.learn(X, weights)
+
+    def learn(self, X: Array, weights: Array | None) -> Self:
+        """Fit to an array that was checked already, NaN where cells are missing."""
+        if self.rank is not None and not (isinstance(self.rank, str) and self.rank == "auto"):
+            whole("rank", self.rank, 0)
+        self.gaussian_ = FeatureGaussian.fit(X, weights, self.rank)
+        self.n_features_in_ = X.shape[1]
+        return self
+
+    def transform(self, X: Any) -> Array:
+        """A dense copy whose missing cells are filled."""
+        check_is_fitted(self)
+        X = self._validated(X)
+        rows, out = gaps(X), np.array(X)
+        if rows.size:
+            out[rows] = self.gaussian_.fill(X[rows])
+        return out
+
+    def margin_variance(self, X: Any, coef: ArrayLike) -> Array:
+        """The variance of linear margins given the cells that are there, 0 for a row without a missing cell.
+
+        Parameters
+        ----------
+        X
+            Rows.
+        coef
+            The weights w of one margin w'x, of shape (n_features,), or of several, (margins, n_features).
+
+        Returns
+        -------
+        array of shape (rows,), or (rows, margins)
+        """
+        check_is_fitted(self)
+        X, weights = self._validated(X), numbers("coef", coef, np.ndim(coef))
+        if weights.ndim not in (1, 2) or weights.shape[-1] != self.n_features_in_:
+            raise ArgumentError(
+                f"coef must have one weight for each of the {self.n_features_in_} features, "
+                f"got the shape {weights.shape}"
+            )
+        rows, out = gaps(X), np.zeros((len(X), len(np.atleast_2d(weights))))
+        if rows.size:
+            out[rows] = self.gaussian_.variances(X[rows], np.atleast_2d(weights))
+        return out[:, 0] if weights.ndim == 1 else out
+
+    @property
+    def mean_(self) -> Array:
+        """The mean of each feature."""
+        return self.gaussian_.mean
+
+    @property
+    def covariance_(self) -> Array:
+        """The shrunk covariance of the features."""
+        return self.gaussian_.model.covariance
+
+    @property
+    def rank_(self) -> int | None:
+        """How many factors there are."""
+        return self.gaussian_.rank
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "gaussian_")
+
+    def _validated(self, X: Any, first: bool = False) -> Array:
+        """The rows as an array, NaN where a cell is missing."""
+        if scipy.sparse.issparse(X):
+            X = checked_sparse("X", X)  # before scikit-learn converts it
+        X = validate_data(
+            self, X, reset=first, accept_sparse="csr", dtype=np.float64, ensure_all_finite="allow-nan"
+        )
+        return as_dense(X)
