@@ -90,7 +90,7 @@ def labels_of(file: str, column: pandas.Series, numeric: bool) -> NDArray[Any]:
     """A target that is there in all rows, as numbers or as texts."""
     if not numeric:
         codes, texts = pandas.factorize(column)
-        return np.array([text.strip() for text in texts])[codes]
+        return np.asarray(np.array([text.strip() for text in texts])[codes])
     numbers = all_numbers(column, file)
     if numbers is None:
         raise DataError(f"{file}: the target {column.name!r} holds text, the model predicts numbers")
