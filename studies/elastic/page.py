@@ -36,7 +36,8 @@ CHANGED = (  # in the order in which it happened
     "Each size alone has a rate of its own, where at first all four shared one: a stronger rival. Changed "
     "when its validation scores on stories260K were seen, before any run of `elastic`.",
     "All contenders see the same rows. At first `elastic` saw new rows all the time and paid for the "
-    "teacher's outputs on them. Changed when two of its tuning runs on stories260K had been made, which were repeated.",
+    "teacher's outputs on them. Changed when two of its tuning runs on stories260K had been made, which were "
+    "repeated.",
     "Sorting is timed in a warm process; at first the seconds of imports and compilation counted too.",
     "The machine was busy, so that runs are short, and stories260K has three seeds instead of five so far.",
 )
