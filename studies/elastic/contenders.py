@@ -245,9 +245,7 @@ def cuts(loaded: Loaded, how: str, seed: int, sizes: Iterable[float] = SIZES[:3]
         _, sk = elastic(loaded, seed, score=how)
     else:
         model, sk = elastic(loaded, seed, sort=False)
-        sort(
-            model, sk.structure, _random(sk.structure.spaces, seed) if how == "random" else _norms(model, sk)
-        )
+        sort(model, sk.structure, _random(sk.structure.spaces, seed) if how == "random" else norms(model, sk))
     return {size: sk.submodel(member=SIZES.index(size), calibrate=False) for size in sizes}
 
 
@@ -256,14 +254,15 @@ def _random(spaces: Sequence[Any], seed: int) -> dict[str, Any]:
     return {space.name: random.random(space.units) for space in spaces}
 
 
-def _norms(model: nn.Module, sk: Any) -> dict[str, Any]:
+def norms(model: nn.Module, sk: Any) -> dict[str, Any]:
     """The squared norm of all weights of a unit."""
     weights, found = dict(model.named_parameters()), {}
     for space in sk.structure.spaces:
         total = torch.zeros(space.units)
         for a in space.axes:
             if a.tensor in weights:
-                squares = weights[a.tensor].detach().square().movedim(a.dim, 0).flatten(1).sum(1)
+                own = weights[a.tensor].detach().movedim(a.dim, 0)
+                squares = own.reshape(len(own), -1).square().sum(1)
                 total += squares[a.offset : a.offset + space.units * a.run].view(space.units, a.run).sum(1)
         found[space.name] = total.numpy()
     return found

@@ -11,9 +11,10 @@ pytest.importorskip("transformers")
 
 import torch
 
+import mast
 from mast.errors import DataError
 from studies.elastic.__main__ import main
-from studies.elastic.contenders import SIZES, WEIGHTS, DynaBERT, Ours, cuts, elastic, evaluate
+from studies.elastic.contenders import SIZES, WEIGHTS, DynaBERT, Ours, cuts, elastic, evaluate, norms
 from studies.elastic.rows import Rows, logits
 from studies.elastic.rule import decided, judge
 from studies.elastic.study import COLUMNS, EQUAL_STEPS, Store, Study
@@ -119,6 +120,14 @@ def test_the_largest_size_is_the_given_network_and_cuts_differ(loaded):
     losses = {how: evaluate(cuts(loaded, how, 1, [0.5])[0.5], loaded, loaded.test)["loss"]
               for how in ("random", "magnitude", "activation")}  # fmt: skip
     assert len({round(loss, 6) for loss in losses.values()}) == 3
+
+
+def test_the_norm_of_a_unit_has_its_row_its_bias_and_its_column():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    sk = mast.nn.elastic(model, [0.5, 1.0], [torch.ones(2, 3)], sort=False)
+    expected = model[0].weight.square().sum(1) + model[0].bias.square() + model[2].weight.square().sum(0)
+    (found,) = norms(model, sk).values()
+    np.testing.assert_allclose(found, expected.detach(), rtol=1e-6)
 
 
 def test_steps_follow_from_seconds(loaded, tmp_path):
