@@ -17,11 +17,10 @@ from mast import randomness
 from mast.arrays import Array
 from mast.checks import choice, number, whole
 from mast.errors import ArgumentError
-from mast.learn.copies import row_numbers
 from mast.learn.encoder import encoder_for
 from mast.learn.frames import aligned, as_pandas, explain_refusal, refuse_repeated
 from mast.learn.imputer import ConditionalImputer
-from mast.learn.rows import counting, row_weights
+from mast.learn.rows import counting, row_numbers, row_weights
 from mast.randomness import Key
 
 SHARES = (0.0, 0.25, 0.5, 0.75)

@@ -128,7 +128,7 @@ class Conditional(Sketch):
         by_kept, by_dropped = _cheaper(masks)
         _solve(self.covariance, masks, by_kept, Cw[None], solved)
         _solve(self.precision, ~masks, by_dropped, np.ascontiguousarray(w)[None], solved)
-        out = np.einsum("pdw,dw->pw", solved, w)
+        out: Array = np.einsum("pdw,dw->pw", solved, w)
         explained = np.einsum("pdw,dw->pw", solved[by_kept], Cw)
         out[by_kept] = np.maximum(np.einsum("dw,dw->w", w, Cw) - explained, 0.0)
         return out
