@@ -23,6 +23,7 @@ from mast.learn.models import (
     InterceptLogistic,
     SampledAverage,
     Softmax,
+    class_solver,
     largest_eigenvalue,
     penalty_of,
     with_ones,
@@ -41,7 +42,8 @@ OURS = ("auto", "exact", "sampled")  #: by Newton's method
 BENDS = {"log": 0.25, "softmax": 0.5, "squares": 1.0}  #: the largest second derivative of each loss
 LISTED = 50_000_000  #: a listed support is averaged if it takes at most so many products per sweep
 SAMPLED_TOL = 2e-3  #: an average over draws is not worth a smaller tolerance; the last step squares it
-FIRST_TOL = 0.05  #: of the fit to some rows, or to the first copy, where the fit to all of them starts
+FIRST_TOL = 0.05  #: of the fit to some rows, where the fit to all of them starts
+COPY_TOL = 0.2  #: of the fit to the first copy, where the fit to all copies starts
 FIRST_SHARE = 10  #: of very many rows, one in so many is fitted first
 SUPPORT = 1000  #: draws that stand for a support which is too long, or not uniform
 MEASUREMENTS = 20  #: how often a stochastic method looks whether it has converged
@@ -216,7 +218,7 @@ def _fit_to_copies(plan: FitPlan, x0: Array, tol: float, warm: bool) -> Fit:
         )
     if copies.weights.size >= COPIES[0] and not warm:  # one copy is enough to come close
         first = _average(plan, Copies(copies.rows[:n], np.ones(1), False))
-        x0 = newton_to(plan, first, x0, FIRST_TOL, "sampled").x
+        x0 = newton_to(plan, first, x0, COPY_TOL, "sampled").x
     if copies.exact:
         return newton_to(plan, _average(plan, copies), x0, tol, "exact")
     return newton_to(plan, _average(plan, copies), x0, max(tol, SAMPLED_TOL), "sampled")
@@ -297,7 +299,10 @@ def newton_to(plan: FitPlan, f: Objective, x0: Array, tol: float, method: str) -
     x = x0.copy()
     long = f.terms > MANY_ROWS and f.dim <= DENSE_LONG
     dense = not isinstance(f, Softmax) or long or f.dim**2 * f.terms / 2 <= DENSE_WORK
-    solver = hessian_solver(f, DENSE if dense else 0)
+    if isinstance(f, Softmax) and not dense and not f.design.sparse and f.design.d <= DENSE_LONG:
+        solver = class_solver(f)
+    else:
+        solver = hessian_solver(f, DENSE if dense else 0)
     steps = newton_steps(f, x, solver, patience=sys.maxsize, scaled=False)
     for iteration, reached in enumerate(islice(steps, plan.max_iter), start=1):
         x, promised = reached.x, reached.promised

@@ -18,6 +18,7 @@ from mast.objectives import LeastSquares, Logistic, Objective
 from mast.objectives.design import Design
 from mast.objectives.linear import LinearModel, RidgeModel
 from mast.objectives.losses import Loss
+from mast.objectives.newton import Solver, conjugate_gradients
 from mast.objectives.penalties import SketchedRidge
 from mast.sketches import Sketch
 
@@ -258,3 +259,28 @@ class Softmax(Objective):
         slopes *= self.rates[rows] * (self.terms / rows.size)
         gradient = np.asarray(slopes @ self.design.matrix[rows]).ravel()
         return np.asarray(gradient + self.penalty.gradient(x))
+
+
+def class_solver(f: Softmax) -> Solver:
+    """Newton steps by conjugate gradients, preconditioned with a block for each class.
+
+    The Hessian's block of a class is A'WA with the row weights rate p (1 - p): here with a mean of p (1 - p)
+    that gives the block the right trace, so that the correlations of features are taken into account.
+    """
+    K, d, gram = f.classes, f.design.d, f.design.gram(f.rates)
+    gram[np.diag_indices(d)] += 1e-10 * max(float(np.trace(gram)) / d, 1e-300)
+
+    def solver(x: Array, gradient: Array, left: float) -> tuple[Array, Array]:
+        product, diagonal = f.curvature(x)
+        ridge = f.penalty.curvature(x).reshape(K, d)
+        bends = np.maximum((diagonal.reshape(K, d) - ridge).sum(axis=1) / np.trace(gram), 1e-12)
+        inverses = np.linalg.inv(bends[:, None, None] * gram + ridge[:, :, None] * np.eye(d))
+
+        def precondition(r: Array) -> Array:
+            return np.asarray((inverses @ r.reshape(K, d, 1)).reshape(-1))
+
+        accuracy = min(0.1, max(left**0.5, 1e-4))
+        step = conjugate_gradients(product, diagonal, gradient, accuracy, precondition=precondition)
+        return step, diagonal
+
+    return solver

@@ -172,13 +172,20 @@ def scaling(H: Array) -> Array:
 
 
 def conjugate_gradients(
-    product: Callable[[Array], Array], diagonal: Array, g: Array, accuracy: float, max_steps: int = 5000
+    product: Callable[[Array], Array],
+    diagonal: Array,
+    g: Array,
+    accuracy: float,
+    max_steps: int = 5000,
+    precondition: Callable[[Array], Array] | None = None,
 ) -> Array:
-    """An approximate solution of H p = g, preconditioned with H's diagonal."""
-    scale = np.where(diagonal > 0, 1 / np.where(diagonal > 0, diagonal, 1.0), 0.0)
+    """An approximate solution of H p = g, preconditioned with H's diagonal unless something else is given."""
+    if precondition is None:
+        scale = np.where(diagonal > 0, 1 / np.where(diagonal > 0, diagonal, 1.0), 0.0)
+        precondition = scale.__mul__
     p = np.zeros_like(g)
     r = g.copy()
-    z = scale * r
+    z = precondition(r)
     q = z.copy()
     rz = _dot(r, z)
     goal = accuracy**2 * rz
@@ -192,7 +199,7 @@ def conjugate_gradients(
         alpha = rz / bend
         p += alpha * q
         r -= alpha * Hq
-        z = scale * r
+        z = precondition(r)
         rz, before = _dot(r, z), rz
         q = z + (rz / before) * q
     return p if p.any() else z
