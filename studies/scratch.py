@@ -271,7 +271,7 @@ def main(arguments: list[str] | None = None) -> None:
             for seed in range(1, seeds + 1):
                 key = {"task": task, "contender": name, "rate": best, "seed": seed, "rows": "test"}
                 store.once(key, lambda: list(run(task, data, name, best, seed, "test", steps)))  # noqa: B023
-    page = PAGE + report(store.rows) + CHANGES
+    page = PAGE + report(store.rows) + "\n" + CHANGES
     given.out.with_suffix(".md").write_text(page, encoding="utf-8")
     print(page)
 
@@ -283,7 +283,7 @@ def report(rows: Any) -> str:
     for task in test["task"].unique():
         own = test[test["task"] == task]
         lines += [
-            f"**{task}**",
+            f"## {task.capitalize()}",
             "",
             "| contender | rate | " + " | ".join(f"{s:.0%}" for s in SIZES) + " | mean | CPU s |",
         ]
