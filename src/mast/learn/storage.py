@@ -75,7 +75,7 @@ def pack(model: SparsifiedLinear) -> tuple[dict[str, Any], Arrays]:
         "random_state": int(state) if isinstance(state, int | np.integer) else None,
         "fitted": {
             **{name: getattr(model, f"{name}_") for name in FITTED},
-            "n_features": model.coef_.shape[-1],
+            "n_features": model.coef_.shape[-1] - model.indicators_.size,
             "guarantee": _statement(model.guarantee_),
         },
         "feature_names": [str(name) for name in getattr(model, "feature_names_in_", [])] or None,
@@ -127,10 +127,7 @@ def _rebuilt(kind: Any, description: dict[str, Any], arrays: Arrays) -> Any:
     n_iter = arrays["n_iter"]
     if n_iter.dtype.kind != "i" or n_iter.size != 1:
         raise ValueError("iterations must be a whole number")
-    # 0.2 had no indicators, and None meant "auto" then
-    model.indicators_ = _columns(arrays["indicators"], d) if "indicators" in arrays else _columns([], d)
-    if "indicators" not in arrays and sketch is None:
-        model.sketch = "auto"
+    model.indicators_ = _columns(arrays["indicators"], d)
     wide = d + model.indicators_.size
     coef, intercept = _floats(arrays["coef"]).reshape(rows, wide), _floats(arrays["intercept"]).reshape(rows)
     model._with(coef, intercept, n_iter.item())
