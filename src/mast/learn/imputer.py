@@ -45,13 +45,14 @@ class ConditionalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     Examples
     --------
     >>> import numpy as np, mast
-    >>> X = np.array([[1.0, 2.0], [2.0, 4.1], [3.0, 6.0], [4.0, 7.9], [5.0, np.nan]])
+    >>> X = np.column_stack([np.arange(50.0), 2 * np.arange(50.0) + 1])  # the second follows from the first
+    >>> X[::10, 1] = np.nan
     >>> imputer = mast.ConditionalImputer().fit(X)
-    >>> imputer.transform([[3.0, 6.5], [3.5, np.nan]]).round(1)
-    array([[3. , 6.5],
-           [3.5, 6.9]])
-    >>> imputer.margin_variance([[3.0, 6.5], [3.5, np.nan]], [1.0, 1.0]).round(1)
-    array([0. , 0.5])
+    >>> imputer.transform([[30.0, 77.0], [30.0, np.nan]]).round()
+    array([[30., 77.],
+           [30., 61.]])
+    >>> imputer.margin_variance([[30.0, 77.0], [30.0, np.nan]], [1.0, 1.0]) > 0  # of the first plus the second
+    array([False,  True])
     """
 
     gaussian_: FeatureGaussian
