@@ -51,7 +51,7 @@ class ConditionalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     >>> imputer.transform([[30.0, 77.0], [30.0, np.nan]]).round()
     array([[30., 77.],
            [30., 61.]])
-    >>> imputer.margin_variance([[30.0, 77.0], [30.0, np.nan]], [1.0, 1.0]) > 0  # of the first plus the second
+    >>> imputer.margin_variance([[30.0, 77.0], [30.0, np.nan]], [1.0, 1.0]) > 0
     array([False,  True])
     """
 
