@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> None:
         except DataError as error:
             print(f"{task.name} is left out: {error}")
             continue
-        draws = {"draws": 2, "rounds": 2} if given.fast else {}
+        draws = {"draws": 2, "rounds": 2, "rates": 2} if given.fast else {}
         Study(loaded, results, times, **draws).judge(*(given.only or ("cuts", *RIVALS, "ours")))
     if results.rows.empty:
         parser.exit(2, "nothing was run, so there is nothing to write\n")

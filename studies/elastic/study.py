@@ -76,6 +76,7 @@ class Study:
     results: Store
     times: Store
     rounds: int = 5  # of the timing
+    rates: int = 6  # learning rates, at most
     draws: int = 8  # random cuts, of which validation rows choose the best
 
     @property
@@ -159,7 +160,7 @@ class Study:
         means = {self.task.rate: score[setting].mean()}
         for factor in (1 / 3, 3.0):
             rate = self.task.rate
-            while rate == _best(means) and len(rates) < 6:
+            while rate == _best(means) and len(rates) < self.rates:
                 rate = float(f"{rate * factor:.3g}")
                 rates[rate] = self._scores(name, setting, rate)
                 means[rate] = rates[rate].mean()

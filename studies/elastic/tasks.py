@@ -75,7 +75,21 @@ def resnet(file: str, blocks: int, data: Path, cache: Path, task: Task) -> tuple
     test = _images(np.concatenate([t["x"] for t in tests]), np.concatenate([t["y"] for t in tests]))
     train = slice(task.validation, task.validation + task.pool)
     chosen = slice(task.validation)
-    return model, _images(images[train], labels[train]), _images(images[chosen], labels[chosen]), test
+    rows = _images(cropped(images[train]), labels[train])
+    return model, rows, _images(images[chosen], labels[chosen]), test
+
+
+def cropped(images: Any) -> Any:
+    """Each image once, moved by up to four pixels with black around it, and mirrored or not.
+
+    The given networks were trained so; with BatchNorm statistics of plain images they lose .03.
+    """
+    random, count = np.random.default_rng(0), len(images)
+    around = np.pad(images, ((0, 0), (4, 4), (4, 4), (0, 0)))
+    places = zip(around, *random.integers(0, 9, (2, count)), strict=True)
+    moved = [image[i : i + 32, j : j + 32] for image, i, j in places]
+    mirrored = random.random(count) < 0.5
+    return np.stack([image[:, ::-1] if turn else image for image, turn in zip(moved, mirrored, strict=True)])
 
 
 def _images(images: Any, labels: Any) -> Rows:
@@ -268,7 +282,7 @@ TASKS = {
         Task("minilm-sst2", "MiniLM on SST-2", minilm, 16, 40, 1e-4, 3),
         Task("stories260k", "stories260K", stories, 8, 80, 1e-3, 5, 96, 256),
         Task("resnet20", "ResNet-20 on CIFAR-10", partial(resnet, "resnet20-12fca82f.th", 3), 32, 80, 1e-3, 5,
-             1000, 4000, 16_384),
+             1000, 4000, 8_192),
         Task("minilm-trec", "MiniLM on TREC", minilm, 16, 48, 1e-4, 3, tuning=260),
         Task("resnet56", "ResNet-56 on CIFAR-10", partial(resnet, "resnet56-4bfd9763.th", 9), 32, 30, 1e-3, 3,
              1000, 2000, 8_192),

@@ -18,7 +18,7 @@ from studies.elastic.contenders import SIZES, WEIGHTS, DynaBERT, Ours, cuts, ela
 from studies.elastic.rows import Rows, logits
 from studies.elastic.rule import decided, judge
 from studies.elastic.study import COLUMNS, EQUAL_STEPS, Store, Study
-from studies.elastic.tasks import TASKS, ResNet, llama
+from studies.elastic.tasks import TASKS, ResNet, cropped, llama
 
 DIM, HIDDEN, LAYERS, HEADS, GROUPS, WORDS, CONTEXT = 16, 24, 2, 8, 4, 40, 32
 
@@ -83,6 +83,20 @@ def test_a_llama_is_read_as_llama2_c_runs_it(data):
 def test_resnets_have_the_published_numbers_of_weights():
     for blocks, expected in ((3, 269_722), (9, 853_018)):
         assert sum(p.numel() for p in ResNet(blocks).parameters()) == expected
+
+
+def test_images_are_moved_and_mirrored_with_black_around():
+    images = np.random.default_rng(1).integers(1, 256, (40, 32, 32, 3), dtype=np.uint8)
+    found = cropped(images)
+    around = np.pad(images, ((0, 0), (4, 4), (4, 4), (0, 0)))
+    places = set()
+    for image, own in zip(around, found, strict=True):
+        turned = [(t, i, j) for t in (False, True) for i in range(9) for j in range(9)
+                  if np.array_equal(image[i : i + 32, j : j + 32][:, :: -1 if t else 1], own)]  # fmt: skip
+        places |= set(turned)
+        assert len(turned) == 1
+    assert {t for t, _, _ in places} == {False, True}
+    assert len(places) > 20
 
 
 def test_batches_take_each_row_once_an_epoch_and_similar_lengths():
