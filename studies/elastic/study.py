@@ -28,6 +28,7 @@ from studies.elastic.contenders import (
 from studies.elastic.rows import Loaded, Task, logits
 
 TUNING = 0  # the seed that chooses and does not judge
+FIRST = 11  # of the seeds that judge: 1 to 3 judged shorter runs, which led to these
 SHARES = (1.0, 0.7, 0.35)  # of the seconds that the four sizes take alone
 EQUAL_STEPS = 0.0  # stands for a share: as many steps as one size has alone
 SETTINGS = {"alone": ("distilled", "labels"), "ours": tuple(WEIGHTS), "slimmable": ("",), "dynabert": ("",)}
@@ -96,7 +97,7 @@ class Study:
             shares = (*SHARES, EQUAL_STEPS) if name == "ours" else (1.0,)
             seeds = self.task.seeds if name in ("alone", "ours") else min(3, self.task.seeds)
             for share in shares:
-                for seed in range(1, (min(2, seeds) if share == EQUAL_STEPS else seeds) + 1):
+                for seed in range(FIRST, FIRST + (min(2, seeds) if share == EQUAL_STEPS else seeds)):
                     self.run(name, setting, share, rates, seed, "test")
 
     # ---- one run -------------------------------------------------------------------------
@@ -116,7 +117,7 @@ class Study:
         sorting = time.process_time() - begun
         for part in parts:
             rate = rates[part.size]
-            seconds = train(part, self.loaded, seed, rate, steps, self.steps("alone", setting, share))
+            seconds = train(part, self.loaded, seed, rate, steps)
             row = {"rate": rate, "steps": steps, "seconds": seconds, "sorting": sorting}
             for size, network in part.networks().items():
                 yield row | {"size": size} | evaluate(network, self.loaded, getattr(self.loaded, rows))
@@ -217,25 +218,25 @@ class Study:
     def steps(self, name: str, setting: str, share: float) -> int:
         """How many steps a contender has for a share of the seconds that the four sizes take alone.
 
-        Those are their steps and, if they are distilled, the given network's outputs for the rows they see,
-        once. Outputs that teach count for all others too, who see the same rows; and so does sorting, which
-        does not count for the sizes alone.
+        Those are their steps and, if they are distilled, the given network's outputs for the rows they see.
+        Outputs count once per row, for everybody. Sorting counts for all but the sizes alone.
         """
         alone = max(1, round(self.task.steps * (0.5 if share == 0.5 else 1)))
         if name == "alone" or share == EQUAL_STEPS:
             return alone
         times = self.seconds(_session(name)).set_index(["what", "size"])["seconds"]
-        teacher = times["teacher", 1.0] * alone
+        epoch, teacher = max(1, len(self.loaded.train) // self.task.batch), times["teacher", 1.0]
         budget = self.task.steps * sum(times["alone", s] for s in SIZES)
         if self.tuned("alone")[0] == "distilled":
-            budget += times["teacher", 1.0] * self.task.steps
+            budget += teacher * min(self.task.steps, epoch)
         if name == "ours":
             weights = WEIGHTS[setting] or (0.25,) * 4
             own = sum(w * times["ours", s] for w, s in zip(weights, SIZES, strict=True))
         else:
             own = times[name, 1.0]
-        left = share * budget - times["sorting", 0.0] - (0.0 if name == "slimmable" else teacher)
-        return max(1, math.floor(left / own))
+        left, teacher = share * budget - times["sorting", 0.0], 0.0 if name == "slimmable" else teacher
+        steps = math.floor(left / (own + teacher))
+        return max(1, steps if steps <= epoch else math.floor((left - teacher * epoch) / own))
 
 
 def _best(scores: dict[float, float]) -> float:
