@@ -41,15 +41,15 @@ CHANGED = (  # in the order in which it happened
     "Sorting is timed in a warm process; at first the seconds of imports and compilation counted too.",
     "ResNets train on, and are calibrated with, images that are cropped and mirrored as those were that they "
     "come from. At first they were plain, and calibration alone took the given ResNet-20 from .915 to .887.",
-    "**First runs** had 40 to 80 steps of 8 to 16 rows for a size alone, and all contenders saw the same few "
-    "rows again and again (numbers in `docs/studies/elastic/first`). With equal seconds `elastic` was behind: "
-    "-.0040 on SST-2 (standard error .0034), -.0022 on TREC (.0038), -.0035 on stories260K (.0013, -.058 at "
-    "its largest size). What stands above was decided after that, and is judged by other seeds: runs are "
-    "two to five times as long, everybody trains epoch after epoch on one set of rows and pays for the "
-    "teacher's outputs once per row, `elastic` may draw both ends more often (instead of the smaller sizes), "
-    "and ResNets choose rates by test images that do not judge (they know all training images). Tried on "
-    "validation rows before that, with one seed: `sk.small` instead of the plain loop (not better on "
-    "ResNet-20).",
+    "**First runs** had 40 to 80 steps of 8 to 16 rows for a size alone, and all contenders saw the same "
+    "few rows again and again (numbers in `docs/studies/elastic/first`). With equal seconds `elastic` was "
+    "behind: -.0040 on SST-2 (standard error .0034), -.0022 on TREC (.0038), -.0035 on stories260K "
+    "(.0013, -.058 at its largest size). What stands above was decided after that, and is judged by other "
+    "seeds: runs are two to five times as long, everybody trains epoch after epoch on one set of rows and "
+    "pays for the teacher's outputs once per row, `elastic` may draw both ends more often (instead of the "
+    "smaller sizes), and ResNets choose rates by test images that do not judge (they know all training "
+    "images). Tried on validation rows before that, with one seed: `sk.small` instead of the plain loop "
+    "(not better on ResNet-20).",
 )
 
 INTRODUCTION = """\
@@ -75,9 +75,10 @@ SETUP = """\
   once for each task with 160 (SST-2, whole sentences) and 260 (TREC) steps of 32: seeds are about what
   follows. ResNet-20 and ResNet-56 with published CIFAR-10 weights, on lossless images, cropped and
   mirrored; the networks have seen all 50,000 training images before; judged on the first 4,000 and 2,000
-  official test images, while the last ones are for validation. stories260K, a Llama of 260 thousand weights with grouped heads, on stories of 128
-  tokens that it sampled itself; judged on 256 others. Training goes epoch after epoch through 4,096
-  sentences or stories, or 16,384 images, each of them cropped once.
+  official test images, while the last ones are for validation. stories260K, a Llama of 260 thousand
+  weights with grouped heads, on stories of 128 tokens that it sampled itself; judged on 256 others.
+  Training goes epoch after epoch through 4,096 sentences or stories, or 16,384 images, each of which is
+  cropped once.
 - **Cut.** Units sorted by `activation` on 256 training rows; alone, slimmable, DynaBERT and elastic have
   the same cut. BatchNorm statistics are taken anew from 1,024 training rows for everybody.
 - **Training.** AdamW, no decay, gradients clipped to 1, a rise over a tenth of the steps and a linear fall;
