@@ -66,7 +66,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: $(VENV)/bin/python $(FILES)
-	$(BIN)/$(PIP) constraints.txt --no-compile --editable ".[plots]"  # compiles what it imports, which is less
+	$(BIN)/$(PIP) constraints.txt --no-compile --editable ".[plots,nn]"  # compiles what it imports, which is less
 	touch $@
 
 $(VENV)/.test: $(VENV)/bin/python $(FILES)

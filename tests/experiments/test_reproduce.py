@@ -292,13 +292,13 @@ def test_only_experiments_with_networks_need_torch():
         "    except MissingExtraError as error: print(error)\n"
     )
     said = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
-    assert said == ['neural experiments need PyTorch: pip install "mast-train[nn]"'] * 3
+    assert said == ['neural experiments need PyTorch: pip install "mast-train[nn]"'] * 4
 
 
 def test_every_experiment_is_listed_under_its_name():
     pytest.importorskip("torch")
     assert [experiment.name for experiment in experiments_of("all")] == list(EXPERIMENTS)
-    assert [experiment.name for experiment in experiments_of("demo")] == ["accuracy"]
+    assert [experiment.name for experiment in experiments_of("demo")] == ["accuracy", "sizes"]
 
 
 def test_what_left_is_a_study():

@@ -25,7 +25,8 @@ def reproduce(
         str,
         typer.Argument(
             help="The experiment, or a group of them: accuracy, trajectory, rand1 and shift (together: "
-            "convex); neural and dropout, which train networks; demo, which is accuracy; all."
+            "convex); neural, dropout and sizes, which train networks; demo, which is accuracy and sizes; "
+            "all."
         ),
     ] = "convex",
     fast: Annotated[

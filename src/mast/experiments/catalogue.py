@@ -20,9 +20,9 @@ CONVEX = {
     "rand1": "rand1.Rand1",
     "shift": "shift.Shift",
 }
-NETWORKS = {"neural": "neural.study.Neural", "dropout": "neural.dropout.Dropout"}
+NETWORKS = {"neural": "neural.study.Neural", "dropout": "neural.dropout.Dropout", "sizes": "sizes.Sizes"}
 EXPERIMENTS = CONVEX | NETWORKS
-GROUPS = {"convex": tuple(CONVEX), "demo": ("accuracy",), "all": tuple(EXPERIMENTS)}
+GROUPS = {"convex": tuple(CONVEX), "demo": ("accuracy", "sizes"), "all": tuple(EXPERIMENTS)}
 # experiments of 0.2 that are studies now -> the study, in a checkout of the repository
 MOVED = {name: name for name in ("conditioning", "methods", "density", "federated")} | {
     "submodels": "density"

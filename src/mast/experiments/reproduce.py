@@ -43,6 +43,7 @@ from mast.plots import SETTINGS
 from mast.progress import duration
 
 SECTION_FORMAT = 4
+MOST_GAINS = 8  # rows of the table that is printed
 PAPER = "the paper's experiments, repeated"  # the title of the report
 VERDICTS = {"holds": "hold", "within noise": "fail within noise", "does not hold": "do not hold"}
 PACKAGES = ("numpy", "scipy", "numba", "scikit-learn", "pandas", "matplotlib", "joblib", "torch")
@@ -222,7 +223,7 @@ def _print_summary(finished: cells.Finished, sections: list[dict[str, Any]], sec
 
 
 def gains_table(gains: list[dict[str, Any]]) -> list[str]:
-    """The gains as lines of text, with twice their standard errors.
+    """The largest gains as lines of text, with twice their standard errors, those beyond noise first.
 
     >>> gain = {"setting": "a half", "baseline": 0.7, "mast": 0.75, "error": 0.004, "rival": "plain model"}
     >>> for line in gains_table([gain]):
@@ -233,10 +234,12 @@ def gains_table(gains: list[dict[str, Any]]) -> list[str]:
     if not gains:
         return []
     title = "test accuracy of submodels"
+    gains = sorted(gains, key=lambda g: (g["baseline"] - g["mast"]) / max(g["error"], 1e-9))
+    left_out, gains = len(gains[MOST_GAINS:]), gains[:MOST_GAINS]
     width = max(len(title), *(len(gain["setting"]) for gain in gains))
     rows = [f"{title:<{width}}   MAST  baseline            gain"]
     for gain in gains:
         ahead = f"{gain['mast'] - gain['baseline']:+.3f} ± {NOISE * gain['error']:.3f}"
         numbers = f"{gain['mast']:.3f}     {gain['baseline']:.3f}  {ahead}"
         rows.append(f"{gain['setting']:<{width}}  {numbers}  over {gain['rival']}")
-    return rows
+    return [*rows, f"and {left_out} more in the report"] if left_out else rows
