@@ -25,7 +25,7 @@ from studies.elastic.tasks import Block
 SIZES = (0.25, 0.5, 0.75, 1.0)
 SORTED_BY = 256  # training rows that decide the order of units
 CALIBRATED_BY = 1024  # training rows for the statistics of BatchNorm
-WEIGHTS = {"even": None, "ends": (0.35, 0.2, 0.15, 0.3)}  # how often each size is drawn
+WEIGHTS = {"even": None, "ends": (0.35, 0.2, 0.15, 0.3), "even, labels": None}  # of sizes
 SCORES = ("activation", "output", "taylor")
 CUTS = (*SCORES, "magnitude", "torch-pruning")
 
@@ -96,15 +96,16 @@ class Alone(Contender):
 
 
 class Ours(Contender):
-    """The plain loop of an elastic network: each step draws a size, the given network teaches."""
+    """The plain loop of an elastic network: each step draws a size; the given network teaches, or labels."""
 
     def __init__(self, loaded: Loaded, seed: int, setting: str) -> None:
         self.model, self.sk = elastic(loaded, seed, weights=WEIGHTS[setting])
+        self.loss = LOSSES["labels" if "labels" in setting else "distilled"]
         self.model.train()
 
     def backward(self, batch: Rows) -> None:
         """The plain loop: optimizer steps go on to the next draw."""
-        distilled(logits(self.model, batch), batch).backward()
+        self.loss(logits(self.model, batch), batch).backward()
 
     def networks(self) -> dict[float, nn.Module]:
         """All sizes."""

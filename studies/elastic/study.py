@@ -234,7 +234,8 @@ class Study:
             own = sum(w * times["ours", s] for w, s in zip(weights, SIZES, strict=True))
         else:
             own = times[name, 1.0]
-        left, teacher = share * budget - times["sorting", 0.0], 0.0 if name == "slimmable" else teacher
+        left = share * budget - times["sorting", 0.0]
+        teacher = 0.0 if name == "slimmable" or "labels" in setting else teacher
         steps = math.floor(left / (own + teacher))
         return max(1, steps if steps <= epoch else math.floor((left - teacher * epoch) / own))
 
