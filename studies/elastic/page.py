@@ -81,13 +81,13 @@ SETUP = """\
   cropped once.
 - **Cut.** Units sorted by `activation` on 256 training rows; alone, slimmable, DynaBERT and elastic have
   the same cut. BatchNorm statistics are taken anew from 1,024 training rows for everybody.
-- **Training.** AdamW, no decay, gradients clipped to 1, a rise over a tenth of the steps and a linear fall;
-  the same batches for the same seed. The given network teaches by its logits (Kullback-Leibler); *alone*
-  takes labels or the teacher, and so does elastic, which draws sizes evenly or both ends more often (.35,
-  .2, .15, .3): whichever is better on validation rows. Slimmable: the largest learns labels and teaches the
-  smallest and one of the middle sizes. DynaBERT: all sizes at each step, taught by logits (its width stage; hidden
-  states and the depth stage are left out). Slimmable and DynaBERT run on slices written by hand, with up to
-  three seeds.
+- **Training.** AdamW, no decay, gradients clipped to 1, a rise over a tenth of the steps and a linear
+  fall; the same batches for the same seed. The given network teaches by its logits (Kullback-Leibler);
+  *alone* takes labels or the teacher, and so does elastic, which draws sizes evenly or both ends more
+  often (.35, .2, .15, .3): whichever is better on validation rows. Slimmable: the largest learns labels
+  and teaches the smallest and one of the middle sizes. DynaBERT: all sizes at each step, taught by logits
+  (its width stage; hidden states and the depth stage are left out). Slimmable and DynaBERT run on slices
+  written by hand, with up to three seeds.
 - **Choice.** The learning rate of every contender is the best of three or more, a factor of 3 apart, by the
   mean over the four sizes on validation rows, with a seed that does not judge and half of the seconds. Each
   size alone has the best of these rates for itself.
