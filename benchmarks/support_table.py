@@ -239,42 +239,47 @@ def row(name: str) -> tuple[str, ...]:
     return name, "yes", f"{units:,} in {len(structure.spaces)}", f"{left:.0%}", f"{gap:.0e}", f"{ratio:.2f}"
 
 
-_ABOUT = [
-    "Weights are random, also where libraries begin at 0, and nothing is downloaded; the models of",
-    "transformers, peft and diffusers have small configurations of their usual architecture, so that",
-    "times say little there. The table is made by `python benchmarks/support_table.py`.",
-    "",
-    "Units are hidden features, channels, heads (groups of heads that share keys and values), groups",
-    "of grouped convolutions, and ranks of LoRA. The widths of transformers stay, because their",
-    "norms mix all of them. Of each space half of the units is kept. *Difference* is the largest one",
-    "between the submodel and the whole model with the weights of the same draw, in training and in",
-    "eval mode and in double precision, as a share of the largest output; the experts of Mixtral can",
-    "be computed in single precision only.",
-    "",
-    "Four models of transformers are cut in part or not at all, and the table of `print(sk)`, or the",
-    "error, says why. The heads of Phi-3 stay: its code slices its fused qkv by the configuration, which",
-    "all layers share; its MLP units are cut. The experts of Qwen 3 MoE stay while its kernel takes",
-    'multiples of 16 bytes only; after `model.set_experts_implementation("eager")` they are cut. ConvNeXt',
-    "V2 has no units: its GRN takes the norm over all of them. Nor has Mamba 2: what its heads share is",
-    "multiplied with each of them. Of both, `Layers` drops whole residual branches.",
-]
+_ABOUT = """\
+Units are hidden features, channels, attention heads (groups of heads where they share keys and values),
+groups of grouped convolutions, and LoRA ranks. A *group* is a set of slices that are cut together. Half of
+the units of each group are kept. The width of a transformer's residual stream stays whole, because its
+norms average over it.
+
+*Difference* is the largest one between the submodel and the whole model with the same draw, relative to the
+largest output, in training and eval mode and in double precision (Mixtral's experts: single precision).
+*Time* is that of a forward pass, relative to the whole model. Weights are random and nothing is downloaded.
+Models of transformers, peft and diffusers have small configurations, so their times say little. `python
+benchmarks/support_table.py` makes the table.
+
+These are cut only in part, or not at all. `print(sk)` or the error says why:
+
+| model of transformers | what stays whole | what to do |
+|---|---|---|
+| Phi-3 | heads: its fused qkv is sliced by the configuration | MLP units are cut |
+| Qwen 3 MoE | experts: its kernel needs multiples of 16 bytes | `model.set_experts_implementation("eager")` |
+| ConvNeXt V2 | all units: its GRN normalises over them | `Layers` drops residual branches |
+| Mamba 2 | all units: its heads share factors | `Layers` drops residual branches |
+"""
 
 
 def page(rows: list[tuple[str, ...]]) -> str:
     """The page of the documentation."""
     accepted = sum(r[1] == "yes" for r in rows)
     lines = [
-        "# Models that are cut in one call",
+        "# Supported models",
         "",
-        "`mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), example=batch)` on "
-        f"{len(rows)} models of other libraries: {accepted} are cut.",
-        *_ABOUT,
+        "`mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), example=batch)` cuts "
+        f"{accepted} of {len(rows)} models of other libraries.",
         "",
-        "| model | cut | units in spaces | parameters left | difference | time / whole |",
-        "|---|---|---|---|---|---|",
+        _ABOUT,
+        "| model | units | groups | parameters left | difference | time |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
+    for name, cut, units, *numbers in rows:
+        cells = [*units.split(" in "), *numbers] if cut == "yes" else [cut, "", "", "", ""]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     _, title, versions = PAGE.read_text().partition("\n## Versions")  # written by hand
-    return "\n".join([*lines, *(f"| {' | '.join(r)} |" for r in rows)]) + "\n" + title + versions
+    return "\n".join(lines) + "\n" + title + versions
 
 
 def main() -> None:

@@ -6,7 +6,7 @@
 
 Both start a SuperLink on a free port of 127.0.0.1 and hand it the app with ``flwr run``; the second also
 starts one SuperNode for each client. Everything ends with this script, on errors and on Ctrl-C too. If the
-script itself is killed, a simulation lives on: docs/federated.md says how to end it.
+script itself is killed, a simulation lives on: docs/federated-deployment.md says how to end it.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ COLOURS = {
 }
 OUR_SCHEME = "mast_balanced"
 PUBLISHED = ("fedrolex", "heterofl", "federated_dropout")  # best first, in the paper of FedRolex
-SPLIT_NAMES = {"iid": "labels alike", "dirichlet": "labels uneven"}
+SPLIT_NAMES = {"iid": "IID", "dirichlet": "non-IID"}
 SHOWN = (1.0, 0.25, 0.0625)  # capacities in the figures
 
 
@@ -317,15 +317,15 @@ def choices(request: Request) -> list[str]:
         f"{settings['clients']} clients, every capacity equally often, {settings['participants']} per round "
         "(FedAvg: the same share of the clients that hold everything); "
         f"{settings['local_steps']} local steps with {settings['batch']} rows. Megabytes: {megabytes}.",
-        "Labels uneven: each class is dealt by a Dirichlet law of concentration 0.3.",
+        "Non-IID: each class is dealt by a Dirichlet law of concentration 0.3.",
         "The clients' step size falls along a cosine of the bytes that are spent, and the server's is the "
         "same, so that the aggregation “mean” is the mean of the clients' weights.",
         "Rates are searched for on a ladder without ends, with two seeds of their own and on rows of no "
         "client, for two uses: the whole model, and the mean over all capacities.",
-        "The submodel of a capacity is the largest front that it holds, or a random draw (mean over "
-        f"{DRAWS}) where the scheme has no fixed one; of FedAvg, the front of the whole model.",
+        "The submodel of a capacity is the largest prefix that it holds, or a random draw (mean over "
+        f"{DRAWS}) where the scheme has no fixed one; of FedAvg, a prefix of the whole model.",
         "Random units and windows are scaled by 1/share in the model that is sent, and, with the aggregation "
-        "“mean”, the scale is undone in what comes back; fronts are not scaled.",
+        "“mean”, the scale is undone in what comes back; prefixes are not scaled.",
         "A client's accuracy is that of the submodel of its capacity, on test rows weighed by the client's "
         "own shares of the classes.",
         f"“{_title(SHARED)}”: a network of each size for all clients that can hold it, each for a fifth of "

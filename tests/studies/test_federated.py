@@ -11,6 +11,7 @@ from mast.errors import ArgumentError
 from mast.experiments.experiment import Request, Results
 from mast.methods.distributed import scheme_of
 from mast.randomness import Key
+from studies.federated import page
 from studies.federated.cells import (
     ALONE,
     CAPACITIES,
@@ -155,3 +156,24 @@ def test_numbers_decide_the_claims():
     alone = table(0.7, 0.8, seeds=(1,))[0]
     assert alone.noise  # one seed has no spread to be outside of
     assert "one seed" in alone.measured
+
+
+def test_the_page_and_the_guide_show_what_the_numbers_say():
+    results = pandas.read_csv(page.NUMBERS)
+    assert page.page(results) == page.NUMBERS.parent.with_suffix(".md").read_text(encoding="utf-8")
+    assert page.guide(results) in (page.DOCS / "federated.md").read_text(encoding="utf-8")
+
+
+def test_the_best_of_a_column_is_bold_unless_it_has_all_the_bytes():
+    rows = [("fedavg", 0.7), ("mast_nested", 0.8), (page.NOT_COMPARED, 0.9)]
+    results = pandas.DataFrame(
+        {"dataset": "digits", "megabytes": 1, "split": split, "capacity": size, "scheme": name}
+        | {"accuracy": value, "lowest_seed": 0.6, "highest_seed": 0.625, "worst_client": 0.1}
+        for split in page.SPLITS
+        for name, value in rows
+        for size in page.CAPACITIES
+    )
+    table = page.schemes(results, "digits", 1)
+    assert "| FedAvg | .700 | .700 | .700 | .700 | .700 | .10 | .025 |" in table
+    assert "| MAST, nested prefixes | **.800** |" in table
+    assert "only* | .900 |" in table

@@ -2,7 +2,7 @@
 
 A scheme says what a client that can hold a share of the model is sent (a sketch), how the sketches of a round
 depend on each other (the coupling), and how the server sums (the aggregation). The engine is one for all.
-docs/federated.md says what theory knows about each scheme.
+docs/studies/federated.md says what theory knows about each scheme.
 """
 
 from __future__ import annotations
