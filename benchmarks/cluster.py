@@ -52,7 +52,7 @@ def _rank() -> None:
     """One of the four: rounds of the engine with nodes that send back what they got, and their peers."""
     import torch
 
-    from mast.cluster.wire import Wire
+    from mast.engines.torchrun.wire import Wire
 
     torch.set_num_threads(1)
     with Wire(60) as wire:
@@ -68,8 +68,8 @@ def _rounds(wire) -> dict[str, float]:  # type: ignore[no-untyped-def]
     import torch
     import torch.distributed as dist
 
-    from mast.cluster.engine import NodesRank, ServerRank
-    from mast.methods.distributed import Roster, Server, Worker
+    from mast.distributed import Roster, Server, Worker
+    from mast.engines.torchrun.rounds import NodesRank, ServerRank
     from mast.nn.nodes import capacity_of
 
     class Echo(Worker):
@@ -155,7 +155,7 @@ def _training() -> tuple[float, float]:
     import torch
     from torch import nn
 
-    from mast.methods.distributed import Roster, Server
+    from mast.distributed import Roster, Server
     from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout, capacity_of, cross_entropy
 
     torch.set_num_threads(1)

@@ -37,9 +37,9 @@ def payload() -> Iterator[Row]:
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
     import mast
+    from mast.distributed import ProblemWorker, Roster, Server, VectorCapacity
+    from mast.engines.flower.records import payload, unpack
     from mast.federated import LocalGrid, MastStrategy, client
-    from mast.federated.records import payload, unpack
-    from mast.methods.distributed import ProblemWorker, Roster, Server, VectorCapacity
 
     d, sketches = 10**6, [mast.Bernoulli(0.5), mast.RandK(0.25), mast.PermK(100)]
     f = mast.Function(lambda x: (0.5 * float(x @ x), x), d, smoothness=1.0)

@@ -224,7 +224,7 @@ print(min(times[2:]))
 def _all_reduce() -> Iterator[Row]:
     """What a round costs beside the gradients: values to two nodes and back, half of the model each."""
     try:
-        from mast.methods.distributed import ProblemWorker, Roster, Server, VectorCapacity
+        from mast.distributed import ProblemWorker, Roster, Server, VectorCapacity
     except ImportError:
         return
     d = 10**6

@@ -232,7 +232,7 @@ for kind in ("linear", "network"):
 
 def federation(kind: str) -> tuple[Any, Callable[[int], Any], int]:
     """A server, how the worker of a node is made, and how many rounds they train."""
-    from mast.methods.distributed import ProblemWorker, Roster, Server, VectorCapacity, stride_of
+    from mast.distributed import ProblemWorker, Roster, Server, VectorCapacity, stride_of
 
     rng = np.random.default_rng(3)
     if kind == "linear":
@@ -270,7 +270,7 @@ def engines() -> Items:
     for kind in ("linear", "network"):
 
         def in_process(kind: str = kind) -> Any:
-            from mast.methods.distributed import run_in_process
+            from mast.distributed import run_in_process
 
             server, worker, rounds = federation(kind)
             run_in_process(server, [worker(i) for i in range(4)], rounds)

@@ -149,7 +149,7 @@ DOORS = {
 
 
 def server():
-    from mast.methods.distributed import Roster, Server, VectorCapacity
+    from mast.distributed import Roster, Server, VectorCapacity
 
     return Server(np.zeros(2), [VectorCapacity(mast.RandK(1), 2)], Roster(0, nodes=1), step_size=0.1)
 

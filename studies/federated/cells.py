@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from mast import randomness
 from mast.arrays import Array, Indices
+from mast.distributed import Roster, Scheme, Server, scheme_of, stride_of
+from mast.distributed.schemes import largest_front
 from mast.experiments.datasets import one_thread
 from mast.experiments.experiment import Request
-from mast.methods.distributed import Roster, Scheme, Server, scheme_of, stride_of
-from mast.methods.distributed.schemes import largest_front
 from mast.nn import Neurons, recalibrate
 from mast.nn.costs import flops
 from mast.nn.nodes import (

@@ -20,7 +20,7 @@ from torch import nn
 
 import mast
 import mast.cluster
-from mast.methods.distributed import Roster, Server, VectorCapacity, Worker
+from mast.distributed import Roster, Server, VectorCapacity, Worker
 from mast.nn.nodes import NetworkWorker, NodeRows, cross_entropy
 
 TIMEOUT = 60.0

@@ -13,7 +13,8 @@ from torch import nn  # noqa: E402
 import mast  # noqa: E402
 from cluster import script  # noqa: E402
 from mast.cluster import NetworkWorker, ProblemWorker, my_nodes, run, server_for  # noqa: E402
-from mast.cluster import wire as wires  # noqa: E402
+from mast.distributed import run_in_process  # noqa: E402
+from mast.engines.torchrun import wire as wires  # noqa: E402
 from mast.errors import (  # noqa: E402
     ArgumentError,
     CheckpointError,
@@ -22,7 +23,6 @@ from mast.errors import (  # noqa: E402
     NoGuaranteeError,
     StepSizeWarning,
 )
-from mast.methods.distributed import run_in_process  # noqa: E402
 from mast.nn.nodes import NodeRows, cross_entropy  # noqa: E402
 
 

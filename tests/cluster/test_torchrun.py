@@ -19,7 +19,7 @@ if sys.platform != "linux":
 import mast
 from cluster import script
 from faults.tally import survived
-from mast.methods.distributed import run_in_process
+from mast.distributed import run_in_process
 from mast.randomness import Key
 
 PATIENCE = 240  # seconds that a run may take on a busy machine

@@ -5,8 +5,8 @@ from __future__ import annotations
 from flwr.app import Error, Message
 
 import mast
+from mast.distributed import ProblemWorker, Roster, Server, VectorCapacity, digest_of_run, stride_of
 from mast.federated import LocalGrid, MastStrategy, client
-from mast.methods.distributed import ProblemWorker, Roster, Server, VectorCapacity, digest_of_run, stride_of
 from mast.randomness import Key, normal
 
 DIM, NODES, ROUNDS = 8, 4, 5

@@ -11,11 +11,11 @@ from flwr.app import Context, MetricRecord, RecordDict
 
 import mast
 from federated.samples import DIM, NODES, maker, problems, server
+from mast.distributed import ProblemWorker, Roster, Server, VectorCapacity
+from mast.engines.flower.records import LONGEST_NAME, MOST_METRICS
+from mast.engines.flower.registry import NormLimit, RollCall
 from mast.errors import ArgumentError, CheckpointError
 from mast.federated import LocalGrid, MastStrategy, client, server_for
-from mast.federated.presence import NormLimit, RollCall
-from mast.federated.records import LONGEST_NAME, MOST_METRICS
-from mast.methods.distributed import ProblemWorker, Roster, Server, VectorCapacity
 
 
 class Changed(LocalGrid):

@@ -10,8 +10,8 @@ pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 from flwr.app import Array, ArrayRecord, MetricRecord
 
 from federated.samples import NODES, ROUNDS, maker, problems, server, without
+from mast.engines.flower.records import pack, unpack
 from mast.federated import LocalGrid, MastStrategy, client
-from mast.federated.records import pack, unpack
 
 
 def spoiled(node, spoil, nodes=None):

@@ -13,9 +13,9 @@ from flwr.app import ArrayRecord
 
 import mast
 from federated.samples import NODES, Dropping, maker, problems, server
+from mast.distributed.participation import effective_weights
 from mast.errors import ArgumentError
 from mast.federated import Dropouts, LocalGrid, MastStrategy, client
-from mast.methods.distributed.roster import effective_weights
 from mast.randomness import Key, Purpose, normal, uniform
 
 TRIALS = 1200

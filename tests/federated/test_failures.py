@@ -14,11 +14,11 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 import mast
 from federated.samples import NODES, ROUNDS, RUN, Dropping, maker, problems, server, trains, without
+from mast.distributed import ProblemWorker
+from mast.engines.flower.clients import partition_of
+from mast.engines.flower.records import send, unpack
 from mast.errors import ArgumentError, DataError, InUseError
 from mast.federated import Client, LocalGrid, MastStrategy, client, server_for
-from mast.federated.clients import partition_of
-from mast.federated.records import send, unpack
-from mast.methods.distributed import ProblemWorker
 
 
 def test_an_exception_in_a_client_does_not_stop_the_round(tmp_path):

@@ -10,9 +10,9 @@ from flwr.serverapp.strategy import Strategy
 
 import mast
 from federated.samples import NODES, RUN, maker, problems, server
+from mast.distributed import ProblemWorker, run_in_process
 from mast.errors import ArgumentError
 from mast.federated import LocalGrid, MastStrategy, client
-from mast.methods.distributed import ProblemWorker, run_in_process
 
 ROUNDS = 12
 

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 import mast
+from mast.distributed import Roster, Server, VectorCapacity, stride_of
 from mast.errors import ArgumentError
 from mast.federated import Client, LocalGrid, MastStrategy, TrainingWorker, client, server_for
-from mast.methods.distributed import Roster, Server, VectorCapacity, stride_of
 from mast.randomness import Key, normal
 
 CAPACITIES = ["neurons:0.5", "neurons:1.0", "bernoulli:0.5", "permk:2"]

@@ -10,9 +10,9 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 import mast
 from federated.samples import NODES, RUN, maker, problems, server
+from mast.distributed import ProblemWorker, Roster, Server, VectorCapacity
+from mast.engines.flower.records import payload, unpack
 from mast.federated import LocalGrid, MastStrategy, client
-from mast.federated.records import payload, unpack
-from mast.methods.distributed import ProblemWorker, Roster, Server, VectorCapacity
 
 
 def framed(message) -> int:

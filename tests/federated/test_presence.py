@@ -8,10 +8,10 @@ pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 from flwr.app import Context, RecordDict
 
 from federated.samples import NODES, Dropping, maker, problems, server
+from mast.engines.flower.clients import partition_of
+from mast.engines.flower.registry import NoClientsError, RollCall
 from mast.errors import ArgumentError
 from mast.federated import LocalGrid, MastStrategy, client
-from mast.federated.clients import partition_of
-from mast.federated.presence import NoClientsError, RollCall
 
 
 def test_clients_that_never_come_are_not_waited_for():

@@ -14,9 +14,9 @@ pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 from faults.tally import survived
 from federated.samples import NODES, maker, problems, server
 from mast import files
+from mast.engines.flower.records import unpack
 from mast.errors import CheckpointError, DataError
 from mast.federated import LocalGrid, MastStrategy, client
-from mast.federated.records import unpack
 
 ROUNDS = 9
 

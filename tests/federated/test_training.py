@@ -11,10 +11,10 @@ from flwr.app import ConfigRecord
 from torch import nn
 
 import mast
+from mast.distributed import Roster, Server, run_in_process, stride_of
+from mast.engines.flower.training import TrainingWorker
 from mast.errors import ArgumentError
 from mast.federated import Client, LocalGrid, MastStrategy, client, server_for
-from mast.federated.training import TrainingWorker
-from mast.methods.distributed import Roster, Server, run_in_process, stride_of
 from mast.nn.nodes import (
     NetworkWorker,
     NodeRows,

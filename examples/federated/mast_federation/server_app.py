@@ -9,10 +9,10 @@ import numpy as np
 from flwr.app import ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
+from mast.distributed import Roster, Server, stride_of
+from mast.engines.flower.records import record_of, send, vector_of
 from mast.errors import MissingExtraError
 from mast.federated import MastStrategy
-from mast.federated.records import record_of, send, vector_of
-from mast.methods.distributed import Roster, Server, stride_of
 from mast_federation.fedavg import CountedFedAvg
 from mast_federation.tasks import task_of
 

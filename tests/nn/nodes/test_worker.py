@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import mast  # noqa: E402
+from mast.distributed import Roster, Server, VectorCapacity, run_in_process, stride_of  # noqa: E402
 from mast.errors import ArgumentError  # noqa: E402
-from mast.methods.distributed import Roster, Server, VectorCapacity, run_in_process, stride_of  # noqa: E402
 from mast.nn.nodes import (  # noqa: E402
     NetworkWorker,
     NodeRows,

@@ -18,9 +18,9 @@ from torch.nn import functional
 from mast import files, randomness
 from mast.checkpoint import describe
 from mast.checks import choice
+from mast.distributed.messages import Header, Values
+from mast.distributed.nodes import Capacity, Part, Worker, local_sum
 from mast.errors import ArgumentError
-from mast.methods.distributed.messages import Header, Values
-from mast.methods.distributed.nodes import Capacity, Part, Worker, local_sum
 from mast.nn.nodes.capacities import (
     Units,
     VectorLayout,

@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from mast.federated.records import PARTITION
+from mast.engines.flower.records import PARTITION
 from mast.randomness import Key, Purpose, uniform
 
 RUN = 1  # the number of the only run

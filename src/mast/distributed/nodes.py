@@ -16,9 +16,9 @@ import numpy as np
 
 from mast import files, sketches
 from mast.checkpoint import describe
+from mast.distributed.messages import Header, Message, MessageKind, Values
+from mast.distributed.schemes import largest_front
 from mast.errors import ArgumentError
-from mast.methods.distributed.messages import Header, Message, MessageKind, Values
-from mast.methods.distributed.schemes import largest_front
 from mast.problem import Problem
 from mast.randomness import Key
 from mast.sketches import Sketch

@@ -15,8 +15,8 @@ import numpy as np
 
 from mast.arrays import Indices
 from mast.checks import number, positive
+from mast.distributed.messages import Values
 from mast.errors import ArgumentError
-from mast.methods.distributed.messages import Values
 
 EXAMPLES = "sgd, momentum, momentum:0.9, adam, adam:0.9:0.999"
 
@@ -99,7 +99,7 @@ class Momentum(Optimizer):
 
     def step(self, x: Values, h: Values, step_size: float, t: int) -> None:
         """One step."""
-        from mast.methods.distributed import kernels
+        from mast.distributed import kernels
 
         kind = x.dtype.type
         kernels.momentum(x, h, self.arrays["m"], kind(self.numbers[0]), kind(step_size))
@@ -125,7 +125,7 @@ class Adam(Optimizer):
 
     def step(self, x: Values, h: Values, step_size: float, t: int) -> None:
         """One step."""
-        from mast.methods.distributed import kernels
+        from mast.distributed import kernels
 
         beta1, beta2, epsilon = self.numbers
         root, rate = math.sqrt(1 - beta2 ** (t + 1)), step_size / (1 - beta1 ** (t + 1))

@@ -1,6 +1,6 @@
 """The server's side: a strategy of Flower's that gives every client its own submodel.
 
-The mathematics is that of `mast.methods.distributed.Server`. What is added here: who is there, which weights
+The mathematics is that of `mast.distributed.Server`. What is added here: who is there, which weights
 the answers get when some are missing, checkpoints, and what all of it cost.
 """
 
@@ -24,9 +24,9 @@ from flwr.supercore import log
 from mast import files
 from mast.checkpoint import compare
 from mast.checks import number, positive, whole
-from mast.errors import CheckpointError
-from mast.federated.presence import NoClientsError, NormLimit, RollCall, valid_answers
-from mast.federated.records import (
+from mast.distributed import Server
+from mast.distributed.participation import Dropouts
+from mast.engines.flower.records import (
     METRICS,
     means_of,
     metric_record,
@@ -40,8 +40,8 @@ from mast.federated.records import (
     shapes_of,
     vector_of,
 )
-from mast.methods.distributed import Server
-from mast.methods.distributed.roster import Dropouts
+from mast.engines.flower.registry import NoClientsError, NormLimit, RollCall, valid_answers
+from mast.errors import CheckpointError
 from mast.results import Result, score_columns
 from mast.trace import TraceFile
 
@@ -55,10 +55,10 @@ class MastStrategy(Strategy):
     Parameters
     ----------
     server
-        A `mast.methods.distributed.Server`: the point, capacities, roster, step size and optimizer.
+        A `mast.distributed.Server`: the point, capacities, roster, step size and optimizer.
     answering
         The probability that an invited client answers, one or one each; "unknown" (weights by the
-        share that answered); "always". See `mast.methods.distributed.roster` for what each makes unbiased.
+        share that answered); "always". See `mast.distributed.participation` for what each makes unbiased.
     checkpoint
         A file, written after every `checkpoint_every` rounds and at the end. If it exists, the run
         goes on from it: rounds are counted over the whole run, so no draw is repeated. The trace stands

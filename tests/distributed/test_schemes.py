@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import mast
-from mast.errors import ArgumentError, NoGuaranteeError
-from mast.methods.distributed import (
+from mast.distributed import (
     ProblemWorker,
     Roster,
     Server,
@@ -16,7 +15,8 @@ from mast.methods.distributed import (
     scheme_of,
     stride_of,
 )
-from mast.methods.distributed.schemes import SCHEMES
+from mast.distributed.schemes import SCHEMES
+from mast.errors import ArgumentError, NoGuaranteeError
 from mast.randomness import Key, normal
 
 SHARES = [1.0, 0.5, 0.25, 0.25]

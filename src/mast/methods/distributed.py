@@ -13,12 +13,10 @@ import numpy as np
 
 from mast import theory
 from mast.arrays import Array
-from mast.errors import ArgumentError, NoGuaranteeError
+from mast.distributed import ProblemWorker, Roster, Server, stride_of
+from mast.errors import NoGuaranteeError
 from mast.methods.base import Method, State
 from mast.methods.constants import gap_of, refuse_dependent, regime_of
-from mast.methods.distributed.nodes import ProblemWorker, Worker
-from mast.methods.distributed.roster import Roster, stride_of
-from mast.methods.distributed.server import Server
 from mast.objectives import Objective
 from mast.problem import AbstractProblem, Nodes, Problem
 from mast.sketches import Sketch
@@ -107,28 +105,6 @@ class Distributed(Method):
             sketches, self.problem.dim, facts, roster, self.local_steps, regime, gap.value
         )
         return gap.mark(statement)
-
-
-def run_in_process(server: Server, workers: Sequence[Worker], rounds: int) -> None:
-    """Rounds server.t .. rounds-1 without a wire: every message is handed over in memory.
-
-    >>> import mast
-    >>> from mast.methods.distributed import VectorCapacity, ProblemWorker
-    >>> problem = mast.Problem(mast.Quadratic([[2.0, 0.0], [0.0, 4.0]], [1.0, 1.0]), mast.RandK(1))
-    >>> capacities = [VectorCapacity(problem.sketch, 2)] * 3
-    >>> server = Server(np.zeros(2), capacities, Roster(7, nodes=3), step_size=0.05)
-    >>> run_in_process(server, [ProblemWorker(problem) for _ in range(3)], rounds=20)
-    >>> inside = mast.minimize(mast.Nodes([problem] * 3), "distributed", 20, 0.05, seed=7, trace=20)
-    >>> bool((server.x == inside.x).all())
-    True
-    """
-    if len(workers) != len(server.capacities):
-        raise ArgumentError(f"there are {len(workers)} workers for {len(server.capacities)} nodes")
-    while server.goes_on(rounds):
-        answers = [workers[message.header.node].answer(message) for message in server.messages()]
-        for answer in answers:
-            server.absorb(answer)
-        server.close()
 
 
 # ---- theory ----------------------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mast.errors import ArgumentError
-from mast.methods.distributed import (
+from mast.distributed import (
     Capacity,
     Roster,
     Server,
@@ -18,7 +17,8 @@ from mast.methods.distributed import (
     scheme_of,
     stride_of,
 )
-from mast.methods.distributed.schemes import DEFAULT
+from mast.distributed.schemes import DEFAULT
+from mast.errors import ArgumentError
 from mast.sketches import Sketch
 
 
@@ -45,7 +45,7 @@ def server_for(
         One for each client: the share of the model that it can hold; or, without a scheme, text
         (``neurons:0.25``, ``bernoulli:0.5``), a sketch, or a `Capacity`.
     seed, coupling, participation, participants
-        Who takes part in a round and draws what: `mast.methods.distributed.Roster`.
+        Who takes part in a round and draws what: `mast.distributed.Roster`.
     scheme
         A scheme by its name, such as "heterofl": it says what a share holds, and decides `coupling` and
         `aggregation`. For shares "mast_balanced" is assumed, the best that was measured where bytes are
@@ -54,7 +54,7 @@ def server_for(
     example
         A batch as the module is called with, to find its units; guessed for MLPs and networks for images.
     step_size, **options
-        Those of `mast.methods.distributed.Server`: `optimizer`, `local_steps`, `local_step_size`, `cosine`,
+        Those of `mast.distributed.Server`: `optimizer`, `local_steps`, `local_step_size`, `cosine`,
         `wire`, `aggregation`, `run`, `about`. A checkpoint knows the modules of the model: another one is
         refused by name.
 

@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from mast import files, servers
+from mast import files
 from mast.arrays import Array
 from mast.checks import listed
-from mast.cluster.wire import Wire, this_rank
+from mast.distributed import Capacity, Server
+from mast.engines import servers
+from mast.engines.torchrun.wire import Wire, this_rank
 from mast.errors import ArgumentError, DataError, MastError, NoGuaranteeError, StepSizeWarning
-from mast.methods.distributed import Capacity, Facts, Server, guarantee_of
+from mast.methods.distributed import Facts, guarantee_of
 from mast.problem import Nodes, Problem
 from mast.sketches import Sketch
 

@@ -14,11 +14,11 @@ import torch
 
 from mast import files
 from mast.checks import nonnegative, whole
-from mast.cluster.engine import GO, NodesRank, Row, ServerRank
-from mast.cluster.wire import Wire
+from mast.distributed import Server, Worker
+from mast.engines.torchrun.rounds import GO, NodesRank, Row, ServerRank
+from mast.engines.torchrun.wire import Wire
 from mast.errors import ArgumentError, DataError
 from mast.files import exclusive
-from mast.methods.distributed import Server, Worker
 from mast.progress import Progress, size_of
 from mast.results import Result
 from mast.trace import TraceFile

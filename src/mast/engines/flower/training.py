@@ -20,9 +20,9 @@ from flwr.supercore import log
 from torch import nn
 
 from mast.checkpoint import describe
+from mast.distributed import Capacity, Header, Part
+from mast.distributed.messages import Values
 from mast.errors import ArgumentError
-from mast.methods.distributed import Capacity, Header, Part
-from mast.methods.distributed.messages import Values
 from mast.nn.nodes import NetworkWorker, torch_seeded
 from mast.nn.nodes.worker import devices_of
 from mast.nn.submodels import recalibrate
@@ -69,7 +69,7 @@ class TrainingWorker(NetworkWorker):
     shift, run, batch_norm
         As for `mast.nn.nodes.NetworkWorker`.
 
-    >>> from mast.methods.distributed import MessageKind, Message
+    >>> from mast.distributed import MessageKind, Message
     >>> def train(model, assignment):
     ...     optimizer = torch.optim.SGD(model.parameters(), lr=assignment.step_size)
     ...     loss = (model(torch.ones(1, 2)) ** 2).sum() / 2

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mast.distributed import SIZE, Header, Message, MessageKind
 from mast.errors import ArgumentError, DataError
-from mast.methods.distributed import SIZE, Header, Message, MessageKind
 from mast.randomness import Key
 
 RUN = 0xABCDEF0123456789

@@ -1,6 +1,6 @@
 """Federated training on Flower: every client trains the submodel that it can hold.
 
-The method, its messages and the work of server and clients are those of `mast.methods.distributed`; Flower
+The method, its messages and the work of server and clients are those of `mast.distributed`; Flower
 carries them, in simulation (``flwr run``) and between machines (SuperLink and SuperNodes) alike. A client is
 known by its ``partition-id``, because Flower's node ids are random.
 
@@ -27,15 +27,15 @@ except ImportError as error:
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from mast.federated.clients import Client, client
-from mast.federated.in_process import LocalGrid
-from mast.federated.strategy import MastStrategy
-from mast.methods.distributed import ProblemWorker
-from mast.methods.distributed.roster import Dropouts
-from mast.servers import server_for
+from mast.distributed import ProblemWorker
+from mast.distributed.participation import Dropouts
+from mast.engines.flower.clients import Client, client
+from mast.engines.flower.local_grid import LocalGrid
+from mast.engines.flower.strategy import MastStrategy
+from mast.engines.servers import server_for
 
 if TYPE_CHECKING:
-    from mast.federated.training import TrainingWorker
+    from mast.engines.flower.training import TrainingWorker
     from mast.nn.nodes import NetworkWorker
 
 __all__ = [
@@ -55,4 +55,4 @@ def __getattr__(name: str) -> Any:
     """Workers of networks, imported when first used: clients of linear models do not wait for torch."""
     if name not in ("NetworkWorker", "TrainingWorker"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("mast.federated.training"), name)
+    return getattr(importlib.import_module("mast.engines.flower.training"), name)

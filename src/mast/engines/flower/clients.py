@@ -1,4 +1,4 @@
-"""The client's side: a ClientApp that answers messages with a worker of `mast.methods.distributed`.
+"""The client's side: a ClientApp that answers messages with a worker of `mast.distributed`.
 
 The user says how the worker of a partition is made; the app makes it once for each run and process,
 checks what comes, lets it train, and sends values back.
@@ -18,10 +18,19 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 
 from mast import files
+from mast.distributed import Part, Worker
+from mast.distributed.messages import Values
+from mast.engines.flower.records import (
+    CONFIG,
+    IDENTITY,
+    METRICS,
+    PARTITION,
+    metric_record,
+    opened,
+    pack,
+    unpack,
+)
 from mast.errors import ArgumentError
-from mast.federated.records import CONFIG, IDENTITY, METRICS, PARTITION, metric_record, opened, pack, unpack
-from mast.methods.distributed import Part, Worker
-from mast.methods.distributed.messages import Values
 
 Evaluate = Callable[[Any], Mapping[str, float]]  #: of a submodel: a vector, or a module
 Make = Callable[[Context], "Worker | Client"]  #: how the client of a context is made
@@ -50,7 +59,7 @@ def client(make: Make) -> ClientApp:
     A process remembers the last 64: with more of them, those that were not asked for long are made again.
 
     >>> import mast, numpy as np
-    >>> from mast.methods.distributed import VectorCapacity, ProblemWorker, Roster, Server
+    >>> from mast.distributed import VectorCapacity, ProblemWorker, Roster, Server
     >>> from mast.federated import LocalGrid, MastStrategy
     >>> f = mast.Quadratic([[2.0, 0.0], [0.0, 4.0]], [1.0, 1.0])
     >>> app = client(lambda context: ProblemWorker(mast.Problem(f, mast.RandK(1))))
@@ -119,7 +128,7 @@ def evaluated(client: Client, part: Part, values: Values) -> Mapping[str, float]
     submodel = client.worker.submodel(part, values)
     if isinstance(submodel, np.ndarray):
         return client.evaluate(submodel)
-    from mast.federated.training import evaluate_network
+    from mast.engines.flower.training import evaluate_network
 
     kind = getattr(client.worker, "batch_norm", "static")
     return evaluate_network(submodel, client.evaluate, client.calibrate, kind)

@@ -19,9 +19,9 @@ from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid
 
 from mast.arrays import refuse_nonfinite
+from mast.distributed import Capacity, Message, Server, Worker
+from mast.distributed.messages import Values
 from mast.errors import ArgumentError, DataError
-from mast.methods.distributed import Capacity, Message, Server, Worker
-from mast.methods.distributed.messages import Values
 
 NAME = "mast"  #: of the record, and of the array in it
 CONFIG = "config"  #: of the record with the user's words
@@ -39,7 +39,7 @@ Shapes = Mapping[str, tuple[int, ...]]  #: of the pieces of x, in their order
 def pack(*messages: Message, **others: ConfigRecord | MetricRecord) -> RecordDict:
     """The records that carry messages.
 
-    >>> from mast.methods.distributed import Header, MessageKind
+    >>> from mast.distributed import Header, MessageKind
     >>> from mast.randomness import Key
     >>> message = Message.of(Header(MessageKind.VALUES, 0, Key(seed=7), 3), [1.0, 2.0, 4.0])
     >>> records = pack(message, config=ConfigRecord({"epochs": 2}))
@@ -109,7 +109,7 @@ def _decoded(name: str, array: Array) -> Message:
 def payload(content: RecordDict) -> int:
     """The bytes of the records, as Flower counts them: arrays with their headers, numbers, names.
 
-    >>> from mast.methods.distributed import Header, MessageKind
+    >>> from mast.distributed import Header, MessageKind
     >>> from mast.randomness import Key
     >>> payload(pack(Message.of(Header(MessageKind.VALUES, 0, Key(seed=7), 3), [1.0, 2.0, 4.0])))
     217

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from mast import __version__, files
 from mast.checkpoint import Checkpoint, check, fill
 from mast.checks import choice, positive, whole
+from mast.distributed.messages import Header, Message, MessageKind, Values, checked_dtype
+from mast.distributed.nodes import Capacity, Part, Worker
+from mast.distributed.optimizers import Optimizer, parse_optimizer
+from mast.distributed.participation import Roster, submodel_key
 from mast.errors import ArgumentError, CheckpointError, DataError
-from mast.methods.distributed.messages import Header, Message, MessageKind, Values, checked_dtype
-from mast.methods.distributed.nodes import Capacity, Part
-from mast.methods.distributed.optimizers import Optimizer, parse_optimizer
-from mast.methods.distributed.roster import Roster, submodel_key
 from mast.randomness import LAYOUT, Key
 from mast.theory import Guarantee
 
@@ -69,7 +69,7 @@ class Server:
         What else a checkpoint must agree in, such as a digest of the data: names and values.
 
     >>> import mast
-    >>> from mast.methods.distributed import VectorCapacity, ProblemWorker
+    >>> from mast.distributed import VectorCapacity, ProblemWorker
     >>> problem = mast.Problem(mast.Quadratic([[2.0, 0.0], [0.0, 4.0]], [1.0, 1.0]), mast.RandK(1))
     >>> capacities = [VectorCapacity(problem.sketch, 2)] * 3
     >>> server = Server(np.zeros(2), capacities, Roster(0, nodes=3), step_size=0.1)
@@ -373,3 +373,25 @@ def finite(values: Values) -> bool:
             return True
         most = min(TOO_LARGE, math.sqrt(np.finfo(values.dtype).max))
         return bool(np.abs(values).max(initial=0.0) < most)
+
+
+def run_in_process(server: Server, workers: Sequence[Worker], rounds: int) -> None:
+    """Rounds server.t .. rounds-1 without a wire: every message is handed over in memory.
+
+    >>> import mast
+    >>> from mast.distributed import VectorCapacity, ProblemWorker
+    >>> problem = mast.Problem(mast.Quadratic([[2.0, 0.0], [0.0, 4.0]], [1.0, 1.0]), mast.RandK(1))
+    >>> capacities = [VectorCapacity(problem.sketch, 2)] * 3
+    >>> server = Server(np.zeros(2), capacities, Roster(7, nodes=3), step_size=0.05)
+    >>> run_in_process(server, [ProblemWorker(problem) for _ in range(3)], rounds=20)
+    >>> inside = mast.minimize(mast.Nodes([problem] * 3), "distributed", 20, 0.05, seed=7, trace=20)
+    >>> bool((server.x == inside.x).all())
+    True
+    """
+    if len(workers) != len(server.capacities):
+        raise ArgumentError(f"there are {len(workers)} workers for {len(server.capacities)} nodes")
+    while server.goes_on(rounds):
+        answers = [workers[message.header.node].answer(message) for message in server.messages()]
+        for answer in answers:
+            server.absorb(answer)
+        server.close()

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from mast.methods.distributed import Roster, Server, run_in_process, scheme_of, stride_of  # noqa: E402
+from mast.distributed import Roster, Server, run_in_process, scheme_of, stride_of  # noqa: E402
 from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout, capacities_of, cross_entropy  # noqa: E402
 from mast.randomness import Key, normal  # noqa: E402
 

@@ -17,8 +17,11 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from mast.errors import ArgumentError, MastError
-from mast.federated.records import (
+from mast.distributed import Message as Answer
+from mast.distributed import Server
+from mast.distributed.messages import Values
+from mast.distributed.server import finite
+from mast.engines.flower.records import (
     CONFIG,
     HELLO,
     IDENTITY,
@@ -27,10 +30,7 @@ from mast.federated.records import (
     PARTITION,
     unpack,
 )
-from mast.methods.distributed import Message as Answer
-from mast.methods.distributed import Server
-from mast.methods.distributed.messages import Values
-from mast.methods.distributed.server import finite
+from mast.errors import ArgumentError, MastError
 
 PAUSE = 0.5  # seconds between two looks at who is there
 ENOUGH = 3  # answers of a round whose median one bad client cannot move

@@ -7,8 +7,7 @@ import pytest
 
 import mast
 from mast import files
-from mast.errors import ArgumentError, CheckpointError, DataError, StepSizeWarning
-from mast.methods.distributed import (
+from mast.distributed import (
     Adam,
     Momentum,
     ProblemWorker,
@@ -21,6 +20,7 @@ from mast.methods.distributed import (
     run_in_process,
     stride_of,
 )
+from mast.errors import ArgumentError, CheckpointError, DataError, StepSizeWarning
 from mast.randomness import Key, normal
 
 D = 12

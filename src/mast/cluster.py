@@ -18,7 +18,7 @@ for its own nodes only, with their data; rank 0 leads::
 with the same bits: sums go in the order of the nodes' numbers, whatever rank they are on. With
 ``--max-restarts 3`` torchrun starts all ranks again when one dies, and they continue from the checkpoint.
 
-`factory` makes the server, `running` is the run, `engine` the round, `wire` carries what travels.
+The source is in `mast.engines.torchrun`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ try:
 except ImportError as error:
     raise ImportError('mast.cluster needs PyTorch: pip install "mast-train[cluster]"') from error
 
-from mast.cluster.factory import server_for
-from mast.cluster.running import run
-from mast.cluster.wire import LostRankError, my_nodes
-from mast.methods.distributed import ProblemWorker
+from mast.distributed import ProblemWorker
+from mast.engines.torchrun.run import run
+from mast.engines.torchrun.servers import server_for
+from mast.engines.torchrun.wire import LostRankError, my_nodes
 from mast.nn.nodes import NetworkWorker
 
 __all__ = ["LostRankError", "NetworkWorker", "ProblemWorker", "my_nodes", "run", "server_for"]

@@ -17,9 +17,8 @@ of bytes by node are in ``server.received`` (to nodes) and ``server.sent``. ``se
 and ``server.load(path)`` are the atomic checkpoint, ``server.t`` is the round that comes next.
 """
 
-from mast.methods.distributed.messages import SIZE, VERSION, Header, Message, MessageKind, digest_of_run
-from mast.methods.distributed.method import Distributed, Facts, guarantee_of, run_in_process
-from mast.methods.distributed.nodes import (
+from mast.distributed.messages import SIZE, VERSION, Header, Message, MessageKind, digest_of_run
+from mast.distributed.nodes import (
     Capacity,
     Part,
     ProblemWorker,
@@ -27,14 +26,14 @@ from mast.methods.distributed.nodes import (
     Worker,
     parse_sketch,
 )
-from mast.methods.distributed.optimizers import SGD, Adam, Momentum, Optimizer, parse_optimizer
-from mast.methods.distributed.roster import Roster, stride_of, submodel_key
-from mast.methods.distributed.schemes import Scheme, scheme_of
-from mast.methods.distributed.server import Server
+from mast.distributed.optimizers import SGD, Adam, Momentum, Optimizer, parse_optimizer
+from mast.distributed.participation import Roster, stride_of, submodel_key
+from mast.distributed.schemes import Scheme, scheme_of
+from mast.distributed.server import Server, run_in_process
 
 __all__ = [
-    "SGD", "SIZE", "VERSION", "Adam", "Capacity", "Distributed", "Facts", "Header", "Message", "MessageKind",
+    "SGD", "SIZE", "VERSION", "Adam", "Capacity", "Header", "Message", "MessageKind",
     "Momentum", "Optimizer", "Part", "ProblemWorker", "Roster", "Scheme", "Server", "VectorCapacity",
-    "Worker", "digest_of_run", "guarantee_of", "parse_optimizer", "parse_sketch",
+    "Worker", "digest_of_run", "parse_optimizer", "parse_sketch",
     "run_in_process", "scheme_of", "stride_of", "submodel_key",
 ]  # fmt: skip

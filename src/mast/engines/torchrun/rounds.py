@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from mast.cluster.wire import Buffers, Bytes, Transfer, Wire, in_one_line
+from mast.distributed import SIZE, Message, Part, Roster, Server, Worker
+from mast.engines.torchrun.wire import Buffers, Bytes, Transfer, Wire, in_one_line
 from mast.errors import ArgumentError, DataError, MastError
-from mast.methods.distributed import SIZE, Message, Part, Roster, Server, Worker
 
 WORTH_A_THREAD = 1 << 18  #: coordinates from which on a helper draws ahead
 END = -1  #: instead of a round's number: there is no other
