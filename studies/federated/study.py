@@ -71,7 +71,7 @@ COLOURS = {
 }
 OUR_SCHEME = "mast_balanced"
 PUBLISHED = ("fedrolex", "heterofl", "federated_dropout")  # best first, in the paper of FedRolex
-SPLIT_NAMES = {"iid": "labels alike", "dirichlet": "labels uneven"}
+SPLIT_NAMES = {"iid": "IID", "dirichlet": "non-IID"}
 SHOWN = (1.0, 0.25, 0.0625)  # capacities in the figures
 
 
@@ -317,7 +317,7 @@ def choices(request: Request) -> list[str]:
         f"{settings['clients']} clients, every capacity equally often, {settings['participants']} per round "
         "(FedAvg: the same share of the clients that hold everything); "
         f"{settings['local_steps']} local steps with {settings['batch']} rows. Megabytes: {megabytes}.",
-        "Labels uneven: each class is dealt by a Dirichlet law of concentration 0.3.",
+        "Non-IID: each class is dealt by a Dirichlet law of concentration 0.3.",
         "The clients' step size falls along a cosine of the bytes that are spent, and the server's is the "
         "same, so that the aggregation “mean” is the mean of the clients' weights.",
         "Rates are searched for on a ladder without ends, with two seeds of their own and on rows of no "

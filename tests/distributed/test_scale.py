@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from mast.distributed import Roster, Server, run_in_process, scheme_of, stride_of  # noqa: E402
+from mast.distributed import Participation, Server, run_in_process, scheme_of, stride_of  # noqa: E402
 from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout, capacities_of, cross_entropy  # noqa: E402
 from mast.randomness import Key, normal  # noqa: E402
 
@@ -27,13 +27,13 @@ def federation(clients, taking_part, widths, scheme="mast_nested"):
     inputs = torch.from_numpy(normal(Key(1), 0, 100 * widths[0]).reshape(100, -1)).float()
     rows = [NodeRows(inputs[i::50], torch.arange(100)[i::50] % 10) for i in range(50)]
     workers = [NetworkWorker(c, model, cross_entropy, rows[i % 50]) for i, c in enumerate(capacities)]
-    roster = Roster(0, clients, stride_of(capacities), made.coupling, participants=taking_part)
+    participation = Participation(0, clients, stride_of(capacities), made.coupling, participants=taking_part)
     x = VectorLayout(copy.deepcopy(model)).read(model)
-    server = Server(x, capacities, roster, step_size=0.05, local_steps=2, aggregation=made.aggregation)
+    server = Server(x, capacities, participation, step_size=0.05, local_steps=2, aggregation=made.aggregation)
     return server, workers
 
 
-def goes_on(server, workers, rounds, path):
+def should_continue(server, workers, rounds, path):
     """After a tenth of the rounds the checkpoint is as large as after all; nobody else worked."""
     start = server.x.copy()
     sizes = []
@@ -43,7 +43,7 @@ def goes_on(server, workers, rounds, path):
         sizes.append(path.stat().st_size)
     assert server.t == rounds
     assert abs(sizes[1] - sizes[0]) <= 0.01 * sizes[0] + 1000
-    assert int(server.answered.sum()) == rounds * server.roster.participants
+    assert int(server.state.answered.sum()) == rounds * server.participation.participants
     assert np.isfinite(server.x).all()
     assert (server.x != start).mean() > 0.5
 
@@ -51,11 +51,11 @@ def goes_on(server, workers, rounds, path):
 @pytest.mark.parametrize("scheme", ["mast_nested", "fedrolex"])
 def test_a_thousand_clients(tmp_path, scheme):
     server, workers = federation(1000, 10, (20, 40, 10), scheme)
-    goes_on(server, workers, 20, tmp_path / "checkpoint.mast")
+    should_continue(server, workers, 20, tmp_path / "checkpoint.mast")
 
 
 @pytest.mark.slow
 def test_ten_thousand_clients_and_a_million_weights(tmp_path):
     server, workers = federation(10_000, 100, (500, 1000, 480, 10))
     assert server.x.size > 980_000
-    goes_on(server, workers, 50, tmp_path / "checkpoint.mast")
+    should_continue(server, workers, 50, tmp_path / "checkpoint.mast")

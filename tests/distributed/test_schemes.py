@@ -7,8 +7,8 @@ import pytest
 
 import mast
 from mast.distributed import (
+    Participation,
     ProblemWorker,
-    Roster,
     Server,
     VectorCapacity,
     run_in_process,
@@ -32,8 +32,10 @@ def problems(sketches):
 
 def server_of(nodes, scheme, **options):
     capacities = [VectorCapacity(p.sketch, D) for p in nodes]
-    roster = Roster(3, len(nodes), stride_of(capacities), scheme.coupling)
-    return Server(np.ones(D), capacities, roster, step_size=0.05, aggregation=scheme.aggregation, **options)
+    participation = Participation(3, len(nodes), stride_of(capacities), scheme.coupling)
+    return Server(
+        np.ones(D), capacities, participation, step_size=0.05, aggregation=scheme.aggregation, **options
+    )
 
 
 def test_the_mean_is_over_those_who_held_a_coordinate():
@@ -94,7 +96,7 @@ def test_what_clients_hold():
         scheme = scheme_of(name)
         nodes = problems(scheme.sketches(SHARES))
         server = server_of(nodes, scheme)
-        server.t = t
+        server.state.t = t
         return [set(server.part(i).draw.indices.tolist()) for i in range(len(nodes))]
 
     assert [len(held) for held in kept("federated_dropout", 0)] == [8, 4, 2, 2]
@@ -194,9 +196,9 @@ def test_networks_train_by_every_scheme(name):
     inputs = torch.from_numpy(normal(Key(9), 0, 60).reshape(12, 5))
     rows, scheme = NodeRows(inputs, inputs[:, :1] + inputs[:, 1:2]), scheme_of(name)
     capacities, layout = capacities_of(model, scheme, SHARES), VectorLayout(model)
-    roster = Roster(1, len(capacities), stride_of(capacities), scheme.coupling)
+    participation = Participation(1, len(capacities), stride_of(capacities), scheme.coupling)
     options = {"step_size": 0.05 if scheme.aggregation == "mean" else 0.01, "local_steps": 3}
-    server = Server(layout.read(model), capacities, roster, aggregation=scheme.aggregation, **options)
+    server = Server(layout.read(model), capacities, participation, aggregation=scheme.aggregation, **options)
     workers = [NetworkWorker(c, copy.deepcopy(model), mean_squares, rows) for c in capacities]
 
     def loss():
@@ -220,9 +222,14 @@ def test_the_mean_is_that_of_the_weights_after_local_steps(name):
     inputs = torch.from_numpy(normal(Key(9), 0, 60).reshape(12, 5))
     scheme = scheme_of(name)
     capacities = capacities_of(model, scheme, SHARES)
-    roster = Roster(1, len(capacities), stride_of(capacities), scheme.coupling)
+    participation = Participation(1, len(capacities), stride_of(capacities), scheme.coupling)
     server = Server(
-        VectorLayout(model).read(model), capacities, roster, step_size=0.1, local_steps=3, aggregation="mean"
+        VectorLayout(model).read(model),
+        capacities,
+        participation,
+        step_size=0.1,
+        local_steps=3,
+        aggregation="mean",
     )
     x, total, holders = server.x.copy(), np.zeros_like(server.x), np.zeros_like(server.x)
     for message in list(server.messages()):
@@ -234,8 +241,8 @@ def test_the_mean_is_that_of_the_weights_after_local_steps(name):
         places = np.rint(part.gather(np.arange(1.0, x.size + 1)) / scales).astype(int) - 1
         total[places] += (part.gather(x) - 0.1 * answer.values) / scales
         holders[places] += 1
-        server.absorb(answer)
-    server.close()
+        server.aggregate(answer)
+    server.finish_round()
     expected = np.where(holders > 0, total / np.maximum(holders, 1), x)
     np.testing.assert_allclose(server.x, expected, rtol=1e-10, atol=1e-12)
 

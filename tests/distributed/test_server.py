@@ -10,8 +10,8 @@ from mast import files
 from mast.distributed import (
     Adam,
     Momentum,
+    Participation,
     ProblemWorker,
-    Roster,
     Server,
     VectorCapacity,
     digest_of_run,
@@ -41,13 +41,13 @@ def nodes(shift=SHIFT, sketches=None):
 
 
 def server_of(problem, *, seed=3, step_size=0.05, x0=None, run=0, **options):
-    roster_options = {
+    participation_options = {
         name: options.pop(name) for name in ("coupling", "participation", "participants") if name in options
     }
     capacities = [VectorCapacity(p.sketch, p.dim) for p in problem.problems]
-    roster = Roster(seed, len(capacities), stride_of(capacities), **roster_options)
+    participation = Participation(seed, len(capacities), stride_of(capacities), **participation_options)
     start = problem.shift.copy() if x0 is None else x0
-    return Server(start, capacities, roster, step_size=step_size, run=run, **options)
+    return Server(start, capacities, participation, step_size=step_size, run=run, **options)
 
 
 def workers_of(problem, run=0):
@@ -76,9 +76,9 @@ def test_bits_of_the_method(options):
         warnings.simplefilter("ignore", StepSizeWarning)
         inside = mast.minimize(problem, "distributed", 50, 0.05, seed=3, trace=50, samples=0, **options)
     assert (server.x == inside.x).all()
-    overhead = 64 * sum(len(server.roster.taking_part(t)) for t in range(50))
-    assert server.received.sum() - overhead == inside.state.received.sum()
-    assert server.sent.sum() - overhead == inside.state.sent.sum()
+    overhead = 64 * sum(len(server.participation.sample(t)) for t in range(50))
+    assert server.state.received.sum() - overhead == inside.state.received.sum()
+    assert server.state.sent.sum() - overhead == inside.state.sent.sum()
 
 
 def test_bits_with_general_matrices():
@@ -129,8 +129,8 @@ def test_who_takes_part_is_asked_once_a_round(monkeypatch):
     """Not once an answer, which would make a round of M nodes cost M^2."""
     problem = mast.Nodes([nodes().problems[3]] * 30)
     server, workers, asked = server_of(problem, participation=0.5), workers_of(problem), []
-    plain = Roster.taking_part
-    monkeypatch.setattr(Roster, "taking_part", lambda self, t: asked.append(t) or plain(self, t))
+    plain = Participation.sample
+    monkeypatch.setattr(Participation, "sample", lambda self, t: asked.append(t) or plain(self, t))
     run_in_process(server, workers, 3)
     assert asked == [0, 1, 2]
 
@@ -143,9 +143,9 @@ def test_what_is_aggregated_is_the_formula():
     for t in range(40):
         server.x[...] = x0
         expected = np.zeros(D)
-        for i, weight in server.roster.taking_part(t):
+        for i, weight in server.participation.sample(t):
             p = problem.problems[i]
-            S = p.sketch.sample(D, server.roster.key(t, i)).matrix()
+            S = p.sketch.sample(D, server.participation.key(t, i)).matrix()
             assert weight == 1 / options["participation"][i]
             expected += weight / 4 * S.T @ p.objective.gradient(SHIFT + S @ (x0 - SHIFT))
         run_in_process(server, workers, t + 1)
@@ -279,8 +279,8 @@ def test_draws_made_ahead_change_nothing():
         answers = [workers[m.header.node].answer(m, ahead.part(m.header.node)) for m in ahead.messages()]
         ahead.prepare(t + 1)
         for answer in answers:
-            ahead.absorb(answer)
-        ahead.close()
+            ahead.aggregate(answer)
+        ahead.finish_round()
         assert all(round > t for round, _ in ahead._parts)
     assert (ahead.x == plain.x).all()
 
@@ -302,19 +302,19 @@ def test_mixed_up_messages_are_refused(tmp_path):
     messages = list(server.messages())
     answers = [workers[m.header.node].answer(m) for m in messages]
     with pytest.raises(DataError, match="kind"):
-        server.absorb(messages[0])
+        server.aggregate(messages[0])
     with pytest.raises(DataError, match="kind"):
         workers[0].answer(answers[0])
-    server.absorb(answers[1])
+    server.aggregate(answers[1])
     with pytest.raises(ArgumentError, match="order of the nodes"):
-        server.absorb(answers[0])
+        server.aggregate(answers[0])
     with pytest.raises(ArgumentError, match="being summed up"):
         server.message(3)
     with pytest.raises(CheckpointError, match="under way"):
         server.save(tmp_path / "c")
-    server.close()
+    server.finish_round()
     with pytest.raises(DataError, match="key"):
-        server.absorb(answers[2])  # of the round before
+        server.aggregate(answers[2])  # of the round before
 
 
 def test_a_node_of_another_run_refuses():
@@ -339,14 +339,14 @@ def test_x_alone_says_whether_a_run_has_diverged():
     before = server.x.copy()
     answer = workers[3].answer(server.message(3))
     answer.values[2] = np.nan
-    server.absorb(answer)
+    server.aggregate(answer)
     assert server.diverged
     server.x[...] = before
     assert not server.diverged  # nothing remembers it
     server.x[0] = 1e200  # finite, but beyond what a run survives
     assert server.diverged
     single = server_of(problem)
-    single.x = np.full(len(single.x), 1e18, dtype=np.float32)
+    single.state.x = np.full(len(single.x), 1e18, dtype=np.float32)
     assert not single.diverged
     single.x[0] = 1e20  # losses, which have squares, are infinite there
     assert single.diverged
@@ -356,15 +356,15 @@ def test_a_large_x_is_looked_at_now_and_then(tmp_path):
     """NaN in a large x is noticed within eight rounds, and by whoever asks."""
     d = (1 << 20) + 3
     capacity = VectorCapacity(mast.Identity(), d)
-    server = Server(np.zeros(d), [capacity], Roster(0, 1), step_size=0.5)
-    server.close()
+    server = Server(np.zeros(d), [capacity], Participation(0, 1), step_size=0.5)
+    server.finish_round()
     server.x[7] = np.nan
-    while server.goes_on(100):
-        server.close()
+    while server.should_continue(100):
+        server.finish_round()
     assert server.t == 8
     assert server.diverged
     server.save(tmp_path / "c")
-    other = Server(np.zeros(d), [capacity], Roster(0, 1), step_size=0.5)
+    other = Server(np.zeros(d), [capacity], Participation(0, 1), step_size=0.5)
     other.load(tmp_path / "c")
     assert other.diverged
 
@@ -396,11 +396,11 @@ def test_missing_answers_and_given_weights():
     x0 = server.x.copy()
     answers = [workers[m.header.node].answer(m) for m in server.messages()]
     for i in (0, 3):
-        server.absorb(answers[i], weight=2.0)
-    server.close()
+        server.aggregate(answers[i], weight=2.0)
+    server.finish_round()
     expected = x0.copy()
     for i in (0, 3):
-        draw = problem.problems[i].sketch.sample(D, server.roster.key(0, i))
+        draw = problem.problems[i].sketch.sample(D, server.participation.key(0, i))
         expected[draw.indices] -= 0.5 * answers[i].values
     assert (server.x == expected).all()
 

@@ -37,7 +37,7 @@ def test_an_exception_in_a_client_does_not_stop_the_round(tmp_path):
 
 def refusals(own, worker):
     """Why a worker does not train, and does not score, what the server sends to client 0."""
-    grid = LocalGrid(client(lambda context: Client(worker, lambda model: {})), own.roster.nodes)
+    grid = LocalGrid(client(lambda context: Client(worker, lambda model: {})), own.participation.nodes)
     strategy = MastStrategy(own)
     training = strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)[:1]
     scoring = strategy._submodels(ConfigRecord(), grid)[:1]

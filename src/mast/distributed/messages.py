@@ -26,6 +26,7 @@ The version of the keys' own layout (`mast.randomness.LAYOUT`) is part of `run`.
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -46,6 +47,7 @@ _DTYPES: dict[int, np.dtype[Any]] = {1: np.dtype("<f4"), 2: np.dtype("<f8")}
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 
 Values = NDArray[Any]  #: a vector of float32 or float64
+TOO_LARGE = 1e100  # a value beyond this is a divergence, as in `mast.minimize`
 assert SIZE == 64
 
 
@@ -85,7 +87,7 @@ class Header:
         """The size of the whole message."""
         return SIZE + self.count * self.dtype.itemsize
 
-    def answered(self) -> Header:
+    def reply(self) -> Header:
         """The header of the answer to this message."""
         return replace(self, kind=MessageKind.ANSWER, step_size=0.0)
 
@@ -171,11 +173,7 @@ class Message:
         """The size of what travels."""
         return int(self.buffer.size)
 
-    def worked(self, seconds: float) -> None:
-        """Say in an answer how long the node worked."""
-        self.rewrite(seconds=seconds)
-
-    def rewrite(self, **changes: Any) -> None:
+    def update_header(self, **changes: Any) -> None:
         """Change fields of the header."""
         self.header = replace(self.header, **changes)
         self.buffer[:SIZE] = np.frombuffer(self.header.encode(), dtype=np.uint8)
@@ -215,3 +213,15 @@ def digest_of_run(*parts: Any) -> int:
     False
     """
     return int(files.digest("exchange", VERSION, LAYOUT, *parts), 16)
+
+
+def finite(values: Values) -> bool:
+    """Whether no value is NaN, infinite or beyond all measure; an inner product sees it at once.
+
+    In single precision, what cannot be squared is beyond all measure: losses are infinite there.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        if math.isfinite(float(values @ values)):
+            return True
+        most = min(TOO_LARGE, math.sqrt(np.finfo(values.dtype).max))
+        return bool(np.abs(values).max(initial=0.0) < most)

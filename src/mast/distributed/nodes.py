@@ -79,7 +79,7 @@ class Part:
             values = values / factors
         self.kept.add(self._of(x), values, factor)
 
-    def count_in(self, held: Values, weight: float) -> None:
+    def add_weight(self, held: Values, weight: float) -> None:
         """held += weight on the kept coordinates, whatever they are scaled by."""
         self.kept.add(self._of(held), np.ones(self.count, dtype=held.dtype), weight)
 
@@ -148,10 +148,10 @@ class Worker(ABC):
         """The answer to a message; `part` and `into` save making them, where the engine has them already."""
         begun = time.perf_counter()
         part = self.part_of(message, part)
-        reply = Message(message.header.answered()) if into is None else into
+        reply = Message(message.header.reply()) if into is None else into
         with np.errstate(over="ignore", invalid="ignore"):  # the server notices what diverges
             reply.values[...] = self.gradients(part, message.values, message.header)
-        reply.worked(time.perf_counter() - begun)
+        reply.update_header(seconds=time.perf_counter() - begun)
         return reply
 
     def submodel(self, part: Part, values: Values) -> Any:
@@ -171,12 +171,12 @@ class Worker(ABC):
         return part
 
 
-def local_sum(values: Any, gradient: Callable[[Any, int], Any], step_size: float, steps: int) -> Any:
-    """The sum of the gradients along so many gradient steps from these values, which stay as they are.
+def local_gradient_sum(values: Any, gradient: Callable[[Any, int], Any], step_size: float, steps: int) -> Any:
+    """The sum of the gradients along `steps` gradient steps from these values, which stay as they are.
 
     `gradient(values, step)` may use its memory again at the next call.
 
-    >>> local_sum(np.array([8.0]), lambda x, step: x, step_size=0.5, steps=3)  # of 8, 4 and 2
+    >>> local_gradient_sum(np.array([8.0]), lambda x, step: x, step_size=0.5, steps=3)  # of 8, 4 and 2
     array([14.])
     """
     h = gradient(values, 0)
@@ -225,7 +225,7 @@ class VectorCapacity(Capacity):
 class ProblemWorker(Worker):
     """The node of a `Problem` (a linear model, or any other objective): its data, its sketch, and the shift.
 
-    A round costs what its draw keeps. `room` is a copy of the shift to work in, which is left as it was;
+    A round costs what its draw keeps. `scratch` is a copy of the shift to work in, which is left as it was;
     workers that never work at the same time may share one.
 
     >>> import mast
@@ -236,23 +236,23 @@ class ProblemWorker(Worker):
     array([1., 3.])
     """
 
-    def __init__(self, problem: Problem, run: int = 0, room: Values | None = None) -> None:
+    def __init__(self, problem: Problem, run: int = 0, scratch: Values | None = None) -> None:
         if not isinstance(problem, Problem):
             raise ArgumentError(f"a node has one Problem, got {type(problem).__name__}")
         super().__init__(VectorCapacity(problem.sketch, problem.dim), run)
         self.problem = problem
-        self.room = problem.shift.copy() if room is None else room
+        self.scratch = problem.shift.copy() if scratch is None else scratch
 
     def gradients(self, part: Part, values: Values, header: Header) -> Values:
         """Gradient steps on f_S from the values that the node got; the sum of the gradients."""
-        f, shift, x = self.problem.objective, self.problem.shift, self.room
+        f, shift, x = self.problem.objective, self.problem.shift, self.scratch
 
         def gradient(held: Values, step: int) -> Values:
             part.kept.place(x, held)
             return f.sketched_gradient(x, part.draw, shift)
 
         wide = values.astype(np.float64, copy=False)
-        total: Values = local_sum(wide, gradient, header.step_size, header.local_steps)
+        total: Values = local_gradient_sum(wide, gradient, header.step_size, header.local_steps)
         part.kept.copy(x, shift)
         return total
 

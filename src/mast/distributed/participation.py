@@ -1,8 +1,8 @@
 """Who takes part in a round of the distributed method, with which key, and which weight its answer gets.
 
 The estimate of the gradient is h = (1/M) sum_i w_i answer_i over the nodes that answered. Node i is invited
-with probability q_i (the roster's doing, so known) and, if invited, answers with probability r_i (the world's
-doing). Its weight is c_i = 1/q_i if nobody drops out; `Dropouts` says what it is otherwise.
+with the known probability q_i and, if invited, answers with probability r_i. Its weight is c_i = 1/q_i if
+nobody drops out; `Dropouts` says what it is otherwise.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ COUPLINGS = ("independent", "disjoint", "common")
 
 
 @dataclass(frozen=True)
-class Roster:
+class Participation:
     """Who takes part in a round, with which weight and which key: all of it is a function of the seed.
 
     It knows nothing of the nodes' data, so that a server can have it without them.
 
-    >>> roster = Roster(seed=0, nodes=4, participation=[1.0, 0.5, 0.5, 1.0])
-    >>> roster.taking_part(0)
+    >>> participation = Participation(seed=0, nodes=4, participation=[1.0, 0.5, 0.5, 1.0])
+    >>> participation.sample(0)
     [(0, 1.0), (1, 2.0), (2, 2.0), (3, 1.0)]
-    >>> roster.key(5, 3)
+    >>> participation.key(5, 3)
     Key(seed=0, step=5, node=3, index=0)
     """
 
@@ -45,31 +45,32 @@ class Roster:
     coupling: str = "independent"
     participation: Any = 1.0
     participants: int | None = None
-    shares: Array = field(init=False, repr=False, compare=False)
+    probabilities: Array = field(init=False, repr=False, compare=False)  #: one for each node
 
     def __post_init__(self) -> None:
         choice("coupling", self.coupling, COUPLINGS)
-        shares = _probabilities(self.participation, self.nodes)
-        if shares is None:
+        probabilities = _probabilities(self.participation, self.nodes)
+        if probabilities is None:
             raise ArgumentError(
                 f"participation is one probability in (0, 1], or one for each of the {self.nodes} nodes; "
                 "for m of the nodes pass participants=m"
             )
-        object.__setattr__(self, "shares", shares)
+        object.__setattr__(self, "probabilities", probabilities)
         if self.participants is not None:
             count = whole("participants", self.participants, 1, self.nodes)
             object.__setattr__(self, "participants", count)
-            if (shares < 1).any():
+            if (probabilities < 1).any():
                 raise ArgumentError("give participation or participants, not both")
 
-    def taking_part(self, t: int) -> list[tuple[int, float]]:
+    def sample(self, t: int) -> list[tuple[int, float]]:
         """The nodes of round t, ascending, and the weight of each one's answer."""
         key = Key(self.seed, t)
         if self.participants is not None:
             chosen = randomness.permutation(key, Purpose.PARTICIPATION, self.nodes, 0, self.participants)
             return [(int(i), self.nodes / self.participants) for i in np.sort(chosen)]
-        chosen = np.flatnonzero(randomness.uniforms(key, Purpose.PARTICIPATION, self.nodes) < self.shares)
-        return list(zip(chosen.tolist(), (1 / self.shares[chosen]).tolist(), strict=True))
+        coins = randomness.uniforms(key, Purpose.PARTICIPATION, self.nodes)
+        chosen = np.flatnonzero(coins < self.probabilities)
+        return list(zip(chosen.tolist(), (1 / self.probabilities[chosen]).tolist(), strict=True))
 
     def key(self, t: int, i: int) -> Key:
         """The key of node i's draw in round t; all that a node needs to rebuild its sketch."""
@@ -77,6 +78,10 @@ class Roster:
             return Key(self.seed, t).child(i)  # more nodes than a key can number that far apart
         node = {"independent": i * self.stride, "disjoint": i, "common": 0}[self.coupling]
         return Key(self.seed, t, node)
+
+    def submodel_key(self, draw: int, node: int) -> Key:
+        """The key of a node's submodel that is scored: of another seed, so training never uses this draw."""
+        return Key(Key(self.seed).child(0, Purpose.ESTIMATE).seed, draw, node)
 
 
 def _probabilities(value: Any, nodes: int) -> Array | None:
@@ -89,13 +94,8 @@ def _probabilities(value: Any, nodes: int) -> Array | None:
     return np.broadcast_to(p, (nodes,)) if fits else None
 
 
-def submodel_key(seed: int, draw: int, node: int) -> Key:
-    """The key of a node's submodel that is scored: a draw with another seed, which training never uses."""
-    return Key(Key(seed).child(0, Purpose.ESTIMATE).seed, draw, node)
-
-
 def stride_of(sketches: Sequence[Any]) -> int:
-    """The stride of a roster for these sketches or capacities: nodes this far apart draw independently."""
+    """How far apart nodes with these sketches or capacities draw independently."""
     return math.lcm(*(sketch.stride for sketch in sketches))
 
 
@@ -137,17 +137,17 @@ class Dropouts:
         object.__setattr__(self, "rates", rates)
 
     def weights(self, invited: Sequence[tuple[int, float]], answered: Sequence[int]) -> dict[int, float]:
-        """The weight of each answer; `invited` has the roster's weights."""
-        roster = dict(invited)
-        strangers = sorted(set(answered) - set(roster))
+        """The weight of each answer; `invited` has the weights of `Participation.sample`."""
+        known = dict(invited)
+        strangers = sorted(set(answered) - set(known))
         if strangers:
             raise ArgumentError(f"the nodes {strangers} answered, but were not invited")
         if self.rates is None:
-            factor = len(roster) / len(answered) if answered else 0.0
-            return {node: roster[node] * factor for node in answered}
-        return {node: roster[node] / float(self.rates[node]) for node in answered}
+            factor = len(known) / len(answered) if answered else 0.0
+            return {node: known[node] * factor for node in answered}
+        return {node: known[node] / float(self.rates[node]) for node in answered}
 
-    def tells(self, invited: Collection[Any], answered: Collection[Any]) -> bool:
+    def estimates_gradient(self, invited: Collection[Any], answered: Collection[Any]) -> bool:
         """Whether the round's sum estimates the gradient: with unknown rates, no answers tell nothing."""
         return self.rates is not None or bool(answered) or not invited
 

@@ -16,25 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mast import __version__, files
-from mast.checkpoint import Checkpoint, check, fill
 from mast.checks import choice, positive, whole
-from mast.distributed.messages import Header, Message, MessageKind, Values, checked_dtype
+from mast.distributed.messages import Header, Message, MessageKind, Values, checked_dtype, finite
 from mast.distributed.nodes import Capacity, Part, Worker
 from mast.distributed.optimizers import Optimizer, parse_optimizer
-from mast.distributed.participation import Roster, submodel_key
+from mast.distributed.participation import Participation
+from mast.distributed.state import ServerState
 from mast.errors import ArgumentError, CheckpointError, DataError
 from mast.randomness import LAYOUT, Key
 from mast.theory import Guarantee
 
 LARGE = 1 << 20  # values: looking at so many takes a tenth of the round, ...
 SELDOM = 8  # ... so it is done in one of these rounds: what is not finite does not go away
-TOO_LARGE = 1e100  # a coordinate beyond this is a divergence, as in `mast.minimize`
 AGGREGATIONS = ("unbiased", "mean")
-
-#: the numbers of a checkpoint, and their types
-NUMBERS: dict[str, tuple[type, ...]] = {"round": (int,), "seconds": (int, float), "extra": (dict,)}
-#: what is counted for each node: bytes, messages and values to it, bytes and answers from it
-COUNTS = ("received", "asked", "values", "sent", "answered")
 
 
 class Server:
@@ -46,7 +40,7 @@ class Server:
         Where to start: a vector of float64 or float32, which is also the precision of all sums.
     capacities
         One per node: which part of x a key keeps.
-    roster
+    participation
         Who takes part when, and with which key.
     step_size
         Of the server, and of the nodes' local steps unless `local_step_size` says otherwise.
@@ -55,7 +49,7 @@ class Server:
     local_steps
         Gradient steps a node takes in a round.
     cosine
-        So many rounds over which both step sizes fall to a thousandth, along half a cosine; None: they stay.
+        Rounds over which both step sizes fall to a thousandth, along half a cosine; None: they stay.
     aggregation
         "unbiased": h is the mean over all nodes, and a node that does not hold a coordinate counts with 0
         there. This is the estimate that theory speaks of. "mean": each coordinate's mean over those who held
@@ -72,14 +66,14 @@ class Server:
     >>> from mast.distributed import VectorCapacity, ProblemWorker
     >>> problem = mast.Problem(mast.Quadratic([[2.0, 0.0], [0.0, 4.0]], [1.0, 1.0]), mast.RandK(1))
     >>> capacities = [VectorCapacity(problem.sketch, 2)] * 3
-    >>> server = Server(np.zeros(2), capacities, Roster(0, nodes=3), step_size=0.1)
+    >>> server = Server(np.zeros(2), capacities, Participation(0, nodes=3), step_size=0.1)
     >>> workers = [ProblemWorker(problem) for _ in range(3)]
     >>> for _ in range(2):
     ...     answers = [workers[m.header.node].answer(m) for m in server.messages()]
     ...     for answer in answers:
-    ...         server.absorb(answer)
-    ...     server.close()
-    >>> server.t, server.x.round(4), server.received.tolist()
+    ...         server.aggregate(answer)
+    ...     server.finish_round()
+    >>> server.t, server.x.round(4), server.state.received.tolist()
     (2, array([0.1156, 0.1244]), [144, 144, 144])
     """
 
@@ -87,7 +81,7 @@ class Server:
         self,
         x0: Values,
         capacities: Sequence[Capacity],
-        roster: Roster,
+        participation: Participation,
         *,
         step_size: float,
         optimizer: str | Optimizer = "sgd",
@@ -99,12 +93,13 @@ class Server:
         run: int = 0,
         about: Mapping[str, str] | None = None,
     ) -> None:
-        self.x: Values = np.array(x0, dtype=checked_dtype(np.asarray(x0).dtype))
-        self.capacities, self.roster = list(capacities), roster
-        if self.x.ndim != 1:
-            raise ArgumentError(f"x0 must be a vector, got shape {self.x.shape}")
-        if len(self.capacities) != roster.nodes:
-            raise ArgumentError(f"there are {len(self.capacities)} capacities for {roster.nodes} nodes")
+        self.optimizer = parse_optimizer(optimizer)
+        self.state = ServerState(x0, self.optimizer, participation.nodes)
+        self.capacities, self.participation = list(capacities), participation
+        if len(self.capacities) != participation.nodes:
+            raise ArgumentError(
+                f"there are {len(self.capacities)} capacities for {participation.nodes} nodes"
+            )
         for i, own in enumerate(self.capacities):
             if own.dim != self.x.size:
                 raise ArgumentError(f"node {i} ({own.label}) has {own.dim} coordinates, x has {self.x.size}")
@@ -113,21 +108,24 @@ class Server:
         self.local_step_size = positive("local_step_size", local_step_size)
         self.local_steps = whole("local_steps", local_steps, 1)
         self.cosine = None if cosine is None else whole("cosine", cosine, 1)
-        self.optimizer = parse_optimizer(optimizer)
-        self.optimizer.start(self.x)
         self.aggregation = choice("aggregation", aggregation, AGGREGATIONS)
         self.wire = self.x.dtype if wire is None else checked_dtype(wire)
         self.run, self.about = run, dict(about or {})
         self.guarantee: Guarantee | None = None  #: the statement that applies, if one is known
         self.note = "no guarantee: nothing is known of the nodes' smoothness"  #: that, or why there is none
-        self.t = 0  #: rounds done
-        self.seconds = 0.0  #: that they took
-        counts = np.zeros((len(COUNTS), roster.nodes), dtype=np.int64)
-        self.received, self.asked, self.values, self.sent, self.answered = counts
-        self._before = (0, 0)  # bytes to and from all nodes before this round
         self._parts: dict[tuple[int, int], Part] = {}  # by round and node: of this round, or the next
         self._weights: tuple[int, dict[int, float]] = (-1, {})
         self._last = -1  # the node whose answer was absorbed last in this round
+
+    @property
+    def x(self) -> Values:
+        """The point."""
+        return self.state.x
+
+    @property
+    def t(self) -> int:
+        """The round that comes next, which is how many are done."""
+        return self.state.t
 
     # ---- a round ---------------------------------------------------------------------------
 
@@ -136,17 +134,13 @@ class Server:
         """Whether x is not finite, or beyond all measure. x alone decides it, at any time."""
         return not finite(self.x)
 
-    def goes_on(self, rounds: int) -> bool:
-        """Whether there is another round of so many to do."""
+    def should_continue(self, rounds: int) -> bool:
+        """Whether fewer than `rounds` rounds are done, and x has not diverged."""
         seldom = self.x.size >= LARGE and self.t % SELDOM != 0
         return self.t < rounds and (seldom or not self.diverged)
 
-    def go_to(self, t: int, x: Values, step_size: float) -> None:
-        """Be before round t at the point x, which the server then changes, with this step size."""
-        self.t, self.x, self.step_size, self.local_step_size = t, x, step_size, step_size
-
     @property
-    def pace(self) -> float:
+    def decay(self) -> float:
         """What both step sizes are multiplied by in the present round."""
         if self.cosine is None:
             return 1.0
@@ -154,14 +148,14 @@ class Server:
 
     def header(self, node: int, count: int, key: Key | None = None) -> Header:
         """The header of the message to a node in the present round; `key` saves making it again."""
-        key = self.roster.key(self.t, node) if key is None else key
-        local = self.local_steps, self.local_step_size * self.pace
+        key = self.participation.key(self.t, node) if key is None else key
+        local = self.local_steps, self.local_step_size * self.decay
         return Header(MessageKind.VALUES, node, key, count, self.wire, self.run, *local)
 
     def weights(self) -> Mapping[int, float]:
         """The nodes that take part in the present round, ascending, and the weight of each one's answer."""
         if self._weights[0] != self.t:  # made once per round: with many nodes it takes a while
-            self._weights = (self.t, dict(self.roster.taking_part(self.t)))
+            self._weights = (self.t, dict(self.participation.sample(self.t)))
         return self._weights[1]
 
     def messages(self) -> Iterator[Message]:
@@ -172,7 +166,7 @@ class Server:
     def message(self, node: int, memory: Callable[[int], NDArray[np.uint8]] | None = None) -> Message:
         """The message to one node: its key, and the values of x that its sketch keeps.
 
-        `memory` gives a buffer of so many bytes, where an engine uses its buffers again.
+        `memory(size)` gives a buffer of that size, where an engine uses its buffers again.
         """
         if self._last >= 0:
             raise ArgumentError(f"round {self.t} is being summed up: its messages were made before")
@@ -180,15 +174,15 @@ class Server:
         header = self.header(node, part.count)
         message = Message(header, None if memory is None else memory(header.size))
         part.gather(self.x, message.values)
-        self.received[node] += message.size
-        self.asked[node] += 1
-        self.values[node] += part.count
+        self.state.received[node] += message.size
+        self.state.asked[node] += 1
+        self.state.values[node] += part.count
         return message
 
-    def absorb(self, answer: Message, weight: float | None = None) -> None:
+    def aggregate(self, answer: Message, weight: float | None = None) -> None:
         """Take in a node's answer; answers come in the order of the nodes, and some may be missing.
 
-        `weight` replaces the weight of the roster (1/probability of taking part); the mean over all
+        `weight` replaces that of `Participation.sample` (1/probability of taking part); the mean over all
         nodes of weight times answer is the estimate of the gradient.
         """
         node = answer.header.node
@@ -203,20 +197,20 @@ class Server:
         part = self.part(node)
         answer.expect(self.expected(node))
         self._last = node
-        self.sent[node] += answer.size
-        self.answered[node] += 1
+        self.state.sent[node] += answer.size
+        self.state.answered[node] += 1
         with np.errstate(over="ignore", invalid="ignore"):
             self.add(part, answer.values, weight)
 
     def add(self, part: Part, values: Values, weight: float) -> None:
         """The update: x <- x - (g/M) weight * values on the part, or the same into h for an optimizer."""
-        M = self.roster.nodes
+        M = self.participation.nodes
         if self.aggregation == "unbiased" and self.optimizer.plain:
-            part.add(self.x, values, -(self.step_size * self.pace * weight / M))
+            part.add(self.x, values, -(self.step_size * self.decay * weight / M))
             return
         part.add(self._sum, values, weight / M)
         if self.aggregation == "mean":
-            part.count_in(self._held, weight / M)
+            part.add_weight(self._held, weight / M)
 
     @cached_property
     def _sum(self) -> Values:
@@ -228,7 +222,7 @@ class Server:
         """The sum of the weights of those who held a coordinate."""
         return np.zeros_like(self.x)
 
-    def close(self, *, step: bool = True) -> None:
+    def finish_round(self, *, step: bool = True) -> None:
         """End the round: the optimizer's step. A round without answers does not move x (SGD).
 
         With ``step=False`` no optimizer moves it: for rounds that tell nothing, not even that h = 0.
@@ -238,14 +232,14 @@ class Server:
                 if self.aggregation == "mean":
                     held = np.flatnonzero(self._held)
                     h = self._sum[held] / self._held[held]
-                    self.optimizer.step_at(held, self.x, h, self.step_size * self.pace, self.t)
+                    self.optimizer.step_at(held, self.x, h, self.step_size * self.decay, self.t)
                 elif not self.optimizer.plain:
-                    self.optimizer.step(self.x, self._sum, self.step_size * self.pace, self.t)
+                    self.optimizer.step(self.x, self._sum, self.step_size * self.decay, self.t)
             self._clear()
         for t, node in list(self._parts):
             if t == self.t:
                 self._parts.pop((t, node)).release()
-        self.t += 1
+        self.state.t += 1
         self._last = -1
 
     def _clear(self) -> None:
@@ -253,33 +247,9 @@ class Server:
             if name in vars(self):
                 getattr(self, name).fill(0)
 
-    def row(self, took: float, **columns: Any) -> dict[str, Any]:
-        """The row of the trace for the round that was closed last, which took so many seconds."""
-        down, up = int(self.received.sum()), int(self.sent.sum())
-        before, self._before = self._before, (down, up)
-        self.seconds += took
-        row = {"step": self.t, "seconds": self.seconds, "bytes": down + up, "took": took}
-        return {**columns, **row, "down": down - before[0], "up": up - before[1]}
-
-    def node_rows(self) -> list[dict[str, Any]]:
-        """One row per node: what it can hold, the share of x it got, its answers, its bytes per round."""
-        asked, answered = np.maximum(self.asked, 1), np.maximum(self.answered, 1)
-        keeps, down, up = self.values / asked / self.x.size, self.received / asked, self.sent / answered
-        return [
-            {
-                "node": i,
-                "capacity": capacity.label,
-                "keeps": float(keeps[i]),
-                "answers": int(self.answered[i]),
-                "down": float(down[i]),
-                "up": float(up[i]),
-            }
-            for i, capacity in enumerate(self.capacities)
-        ]
-
     def submodel(self, node: int, draw: int) -> Message:
         """A node's submodel of the present x to score: of a draw that training never uses, or its largest."""
-        key = submodel_key(self.roster.seed, draw, node)
+        key = self.participation.submodel_key(draw, node)
         part = self.capacities[node].largest(key)
         message = Message(self.header(node, part.count, key))
         part.gather(self.x, message.values)
@@ -287,14 +257,14 @@ class Server:
 
     def expected(self, node: int) -> Header:
         """The header of the answer that a node will send in the present round."""
-        return self.header(node, self.part(node).count).answered()
+        return self.header(node, self.part(node).count).reply()
 
     def prepare(self, t: int) -> None:
         """Make the draws of round t, the next one, now: for engines that would wait otherwise.
 
         This may run in another thread while answers are absorbed, as long as nothing else draws.
         """
-        for node, _ in self.roster.taking_part(t):
+        for node, _ in self.participation.sample(t):
             self.part(node, t)
 
     def part(self, node: int, t: int | None = None) -> Part:
@@ -303,7 +273,7 @@ class Server:
         if not 0 <= node < len(self.capacities):
             raise DataError(f"there is no node {node}: they are 0 .. {len(self.capacities) - 1}")
         if (t, node) not in self._parts:
-            self._parts[t, node] = self.capacities[node].part(self.roster.key(t, node))
+            self._parts[t, node] = self.capacities[node].part(self.participation.key(t, node))
         return self._parts[t, node]
 
     # ---- checkpoints -----------------------------------------------------------------------
@@ -312,67 +282,36 @@ class Server:
         """Write a checkpoint: the old one stays until the new one is whole. `extra` (JSON) comes back."""
         if self._last >= 0:
             raise CheckpointError(f"round {self.t} is under way: a checkpoint is made between rounds")
-        numbers = {"round": self.t, "seconds": self.seconds, "extra": dict(extra or {})}
-        Checkpoint(path, "server", self.identity()).write(numbers, self._arrays())
+        self.state.save(path, self.identity(), extra or {})
 
     def load(self, path: str | Path) -> dict[str, Any] | None:
         """Continue from a file if there is one; returns its `extra`, or None."""
-        there = files.as_path("checkpoint", path).exists()
-        stored = Checkpoint(path, "server", self.identity()).read() if there else None
-        if stored is None:
-            return None
-        numbers, arrays = stored
-        check(numbers, NUMBERS, str(path))
-        fill(self._arrays(), arrays)
-        self.t, self.seconds = numbers["round"], float(numbers["seconds"])
-        self._last = -1
-        self._clear()
-        self._before = (int(self.received.sum()), int(self.sent.sum()))
-        self._parts.clear()
-        extra: dict[str, Any] = numbers["extra"]
+        extra = self.state.load(path, self.identity())
+        if extra is not None:
+            self._last = -1
+            self._clear()
+            self._parts.clear()
         return extra
-
-    def _arrays(self) -> dict[str, NDArray[Any]]:
-        """All that the rest of the run depends on, beside a few numbers."""
-        memory = {f"optimizer_{name}": array for name, array in self.optimizer.arrays.items()}
-        return {"x": self.x, **{name: getattr(self, name) for name in COUNTS}} | memory
-
-    @cached_property
-    def sketches(self) -> str:
-        """A digest of all capacities."""
-        return files.digest(*(own.fingerprint() for own in self.capacities))
 
     def identity(self) -> dict[str, str]:
         """What must agree for a checkpoint to continue a run, field by field."""
-        roster = self.roster
+        participation = self.participation
         return {
             "version of MAST": __version__,
             "key layout": str(LAYOUT),
             **self.about,
-            "nodes": str(roster.nodes),
-            "seed": str(roster.seed),
-            "coupling": roster.coupling,
-            "participation": str(roster.participants or roster.shares.tolist()),
+            "nodes": str(participation.nodes),
+            "seed": str(participation.seed),
+            "coupling": participation.coupling,
+            "participation": str(participation.participants or participation.probabilities.tolist()),
             "optimizer": self.optimizer.label,
             "aggregation": self.aggregation,
             "step_size": repr(self.step_size) + (f", cosine over {self.cosine}" if self.cosine else ""),
             "local_steps": f"{self.local_steps} of {self.local_step_size!r}",
             "dtype": f"{self.x.dtype.name}, {self.wire.name} on the wire",
-            "sketches": self.sketches,
+            "sketches": files.digest(*(own.fingerprint() for own in self.capacities)),
             "run": f"{self.run:016x}",
         }
-
-
-def finite(values: Values) -> bool:
-    """Whether no value is NaN, infinite or beyond all measure; an inner product sees it at once.
-
-    In single precision, what cannot be squared is beyond all measure: losses are infinite there.
-    """
-    with np.errstate(over="ignore", invalid="ignore"):
-        if math.isfinite(float(values @ values)):
-            return True
-        most = min(TOO_LARGE, math.sqrt(np.finfo(values.dtype).max))
-        return bool(np.abs(values).max(initial=0.0) < most)
 
 
 def run_in_process(server: Server, workers: Sequence[Worker], rounds: int) -> None:
@@ -382,7 +321,7 @@ def run_in_process(server: Server, workers: Sequence[Worker], rounds: int) -> No
     >>> from mast.distributed import VectorCapacity, ProblemWorker
     >>> problem = mast.Problem(mast.Quadratic([[2.0, 0.0], [0.0, 4.0]], [1.0, 1.0]), mast.RandK(1))
     >>> capacities = [VectorCapacity(problem.sketch, 2)] * 3
-    >>> server = Server(np.zeros(2), capacities, Roster(7, nodes=3), step_size=0.05)
+    >>> server = Server(np.zeros(2), capacities, Participation(7, nodes=3), step_size=0.05)
     >>> run_in_process(server, [ProblemWorker(problem) for _ in range(3)], rounds=20)
     >>> inside = mast.minimize(mast.Nodes([problem] * 3), "distributed", 20, 0.05, seed=7, trace=20)
     >>> bool((server.x == inside.x).all())
@@ -390,8 +329,8 @@ def run_in_process(server: Server, workers: Sequence[Worker], rounds: int) -> No
     """
     if len(workers) != len(server.capacities):
         raise ArgumentError(f"there are {len(workers)} workers for {len(server.capacities)} nodes")
-    while server.goes_on(rounds):
+    while server.should_continue(rounds):
         answers = [workers[message.header.node].answer(message) for message in server.messages()]
         for answer in answers:
-            server.absorb(answer)
-        server.close()
+            server.aggregate(answer)
+        server.finish_round()

@@ -10,7 +10,8 @@ import numpy as np
 
 from mast.distributed import (
     Capacity,
-    Roster,
+    Participation,
+    Scheme,
     Server,
     VectorCapacity,
     parse_sketch,
@@ -45,7 +46,7 @@ def server_for(
         One for each client: the share of the model that it can hold; or, without a scheme, text
         (``neurons:0.25``, ``bernoulli:0.5``), a sketch, or a `Capacity`.
     seed, coupling, participation, participants
-        Who takes part in a round and draws what: `mast.distributed.Roster`.
+        Who takes part in a round and draws what: `mast.distributed.Participation`.
     scheme
         A scheme by its name, such as "heterofl": it says what a share holds, and decides `coupling` and
         `aggregation`. For shares "mast_balanced" is assumed, the best that was measured where bytes are
@@ -64,49 +65,70 @@ def server_for(
     >>> server_for(np.zeros(8), [1, 0.25], step_size=0.1).aggregation
     'mean'
     """
-    names: Any = capacities
-    shares = [isinstance(own, Real) for own in names]
+    chosen = _chosen_scheme(scheme, capacities, coupling, options.get("aggregation"))
+    if chosen is not None:
+        coupling, options["aggregation"] = chosen.coupling, chosen.aggregation
+    if hasattr(model, "named_parameters"):
+        x0, held, about = _network(model, capacities, chosen, example)
+        options["about"] = about | options.get("about", {})
+    else:
+        x0 = np.asarray(model)
+        held = _vector_capacities(x0.size, capacities, chosen)
+    who = Participation(
+        seed, len(held), stride_of(held), coupling, participation=participation, participants=participants
+    )
+    return Server(x0, held, who, step_size=step_size, **options)
+
+
+def _chosen_scheme(
+    name: str | None, capacities: Sequence[Any], coupling: str, aggregation: str | None
+) -> Scheme | None:
+    """The scheme that shares are meant by, if they are shares; it decides coupling and aggregation."""
+    shares = [isinstance(own, Real) for own in capacities]
     if not shares:
         raise ArgumentError("a federation has at least one client: capacities has one entry for each")
-    if scheme is None and any(shares):
+    if name is None and any(shares):
         if not all(shares):
             raise ArgumentError(
                 "capacities are all shares of the model, such as 0.25, or none of them is: the sketch of a "
                 'share is "neurons:0.25"'
             )
-        scheme = DEFAULT
-    if scheme is not None:
-        made = scheme_of(scheme)
-        decided = {"coupling": made.coupling, "aggregation": made.aggregation}
-        said = None if coupling == "independent" else coupling  # which is the default
-        for name, given in {"coupling": said, "aggregation": options.get("aggregation")}.items():
-            if given not in (None, decided[name]):
-                raise ArgumentError(
-                    f"the scheme {scheme!r} has the {name} {decided[name]!r}, not {given!r}: leave {name} "
-                    "out, or name the capacities instead of a scheme"
-                )
-        if len(made.clients(names)) < len(names):
+        name = DEFAULT
+    if name is None:
+        return None
+    scheme = scheme_of(name)
+    given = {"coupling": None if coupling == "independent" else coupling, "aggregation": aggregation}
+    for option, value in given.items():  # "independent" is the default
+        decided = getattr(scheme, option)
+        if value not in (None, decided):
             raise ArgumentError(
-                f"in {made.title} only clients that hold everything take part: give their shares only"
+                f"the scheme {name!r} has the {option} {decided!r}, not {value!r}: leave {option} "
+                "out, or name the capacities instead of a scheme"
             )
-        coupling, options["aggregation"] = made.coupling, made.aggregation
-    if hasattr(model, "named_parameters"):
-        from mast.nn.nodes import VectorLayout, capacities_of, capacity_of, module_identity
+    if len(scheme.clients(capacities)) < len(capacities):
+        raise ArgumentError(
+            f"in {scheme.title} only clients that hold everything take part: give their shares only"
+        )
+    return scheme
 
-        x0, about = VectorLayout(model).read(model), module_identity(model)
-        names = names if scheme is None else capacities_of(model, scheme, names, example=example)
-        made_of: dict[Any, Capacity] = {}  # clients with the same text or sketch share what it remembers
-        for own in names:
-            if not isinstance(own, Capacity) and own not in made_of:
-                made_of[own] = capacity_of(model, own, example=example)
-        held = [own if isinstance(own, Capacity) else made_of[own] for own in names]
-    else:
-        x0, about = np.asarray(model), {}
-        names = names if scheme is None else made.sketches(names)
-        sketches = [own if isinstance(own, Capacity | Sketch) else parse_sketch(own) for own in names]
-        held = [VectorCapacity(own, x0.size) if isinstance(own, Sketch) else own for own in sketches]
-    options["about"] = about | options.get("about", {})
-    roster = Roster(
-        seed, len(held), stride_of(held), coupling, participation=participation, participants=participants
-    )
-    return Server(x0, held, roster, step_size=step_size, **options)
+
+def _network(
+    model: Any, capacities: Sequence[Any], scheme: Scheme | None, example: Any
+) -> tuple[Any, list[Capacity], dict[str, str]]:
+    """The parameters of a network as one vector, the capacities, and what tells its modules from others."""
+    from mast.nn.nodes import VectorLayout, capacities_of, capacity_of, module_identity
+
+    x0, about = VectorLayout(model).read(model), module_identity(model)
+    if scheme is not None:
+        return x0, capacities_of(model, scheme, capacities, example=example), about
+    made: dict[Any, Capacity] = {}  # clients with the same text or sketch share what it remembers
+    for own in capacities:
+        if not isinstance(own, Capacity) and own not in made:
+            made[own] = capacity_of(model, own, example=example)
+    return x0, [own if isinstance(own, Capacity) else made[own] for own in capacities], about
+
+
+def _vector_capacities(dim: int, capacities: Sequence[Any], scheme: Scheme | None) -> list[Capacity]:
+    named = capacities if scheme is None else scheme.sketches(capacities)
+    sketches = [own if isinstance(own, Capacity | Sketch) else parse_sketch(own) for own in named]
+    return [VectorCapacity(own, dim) if isinstance(own, Sketch) else own for own in sketches]

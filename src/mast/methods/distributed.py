@@ -13,7 +13,7 @@ import numpy as np
 
 from mast import theory
 from mast.arrays import Array
-from mast.distributed import ProblemWorker, Roster, Server, stride_of
+from mast.distributed import Participation, ProblemWorker, Server, stride_of
 from mast.errors import NoGuaranteeError
 from mast.methods.base import Method, State
 from mast.methods.constants import gap_of, refuse_dependent, regime_of
@@ -64,13 +64,15 @@ class Distributed(Method):
 
     def prepare(self) -> None:
         """Check the options; the nodes share their memory, because they work one after the other."""
-        room = self.problem.shift.copy()
-        self.workers = [ProblemWorker(p, room=room) for p in self.problem.problems]
+        scratch = self.problem.shift.copy()
+        self.workers = [ProblemWorker(p, scratch=scratch) for p in self.problem.problems]
         capacities = [worker.capacity for worker in self.workers]
         nodes, stride = len(capacities), stride_of(capacities)
-        roster = Roster(self.seed, nodes, stride, self.coupling, self.participation, self.participants)
+        participation = Participation(
+            self.seed, nodes, stride, self.coupling, self.participation, self.participants
+        )
         options: dict[str, Any] = {"local_steps": self.local_steps, "aggregation": self.aggregation}
-        self.server = Server(np.zeros(self.problem.dim), capacities, roster, step_size=1.0, **options)
+        self.server = Server(np.zeros(self.problem.dim), capacities, participation, step_size=1.0, **options)
 
     def start(self, x0: Array) -> Rounds:
         """Nothing is sent yet."""
@@ -80,10 +82,11 @@ class Distributed(Method):
     def step(self, state: Rounds, t: int, step_size: float) -> None:
         """One round."""
         server = self.server
-        server.go_to(t, state.x, step_size)
+        server.state.t, server.state.x = t, state.x
+        server.step_size = server.local_step_size = step_size
         x = state.x.copy()  # the model of this round; answers are applied to state.x, in the order of nodes
         for i, weight in server.weights().items():
-            worker, key = self.workers[i], server.roster.key(t, i)
+            worker, key = self.workers[i], server.participation.key(t, i)
             part = worker.capacity.part(key)
             values = part.gather(x)
             answer = worker.gradients(part, values, server.header(i, part.count, key))
@@ -92,7 +95,7 @@ class Distributed(Method):
             state.sent[i] += answer.nbytes
             state.bytes += values.nbytes + answer.nbytes
             state.gradients += worker.problem.objective.terms * server.local_steps
-        server.close()
+        server.finish_round()
 
     def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:
         """Theorem 15, 16 or 5, as sharp as the coupling allows."""
@@ -100,9 +103,9 @@ class Distributed(Method):
             raise NoGuaranteeError(f'no statement covers aggregation="{self.aggregation}": it is biased')
         problems, gap = self.problem.problems, gap_of(self.problem, effort)
         facts, sketches = [Facts.of(p.objective) for p in problems], [p.sketch for p in problems]
-        roster, regime = self.server.roster, regime_of(self.problem, regime)
+        participation, regime = self.server.participation, regime_of(self.problem, regime)
         statement = guarantee_of(
-            sketches, self.problem.dim, facts, roster, self.local_steps, regime, gap.value
+            sketches, self.problem.dim, facts, participation, self.local_steps, regime, gap.value
         )
         return gap.mark(statement)
 
@@ -128,7 +131,7 @@ def guarantee_of(
     sketches: Sequence[Sketch],
     dim: int,
     facts: Sequence[Facts],
-    roster: Roster,
+    participation: Participation,
     local_steps: int = 1,
     regime: str | None = None,
     gap: float | None = None,
@@ -142,15 +145,15 @@ def guarantee_of(
         regime = "strongly_convex" if mu > 0 else "convex" if convex else "nonconvex"
     return theory.distributed(
         regime,
-        nodes=_independence(sketches, roster.coupling),
+        nodes=_independence(sketches, participation.coupling),
         L_f=[f.L_f for f in facts],
         mu_f=[f.mu_f for f in facts],
         L_D=[c.L_D for c in constants],
         mu_D=[c.mu_D for c in constants],
         L_max=[c.L_max for c in constants],
         gap=gap,
-        participation=roster.shares,
-        participants=roster.participants,
+        participation=participation.probabilities,
+        participants=participation.participants,
         local_steps=local_steps,
     )
 

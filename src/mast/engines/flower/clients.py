@@ -26,7 +26,7 @@ from mast.engines.flower.records import (
     METRICS,
     PARTITION,
     metric_record,
-    opened,
+    open_sealed,
     pack,
     unpack,
 )
@@ -59,20 +59,20 @@ def client(make: Make) -> ClientApp:
     A process remembers the last 64: with more of them, those that were not asked for long are made again.
 
     >>> import mast, numpy as np
-    >>> from mast.distributed import VectorCapacity, ProblemWorker, Roster, Server
+    >>> from mast.distributed import VectorCapacity, ProblemWorker, Participation, Server
     >>> from mast.federated import LocalGrid, MastStrategy
     >>> f = mast.Quadratic([[2.0, 0.0], [0.0, 4.0]], [1.0, 1.0])
     >>> app = client(lambda context: ProblemWorker(mast.Problem(f, mast.RandK(1))))
     >>> capacities = [VectorCapacity(mast.RandK(1), 2)] * 3
-    >>> server = Server(np.zeros(2), capacities, Roster(0, nodes=3), step_size=0.1)
+    >>> server = Server(np.zeros(2), capacities, Participation(0, nodes=3), step_size=0.1)
     >>> result = MastStrategy(server).start(LocalGrid(app, 3), num_rounds=2)
     >>> result.arrays["x"].numpy().round(4)
     array([0.1156, 0.1244])
     """
     app = ClientApp()
-    app.query("mast")(partial(introduced, make))
-    app.train()(partial(trained, make))
-    app.evaluate()(partial(scored, make))
+    app.query("mast")(partial(answer_query, make))
+    app.train()(partial(answer_train, make))
+    app.evaluate()(partial(answer_evaluate, make))
     return app
 
 
@@ -80,7 +80,7 @@ def client(make: Make) -> ClientApp:
 _clients: OrderedDict[tuple[int, int], tuple[Any, Client]] = OrderedDict()
 
 
-def introduced(make: Make, message: Message, context: Context) -> Message:
+def answer_query(make: Make, message: Message, context: Context) -> Message:
     """Which partition the client has; of how many, if it was told; what it is, if the server asks."""
     config = {PARTITION: partition_of(context)}
     if "num-partitions" in context.node_config:
@@ -94,12 +94,12 @@ def introduced(make: Make, message: Message, context: Context) -> Message:
     return Message(RecordDict(records), reply_to=message)
 
 
-def trained(make: Make, message: Message, context: Context) -> Message:
+def answer_train(make: Make, message: Message, context: Context) -> Message:
     """The answer to a message with values."""
     worker = client_of(make, context).worker
     [asked] = unpack(message.content)
     _check_node(asked.header.node, context)
-    asked = opened(asked, worker)
+    asked = open_sealed(asked, worker)
     config = message.content.get(CONFIG)
     if hasattr(worker, "config"):
         worker.config = dict(config) if isinstance(config, ConfigRecord) else {}
@@ -109,19 +109,19 @@ def trained(make: Make, message: Message, context: Context) -> Message:
     return Message(pack(answer, metrics=metric_record(metrics)), reply_to=message)
 
 
-def scored(make: Make, message: Message, context: Context) -> Message:
+def answer_evaluate(make: Make, message: Message, context: Context) -> Message:
     """The scores of the submodels that a message holds."""
     client = client_of(make, context)
     records: dict[str, Any] = {}
     for i, asked in enumerate(unpack(message.content)):
         _check_node(asked.header.node, context)
         part = client.worker.capacity.largest(asked.header.key)
-        client.worker.part_of(opened(asked, client.worker), part)
-        records[f"{METRICS}-{i}"] = metric_record(evaluated(client, part, asked.values))
+        client.worker.part_of(open_sealed(asked, client.worker), part)
+        records[f"{METRICS}-{i}"] = metric_record(score(client, part, asked.values))
     return Message(RecordDict(records), reply_to=message)
 
 
-def evaluated(client: Client, part: Part, values: Values) -> Mapping[str, float]:
+def score(client: Client, part: Part, values: Values) -> Mapping[str, float]:
     """The client's score of a submodel."""
     if client.evaluate is None:
         return {}

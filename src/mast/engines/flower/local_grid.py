@@ -48,7 +48,7 @@ class LocalGrid(Grid):
             )
             for node_id, i in by_id.items()
         }
-        _be_somebody()
+        ensure_task_identity()
         self._replies: dict[str, Message] = {}
         self._count = 0
 
@@ -103,7 +103,7 @@ class LocalGrid(Grid):
         return self.pull_messages(self.push_messages(messages))
 
 
-def _be_somebody() -> None:
+def ensure_task_identity() -> None:
     """Flower's messages name the process that makes them; one that no engine started has no name yet."""
     for name, value in (("run_id", RUN), ("task_id", RUN), ("node_id", 1)):
         try:

@@ -52,20 +52,20 @@ def pack(*messages: Message, **others: ConfigRecord | MetricRecord) -> RecordDic
     return RecordDict(records)
 
 
-def sealed(message: Message, capacity: Capacity) -> Message:
-    """The message, of whose run the node's capacity is a part from now on: see `opened`."""
-    message.rewrite(run=_seal(message.header.run, capacity))
+def seal(message: Message, capacity: Capacity) -> Message:
+    """The message, of whose run the node's capacity is a part from now on: see `open_sealed`."""
+    message.update_header(run=_sealed_run(message.header.run, capacity))
     return message
 
 
-def opened(message: Message, worker: Worker) -> Message:
+def open_sealed(message: Message, worker: Worker) -> Message:
     """The message as the server made it, if that was for a worker of this capacity and run.
 
     A sketch or a model other than the server's may keep as many values, in other places: such a client
     would train nonsense, and nobody would notice.
     """
     capacity, header = worker.capacity, message.header
-    if header.run != _seal(worker.run, capacity):
+    if header.run != _sealed_run(worker.run, capacity):
         raise ArgumentError(
             f"the server {REFUSED} for client {header.node} than the client has, "
             f"which is {capacity.label}: make the capacities of both sides from the same model and words, "
@@ -75,14 +75,14 @@ def opened(message: Message, worker: Worker) -> Message:
     return message
 
 
-def refuse_strangers(replies: Sequence[FlowerMessage]) -> None:
+def refuse_mismatch(replies: Sequence[FlowerMessage]) -> None:
     """Where all clients refused what they were sent, the settings are wrong, and no round would be better."""
     reasons = [str(reply.error.reason) if reply.has_error() else "" for reply in replies]
     if reasons and all(REFUSED in reason for reason in reasons):
         raise ArgumentError(f"no client can train what the server sends; one says: {reasons[0]}")
 
 
-def _seal(run: int, capacity: Capacity) -> int:
+def _sealed_run(run: int, capacity: Capacity) -> int:
     return run ^ int(capacity.fingerprint(), 16)
 
 

@@ -19,8 +19,7 @@ from flwr.supercore import log
 
 from mast.distributed import Message as Answer
 from mast.distributed import Server
-from mast.distributed.messages import Values
-from mast.distributed.server import finite
+from mast.distributed.messages import Values, finite
 from mast.engines.flower.records import (
     CONFIG,
     HELLO,
@@ -42,7 +41,7 @@ class NoClientsError(MastError, TimeoutError):
     """No client came within the time that the strategy waits."""
 
 
-class RollCall:
+class ClientRegistry:
     """Which node id has which partition, of the clients that are connected now.
 
     A partition belongs to whoever was first to claim it, as long as Flower sees that node; another one that
@@ -65,27 +64,27 @@ class RollCall:
         self._asked: dict[str, int] = {}  # message id -> node id
         self._claims: dict[int, int | str] = {}  # node id -> its partition, or why it is left out
         self._failed = ""  # what the last client that could not answer said
-        self._met = False
+        self._gathered = False
 
-    def call(self, grid: Grid) -> dict[int, int]:
+    def connected(self, grid: Grid) -> dict[int, int]:
         """The node id of each partition that is there."""
         deadline = time.monotonic() + self.gathering
         while True:
-            self._look(grid)
-            there = self._there()
-            if len(there) >= (self.least if self._met else self.nodes):
+            self._update(grid)
+            there = self._owners()
+            if len(there) >= (self.least if self._gathered else self.nodes):
                 break
             wrong = [claim for claim in self._claims.values() if isinstance(claim, str)]
-            if wrong and not (there or self._asked or self._met):
+            if wrong and not (there or self._asked or self._gathered):
                 raise ArgumentError(wrong[0])
             if time.monotonic() > deadline:
                 self._give_up(there)
                 break
             time.sleep(PAUSE)
-        self._met = True
+        self._gathered = True
         return there
 
-    def _there(self) -> dict[int, int]:
+    def _owners(self) -> dict[int, int]:
         """The node id of each partition: of several that claim it, the first one's."""
         there: dict[int, int] = {}
         for node_id, partition in self._claims.items():
@@ -93,10 +92,10 @@ class RollCall:
                 there.setdefault(partition, node_id)
         return there
 
-    def _look(self, grid: Grid) -> None:
+    def _update(self, grid: Grid) -> None:
         """Take in what was answered, forget who is gone, ask who is new."""
         online = set(grid.get_node_ids())
-        self._hear(grid)
+        self._read_replies(grid)
         self._claims = {node_id: claim for node_id, claim in self._claims.items() if node_id in online}
         self._asked = {asked: node_id for asked, node_id in self._asked.items() if node_id in online}
         strangers = sorted(online - set(self._claims) - set(self._asked.values()))
@@ -105,9 +104,9 @@ class RollCall:
             questions = [Message(self._question(), node_id, HELLO, ttl=ttl) for node_id in strangers]
             pushed = zip(grid.push_messages(questions), strangers, strict=False)
             self._asked |= {asked: node_id for asked, node_id in pushed if asked}
-            self._hear(grid)
+            self._read_replies(grid)
 
-    def _hear(self, grid: Grid) -> None:
+    def _read_replies(self, grid: Grid) -> None:
         for reply in grid.pull_messages(list(self._asked)) if self._asked else ():
             node_id = self._asked.pop(reply.metadata.reply_to_message_id, None)
             if node_id is None:
@@ -123,7 +122,7 @@ class RollCall:
             why = self._wrong(partition, config.get("num-partitions", self.nodes), node_id)
             why = why or self._changed(partition, identity)
             self._claims[node_id] = why or partition
-            if not why and self._there()[partition] != node_id:
+            if not why and self._owners()[partition] != node_id:
                 why = f"partition {partition} belongs to another one that is there"
             if why:
                 log(WARNING, "A client is left out: %s", why)
@@ -239,7 +238,7 @@ def length_of(server: Server) -> float:
     A model that is short, as a linear one that starts at 0, counts as one of ones.
     """
     length = max(_norm(server.x), math.sqrt(server.x.size))
-    return length / (server.local_step_size * server.pace)
+    return length / (server.local_step_size * server.decay)
 
 
 def _norm(values: Values) -> float:

@@ -1,16 +1,14 @@
 """The server's side: a strategy of Flower's that gives every client its own submodel.
 
-The mathematics is that of `mast.distributed.Server`. What is added here: who is there, which weights
-the answers get when some are missing, checkpoints, and what all of it cost.
+The mathematics is that of `mast.distributed.Server`. What is added here: who is there, which weights the
+answers get when some are missing, checkpoints, and what all of it cost.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ from flwr.serverapp.strategy import Result as FlowerResult
 from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
-from mast import files
 from mast.checkpoint import compare
 from mast.checks import number, positive, whole
 from mast.distributed import Server
@@ -34,16 +31,16 @@ from mast.engines.flower.records import (
     pack,
     payload,
     record_of,
-    refuse_strangers,
-    sealed,
+    refuse_mismatch,
+    seal,
     send,
     shapes_of,
     vector_of,
 )
-from mast.engines.flower.registry import NoClientsError, NormLimit, RollCall, valid_answers
+from mast.engines.flower.registry import ClientRegistry, NoClientsError, NormLimit, valid_answers
+from mast.engines.runs import RunFiles, node_table, result_of
 from mast.errors import CheckpointError
 from mast.results import Result, score_columns
-from mast.trace import TraceFile
 
 
 class MastStrategy(Strategy):
@@ -55,7 +52,7 @@ class MastStrategy(Strategy):
     Parameters
     ----------
     server
-        A `mast.distributed.Server`: the point, capacities, roster, step size and optimizer.
+        A `mast.distributed.Server`: the point, capacities, participation, step size and optimizer.
     answering
         The probability that an invited client answers, one or one each; "unknown" (weights by the
         share that answered); "always". See `mast.distributed.participation` for what each makes unbiased.
@@ -64,7 +61,7 @@ class MastStrategy(Strategy):
         goes on from it: rounds are counted over the whole run, so no draw is repeated. The trace stands
         beside it, in a file with the ending ``.trace.jsonl``. Of a symbolic link, its target counts.
     norm_limit
-        Answers longer than so many times the running median of accepted ones are refused, with a warning;
+        Answers longer than this many times the running median of accepted ones are refused, with a warning;
         at the start they are measured by x. None takes all that are finite.
     gathering
         Seconds to wait for all clients at the start, and for any client if everybody is gone.
@@ -91,24 +88,18 @@ class MastStrategy(Strategy):
         evaluate_draws: int = 1,
     ) -> None:
         self.server = server
-        self.dropouts = Dropouts(answering, server.roster.nodes)
+        self.dropouts = Dropouts(answering, server.participation.nodes)
         self.shapes = shapes_of(server)
-        self.checkpoint = None if checkpoint is None else files.as_path("checkpoint", checkpoint)
-        if self.checkpoint is not None and self.checkpoint.is_symlink():
-            self.checkpoint = Path(os.path.realpath(self.checkpoint))  # one lock and one trace for all links
+        self.files = RunFiles(server, checkpoint)
         self.checkpoint_every = max(1, whole("checkpoint_every", checkpoint_every))
         self.evaluate_draws = whole("evaluate_draws", evaluate_draws)
-        least = whole("least", least, 1, server.roster.nodes)
-        self.presence = RollCall(server.roster.nodes, positive("gathering", gathering), least, node_ids)
+        nodes, gathering = server.participation.nodes, positive("gathering", gathering)
+        self.registry = ClientRegistry(nodes, gathering, whole("least", least, 1, nodes), node_ids)
         self.norms = NormLimit(None if norm_limit is None else number("norm_limit", norm_limit, least=1))
-        self._trace: TraceFile | None = None
-        if self.checkpoint is not None:
-            self._trace = TraceFile(self.checkpoint.with_name(f"{self.checkpoint.name}.trace.jsonl"))
-        self._rows: list[dict[str, Any]] = []  # of the trace, where there is no file for them
         self.scores: dict[int, list[dict[str, float]]] = {}  #: by client, one row of numbers per draw
         self.timeout = 600.0
         self._invited: list[tuple[int, float]] = []
-        self._where: dict[int, int] = {}  # partition -> node id, in this round
+        self._node_ids: dict[int, int] = {}  # partition -> node id, in this round
         self._begun = 0.0
         self.resume()
 
@@ -135,20 +126,23 @@ class MastStrategy(Strategy):
         train_config = ConfigRecord() if train_config is None else train_config
         evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
         result = FlowerResult()
-        with self._locked():
+        with self.files.locked():
+            if self.files.checkpoint is not None:
+                self.resume()  # another process may have gone on in the meantime
+                self.files.truncate_trace()
             if self.server.t == 0 and initial_arrays is not None:
                 self.server.x[...] = vector_of(initial_arrays, self.shapes, self.server.x.dtype)
             self.summary()
             if evaluate_fn is not None and self.server.t == 0:
                 _keep(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, self.arrays()))
-            while self.server.goes_on(rounds):
+            while self.server.should_continue(rounds):
                 t = self.server.t + 1
                 messages = self.configure_train(t, ArrayRecord(), train_config, grid)
                 replies = send(grid, messages, self.timeout)
-                refuse_strangers(replies)
+                refuse_mismatch(replies)
                 if messages and not replies:
                     log(WARNING, "Nobody answered in %g s: is `timeout` too short for a round?", self.timeout)
-                result.train_metrics_clientapp[t] = self._aggregated(replies)
+                result.train_metrics_clientapp[t] = self._aggregate(replies)
                 if evaluate_fn is not None:
                     _keep(result.evaluate_metrics_serverapp, t, evaluate_fn(t, self.arrays()))
             if self.server.diverged:
@@ -163,18 +157,6 @@ class MastStrategy(Strategy):
                     log(WARNING, "The model is trained, but was not scored: %s", error)
         return result
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """One process at a time on a checkpoint."""
-        if self.checkpoint is None or self._trace is None:
-            yield
-            return
-        files.make_folder(self.checkpoint.parent)
-        with files.exclusive(self.checkpoint):
-            self.resume()  # another process may have gone on in the meantime
-            self._trace.go_on(self.server.t)
-            yield
-
     # ---- a round of training ---------------------------------------------------------------
 
     def configure_train(
@@ -185,51 +167,47 @@ class MastStrategy(Strategy):
         The round is the server's own (`server.t`), because Flower counts from 1 again after a restart.
         """
         server = self.server
-        self._where = self.presence.call(grid)
+        self._node_ids = self.registry.connected(grid)
         self._begun = time.perf_counter()
-        self._invited = server.roster.taking_part(server.t)
+        self._invited = server.participation.sample(server.t)
         messages = []
-        for node in (node for node, _ in self._invited if node in self._where):
-            message = sealed(server.message(node), server.capacities[node])
+        for node in (node for node, _ in self._invited if node in self._node_ids):
+            message = seal(server.message(node), server.capacities[node])
             records = pack(message, config=config)
-            server.received[node] += payload(records) - message.size
+            server.state.received[node] += payload(records) - message.size
             messages.append(self._addressed(records, node, MessageType.TRAIN))
         return messages
 
     def _addressed(self, records: Any, node: int, kind: str) -> Message:
         group = str(self.server.t + 1)
-        return Message(records, self._where[node], kind, ttl=self.timeout, group_id=group)
+        return Message(records, self._node_ids[node], kind, ttl=self.timeout, group_id=group)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The server's step, from the answers that came; failures are logged and do not stop the round."""
-        metrics = self._aggregated(replies)
+        metrics = self._aggregate(replies)
         return self.arrays(), metrics
 
-    def _aggregated(self, replies: Iterable[Message]) -> MetricRecord:
+    def _aggregate(self, replies: Iterable[Message]) -> MetricRecord:
         server = self.server
-        replied = valid_answers(replies, server, self._where, dict(self._invited), self.norms)
+        replied = valid_answers(replies, server, self._node_ids, dict(self._invited), self.norms)
         for node, weight in self.dropouts.weights(self._invited, sorted(replied)).items():
             answer, reply = replied[node]
-            server.absorb(answer, weight)  # in the order of sums: ascending partitions
-            server.sent[node] += payload(reply.content) - answer.size
-        server.close(step=self.dropouts.tells(self._invited, replied))
-        told = [reply.content[METRICS] for _, reply in replied.values() if METRICS in reply.content]
-        means = means_of([numbers(record) for record in told])
+            server.aggregate(answer, weight)  # in the order of sums: ascending partitions
+            server.state.sent[node] += payload(reply.content) - answer.size
+        server.finish_round(step=self.dropouts.estimates_gradient(self._invited, replied))
+        records = [reply.content[METRICS] for _, reply in replied.values() if METRICS in reply.content]
+        means = means_of([numbers(record) for record in records])
         means.pop("passes", None)  # the column by which a trace of `mast.minimize` is known
         seconds = [answer.header.seconds for answer, _ in replied.values()]
-        row = means | server.row(
-            time.perf_counter() - self._begun,
-            invited=len(self._invited),
-            nodes=len(replied),
-            compute=max((s for s in seconds if math.isfinite(s) and s > 0), default=0.0),
-        )
         due = server.t % self.checkpoint_every == 0
-        if self._trace is None:
-            self._rows.append(row)
-        else:
-            self._trace.add(row, durable=due)
+        columns = means | {
+            "invited": len(self._invited),
+            "nodes": len(replied),
+            "compute": max((s for s in seconds if math.isfinite(s) and s > 0), default=0.0),
+        }
+        row = self.files.add_round(time.perf_counter() - self._begun, due, columns)
         if due:
             self.save()
         log(INFO, "[round %d] %s", server.t, _in_words(row, means))
@@ -247,17 +225,17 @@ class MastStrategy(Strategy):
         """One message for each client that is there, with `evaluate_draws` submodels."""
         if not self.evaluate_draws:
             return []
-        self._where = self.presence.call(grid)
+        self._node_ids = self.registry.connected(grid)
         messages = []
-        for node in sorted(self._where):
+        for node in sorted(self._node_ids):
             drawn = [self.server.submodel(node, draw) for draw in range(self.evaluate_draws)]
-            draws = [sealed(message, self.server.capacities[node]) for message in drawn]
+            draws = [seal(message, self.server.capacities[node]) for message in drawn]
             messages.append(self._addressed(pack(*draws, config=config), node, MessageType.EVALUATE))
         return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The mean of the clients' numbers; each client's own are in `scores`."""
-        nodes, scores = {node_id: node for node, node_id in self._where.items()}, {}
+        nodes, scores = {node_id: node for node, node_id in self._node_ids.items()}, {}
         for reply in replies:
             if reply.has_error():
                 log(WARNING, "A client could not score its submodels: %s", reply.error.reason)
@@ -277,36 +255,22 @@ class MastStrategy(Strategy):
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The rows of the trace, one per round."""
-        return list(self._rows) if self._trace is None else self._trace.rows()
+        return self.files.rows
 
     def result(self) -> Result:
         """What the run ended with so far: x, the trace, and what each client got, sent and scored."""
-        server = self.server
-        nodes = server.node_rows()
+        nodes = node_table(self.server)
         for node, rows in self.scores.items():
             for name in dict.fromkeys(name for row in rows for name in row):
                 nodes[node] |= score_columns(name, [row[name] for row in rows if name in row])
-        return Result(
-            x=server.x.copy(),
-            status="diverged" if server.diverged else "finished",
-            steps=server.t,
-            step_size=server.step_size,
-            guarantee=None,
-            note="a server does not know the clients' smoothness",
-            method="distributed",
-            rows=self.rows,
-            nodes=nodes,
-        )
+        return result_of(self.server, self.rows, nodes, "a server does not know the clients' smoothness")
 
     # ---- checkpoints and arrays ------------------------------------------------------------
 
     def save(self) -> None:
         """Write the checkpoint, if there is a file for it; the old one stays until the new one is whole."""
-        if self.checkpoint is not None:
-            clients = {str(node): own for node, own in (self.presence.identities or {}).items()}
-            self.server.save(
-                self.checkpoint, {"norms": self.norms.accepted, "clients": clients, **self._rules()}
-            )
+        clients = {str(node): own for node, own in (self.registry.identities or {}).items()}
+        self.files.save({"norms": self.norms.accepted, "clients": clients, **self._rules()})
 
     def _rules(self) -> dict[str, str]:
         """What a checkpoint must agree in beside the server: what is done with the answers."""
@@ -314,22 +278,24 @@ class MastStrategy(Strategy):
 
     def resume(self) -> None:
         """Go on from the checkpoint, if there is one."""
-        if self.checkpoint is None:
+        file = self.files.checkpoint
+        if file is None:
             return
-        self.presence.identities = {}
-        extra = self.server.load(self.checkpoint)
-        if extra is not None:
-            compare(extra, self._rules(), str(self.checkpoint))
-            norms, clients = extra.get("norms"), extra.get("clients")
-            if not isinstance(norms, list) or not all(type(n) is float and 0 < n < math.inf for n in norms):
-                raise CheckpointError(f"{self.checkpoint} is damaged: its 'norms' are not right")
-            if not isinstance(clients, dict) or not all(
-                node.isdecimal() and isinstance(own, dict) and all(isinstance(s, str) for s in own.values())
-                for node, own in clients.items()
-            ):
-                raise CheckpointError(f"{self.checkpoint} is damaged: its 'clients' are not right")
-            self.norms.accepted = norms
-            self.presence.identities = {int(node): own for node, own in clients.items()}
+        self.registry.identities = {}
+        extra = self.files.load()
+        if extra is None:
+            return
+        compare(extra, self._rules(), str(file))
+        norms, clients = extra.get("norms"), extra.get("clients")
+        if not isinstance(norms, list) or not all(type(n) is float and 0 < n < math.inf for n in norms):
+            raise CheckpointError(f"{file} is damaged: its 'norms' are not right")
+        if not isinstance(clients, dict) or not all(
+            node.isdecimal() and isinstance(own, dict) and all(isinstance(s, str) for s in own.values())
+            for node, own in clients.items()
+        ):
+            raise CheckpointError(f"{file} is damaged: its 'clients' are not right")
+        self.norms.accepted = norms
+        self.registry.identities = {int(node): own for node, own in clients.items()}
 
     def arrays(self) -> ArrayRecord:
         """x, in its pieces."""
@@ -340,12 +306,12 @@ class MastStrategy(Strategy):
         server = self.server
         log(
             INFO,
-            f"MAST: {server.roster.nodes} clients, {server.x.size} parameters, {server.optimizer.label}, "
+            f"MAST: {len(server.capacities)} clients, {server.x.size} parameters, {server.optimizer.label}, "
             f"step size {server.step_size:g}, {server.local_steps} local step(s), answering: "
             f"{self.dropouts.label}",
         )
         if server.t:
-            log(INFO, f"Going on after round {server.t} of {self.checkpoint}")
+            log(INFO, f"Going on after round {server.t} of {self.files.checkpoint}")
 
 
 def _keep(metrics: dict[int, MetricRecord], t: int, record: MetricRecord | None) -> None:

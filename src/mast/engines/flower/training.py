@@ -109,7 +109,7 @@ class TrainingWorker(NetworkWorker):
         task = Assignment(
             header.round, header.node, header.step_size, header.local_steps, header.key.seed, self.config
         )
-        module = self.held.module(part, values.copy())
+        module = self.local_model.module(part, values.copy())
         trained = [p for p in module.parameters() if p.requires_grad]
         before = [p.detach().clone() for p in trained]
         try:
@@ -122,8 +122,8 @@ class TrainingWorker(NetworkWorker):
             for p, old in zip(trained, before, strict=True):
                 p.grad = (old - p) / header.step_size
         out = np.empty_like(values)
-        self.held.collect(part, module, out)
-        self.held.trained(part, module)
+        self.local_model.collect(part, module, out)
+        self.local_model.finish_round(part, module)
         return out
 
 

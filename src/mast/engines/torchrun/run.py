@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from mast import files
 from mast.checks import nonnegative, whole
 from mast.distributed import Server, Worker
-from mast.engines.torchrun.rounds import GO, NodesRank, Row, ServerRank
+from mast.engines.runs import Row, RunFiles, node_table, result_of
+from mast.engines.torchrun.rounds import ROUND_TAG, ServerRank, WorkerRank
 from mast.engines.torchrun.wire import Wire
 from mast.errors import ArgumentError, DataError
-from mast.files import exclusive
-from mast.progress import Progress, size_of
 from mast.results import Result
-from mast.trace import TraceFile
 
 MOMENT = 5.0  # seconds in which the ranks of a torchrun that was killed may yet leave a checkpoint
 #: what all workers must have in common: they train one model
@@ -38,7 +33,7 @@ def run(
     timeout: float = 120.0,
     progress: bool | None = None,
 ) -> Result:
-    """Train until so many rounds are done in all, those of the checkpoint included. Every rank calls this.
+    """Train until `rounds` rounds are done in all, those of the checkpoint included. Every rank calls this.
 
     Parameters
     ----------
@@ -51,7 +46,7 @@ def run(
         with the ending ``.trace.jsonl``. The checkpoint knows the server's options, and of each node the
         data, the sketch, the loss and the model (`Worker.identity`): another one is refused by name.
     checkpoint_seconds
-        At least so long between two checkpoints; 0: one after every round.
+        The least time between two checkpoints; 0: one after every round.
     timeout
         Seconds after which a rank that is silent counts as lost. It has to be longer than any round.
     progress
@@ -80,37 +75,26 @@ def run(
     """
     whole("rounds", rounds, 0)
     nonnegative("checkpoint_seconds", checkpoint_seconds)
-    path = None if checkpoint is None else files.as_path("checkpoint", checkpoint)
-    if path is not None and path.is_symlink():
-        path = Path(os.path.realpath(path))  # one lock and one trace for all links
+    saved = RunFiles(server, checkpoint)
+    rows: list[Row] = []
     with Wire(timeout) as wire, contextlib.ExitStack() as held:
-        ranks = _agree(wire, server, workers, rounds)
-        rows: list[Row] = []
-        if wire.rank == 0 and path is not None:
-            held.enter_context(_alone(path))
-            _continue(server, path, rounds)
+        ranks = _ranks_of_nodes(wire, server, workers, rounds)
+        if wire.rank == 0 and saved.checkpoint is not None:
+            # ranks of a torchrun that was killed may need a moment to end
+            held.enter_context(saved.locked(MOMENT if "TORCHELASTIC_RUN_ID" in os.environ else 0.0))
+            _resume(saved, rounds)
         wire.connect()
-        start = wire.tell(server.t)
+        start = wire.broadcast(server.t)
         if wire.rank == 0:
-            leader = ServerRank(wire, server, workers, ranks)
-            rows = _lead(leader, rounds, path, checkpoint_seconds, progress)
+            ServerRank(wire, server, workers, ranks).train(rounds, saved, checkpoint_seconds, progress)
+            rows = saved.rows
         else:
-            NodesRank(wire, server.roster, workers, server.wire.itemsize).serve(start, rounds)
-        nodes = _share_the_end(wire, server)
-    return Result(
-        x=server.x.copy(),
-        status="diverged" if server.diverged else "finished",
-        steps=server.t,
-        step_size=server.step_size,
-        guarantee=server.guarantee,
-        note=server.note,
-        method="distributed",
-        rows=rows,
-        nodes=nodes,
-    )
+            WorkerRank(wire, server.participation, workers, server.wire.itemsize).serve(start, rounds)
+        nodes = _share_result(wire, server)
+    return result_of(server, rows, nodes, server.note, server.guarantee)
 
 
-def _agree(wire: Wire, server: Server, workers: Mapping[int, Worker], rounds: int) -> list[int]:
+def _ranks_of_nodes(wire: Wire, server: Server, workers: Mapping[int, Worker], rounds: int) -> list[int]:
     """The rank of each node. All ranks must speak of the same run, and each node be on one of them.
 
     What tells the nodes from others becomes part of what the checkpoint must agree in.
@@ -118,9 +102,9 @@ def _agree(wire: Wire, server: Server, workers: Mapping[int, Worker], rounds: in
     for node, worker in workers.items():
         if not isinstance(worker, Worker):
             raise ArgumentError(f"workers has one Worker for each node, got {worker!r} for node {node!r}")
-        whole("a node in workers", node, 0, server.roster.nodes - 1)
+        whole("a node in workers", node, 0, server.participation.nodes - 1)
     shared = server.identity() | {"rounds": str(rounds), "version of torch": torch.__version__}
-    told = wire.collect([shared, {str(node): worker.identity() for node, worker in workers.items()}])
+    told = wire.all_gather([shared, {str(node): worker.identity() for node, worker in workers.items()}])
     for rank, (identity, _) in enumerate(told):
         for name in {**told[0][0], **identity}:
             _same(name, rank, identity.get(name), 0, told[0][0].get(name))
@@ -142,12 +126,12 @@ def _agree(wire: Wire, server: Server, workers: Mapping[int, Worker], rounds: in
                 raise DataError(
                     f"the worker of node {node} on rank {rank} has another sketch than the server"
                 )
-    absent = [node for node in range(server.roster.nodes) if node not in holders]
+    absent = [node for node in range(server.participation.nodes) if node not in holders]
     if absent:
-        given = f"mast.cluster.my_nodes({server.roster.nodes})"
+        given = f"mast.cluster.my_nodes({server.participation.nodes})"
         raise DataError(f"node {absent[0]} has no worker: every rank gives those of {given}")
     server.about |= about
-    return [holders[node] for node in range(server.roster.nodes)]
+    return [holders[node] for node in range(server.participation.nodes)]
 
 
 def _same(name: str, rank: int, here: str | None, other: int, there: str | None) -> None:
@@ -158,56 +142,25 @@ def _same(name: str, rank: int, here: str | None, other: int, there: str | None)
         )
 
 
-def _alone(path: Path) -> contextlib.AbstractContextManager[None]:
-    """One run at a time on a checkpoint; ranks of a torchrun that was killed may need a moment to end."""
-    files.make_folder(path.parent)
-    return exclusive(path, wait=MOMENT if "TORCHELASTIC_RUN_ID" in os.environ else 0.0)
-
-
-def _trace_of(path: Path) -> TraceFile:
-    return TraceFile(path.with_name(f"{path.name}.trace.jsonl"))
-
-
-def _continue(server: Server, path: Path, rounds: int) -> None:
+def _resume(saved: RunFiles, rounds: int) -> None:
     """Bring the server and the trace to where the checkpoint left them."""
-    server.load(path)
-    if server.t > rounds:
-        raise ArgumentError(f"{path} is at round {server.t} already, beyond rounds = {rounds}: ask for more")
-    server.save(path)
-    _trace_of(path).go_on(server.t)
+    saved.load()
+    t = saved.server.t
+    if t > rounds:
+        raise ArgumentError(
+            f"{saved.checkpoint} is at round {t} already, beyond rounds = {rounds}: ask for more"
+        )
+    saved.save()
+    saved.truncate_trace()
 
 
-def _lead(leader: ServerRank, rounds: int, path: Path | None, seconds: float, show: bool | None) -> list[Row]:
-    """All rounds, with a row of the trace after each, and a checkpoint now and then."""
-    server, saved = leader.server, time.monotonic()
-    trace = None if path is None else _trace_of(path)
-    rows: list[Row] = []
-
-    def after(row: Row) -> None:
-        nonlocal saved
-        progress.advance(row["step"], note=f"{size_of(row['down'] + row['up'])} per round")
-        if path is None or trace is None:
-            rows.append(row)
-            return
-        due = time.monotonic() - saved >= seconds or not server.goes_on(rounds)
-        trace.add(row, durable=due)
-        if due:
-            server.save(path)
-            saved = time.monotonic()
-
-    with Progress(rounds, "training", show, unit="rounds", first=server.t) as progress:
-        leader.serve(rounds, after)
-    return rows if trace is None else trace.rows()
-
-
-def _share_the_end(wire: Wire, server: Server) -> list[dict[str, Any]]:
+def _share_result(wire: Wire, server: Server) -> list[Row]:
     """Rank 0's last point and round for the servers of all ranks, and its table of the nodes."""
-    end = wire.tell([server.t, server.node_rows()])
-    server.t, nodes = int(end[0]), end[1]
+    server.state.t, nodes = wire.broadcast([server.t, node_table(server)])
     x = server.x.view(np.uint8)
     if wire.rank:
-        wire.receive(x, 0, GO).wait()
+        wire.receive(x, 0, ROUND_TAG).wait()
     else:
-        for transfer in [wire.send(x, rank, GO) for rank in range(1, wire.ranks)]:
+        for transfer in [wire.send(x, rank, ROUND_TAG) for rank in range(1, wire.ranks)]:
             transfer.wait()
     return list(nodes)

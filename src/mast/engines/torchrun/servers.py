@@ -87,7 +87,9 @@ def server_for(
     try:
         known = [_read(fact) for fact in facts]
         _refuse_what_theory_lacks(server)
-        server.guarantee = guarantee_of(sketches, x0.size, known, server.roster, server.local_steps, regime)
+        server.guarantee = guarantee_of(
+            sketches, x0.size, known, server.participation, server.local_steps, regime
+        )
         server.note = server.guarantee.statement
         limit = float(server.guarantee.max_step_size(T=rounds))
     except MastError as error:
@@ -127,7 +129,7 @@ def _exchanged(nodes: Sequence[Problem | Sketch], timeout: float) -> tuple[list[
         for i, node in enumerate(nodes):
             if isinstance(node, Problem):
                 own[str(i)] = {"dim": node.dim, "shift": files.digest(node.shift), "facts": _facts(node)}
-        told = wire.collect([len(nodes), own])
+        told = wire.all_gather([len(nodes), own])
     by_node: dict[int, dict[str, Any]] = {}
     for rank, (count, part) in enumerate(told):
         if count != len(nodes):

@@ -34,7 +34,7 @@ from mast.errors import ArgumentError, DataError, MastError
 Bytes = NDArray[np.uint8]
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 MOMENT = 3.0  #: seconds in which the others hear why a rank ends
-FIRST_SAY = 5.0  #: seconds that others wait longer than rank 0, which knows whom it lost, ...
+HEAD_START = 5.0  #: seconds that others wait longer than rank 0, which knows whom it lost, ...
 SOON = 1.0  #: ... and in which it says so after its connections are gone
 OURS = str(Path(__file__).parents[2])
 LIBRARIES = ("site-packages", "dist-packages", str(Path(traceback.__file__).parent), "<")
@@ -52,7 +52,7 @@ def this_rank() -> tuple[int, int]:
 
 
 def my_nodes(count: int) -> list[int]:
-    """The nodes, of so many, that this rank should have: they are dealt in runs as even as can be.
+    """The nodes, of 0 .. count-1, that this rank should have: consecutive ones, shared out evenly.
 
     Without torchrun they are all of them.
 
@@ -85,12 +85,12 @@ class Wire:
         self._group: Any = None
         self._ours = False  # whether the default group of torch is ours to end
         if self.ranks > 1:
-            with self.watched(0):
+            with self.naming_rank(0):
                 self._store = _store(self._seconds)
 
     @property
     def _seconds(self) -> datetime.timedelta:
-        return datetime.timedelta(seconds=self.timeout + (FIRST_SAY if self.rank else 0))
+        return datetime.timedelta(seconds=self.timeout + (HEAD_START if self.rank else 0))
 
     def connect(self) -> None:
         """Let buffers travel: a group of gloo, beside that of the script if it has made one."""
@@ -100,7 +100,7 @@ class Wire:
             names = {name for _, name in socket.if_nameindex()}
             for name in sorted(names & {"lo", "lo0"}):
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-        with self.watched(0):
+        with self.naming_rank(0):
             self._ours = not dist.is_initialized()
             if self._ours:
                 known = {"store": self._store, "rank": self.rank, "world_size": self.ranks}
@@ -116,11 +116,8 @@ class Wire:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         """Leave: with an error, say so first. The store may be rank 0's own, so it ends last."""
-        with contextlib.suppress(RuntimeError):
-            if error is not None and self._store is not None:
-                lost = isinstance(error, LostRankError)
-                text = str(error) if lost else f"rank {self.rank}: {in_one_line(error)}"
-                self._store.compare_set("fault", "", json.dumps([lost, text]))
+        if error is not None:
+            self._publish_failure(error)
         if self._group is not None:
             dist.destroy_process_group(None if self._ours else self._group)
             self._group = None
@@ -130,6 +127,14 @@ class Wire:
                 if error is not None or self.rank == 0:
                     self._wait_for_others(self.timeout if error is None else MOMENT)
 
+    def _publish_failure(self, error: BaseException) -> None:
+        """Tell the other ranks why this one ends; the first failure counts."""
+        with contextlib.suppress(RuntimeError):
+            if self._store is not None:
+                lost = isinstance(error, LostRankError)
+                text = str(error) if lost else f"rank {self.rank}: {in_one_line(error)}"
+                self._store.compare_set("fault", "", json.dumps([lost, text]))
+
     def _wait_for_others(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while not self._store.check([f"left/{rank}" for rank in range(self.ranks)]):
@@ -138,7 +143,7 @@ class Wire:
             time.sleep(0.01)
 
     @contextlib.contextmanager
-    def watched(self, rank: int) -> Iterator[None]:
+    def naming_rank(self, rank: int) -> Iterator[None]:
         """Turn what torch says of a lost connection to a rank, or of a timeout, into words."""
         try:
             yield
@@ -147,7 +152,7 @@ class Wire:
                 raise
             if isinstance(error, dist.DistNetworkError):  # the store is gone, with rank 0
                 self._store = None
-            self._raise_fault(SOON if self.rank else 0.0)
+            self._raise_published_failure(SOON if self.rank else 0.0)
             reason = re.sub(r"^\[[^]]*\] *", "", str(error).splitlines()[0])  # without gloo's source file
             raise self._lost(rank, f" ({reason.split('. ')[0]})") from None
 
@@ -157,8 +162,8 @@ class Wire:
             f"of {self.timeout:g} s{reason}"
         )
 
-    def _raise_fault(self, seconds: float = 0.0) -> None:
-        """Raise what another rank said before it ended, if one did, or does so within so many seconds."""
+    def _raise_published_failure(self, seconds: float = 0.0) -> None:
+        """Raise what another rank said before it ended, if one did, or does so within `seconds`."""
         end = time.monotonic() + seconds
         try:
             while self._store is not None:
@@ -177,40 +182,40 @@ class Wire:
 
     def send(self, buffer: Bytes, rank: int, tag: int) -> Transfer:
         """Begin to send; `wait()` on what is returned before the buffer changes."""
-        with self.watched(rank):
+        with self.naming_rank(rank):
             return Transfer(self, rank, dist.isend(_tensor(buffer), rank, self._group, tag))
 
     def receive(self, buffer: Bytes, rank: int, tag: int) -> Transfer:
         """Begin to receive into a buffer of the right size."""
-        with self.watched(rank):
+        with self.naming_rank(rank):
             return Transfer(self, rank, dist.irecv(_tensor(buffer), rank, self._group, tag))
 
     # ---- facts -----------------------------------------------------------------------------
 
-    def collect(self, fact: Any) -> list[Any]:
+    def all_gather(self, fact: Any) -> list[Any]:
         """The facts (JSON) of all ranks, on every rank, by rank."""
         if self.ranks == 1:
             return [fact]
         number = next(self._facts)
-        with self.watched(0):
+        with self.naming_rank(0):
             self._store.set(f"{number}/{self.rank}", json.dumps(fact))
         return [json.loads(self._fact(f"{number}/{rank}", rank)) for rank in range(self.ranks)]
 
     def _fact(self, name: str, rank: int) -> bytes:
         """What a rank said, when it has said it."""
         end = time.monotonic() + self._seconds.total_seconds()
-        with self.watched(rank):
+        with self.naming_rank(rank):
             while not self._store.check([name]):
-                self._raise_fault()
+                self._raise_published_failure()
                 if time.monotonic() > end:
                     raise self._lost(rank)
                 time.sleep(0.01)
             raw: bytes = self._store.get(name)
             return raw
 
-    def tell(self, fact: Any) -> Any:
+    def broadcast(self, fact: Any) -> Any:
         """Rank 0's fact (JSON), on every rank."""
-        return self.collect(fact if self.rank == 0 else None)[0]
+        return self.all_gather(fact if self.rank == 0 else None)[0]
 
 
 class Transfer:
@@ -221,7 +226,7 @@ class Transfer:
 
     def wait(self) -> None:
         """Return when it is there; if it will not be, the error names the rank."""
-        with self._wire.watched(self._rank):
+        with self._wire.naming_rank(self._rank):
             self._work.wait()
 
 

@@ -9,7 +9,7 @@ from flwr.app import Context, RecordDict
 
 from federated.samples import NODES, Dropping, maker, problems, server
 from mast.engines.flower.clients import partition_of
-from mast.engines.flower.registry import NoClientsError, RollCall
+from mast.engines.flower.registry import ClientRegistry, NoClientsError
 from mast.errors import ArgumentError
 from mast.federated import LocalGrid, MastStrategy, client
 
@@ -71,11 +71,11 @@ def renumbered(by):
 
 def test_partitions_that_do_not_exist_are_refused():
     with pytest.raises(ArgumentError, match=r"they are 0 \.\. 3"):
-        RollCall(NODES, 60.0).call(renumbered(lambda i: i + NODES))
+        ClientRegistry(NODES, 60.0).connected(renumbered(lambda i: i + NODES))
 
 
 def test_one_client_with_a_wrong_partition_does_not_stop_the_others():
-    there = RollCall(NODES, 0.05).call(renumbered(lambda i: i if i < 3 else 17))
+    there = ClientRegistry(NODES, 0.05).connected(renumbered(lambda i: i if i < 3 else 17))
     assert sorted(there) == [0, 1, 2]
 
 
@@ -121,7 +121,7 @@ def test_of_two_with_one_partition_one_takes_part():
 def test_clients_that_cannot_start_are_quoted():
     grid = Dropping(client(maker(problems())), NODES, lambda partition, message: False)
     with pytest.raises(NoClientsError, match=r"client \d dropped out"):
-        RollCall(NODES, 0.05).call(grid)
+        ClientRegistry(NODES, 0.05).connected(grid)
 
 
 def test_a_trained_model_is_kept_if_nobody_is_left_to_score_it(tmp_path):
