@@ -123,7 +123,7 @@ def test_fronts_have_the_chances_of_their_clients():
         nodes = problems(scheme.sketches(SHARES))
         server = server_of(nodes, scheme)
         held, rounds = np.zeros((len(nodes), D)), 2000
-        for server.t in range(rounds):
+        for server.state.t in range(rounds):
             for i in range(len(nodes)):
                 held[i, server.part(i).draw.indices] += 1
         q = 1 / scheme.fronts(SHARES).expected_square(D)

@@ -49,13 +49,13 @@ class WorkerRank:
         pending = self._prepare(t) if t < rounds else []
         number = np.zeros(1, dtype=np.int64)
         while True:
-            self.wire.when = f"before round {t}"
+            self.wire.phase = f"before round {t}"
             self.wire.receive(number.view(np.uint8), 0, ROUND_TAG).wait()
             if number[0] == END:
                 return
             if number[0] != t:
                 raise DataError(f"the server is in round {number[0]}, rank {self.wire.rank} in round {t}")
-            self.wire.when = f"in round {t}"
+            self.wire.phase = f"in round {t}"
             sending = [self._answer(*message) for message in pending]
             t += 1
             pending = self._prepare(t) if t < rounds else []
@@ -118,7 +118,7 @@ class ServerRank:
         with ThreadPoolExecutor(1, thread_name_prefix="mast-draws") as self._drawing:
             yield
             self._wait_for_draws()
-        self.wire.when = "at the end"
+        self.wire.phase = "at the end"
         for transfer in self._announce(END):
             transfer.wait()
 
@@ -129,7 +129,7 @@ class ServerRank:
         `update` what the server does with the answers, and `gather` the rest: the wire, and waiting.
         """
         server, clock = self.server, time.perf_counter
-        self.wire.when = f"in round {server.t}"
+        self.wire.phase = f"in round {server.t}"
         begun = clock()
         sending = self._announce(server.t)
         self._wait_for_draws()

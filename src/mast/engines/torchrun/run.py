@@ -18,7 +18,7 @@ from mast.engines.torchrun.wire import Wire
 from mast.errors import ArgumentError, DataError
 from mast.results import Result
 
-MOMENT = 5.0  # seconds in which the ranks of a torchrun that was killed may yet leave a checkpoint
+LOCK_SECONDS = 5.0  # seconds in which the ranks of a torchrun that was killed may yet leave a checkpoint
 #: what all workers must have in common: they train one model
 COMMON = ("loss", "model", "frozen parameters and buffers", "shift", "batch_norm")
 
@@ -81,7 +81,7 @@ def run(
         ranks = _ranks_of_nodes(wire, server, workers, rounds)
         if wire.rank == 0 and saved.checkpoint is not None:
             # ranks of a torchrun that was killed may need a moment to end
-            held.enter_context(saved.locked(MOMENT if "TORCHELASTIC_RUN_ID" in os.environ else 0.0))
+            held.enter_context(saved.locked(LOCK_SECONDS if "TORCHELASTIC_RUN_ID" in os.environ else 0.0))
             _resume(saved, rounds)
         wire.connect()
         start = wire.broadcast(server.t)

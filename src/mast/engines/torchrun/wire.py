@@ -33,9 +33,9 @@ from mast.errors import ArgumentError, DataError, MastError
 
 Bytes = NDArray[np.uint8]
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-MOMENT = 3.0  #: seconds in which the others hear why a rank ends
+FAILURE_SECONDS = 3.0  #: seconds in which the others hear why a rank ends
 HEAD_START = 5.0  #: seconds that others wait longer than rank 0, which knows whom it lost, ...
-SOON = 1.0  #: ... and in which it says so after its connections are gone
+LOST_SECONDS = 1.0  #: ... and in which it says so after its connections are gone
 OURS = str(Path(__file__).parents[2])
 LIBRARIES = ("site-packages", "dist-packages", str(Path(traceback.__file__).parent), "<")
 _stores: list[Any] = []  # that of all ranks: rank 0 may have to offer it until its process ends
@@ -79,7 +79,7 @@ class Wire:
     def __init__(self, timeout: float) -> None:
         self.rank, self.ranks = this_rank()
         self.timeout = number("timeout, in seconds,", timeout, above=0, most=24 * 3600)
-        self.when = "before the first round"  #: for messages
+        self.phase = "before the first round"  #: for messages
         self._facts = itertools.count()
         self._store: Any = None
         self._group: Any = None
@@ -125,7 +125,7 @@ class Wire:
             if self._store is not None:
                 self._store.set(f"left/{self.rank}", "yes")
                 if error is not None or self.rank == 0:
-                    self._wait_for_others(self.timeout if error is None else MOMENT)
+                    self._wait_for_others(self.timeout if error is None else FAILURE_SECONDS)
 
     def _publish_failure(self, error: BaseException) -> None:
         """Tell the other ranks why this one ends; the first failure counts."""
@@ -152,13 +152,13 @@ class Wire:
                 raise
             if isinstance(error, dist.DistNetworkError):  # the store is gone, with rank 0
                 self._store = None
-            self._raise_published_failure(SOON if self.rank else 0.0)
+            self._raise_published_failure(LOST_SECONDS if self.rank else 0.0)
             reason = re.sub(r"^\[[^]]*\] *", "", str(error).splitlines()[0])  # without gloo's source file
             raise self._lost(rank, f" ({reason.split('. ')[0]})") from None
 
     def _lost(self, rank: int, reason: str = "") -> LostRankError:
         return LostRankError(
-            f"rank {self.rank} lost rank {rank} {self.when}: it died, hangs, or is slower than the timeout "
+            f"rank {self.rank} lost rank {rank} {self.phase}: it died, hangs, or is slower than the timeout "
             f"of {self.timeout:g} s{reason}"
         )
 
