@@ -52,7 +52,7 @@ def _rank() -> None:
     """One of the four: rounds of the engine with nodes that send back what they got, and their peers."""
     import torch
 
-    from mast.cluster.wire import Wire
+    from mast.engines.torchrun.wire import Wire
 
     torch.set_num_threads(1)
     with Wire(60) as wire:
@@ -68,8 +68,8 @@ def _rounds(wire) -> dict[str, float]:  # type: ignore[no-untyped-def]
     import torch
     import torch.distributed as dist
 
-    from mast.cluster.engine import NodesRank, ServerRank
-    from mast.methods.distributed import Roster, Server, Worker
+    from mast.distributed import Participation, Server, Worker
+    from mast.engines.torchrun.rounds import ServerRank, WorkerRank
     from mast.nn.nodes import capacity_of
 
     class Echo(Worker):
@@ -87,19 +87,21 @@ def _rounds(wire) -> dict[str, float]:  # type: ignore[no-untyped-def]
     engines = {}
     for name, text in (("units", "neurons:.25"), ("weights", "bernoulli:.25")):
         capacity = capacity_of(model, text)
-        roster = Roster(0, RANKS)
+        participation = Participation(0, RANKS)
         workers = {wire.rank: Echo(capacity)}
         if wire.rank == 0:
-            server = Server(np.zeros(dim, np.float32), [capacity] * RANKS, roster, step_size=1e-3)
+            server = Server(np.zeros(dim, np.float32), [capacity] * RANKS, participation, step_size=1e-3)
             engines[name] = (ServerRank(wire, server, workers, range(RANKS)), capacity)
         else:
-            engines[name] = (NodesRank(wire, roster, workers, 4), capacity)
+            engines[name] = (WorkerRank(wire, participation, workers, 4), capacity)
     done = 0
     for turn in range(TURNS):
         for name, (engine, capacity) in engines.items():
             dist.barrier()
             if wire.rank == 0:
-                engine.serve(done + 3, lambda row, name=name: note(name, row["took"]))
+                with engine.announced(done + 3):
+                    while engine.server.should_continue(done + 3):
+                        note(name, engine.round()[0])
             else:
                 engine.serve(done, done + 3)
             note(f"{name} node", _own_work(capacity, model, turn, dist.barrier))
@@ -155,7 +157,7 @@ def _training() -> tuple[float, float]:
     import torch
     from torch import nn
 
-    from mast.methods.distributed import Roster, Server
+    from mast.distributed import Participation, Server
     from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout, capacity_of, cross_entropy
 
     torch.set_num_threads(1)
@@ -166,7 +168,7 @@ def _training() -> tuple[float, float]:
         capacity = capacity_of(model, text)
         worker = NetworkWorker(capacity, model, cross_entropy, rows)
         x = VectorLayout(model).read(model).astype(np.float32)
-        server = Server(x, [capacity], Roster(0, 1), step_size=1e-3, local_steps=4)
+        server = Server(x, [capacity], Participation(0, 1), step_size=1e-3, local_steps=4)
         message = server.message(0)
         times = []
         for _ in range(8):

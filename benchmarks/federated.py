@@ -37,14 +37,16 @@ def payload() -> Iterator[Row]:
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
     import mast
+    from mast.distributed import Participation, ProblemWorker, Server, VectorCapacity
+    from mast.engines.flower.records import payload, unpack
     from mast.federated import LocalGrid, MastStrategy, client
-    from mast.federated.records import payload, unpack
-    from mast.methods.distributed import ProblemWorker, Roster, Server, VectorCapacity
 
     d, sketches = 10**6, [mast.Bernoulli(0.5), mast.RandK(0.25), mast.PermK(100)]
     f = mast.Function(lambda x: (0.5 * float(x @ x), x), d, smoothness=1.0)
     workers = [ProblemWorker(mast.Problem(f, sketch)) for sketch in sketches]
-    server = Server(np.ones(d), [VectorCapacity(s, d) for s in sketches], Roster(0, 3, 100), step_size=0.1)
+    server = Server(
+        np.ones(d), [VectorCapacity(s, d) for s in sketches], Participation(0, 3, 100), step_size=0.1
+    )
     grid = LocalGrid(client(lambda context: workers[context.node_config["partition-id"]]), 3)
     messages = MastStrategy(server).configure_train(1, None, ConfigRecord(), grid)
     for direction, found in (("to a client", messages), ("from a client", grid.send_and_receive(messages))):

@@ -224,21 +224,22 @@ print(min(times[2:]))
 def _all_reduce() -> Iterator[Row]:
     """What a round costs beside the gradients: values to two nodes and back, half of the model each."""
     try:
-        from mast.methods.distributed import ProblemWorker, Roster, Server, VectorCapacity
+        from mast.distributed import Participation, ProblemWorker, Server, VectorCapacity
     except ImportError:
         return
     d = 10**6
     f = mast.Function(lambda x: (0.0, x), d, smoothness=1.0, strong_convexity=1.0)
     problem = mast.Problem(f, mast.PermK(2))
-    parts, roster = [VectorCapacity(problem.sketch, d)] * 2, Roster(0, nodes=2, coupling="disjoint")
-    server = Server(np.ones(d), parts, roster, step_size=1e-3)
+    parts = [VectorCapacity(problem.sketch, d)] * 2
+    participation = Participation(0, nodes=2, coupling="disjoint")
+    server = Server(np.ones(d), parts, participation, step_size=1e-3)
     workers = [ProblemWorker(problem) for _ in range(2)]
 
     def ours() -> None:
         answers = [workers[m.header.node].answer(m) for m in server.messages()]
         for answer in answers:
-            server.absorb(answer)
-        server.close()
+            server.aggregate(answer)
+        server.finish_round()
 
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-W", "ignore", "-c", REDUCE]
@@ -256,5 +257,5 @@ def _all_reduce() -> Iterator[Row]:
         4.0,
         limit=2 * 8 * d / loopback(),
         limit_of="wire",
-        detail=f"{(server.received.sum() + server.sent.sum()) / server.t / 1e6:.1f} MB per round",
+        detail=f"{(server.state.received.sum() + server.state.sent.sum()) / server.t / 1e6:.1f} MB per round",
     )

@@ -232,7 +232,7 @@ for kind in ("linear", "network"):
 
 def federation(kind: str) -> tuple[Any, Callable[[int], Any], int]:
     """A server, how the worker of a node is made, and how many rounds they train."""
-    from mast.methods.distributed import ProblemWorker, Roster, Server, VectorCapacity, stride_of
+    from mast.distributed import Participation, ProblemWorker, Server, VectorCapacity, stride_of
 
     rng = np.random.default_rng(3)
     if kind == "linear":
@@ -241,7 +241,7 @@ def federation(kind: str) -> tuple[Any, Callable[[int], Any], int]:
             B = rng.normal(size=(24, 8))
             found.append(mast.Problem(mast.Quadratic(B.T @ B / 24, rng.normal(size=8)), sketch, np.ones(8)))
         capacities = [VectorCapacity(p.sketch, p.dim) for p in found]
-        server = Server(np.ones(8), capacities, Roster(7, 4, stride_of(capacities)), step_size=0.02)
+        server = Server(np.ones(8), capacities, Participation(7, 4, stride_of(capacities)), step_size=0.02)
         return server, lambda i: ProblemWorker(found[i]), 40
     import torch
 
@@ -250,9 +250,14 @@ def federation(kind: str) -> tuple[Any, Callable[[int], Any], int]:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(6, 20), torch.nn.ReLU(), torch.nn.Linear(20, 3))
     sizes = [capacity_of(model, t) for t in ("neurons:.25", "neurons:.5", "bernoulli:.5", "identity")]
-    roster = Roster(1, 4, stride_of(sizes))
+    participation = Participation(1, 4, stride_of(sizes))
     server = Server(
-        VectorLayout(model).read(model), sizes, roster, step_size=0.5, local_steps=2, local_step_size=0.1
+        VectorLayout(model).read(model),
+        sizes,
+        participation,
+        step_size=0.5,
+        local_steps=2,
+        local_step_size=0.1,
     )
     X, y = (
         torch.from_numpy(rng.normal(size=(4, 30, 6))).float(),
@@ -270,7 +275,7 @@ def engines() -> Items:
     for kind in ("linear", "network"):
 
         def in_process(kind: str = kind) -> Any:
-            from mast.methods.distributed import run_in_process
+            from mast.distributed import run_in_process
 
             server, worker, rounds = federation(kind)
             run_in_process(server, [worker(i) for i in range(4)], rounds)

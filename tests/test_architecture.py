@@ -24,7 +24,8 @@ ALLOWED = {
     "objectives": {"errors", "checks", "arrays", "randomness", "sketches", "files", "identity"},
     "problem": {"errors", "checks", "cards", "arrays", "randomness", "sketches", "objectives"},
     "data": {"errors", "checks", "arrays", "randomness", "files"},
-    "methods": CORE | {"files", "checkpoint"},
+    "distributed": CORE | {"files", "checkpoint"},
+    "methods": CORE | {"files", "checkpoint", "distributed"},
     "files": {"errors"},
     "progress": set(),
     "cards": set(),
@@ -40,11 +41,11 @@ ALLOWED = {
     "sweeps": CORE | {"methods", "run", "trace", "resume", "cells", "files"},
     "run": CORE | {"methods", "trace", "results", "resume", "progress", "plots"},
     "learn": CORE | {"methods", "run", "data", "files", "plots"},
-    "nn": CORE | {"methods", "allocation", "files", "plots", "progress", "checkpoint", "cards"},
-    "servers": {"errors", "sketches", "methods", "nn"},
-    "cluster": CORE | {"methods", "servers", "results", "nn", "files", "trace", "progress"},
-    "federated": CORE
-    | {"methods", "servers", "results", "nn", "data", "files", "trace", "progress", "checkpoint"},
+    "nn": CORE
+    | {"methods", "distributed", "allocation", "files", "plots", "progress", "checkpoint", "cards"},
+    "engines": CORE | {"distributed", "methods", "nn", "results", "trace", "files", "progress", "checkpoint"},
+    "cluster": {"engines", "distributed", "nn"},
+    "federated": {"engines", "distributed", "nn"},
     "experiments": CORE
     | {"methods", "run", "results", "data", "files", "learn", "nn", "plots", "progress", "cells"},
     "cli": CORE | {"methods", "run", "data", "files", "learn", "experiments", "advice"},

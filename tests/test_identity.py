@@ -297,3 +297,16 @@ def test_a_method_with_another_option_is_not_continued(tmp_path):
     other._half = 0.25
     with pytest.raises(mast.errors.CheckpointError, match=r"its method of one's own is .*Scaled"):
         mast.minimize(problem, other, **options)
+
+
+def test_what_has_moved_keeps_the_name_that_checkpoints_know():
+    """Files that were written before a module moved have its old name: these runs go on."""
+    pytest.importorskip("flwr", reason="the extra `federated` is not installed")
+    from mast import cluster, federated
+    from mast.nn.nodes import cross_entropy
+
+    assert describe(cluster.ProblemWorker) == "mast.methods.distributed.nodes.ProblemWorker"
+    assert describe(cluster.NetworkWorker) == "mast.nn.nodes.worker.NetworkWorker"
+    assert describe(federated.TrainingWorker) == "mast.federated.training.TrainingWorker"
+    assert describe(federated.Client) == "mast.federated.clients.Client"
+    assert describe(cross_entropy) == "mast.nn.nodes.worker.cross_entropy"

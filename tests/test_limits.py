@@ -149,9 +149,9 @@ DOORS = {
 
 
 def server():
-    from mast.methods.distributed import Roster, Server, VectorCapacity
+    from mast.distributed import Participation, Server, VectorCapacity
 
-    return Server(np.zeros(2), [VectorCapacity(mast.RandK(1), 2)], Roster(0, nodes=1), step_size=0.1)
+    return Server(np.zeros(2), [VectorCapacity(mast.RandK(1), 2)], Participation(0, nodes=1), step_size=0.1)
 
 
 def strategy(path):

@@ -299,7 +299,7 @@ class TestIndependentNodes:
             mast.PermK(3),
         )
         bound = make("distributed", {}).bind(mast.Nodes([mast.Problem(f, s) for s in sketches]), 0)
-        key = bound.server.roster.key
+        key = bound.server.participation.key
         assert len({key(0, i).node for i in range(4)}) == 4
         draws = [[sketches[i].sample(6, key(t, i)).diagonal() for i in (1, 2)] for t in range(400)]
         same = [np.array_equal(*pair) for pair in draws]
@@ -309,7 +309,7 @@ class TestIndependentNodes:
         f = mast.Quadratic(np.eye(2), np.ones(2))
         nodes = mast.Nodes([mast.Problem(f, mast.PermK(2**31)) for _ in range(3)])
         bound = make("distributed", {}).bind(nodes, 0)
-        assert len({bound.server.roster.key(0, i) for i in range(3)}) == 3
+        assert len({bound.server.participation.key(0, i) for i in range(3)}) == 3
 
     def test_grouped_blocks_are_disjoint_too(self):
         f = mast.Quadratic(np.eye(6), np.ones(6))

@@ -14,9 +14,9 @@ BANDS: dict[str, dict[str, str]] = {
         "experiments": "the paper's figures",
         "learn": "scikit-learn estimators",
         "nn": "PyTorch models",
-        "servers": "who holds what",
-        "cluster": "torchrun",
-        "federated": "Flower",
+        "engines": "torchrun, Flower",
+        "cluster": "engine: torchrun",
+        "federated": "engine: Flower",
     },
     "runs": {
         "run": "the loop",
@@ -30,7 +30,10 @@ BANDS: dict[str, dict[str, str]] = {
         "advice": "before training",
         "allocation": "what to keep",
     },
-    "methods": {"methods": "one method per file: x ← x − γ h"},
+    "methods": {
+        "methods": "one method per file: x ← x − γ h",
+        "distributed": "server, nodes and messages",
+    },
     "mathematics": {
         "problem": "f_D, nodes",
         "objectives": "f",

@@ -33,6 +33,13 @@ _CALLED = ("__call__", "forward", "value", "gradient", "value_and_gradient", "st
 _ASKED = ("LOAD_ATTR", "LOAD_METHOD")
 _HERE = Path(__file__).resolve().parent
 _PYTHON = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
+#: modules as checkpoints name them that were written before these moved
+_WRITTEN_AS = {
+    "mast.distributed.nodes": "mast.methods.distributed.nodes",
+    "mast.distributed.messages": "mast.methods.distributed.messages",
+    "mast.engines.flower.clients": "mast.federated.clients",
+    "mast.engines.flower.training": "mast.federated.training",
+}
 _SPARSE = ("data", "indices", "indptr", "row", "col", "coords", "offsets", "rows")
 
 
@@ -95,7 +102,7 @@ class _Describer:
         if isinstance(value, types.FunctionType) and _own(_file_of(value)):
             return self._function(value)
         if hasattr(value, "__qualname__"):
-            return f"{value.__module__}.{value.__qualname__}"
+            return _name_of(value)
         return self._array(value) or self._object(value, without)
 
     # ---- data ------------------------------------------------------------------------------
@@ -183,7 +190,7 @@ class _Describer:
 
     def _class(self, kind: type) -> str:
         if not _own(_file_of(kind)):
-            return f"{kind.__module__}.{kind.__qualname__}"
+            return _name_of(kind)
         source, parts = _source(kind), {}
         for name, value in vars(kind).items():
             if isinstance(value, staticmethod | classmethod):
@@ -222,6 +229,11 @@ class _Describer:
 
 
 # ---- whose it is, and what it names --------------------------------------------------------------
+
+
+def _name_of(value: Any) -> str:
+    """The name of a function or a class that is not the user's own."""
+    return f"{_WRITTEN_AS.get(value.__module__, value.__module__)}.{value.__qualname__}"
 
 
 @functools.cache

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from mast import randomness
 from mast.arrays import Array, Indices
+from mast.distributed import Participation, Scheme, Server, scheme_of, stride_of
+from mast.distributed.schemes import largest_front
 from mast.experiments.datasets import one_thread
 from mast.experiments.experiment import Request
-from mast.methods.distributed import Roster, Scheme, Server, scheme_of, stride_of
-from mast.methods.distributed.schemes import largest_front
 from mast.nn import Neurons, recalibrate
 from mast.nn.costs import flops
 from mast.nn.nodes import (
@@ -44,7 +44,7 @@ from studies.density.networks import DESIGNS, Chain, Design, network
 from studies.density.search import Setting, climb
 
 CAPACITIES = (1.0, 0.5, 0.25, 0.125, 0.0625)
-SPLITS = {"iid": None, "dirichlet": 0.3}  # the concentration of each class over clients; None: alike
+SPLITS = {"iid": None, "dirichlet": 0.3}  # the concentration of each class over clients; None: IID
 OURS = ("mast_balanced", "mast_nested", "mast_fixed", "mast_random")
 LEFT_OUT = ("mast_fixed", "mast_random")  # on images, to save time: elsewhere they are behind mast_nested
 RIVALS = ("fedavg", "heterofl", "fjord", "fedrolex", "federated_dropout")
@@ -183,8 +183,8 @@ def federated(config: Mapping[str, Any], dataset: Labelled, seed: int, rate: flo
                 operations += per_part[part_of.count]
                 answers.append(workers[node].answer(message, part_of))
             for answer in answers:
-                server.absorb(answer)
-            server.close()
+                server.aggregate(answer)
+            server.finish_round()
         judged = getattr(parts, part), parts.some(CALIBRATED)
         capacities = CAPACITIES if size is None else (1.0,)
         scores.append(_accuracies(scheme, capacities, workers[0], server.x, *judged))
@@ -206,13 +206,15 @@ def _server(
     config: Mapping[str, Any], scheme: Scheme, capacities: list[Any], x: Any, seed: int, rate: float
 ) -> Server:
     take_part = max(1, round(config["participants"] * len(capacities) / config["clients"]))
-    roster = Roster(seed, len(capacities), stride_of(capacities), scheme.coupling, participants=take_part)
+    participation = Participation(
+        seed, len(capacities), stride_of(capacities), scheme.coupling, participants=take_part
+    )
     options = {"local_steps": config["local_steps"], "aggregation": scheme.aggregation}
-    return Server(x, capacities, roster, step_size=rate, **options)
+    return Server(x, capacities, participation, step_size=rate, **options)
 
 
 def _sent(server: Server) -> int:
-    return int(server.received.sum() + server.sent.sum())
+    return int(server.state.received.sum() + server.state.sent.sum())
 
 
 def _operations(config: Mapping[str, Any], part: Any, values: Any, rows: ClassRows) -> int:

@@ -34,11 +34,11 @@ import pandas
 
 from mast.arrays import Array, Indices
 from mast.cells import Cell, Done
+from mast.distributed import scheme_of
 from mast.errors import ArgumentError
 from mast.experiments import style
 from mast.experiments.datasets import Dataset
 from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results
-from mast.methods.distributed import scheme_of
 from studies.density.data import find
 from studies.federated.cells import (
     ALONE,

@@ -20,7 +20,7 @@ from torch import nn
 
 import mast
 import mast.cluster
-from mast.methods.distributed import Roster, Server, VectorCapacity, Worker
+from mast.distributed import Participation, Server, VectorCapacity, Worker
 from mast.nn.nodes import NetworkWorker, NodeRows, cross_entropy
 
 TIMEOUT = 60.0
@@ -217,9 +217,9 @@ def written():
 @scenario(2)
 def payload():
     """All bytes that server and node write: headers, gloo's framing and control messages included."""
-    roster, capacity = Roster(0, 1), VectorCapacity(mast.Bernoulli(0.25), DIM)
-    values = 4 * sum(capacity.part(roster.key(t, 0)).count for t in range(PAYLOAD_ROUNDS))
-    server = Server(np.zeros(DIM, np.float32), [capacity], roster, step_size=1.0)
+    participation, capacity = Participation(0, 1), VectorCapacity(mast.Bernoulli(0.25), DIM)
+    values = 4 * sum(capacity.part(participation.key(t, 0)).count for t in range(PAYLOAD_ROUNDS))
+    server = Server(np.zeros(DIM, np.float32), [capacity], participation, step_size=1.0)
     workers = {0: Echo(capacity)} if rank() == 1 else {}  # elsewhere than `my_nodes` says
     counts = []
     for rounds in (0, PAYLOAD_ROUNDS):

@@ -14,7 +14,7 @@ if sys.platform != "linux":
 
 import mast
 from cluster import script
-from mast.methods.distributed import run_in_process
+from mast.distributed import run_in_process
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ from torch import nn  # noqa: E402
 import mast  # noqa: E402
 from cluster import script  # noqa: E402
 from mast.cluster import NetworkWorker, ProblemWorker, my_nodes, run, server_for  # noqa: E402
-from mast.cluster import wire as wires  # noqa: E402
+from mast.distributed import run_in_process  # noqa: E402
+from mast.engines.torchrun import wire as wires  # noqa: E402
 from mast.errors import (  # noqa: E402
     ArgumentError,
     CheckpointError,
@@ -22,7 +23,6 @@ from mast.errors import (  # noqa: E402
     NoGuaranteeError,
     StepSizeWarning,
 )
-from mast.methods.distributed import run_in_process  # noqa: E402
 from mast.nn.nodes import NodeRows, cross_entropy  # noqa: E402
 
 
@@ -63,11 +63,11 @@ def test_rows_of_the_trace_say_what_a_round_cost():
     assert (parts >= 0).all().all()
     assert trace["seconds"].iloc[-1] == pytest.approx(trace["took"].sum())
     assert trace["bytes"].iloc[-1] == trace["down"].sum() + trace["up"].sum()
-    # what travels against what the roster and the sketches say
+    # what travels against what the participation and the sketches say
     server, _ = linear()
     for t in range(40):
-        taking_part = server.roster.taking_part(t)
-        values = sum(server.capacities[i].part(server.roster.key(t, i)).count for i, _ in taking_part)
+        taking_part = server.participation.sample(t)
+        values = sum(server.capacities[i].part(server.participation.key(t, i)).count for i, _ in taking_part)
         assert trace["down"][t] == trace["up"][t] == 8 * values + 64 * len(taking_part)
         assert trace["nodes"][t] == len(taking_part)
     assert [row["answers"] for row in result.nodes][1] == 40

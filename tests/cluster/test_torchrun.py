@@ -19,7 +19,7 @@ if sys.platform != "linux":
 import mast
 from cluster import script
 from faults.tally import survived
-from mast.methods.distributed import run_in_process
+from mast.distributed import run_in_process
 from mast.randomness import Key
 
 PATIENCE = 240  # seconds that a run may take on a busy machine
@@ -96,7 +96,7 @@ def checked(checkpoint, rounds):
     assert result.status == "finished"
     assert (result.x == server.x).all()
     assert result.trace["step"].tolist() == list(range(1, rounds + 1))
-    assert [row["answers"] for row in result.nodes] == server.answered.tolist()
+    assert [row["answers"] for row in result.nodes] == server.state.answered.tolist()
 
 
 def started(checkpoint, rounds, timeout=60.0, **options):

@@ -14,6 +14,7 @@ pytest.importorskip("matplotlib")
 
 import mast
 from mast.cells import Cell, Done
+from mast.distributed import Participation, Server, run_in_process
 from mast.errors import ArgumentError, DataError
 from mast.experiments import reproduce
 from mast.experiments.datasets import one_thread
@@ -22,7 +23,6 @@ from mast.experiments.neural import data
 from mast.experiments.neural.claims import claims
 from mast.experiments.neural.rounds import Lanes, Masks, squared_loss, start, student
 from mast.experiments.neural.runs import KEEPS, STEP_SIZES, Curve, run
-from mast.methods.distributed import Roster, Server, run_in_process
 from mast.nn import advise
 from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout
 from mast.randomness import Key, normal
@@ -50,7 +50,7 @@ def by_the_server(sketch, step_size, rounds):
     network = student(SHAPE, 0)
     layout = VectorLayout(network)
     capacities = [worker.capacity for worker in workers]
-    server = Server(layout.read(network), capacities, Roster(SEED, NODES), step_size=step_size)
+    server = Server(layout.read(network), capacities, Participation(SEED, NODES), step_size=step_size)
     run_in_process(server, workers, rounds)
     layout.write(server.x, network)
     return network

@@ -12,8 +12,8 @@ from torch import nn
 
 import mast
 from faults.artifacts import PROBLEM, Artifact, Sealed
+from mast.distributed import Participation, ProblemWorker, Server, VectorCapacity, run_in_process
 from mast.errors import DataError
-from mast.methods.distributed import ProblemWorker, Roster, Server, VectorCapacity, run_in_process
 from mast.nn import state
 from mast.nn.files import tensor_files
 from mast.results import SUMMARY, Result
@@ -67,7 +67,7 @@ def _restored(path: Path) -> Any:
 
 def _server() -> Server:
     parts = [VectorCapacity(PROBLEM.sketch, 3)] * 2
-    return Server(np.zeros(3), parts, Roster(0, nodes=2), step_size=0.01, optimizer="adam")
+    return Server(np.zeros(3), parts, Participation(0, nodes=2), step_size=0.01, optimizer="adam")
 
 
 def _served(folder: Path) -> Path:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from flwr.app import Error, Message
 
 import mast
+from mast.distributed import Participation, ProblemWorker, Server, VectorCapacity, digest_of_run, stride_of
 from mast.federated import LocalGrid, MastStrategy, client
-from mast.methods.distributed import ProblemWorker, Roster, Server, VectorCapacity, digest_of_run, stride_of
 from mast.randomness import Key, normal
 
 DIM, NODES, ROUNDS = 8, 4, 5
@@ -25,9 +25,9 @@ def problems() -> list[mast.Problem]:
     return found
 
 
-def server(nodes: list[mast.Problem], roster: dict | None = None, **options) -> Server:
+def server(nodes: list[mast.Problem], participation: dict | None = None, **options) -> Server:
     capacities = [VectorCapacity(problem.sketch, problem.dim) for problem in nodes]
-    found = Roster(7, len(nodes), stride_of(capacities), **(roster or {}))
+    found = Participation(7, len(nodes), stride_of(capacities), **(participation or {}))
     return Server(nodes[0].shift, capacities, found, **{"step_size": 0.02, "run": RUN} | options)
 
 

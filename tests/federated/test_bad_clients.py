@@ -11,11 +11,11 @@ from flwr.app import Context, MetricRecord, RecordDict
 
 import mast
 from federated.samples import DIM, NODES, maker, problems, server
+from mast.distributed import Participation, ProblemWorker, Server, VectorCapacity
+from mast.engines.flower.records import LONGEST_NAME, MOST_METRICS
+from mast.engines.flower.registry import ClientRegistry, NormLimit
 from mast.errors import ArgumentError, CheckpointError
 from mast.federated import LocalGrid, MastStrategy, client, server_for
-from mast.federated.presence import NormLimit, RollCall
-from mast.federated.records import LONGEST_NAME, MOST_METRICS
-from mast.methods.distributed import ProblemWorker, Roster, Server, VectorCapacity
 
 
 class Changed(LocalGrid):
@@ -80,7 +80,7 @@ def federation(clients, kind):
     if kind == "zeros":
         own = [mast.Problem(p.objective, mast.Identity()) for p in problems()[:clients]]
         capacities = [VectorCapacity(p.sketch, DIM) for p in own]
-        server = Server(np.zeros(DIM), capacities, Roster(0, clients), step_size=0.1)
+        server = Server(np.zeros(DIM), capacities, Participation(0, clients), step_size=0.1)
         return server, [ProblemWorker(p) for p in own]
     torch = pytest.importorskip("torch")
     from mast.nn.nodes import NetworkWorker, NodeRows, mean_squares
@@ -139,7 +139,7 @@ def test_honest_clients_notice_nothing(clients, kind, caplog):
     alone = [record for record in caplog.records if "nothing to compare its answer with" in record.message]
     assert len(alone) == (clients == 1)
     np.testing.assert_array_equal(limited.server.x, ends(clients, kind, norm_limit=None).server.x)
-    assert limited.server.answered.tolist() == [8] * clients
+    assert limited.server.state.answered.tolist() == [8] * clients
 
 
 def test_norms_are_part_of_a_checkpoint(tmp_path):
@@ -161,26 +161,26 @@ def test_norms_are_part_of_a_checkpoint(tmp_path):
 def test_a_partition_stays_with_the_client_that_had_it_first():
     nodes = problems()
     grid = LocalGrid(client(maker(nodes)), NODES)
-    calls = RollCall(NODES, 60.0)
-    first = calls.call(grid)
+    calls = ClientRegistry(NODES, 60.0)
+    first = calls.connected(grid)
     thief = Context(1, 1, {"partition-id": 1, "num-partitions": NODES}, RecordDict(), {})
     grid.contexts[1] = thief
-    assert calls.call(grid) == first
-    assert calls.call(grid) == first
+    assert calls.connected(grid) == first
+    assert calls.connected(grid) == first
     del grid.contexts[first[1]]  # only where the first one is gone, another may take its place
-    assert calls.call(grid)[1] == 1
+    assert calls.connected(grid)[1] == 1
 
 
 def test_a_partition_can_be_bound_to_a_node():
     nodes = problems()
     grid = LocalGrid(client(maker(nodes)), NODES)
-    owners = RollCall(NODES, 60.0).call(grid)
+    owners = ClientRegistry(NODES, 60.0).connected(grid)
     thief = Context(1, 1, {"partition-id": 1, "num-partitions": NODES}, RecordDict(), {})
     grid.contexts = {1: thief, **grid.contexts}
     strategy = MastStrategy(server(nodes), node_ids=owners)
-    assert strategy.presence.call(grid) == owners
+    assert strategy.registry.connected(grid) == owners
     del grid.contexts[owners[1]]
-    assert sorted(strategy.presence.call(grid)) == [0, 2, 3]
+    assert sorted(strategy.registry.connected(grid)) == [0, 2, 3]
 
 
 def test_metrics_are_bounded(tmp_path):

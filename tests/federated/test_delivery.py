@@ -10,8 +10,8 @@ pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 from flwr.app import Array, ArrayRecord, MetricRecord
 
 from federated.samples import NODES, ROUNDS, maker, problems, server, without
+from mast.engines.flower.records import pack, unpack
 from mast.federated import LocalGrid, MastStrategy, client
-from mast.federated.records import pack, unpack
 
 
 def spoiled(node, spoil, nodes=None):
@@ -126,7 +126,7 @@ def test_a_wrong_answer_counts_as_none(spoil):
     strategy, expected = spoiled(2, spoil), without(2)
     np.testing.assert_array_equal(strategy.server.x, expected.server.x)
     assert [row["nodes"] for row in strategy.rows] == [NODES - 1] * ROUNDS
-    assert strategy.server.answered.tolist() == [ROUNDS, ROUNDS, 0, ROUNDS]
+    assert strategy.server.state.answered.tolist() == [ROUNDS, ROUNDS, 0, ROUNDS]
 
 
 def test_numbers_beside_the_answer_may_be_anything():
@@ -148,8 +148,11 @@ def test_a_second_answer_and_one_of_a_guest_count_as_none():
     """As if the wire doubled every reply, and somebody answered who was not invited in this round."""
     nodes = problems()
     grid = LocalGrid(client(maker(nodes)), NODES)
-    roster = {"participants": 2}
-    strategy, straight = MastStrategy(server(nodes, roster)), MastStrategy(server(nodes, roster))
+    participation = {"participants": 2}
+    strategy, straight = (
+        MastStrategy(server(nodes, participation)),
+        MastStrategy(server(nodes, participation)),
+    )
     straight.start(grid, num_rounds=ROUNDS)
     for t in range(ROUNDS):
         messages = strategy.configure_train(t + 1, ArrayRecord(), {}, grid)
@@ -159,8 +162,8 @@ def test_a_second_answer_and_one_of_a_guest_count_as_none():
         replies = grid.send_and_receive([*messages, extra])
         strategy.aggregate_train(t + 1, [reply for reply in replies for _ in range(2)])
     np.testing.assert_array_equal(strategy.server.x, straight.server.x)
-    assert strategy.server.answered.tolist() == straight.server.answered.tolist()
-    assert strategy.server.sent.tolist() == straight.server.sent.tolist()
+    assert strategy.server.state.answered.tolist() == straight.server.state.answered.tolist()
+    assert strategy.server.state.sent.tolist() == straight.server.state.sent.tolist()
 
 
 def test_a_round_of_nothing_but_nan_is_one_without_answers(tmp_path):

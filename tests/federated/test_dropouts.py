@@ -13,9 +13,9 @@ from flwr.app import ArrayRecord
 
 import mast
 from federated.samples import NODES, Dropping, maker, problems, server
+from mast.distributed.participation import effective_weights
 from mast.errors import ArgumentError
 from mast.federated import Dropouts, LocalGrid, MastStrategy, client
-from mast.methods.distributed.roster import effective_weights
 from mast.randomness import Key, Purpose, normal, uniform
 
 TRIALS = 1200
@@ -31,15 +31,15 @@ def _silence(monkeypatch):
 # ---- all the ways to drop out, with their probabilities: equalities, for every draw of the sketches --------
 
 
-def by_who_answers(answering, roster, t):
+def by_who_answers(answering, participation, t):
     """The update of round t for each set of clients that may answer, and what theirs are; all from one x."""
     nodes = problems()
     x = nodes[0].shift + normal(Key(5), 0, nodes[0].dim)
-    strategy = MastStrategy(server(nodes, roster, step_size=1.0), answering=answering)
+    strategy = MastStrategy(server(nodes, participation, step_size=1.0), answering=answering)
     grid = LocalGrid(client(maker(nodes)), NODES)
     found = {}
     for there in itertools.product((False, True), repeat=NODES):
-        strategy.server.t = t
+        strategy.server.state.t = t
         strategy.server.x[...] = x
         messages = strategy.configure_train(t + 1, ArrayRecord(), {}, grid)
         replies = grid.send_and_receive(messages)
@@ -60,24 +60,24 @@ def mean_over(found, rates, given_an_answer):
     return mean / (1 - nobody) if given_an_answer else mean
 
 
-ROSTERS = [{}, {"participants": 3}, {"participation": [0.8, 1.0, 0.6, 0.9]}]
+PARTICIPATIONS = [{}, {"participants": 3}, {"participation": [0.8, 1.0, 0.6, 0.9]}]
 
 
-@pytest.mark.parametrize("roster", ROSTERS, ids=["all", "three", "coins"])
+@pytest.mark.parametrize("participation", PARTICIPATIONS, ids=["all", "three", "coins"])
 @pytest.mark.parametrize(
     ("answering", "rates"), [(RATES, RATES), (0.6, [0.6] * 4), ("unknown", [0.6] * 4)], ids=str
 )
-def test_whatever_the_draw_dropping_out_changes_no_mean(roster, answering, rates):
+def test_whatever_the_draw_dropping_out_changes_no_mean(participation, answering, rates):
     """In each round, for whom the server invited: the mean update is that of everybody answering."""
     everybody = (True,) * NODES
     for t in (1, 7):
-        full = MastStrategy(server(problems(), roster, step_size=1.0), answering="always")
-        full.server.t = t
+        full = MastStrategy(server(problems(), participation, step_size=1.0), answering="always")
+        full.server.state.t = t
         x = problems()[0].shift + normal(Key(5), 0, problems()[0].dim)
         full.server.x[...] = x
         grid = LocalGrid(client(maker(problems())), NODES)
         full.aggregate_train(t, grid.send_and_receive(full.configure_train(t, ArrayRecord(), {}, grid)))
-        found = by_who_answers(answering, roster, t)
+        found = by_who_answers(answering, participation, t)
         assert len({h.tobytes() for h in found.values()}) > 1  # it does matter who answers
         mean = mean_over(found, rates, answering == "unknown")
         np.testing.assert_allclose(mean, x - full.server.x, rtol=1e-12, atol=1e-12)
@@ -115,10 +115,10 @@ class Coins:
         return uniform(Key(4242, self.trial, partition), Purpose.COIN) < self.rates[partition]
 
 
-def updates(nodes, answering, answers, roster=None, trials=TRIALS):
+def updates(nodes, answering, answers, participation=None, trials=TRIALS):
     """h = (x - x_after) / step size, in many rounds from one x, and how many clients answered in each."""
     x = nodes[0].shift + normal(Key(5), 0, nodes[0].dim)
-    strategy = MastStrategy(server(nodes, roster, step_size=1.0), answering=answering)
+    strategy = MastStrategy(server(nodes, participation, step_size=1.0), answering=answering)
     grid = Dropping(client(maker(nodes)), len(nodes), answers)
     found, counts = [], []
     for trial in range(trials):

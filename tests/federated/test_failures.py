@@ -14,11 +14,11 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 import mast
 from federated.samples import NODES, ROUNDS, RUN, Dropping, maker, problems, server, trains, without
+from mast.distributed import ProblemWorker
+from mast.engines.flower.clients import partition_of
+from mast.engines.flower.records import send, unpack
 from mast.errors import ArgumentError, DataError, InUseError
 from mast.federated import Client, LocalGrid, MastStrategy, client, server_for
-from mast.federated.clients import partition_of
-from mast.federated.records import send, unpack
-from mast.methods.distributed import ProblemWorker
 
 
 def test_an_exception_in_a_client_does_not_stop_the_round(tmp_path):
@@ -37,7 +37,7 @@ def test_an_exception_in_a_client_does_not_stop_the_round(tmp_path):
 
 def refusals(own, worker):
     """Why a worker does not train, and does not score, what the server sends to client 0."""
-    grid = LocalGrid(client(lambda context: Client(worker, lambda model: {})), own.roster.nodes)
+    grid = LocalGrid(client(lambda context: Client(worker, lambda model: {})), own.participation.nodes)
     strategy = MastStrategy(own)
     training = strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)[:1]
     scoring = strategy._submodels(ConfigRecord(), grid)[:1]

@@ -21,7 +21,7 @@ def continued(path, make, own, rounds, caplog):
     logging.getLogger("flwr").propagate = True
     caplog.clear()
     strategy = MastStrategy(own(), checkpoint=path, gathering=0.05)
-    strategy.start(LocalGrid(client(make), own().roster.nodes), num_rounds=rounds)
+    strategy.start(LocalGrid(client(make), own().participation.nodes), num_rounds=rounds)
     said = [record.message for record in caplog.records if "is left out" in record.message]
     return strategy, said
 
@@ -53,7 +53,7 @@ def test_without_a_checkpoint_nobody_is_asked():
     asked = []
     nodes = problems()
     strategy = MastStrategy(server(nodes), evaluate_draws=0)
-    strategy.presence.call(Watched(client(maker(nodes)), NODES))
+    strategy.registry.connected(Watched(client(maker(nodes)), NODES))
     assert len(asked) == NODES
     assert not any(message.content for message in asked)
 
@@ -142,7 +142,7 @@ def test_nonsense_is_no_identity(tmp_path, said):
     nodes = problems()
     strategy = MastStrategy(server(nodes), checkpoint=tmp_path / "run.mast")
     strategy.start(Grid(client(maker(nodes)), NODES), num_rounds=1)
-    assert strategy.presence.identities == {}
+    assert strategy.registry.identities == {}
 
 
 @pytest.mark.parametrize("clients", [None, {"0": "x"}, {"zero": {}}, {"0": {"data": 3}}], ids=str)

@@ -10,9 +10,9 @@ from flwr.serverapp.strategy import Strategy
 
 import mast
 from federated.samples import NODES, RUN, maker, problems, server
+from mast.distributed import ProblemWorker, run_in_process
 from mast.errors import ArgumentError
 from mast.federated import LocalGrid, MastStrategy, client
-from mast.methods.distributed import ProblemWorker, run_in_process
 
 ROUNDS = 12
 
@@ -22,7 +22,7 @@ def grid(nodes, **options) -> LocalGrid:
 
 
 @pytest.mark.parametrize(
-    ("roster", "local_steps"),
+    ("participation", "local_steps"),
     [
         ({}, 1),
         ({"participation": [1.0, 0.3, 0.6, 1.0]}, 3),
@@ -30,9 +30,9 @@ def grid(nodes, **options) -> LocalGrid:
     ],
     ids=["all", "different", "two, disjoint"],
 )
-def test_same_bits_as_the_distributed_method(roster, local_steps):
+def test_same_bits_as_the_distributed_method(participation, local_steps):
     nodes = problems()
-    strategy = MastStrategy(server(nodes, roster, local_steps=local_steps))
+    strategy = MastStrategy(server(nodes, participation, local_steps=local_steps))
     result = strategy.start(grid(nodes), num_rounds=ROUNDS)
     inside = mast.minimize(
         mast.Nodes(nodes),
@@ -42,7 +42,7 @@ def test_same_bits_as_the_distributed_method(roster, local_steps):
         seed=7,
         trace=ROUNDS,
         local_steps=local_steps,
-        **roster,
+        **participation,
     )
     np.testing.assert_array_equal(result.arrays["x"].numpy(), inside.x)
     assert np.any(inside.x != nodes[0].shift)

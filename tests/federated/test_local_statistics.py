@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from mast.engines.flower import clients as module
 from mast.federated import Client, LocalGrid, MastStrategy, client, server_for
-from mast.federated import clients as module
 from mast.nn.nodes import NetworkWorker, NodeRows, capacities_of, cross_entropy
 
 
@@ -61,8 +61,8 @@ def test_means_over_all_batches_count_all_rounds():
     try:
         for _ in range(5):
             (message,) = server.messages()
-            server.absorb(worker.answer(message, server.part(0)))
-            server.close()
+            server.aggregate(worker.answer(message, server.part(0)))
+            server.finish_round()
     finally:
         handle.remove()
     assert len(seen) == 5

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 import mast
+from mast.distributed import Participation, Server, VectorCapacity, stride_of
 from mast.errors import ArgumentError
 from mast.federated import Client, LocalGrid, MastStrategy, TrainingWorker, client, server_for
-from mast.methods.distributed import Roster, Server, VectorCapacity, stride_of
 from mast.randomness import Key, normal
 
 CAPACITIES = ["neurons:0.5", "neurons:1.0", "bernoulli:0.5", "permk:2"]
@@ -129,8 +129,8 @@ def test_a_server_in_a_few_words_is_the_same_server():
     texts = ["bernoulli:0.9", mast.PermK(2), VectorCapacity(mast.RandK(3), 10)]
     made = server_for(np.zeros(10), texts, step_size=0.1, seed=3, participation=0.5, optimizer="adam")
     capacities = [VectorCapacity(s, 10) for s in (mast.Bernoulli(0.9), mast.PermK(2), mast.RandK(3))]
-    roster = Roster(3, 3, stride_of(capacities), participation=0.5)
-    expected = Server(np.zeros(10), capacities, roster, step_size=0.1, optimizer="adam")
+    participation = Participation(3, 3, stride_of(capacities), participation=0.5)
+    expected = Server(np.zeros(10), capacities, participation, step_size=0.1, optimizer="adam")
     assert made.identity() == expected.identity()
     with pytest.raises(ArgumentError, match="whole units"):
         server_for(np.zeros(10), ["neurons:0.5"], step_size=0.1)

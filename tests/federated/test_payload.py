@@ -10,9 +10,9 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 import mast
 from federated.samples import NODES, RUN, maker, problems, server
+from mast.distributed import Participation, ProblemWorker, Server, VectorCapacity
+from mast.engines.flower.records import payload, unpack
 from mast.federated import LocalGrid, MastStrategy, client
-from mast.federated.records import payload, unpack
-from mast.methods.distributed import ProblemWorker, Roster, Server, VectorCapacity
 
 
 def framed(message) -> int:
@@ -26,7 +26,7 @@ def wide(d):
     sketches = [mast.Bernoulli(0.5), mast.RandK(0.25), mast.PermK(10)]
     nodes = [mast.Problem(f, sketch) for sketch in sketches]
     own = Server(
-        np.ones(d), [VectorCapacity(s, d) for s in sketches], Roster(0, 3, 10), step_size=0.1, run=RUN
+        np.ones(d), [VectorCapacity(s, d) for s in sketches], Participation(0, 3, 10), step_size=0.1, run=RUN
     )
     workers = [ProblemWorker(problem, RUN) for problem in nodes]
     return own, client(lambda context: workers[context.node_config["partition-id"]])
@@ -35,7 +35,7 @@ def wide(d):
 @pytest.mark.parametrize("d", [8, 100_000])
 def test_the_payload_is_the_values(d):
     own, app = (server(problems()), client(maker(problems()))) if d == 8 else wide(d)
-    nodes = own.roster.nodes
+    nodes = own.participation.nodes
     strategy, grid = MastStrategy(own), LocalGrid(app, nodes)
     config = ConfigRecord({"epochs": 2, "rate": 0.1})
     messages = strategy.configure_train(1, None, config, grid)
@@ -62,9 +62,12 @@ def test_accounts_are_what_travelled():
         replies = grid.send_and_receive(messages)
         up += sum(payload(reply.content) for reply in replies)
         strategy.aggregate_train(1, replies)
-    assert (sum(strategy.server.received.tolist()), sum(strategy.server.sent.tolist())) == (down, up)
+    assert (sum(strategy.server.state.received.tolist()), sum(strategy.server.state.sent.tolist())) == (
+        down,
+        up,
+    )
     assert sum(row["down"] for row in strategy.rows) == down
     rows = strategy.result().nodes
     assert rows[3]["down"] < rows[0]["down"]
-    values = 8 * int(strategy.server.values.sum())
+    values = 8 * int(strategy.server.state.values.sum())
     assert values < down <= values + 4 * NODES * 264

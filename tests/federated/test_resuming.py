@@ -14,9 +14,9 @@ pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 from faults.tally import survived
 from federated.samples import NODES, maker, problems, server
 from mast import files
+from mast.engines.flower.records import unpack
 from mast.errors import CheckpointError, DataError
 from mast.federated import LocalGrid, MastStrategy, client
-from mast.federated.records import unpack
 
 ROUNDS = 9
 
@@ -35,24 +35,24 @@ class Watched(LocalGrid):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "roster"), [("sgd", {}), ("adam", {"participation": 0.6})], ids=["all", "some"]
+    ("optimizer", "participation"), [("sgd", {}), ("adam", {"participation": 0.6})], ids=["all", "some"]
 )
-def test_a_stopped_federation_continues_to_the_same_bits(tmp_path, optimizer, roster):
+def test_a_stopped_federation_continues_to_the_same_bits(tmp_path, optimizer, participation):
     nodes = problems()
     app = client(maker(nodes))
-    straight, keys = MastStrategy(server(nodes, roster, optimizer=optimizer)), []
+    straight, keys = MastStrategy(server(nodes, participation, optimizer=optimizer)), []
     straight.start(Watched(app, NODES, keys=keys), num_rounds=ROUNDS)
     again = []
     for stop in (2, 3, 7, ROUNDS):
         path = tmp_path / "run.mast"
-        strategy = MastStrategy(server(nodes, roster, optimizer=optimizer), checkpoint=path)
+        strategy = MastStrategy(server(nodes, participation, optimizer=optimizer), checkpoint=path)
         result = strategy.start(Watched(app, NODES, keys=again), num_rounds=stop)
         assert strategy.server.t == stop
     np.testing.assert_array_equal(strategy.server.x, straight.server.x)
     assert again == keys
     assert len(set(again)) == len(again)
-    assert strategy.server.received.tolist() == straight.server.received.tolist()
-    assert strategy.server.answered.tolist() == straight.server.answered.tolist()
+    assert strategy.server.state.received.tolist() == straight.server.state.received.tolist()
+    assert strategy.server.state.answered.tolist() == straight.server.state.answered.tolist()
     assert [row["step"] for row in strategy.rows] == list(range(1, ROUNDS + 1))
     assert sorted(result.train_metrics_clientapp) == [8, 9]
 

@@ -11,10 +11,10 @@ from flwr.app import ConfigRecord
 from torch import nn
 
 import mast
+from mast.distributed import Participation, Server, run_in_process, stride_of
+from mast.engines.flower.training import TrainingWorker
 from mast.errors import ArgumentError
 from mast.federated import Client, LocalGrid, MastStrategy, client, server_for
-from mast.federated.training import TrainingWorker
-from mast.methods.distributed import Roster, Server, run_in_process, stride_of
 from mast.nn.nodes import (
     NetworkWorker,
     NodeRows,
@@ -44,8 +44,8 @@ def rows(node: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def server(capacities, **options) -> Server:
     model = network()
-    roster = Roster(5, len(capacities), stride_of(capacities))
-    return Server(VectorLayout(model).read(model), capacities, roster, **{"step_size": 0.2} | options)
+    participation = Participation(5, len(capacities), stride_of(capacities))
+    return Server(VectorLayout(model).read(model), capacities, participation, **{"step_size": 0.2} | options)
 
 
 def sgd(batches):

@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("torch")
 
 from mast.cells import Done
+from mast.distributed import scheme_of
 from mast.errors import ArgumentError
 from mast.experiments.experiment import Request, Results
-from mast.methods.distributed import scheme_of
 from mast.randomness import Key
 from studies.federated import page
 from studies.federated.cells import (

@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from mast.federated.records import payload
+from mast.engines.flower.records import payload
 
 
 class CountedFedAvg(FedAvg):

@@ -9,10 +9,10 @@ import numpy as np
 from flwr.app import ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
+from mast.distributed import Participation, Server, stride_of
+from mast.engines.flower.records import record_of, send, vector_of
 from mast.errors import MissingExtraError
 from mast.federated import MastStrategy
-from mast.federated.records import record_of, send, vector_of
-from mast.methods.distributed import Roster, Server, stride_of
 from mast_federation.fedavg import CountedFedAvg
 from mast_federation.tasks import task_of
 
@@ -61,12 +61,14 @@ def sparse(grid: Grid, config: dict[str, Any], out: Path | None) -> MastStrategy
     coupling, aggregation = "independent", config["aggregation"]
     if task.scheme is not None:
         coupling, aggregation = task.scheme.coupling, task.scheme.aggregation
-    roster = Roster(task.seed, task.nodes, stride_of(task.capacities), coupling, participation=share)
+    participation = Participation(
+        task.seed, task.nodes, stride_of(task.capacities), coupling, participation=share
+    )
     step_size = float(config["step-size"]) or task.default_step_size
     server = Server(
         task.start(task.scheme),
         task.capacities,
-        roster,
+        participation,
         step_size=step_size,
         optimizer=config["optimizer"],
         aggregation=aggregation,

@@ -9,8 +9,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 import mast
-from mast.federated import Client
-from mast.methods.distributed import (
+from mast.distributed import (
     ProblemWorker,
     Scheme,
     VectorCapacity,
@@ -18,6 +17,7 @@ from mast.methods.distributed import (
     parse_sketch,
     scheme_of,
 )
+from mast.federated import Client
 
 CAPACITIES = {
     "linear": ["bernoulli:0.9", "bernoulli:0.5", "permk:2", "permk:4"],

@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import mast  # noqa: E402
+from mast.distributed import Participation, Server, VectorCapacity, run_in_process, stride_of  # noqa: E402
 from mast.errors import ArgumentError  # noqa: E402
-from mast.methods.distributed import Roster, Server, VectorCapacity, run_in_process, stride_of  # noqa: E402
 from mast.nn.nodes import (  # noqa: E402
     NetworkWorker,
     NodeRows,
@@ -80,7 +80,7 @@ def test_single_weights_are_those_of_sparsify(text, shifted):
     layout = VectorLayout(model)
     x = layout.read(model)
     shift = normal(Key(7), 0, layout.dim) if shifted else None
-    server = Server(x, [capacity], Roster(3, 1), step_size=1.0)
+    server = Server(x, [capacity], Participation(3, 1), step_size=1.0)
     worker = workers_of(model, [capacity], shift=shift)[0]
     answer = worker.answer(server.message(0))
     spread = np.zeros(layout.dim)
@@ -106,7 +106,7 @@ def test_whole_units_are_the_masked_model(text):
     x = layout.read(model)
     worker = workers_of(model, [capacity])[0]
     for seed in range(5):
-        server = Server(x, [capacity], Roster(seed, 1), step_size=1.0)
+        server = Server(x, [capacity], Participation(seed, 1), step_size=1.0)
         answer = worker.answer(server.message(0))
         spread = np.zeros(layout.dim)
         capacity.part(Key(seed)).add(spread, answer.values, 1.0)
@@ -148,7 +148,7 @@ def test_local_steps():
         part.kept.scale(gradient)
         total += gradient
         at -= 0.3 * gradient
-    server = Server(x, [capacity], Roster(5, 1), step_size=1.0, local_steps=3, local_step_size=0.3)
+    server = Server(x, [capacity], Participation(5, 1), step_size=1.0, local_steps=3, local_step_size=0.3)
     np.testing.assert_allclose(worker.answer(server.message(0)).values, total, rtol=1e-12)
 
 
@@ -183,7 +183,9 @@ def test_mean_of_the_aggregated_gradient():
     exact[2] = gradient({}, rows[2](Key(0)))
     drawn = []
     for seed in range(2000):
-        server = Server(x, capacities, Roster(seed, 3, 1, "independent", [1.0, 0.5, 0.75]), step_size=1.0)
+        server = Server(
+            x, capacities, Participation(seed, 3, 1, "independent", [1.0, 0.5, 0.75]), step_size=1.0
+        )
         run_in_process(server, workers, 1)
         drawn.append(x - server.x)
     drawn = np.array(drawn)
@@ -197,7 +199,7 @@ def test_dropout_inside_the_model_is_keyed():
     x = VectorLayout(model).read(model)
     ends = []
     for _ in range(2):
-        server = Server(x, [capacity] * 2, Roster(0, 2), step_size=0.1, local_steps=2)
+        server = Server(x, [capacity] * 2, Participation(0, 2), step_size=0.1, local_steps=2)
         run_in_process(server, workers_of(model, [capacity] * 2, batch_size=3), 5)
         ends.append(server.x)
         torch.randn(3)  # torch's own generator has moved on
@@ -243,13 +245,13 @@ def test_frozen_parameters_stay_on_the_node():
         capacity = capacity_of(model, text)
         assert capacity.dim == 5 * 4 + 4 * 3 + 3
         layout = VectorLayout(model)
-        server = Server(layout.read(model), [capacity], Roster(2, 1), step_size=0.1)
+        server = Server(layout.read(model), [capacity], Participation(2, 1), step_size=0.1)
         worker = workers_of(model, [capacity])[0]
         answer = worker.answer(server.message(0))
         # the same with a bias that is trained: the other values agree
         free = small()
         wide = capacity_of(free, text)
-        theirs = Server(VectorLayout(free).read(free), [wide], Roster(2, 1), step_size=0.1)
+        theirs = Server(VectorLayout(free).read(free), [wide], Participation(2, 1), step_size=0.1)
         other = workers_of(free, [wide])[0].answer(theirs.message(0))
         mine, whole = np.zeros(capacity.dim), np.zeros(wide.dim)
         capacity.part(Key(2)).add(mine, answer.values, 1.0)
@@ -262,7 +264,7 @@ def test_a_skeleton_is_enough_for_whole_units():
     with torch.device("meta"):
         bare = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)).double()
     full, light = capacity_of(model, "neurons:.5"), capacity_of(bare, "neurons:.5")
-    server = Server(VectorLayout(model).read(model), [full], Roster(0, 1), step_size=0.1)
+    server = Server(VectorLayout(model).read(model), [full], Participation(0, 1), step_size=0.1)
     message = server.message(0)
     one = NetworkWorker(full, model, cross_entropy, NodeRows(INPUTS, TARGETS)).answer(message)
     other = NetworkWorker(light, bare, cross_entropy, NodeRows(INPUTS, TARGETS)).answer(message)
@@ -363,7 +365,7 @@ def test_statistics_of_batch_norm(kind):
     capacity = capacity_of(model, mast.nn.Neurons(mast.Nested([0.5])))
     worker = NetworkWorker(capacity, model, cross_entropy, NodeRows(INPUTS, TARGETS), batch_norm=kind)
     server = Server(
-        VectorLayout(model).read(model), [capacity], Roster(0, nodes=1), step_size=0.1, local_steps=3
+        VectorLayout(model).read(model), [capacity], Participation(0, nodes=1), step_size=0.1, local_steps=3
     )
     run_in_process(server, [worker], 4)
     part = capacity.part(Key(0))
@@ -372,7 +374,7 @@ def test_statistics_of_batch_norm(kind):
     assert bool((norm.running_mean == 0).all()) == (kind == "static")
     if kind == "local":
         kept = next(iter(part.draw.draw.values())).indices
-        assert (worker.held.buffers["1.running_mean"][kept] == norm.running_mean).all()
-        assert int((worker.held.buffers["1.running_mean"] == 0).sum()) == 2
+        assert (worker.local_model.buffers["1.running_mean"][kept] == norm.running_mean).all()
+        assert int((worker.local_model.buffers["1.running_mean"] == 0).sum()) == 2
     with pytest.raises(ArgumentError, match="batch_norm"):
         NetworkWorker(capacity, model, cross_entropy, NodeRows(INPUTS, TARGETS), batch_norm="global")

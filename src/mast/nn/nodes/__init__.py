@@ -9,14 +9,8 @@ from mast.nn.nodes.capacities import (
     module_identity,
     scale_fronts,
 )
-from mast.nn.nodes.worker import (
-    NetworkWorker,
-    NodeRows,
-    cross_entropy,
-    mean_squares,
-    submodel_of,
-    torch_seeded,
-)
+from mast.nn.nodes.models import submodel_of
+from mast.nn.nodes.worker import NetworkWorker, NodeRows, cross_entropy, mean_squares, torch_seeded
 
 __all__ = [
     "NetworkWorker", "NodeRows", "Units", "VectorLayout", "Weights", "capacities_of", "capacity_of",

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mast.checkpoint import describe
+from mast.distributed.messages import Values
+from mast.distributed.nodes import Capacity, Part
+from mast.distributed.schemes import Scheme, largest_front, scheme_of
 from mast.errors import ArgumentError
-from mast.methods.distributed.messages import Values
-from mast.methods.distributed.nodes import Capacity, Part
-from mast.methods.distributed.schemes import Scheme, largest_front, scheme_of
 from mast.nn.start import scale_start
 from mast.nn.structure.cuts import Cut
 from mast.nn.structure.drawing import UnitDraw

@@ -1,0 +1,1 @@
+"""Flower, in simulation and between machines: the engine behind `mast.federated`."""
