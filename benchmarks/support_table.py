@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 
 import mast
-from mast.nn.structure.following.examples import Example
-from mast.nn.structure.following.proving import compare, masked
+from mast.nn.units.following.examples import Example
+from mast.nn.units.following.proving import compare, masked
 
 PAGE = Path(__file__).parents[1] / "docs" / "support.md"
 Made = tuple[nn.Module, Any]

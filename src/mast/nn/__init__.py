@@ -49,9 +49,9 @@ from mast.nn.row_optimizer import RowOptimizer
 from mast.nn.sorting import sort_units
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.start import scale_start
-from mast.nn.structure import Cut, Layers, Neurons, UnitDraw, parse, structure_of
 from mast.nn.submodels import BestDraw, recalibrate
 from mast.nn.tensors.top_share import TopShare
+from mast.nn.units import Cut, Layers, Neurons, UnitDraw, parse, structure_of
 from mast.nn.validation import Finding, validate
 
 __all__ = [

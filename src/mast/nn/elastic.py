@@ -17,12 +17,12 @@ from mast.nn.importance import Importance
 from mast.nn.sorting import Sorted, refuse
 from mast.nn.sorting import sort as sort_by
 from mast.nn.sparsifier import Sparsifier
-from mast.nn.structure import Neurons, structure_of
-from mast.nn.structure.following.branching import residual_weights
-from mast.nn.structure.following.examples import Example
-from mast.nn.structure.following.recording import Recording
 from mast.nn.tensors.torch_private import Conv
 from mast.nn.tensors.weights import Where, unwrapped
+from mast.nn.units import Neurons, structure_of
+from mast.nn.units.following.branching import residual_weights
+from mast.nn.units.following.examples import Example
+from mast.nn.units.following.recording import Recording
 from mast.randomness import Key
 from mast.sketches import Nested
 

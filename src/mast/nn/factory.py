@@ -12,9 +12,9 @@ from torch import nn
 
 from mast.errors import ArgumentError, MastError
 from mast.nn.sparsifier import Sparsifier
-from mast.nn.structure import Structure, Structured, parse, structure_of
 from mast.nn.tensors.selection import choose
 from mast.nn.tensors.weights import Keep, Shift, Where, refuse_sharded, unwrapped
+from mast.nn.units import Structure, Structured, parse, structure_of
 from mast.randomness import Key
 from mast.sketches import Sketch
 

@@ -29,10 +29,10 @@ from mast.checks import choice
 from mast.errors import ArgumentError
 from mast.nn.batches import Batch, Loss
 from mast.nn.costs import evaluated
-from mast.nn.structure.drawing import Space
-from mast.nn.structure.following.examples import tensors_in
-from mast.nn.structure.resizing import is_conv1d
 from mast.nn.tensors.torch_private import same_numbers_after
+from mast.nn.units.drawing import Space
+from mast.nn.units.following.examples import tensors_in
+from mast.nn.units.resizing import is_conv1d
 from mast.progress import Progress
 from mast.randomness import Key, Purpose, words
 

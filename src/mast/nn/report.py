@@ -12,11 +12,11 @@ from mast.cards import table
 from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.nn.costs import flops, latencies, measure
-from mast.nn.structure.drawing import UnitDrawing
-from mast.nn.structure.sketches import Structured
 from mast.nn.submodels import plain_copy, put_draw, recalibrate, smaller, warn_of_batch_norm
 from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.weights import Batches
+from mast.nn.units.drawing import UnitDrawing
+from mast.nn.units.sketches import Structured
 from mast.plots import COLOURS, new_axes
 from mast.progress import Progress
 from mast.randomness import Key, Purpose

@@ -25,8 +25,8 @@ from torch.optim import SGD, Adadelta, Adam, Adamax, AdamW, NAdam, Optimizer, RA
 
 from mast.errors import ArgumentError, MastError
 from mast.nn.sparsifier import Sparsifier
-from mast.nn.structure.drawing import UnitDraw
-from mast.nn.structure.pool import Pool
+from mast.nn.units.drawing import UnitDraw
+from mast.nn.units.pool import Pool
 from mast.randomness import Key
 
 if TYPE_CHECKING:

@@ -22,13 +22,13 @@ from mast.checks import whole
 from mast.errors import ArgumentError, MastError
 from mast.nn.batches import Loss, with_first
 from mast.nn.importance import Importance
-from mast.nn.structure import Neurons, Structure, structure_of
-from mast.nn.structure.drawing import Space
-from mast.nn.structure.following.examples import Example, tensors_in
-from mast.nn.structure.following.proving import TOLERANCE, Settled, difference
-from mast.nn.structure.resizing import shadow
 from mast.nn.tensors.torch_private import repeat_numbers, same_numbers_after
 from mast.nn.tensors.weights import refuse_sharded, unwrapped
+from mast.nn.units import Neurons, Structure, structure_of
+from mast.nn.units.drawing import Space
+from mast.nn.units.following.examples import Example, tensors_in
+from mast.nn.units.following.proving import TOLERANCE, Settled, difference
+from mast.nn.units.resizing import shadow
 from mast.sketches import RandK
 
 Orders = dict[str, Indices]  # by space: the unit that stands at each place

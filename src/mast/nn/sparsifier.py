@@ -21,13 +21,13 @@ from mast.nn.passes.calls import Calls
 from mast.nn.passes.explicit import sampled
 from mast.nn.passes.values import Values
 from mast.nn.state import restore, state_of
-from mast.nn.structure import Structure, Structured, UnitDraw, parse
-from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.submodels import BestDraw, pick, submodel
 from mast.nn.tensors.drawing import Drawing, drawing_of
 from mast.nn.tensors.selection import Selection
 from mast.nn.tensors.top_share import TopDrawing
 from mast.nn.tensors.weights import Batches, Shift, shifts_of
+from mast.nn.units import Structure, Structured, UnitDraw, parse
+from mast.nn.units.drawing import UnitDrawing
 from mast.nn.validation import signs_of_training, warn_of_checkpoints
 from mast.progress import Progress
 from mast.randomness import Key

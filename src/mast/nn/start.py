@@ -20,11 +20,11 @@ from mast.errors import ArgumentError
 from mast.nn.factory import sparsify
 from mast.nn.files.tensor_files import digest
 from mast.nn.sparsifier import Sparsifier
-from mast.nn.structure import parse
-from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.tensors.drawing import Drawing, Listed, PerWeight, Whole
 from mast.nn.tensors.top_share import TopShare
 from mast.nn.tensors.weights import Shift, Where, unwrapped
+from mast.nn.units import parse
+from mast.nn.units.drawing import UnitDrawing
 from mast.nn.validation import scaled_starts, sparsifier_of
 from mast.sketches import Nested, Sampled, Sketch, UnscaledBernoulli
 
@@ -89,8 +89,8 @@ def _unscaled(sketch: Sketch) -> bool:
 
 def _normalised(sk: Sparsifier, example: Any) -> set[str]:
     """The weights behind which a norm follows, as far as that can be seen."""
-    from mast.nn.structure.following.examples import Example, guess
-    from mast.nn.structure.following.norms import normalised_weights
+    from mast.nn.units.following.examples import Example, guess
+    from mast.nn.units.following.norms import normalised_weights
 
     if example is not None:
         return normalised_weights(sk.model, Example.of(example))

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from mast.errors import ArgumentError
 from mast.nn.batches import run_batches
 from mast.nn.costs import count_flops, evaluated
-from mast.nn.structure import UnitDraw
-from mast.nn.structure.drawing import UnitDrawing
-from mast.nn.structure.following.proving import check
 from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.scaling import sparsify
 from mast.nn.tensors.torch_private import BatchNorm
 from mast.nn.tensors.weights import Batches
+from mast.nn.units import UnitDraw
+from mast.nn.units.drawing import UnitDrawing
+from mast.nn.units.following.proving import check
 from mast.randomness import Key
 from mast.sketches.kept import Grid, KeptTensors
 

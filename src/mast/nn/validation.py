@@ -19,11 +19,11 @@ from mast.errors import ArgumentError
 from mast.nn.batches import call
 from mast.nn.optimizers import DECAY_KNOWN, decay_to_shift, decays_to_zero
 from mast.nn.passes.calls import Call
-from mast.nn.structure.configs import configurable
-from mast.nn.structure.drawing import OUTPUT
 from mast.nn.submodels import plain_copy
 from mast.nn.tensors.torch_private import BatchNorm, tree_leaves
 from mast.nn.tensors.weights import unwrapped
+from mast.nn.units.configs import configurable
+from mast.nn.units.drawing import OUTPUT
 from mast.sketches import Nested
 from mast.sketches.over import Over
 

@@ -2,7 +2,7 @@
 
 A file is read into a model of the class that was trained: `load_submodel(path, model)` fills a copy of it.
 The header has the shapes of what was cut, before and after, and what modules have to be told besides
-(`mast.nn.structure.resizing.Sizes`), so nothing has to be found out when a file is read. Names, shapes and
+(`mast.nn.units.resizing.Sizes`), so nothing has to be found out when a file is read. Names, shapes and
 types of all tensors are compared with the header and with the model before one of them is used.
 """
 
@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from mast import files
 from mast.errors import ArgumentError, DataError
 from mast.nn.files import tensor_files
-from mast.nn.structure import HeadsAttention, Structure, UnitDraw
-from mast.nn.structure.resizing import Passing, Sizes, fit, replace_attention
 from mast.nn.tensors.weights import unwrapped
+from mast.nn.units import HeadsAttention, Structure, UnitDraw
+from mast.nn.units.resizing import Passing, Sizes, fit, replace_attention
 
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier

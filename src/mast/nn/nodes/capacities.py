@@ -17,13 +17,13 @@ from mast.methods.distributed.messages import Values
 from mast.methods.distributed.nodes import Capacity, Part
 from mast.methods.distributed.schemes import Scheme, largest_front, scheme_of
 from mast.nn.start import scale_start
-from mast.nn.structure.cuts import Cut
-from mast.nn.structure.drawing import UnitDraw
-from mast.nn.structure.sketches import Neurons, Structured, parse
-from mast.nn.structure.structures import Structure, structure_of
 from mast.nn.tensors.drawing import Alike, drawing_of
 from mast.nn.tensors.selection import choose
 from mast.nn.tensors.weights import Where
+from mast.nn.units.cuts import Cut
+from mast.nn.units.drawing import UnitDraw
+from mast.nn.units.sketches import Neurons, Structured, parse
+from mast.nn.units.structures import Structure, structure_of
 from mast.randomness import Key, Purpose
 from mast.sketches import DiagonalDraw, Sketch
 from mast.sketches.kept import Entries, Everything, Kept, KeptTensors
@@ -269,7 +269,7 @@ class Weights(Capacity):
 class Units(Capacity):
     """A sketch of whole units of a model (`mast.nn.Neurons`, `mast.nn.Layers`): slices of its parameters.
 
-    The draw of a part is a `mast.nn.structure.Cut`, which makes the small model. A node of this capacity
+    The draw of a part is a `mast.nn.units.Cut`, which makes the small model. A node of this capacity
     needs the model's skeleton only: it may be on the meta device.
 
     Parameters

@@ -22,11 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from mast.arrays import Array, Indices
-from mast.nn.structure import Structure, UnitDraw
-from mast.nn.structure.drawing import along, present
 from mast.nn.tensors.scaling import Memory, times, wide
 from mast.nn.tensors.torch_private import go_back_early
 from mast.nn.tensors.weights import Place, Weight, find, registered
+from mast.nn.units import Structure, UnitDraw
+from mast.nn.units.drawing import along, present
 from mast.sketches import DiagonalDraw
 
 _REMEMBERED = 32  # draws whose slices are known

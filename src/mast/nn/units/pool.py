@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from mast.nn.structure.attention import HeadsAttention
-from mast.nn.structure.cuts import Cut
-from mast.nn.structure.drawing import UnitDraw, present
-from mast.nn.structure.structures import Structure
 from mast.nn.tensors.torch_private import make_parameter
+from mast.nn.units.attention import HeadsAttention
+from mast.nn.units.cuts import Cut
+from mast.nn.units.drawing import UnitDraw, present
+from mast.nn.units.structures import Structure
 
 if TYPE_CHECKING:
     from mast.sketches.kept.kernels import KeptUnits

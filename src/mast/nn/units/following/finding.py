@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from mast.errors import ArgumentError
-from mast.nn.structure.drawing import OUTPUT, Space
-from mast.nn.structure.following.branching import find_branches
-from mast.nn.structure.following.examples import Example
-from mast.nn.structure.following.marks import Atoms
-from mast.nn.structure.following.proving import unproven
-from mast.nn.structure.following.reading import Found, Length, read
-from mast.nn.structure.following.recording import Recording
-from mast.nn.structure.following.watching import Watching
-from mast.nn.structure.resizing import is_conv1d, shadow, with_values
 from mast.nn.tensors.selection import check_keep, predicate, refuse_equal_codes, some
 from mast.nn.tensors.torch_private import Conv, NormBase
 from mast.nn.tensors.weights import Where
+from mast.nn.units.drawing import OUTPUT, Space
+from mast.nn.units.following.branching import find_branches
+from mast.nn.units.following.examples import Example
+from mast.nn.units.following.marks import Atoms
+from mast.nn.units.following.proving import unproven
+from mast.nn.units.following.reading import Found, Length, read
+from mast.nn.units.following.recording import Recording
+from mast.nn.units.following.watching import Watching
+from mast.nn.units.resizing import is_conv1d, shadow, with_values
 
 if TYPE_CHECKING:
-    from mast.nn.structure.structures import Structure
+    from mast.nn.units.structures import Structure
 
 # Numbers in modules that are no lengths of dimensions of units, even where they are equal to one.
 _OTHER_NUMBERS = (

@@ -12,7 +12,7 @@ from processor import skip_without_bfloat16
 torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
 from torch import nn  # noqa: E402
 
-from mast.nn.structure.pool import Pool  # noqa: E402
+from mast.nn.units.pool import Pool  # noqa: E402
 from mast.randomness import Key  # noqa: E402
 
 SKETCHES = {

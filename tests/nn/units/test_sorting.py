@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 from mast.nn.batches import Batch  # noqa: E402
 from mast.nn.importance import Importance  # noqa: E402
 from mast.nn.sorting import sort  # noqa: E402
-from mast.nn.structure import structure_of  # noqa: E402
+from mast.nn.units import structure_of  # noqa: E402
 
 F = torch.nn.functional
 

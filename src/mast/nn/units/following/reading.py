@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from mast.arrays import Indices
-from mast.nn.structure.drawing import Axis, Space
-from mast.nn.structure.following.marks import WHOLE, Atoms
+from mast.nn.units.drawing import Axis, Space
+from mast.nn.units.following.marks import WHOLE, Atoms
 
 Units = Indices  # one row per unit: the atoms that live or die together
 

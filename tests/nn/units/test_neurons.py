@@ -153,7 +153,7 @@ def test_equals_inverted_dropout_on_units(activation):
 
 def _give(sk, space, mask):
     """Let the current draw be a mask that is known."""
-    from mast.nn.structure import UnitDraw
+    from mast.nn.units import UnitDraw
     from mast.sketches import DiagonalDraw
 
     kept = np.flatnonzero(mask.numpy())

@@ -9,8 +9,8 @@ from scipy.sparse.csgraph import connected_components
 
 torch = pytest.importorskip("torch")
 
-from mast.nn.structure.following.marks import WHOLE, Atoms  # noqa: E402
-from mast.nn.structure.following.proving import difference  # noqa: E402
+from mast.nn.units.following.marks import WHOLE, Atoms  # noqa: E402
+from mast.nn.units.following.proving import difference  # noqa: E402
 
 
 @pytest.mark.parametrize("order", ["rising", "falling", "random"])

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from mast.nn.structure.following import entries, rules
-from mast.nn.structure.following.marks import (
+from mast.nn.units.following import entries, rules
+from mast.nn.units.following.marks import (
     ANY,
     WHOLE,
     Atoms,
@@ -21,7 +21,7 @@ from mast.nn.structure.following.marks import (
     narrowed,
     span,
 )  # fmt: skip
-from mast.nn.structure.following.modes import Arguments, ForwardPass, Options
+from mast.nn.units.following.modes import Arguments, ForwardPass, Options
 
 
 class Watching(ForwardPass):

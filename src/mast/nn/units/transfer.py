@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mast.arrays import Indices
-from mast.nn.structure.drawing import Piece
+from mast.nn.units.drawing import Piece
 from mast.sketches import DiagonalDraw
 from mast.sketches.kept.kernels import (
     AdamNumbers,

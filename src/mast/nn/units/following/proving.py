@@ -14,17 +14,17 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from mast.errors import MastError
-from mast.nn.structure.drawing import Space, UnitDraw
-from mast.nn.structure.following.examples import Example, first_line, tensors_in
-from mast.nn.structure.resizing import shadow
 from mast.nn.tensors.scaling import sparsify
 from mast.nn.tensors.torch_private import OperationMode, repeat_numbers, same_numbers_after
+from mast.nn.units.drawing import Space, UnitDraw
+from mast.nn.units.following.examples import Example, first_line, tensors_in
+from mast.nn.units.resizing import shadow
 from mast.randomness import Key, Purpose, permutation
 from mast.sketches import DiagonalDraw
 
 if TYPE_CHECKING:
-    from mast.nn.structure.following.reading import Length
-    from mast.nn.structure.structures import Structure
+    from mast.nn.units.following.reading import Length
+    from mast.nn.units.structures import Structure
 
 aten = torch.ops.aten
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}

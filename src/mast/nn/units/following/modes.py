@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from mast.errors import ArgumentError
-from mast.nn.structure.following.examples import Example, first_line, tensors_in
 from mast.nn.tensors.torch_private import OperationMode, plain_kernels, same_numbers_after, tree_leaves
+from mast.nn.units.following.examples import Example, first_line, tensors_in
 
 Arguments = tuple[Any, ...]
 Options = Mapping[str, Any]

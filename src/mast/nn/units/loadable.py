@@ -10,14 +10,14 @@ import numpy as np
 from torch import nn
 
 from mast.errors import ArgumentError
-from mast.nn.structure.configs import configurable, find_changes
-from mast.nn.structure.drawing import Space, UnitDraw
+from mast.nn.units.configs import configurable, find_changes
+from mast.nn.units.drawing import Space, UnitDraw
 from mast.randomness import Key
 from mast.sketches import DiagonalDraw, Sketch
 
 if TYPE_CHECKING:
-    from mast.nn.structure.following.reading import Length
-    from mast.nn.structure.structures import Structure
+    from mast.nn.units.following.reading import Length
+    from mast.nn.units.structures import Structure
 
 _TRIALS = 32  # members of a list whose sizes a configuration is asked for
 

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
-from mast.nn.structure.following.examples import guess  # noqa: E402
+from mast.nn.units.following.examples import guess  # noqa: E402
 
 
 class LeNet(nn.Module):

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mast.nn.structure.following.marks import ANY, WHOLE, Marks, repeating, span
-from mast.nn.structure.following.modes import Arguments, Options, tensors
+from mast.nn.units.following.marks import ANY, WHOLE, Marks, repeating, span
+from mast.nn.units.following.modes import Arguments, Options, tensors
 
 if TYPE_CHECKING:
-    from mast.nn.structure.following.watching import Watching
+    from mast.nn.units.following.watching import Watching
 
 aten = torch.ops.aten
 Rule = Callable[["Watching", Any, Arguments, Options, Any], None]

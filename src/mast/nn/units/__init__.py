@@ -7,15 +7,15 @@
 `Cut`               the slices that a draw leaves: values in, a small dense model and its gradient out
 ==================  =====================================================================================
 
-What belongs to one unit is found by running the model on an example (`mast.nn.structure.following`), which
+What belongs to one unit is found by running the model on an example (`mast.nn.units.following`), which
 is guessed from the model's layers if a user gives none.
 """
 
-from mast.nn.structure.attention import HeadsAttention
-from mast.nn.structure.cuts import Cut
-from mast.nn.structure.drawing import Axis, Space, UnitDraw
-from mast.nn.structure.sketches import Layers, Neurons, Structured, parse
-from mast.nn.structure.structures import Structure, structure_of
+from mast.nn.units.attention import HeadsAttention
+from mast.nn.units.cuts import Cut
+from mast.nn.units.drawing import Axis, Space, UnitDraw
+from mast.nn.units.sketches import Layers, Neurons, Structured, parse
+from mast.nn.units.structures import Structure, structure_of
 
 __all__ = [
     "Axis",

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from mast.errors import ArgumentError
-from mast.nn.structure.attention import HeadsAttention
 from mast.nn.tensors.torch_private import ConvTranspose, NormBase
+from mast.nn.units.attention import HeadsAttention
 from mast.randomness import Key, Purpose, words
 
 

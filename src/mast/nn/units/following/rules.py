@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mast.nn.structure.following import entries
-from mast.nn.structure.following.entries import Rule, unknown
-from mast.nn.structure.following.marks import Marks
-from mast.nn.structure.following.modes import Arguments, Options, tensors
+from mast.nn.units.following import entries
+from mast.nn.units.following.entries import Rule, unknown
+from mast.nn.units.following.marks import Marks
+from mast.nn.units.following.modes import Arguments, Options, tensors
 
 if TYPE_CHECKING:
-    from mast.nn.structure.following.watching import Watching
+    from mast.nn.units.following.watching import Watching
 
 aten = torch.ops.aten
 

@@ -12,9 +12,9 @@ import mast
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from mast.nn.structure.following.branching import residual_weights  # noqa: E402
-from mast.nn.structure.following.examples import Example  # noqa: E402
-from mast.nn.structure.following.recording import Recording  # noqa: E402
+from mast.nn.units.following.branching import residual_weights  # noqa: E402
+from mast.nn.units.following.examples import Example  # noqa: E402
+from mast.nn.units.following.recording import Recording  # noqa: E402
 
 F = torch.nn.functional
 SIZES = [0.25, 0.5, 1.0]

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from mast.errors import ArgumentError
-from mast.nn.structure.drawing import UnitDraw
 from mast.nn.tensors.torch_private import NormBase
+from mast.nn.units.drawing import UnitDraw
 from mast.sketches.kept import KeptTensors
 
 if TYPE_CHECKING:
-    from mast.nn.structure.structures import Structure
+    from mast.nn.units.structures import Structure
 
 Tensors = Mapping[str, Tensor] | nn.Module
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from mast.nn.structure.following import entries, rules
-from mast.nn.structure.following.examples import Example
-from mast.nn.structure.following.modes import Arguments, ForwardPass, Options, tensors
+from mast.nn.units.following import entries, rules
+from mast.nn.units.following.examples import Example
+from mast.nn.units.following.modes import Arguments, ForwardPass, Options, tensors
 
 aten = torch.ops.aten
 WEIGHTED = (

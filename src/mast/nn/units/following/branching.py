@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from mast.nn.structure.following.examples import Example
-from mast.nn.structure.following.proving import compare
-from mast.nn.structure.following.recording import (
+from mast.nn.units.following.examples import Example
+from mast.nn.units.following.proving import compare
+from mast.nn.units.following.recording import (
     COPIES,
     NORMS,
     PRODUCTS,
@@ -23,7 +23,7 @@ from mast.nn.structure.following.recording import (
     Step,
     Visit,
 )
-from mast.nn.structure.resizing import Passing, Sizes, shadow
+from mast.nn.units.resizing import Passing, Sizes, shadow
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from mast.errors import ArgumentError
-from mast.nn.structure.resizing import with_values
 from mast.nn.tensors.torch_private import Conv, same_numbers_after
+from mast.nn.units.resizing import with_values
 from mast.randomness import Key, normal
 
 BATCH, LENGTH = 3, 7

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
-from mast.nn.structure.following.examples import Example
-from mast.nn.structure.following.recording import NORMS, SUMS, Recording
-from mast.nn.structure.resizing import shadow
+from mast.nn.units.following.examples import Example
+from mast.nn.units.following.recording import NORMS, SUMS, Recording
+from mast.nn.units.resizing import shadow
 
 
 def normalised_weights(model: nn.Module, example: Example) -> set[str]:

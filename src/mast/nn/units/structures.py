@@ -11,23 +11,23 @@ from torch import nn
 
 from mast.arrays import Array, Indices
 from mast.errors import ArgumentError
-from mast.nn.structure.attention import HeadsAttention
-from mast.nn.structure.configs import adapt, refuse_saving
-from mast.nn.structure.cuts import Cut
-from mast.nn.structure.drawing import Piece, Scaled, Space, UnitDraw, UnitDrawing, along, pieces_of, present
-from mast.nn.structure.resizing import Sizes, fit, refuse_lazy, replace_attention, skeleton, template
-from mast.nn.structure.sketches import Layers, Neurons, Structured
 from mast.nn.tensors.selection import Selection
 from mast.nn.tensors.weights import Keep, Where, refuse_sharded, registered
+from mast.nn.units.attention import HeadsAttention
+from mast.nn.units.configs import adapt, refuse_saving
+from mast.nn.units.cuts import Cut
+from mast.nn.units.drawing import Piece, Scaled, Space, UnitDraw, UnitDrawing, along, pieces_of, present
+from mast.nn.units.resizing import Sizes, fit, refuse_lazy, replace_attention, skeleton, template
+from mast.nn.units.sketches import Layers, Neurons, Structured
 from mast.sketches import Sketch
 from mast.sketches.kept import Everything, Grid, Kept, KeptTensors
 
 if TYPE_CHECKING:
-    from mast.nn.structure.following.branching import Branch
-    from mast.nn.structure.following.examples import Example
-    from mast.nn.structure.following.reading import Length
-    from mast.nn.structure.following.recording import Recording
-    from mast.nn.structure.transfer import Transfer
+    from mast.nn.units.following.branching import Branch
+    from mast.nn.units.following.examples import Example
+    from mast.nn.units.following.reading import Length
+    from mast.nn.units.following.recording import Recording
+    from mast.nn.units.transfer import Transfer
 
 #: what reasons say if units could perhaps be dropped, and it is not known how
 _UNFOLLOWED = ("has no rule", "a smaller model", "in no regular order")
@@ -143,7 +143,7 @@ class Structure:
 
     def transfer(self) -> Transfer | None:
         """The quick way of weights into small models and back, where there is one."""
-        from mast.nn.structure.transfer import Transfer  # with its compiled half, which takes a while to load
+        from mast.nn.units.transfer import Transfer  # with its compiled half, which takes a while to load
 
         if self.branches or not self._parameters or any(a.dim > 1 for s in self.spaces for a in s.axes):
             return None
@@ -282,9 +282,9 @@ def structure_of(
     >>> structure_of(model, mast.nn.Neurons(mast.RandK(2)))
     <structure of Sequential: 0.weight: 8>
     """
-    from mast.nn.structure.following.examples import Example, guess
-    from mast.nn.structure.following.finding import settle_branches, settle_units
-    from mast.nn.structure.loadable import leave_out_unloadable
+    from mast.nn.units.following.examples import Example, guess
+    from mast.nn.units.following.finding import settle_branches, settle_units
+    from mast.nn.units.loadable import leave_out_unloadable
 
     if not isinstance(sketch, Neurons | Layers):
         raise ArgumentError(f"structured sketches are Neurons and Layers, got {sketch!r}")
