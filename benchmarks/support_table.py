@@ -6,7 +6,7 @@
 
 Weights are random and nothing is downloaded; the models of transformers, peft and diffusers have small
 configurations of their usual architecture. For each model: one call of `sparsify` with an example, one
-submodel that keeps half of the units of each space, its largest difference from the whole model with
+submodel that keeps half of the units of each group, its largest difference from the whole model with
 the weights of the same draw (in training and in eval mode, relative to the largest output), and the time of
 its forward pass beside that of the whole model.
 """
@@ -25,8 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import mast
-from mast.nn.units.following.examples import Example
-from mast.nn.units.following.proving import compare, masked
+from mast.nn.units.dependencies.examples import Example, compare, masked_weights
 
 PAGE = Path(__file__).parents[1] / "docs" / "support.md"
 Made = tuple[nn.Module, Any]
@@ -224,8 +223,8 @@ def row(name: str) -> tuple[str, ...]:
         small = sk.submodel(seed=1, calibrate=False)
     except mast.MastError as error:
         return name, f"no: {str(error).splitlines()[0][:80]}", "", "", "", ""
-    structure = sk.structure
-    assert structure is not None
+    unit_map = sk.unit_map
+    assert unit_map is not None
     example, draw = Example.of(batch), sk.draw(1)
     sk.remove()
     left = sum(p.numel() for p in small.parameters()) / sum(p.numel() for p in model.parameters())
@@ -234,9 +233,9 @@ def row(name: str) -> tuple[str, ...]:
     for exact in (torch.float64, torch.float32):  # kernels for experts know the latter only
         if gap == math.inf:
             model, small, example = model.to(exact), small.to(exact), example.to(model, exact)
-            gap, _ = compare(model, masked(structure, model, draw), small, [example])
-    units = sum(space.units for space in structure.spaces)
-    return name, "yes", f"{units:,} in {len(structure.spaces)}", f"{left:.0%}", f"{gap:.0e}", f"{ratio:.2f}"
+            gap, _ = compare(model, masked_weights(unit_map, model, draw), small, [example])
+    units = sum(group.units for group in unit_map.groups)
+    return name, "yes", f"{units:,} in {len(unit_map.groups)}", f"{left:.0%}", f"{gap:.0e}", f"{ratio:.2f}"
 
 
 _ABOUT = [
@@ -246,7 +245,7 @@ _ABOUT = [
     "",
     "Units are hidden features, channels, heads (groups of heads that share keys and values), groups",
     "of grouped convolutions, and ranks of LoRA. The widths of transformers stay, because their",
-    "norms mix all of them. Of each space half of the units is kept. *Difference* is the largest one",
+    "norms mix all of them. Of each group half of the units is kept. *Difference* is the largest one",
     "between the submodel and the whole model with the weights of the same draw, in training and in",
     "eval mode and in double precision, as a share of the largest output; the experts of Mixtral can",
     "be computed in single precision only.",
@@ -270,7 +269,7 @@ def page(rows: list[tuple[str, ...]]) -> str:
         f"{len(rows)} models of other libraries: {accepted} are cut.",
         *_ABOUT,
         "",
-        "| model | cut | units in spaces | parameters left | difference | time / whole |",
+        "| model | cut | units in groups | parameters left | difference | time / whole |",
         "|---|---|---|---|---|---|",
     ]
     _, title, versions = PAGE.read_text().partition("\n## Versions")  # written by hand

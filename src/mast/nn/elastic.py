@@ -19,10 +19,10 @@ from mast.nn.sorting import sort as sort_by
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.tensors.torch_private import Conv
 from mast.nn.tensors.weights import Where, unwrapped
-from mast.nn.units import Neurons, structure_of
-from mast.nn.units.following.branching import residual_weights
-from mast.nn.units.following.examples import Example
-from mast.nn.units.following.recording import Recording
+from mast.nn.units import Neurons, find_units
+from mast.nn.units.dependencies.examples import Example
+from mast.nn.units.dependencies.recording import Recording
+from mast.nn.units.dependencies.residual import residual_weights
 from mast.randomness import Key
 from mast.sketches import Nested
 
@@ -95,19 +95,19 @@ def elastic(
     sketch = Neurons(Nested(sizes, weights, scaled=False), loadable=loadable)
     first, batches, count = with_first("elastic", batches)
     given = first.plain() if example is None else Example.of(example)
-    structure = structure_of(model, sketch, _whole if keep is None else keep, where, example=given)
+    unit_map = find_units(model, sketch, _whole if keep is None else keep, where, example=given)
     if keep is None:
         poolers = _poolers(model)
-        for name in [n for n, reason in structure.others.items() if reason.startswith("keep = 1")]:
-            structure.others[name] = POOLER if name in poolers else STREAM
-    sk = Sparsifier(model, sketch, structure, structure.selection(model), None, Key(seed))
+        for name in [n for n, reason in unit_map.excluded.items() if reason.startswith("keep = 1")]:
+            unit_map.excluded[name] = POOLER if name in poolers else STREAM
+    sk = Sparsifier(model, sketch, unit_map, unit_map.selection(model), None, Key(seed))
     try:
         sk.checks_submodels = True
         orders = {}
         if sort:
-            scores = Importance(model, structure.spaces, score=score, loss=loss, probes=PROBES, seed=seed)
-            orders = sort_by(model, structure, scores.of(batches, count))
-        sk.sorting = Sorted(model, structure.spaces, orders)
+            scores = Importance(model, unit_map.groups, score=score, loss=loss, probes=PROBES, seed=seed)
+            orders = sort_by(model, unit_map, scores.of(batches, count))
+        sk.sorting = Sorted(model, unit_map.groups, orders)
     except BaseException:
         sk.remove()
         raise

@@ -30,9 +30,9 @@ from mast.errors import ArgumentError
 from mast.nn.batches import Batch, Loss
 from mast.nn.costs import evaluated
 from mast.nn.tensors.torch_private import same_numbers_after
-from mast.nn.units.drawing import Space
-from mast.nn.units.following.examples import tensors_in
-from mast.nn.units.resizing import is_conv1d
+from mast.nn.units.dependencies.examples import tensors_in
+from mast.nn.units.drawing import UnitGroup
+from mast.nn.units.small_models import is_conv1d
 from mast.progress import Progress
 from mast.randomness import Key, Purpose, words
 
@@ -48,9 +48,9 @@ _TRANSPOSED = {
 
 @dataclass(frozen=True)
 class Outgoing:
-    """The outgoing weights of a space's units in one tensor: entries[u] are those of unit u along `dim`."""
+    """The outgoing weights of a group's units in one tensor: entries[u] are those of unit u along `dim`."""
 
-    space: str
+    group: str
     tensor: str
     dim: int
     entries: Tensor
@@ -64,25 +64,25 @@ class Outgoing:
 Places = dict[nn.Module, list[Outgoing]]
 
 
-def outgoing(spaces: Sequence[Space]) -> list[Outgoing]:
-    """All consumers of all spaces, one for each tensor."""
+def outgoing(groups: Sequence[UnitGroup]) -> list[Outgoing]:
+    """All consumers of all groups, one for each tensor."""
     found = []
-    for space in spaces:
-        for tensor in dict.fromkeys(a.tensor for a in space.consumers):
-            axes = [a for a in space.consumers if a.tensor == tensor]
-            units = torch.arange(space.units)[:, None]
+    for group in groups:
+        for tensor in dict.fromkeys(a.tensor for a in group.consumers):
+            axes = [a for a in group.consumers if a.tensor == tensor]
+            units = torch.arange(group.units)[:, None]
             entries = [a.offset + units * a.run + torch.arange(a.run) for a in axes]
-            found.append(Outgoing(space.name, tensor, axes[0].dim, torch.cat(entries, 1)))
+            found.append(Outgoing(group.name, tensor, axes[0].dim, torch.cat(entries, 1)))
     return found
 
 
 class Importance:
-    """The scores of the units of spaces, summed over batches."""
+    """The scores of the units of groups, summed over batches."""
 
     def __init__(
         self,
         model: nn.Module,
-        spaces: Sequence[Space],
+        groups: Sequence[UnitGroup],
         *,
         score: str,
         loss: Loss | None,
@@ -91,10 +91,10 @@ class Importance:
     ) -> None:
         self.model, self.loss, self.probes = model, loss, probes
         self.score = choice("score", score, SCORES)
-        self.parts = outgoing(spaces)
+        self.parts = outgoing(groups)
         parameters = dict(model.named_parameters())
         self.weights = {part.tensor: parameters[part.tensor] for part in self.parts}
-        self.totals = {space.name: torch.zeros(space.units, dtype=torch.float64) for space in spaces}
+        self.totals = {group.name: torch.zeros(group.units, dtype=torch.float64) for group in groups}
         self.signs = Signs(seed)
         self._seen = 0
         self._places: tuple[Places, Places] | None = None  # where outgoing weights meet their units
@@ -170,12 +170,12 @@ class Importance:
 
 
 def _slopes(products: Mapping[str, Tensor], parts: Sequence[Outgoing]) -> dict[str, Tensor]:
-    """d/da_u for the units of each space, from weight times gradient: the sum over its consumers."""
+    """d/da_u for the units of each group, from weight times gradient: the sum over its consumers."""
     slopes: dict[str, Tensor] = {}
     for part in parts:
         if part.tensor in products:
             own = part.sums(products[part.tensor]).cpu()
-            slopes[part.space] = slopes[part.space] + own if part.space in slopes else own
+            slopes[part.group] = slopes[part.group] + own if part.group in slopes else own
     return slopes
 
 
@@ -287,7 +287,7 @@ def _look(
     weight = module.weight.detach().to(wide)  # type: ignore[operator]
     if isinstance(module, tuple(_TRANSPOSED)):
         for part in parts:
-            totals[part.space].add_(_spread(module, x.detach().to(wide), weight, part.entries))
+            totals[part.group].add_(_spread(module, x.detach().to(wide), weight, part.entries))
         return
     if isinstance(module, _CONVOLUTIONS):
         seen = _windows(module, x.detach().to(wide))  # batch x inputs x places x kernel
@@ -311,7 +311,7 @@ def _look(
                 )
             else:
                 found = ((z.mT @ z).double() * (w.mT @ w).double()).sum((1, 2))
-            totals[part.space][first : first + at_once] += found.cpu()
+            totals[part.group][first : first + at_once] += found.cpu()
 
 
 def _spread(module: Any, x: Tensor, weight: Tensor, entries: Tensor) -> Tensor:

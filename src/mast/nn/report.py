@@ -185,7 +185,7 @@ def report(
     result.title = (
         f"{type(sk.model).__name__} sparsified with {type(sk.sketch).__name__}, {draws} draws per density"
     )
-    if example is not None and (sk.structure is None or sk.shift is not None):
+    if example is not None and (sk.unit_map is None or sk.shift is not None):
         result.title += "; operations and times are those of the whole model, only files are smaller"
     return result
 
@@ -260,7 +260,7 @@ def overview(sk: Sparsifier) -> str:
     shares = {w.name: sk.drawing.share(i) for i, w in enumerate(sk.weights)}
     for name, p in sk.model.named_parameters():
         if name in shares:
-            taken = [] if sk.structure is None else sk.structure.taken(name)
+            taken = [] if sk.unit_map is None else sk.unit_map.consumed_by(name)
             units = f", takes the units of {', '.join(taken)}" if taken else ""
             known = shares[name] == shares[name]
             verdict = f"yes{units}" + (f", keeps {percent(shares[name])}" if known else "")
@@ -272,7 +272,7 @@ def overview(sk: Sparsifier) -> str:
     lines = [
         f"{type(sk.model).__name__} sparsified with {sk.sketch.label()}; {shift}; seed {sk.seed}, node "
         f"{sk.node}, step {sk.step}",
-        *([] if sk.structure is None else [sk.structure.table()]),
+        *([] if sk.unit_map is None else [sk.unit_map.table()]),
         *columns(rows),
         f"{sk.dim:,} of {total:,} weights are sketched, {percent(sk.density)} of them kept on average",
     ]

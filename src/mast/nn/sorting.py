@@ -24,14 +24,19 @@ from mast.nn.batches import Loss, with_first
 from mast.nn.importance import Importance
 from mast.nn.tensors.torch_private import repeat_numbers, same_numbers_after
 from mast.nn.tensors.weights import refuse_sharded, unwrapped
-from mast.nn.units import Neurons, Structure, structure_of
-from mast.nn.units.drawing import Space
-from mast.nn.units.following.examples import Example, tensors_in
-from mast.nn.units.following.proving import TOLERANCE, Settled, difference
-from mast.nn.units.resizing import shadow
+from mast.nn.units import Neurons, UnitMap, find_units
+from mast.nn.units.dependencies.examples import (
+    TOLERANCE,
+    Deterministic,
+    Example,
+    difference,
+    tensors_in,
+)
+from mast.nn.units.drawing import UnitGroup
+from mast.nn.units.small_models import shadow
 from mast.sketches import RandK
 
-Orders = dict[str, Indices]  # by space: the unit that stands at each place
+Orders = dict[str, Indices]  # by group: the unit that stands at each place
 _NEARLY = {torch.float64: 1e-9, torch.float32: 1e-4}  # differences of scores that are rounding
 
 
@@ -91,11 +96,9 @@ def sort_units(
     refuse(model)
     first, batches, count = with_first("sort_units", batches)
     given = first.plain() if example is None else Example.of(example)
-    structure = structure_of(model, Neurons(RandK(1.0)), example=given)
-    importance = Importance(
-        model, structure.spaces, score=score, loss=loss, probes=_probes(probes), seed=seed
-    )
-    return sort(model, structure, importance.of(batches, count), optimizer)
+    unit_map = find_units(model, Neurons(RandK(1.0)), example=given)
+    importance = Importance(model, unit_map.groups, score=score, loss=loss, probes=_probes(probes), seed=seed)
+    return sort(model, unit_map, importance.of(batches, count), optimizer)
 
 
 def _probes(probes: int) -> int:
@@ -120,33 +123,33 @@ def refuse(model: nn.Module) -> None:
 
 def sort(
     model: nn.Module,
-    structure: Structure,
+    unit_map: UnitMap,
     scores: Mapping[str, Any],
     optimizer: Optimizer | None = None,
 ) -> Orders:
-    """Permute the units of a structure by falling scores, and check that the model computes the same."""
+    """Permute the units of a model by falling scores, and check that the model computes the same."""
     nearly = _NEARLY.get(next(model.parameters()).dtype, 5e-2)
-    orders = {space.name: _order(scores[space.name], nearly) for space in structure.spaces}
+    orders = {group.name: _order(scores[group.name], nearly) for group in unit_map.groups}
     moved = {name: o for name, o in orders.items() if not np.array_equal(o, np.arange(len(o)))}
-    spaces = [space for space in structure.spaces if space.name in moved]
-    if not spaces:
+    groups = [group for group in unit_map.groups if group.name in moved]
+    if not groups:
         return orders
-    states = _states(optimizer, model, spaces)
-    examples = [example.to(model) for example in structure.examples]
-    before = _outputs(model, examples, structure.modes)
-    permute(model, spaces, moved, states)
-    problem = _problem(model, spaces, moved, examples, structure.modes, before)
+    states = _states(optimizer, model, groups)
+    examples = [example.to(model) for example in unit_map.examples]
+    before = _outputs(model, examples, unit_map.modes)
+    permute(model, groups, moved, states)
+    problem = _problem(model, groups, moved, examples, unit_map.modes, before)
     if problem:
-        permute(model, spaces, _inverse(moved), states)
-        for space in spaces:
-            permute(model, [space], moved)
-            own = _problem(model, [space], moved, examples, structure.modes, before)
-            permute(model, [space], _inverse(moved))
+        permute(model, groups, _inverse(moved), states)
+        for group in groups:
+            permute(model, [group], moved)
+            own = _problem(model, [group], moved, examples, unit_map.modes, before)
+            permute(model, [group], _inverse(moved))
             if own:
                 raise MastError(
-                    f"the units of {space.name!r} cannot be sorted: {own}, because something tells them "
+                    f"the units of {group.name!r} cannot be sorted: {own}, because something tells them "
                     "apart by their number. Nothing was changed. mast.nn.elastic leaves them out with "
-                    f"keep={{{space.name!r}: 1}}"
+                    f"keep={{{group.name!r}: 1}}"
                 )
         raise MastError(
             f"the units of {type(model).__name__} cannot be sorted: {problem}. Nothing was changed"
@@ -169,29 +172,29 @@ def _inverse(orders: Orders) -> Orders:
 
 
 def indices_of(
-    spaces: Sequence[Space], orders: Orders, shapes: Mapping[str, Any]
+    groups: Sequence[UnitGroup], orders: Orders, shapes: Mapping[str, Any]
 ) -> dict[str, dict[int, Tensor]]:
     """Where the entries of each tensor come from, by dimension."""
     found: dict[str, dict[int, Tensor]] = {}
-    for space in spaces:
-        order = torch.from_numpy(orders[space.name])[:, None]
-        for a in space.axes:
+    for group in groups:
+        order = torch.from_numpy(orders[group.name])[:, None]
+        for a in group.slices:
             index = found.setdefault(a.tensor, {})
             along = index.setdefault(a.dim, torch.arange(shapes[a.tensor][a.dim]))
             own = a.offset + order * a.run + torch.arange(a.run)
-            along[a.offset : a.offset + space.units * a.run] = own.reshape(-1)
+            along[a.offset : a.offset + group.units * a.run] = own.reshape(-1)
     return found
 
 
 def permute(
     model: nn.Module,
-    spaces: Sequence[Space],
+    groups: Sequence[UnitGroup],
     orders: Orders,
     states: Mapping[str, Sequence[Tensor]] | None = None,
 ) -> None:
     """Move all slices of units in place: parameters, buffers, gradients and states."""
     tensors: dict[str, Tensor] = {**dict(model.named_buffers()), **dict(model.named_parameters())}
-    indices = indices_of(spaces, orders, {name: t.shape for name, t in tensors.items()})
+    indices = indices_of(groups, orders, {name: t.shape for name, t in tensors.items()})
     with torch.no_grad():
         for name, dims in indices.items():
             t = tensors[name]
@@ -211,14 +214,14 @@ def _move(t: Tensor, dims: Mapping[int, Tensor]) -> None:
 
 
 def _states(
-    optimizer: Optimizer | None, model: nn.Module, spaces: Sequence[Space]
+    optimizer: Optimizer | None, model: nn.Module, groups: Sequence[UnitGroup]
 ) -> dict[str, list[Tensor]]:
     """The tensors of an optimizer's state that belong to entries of parameters."""
     if optimizer is None:
         return {}
     if not isinstance(optimizer, Optimizer):
         raise ArgumentError(f"the optimizer must be a torch optimizer, got {type(optimizer).__name__}")
-    moved = {a.tensor for space in spaces for a in space.axes}
+    moved = {a.tensor for group in groups for a in group.slices}
     found: dict[str, list[Tensor]] = {}
     for name, p in model.named_parameters():
         for key, value in optimizer.state.get(p, {}).items():
@@ -245,7 +248,7 @@ def _outputs(
     for example in examples:
         for training in modes:
             twin = shadow(model).train(training)
-            with same_numbers_after(), torch.no_grad(), Settled() as settled:
+            with same_numbers_after(), torch.no_grad(), Deterministic() as settled:
                 repeat_numbers(0)
                 output = example.call(twin)
             tensors = [t.detach() for t in tensors_in(output) if t.is_floating_point()]
@@ -255,7 +258,7 @@ def _outputs(
 
 def _problem(
     model: nn.Module,
-    spaces: Sequence[Space],
+    groups: Sequence[UnitGroup],
     orders: Orders,
     examples: Sequence[Example],
     modes: Sequence[bool],
@@ -270,7 +273,7 @@ def _problem(
         try:
             twin, wide = copy.deepcopy(model).double(), [e.to(model, torch.float64) for e in examples]
             after = _outputs(twin, wide, modes)
-            permute(twin, spaces, _inverse(orders))
+            permute(twin, groups, _inverse(orders))
             gap = _gap(_outputs(twin, wide, modes), after)
         except Exception:  # a model that insists on its type
             return f"the output differs by {gap:.1%} of its largest entry"
@@ -294,8 +297,8 @@ class Sorted:
     they had been sorted already, in the run that goes on: the second sorting is undone.
     """
 
-    def __init__(self, model: nn.Module, spaces: Sequence[Space], orders: Orders) -> None:
-        self.model, self.spaces, self.orders = model, list(spaces), orders
+    def __init__(self, model: nn.Module, groups: Sequence[UnitGroup], orders: Orders) -> None:
+        self.model, self.groups, self.orders = model, list(groups), orders
 
     def state(self) -> dict[str, Any]:
         """A digest of the weights as they are."""
@@ -306,13 +309,13 @@ class Sorted:
         orders, self.orders = self.orders, {}
         if not orders or self._digest() == state["weights"]:
             return
-        permute(self.model, self.spaces, _inverse(orders))
+        permute(self.model, self.groups, _inverse(orders))
         if self._digest() != state["weights"]:  # other weights, which will perhaps be loaded later
-            permute(self.model, self.spaces, orders)
+            permute(self.model, self.groups, orders)
 
     def _digest(self) -> str:
         found = hashlib.blake2b(digest_size=16)
-        names = {a.tensor for space in self.spaces for a in space.axes}
+        names = {a.tensor for group in self.groups for a in group.slices}
         for name, p in self.model.named_parameters():
             if name in names:
                 found.update(p.detach().cpu().contiguous().view(torch.uint8).numpy().data)

@@ -26,7 +26,7 @@ from mast.nn.tensors.drawing import Drawing, drawing_of
 from mast.nn.tensors.selection import Selection
 from mast.nn.tensors.top_share import TopDrawing
 from mast.nn.tensors.weights import Batches, Shift, shifts_of
-from mast.nn.units import Structure, Structured, UnitDraw, parse
+from mast.nn.units import Structured, UnitDraw, UnitMap, parse
 from mast.nn.units.drawing import UnitDrawing
 from mast.nn.validation import signs_of_training, warn_of_checkpoints
 from mast.progress import Progress
@@ -47,13 +47,13 @@ class Sparsifier:
         self,
         model: nn.Module,
         sketch: Sketch,
-        structure: Structure | None,
+        unit_map: UnitMap | None,
         selection: Selection,
         shift: Shift,
         key: Key,
     ) -> None:
         self.model, self._sketch = model, sketch
-        self.structure = structure  #: of a structured sketch
+        self.unit_map = unit_map  #: of a structured sketch
         self.selection, self.weights = selection, selection.weights
         self.key = key  #: seed, step and node of the current draw
         self.trained = signs_of_training(model)  #: why the weights look pretrained, if they do
@@ -89,7 +89,7 @@ class Sparsifier:
         sketch = parse(sketch) if isinstance(sketch, str) else sketch
         self._calls.refuse_inside("the sketch cannot change")
         kind, now = type(self._sketch).__name__, type(sketch).__name__
-        if (self.structure is not None or isinstance(sketch, Structured)) and kind != now:
+        if (self.unit_map is not None or isinstance(sketch, Structured)) and kind != now:
             raise ArgumentError(
                 f"the model was sparsified with {kind}, and another sketch has to be over the same units, "
                 f"got {sketch!r}: call sk.remove() and sparsify() again"
@@ -262,7 +262,7 @@ class Sparsifier:
         )
 
     def draw(self, which: int | Key | None = None) -> UnitDraw:
-        """The kept units and their scales, by space, of a seed, a key, or the current key: structured only.
+        """The kept units and their scales, by group, of a seed, a key, or the current key: structured only.
 
         >>> import mast
         >>> from torch import nn
@@ -280,12 +280,12 @@ class Sparsifier:
 
     def drawing_for(self, sketch: Sketch) -> Drawing:
         """How another sketch of the same kind is drawn over the weights of this model."""
-        if self.structure is None:
+        if self.unit_map is None:
             drawing = drawing_of(sketch, self.weights)
             if isinstance(drawing, TopDrawing):
                 drawing.shift = lambda: self.shift
             return drawing
-        return self.structure.drawing(sketch)
+        return self.unit_map.drawing(sketch)
 
     # ---- what comes out of it ------------------------------------------------------------
 

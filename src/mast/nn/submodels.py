@@ -22,8 +22,8 @@ from mast.nn.tensors.scaling import sparsify
 from mast.nn.tensors.torch_private import BatchNorm
 from mast.nn.tensors.weights import Batches
 from mast.nn.units import UnitDraw
+from mast.nn.units.dependencies.examples import check_submodel
 from mast.nn.units.drawing import UnitDrawing
-from mast.nn.units.following.proving import check
 from mast.randomness import Key
 from mast.sketches.kept import Grid, KeptTensors
 
@@ -57,7 +57,7 @@ def pick(
     if density is not None and budget is not None:
         raise ArgumentError("a submodel has a density or a budget, not both")
     if isinstance(which, UnitDraw):
-        if sk.structure is None:
+        if sk.unit_map is None:
             raise ArgumentError(f"a draw of units belongs to a structured sketch, and this is {sk.sketch!r}")
         if density is not None or budget is not None:
             raise ArgumentError("a draw of units has its density: give its seed or key instead")
@@ -73,7 +73,7 @@ def pick(
 def _within(sk: Sparsifier, key: Key, budget: str | float) -> Drawing:
     """The drawing of the largest density whose draw of this key costs no more than the budget."""
     most, is_share, operations = _parsed(budget)
-    if operations and (sk.structure is None or sk.shift is not None):
+    if operations and (sk.unit_map is None or sk.shift is not None):
         raise ArgumentError(
             "a budget of operations needs a smaller network: Neurons or Layers, and no shift; this is "
             f"{sk.sketch!r}"
@@ -84,13 +84,13 @@ def _within(sk: Sparsifier, key: Key, budget: str | float) -> Drawing:
 
     def cost(grains: int) -> float:
         drawing = drawing_at(grains)
-        if sk.structure is None or not isinstance(drawing, UnitDrawing):
+        if sk.unit_map is None or not isinstance(drawing, UnitDrawing):
             kept = sum(drawing.kept(i, key, w.parameter).count for i, w in enumerate(sk.weights))
             return sum(p.numel() for p in sk.model.parameters()) - sk.dim + kept
         draw = drawing.draw(key)
         if not operations:
-            return sk.structure.cut(draw).count
-        return count_flops(smaller(sk, draw), sk.structure.examples[0].to(sk.model).call)
+            return sk.unit_map.cut(draw).count
+        return count_flops(smaller(sk, draw), sk.unit_map.examples[0].to(sk.model).call)
 
     most *= cost(_GRAINS) if is_share else 1
     affordable = bisect_right(range(1, _GRAINS + 1), most, key=cost)
@@ -129,10 +129,10 @@ def submodel(sk: Sparsifier, picked: Picked, calibrate: Batches) -> nn.Module:
     sk._calls.check()
     if calibrate is None:
         warn_of_batch_norm(sk)
-    if sk.structure is not None and picked.units is not None:
+    if sk.unit_map is not None and picked.units is not None:
         model = smaller(sk, picked.units)
-        sk.structure.adapt(model, picked.units)
-        if stay := sk.structure.remaining(picked.units):
+        sk.unit_map.adapt(model, picked.units)
+        if stay := sk.unit_map.branches_left(picked.units):
             warnings.warn(
                 f"{len(stay)} dropped branches, such as {stay[0]!r}, could not be taken out of the submodel: "
                 "it still has them, times 0"
@@ -140,7 +140,7 @@ def submodel(sk: Sparsifier, picked: Picked, calibrate: Batches) -> nn.Module:
                 stacklevel=3,
             )
         if sk.checks_submodels:
-            check(sk.structure, sk.model, picked.units, model, sk.shift)
+            check_submodel(sk.unit_map, sk.model, picked.units, model, sk.shift)
     else:
         model = plain_copy(sk)
         put_draw(sk, picked.drawing, picked.key, model)
@@ -152,10 +152,10 @@ def submodel(sk: Sparsifier, picked: Picked, calibrate: Batches) -> nn.Module:
 
 def smaller(sk: Sparsifier, draw: UnitDraw, source: nn.Module | None = None) -> nn.Module:
     """The kept units (of `source`, if given) as a model of their own, the scale in the outgoing weights."""
-    assert sk.structure is not None
+    assert sk.unit_map is not None
     source = sk.model if source is None else source
-    sk.structure.follow(source)
-    cut = sk.structure.cut(draw)
+    sk.unit_map.match_types(source)
+    cut = sk.unit_map.cut(draw)
     y = cut.gather(source)
     if sk.shift is None:
         y = cut.scaled(y)

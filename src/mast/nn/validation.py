@@ -22,7 +22,7 @@ from mast.nn.passes.calls import Call
 from mast.nn.submodels import plain_copy
 from mast.nn.tensors.torch_private import BatchNorm, tree_leaves
 from mast.nn.tensors.weights import unwrapped
-from mast.nn.units.configs import configurable
+from mast.nn.units.configurations import configurable
 from mast.nn.units.drawing import OUTPUT
 from mast.sketches import Nested
 from mast.sketches.over import Over
@@ -213,16 +213,16 @@ def _sizes(sk: Sparsifier | None) -> Iterator[Finding]:
 
 def _head(sk: Sparsifier | None) -> Iterator[Finding]:
     """Poolers and their like of transformers: units that only the last layer takes."""
-    if sk is None or sk.structure is None or not configurable(sk.model):
+    if sk is None or sk.unit_map is None or not configurable(sk.model):
         return
-    others = sk.structure.others
-    for space in sk.structure.spaces:
-        if {others.get(axis.tensor) for axis in space.consumers} == {OUTPUT}:
+    others = sk.unit_map.excluded
+    for group in sk.unit_map.groups:
+        if {others.get(axis.tensor) for axis in group.consumers} == {OUTPUT}:
             yield Finding(
-                space.name,
-                f"its {space.units} units are cut, and only what makes the output takes them: they are the "
+                group.name,
+                f"its {group.units} units are cut, and only what makes the output takes them: they are the "
                 "model's head, not its body",
-                f"leave them whole with keep={{{space.name!r}: 1.0}}, as mast.nn.elastic does with poolers",
+                f"leave them whole with keep={{{group.name!r}: 1.0}}, as mast.nn.elastic does with poolers",
             )
 
 

@@ -19,13 +19,13 @@ KINDS = [mast.nn.Neurons(mast.Bernoulli(0.6)), mast.nn.Layers(mast.Bernoulli(0.5
 NAMES = ["resnet", "vit pre batch first", "mixer"]
 
 
-def kept_by_hand(structure, draw, name, shape):
+def kept_by_hand(unit_map, draw, name, shape):
     """Index arrays along each dimension, from the definition of an axis."""
     index = [np.arange(n) for n in shape]
-    for space in structure.spaces:
-        for axis in space.axes:
+    for group in unit_map.groups:
+        for axis in group.slices:
             if axis.tensor == name:
-                units = draw[space.name].indices if draw[space.name].indices.size else np.array([0])
+                units = draw[group.name].indices if draw[group.name].indices.size else np.array([0])
                 own = [axis.offset + u * axis.run + j for u in units for j in range(axis.run)]
                 before = index[axis.dim] if len(index[axis.dim]) < shape[axis.dim] else np.empty(0, int)
                 index[axis.dim] = np.sort(np.concatenate([before, own]).astype(int))
@@ -35,11 +35,11 @@ def kept_by_hand(structure, draw, name, shape):
 def test_the_order_of_values(zoo, unit_model):
     """Parameters as named_parameters gives them, each the kept entries in row-major order."""
     model, _ = zoo.make(unit_model)
-    structure = mast.nn.structure_of(model, KINDS[0])
-    draw = structure.drawing(KINDS[0]).draw(Key(4))
-    cut = structure.cut(draw)
+    unit_map = mast.nn.find_units(model, KINDS[0])
+    draw = unit_map.drawing(KINDS[0]).draw(Key(4))
+    cut = unit_map.cut(draw)
     expected = [
-        p.detach().numpy()[kept_by_hand(structure, draw, name, p.shape)].reshape(-1)
+        p.detach().numpy()[kept_by_hand(unit_map, draw, name, p.shape)].reshape(-1)
         for name, p in model.named_parameters()
     ]
     values = cut.gather(model)
@@ -55,7 +55,7 @@ def test_a_node_with_a_skeleton_trains_its_part(zoo, name, sketch):
     """Only shapes, a key and values: the small model's loss and S'grad are those of masked training."""
     model, inputs = zoo.make(name)
     skeleton = copy.deepcopy(model).to("meta")
-    there = mast.nn.structure_of(skeleton, sketch)
+    there = mast.nn.find_units(skeleton, sketch)
     key = Key(7, step=3, node=1)
     cut = there.cut(there.drawing(sketch).draw(key))
     values = cut.gather(dict(model.named_parameters()))
@@ -82,8 +82,8 @@ def test_a_node_with_a_skeleton_trains_its_part(zoo, name, sketch):
 
 def test_values_come_home(zoo, unit_model):
     model, _ = zoo.make(unit_model)
-    structure = mast.nn.structure_of(model, KINDS[0])
-    cut = structure.cut(structure.drawing(KINDS[0]).draw(Key(1)))
+    unit_map = mast.nn.find_units(model, KINDS[0])
+    cut = unit_map.cut(unit_map.drawing(KINDS[0]).draw(Key(1)))
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
     ones = {n: torch.zeros_like(p) for n, p in before.items()}
     cut.place(ones, torch.ones(cut.count, dtype=torch.float64))
@@ -99,8 +99,8 @@ def test_values_come_home(zoo, unit_model):
 
 def test_buffers(zoo):
     model, inputs = zoo.make("resnet")
-    structure = mast.nn.structure_of(copy.deepcopy(model).to("meta"), KINDS[0])
-    cut = structure.cut(structure.drawing(KINDS[0]).draw(Key(2)))
+    unit_map = mast.nn.find_units(copy.deepcopy(model).to("meta"), KINDS[0])
+    cut = unit_map.cut(unit_map.drawing(KINDS[0]).draw(Key(2)))
     values = cut.gather(model)
     fresh = cut.module(values)
     assert torch.equal(fresh.norm.running_mean, torch.zeros_like(fresh.norm.running_mean))
@@ -120,7 +120,7 @@ def test_buffers(zoo):
         def forward(self, x):
             return self.down(torch.relu(self.up(x + self.table)))
 
-    bare = mast.nn.structure_of(Positions().to("meta"), KINDS[0])
+    bare = mast.nn.find_units(Positions().to("meta"), KINDS[0])
     cut = bare.cut(bare.drawing(KINDS[0]).draw(Key(2)))
     with pytest.raises(mast.MastError, match="'table'"):
         cut.module(torch.zeros(cut.count))
@@ -129,8 +129,8 @@ def test_buffers(zoo):
 
 def test_wrong_values_are_refused(zoo):
     model, _ = zoo.make("mlp")
-    structure = mast.nn.structure_of(model, KINDS[0])
-    cut = structure.cut(structure.drawing(KINDS[0]).draw(Key(2)))
+    unit_map = mast.nn.find_units(model, KINDS[0])
+    cut = unit_map.cut(unit_map.drawing(KINDS[0]).draw(Key(2)))
     for wrong in (torch.zeros(cut.count + 1), torch.zeros(cut.count, 1), torch.zeros(2 * cut.count)[::2]):
         for use in (cut.module, lambda v: cut.add(model, v), lambda v: cut.place(model, v)):
             with pytest.raises(mast.MastError, match=f"{cut.count} values"):

@@ -12,9 +12,9 @@ import mast
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from mast.nn.units.following.branching import residual_weights  # noqa: E402
-from mast.nn.units.following.examples import Example  # noqa: E402
-from mast.nn.units.following.recording import Recording  # noqa: E402
+from mast.nn.units.dependencies.examples import Example  # noqa: E402
+from mast.nn.units.dependencies.recording import Recording  # noqa: E402
+from mast.nn.units.dependencies.residual import residual_weights  # noqa: E402
 
 F = torch.nn.functional
 SIZES = [0.25, 0.5, 1.0]
@@ -69,7 +69,7 @@ def test_options_reach_the_sketch_and_the_scores():
     )  # fmt: skip
     assert sk.seed == 5
     assert sk.sketch.sketch.weights.tolist() == weights
-    assert [space.name for space in sk.structure.spaces] == ["2.weight"]
+    assert [group.name for group in sk.unit_map.groups] == ["2.weight"]
     # one group moved, the other stayed
     torch.testing.assert_close(model[2].bias, taylor[2].bias)
     assert torch.equal(model[0].weight, mlp()[0][0].weight)
@@ -81,11 +81,11 @@ def test_options_reach_the_sketch_and_the_scores():
 def test_the_residual_stream_stays_whole_unless_it_is_asked_for(zoo):
     model, x = zoo.make("resnet")
     whole = mast.nn.elastic(copy.deepcopy(model), SIZES, [x])
-    assert [s.name for s in whole.structure.spaces] == [f"blocks.{i}.first.weight" for i in range(3)]
+    assert [s.name for s in whole.unit_map.groups] == [f"blocks.{i}.first.weight" for i in range(3)]
     for name in ("stem.weight", "blocks.2.second.weight"):
-        assert "residual stream" in whole.structure.others[name]
+        assert "residual stream" in whole.unit_map.excluded[name]
     everything = mast.nn.elastic(copy.deepcopy(model), SIZES, [x], keep={})
-    assert {"stem.weight", "blocks.2.second.weight"} <= {s.name for s in everything.structure.spaces}
+    assert {"stem.weight", "blocks.2.second.weight"} <= {s.name for s in everything.unit_map.groups}
 
 
 def recorded(model, x):

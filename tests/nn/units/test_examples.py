@@ -1,4 +1,4 @@
-"""Structure from an example: any model is followed by running it, and every result is checked."""
+"""UnitMap from an example: any model is followed by running it, and every result is checked."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def tensors(output):
     return [output] if isinstance(output, torch.Tensor) else list(output.values())
 
 
-def spaces(sk):
-    return {space.name: space.units for space in sk.structure.spaces}
+def groups(sk):
+    return {group.name: group.units for group in sk.unit_map.groups}
 
 
 # ---- patterns ---------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_patterns(make, example, expected):
     torch.manual_seed(0)
     batch = example()
     sk = mast.nn.sparsify(make().double(), neurons(), example=batch)
-    assert spaces(sk) == expected
+    assert groups(sk) == expected
     agree(sk, **batch) if isinstance(batch, dict) else agree(sk, batch)
 
 
@@ -226,18 +226,18 @@ def test_hooks_and_patched_forwards_are_followed():
     hooked = plain()
     hooked[1].register_forward_hook(lambda module, inputs, output: output.flip(-1))
     sk = mast.nn.sparsify(hooked, neurons(), example=x)
-    assert "2.weight" in spaces(sk)
+    assert "2.weight" in groups(sk)
     agree(sk, x)
     mixing = plain()
     mixing[1].register_forward_hook(lambda module, inputs, output: output - output.mean(-1, keepdim=True))
     sk = mast.nn.sparsify(mixing, neurons(), example=x)
-    assert spaces(sk) == {"2.weight": 8}
-    assert "mean" in sk.structure.others["0.weight"]
+    assert groups(sk) == {"2.weight": 8}
+    assert "mean" in sk.unit_map.excluded["0.weight"]
     agree(sk, x)
     patched = plain()
     patched[1].forward = types.MethodType(lambda self, h: torch.softmax(h, -1), patched[1])
     sk = mast.nn.sparsify(patched, neurons(), example=x)
-    assert spaces(sk) == {"2.weight": 8}
+    assert groups(sk) == {"2.weight": 8}
     agree(sk, x)
 
 
@@ -256,10 +256,10 @@ def test_both_modes_count():
     x = torch.randn(5, 4, dtype=torch.float64)
     for example in (x, None):
         sk = mast.nn.sparsify(Moody().double(), neurons(), example=example)
-        assert spaces(sk) == {"b.weight": 8}
-        assert sk.structure.modes == (False, True)
+        assert groups(sk) == {"b.weight": 8}
+        assert sk.unit_map.modes == (False, True)
         agree(sk, x)
-    assert mast.nn.sparsify(plain(), neurons()).structure.modes == (False,)  # one is enough to compare in
+    assert mast.nn.sparsify(plain(), neurons()).unit_map.modes == (False,)  # one is enough to compare in
 
 
 def test_modes_differ_by_weights_too():
@@ -275,8 +275,8 @@ def test_modes_differ_by_weights_too():
 
     x = torch.randn(5, 4, dtype=torch.float64)
     sk = mast.nn.sparsify(Moody().double(), neurons(), example=x)
-    assert sk.structure.modes == (False, True)
-    assert {axis.tensor for axis in sk.structure.spaces[0].producers} >= {"a.weight", "b.weight"}
+    assert sk.unit_map.modes == (False, True)
+    assert {axis.tensor for axis in sk.unit_map.groups[0].producers} >= {"a.weight", "b.weight"}
     agree(sk, x)
 
 
@@ -313,8 +313,8 @@ def test_the_dimension_of_a_norm_is_seen():
     nn.init.normal_(model.norm.weight)
     x = torch.randn(4, 6, 3, dtype=torch.float64)
     sk = mast.nn.sparsify(model, neurons(), example=x)
-    assert spaces(sk) == {"b.weight": 5}
-    assert "normalises along their dimension" in sk.structure.others["a.weight"]
+    assert groups(sk) == {"b.weight": 5}
+    assert "normalises along their dimension" in sk.unit_map.excluded["a.weight"]
     agree(sk, x)
 
 
@@ -340,9 +340,9 @@ def test_what_cannot_be_cut_is_listed():
     torch.manual_seed(0)
     x = torch.randn(5, 4, dtype=torch.float64)
     sk = mast.nn.sparsify(Partly().double(), neurons(), example=x)
-    assert spaces(sk) == {"a.weight": 8}
-    assert "no rule" in sk.structure.others["b.weight"]
-    assert "a smaller model" in sk.structure.others["c.weight"]
+    assert groups(sk) == {"a.weight": 8}
+    assert "no rule" in sk.unit_map.excluded["b.weight"]
+    assert "a smaller model" in sk.unit_map.excluded["c.weight"]
     lines = [line.split() for line in str(sk).splitlines()]
     assert ["a.weight", "8", "yes"] in lines
     assert any(line[:3] == ["b.weight", "9", "no:"] for line in lines)
@@ -356,15 +356,15 @@ def test_where_and_keep_choose_among_what_is_found():
     x = torch.randn(5, 4, dtype=torch.float64)
     torch.manual_seed(0)
     sk = mast.nn.sparsify(Partly().double(), neurons(), example=x, keep={"a.weight": 0.25})
-    assert sk.structure.spaces[0].keep == 0.25
+    assert sk.unit_map.groups[0].keep == 0.25
     sk = mast.nn.sparsify(plain(), neurons(), example=x, where="2.*")
-    assert spaces(sk) == {"2.weight": 8}
-    assert sk.structure.others["0.weight"] == "not named by where"
+    assert groups(sk) == {"2.weight": 8}
+    assert sk.unit_map.excluded["0.weight"] == "not named by where"
     agree(sk, x)
     sk = mast.nn.sparsify(plain(), neurons(), example=x, keep={"0.*": 1})
-    assert spaces(sk) == {"2.weight": 8}
+    assert groups(sk) == {"2.weight": 8}
     sk = mast.nn.sparsify(Grouped().double(), neurons(), example={"x": series(24)}, where="q.*")
-    assert spaces(sk) == {"q.weight": 3}
+    assert groups(sk) == {"q.weight": 3}
     agree(sk, series(24))
 
 
@@ -385,11 +385,11 @@ def test_a_wrong_submodel_is_not_returned():
     model = plain()
     sk = mast.nn.sparsify(model, neurons(), example=x)
     sk.submodel(0)
-    sk.structure.template[3].register_forward_hook(lambda module, inputs, output: output + 0.01)
+    sk.unit_map.template[3].register_forward_hook(lambda module, inputs, output: output + 0.01)
     with pytest.raises(mast.MastError, match=r"not returned"):
         sk.submodel(0)
     sk = mast.nn.sparsify(plain(), neurons(), example=x, check=False)
-    sk.structure.template[3].register_forward_hook(lambda module, inputs, output: output + 0.01)
+    sk.unit_map.template[3].register_forward_hook(lambda module, inputs, output: output + 0.01)
     sk.submodel(0)
 
 
@@ -404,7 +404,7 @@ def test_training_goes_on_as_without_an_example():
             optimizer.zero_grad()
             model(x).square().sum().backward()
             optimizer.step()
-        found.append((spaces(sk), model[2].weight.detach().clone()))
+        found.append((groups(sk), model[2].weight.detach().clone()))
     assert found[0][0] == found[1][0]
     assert torch.equal(found[0][1], found[1][1])
 
@@ -460,7 +460,7 @@ def test_branches_are_removed(example):
     x = image()
     dropped = mast.nn.Layers(mast.Bernoulli(0.01))
     sk = mast.nn.sparsify(Turned().double(), dropped, example=None if example is None else x)
-    assert [branch.scaled for branch in sk.structure.branches] == [("scale",)]
+    assert [branch.scaled for branch in sk.unit_map.branches] == [("scale",)]
     agree(sk, x)
     names = {name for name, _ in sk.submodel(0).named_parameters()}
     assert names == {"stem.weight", "stem.bias", "head.weight", "head.bias", "scale"}
@@ -539,7 +539,7 @@ def test_further_patterns_are_followed(model, shape, units):
     torch.manual_seed(0)
     x = torch.randn(shape, dtype=torch.float64)
     sk = mast.nn.sparsify(model().double(), neurons(), example=x)
-    assert spaces(sk) == units
+    assert groups(sk) == units
     agree(sk, x)
 
 
@@ -562,7 +562,7 @@ def test_branches_of_one_value_are_dropped_one_by_one(at_once):
     torch.manual_seed(0)
     x = torch.randn(4, 6, dtype=torch.float64)
     sk = mast.nn.sparsify(Parallel(at_once).double(), mast.nn.Layers(mast.RandK(1)), example=x)
-    assert [branch.name for branch in sk.structure.branches] == ["a.2.weight", "b.2.weight"]
+    assert [branch.name for branch in sk.unit_map.branches] == ["a.2.weight", "b.2.weight"]
     agree(sk, x)
 
 

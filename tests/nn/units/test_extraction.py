@@ -45,7 +45,7 @@ def test_units(zoo, unit_model, sketch):
         assert type(small) is type(model)
         assert small.state_dict().keys() == model.state_dict().keys()
         count = sum(p.numel() for p in small.parameters())
-        assert count == sk.structure.cut(sk.draw(seed)).count
+        assert count == sk.unit_map.cut(sk.draw(seed)).count
         kept = sk.draw(seed).shares
         if sketch == "gaussian":
             assert count == sum(p.numel() for p in model.parameters())
@@ -71,10 +71,10 @@ def test_branches(zoo, branch_model, sketch):
     for seed in range(4):
         small, expected = agree(sk, zoo, inputs, seed)
         differ += not torch.allclose(expected, plain)
-        dropped = sk.draw(seed).shares[sk.structure.spaces[0].name] < 1
+        dropped = sk.draw(seed).shares[sk.unit_map.groups[0].name] < 1
         if dropped:
             assert sum(p.numel() for p in small.parameters()) < sum(p.numel() for p in model.parameters())
-    assert differ >= 2 or (sketch == "randk" and len(sk.structure.branches) == 1)  # which it keeps
+    assert differ >= 2 or (sketch == "randk" and len(sk.unit_map.branches) == 1)  # which it keeps
 
 
 def test_the_masked_model_is_what_sample_computes_with(zoo, unit_model):
@@ -172,9 +172,9 @@ def test_a_shift_needs_zeros_where_units_are_dropped(zoo):
     draw = free.draw(4)
     free.remove()
     shift = {}
-    for name, space in zip(names, ["0.weight", "2.weight"], strict=True):
+    for name, group in zip(names, ["0.weight", "2.weight"], strict=True):
         v = torch.zeros_like(model.get_parameter(name))
-        v[:, draw[space].indices] = torch.randn(len(v), draw[space].indices.size, dtype=torch.float64)
+        v[:, draw[group].indices] = torch.randn(len(v), draw[group].indices.size, dtype=torch.float64)
         shift[name] = v
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), shift=shift)
     agree(sk, zoo, inputs, 4)

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
-from mast.nn.units.following.examples import guess  # noqa: E402
+from mast.nn.units.dependencies.search import guess_examples  # noqa: E402
 
 
 class LeNet(nn.Module):
@@ -96,7 +96,7 @@ NOT_GUESSED = ("oblong", "two", "beside", "words")
 
 @pytest.mark.parametrize("name", MODELS)
 def test_submodels_without_an_example_or_an_error_that_asks_for_one(zoo, name):
-    make, inputs, spaces = MODELS[name]
+    make, inputs, groups = MODELS[name]
     torch.manual_seed(0)
     model, half, given, options = make().double().eval(), mast.nn.Neurons(mast.RandK(0.5)), inputs(), {}
     if name in NOT_GUESSED:
@@ -104,7 +104,7 @@ def test_submodels_without_an_example_or_an_error_that_asks_for_one(zoo, name):
             mast.nn.sparsify(model, half)
         options = {"example": tuple(given)}
     sk = mast.nn.sparsify(model, half, **options)
-    assert {s.name: s.units for s in sk.structure.spaces} == spaces
+    assert {s.name: s.units for s in sk.unit_map.groups} == groups
     small, whole = sk.submodel(1), zoo.masked(sk, mast.randomness.Key(1))
     with torch.no_grad():
         torch.testing.assert_close(small(*given), whole(*given), rtol=0, atol=1e-12)
@@ -113,7 +113,7 @@ def test_submodels_without_an_example_or_an_error_that_asks_for_one(zoo, name):
 def test_guesses_leave_no_trace():
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 2))
     before, state = {k: t.clone() for k, t in model.state_dict().items()}, torch.get_rng_state()
-    assert [tuple(example.args[0].shape) for example in guess(model)] == [(3, 4)]
+    assert [tuple(example.args[0].shape) for example in guess_examples(model)] == [(3, 4)]
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(t, before[k]) for k, t in model.state_dict().items())
     assert not model[0]._forward_pre_hooks
@@ -177,7 +177,7 @@ def test_a_file_of_a_model_that_was_followed_by_an_example(tmp_path):
     torch.manual_seed(0)
     x = torch.randn(2, 5, 6)
     sk = mast.nn.sparsify(Heads(), mast.nn.Neurons(mast.RandK(0.5)), example={"x": x})
-    assert {s.name: s.units for s in sk.structure.spaces} == {"qkv.weight": 2}
+    assert {s.name: s.units for s in sk.unit_map.groups} == {"qkv.weight": 2}
     again = mast.nn.load_submodel(sk.save_submodel(tmp_path / "a", 3), Heads())
     assert (again.heads, again.norm.num_channels, again.norm.num_groups) == (2, 2, 1)
     assert torch.equal(again(x), sk.submodel(3)(x))

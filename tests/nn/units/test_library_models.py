@@ -51,7 +51,7 @@ def mixtral():
 def t5():
     config = transformers.T5Config(vocab_size=50, d_model=24, d_kv=6, d_ff=30, num_layers=2, num_heads=4)
     batch = {"input_ids": ids(), "decoder_input_ids": ids(5)}
-    # Heads of all layers share their biases of relative positions: one space per stack, others per layer.
+    # Heads of all layers share their biases of relative positions: one group per stack, others per layer.
     units = {"block.0.layer.0.SelfAttention.q.weight": 4, "layer.1.EncDecAttention.q.weight": 4}
     return transformers.T5ForConditionalGeneration(config), batch, units
 
@@ -143,7 +143,7 @@ def test_heads_and_mlp_units(make):
     torch.manual_seed(0)
     model, batch, units = make()
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), example=batch)
-    found = {space.name: space.units for space in sk.structure.spaces}
+    found = {group.name: group.units for group in sk.unit_map.groups}
     for end, count in units.items():
         assert [n for name, n in found.items() if name.endswith(end)] == [count, count]
     small = sk.submodel(1)
@@ -173,10 +173,10 @@ def qwen3_moe():
 def test_what_stays_whole_has_a_reason_in_words():
     torch.manual_seed(0)
     model, batch = phi3()
-    structure = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), example=batch).structure
-    reason = structure.others["model.layers.0.self_attn.qkv_proj.weight"]
+    unit_map = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), example=batch).unit_map
+    reason = unit_map.excluded["model.layers.0.self_attn.qkv_proj.weight"]
     assert "the code of Phi3Attention works with all of them only, perhaps because it reads their" in reason
-    assert [s.name.split(".")[-2] for s in structure.spaces] == ["gate_up_proj", "gate_up_proj"]
+    assert [s.name.split(".")[-2] for s in unit_map.groups] == ["gate_up_proj", "gate_up_proj"]
 
 
 def test_experts_whose_kernel_takes_round_numbers_only():
@@ -184,11 +184,11 @@ def test_experts_whose_kernel_takes_round_numbers_only():
     model, batch = qwen3_moe()
     name = "model.layers.0.mlp.experts.gate_up_proj"
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), example=batch)
-    assert "set_experts_implementation" in sk.structure.others.get(name, "set_experts_implementation")
+    assert "set_experts_implementation" in sk.unit_map.excluded.get(name, "set_experts_implementation")
     sk.remove()
     model.set_experts_implementation("eager")
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), example=batch)
-    assert {s.name: s.units for s in sk.structure.spaces}[name] == 24
+    assert {s.name: s.units for s in sk.unit_map.groups}[name] == 24
 
 
 def convnext_v2():
@@ -218,7 +218,7 @@ def test_models_whose_units_all_depend_on_each_other(make, reason):
     with pytest.raises(mast.MastError, match=reason):
         mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), example=batch)
     sk = mast.nn.sparsify(model, mast.nn.Layers(mast.RandK(0.5)), example=batch)
-    assert sk.structure.branches
+    assert sk.unit_map.branches
 
 
 class Experts(torch.nn.Module):
@@ -243,7 +243,7 @@ def test_experts_where_pytorch_has_no_kernel_for_them():
     torch.manual_seed(0)
     model, batch = Experts().double(), torch.randn(6, 8).double()
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), example=batch)
-    assert [space.units for space in sk.structure.spaces] == [12]
+    assert [group.units for group in sk.unit_map.groups] == [12]
     small = sk.submodel(1)  # which checks itself
     assert (small.up.shape, small.down.shape) == ((2, 8, 6), (2, 6, 3))
 
@@ -320,7 +320,7 @@ def test_a_small_llama_is_saved_and_read_again(tmp_path):
     model, batch, _ = llama()
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5), uniform=True), example=batch)
     small = sk.submodel(3)
-    sizes = {space.units: sk.draw(3)[space.name].count for space in sk.structure.spaces}
+    sizes = {group.units: sk.draw(3)[group.name].count for group in sk.unit_map.groups}
     assert small.config.num_key_value_heads == sizes[4]
     assert small.config.num_attention_heads == 2 * sizes[4]
     assert small.config.intermediate_size == sizes[40]
@@ -338,9 +338,9 @@ def test_loadable_submodels_are_read_bit_for_bit(make, tmp_path):
     model, batch, units = make()
     model.eval()
     sk = mast.nn.elastic(model, [0.5, 1.0], [batch], loadable=True)
-    cut = {space.units for space in sk.structure.spaces}
+    cut = {group.units for group in sk.unit_map.groups}
     assert cut == ({2, 40} if make is qwen2 else {max(units.values())})
-    whole = [reason for reason in sk.structure.others.values() if "cannot say their number" in reason]
+    whole = [reason for reason in sk.unit_map.excluded.values() if "cannot say their number" in reason]
     assert len(whole) == {bert: 2, gpt2: 2, qwen2: 0}[make]
     small = sk.submodel(member=0)
     small.save_pretrained(tmp_path)
@@ -359,13 +359,13 @@ def test_a_pooler_is_a_part_of_the_head():
     assert finding.fix.startswith("leave them whole with keep={'bert.pooler.dense.weight': 1.0}")
     sk.remove()
     sk = mast.nn.elastic(model, [0.5, 1.0], [batch])
-    assert name not in [space.name for space in sk.structure.spaces]
-    assert "the pooler, a part of the head" in sk.structure.others[name]
+    assert name not in [group.name for group in sk.unit_map.groups]
+    assert "the pooler, a part of the head" in sk.unit_map.excluded[name]
     assert "the pooler, a part of the head" in str(sk)
     assert not [f for f in mast.nn.validate(model) if f.where == name]
     sk.remove()
     sk = mast.nn.elastic(model, [0.5, 1.0], [batch], keep={})
-    assert name in [space.name for space in sk.structure.spaces]
+    assert name in [group.name for group in sk.unit_map.groups]
 
 
 def test_other_models_have_no_configuration():
@@ -388,12 +388,12 @@ def test_branches_are_really_removed(make):
     torch.manual_seed(0)
     model, batch, _ = make()
     sk = mast.nn.sparsify(model, mast.nn.Layers(mast.RandK(0.5)), example=batch)
-    branches = sk.structure.spaces[0].units
+    branches = sk.unit_map.groups[0].units
     assert branches == {t5: 10, wav2vec2: 5, mamba: 2}.get(make, 4)
     small = sk.submodel(1)  # which checks itself
     left = dict(small.named_parameters())
-    kept = sk.draw(1)[sk.structure.spaces[0].name].indices
-    gone = [b.name for number, b in enumerate(sk.structure.branches) if number not in kept]
+    kept = sk.draw(1)[sk.unit_map.groups[0].name].indices
+    gone = [b.name for number, b in enumerate(sk.unit_map.branches) if number not in kept]
     assert len(gone) == branches // 2
     assert not set(gone) & set(left)
     with pytest.raises(mast.MastError, match="branches were taken out"):

@@ -1,4 +1,4 @@
-"""Unit spaces without an example, and `Neurons` is inverted dropout on them."""
+"""Unit groups without an example, and `Neurons` is inverted dropout on them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mast.nn.tensors.weights import name_index  # noqa: E402
 from mast.randomness import Key  # noqa: E402
 
 
-def find_spaces(model):
-    structure = mast.nn.structure_of(model, mast.nn.Neurons(mast.Identity()))
-    return structure.spaces, structure.others
+def find_groups(model):
+    unit_map = mast.nn.find_units(model, mast.nn.Neurons(mast.Identity()))
+    return unit_map.groups, unit_map.excluded
 
 
 def names(axes):
@@ -29,8 +29,8 @@ def names(axes):
 
 def test_spaces_of_a_residual_network(zoo):
     model, _ = zoo.make("resnet")
-    spaces, others = find_spaces(model)
-    assert {s.name: s.units for s in spaces} == {
+    groups, others = find_groups(model)
+    assert {s.name: s.units for s in groups} == {
         "stem.weight": 8,
         "blocks.0.first.weight": 8,
         "blocks.1.first.weight": 8,
@@ -38,7 +38,7 @@ def test_spaces_of_a_residual_network(zoo):
         "blocks.2.second.weight": 12,
     }
     assert others["head.weight"] == "they are the model's output"
-    trunk = spaces[0]  # all that is added to the stem is one space
+    trunk = groups[0]  # all that is added to the stem is one group
     assert {a.tensor for a in trunk.producers} >= {"blocks.0.second.weight", "blocks.1.norm2.running_var"}
     assert names(trunk.consumers) == [
         ("blocks.0.first.weight", 1, 1, 0),
@@ -50,16 +50,16 @@ def test_spaces_of_a_residual_network(zoo):
 
 def test_heads_runs_and_groups(zoo):
     encoder, _ = zoo.make("encoder layer")
-    heads, hidden = find_spaces(encoder)[0]
+    heads, hidden = find_groups(encoder)[0]
     assert (heads.units, hidden.units) == (2, 12)
     assert names(heads.producers) == [("self_attn.in_proj_weight", 0, 4, offset) for offset in (0, 8, 16)]
     assert names(heads.consumers) == [("self_attn.out_proj.weight", 1, 4, 0)]
     viewed, _ = zoo.make("viewed")
-    assert names(find_spaces(viewed)[0][1].consumers) == [("c.weight", 1, 5, 0)]
+    assert names(find_groups(viewed)[0][1].consumers) == [("c.weight", 1, 5, 0)]
     grouped, _ = zoo.make("grouped")
-    spaces, _ = find_spaces(grouped)
+    groups, _ = find_groups(grouped)
     # 12 channels in 4 groups of 3 and in 6 groups of 2: blocks of 6 are whole groups of both.
-    assert [(s.name, s.units) for s in spaces] == [("0.weight", 2), ("6.weight", 6)]
+    assert [(s.name, s.units) for s in groups] == [("0.weight", 2), ("6.weight", 6)]
     sk = mast.nn.sparsify(grouped, mast.nn.Neurons(mast.RandK(1)))
     small = sk.submodel(0, calibrate=False)
     assert [(small[i].num_groups, small[i].num_channels) for i in (1, 5)] == [(2, 6), (3, 6)]
@@ -68,7 +68,7 @@ def test_heads_runs_and_groups(zoo):
 
 def test_shapes_are_enough(zoo, unit_model):
     model, _ = zoo.make(unit_model)
-    assert find_spaces(copy.deepcopy(model).to("meta")) == find_spaces(model)
+    assert find_groups(copy.deepcopy(model).to("meta")) == find_groups(model)
 
 
 def test_each_space_has_a_draw_of_its_own(zoo):
@@ -76,10 +76,10 @@ def test_each_space_has_a_draw_of_its_own(zoo):
     sketch = mast.Bernoulli(0.5)
     sk = mast.nn.sparsify(model, mast.nn.Neurons(sketch), seed=11, node=2)
     draw = sk.draw(Key(11, 3, 2))
-    for space, units in (("0.weight", 9), ("2.weight", 7)):
-        expected = sketch.draw(units, 11, 3, 2, index=name_index(space))
-        assert np.array_equal(draw[space].indices, expected.indices)
-        assert np.array_equal(draw[space].diagonal(), expected.diagonal())
+    for group, units in (("0.weight", 9), ("2.weight", 7)):
+        expected = sketch.draw(units, 11, 3, 2, index=name_index(group))
+        assert np.array_equal(draw[group].indices, expected.indices)
+        assert np.array_equal(draw[group].diagonal(), expected.diagonal())
     kept = sk.kept(Key(11, 3, 2))
     assert set(kept) == {"2.weight", "5.weight"}  # the outgoing weights
     wide = multiply(kept["5.weight"], torch.ones(3, 7))
@@ -92,8 +92,8 @@ def test_rand_k_keeps_its_share_of_each_layer_and_perm_k_splits_each():
     assert {name: units.count for name, units in sk.draw(5).items()} == {"0.weight": 3, "2.weight": 2}
     sk.remove()
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.PermK(4)))
-    for space, units in (("0.weight", 12), ("2.weight", 8)):
-        blocks = [sk.draw(Key(1, 7, node))[space].indices for node in range(4)]
+    for group, units in (("0.weight", 12), ("2.weight", 8)):
+        blocks = [sk.draw(Key(1, 7, node))[group].indices for node in range(4)]
         assert sorted(np.concatenate(blocks).tolist()) == list(range(units))
 
 
@@ -151,13 +151,13 @@ def test_equals_inverted_dropout_on_units(activation):
     assert torch.equal(model[0].weight.grad[dropped], torch.zeros(int(dropped.sum()), 4, dtype=torch.float64))
 
 
-def _give(sk, space, mask):
+def _give(sk, group, mask):
     """Let the current draw be a mask that is known."""
     from mast.nn.units import UnitDraw
     from mast.sketches import DiagonalDraw
 
     kept = np.flatnonzero(mask.numpy())
-    sk.drawing._last = UnitDraw(sk.key, {space: DiagonalDraw(mask.numel(), kept, mask.numpy()[kept])})
+    sk.drawing._last = UnitDraw(sk.key, {group: DiagonalDraw(mask.numel(), kept, mask.numpy()[kept])})
 
 
 def test_constants_are_those_over_units(zoo):
@@ -203,19 +203,19 @@ def test_advice_and_validation():
 def test_keep_and_where(zoo):
     model, inputs = zoo.make("mlp")
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5)), keep={"2.*": 0.9})
-    assert [s.keep for s in sk.structure.spaces] == [None, 0.9]
+    assert [s.keep for s in sk.unit_map.groups] == [None, 0.9]
     assert [repr(s) for s in sk.drawing.sketches] == [repr(mast.Bernoulli(0.5)), repr(mast.Bernoulli(0.9))]
     assert sk.density == pytest.approx((0.5 * 63 + 0.9 * 21) / 84)
     state = sk.state_dict()
     sk.remove()
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5)), keep={"0.weight": 1})
-    assert [s.name for s in sk.structure.spaces] == ["2.weight"]
+    assert [s.name for s in sk.unit_map.groups] == ["2.weight"]
     assert "keep = 1" in str(sk)
     with pytest.raises(mast.MastError, match="another"):
         sk.load_state_dict(state)
     sk.remove()
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(3)), where=lambda name, p: len(p) == 9)
-    assert [s.name for s in sk.structure.spaces] == ["0.weight"]
+    assert [s.name for s in sk.unit_map.groups] == ["0.weight"]
     assert sk.submodel(0)[0].out_features == 3
     sk.remove()
     for sketch, options, message in (

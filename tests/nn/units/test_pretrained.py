@@ -154,8 +154,8 @@ def test_every_loadable_size_is_read_bit_for_bit(make, cut, whole, tmp_path):
     def ends(names):
         return sorted({".".join(name.removesuffix(".weight").split(".")[-2:]) for name in names})
 
-    assert ends(space.name for space in sk.structure.spaces) == sorted(cut)
-    kept = [name for name, reason in sk.structure.others.items() if "cannot say their number" in reason]
+    assert ends(group.name for group in sk.unit_map.groups) == sorted(cut)
+    kept = [name for name, reason in sk.unit_map.excluded.items() if "cannot say their number" in reason]
     assert ends(kept) == sorted(whole)
     assert all(name in str(sk) for name in kept)
     sizes = []
@@ -177,6 +177,6 @@ def test_sizes_that_the_configuration_cannot_say_stay_whole():
     torch.manual_seed(0)
     model, batch = dinov2()
     sketch = mast.nn.Neurons(mast.Nested([0.3, 1.0], scaled=False), loadable=True)
-    structure = mast.nn.sparsify(model, sketch, example=batch).structure
-    assert all("q_proj" in space.name for space in structure.spaces)
-    assert sum("cannot say their number" in reason for reason in structure.others.values()) == 2
+    unit_map = mast.nn.sparsify(model, sketch, example=batch).unit_map
+    assert all("q_proj" in group.name for group in unit_map.groups)
+    assert sum("cannot say their number" in reason for reason in unit_map.excluded.values()) == 2

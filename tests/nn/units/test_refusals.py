@@ -99,7 +99,7 @@ def test_nothing_can_be_cut(model, message):
 
 
 @pytest.mark.parametrize(
-    ("model", "spaces", "others"),
+    ("model", "groups", "others"),
     [
         (nn.Sequential(nn.Linear(4, 8), nn.LSTM(8, 4)), {"0.weight": 8}, {"1.weight_ih_l0": "output"}),
         (nn.Sequential(nn.Conv2d(1, 8, 3), nn.PixelShuffle(2), nn.Conv2d(2, 1, 1)), {"0.weight": 2}, {}),
@@ -114,11 +114,11 @@ def test_nothing_can_be_cut(model, message):
     ],
     ids=["lstm", "shuffle", "cat", "direct", "reshaped", "depends"],
 )
-def test_what_can_be_cut_is_cut(zoo, model, spaces, others):
+def test_what_can_be_cut_is_cut(zoo, model, groups, others):
     sk = mast.nn.sparsify(model.double(), mast.nn.Neurons(mast.Bernoulli(0.5)))
-    assert {s.name: s.units for s in sk.structure.spaces} == spaces
-    assert all(reason in sk.structure.others[name] for name, reason in others.items())
-    x = sk.structure.examples[0].args[0]
+    assert {s.name: s.units for s in sk.unit_map.groups} == groups
+    assert all(reason in sk.unit_map.excluded[name] for name, reason in others.items())
+    x = sk.unit_map.examples[0].args[0]
     small, whole = sk.submodel(1), zoo.masked(sk, mast.randomness.Key(1))
     found, expected = small(x), whole(x)
     found, expected = (found[0], expected[0]) if isinstance(found, tuple) else (found, expected)
@@ -127,18 +127,18 @@ def test_what_can_be_cut_is_cut(zoo, model, spaces, others):
 
 def test_what_keep_leaves_out_is_whole():
     model = Holder(Depends())
-    with pytest.raises(mast.MastError, match="no units"):  # all that remains is pinned by the part
+    with pytest.raises(mast.MastError, match="no units"):  # all that remains is excluded by the part
         mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5)), keep={"part.*": 1})
     wide = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 5), nn.LSTM(5, 4))
     sk = mast.nn.sparsify(wide, mast.nn.Neurons(mast.RandK(2)), keep={"3.*": 1})
-    assert [s.name for s in sk.structure.spaces] == ["0.weight"]
-    assert "left out" in sk.structure.others["2.weight"]
+    assert [s.name for s in sk.unit_map.groups] == ["0.weight"]
+    assert "left out" in sk.unit_map.excluded["2.weight"]
     assert sk.submodel(0)[0].out_features == 2
 
 
-def find_spaces(model):
-    structure = mast.nn.structure_of(model, mast.nn.Neurons(mast.Identity()))
-    return structure.spaces, structure.others
+def find_groups(model):
+    unit_map = mast.nn.find_units(model, mast.nn.Neurons(mast.Identity()))
+    return unit_map.groups, unit_map.excluded
 
 
 class Whole(nn.Module):
@@ -158,8 +158,8 @@ def test_the_last_touch_to_an_output_is_fine():
         lambda x: x.view(-1, 2),
     ):
         model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-        spaces, _ = find_spaces(Whole(model, last))
-        assert [s.name for s in spaces] == ["net.0.weight"]
+        groups, _ = find_groups(Whole(model, last))
+        assert [s.name for s in groups] == ["net.0.weight"]
 
 
 def test_pinned_with_a_reason():
@@ -171,11 +171,11 @@ def test_pinned_with_a_reason():
         (nn.Sequential(*linear), "LayerNorm"),
         (convolutions(nn.GroupNorm(1, 8)), "GroupNorm"),
     ):
-        spaces, others = find_spaces(model)
+        groups, others = find_groups(model)
         assert reason in others["0.weight"]
-        assert [s.name for s in spaces] == ["2.weight"]
-    spaces, _ = find_spaces(convolutions(nn.Conv1d(8, 8, 1, groups=2)))
-    assert [(s.name, s.units) for s in spaces] == [("0.weight", 2), ("2.weight", 6)]  # whole groups
+        assert [s.name for s in groups] == ["2.weight"]
+    groups, _ = find_groups(convolutions(nn.Conv1d(8, 8, 1, groups=2)))
+    assert [(s.name, s.units) for s in groups] == [("0.weight", 2), ("2.weight", 6)]  # whole groups
 
 
 class Tied(nn.Module):
@@ -191,7 +191,7 @@ class Tied(nn.Module):
 
 
 class Shared(nn.Module):
-    """One layer is used twice, on different spaces, which so become one; another is tied to its transpose."""
+    """One layer is used twice, on different groups, which so become one; another is tied to its transpose."""
 
     def __init__(self):
         super().__init__()
@@ -215,17 +215,17 @@ class Recurrent(nn.Module):
         return self.out(h)
 
 
-@pytest.mark.parametrize(("make", "spaces"), [
+@pytest.mark.parametrize(("make", "groups"), [
     (Tied, {"up.weight": 9}),
     (Shared, {"a.weight": 6, "common.weight": 5}),
     (Recurrent, {"inp.weight": 6}),
 ])  # fmt: skip
-def test_shared_weights(zoo, make, spaces):
+def test_shared_weights(zoo, make, groups):
     torch.manual_seed(0)
     model = make().double().eval()
     x = torch.arange(5) if make is Tied else torch.randn(4, 3, dtype=torch.float64)
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5)), example=x)
-    assert {s.name: s.units for s in sk.structure.spaces} == spaces
+    assert {s.name: s.units for s in sk.unit_map.groups} == groups
     for seed in range(3):
         small, whole = sk.submodel(seed), zoo.masked(sk, mast.randomness.Key(seed))
         torch.testing.assert_close(small(x), whole(x), rtol=0, atol=1e-12)
@@ -244,8 +244,8 @@ def test_a_weight_tied_to_its_other_role_keeps_its_units():
         def forward(self, x):
             return self.out(torch.relu(self.inner(self.second(torch.relu(self.first(x))))))
 
-    spaces, others = find_spaces(Auto())
-    assert [s.name for s in spaces] == ["inner.weight"]
+    groups, others = find_groups(Auto())
+    assert [s.name for s in groups] == ["inner.weight"]
     assert "first.weight" in others
 
 

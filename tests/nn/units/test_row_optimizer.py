@@ -95,7 +95,7 @@ class Lazy:
         self.optimizer = kind(self.parameters.values(), **options)
 
     def step(self, loss):
-        cut = self.sk.structure.cut(self.sk.draw())
+        cut = self.sk.unit_map.cut(self.sk.draw())
         inside = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in self.parameters.items()}
         cut.place(inside, torch.ones(cut.count, dtype=torch.float64))
         x = {n: p.detach().clone() for n, p in self.parameters.items()}
@@ -280,13 +280,13 @@ def test_the_quick_way_equals_the_cut(zoo, unit_model, dtype):
     model, _ = zoo.make(unit_model)
     model = model.to(dtype)
     sketch = mast.nn.Neurons(mast.Bernoulli(0.6))
-    structure = mast.nn.structure_of(model, sketch)
-    pool = Pool(structure, model)
+    unit_map = mast.nn.find_units(model, sketch)
+    pool = Pool(unit_map, model)
     for seed in range(3):
-        draw = structure.drawing(sketch).draw(Key(seed))
+        draw = unit_map.drawing(sketch).draw(Key(seed))
         small = pool.model(draw, pool.units_of(draw))
         assert pool._views is not None
-        cut = structure.cut(draw)
+        cut = unit_map.cut(draw)
         y = cut.scaled(cut.gather(model))
         assert torch.equal(nn.utils.parameters_to_vector(small.parameters()).detach(), y)
         expected = {n: p.detach().clone() for n, p in model.named_parameters()}

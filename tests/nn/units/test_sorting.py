@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 from mast.nn.batches import Batch  # noqa: E402
 from mast.nn.importance import Importance  # noqa: E402
 from mast.nn.sorting import sort  # noqa: E402
-from mast.nn.units import structure_of  # noqa: E402
+from mast.nn.units import find_units  # noqa: E402
 
 F = torch.nn.functional
 
@@ -33,17 +33,17 @@ def moved(orders):
 
 
 def scores(model, batches, score="activation", loss=None, probes=8):
-    structure = structure_of(model, mast.nn.Neurons(mast.RandK(1.0)), example=Batch.of(batches[0]).plain())
-    importance = Importance(model, structure.spaces, score=score, loss=loss, probes=probes, seed=0)
-    return importance.of([Batch.of(b) for b in batches], len(batches)), structure
+    unit_map = find_units(model, mast.nn.Neurons(mast.RandK(1.0)), example=Batch.of(batches[0]).plain())
+    importance = Importance(model, unit_map.groups, score=score, loss=loss, probes=probes, seed=0)
+    return importance.of([Batch.of(b) for b in batches], len(batches)), unit_map
 
 
-def gated(structure, space, unit, model, factor=0.0):
+def gated(unit_map, group, unit, model, factor=0.0):
     """A copy of the model whose outgoing weights of one unit are multiplied by a factor."""
     twin = copy.deepcopy(model)
     parameters = dict(twin.named_parameters())
     with torch.no_grad():
-        for a in space.consumers:
+        for a in group.consumers:
             first = a.offset + unit * a.run
             parameters[a.tensor].narrow(a.dim, first, a.run).mul_(factor)
     return twin
@@ -94,12 +94,12 @@ def test_activation_is_the_change_of_the_next_layers_output(name):
     torch.manual_seed(0)
     make, shape = LAYERS[name]
     model, x = make().double(), torch.randn(shape, dtype=torch.float64)
-    found, structure = scores(model, [x, 2 * x])
-    space = structure.spaces[0]
-    for unit in range(space.units):
-        without = gated(structure, space, unit, model)
+    found, unit_map = scores(model, [x, 2 * x])
+    group = unit_map.groups[0]
+    for unit in range(group.units):
+        without = gated(unit_map, group, unit, model)
         change = sum((model(b) - without(b)).square().sum().item() for b in (x, 2 * x)) / 2
-        assert found[space.name][unit] == pytest.approx(change, rel=1e-10, abs=1e-20)
+        assert found[group.name][unit] == pytest.approx(change, rel=1e-10, abs=1e-20)
 
 
 def test_activation_of_heads_that_torch_hides():
@@ -115,12 +115,12 @@ def test_activation_of_heads_that_torch_hides():
             return self.attention(x, x, x, need_weights=False)[0]
 
     model, x = Heads().double(), torch.randn(6, 5, 8, dtype=torch.float64)
-    found, structure = scores(model, [x], probes=3000)
-    space = structure.spaces[0]
-    for unit in range(space.units):
-        change = (model(x) - gated(structure, space, unit, model)(x)).square().sum().item()
+    found, unit_map = scores(model, [x], probes=3000)
+    group = unit_map.groups[0]
+    for unit in range(group.units):
+        change = (model(x) - gated(unit_map, group, unit, model)(x)).square().sum().item()
         # a square of one normal number has the variance 2
-        assert found[space.name][unit] == pytest.approx(change, rel=5 * (2 / 3000) ** 0.5)
+        assert found[group.name][unit] == pytest.approx(change, rel=5 * (2 / 3000) ** 0.5)
 
 
 def test_several_consumers_add_up():
@@ -136,9 +136,9 @@ def test_several_consumers_add_up():
             return self.b(h), self.c(h)
 
     model, x = Two().double(), torch.randn(9, 3, dtype=torch.float64)
-    found, structure = scores(model, [x])
+    found, unit_map = scores(model, [x])
     for unit in range(6):
-        pairs = zip(model(x), gated(structure, structure.spaces[0], unit, model)(x), strict=True)
+        pairs = zip(model(x), gated(unit_map, unit_map.groups[0], unit, model)(x), strict=True)
         change = sum((a - b).square().sum().item() for a, b in pairs)
         assert found["a.weight"][unit] == pytest.approx(change, rel=1e-10, abs=1e-20)
 
@@ -147,25 +147,25 @@ def test_output_is_the_squared_jacobian():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 2)).double()
     x = torch.randn(8, 3, dtype=torch.float64)
-    found, structure = scores(model, [x], "output", probes=4000)
-    for space in structure.spaces:
-        for unit in range(space.units):
-            up, down = (gated(structure, space, unit, model, 1 + e)(x) for e in (1e-5, -1e-5))
+    found, unit_map = scores(model, [x], "output", probes=4000)
+    for group in unit_map.groups:
+        for unit in range(group.units):
+            up, down = (gated(unit_map, group, unit, model, 1 + e)(x) for e in (1e-5, -1e-5))
             slope = ((up - down) / 2e-5).square().sum().item()
-            assert found[space.name][unit] == pytest.approx(slope, rel=5 * (2 / 4000) ** 0.5)
+            assert found[group.name][unit] == pytest.approx(slope, rel=5 * (2 / 4000) ** 0.5)
 
 
 def test_taylor_is_the_squared_derivative_of_the_mean_loss():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 4)).double()
     batches = [(torch.randn(8, 3, dtype=torch.float64), torch.arange(8) % 4) for _ in range(3)]
-    found, structure = scores(model, batches, "taylor", F.cross_entropy)
+    found, unit_map = scores(model, batches, "taylor", F.cross_entropy)
 
     def loss(net):
         return sum(F.cross_entropy(net(x), y).item() for x, y in batches) / 3
 
     for unit in range(6):
-        up, down = (gated(structure, structure.spaces[0], unit, model, 1 + e) for e in (1e-5, -1e-5))
+        up, down = (gated(unit_map, unit_map.groups[0], unit, model, 1 + e) for e in (1e-5, -1e-5))
         slope = (loss(up) - loss(down)) / 2e-5
         assert found["0.weight"][unit] == pytest.approx(slope**2, rel=1e-5)
 
@@ -277,12 +277,12 @@ def test_units_that_are_told_apart_are_put_back():
 
     torch.manual_seed(0)
     model, x = Told(), torch.randn(4, 3)
-    found, structure = scores(model, [x])
+    found, unit_map = scores(model, [x])
     model.tells = True
     model.a.weight.grad = torch.ones_like(model.a.weight)
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(mast.MastError, match=r"units of 'b.weight' cannot be sorted: the output differs by"):
-        sort(model, structure, found)
+        sort(model, unit_map, found)
     assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
 
 

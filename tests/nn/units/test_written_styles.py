@@ -64,7 +64,7 @@ class WrittenTrunk(nn.Module):
         return self.head((x + self.conv(h)).mean([2, 3]))
 
 
-class Scaled(nn.Module):
+class ScaledParameter(nn.Module):
     """Branches times and over plain numbers."""
 
     def __init__(self):
@@ -144,7 +144,7 @@ MODELS = {
         f"written {how}": (lambda how=how: WrittenTrunk(how), IMAGES)
         for how in ("module", "function", "method")
     },
-    "scaled": (Scaled, ROWS),
+    "scaled": (ScaledParameter, ROWS),
     "gated": (Gated, IMAGES),
     **{f"measured {how}": (lambda how=how: Measured(how), IMAGES) for how in ("unpacked", "front", "var")},
     "flattened twice": (flattened_twice, IMAGES),
@@ -185,7 +185,7 @@ def agree(sk, model, inputs, step):
     with sk.sample(step):
         model(inputs).square().sum().backward()
     small.train()(inputs).square().sum().backward()
-    cut = sk.structure.cut(sk.draw(key))
+    cut = sk.unit_map.cut(sk.draw(key))
     found = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     cut.place(found, cut.gradient(small))
     for name, p in model.named_parameters():
@@ -201,7 +201,7 @@ def test_units(name):
     model, inputs = made(name)
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5)), seed=3, example=inputs)
     if name in SPACES:
-        assert {s.name: s.units for s in sk.structure.spaces} == SPACES[name]
+        assert {s.name: s.units for s in sk.unit_map.groups} == SPACES[name]
     for step in range(3):
         agree(sk, model, inputs, step)
 
@@ -246,7 +246,7 @@ def test_activations_of_encoder_layers(activation, units):
     model = Activated(activation).double()
     inputs = torch.randn(2, 4, 8, dtype=torch.float64)
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), seed=1)
-    assert ("layer.linear1.weight" in {s.name for s in sk.structure.spaces}) == units
+    assert ("layer.linear1.weight" in {s.name for s in sk.unit_map.groups}) == units
     agree(sk, model, inputs, 0)
 
 
@@ -262,8 +262,8 @@ def test_tensors_of_whole_numbers_are_not_cut():
 
     model = Masked().double()
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)))
-    assert [s.name for s in sk.structure.spaces] == ["b.weight"]
-    assert "values that stay" in sk.structure.others["a.weight"]
+    assert [s.name for s in sk.unit_map.groups] == ["b.weight"]
+    assert "values that stay" in sk.unit_map.excluded["a.weight"]
     agree(sk, model, torch.randn(3, 4, dtype=torch.float64), 0)
 
 
@@ -280,24 +280,24 @@ def test_units_that_a_buffer_takes_are_not_cut():
 
     model = Projected().double()
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), where=lambda name, p: p.dim() > 1)
-    assert [s.name for s in sk.structure.spaces] == ["b.weight", "projection"]  # what it makes is cut
-    assert "the buffer projection" in sk.structure.others["a.weight"]
+    assert [s.name for s in sk.unit_map.groups] == ["b.weight", "projection"]  # what it makes is cut
+    assert "the buffer projection" in sk.unit_map.excluded["a.weight"]
     agree(sk, model, torch.randn(3, 4, dtype=torch.float64), 0)
 
 
 def test_keep_names_any_weight_that_makes_the_units():
-    def spaces(keep):
+    def groups(keep):
         model, _ = made("blocks")
         return {
             s.name
-            for s in mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5)), keep=keep).structure.spaces
+            for s in mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5)), keep=keep).unit_map.groups
         }
 
     inner = {"1.conv1.weight", "2.conv1.weight"}
-    assert spaces(None) == {"0.weight", *inner}
-    assert spaces({"1.conv2.weight": 1}) == inner  # it makes the trunk, with the stem
-    assert spaces({"*.bn2.*": 1}) == {"0.weight", *inner}  # norms and biases are no such weights
-    assert spaces({"1.conv2.weight": 1, "0.*": 0.5}) == {
+    assert groups(None) == {"0.weight", *inner}
+    assert groups({"1.conv2.weight": 1}) == inner  # it makes the trunk, with the stem
+    assert groups({"*.bn2.*": 1}) == {"0.weight", *inner}  # norms and biases are no such weights
+    assert groups({"1.conv2.weight": 1, "0.*": 0.5}) == {
         "0.weight",
         *inner,
     }  # the units' own name counts more

@@ -23,7 +23,7 @@ from mast.nn.tensors.weights import Where
 from mast.nn.units.cuts import Cut
 from mast.nn.units.drawing import UnitDraw
 from mast.nn.units.sketches import Neurons, Structured, parse
-from mast.nn.units.structures import Structure, structure_of
+from mast.nn.units.unit_map import UnitMap, find_units
 from mast.randomness import Key, Purpose
 from mast.sketches import DiagonalDraw, Sketch
 from mast.sketches.kept import Entries, Everything, Kept, KeptTensors
@@ -304,12 +304,12 @@ class Units(Capacity):
         self.layout = VectorLayout(model)
         self.dim = self.layout.dim
         self.own_weights = own_weights
-        self.structure: Structure = (
-            structure_of(model, sketch, keep, where, example=example) if like is None else like.structure
+        self.unit_map: UnitMap = (
+            find_units(model, sketch, keep, where, example=example) if like is None else like.unit_map
         )
-        self.drawing = self.structure.drawing(sketch)
+        self.drawing = self.unit_map.drawing(sketch)
         front = largest_front(sketch)
-        self._front = self.drawing if front is sketch else self.structure.drawing(front)
+        self._front = self.drawing if front is sketch else self.unit_map.drawing(front)
         self.stride = sketch.stride
         self.label = repr(sketch).strip("<>") + ", own weights" * own_weights
         self.model = _made_of(model, self.layout) if like is None else like.model
@@ -323,11 +323,11 @@ class Units(Capacity):
         return self._kept(self._front.draw(key))
 
     def _kept(self, draw: UnitDraw) -> Part:
-        cut = self.structure.cut(draw)
+        cut = self.unit_map.cut(draw)
         if not self.own_weights:
             return Part(self._trained(cut), cut, self.layout.tensors)
         plain = {name: DiagonalDraw(d.dim, d.indices, np.ones(d.count)) for name, d in draw.items()}
-        small = self.structure.cut(UnitDraw(draw.key, plain))
+        small = self.unit_map.cut(UnitDraw(draw.key, plain))
         return Part(self._trained(small), small, self.layout.tensors, scales=self._trained(cut))
 
     def _trained(self, cut: Cut) -> KeptTensors:

@@ -2,31 +2,34 @@
 
 ==================  =====================================================================================
 `Neurons, Layers`   the sketches, over units and over residual branches
-`structure_of`      a model's unit spaces: which slices of which tensors belong to one unit
-`UnitDraw`          one draw: the kept units of each space, and their scales
+`find_units`        the units of a model, found by running it on an example
+`UnitMap`           all of them; a `UnitGroup` has the units of one or several layers that are cut together
+`UnitDraw`          one draw: the kept units of each group, and their scales
 `Cut`               the slices that a draw leaves: values in, a small dense model and its gradient out
 ==================  =====================================================================================
 
-What belongs to one unit is found by running the model on an example (`mast.nn.units.following`), which
-is guessed from the model's layers if a user gives none.
+As in Torch-Pruning, a dependency graph (`mast.nn.units.dependencies`) says which slices of which tensors have
+to be dropped together: row u of the weight that makes unit u, its bias, its entries in a norm, and column u
+of the weights that take it.
 """
 
 from mast.nn.units.attention import HeadsAttention
 from mast.nn.units.cuts import Cut
-from mast.nn.units.drawing import Axis, Space, UnitDraw
+from mast.nn.units.dependencies.search import find_units
+from mast.nn.units.drawing import UnitDraw, UnitGroup, UnitSlices
 from mast.nn.units.sketches import Layers, Neurons, Structured, parse
-from mast.nn.units.structures import Structure, structure_of
+from mast.nn.units.unit_map import UnitMap
 
 __all__ = [
-    "Axis",
     "Cut",
     "HeadsAttention",
     "Layers",
     "Neurons",
-    "Space",
-    "Structure",
     "Structured",
     "UnitDraw",
+    "UnitGroup",
+    "UnitMap",
+    "UnitSlices",
+    "find_units",
     "parse",
-    "structure_of",
 ]

@@ -24,18 +24,18 @@ from mast.nn.units.drawing import UnitDraw
 from mast.sketches.kept import KeptTensors
 
 if TYPE_CHECKING:
-    from mast.nn.units.structures import Structure
+    from mast.nn.units.unit_map import UnitMap
 
 Tensors = Mapping[str, Tensor] | nn.Module
 
 
 class Cut:
-    """What one draw keeps of the parameters and of the buffers. Made by `structure.cut(draw)`."""
+    """What one draw keeps of the parameters and of the buffers. Made by `unit_map.cut(draw)`."""
 
     def __init__(
-        self, structure: Structure, draw: UnitDraw, parameters: KeptTensors, buffers: KeptTensors
+        self, unit_map: UnitMap, draw: UnitDraw, parameters: KeptTensors, buffers: KeptTensors
     ) -> None:
-        self.structure = structure
+        self.unit_map = unit_map
         self.draw = draw
         self.parameters = parameters
         self.buffers = buffers  # statistics of norms, and others of floating point
@@ -89,13 +89,13 @@ class Cut:
     def pour(self, y: Tensor, buffers: Tensor | None = None) -> nn.Module:
         """The small model with these weights y, as they are."""
         self.parameters.check(y)
-        model = self.structure.blank(self.draw)
+        model = self.unit_map.blank(self.draw)
         for name, p in model.named_parameters():
             p.data = self.parameters.of(y, name).to(p.dtype)
         if buffers is not None:
             self.buffers.check(buffers)
         self._fill_buffers(model, buffers, y.device)
-        self.structure.fit(model, self.draw)
+        self.unit_map.fit(model, self.draw)
         return model.train()
 
     def gradient(self, module: nn.Module) -> Tensor:
@@ -117,7 +117,7 @@ class Cut:
 
     def _fill_buffers(self, model: nn.Module, values: Tensor | None, device: torch.device) -> None:
         """The given values; statistics of a new layer, or the model's own buffers, where none are given."""
-        known = {name: b for name, b in self.structure.source.named_buffers() if not b.is_meta}
+        known = {name: b for name, b in self.unit_map.source.named_buffers() if not b.is_meta}
         for prefix, module in model.named_modules():
             fresh_norm = values is None and isinstance(module, NormBase)
             for key, b in module._buffers.items():
@@ -142,7 +142,7 @@ class Cut:
                 module.reset_running_stats()
 
     def __repr__(self) -> str:
-        return f"<cut: {self.count:,} of {self.structure.count:,} values; {self.draw!r}>"
+        return f"<cut: {self.count:,} of {self.unit_map.count:,} values; {self.draw!r}>"
 
 
 def tensors_of(tensors: Tensors) -> Mapping[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Unit spaces, and how a key becomes the kept units of each, with their scales on the outgoing weights."""
+"""Unit groups, and how a key becomes the kept units of each, with their scales on the outgoing weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OUTPUT = "they are the model's output"  #: why the units of a last layer stay
 
 
 @dataclass(frozen=True)
-class Axis:
+class UnitSlices:
     """One dimension of one tensor: unit u owns the entries offset + u*run .. offset + (u+1)*run - 1 of it."""
 
     tensor: str
@@ -30,24 +30,27 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Space:
-    """Units that live or die one by one, each with all of its slices. Named by its first producer."""
+class UnitGroup:
+    """Units that are kept or dropped one by one, each with all of its slices.
+
+    Torch-Pruning has one group per set of coupled layers, too. It is named by its first producer.
+    """
 
     name: str
     units: int
-    producers: tuple[Axis, ...]  # rows of a weight, a bias, an affine norm and its statistics
-    consumers: tuple[Axis, ...]  # columns of a weight: the outgoing weights, which carry the scale
+    producers: tuple[UnitSlices, ...]  # rows of a weight, a bias, an affine norm and its statistics
+    consumers: tuple[UnitSlices, ...]  # columns of a weight: the outgoing weights, which carry the scale
     keep: float | None = None  # a keep probability of its own
-    as_many_as: str | None = None  # the space that a small model has to have the same number of units of
+    as_many_as: str | None = None  # the group that a small model has to have the same number of units of
 
     @property
-    def axes(self) -> tuple[Axis, ...]:
+    def slices(self) -> tuple[UnitSlices, ...]:
         """All of its slices."""
         return self.producers + self.consumers
 
 
 class UnitDraw(dict[str, DiagonalDraw]):
-    """One draw over a model's units: what is kept of each space, by the space's name."""
+    """One draw over a model's units: what is kept of each group, by the group's name."""
 
     def __init__(self, key: Key, kept: Mapping[str, DiagonalDraw]) -> None:
         super().__init__(kept)
@@ -55,7 +58,7 @@ class UnitDraw(dict[str, DiagonalDraw]):
 
     @property
     def shares(self) -> dict[str, float]:
-        """The share of units kept, by space."""
+        """The share of units kept, by group."""
         return {name: kept.count / kept.dim for name, kept in self.items()}
 
     def __repr__(self) -> str:
@@ -63,16 +66,16 @@ class UnitDraw(dict[str, DiagonalDraw]):
         return f"<draw of units: {parts}>"
 
 
-def present(spaces: Sequence[Space], draw: UnitDraw) -> list[DiagonalDraw]:
-    """The units of each space in a small model.
+def present(groups: Sequence[UnitGroup], draw: UnitDraw) -> list[DiagonalDraw]:
+    """The units of each group in a small model.
 
     No layer can have none, and some have to have as many as others: more units stay there, with scale 0.
     """
     wanted: dict[str, int] = {}
-    for space in spaces:
-        group = space.as_many_as or space.name
-        wanted[group] = max(wanted.get(group, 1), draw[space.name].count)
-    return [_at_least(wanted[space.as_many_as or space.name], draw[space.name]) for space in spaces]
+    for group in groups:
+        first = group.as_many_as or group.name
+        wanted[first] = max(wanted.get(first, 1), draw[group.name].count)
+    return [_at_least(wanted[group.as_many_as or group.name], draw[group.name]) for group in groups]
 
 
 def _at_least(count: int, kept: DiagonalDraw) -> DiagonalDraw:
@@ -85,64 +88,68 @@ def _at_least(count: int, kept: DiagonalDraw) -> DiagonalDraw:
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Some entries along a dimension: the runs of a space's units, or entries that stay (`space` is None)."""
+class Segment:
+    """Some entries along a dimension: the runs of a group's units, or entries that stay (`group` is None)."""
 
-    space: int | None
+    group: int | None
     run: int
     offset: int
     scaled: bool = False  # whether these entries carry the scales
 
 
 @dataclass(frozen=True)
-class Scaled:
-    """A parameter that carries scales: those of spaces along one dimension, or of one unit everywhere."""
+class ScaledParameter:
+    """A parameter that carries scales: those of groups along one dimension, or of one unit everywhere."""
 
     tensor: str
-    space: int
+    group: int
     shape: tuple[int, ...]
     dim: int | None = None
-    pieces: tuple[Piece, ...] = ()
+    segments: tuple[Segment, ...] = ()
     unit: int = 0  # if dim is None
 
     def kept(self, draws: Sequence[DiagonalDraw]) -> Kept:
-        """What the draws of all spaces keep of the parameter, with the scales of units on their columns."""
+        """What the draws of all groups keep of the parameter, with the scales of units on their columns."""
         if self.dim is not None:
-            indices, scales = along(self.pieces, draws)
+            indices, scales = along(self.segments, draws)
             return Grid(self.shape, {self.dim: indices}, {self.dim: scales})
         scale = self.scale(draws)
         return Everything(self.shape, scale) if scale else Entries(self.shape, np.empty(0, np.int64), scale)
 
     def scale(self, draws: Sequence[DiagonalDraw]) -> float:
         """That of its one unit, if it belongs to one as a whole."""
-        return float(draws[self.space].diagonal()[self.unit])
+        return float(draws[self.group].diagonal()[self.unit])
 
 
 class UnitDrawing(Drawing):
-    """Draws over the units of each space; a parameter that is no consumer carries no scale."""
+    """Draws over the units of each group; a parameter that is no consumer carries no scale."""
 
     def __init__(
-        self, sketch: Sketch, spaces: Sequence[Space], scaled: Sequence[Scaled], uniform: bool = False
+        self,
+        sketch: Sketch,
+        groups: Sequence[UnitGroup],
+        scaled: Sequence[ScaledParameter],
+        uniform: bool = False,
     ) -> None:
         self.sketch = sketch  # over units
-        self.spaces = list(spaces)
+        self.groups = list(groups)
         self.scaled = list(scaled)
-        self.sketches = [_of_space(sketch, space) for space in spaces]
-        first = {space.units: space.name for space in reversed(spaces)}  # of each size
-        self._indices = [name_index(first[s.units] if uniform else s.name) for s in spaces]
+        self.sketches = [_of_group(sketch, group) for group in groups]
+        first = {group.units: group.name for group in reversed(groups)}  # of each size
+        self._indices = [name_index(first[s.units] if uniform else s.name) for s in groups]
         self._last: UnitDraw | None = None
 
     def draw(self, key: Key) -> UnitDraw:
-        """The draw of a key: space by space, with the key's index that of the space's name."""
+        """The draw of a key: group by group, with the key's index that of the group's name."""
         if self._last is None or self._last.key != key:
             kept = {}
             chosen, own = self.sketch.choose(Key(key.seed, key.step, key.node))  # one for the whole model
-            for space, sketch, index in zip(self.spaces, self.sketches, self._indices, strict=True):
+            for group, sketch, index in zip(self.groups, self.sketches, self._indices, strict=True):
                 law = sketch if chosen is self.sketch else chosen
-                place = 0 if law.per_layer else index  # one share, or window, for all spaces
-                drawn = law.sample(space.units, Key(own.seed, own.step, own.node, place))
+                place = 0 if law.per_layer else index  # one share, or window, for all groups
+                drawn = law.sample(group.units, Key(own.seed, own.step, own.node, place))
                 assert isinstance(drawn, DiagonalDraw)
-                kept[space.name] = drawn
+                kept[group.name] = drawn
             self._last = UnitDraw(key, kept)
         return self._last
 
@@ -153,74 +160,76 @@ class UnitDrawing(Drawing):
     def share(self, number: int) -> float:
         """The expected share of the units that are kept."""
         scaled = self.scaled[number]
-        if len(scaled.pieces) < 2:
-            return self._share(scaled.space)
-        sizes = [p.run * (1 if p.space is None else self.spaces[p.space].units) for p in scaled.pieces]
-        return float(np.average([self._share(p.space) for p in scaled.pieces], weights=sizes))
+        if len(scaled.segments) < 2:
+            return self._share(scaled.group)
+        sizes = [p.run * (1 if p.group is None else self.groups[p.group].units) for p in scaled.segments]
+        return float(np.average([self._share(p.group) for p in scaled.segments], weights=sizes))
 
-    def _share(self, space: int | None) -> float:
-        return 1.0 if space is None else self.sketches[space].share(self.spaces[space].units)
+    def _share(self, group: int | None) -> float:
+        return 1.0 if group is None else self.sketches[group].share(self.groups[group].units)
 
     def sketch_of(self, number: int) -> Sketch:
         """That of the units whose outgoing weight this is."""
-        return self.sketches[self.scaled[number].space]
+        return self.sketches[self.scaled[number].group]
 
     def constants(self) -> Constants:
-        """Of S over the outgoing weights: the largest L_D and L_max and the smallest mu_D of the spaces."""
-        found = [s.constants(space.units) for s, space in zip(self.sketches, self.spaces, strict=True)]
+        """Of S over the outgoing weights: the largest L_D and L_max and the smallest mu_D of the groups."""
+        found = [s.constants(group.units) for s, group in zip(self.sketches, self.groups, strict=True)]
         return Constants.of_parts(found)
 
 
-def _of_space(sketch: Sketch, space: Space) -> Sketch:
+def _of_group(sketch: Sketch, group: UnitGroup) -> Sketch:
     try:
-        if space.keep is not None:
-            other = sketch.with_keep(space.keep)
+        if group.keep is not None:
+            other = sketch.with_keep(group.keep)
             if other is None or sketch.entry() is None:
                 raise ArgumentError(
-                    f"keep gives the units a keep probability of their own ({space.keep:g}), which only "
+                    f"keep gives the units a keep probability of their own ({group.keep:g}), which only "
                     f"Bernoulli sketches can have, not {sketch!r}; keep = 1 leaves units out"
                 )
             return other
-        sketch.check(space.units)
+        sketch.check(group.units)
     except MastError as error:
-        raise ArgumentError(f"the {space.units} units of {space.name!r}: {error}") from None
+        raise ArgumentError(f"the {group.units} units of {group.name!r}: {error}") from None
     return sketch
 
 
-def pieces_of(spaces: Sequence[Space], tensor: str, dim: int, size: int) -> tuple[Piece, ...]:
-    """How a dimension is divided among spaces, in order, with what stays between them."""
+def segments_of(groups: Sequence[UnitGroup], tensor: str, dim: int, size: int) -> tuple[Segment, ...]:
+    """How a dimension is divided among groups, in order, with what stays between them."""
     own = sorted(
-        (a.offset, a.run, number, a in space.consumers)
-        for number, space in enumerate(spaces)
-        for a in space.axes
+        (a.offset, a.run, number, a in group.consumers)
+        for number, group in enumerate(groups)
+        for a in group.slices
         if (a.tensor, a.dim) == (tensor, dim)
     )
-    pieces, end = [], 0
+    segments, end = [], 0
     for offset, run, number, scaled in own:
         if offset > end:
-            pieces.append(Piece(None, offset - end, end))
-        pieces.append(Piece(number, run, offset, scaled))
-        end = offset + run * spaces[number].units
+            segments.append(Segment(None, offset - end, end))
+        segments.append(Segment(number, run, offset, scaled))
+        end = offset + run * groups[number].units
     if end < size:
-        pieces.append(Piece(None, size - end, end))
-    return tuple(pieces)
+        segments.append(Segment(None, size - end, end))
+    return tuple(segments)
 
 
-def along(pieces: Sequence[Piece], units: Sequence[DiagonalDraw]) -> tuple[Indices, Array]:
-    """The kept entries along a dimension, and their scales, given the kept units of each space."""
+def along(segments: Sequence[Segment], units: Sequence[DiagonalDraw]) -> tuple[Indices, Array]:
+    """The kept entries along a dimension, and their scales, given the kept units of each group."""
     indices, scales = [], []
-    for piece in pieces:
-        if piece.space is None:
-            indices.append(np.arange(piece.offset, piece.offset + piece.run))
-            scales.append(np.ones(piece.run))
+    for segment in segments:
+        if segment.group is None:
+            indices.append(np.arange(segment.offset, segment.offset + segment.run))
+            scales.append(np.ones(segment.run))
             continue
-        kept = units[piece.space]
-        own = kept.scales if piece.scaled else np.ones(kept.count)
-        if piece.run == 1:  # at every step of a training run
-            indices.append(kept.indices + piece.offset)
+        kept = units[segment.group]
+        own = kept.scales if segment.scaled else np.ones(kept.count)
+        if segment.run == 1:  # at every step of a training run
+            indices.append(kept.indices + segment.offset)
             scales.append(own)
         else:
-            run = np.arange(piece.offset, piece.offset + piece.run)
-            indices.append((kept.indices[:, None] * piece.run + run).reshape(-1))
-            scales.append(np.repeat(own, piece.run))
-    return (indices[0], scales[0]) if len(pieces) == 1 else (np.concatenate(indices), np.concatenate(scales))
+            run = np.arange(segment.offset, segment.offset + segment.run)
+            indices.append((kept.indices[:, None] * segment.run + run).reshape(-1))
+            scales.append(np.repeat(own, segment.run))
+    return (
+        (indices[0], scales[0]) if len(segments) == 1 else (np.concatenate(indices), np.concatenate(scales))
+    )

@@ -18,7 +18,7 @@ from mast.nn.tensors.torch_private import make_parameter
 from mast.nn.units.attention import HeadsAttention
 from mast.nn.units.cuts import Cut
 from mast.nn.units.drawing import UnitDraw, present
-from mast.nn.units.structures import Structure
+from mast.nn.units.unit_map import UnitMap
 
 if TYPE_CHECKING:
     from mast.sketches.kept.kernels import KeptUnits
@@ -29,9 +29,9 @@ Home = tuple[str, dict[str, Any], str]  # a tensor's name, and the dictionary an
 class Pool:
     """Small models of many draws of units, one at a time, out of one model."""
 
-    def __init__(self, structure: Structure, whole: nn.Module) -> None:
-        self.structure, self._source = structure, whole
-        self._model = self._same = copy.deepcopy(structure.template)
+    def __init__(self, unit_map: UnitMap, whole: nn.Module) -> None:
+        self.unit_map, self._source = unit_map, whole
+        self._model = self._same = copy.deepcopy(unit_map.template)
         #: the parameters of the present small model, by name
         self.parameters: dict[str, nn.Parameter] = dict(self._model.named_parameters())
         self._names = list(self.parameters)
@@ -45,7 +45,7 @@ class Pool:
         # Where the whole model keeps its tensors: looking them up there finds replaced ones, too.
         self._whole = _homes(whole, "_parameters", self._names)
         self._whole_buffers = _homes(whole, "_buffers", [name for name, _ in whole.named_buffers()])
-        self._transfer = structure.transfer()
+        self._transfer = unit_map.transfer()
         # Modules that have to be told of each draw: attention of its heads, recurrent ones of new parameters.
         self._tells = any(isinstance(m, nn.RNNBase | HeadsAttention) for m in self._same.modules())
         self._views: list[Tensor] | None = None  # of the present small model, if it came by the transfer
@@ -58,7 +58,7 @@ class Pool:
         """That of the present draw, made when it is first asked for."""
         if self._cut is None:
             assert self._draw is not None
-            self._cut = self.structure.cut(self._draw)
+            self._cut = self.unit_map.cut(self._draw)
         return self._cut
 
     def x(self) -> dict[str, Tensor]:
@@ -71,7 +71,7 @@ class Pool:
         """What the quick way has to know of a draw, where there is such a way."""
         if self._transfer is None:
             return None
-        return self._transfer.units(present(self.structure.spaces, draw))
+        return self._transfer.units(present(self.unit_map.groups, draw))
 
     def model(self, draw: UnitDraw, units: KeptUnits | None) -> nn.Module:
         """The small model with the weights y = S x and the kept entries of the buffers."""
@@ -80,7 +80,7 @@ class Pool:
         views = self._transfer.gather(units, x) if self._transfer is not None and units is not None else None
         self._views = views
         if views is None:
-            self.structure.follow(self._source)
+            self.unit_map.match_types(self._source)
             values, buffers = self.cut.gather(self._source), self.cut.gather_buffers(self._source)
             self._model = self.cut.module(values, buffers)
             self.parameters = dict(self._model.named_parameters())
@@ -95,7 +95,7 @@ class Pool:
         if self._whole_buffers:
             self._fill_buffers()
         if views is not self._fitted or self._tells:
-            self.structure.fit(self._model, draw)
+            self.unit_map.fit(self._model, draw)
             self._fitted = views
         return self._model
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mast.arrays import Indices
-from mast.nn.units.drawing import Piece
+from mast.nn.units.drawing import Segment
 from mast.sketches import DiagonalDraw
 from mast.sketches.kept.kernels import (
     AdamNumbers,
@@ -28,7 +28,7 @@ from mast.sketches.kept.kernels import (
     scatter_units,
 )
 
-_ALL = -1  # in the place of a space: no draw cuts here
+_ALL = -1  # in the place of a group: no draw cuts here
 _ALIGNED = 16  # each tensor starts at a multiple of this many entries, like one that torch has made
 _TYPES = (torch.float32, torch.float64)
 
@@ -36,21 +36,21 @@ _TYPES = (torch.float32, torch.float64)
 class Transfer:
     """Moves the kept rows and columns of all tensors in one compiled call each way.
 
-    It is for models whose units own rows and columns only. `pieces_of` says how the dimensions of tensors are
-    divided among spaces, which have this many `units`.
+    It is for models whose units own rows and columns only. `segments_of` says how the dimensions of
+    tensors are divided among groups, which have this many `units`.
     """
 
     def __init__(
         self,
         shapes: Sequence[tuple[str, Sequence[int]]],
-        pieces_of: Mapping[str, Mapping[int, Sequence[Piece]]],
+        segments_of: Mapping[str, Mapping[int, Sequence[Segment]]],
         units: Sequence[int],
     ) -> None:
         self._lists: dict[tuple[tuple[int, ...], ...], int] = {}
         parts = []
         self._full: list[tuple[tuple[int, ...], bool, bool]] = []  # shapes, and whether rows, columns are cut
         for name, shape in shapes:
-            own = {dim: [_numbers(p) for p in some] for dim, some in pieces_of.get(name, {}).items()}
+            own = {dim: [_numbers(p) for p in some] for dim, some in segments_of.get(name, {}).items()}
             full, rows, columns = tuple(shape), own.get(0), own.get(1)
             width = math.prod(full[1:]) if rows or columns else math.prod(full)
             inner = math.prod(full[2:]) if columns else width
@@ -74,7 +74,7 @@ class Transfer:
 
     @staticmethod
     def units(draws: Sequence[DiagonalDraw]) -> KeptUnits:
-        """The kept units of each space, one after the other, as the kernels take them."""
+        """The kept units of each group, one after the other, as the kernels take them."""
         bounds = np.cumsum([0, *(draw.count for draw in draws)], dtype=np.int64)
         indices, scales = [draw.indices for draw in draws], [draw.scales for draw in draws]
         return KeptUnits(np.concatenate(indices), np.concatenate(scales), bounds)
@@ -137,8 +137,8 @@ class Transfer:
     def _make_room(self, bounds: Indices, dtype: torch.dtype) -> None:
         """Tensors of the shapes of what is kept, side by side in one piece of memory."""
         sizes, units = [0] * len(self._lists), np.diff(bounds).tolist()
-        for number, space, run, _, _ in self._layout.pieces.tolist():
-            sizes[number] += run * (1 if space == _ALL else units[space])
+        for number, group, run, _, _ in self._layout.pieces.tolist():
+            sizes[number] += run * (1 if group == _ALL else units[group])
         shapes, starts, n = [], [], 0
         for (full, rows, columns), (first, second, _, _) in zip(
             self._full, self._layout.parts.tolist(), strict=True
@@ -161,8 +161,8 @@ class Transfer:
         self._bounds = bounds.tobytes()
 
 
-def _numbers(piece: Piece) -> tuple[int, ...]:
-    return _ALL if piece.space is None else piece.space, piece.run, piece.offset, int(piece.scaled)
+def _numbers(segment: Segment) -> tuple[int, ...]:
+    return _ALL if segment.group is None else segment.group, segment.run, segment.offset, int(segment.scaled)
 
 
 def _suit(tensors: Sequence[Tensor | None], dtype: torch.dtype, shapes: Sequence[tuple[int, ...]]) -> bool:

@@ -1,20 +1,34 @@
-"""The configuration of a small model of transformers: what `from_pretrained` makes it of."""
+"""Configurations of models of transformers, which `from_pretrained` makes them of.
+
+`adapt` lets the configuration of a small model say its sizes. With `loadable=True`, units whose number no
+configuration can say are kept whole.
+"""
 
 from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from mast.errors import ArgumentError
+from mast.nn.units.drawing import UnitDraw, UnitGroup
+from mast.randomness import Key
+from mast.sketches import DiagonalDraw, Sketch
+
+if TYPE_CHECKING:
+    from mast.nn.units.dependencies.grouping import ModuleLength
+    from mast.nn.units.unit_map import UnitMap
 
 _WORDS = ("head", "intermediate", "inner", "ffn", "d_ff", "hidden_dim", "mlp")
 _OTHERS = ("head_dim", "dropout", "d_kv", "rope", "tie_", "head_bias")
+_TRIALS = 32  # members of a list whose sizes a configuration is asked for
 
 
 def configurable(model: nn.Module) -> bool:
@@ -26,7 +40,7 @@ def configurable(model: nn.Module) -> bool:
 def adapt(small: nn.Module, kept: Sequence[tuple[int, int]]) -> None:
     """Let the configuration of a `PreTrainedModel` say how large it is now.
 
-    `kept` has units and kept units of each space. If no configuration has these sizes, because layers differ
+    `kept` has units and kept units of each group. If no configuration has these sizes, because layers differ
     or the class derives one size from another, `save_pretrained` says so.
     """
     if not configurable(small):
@@ -139,3 +153,82 @@ def _refuse(reason: str, *args: Any, **options: Any) -> None:
     raise ArgumentError(
         f"from_pretrained() could not read it: {reason}. sk.save_submodel() writes any submodel"
     )
+
+
+# ---- loadable=True ---------------------------------------------------------------------------------
+
+
+def exclude_unloadable(unit_map: UnitMap, model: nn.Module, sketch: Sketch) -> None:
+    """Keep whole the groups that the configuration of a model of transformers cannot express.
+
+    Spaces of one kind, in all layers, are tried together, with what the members of a list keep, or with half
+    and a third of their units. Kinds that fail alone are tried with others of as many units: one number of
+    the configuration may be that of both.
+    """
+    if not configurable(model):
+        raise ArgumentError(
+            "loadable=True is for models of transformers, which are made of a configuration, not for "
+            f"{type(model).__name__}"
+        )
+    everything, lengths, left = unit_map.groups, unit_map.lengths, list[UnitGroup]()
+    kinds: dict[tuple[str, int], list[UnitGroup]] = {}
+    for group in everything:
+        kinds.setdefault((_kind(group), group.units), []).append(group)
+    failed: dict[int, list[UnitGroup]] = {}
+    for (_, units), some in kinds.items():
+        if _expressible(unit_map, model, sketch, [*left, *some], lengths):
+            left += some
+        else:
+            failed.setdefault(units, []).extend(some)
+    for some in failed.values():
+        several = len(set(map(_kind, some))) > 1
+        if several and _expressible(unit_map, model, sketch, [*left, *some], lengths):
+            left += some
+    names = {group.name for group in left}
+    for group in everything:
+        if group.name not in names:
+            unit_map.excluded[group.name] = (
+                f"the configuration of {type(model).__name__} cannot say their number"
+            )
+            unit_map.excluded_units[group.name] = group.units
+    if not left:
+        raise ArgumentError(f"no units of {type(model).__name__} can be cut with loadable=True")
+    unit_map.set_groups([group for group in everything if group.name in names], lengths)
+
+
+def _kind(group: UnitGroup) -> str:
+    """The name of a group without the numbers of layers."""
+    return re.sub(r"\d+", "*", group.name)
+
+
+def _expressible(
+    unit_map: UnitMap,
+    model: nn.Module,
+    sketch: Sketch,
+    groups: Sequence[UnitGroup],
+    lengths: Sequence[ModuleLength],
+) -> bool:
+    """Whether the configuration can say how many units of these groups submodels have."""
+    unit_map.set_groups(groups, lengths)
+    for draw in _trials(unit_map, sketch):
+        cut = unit_map.cut(draw)
+        small = cut.module(cut.gather(model), cut.gather_buffers(model))
+        if find_changes(small, [(kept.dim, kept.count) for kept in draw.values()]) is None:
+            return False
+    return True
+
+
+def _trials(unit_map: UnitMap, sketch: Sketch) -> list[UnitDraw]:
+    """Draws that stand for those of a sketch, one for each size."""
+    if sketch.members is not None:
+        drawing = unit_map.drawing(sketch)
+        draws = [drawing.draw(sketch.member_key(i)) for i in range(min(sketch.members, _TRIALS))]
+        return list({tuple(kept.count for kept in draw.values()): draw for draw in draws}.values())
+    found = []
+    for part in (2, 3):
+        counts = {group.name: -(-group.units // part) for group in unit_map.groups}
+        fronts = {
+            s.name: DiagonalDraw(s.units, np.arange(n := counts[s.name]), np.ones(n)) for s in unit_map.groups
+        }
+        found.append(UnitDraw(Key(0), fronts))
+    return found

@@ -91,7 +91,7 @@ class Sizes:
 
     numbers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # lengths, by module and attribute
     heads: Mapping[str, Sequence[int]] = field(default_factory=dict)  # kept ones, by nn.MultiheadAttention
-    absent: Mapping[str, Passing] = field(default_factory=dict)  # what stands in for modules
+    absent: Mapping[str, PassThrough] = field(default_factory=dict)  # what stands in for modules
 
     def set_numbers(self, model: nn.Module) -> None:
         """Write the lengths into a model's modules."""
@@ -111,11 +111,11 @@ class Sizes:
                 module.use_nested_tensor = False
 
 
-class Passing(nn.Module):
+class PassThrough(nn.Module):
     """In the place of a module whose result nobody needs: the first tensor it is given, or zeros like it.
 
     >>> import torch
-    >>> Passing(zeros=True)(torch.ones(2)), Passing(places=2)(torch.ones(2))
+    >>> PassThrough(zeros=True)(torch.ones(2)), PassThrough(places=2)(torch.ones(2))
     (tensor([0., 0.]), (tensor([1., 1.]), None))
     """
 

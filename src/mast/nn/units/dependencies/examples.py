@@ -1,11 +1,12 @@
-"""Whether small models compute what the whole model computes with the weights of the draw."""
+"""Examples of a model's input, and whether small models compute on them what the whole model computes."""
 
 from __future__ import annotations
 
 import copy
 import itertools
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,24 +14,85 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from mast.errors import MastError
+from mast.errors import ArgumentError, MastError
 from mast.nn.tensors.scaling import sparsify
 from mast.nn.tensors.torch_private import OperationMode, repeat_numbers, same_numbers_after
-from mast.nn.units.drawing import Space, UnitDraw
-from mast.nn.units.following.examples import Example, first_line, tensors_in
-from mast.nn.units.resizing import shadow
-from mast.randomness import Key, Purpose, permutation
+from mast.nn.units.drawing import UnitDraw
+from mast.nn.units.small_models import shadow
 from mast.sketches import DiagonalDraw
 
 if TYPE_CHECKING:
-    from mast.nn.units.following.reading import Length
-    from mast.nn.units.structures import Structure
+    from mast.nn.units.unit_map import UnitMap
 
 aten = torch.ops.aten
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
-class Settled(OperationMode):
+@dataclass(frozen=True)
+class Example:
+    """Arguments that a model can be called with.
+
+    >>> import torch
+    >>> Example.of(torch.ones(2, 3)).call(torch.nn.Linear(3, 4)).shape
+    torch.Size([2, 4])
+    """
+
+    args: tuple[Any, ...]
+    options: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, batch: Any) -> Example:
+        """From a tensor, a tuple or list of arguments, or keyword arguments in a mapping."""
+        if isinstance(batch, Example):
+            return batch
+        if isinstance(batch, Tensor):
+            return cls((batch,), {})
+        if isinstance(batch, Mapping):
+            return cls((), dict(batch))
+        if isinstance(batch, tuple | list):
+            return cls(tuple(batch), {})
+        raise ArgumentError(
+            "example must be what the model is called with: a tensor, a tuple of arguments, or a dict of "
+            f"keyword arguments; got {type(batch).__name__}"
+        )
+
+    def call(self, model: Callable[..., Any]) -> Any:
+        """What the model makes of it."""
+        return model(*self.args, **self.options)
+
+    def to(self, like: nn.Module, dtype: torch.dtype | None = None) -> Example:
+        """On the device of a model; floating-point tensors in another type."""
+        first = next(like.parameters(), None)
+        device = None if first is None else first.device
+
+        def moved(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return value.to(device=device, dtype=dtype if value.is_floating_point() else None)
+            if isinstance(value, Mapping):
+                return {key: moved(v) for key, v in value.items()}
+            return type(value)(moved(v) for v in value) if type(value) in (list, tuple) else value
+
+        return Example(moved(self.args), moved(dict(self.options)))
+
+
+def first_line(error: Exception) -> str:
+    """What an error of a user's model says, in one line."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def tensors_in(output: Any) -> Iterator[Tensor]:
+    """The tensors of a model's output: in tuples, lists and mappings (ModelOutput is one), not in caches."""
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, Mapping | list | tuple):
+        for value in output.values() if isinstance(output, Mapping) else output:
+            yield from tensors_in(value)
+
+
+# ---- outputs without chance ---------------------------------------------------------------------
+
+
+class Deterministic(OperationMode):
     """Without chance: dropout lets everything pass, other random numbers depend on their place only."""
 
     def __init__(self) -> None:
@@ -60,7 +122,7 @@ class Settled(OperationMode):
 def outputs(model: nn.Module, example: Example, training: bool, values: Mapping[str, Tensor]) -> list[Tensor]:
     """The tensors of a model's output, with these values of parameters; the model stays as it is."""
     twin = shadow(model).train(training)
-    with same_numbers_after(), torch.no_grad(), Settled():
+    with same_numbers_after(), torch.no_grad(), Deterministic():
         repeat_numbers(0)  # some models draw with NumPy before anything else
         found = functional_call(twin, dict(values), example.args, dict(example.options))
     return [t.detach() for t in tensors_in(found) if t.is_floating_point()]
@@ -144,89 +206,51 @@ def _gap_in_double(
         return float("inf")
 
 
-def masked(
-    structure: Structure, model: nn.Module, draw: UnitDraw, shift: Mapping[str, Tensor] | None = None
+def masked_weights(
+    unit_map: UnitMap, model: nn.Module, draw: UnitDraw, shift: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
     """The parameters v + S(x - v) that differ from x: those that carry scales."""
     parameters, draws = dict(model.named_parameters()), list(draw.values())
     values = {}
-    for scaled in structure.scaled:
+    for scaled in unit_map.scaled:
         x, v = parameters[scaled.tensor].detach(), (shift or {}).get(scaled.tensor)
         values[scaled.tensor] = sparsify(scaled.kept(draws), x, None if v is None else v.to(x))
     return values
 
 
-def check(
-    structure: Structure,
+def check_submodel(
+    unit_map: UnitMap,
     model: nn.Module,
     draw: UnitDraw,
     small: nn.Module,
     shift: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """An error that names the space and its module, if a submodel is not what the whole model says."""
+    """An error that names the group and its module, if a submodel is not what the whole model says."""
     whole = shadow(model)
-    examples = [example.to(model) for example in structure.examples]
-    values = masked(structure, whole, draw, shift)
-    _, message = compare(whole, values, small, examples, structure.modes)
+    examples = [example.to(model) for example in unit_map.examples]
+    values = masked_weights(unit_map, whole, draw, shift)
+    _, message = compare(whole, values, small, examples, unit_map.modes)
     if not message:
         return
-    for space in () if structure.branches else structure.spaces:
-        one = {s.name: DiagonalDraw(s.units, np.arange(s.units), np.ones(s.units)) for s in structure.spaces}
-        one[space.name] = draw[space.name]
-        own = _problem(structure, whole, UnitDraw(draw.key, one), examples)
+    for group in () if unit_map.branches else unit_map.groups:
+        one = {s.name: DiagonalDraw(s.units, np.arange(s.units), np.ones(s.units)) for s in unit_map.groups}
+        one[group.name] = draw[group.name]
+        own = submodel_problem(unit_map, whole, UnitDraw(draw.key, one), examples)
         if own:
-            owner = space.producers[0].tensor.rpartition(".")[0]
+            owner = group.producers[0].tensor.rpartition(".")[0]
             raise MastError(
-                f"the submodel is wrong, and not returned: with the units of {space.name!r} (module "
-                f"{owner!r}) {own}. Leave them out with keep={{{space.name!r}: 1}}, or keep as many units in "
+                f"the submodel is wrong, and not returned: with the units of {group.name!r} (module "
+                f"{owner!r}) {own}. Leave them out with keep={{{group.name!r}: 1}}, or keep as many units in "
                 "all layers of one size with Neurons(..., uniform=True)"
             )
     raise MastError(f"the submodel is wrong, and not returned: {message}")
 
 
-def _problem(structure: Structure, model: nn.Module, draw: UnitDraw, examples: Sequence[Example]) -> str:
+def submodel_problem(unit_map: UnitMap, model: nn.Module, draw: UnitDraw, examples: Sequence[Example]) -> str:
     """What is wrong with the small model of a draw."""
-    cut = structure.cut(draw)
+    cut = unit_map.cut(draw)
     try:
         small = cut.module(cut.gather(model), cut.gather_buffers(model))
     except Exception as error:  # a module that cannot be copied or refitted
         return f"a smaller model cannot be made: {first_line(error)}"
-    return compare(model, masked(structure, model, draw), small, examples, structure.modes)[1]
-
-
-def unproven(
-    structure: Structure,
-    model: nn.Module,
-    examples: Sequence[Example],
-    spaces: Sequence[Space],
-    attributes: Sequence[Length],
-) -> dict[str, str]:
-    """The spaces that cannot be cut after all, and what is wrong: found by trying, and by halving."""
-    good: list[Space] = []
-    wrong: dict[str, str] = {}
-
-    def try_all(some: Sequence[Space]) -> None:
-        structure.settle([*good, *some], attributes)
-        message = _problem(structure, model, _uneven(structure.spaces), examples)
-        if not message:
-            good.extend(some)
-        elif len(some) == 1:
-            wrong[some[0].name] = message
-        else:
-            half = len(some) // 2
-            try_all(some[:half])
-            try_all(some[half:])
-
-    try_all(spaces)
-    return wrong
-
-
-def _uneven(spaces: Sequence[Space]) -> UnitDraw:
-    """A draw that keeps another share of each space, with a scale of its own on each unit."""
-    kept = {}
-    for number, space in enumerate(spaces):
-        third = space.units // 3
-        count = max(1, third + number * 7 % (third + 1))
-        chosen = permutation(Key(number), Purpose.SUBSET, space.units, 0, count)
-        kept[space.name] = DiagonalDraw(space.units, np.sort(chosen), np.linspace(0.5, 2.0, count))
-    return UnitDraw(Key(0), kept)
+    return compare(model, masked_weights(unit_map, model, draw), small, examples, unit_map.modes)[1]
