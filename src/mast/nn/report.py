@@ -12,7 +12,7 @@ from mast.cards import table
 from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.nn.costs import flops, latencies, measure
-from mast.nn.submodels import plain_copy, put_draw, recalibrate, smaller, warn_of_batch_norm
+from mast.nn.submodels import plain_copy, put_draw, recalibrate, small_model, warn_of_batch_norm
 from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.weights import Batches
 from mast.nn.units.drawing import UnitDrawing
@@ -195,7 +195,7 @@ def _submodel(
 ) -> nn.Module:
     """A smaller model of the source's weights where there is one; else those of the draw in `scratch`."""
     if isinstance(drawing, UnitDrawing) and sk.shift is None:
-        return smaller(sk, drawing.draw(key), source).eval()
+        return small_model(sk, drawing.draw(key), source).eval()
     scratch.load_state_dict(source.state_dict())
     if drawing is not None:
         put_draw(sk, drawing, key, scratch, source)

@@ -22,18 +22,15 @@ from mast.checks import whole
 from mast.errors import ArgumentError, MastError
 from mast.nn.batches import Loss, with_first
 from mast.nn.importance import Importance
-from mast.nn.tensors.torch_private import repeat_numbers, same_numbers_after
 from mast.nn.tensors.weights import refuse_sharded, unwrapped
 from mast.nn.units import Neurons, UnitMap, find_units
 from mast.nn.units.dependencies.examples import (
     TOLERANCE,
-    Deterministic,
     Example,
     difference,
-    tensors_in,
+    outputs,
 )
 from mast.nn.units.drawing import UnitGroup
-from mast.nn.units.small_models import shadow
 from mast.sketches import RandK
 
 Orders = dict[str, Indices]  # by group: the unit that stands at each place
@@ -94,15 +91,12 @@ def sort_units(
     """
     model = unwrapped(model)
     refuse(model)
+    whole("probes", probes, 1)
     first, batches, count = with_first("sort_units", batches)
     given = first.plain() if example is None else Example.of(example)
     unit_map = find_units(model, Neurons(RandK(1.0)), example=given)
-    importance = Importance(model, unit_map.groups, score=score, loss=loss, probes=_probes(probes), seed=seed)
+    importance = Importance(model, unit_map.groups, score=score, loss=loss, probes=probes, seed=seed)
     return sort(model, unit_map, importance.of(batches, count), optimizer)
-
-
-def _probes(probes: int) -> int:
-    return whole("probes", probes, 1)
 
 
 def refuse(model: nn.Module) -> None:
@@ -242,18 +236,9 @@ def _states(
 
 def _outputs(
     model: nn.Module, examples: Sequence[Example], modes: Sequence[bool]
-) -> list[tuple[bool, list[Tensor]]]:
-    """The outputs in each mode, and whether nothing but dropout was random; the model stays as it is."""
-    found = []
-    for example in examples:
-        for training in modes:
-            twin = shadow(model).train(training)
-            with same_numbers_after(), torch.no_grad(), Deterministic() as settled:
-                repeat_numbers(0)
-                output = example.call(twin)
-            tensors = [t.detach() for t in tensors_in(output) if t.is_floating_point()]
-            found.append((not settled.random, tensors))
-    return found
+) -> list[tuple[list[Tensor], bool]]:
+    """The outputs on each example in each mode, and whether they are random."""
+    return [outputs(model, example, training, {}) for example in examples for training in modes]
 
 
 def _problem(
@@ -262,29 +247,27 @@ def _problem(
     orders: Orders,
     examples: Sequence[Example],
     modes: Sequence[bool],
-    before: Sequence[tuple[bool, list[Tensor]]],
+    before: Sequence[tuple[list[Tensor], bool]],
 ) -> str:
     """What is wrong with a model whose units were permuted, if anything is."""
     dtype = next(model.parameters()).dtype
+    tolerance = TOLERANCE.get(dtype, 1e-4)
     gap = _gap(before, _outputs(model, examples, modes))
-    if (
-        gap > TOLERANCE.get(dtype, 1e-4) and dtype is not torch.float64
-    ):  # more digits tell rounding from errors
+    if gap > tolerance and dtype is not torch.float64:  # more digits tell rounding from errors
         try:
             twin, wide = copy.deepcopy(model).double(), [e.to(model, torch.float64) for e in examples]
             after = _outputs(twin, wide, modes)
             permute(twin, groups, _inverse(orders))
             gap = _gap(_outputs(twin, wide, modes), after)
         except Exception:  # a model that insists on its type
-            return f"the output differs by {gap:.1%} of its largest entry"
-    return (
-        "" if gap <= TOLERANCE.get(dtype, 1e-4) else f"the output differs by {gap:.1%} of its largest entry"
-    )
+            pass
+    return "" if gap <= tolerance else f"the output differs by {gap:.1%} of its largest entry"
 
 
-def _gap(before: Sequence[tuple[bool, list[Tensor]]], after: Sequence[tuple[bool, list[Tensor]]]) -> float:
+def _gap(before: Sequence[tuple[list[Tensor], bool]], after: Sequence[tuple[list[Tensor], bool]]) -> float:
+    """The largest difference of outputs that are not random."""
     pairs = zip(before, after, strict=True)
-    return max((difference(b, a) for (settled, b), (_, a) in pairs if settled), default=0.0)
+    return max((difference(b, a) for (b, random), (a, _) in pairs if not random), default=0.0)
 
 
 # ---- resumed runs ----------------------------------------------------------------------------------

@@ -15,13 +15,13 @@ from torch.optim import Optimizer
 from mast.checks import whole
 from mast.errors import ArgumentError, BiasedSketchError, MastError
 from mast.nn.files.deltas import save_delta
+from mast.nn.files.state import restore, state_of
 from mast.nn.files.submodels import save_draw
 from mast.nn.optimizers import Steps
 from mast.nn.passes.calls import Calls
 from mast.nn.passes.explicit import sampled
 from mast.nn.passes.values import Values
-from mast.nn.state import restore, state_of
-from mast.nn.submodels import BestDraw, pick, submodel
+from mast.nn.submodels import BestDraw, make_submodel, pick
 from mast.nn.tensors.drawing import Drawing, drawing_of
 from mast.nn.tensors.selection import Selection
 from mast.nn.tensors.top_share import TopDrawing
@@ -319,7 +319,7 @@ class Sparsifier:
             Batches from which BatchNorm layers take their statistics anew; False if you call
             `mast.nn.recalibrate` yourself.
         """
-        return submodel(self, pick(self, seed, member, density, budget), calibrate)
+        return make_submodel(self, pick(self, seed, member, density, budget), calibrate)
 
     def best(
         self,
@@ -348,7 +348,7 @@ class Sparsifier:
         with Progress(draws, "submodels") as progress:
             for seed in range(draws):
                 picked = pick(self, seed, None, density, budget)
-                model = submodel(self, picked, batches)
+                model = make_submodel(self, picked, batches)
                 scores.append(float(evaluate(model)))
                 if math.isnan(scores[-1]):
                     raise ArgumentError(f"the score of seed {seed} is NaN, which is neither better nor worse")
@@ -411,7 +411,7 @@ class Sparsifier:
         since.
         """
         picked = pick(self, seed, member, density, budget)
-        model = submodel(self, picked, calibrate) if model is None else model
+        model = make_submodel(self, picked, calibrate) if model is None else model
         return save_draw(self, path, picked, model, about or {})
 
     def state_dict(self) -> dict[str, Any]:

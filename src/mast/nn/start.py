@@ -175,5 +175,5 @@ def factors_of(sketch: Sketch, d: int) -> Array:
     square = sketch.expected_square(d)
     ever = np.where(square > 0, square, 1.0)
     if isinstance(sketch, Nested):
-        return np.where(square > 0, 1 / ever, 0.0)  # what is in no front is never trained
+        return np.where(square > 0, 1 / ever, 0.0)  # what is in no prefix is never trained
     return np.asarray(1 / np.sqrt(ever))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
 
 _BUDGET = re.compile(r"\s*([\d.]+)\s*(%?)\s*(flops?|params?|parameters?)\s*", re.IGNORECASE)
-_GRAINS = 4096  # densities are looked for in steps of one of so many
+_GRAINS = 4096  # densities are multiples of 1 / _GRAINS
 
 
 class Picked(NamedTuple):
@@ -90,7 +90,7 @@ def _within(sk: Sparsifier, key: Key, budget: str | float) -> Drawing:
         draw = drawing.draw(key)
         if not operations:
             return sk.unit_map.cut(draw).count
-        return count_flops(smaller(sk, draw), sk.unit_map.examples[0].to(sk.model).call)
+        return count_flops(small_model(sk, draw), sk.unit_map.examples[0].to(sk.model).call)
 
     most *= cost(_GRAINS) if is_share else 1
     affordable = bisect_right(range(1, _GRAINS + 1), most, key=cost)
@@ -123,14 +123,14 @@ def _parsed(budget: str | float) -> tuple[float, bool, bool]:
     return most, bool(percent), unit.lower().startswith("f")
 
 
-def submodel(sk: Sparsifier, picked: Picked, calibrate: Batches) -> nn.Module:
-    """A plain copy of the model with the weights v + S(x - v) of a draw, in eval mode; smaller, of units."""
+def make_submodel(sk: Sparsifier, picked: Picked, calibrate: Batches) -> nn.Module:
+    """The submodel of a draw, in eval mode: a copy with the weights v + S(x - v); of units, a smaller one."""
     sk._calls.refuse_inside("submodel() cannot be called")
     sk._calls.check()
     if calibrate is None:
         warn_of_batch_norm(sk)
     if sk.unit_map is not None and picked.units is not None:
-        model = smaller(sk, picked.units)
+        model = small_model(sk, picked.units)
         sk.unit_map.adapt(model, picked.units)
         if stay := sk.unit_map.branches_left(picked.units):
             warnings.warn(
@@ -150,7 +150,7 @@ def submodel(sk: Sparsifier, picked: Picked, calibrate: Batches) -> nn.Module:
     return model
 
 
-def smaller(sk: Sparsifier, draw: UnitDraw, source: nn.Module | None = None) -> nn.Module:
+def small_model(sk: Sparsifier, draw: UnitDraw, source: nn.Module | None = None) -> nn.Module:
     """The kept units (of `source`, if given) as a model of their own, the scale in the outgoing weights."""
     assert sk.unit_map is not None
     source = sk.model if source is None else source

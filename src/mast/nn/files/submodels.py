@@ -2,7 +2,7 @@
 
 A file is read into a model of the class that was trained: `load_submodel(path, model)` fills a copy of it.
 The header has the shapes of what was cut, before and after, and what modules have to be told besides
-(`mast.nn.units.small_models.Sizes`), so nothing has to be found out when a file is read. Names, shapes and
+(`SubmodelSizes`), so nothing has to be found out when a file is read. Names, shapes and
 types of all tensors are compared with the header and with the model before one of them is used.
 """
 
@@ -23,7 +23,7 @@ from mast.errors import ArgumentError, DataError
 from mast.nn.files import tensor_files
 from mast.nn.tensors.weights import unwrapped
 from mast.nn.units import HeadsAttention, UnitDraw, UnitMap
-from mast.nn.units.small_models import PassThrough, Sizes, fit, replace_attention
+from mast.nn.units.small_models import PassThrough, SubmodelSizes, fit_attributes, replace_attention
 
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
@@ -104,7 +104,7 @@ def load_submodel(path: str | Path, model: nn.Module) -> nn.Module:
         for name, module in small.named_modules():
             own = [f"{name}.{key}" if name else key for key in (*module._parameters, *module._buffers)]
             if any(key in shapes for key in own):
-                fit(module, whole.get_submodule(name))
+                fit_attributes(module, whole.get_submodule(name))
         sizes.set_numbers(small)
     except (ArgumentError, AttributeError) as error:
         raise ArgumentError(f"the model does not fit {path}: {error}") from error
@@ -166,7 +166,7 @@ def _units(unit_map: UnitMap, draw: UnitDraw) -> dict[str, Any]:
     }
 
 
-def _sizes_in(header: Mapping[str, Any]) -> Sizes:
+def _sizes_in(header: Mapping[str, Any]) -> SubmodelSizes:
     """What modules have to be told, out of a header; an error if it is no such thing."""
     numbers = {str(name): dict(own) for name, own in header.get("numbers", {}).items()}
     heads = {str(name): list(kept) for name, kept in header.get("heads", {}).items()}
@@ -177,7 +177,7 @@ def _sizes_in(header: Mapping[str, Any]) -> Sizes:
     ]
     if not all(type(n) is int and 0 <= n < 2**63 for n in given):
         raise ValueError("sizes and heads are whole numbers")
-    return Sizes(numbers, heads, absent)
+    return SubmodelSizes(numbers, heads, absent)
 
 
 def _shapes_in(header: Mapping[str, Any]) -> dict[str, tuple[Shape, Shape]]:
@@ -191,7 +191,7 @@ def _shapes_in(header: Mapping[str, Any]) -> dict[str, tuple[Shape, Shape]]:
     return shapes
 
 
-def _resized(whole: nn.Module, sizes: Sizes) -> nn.Module:
+def _resized(whole: nn.Module, sizes: SubmodelSizes) -> nn.Module:
     """A copy of a model without absent modules and heads; its tensors are as they were."""
     small = copy.deepcopy(whole)
     modules = dict(small.named_modules())

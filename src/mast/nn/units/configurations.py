@@ -227,8 +227,8 @@ def _trials(unit_map: UnitMap, sketch: Sketch) -> list[UnitDraw]:
     found = []
     for part in (2, 3):
         counts = {group.name: -(-group.units // part) for group in unit_map.groups}
-        fronts = {
+        prefixes = {
             s.name: DiagonalDraw(s.units, np.arange(n := counts[s.name]), np.ones(n)) for s in unit_map.groups
         }
-        found.append(UnitDraw(Key(0), fronts))
+        found.append(UnitDraw(Key(0), prefixes))
     return found

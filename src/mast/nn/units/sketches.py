@@ -19,7 +19,7 @@ class Structured(Over):
 
 
 class Neurons(Structured):
-    """Hidden units live or die whole: features of Linear, channels of Conv, heads and MLP units of attention.
+    """Hidden units, kept or dropped whole: features of Linear, channels of Conv, heads, units of MLPs.
 
     Each layer's units have a draw of their own. The scale is on a unit's outgoing weights, so that training
     is that of inverted dropout on units, and a submodel is a smaller dense network.
@@ -55,7 +55,7 @@ class Neurons(Structured):
 
 
 class Layers(Structured):
-    """Residual branches live or die whole, with their last bias. One draw over all branches of the model.
+    """Residual branches, kept or dropped whole, with their last bias. One draw over all branches of a model.
 
     The scale is on what comes last in a branch: its last weight and bias, or its last affine norm.
 

@@ -86,7 +86,7 @@ def _copy(model: nn.Module, made: Callable[[Tensor], Tensor]) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class SubmodelSizes:
     """What the modules of a small model have to be told, besides the shapes of their tensors."""
 
     numbers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # lengths, by module and attribute
@@ -102,7 +102,7 @@ class Sizes:
     def take_out(self, model: nn.Module) -> None:
         """Put the stand-ins into a model."""
         for name, stand_in in self.absent.items():
-            put(model, name, copy.deepcopy(stand_in).train(model.training))
+            replace_module(model, name, copy.deepcopy(stand_in).train(model.training))
         for module in model.modules() if self.absent else ():
             # Kernels of torch for whole layers look at modules that are not there any more.
             if isinstance(module, nn.TransformerEncoderLayer):
@@ -137,8 +137,8 @@ class PassThrough(nn.Module):
         return found if self.places is None else (found, *[None] * (self.places - 1))
 
 
-def put(model: nn.Module, name: str, new: nn.Module) -> None:
-    """Another module under this name, and under all others that the old one has."""
+def replace_module(model: nn.Module, name: str, new: nn.Module) -> None:
+    """Put another module under this name, and under all others that the old one has."""
     old = model.get_submodule(name)
     for parent in list(model.modules()):
         for key, child in parent._modules.items():
@@ -150,13 +150,13 @@ def replace_attention(model: nn.Module, name: str) -> None:
     """Put a module for any number of heads in the place of an attention, with its parameters."""
     whole = model.get_submodule(name)
     assert isinstance(whole, nn.MultiheadAttention)
-    put(model, name, HeadsAttention(whole))
+    replace_module(model, name, HeadsAttention(whole))
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False  # its fast path knows no such heads
 
 
-def fit(module: nn.Module, shaped: nn.Module) -> None:
+def fit_attributes(module: nn.Module, shaped: nn.Module) -> None:
     """Let the attributes of a module say what its tensors are; `shaped` is the module before."""
     own, before = cast(Any, module), cast(Any, shaped)
     if isinstance(module, nn.Linear):

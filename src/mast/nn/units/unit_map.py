@@ -27,7 +27,7 @@ from mast.nn.units.drawing import (
     segments_of,
 )
 from mast.nn.units.sketches import Neurons, Structured
-from mast.nn.units.small_models import Sizes, fit, replace_attention, skeleton, template
+from mast.nn.units.small_models import SubmodelSizes, fit_attributes, replace_attention, skeleton, template
 from mast.sketches import Sketch
 from mast.sketches.kept import Everything, Grid, Kept, KeptTensors
 
@@ -159,7 +159,7 @@ class UnitMap:
 
     # ---- small models ----------------------------------------------------------------------------
 
-    def sizes(self, draw: UnitDraw) -> Sizes:
+    def sizes(self, draw: UnitDraw) -> SubmodelSizes:
         """What modules have to be told: lengths, heads that are left, and which stand in for dropped ones."""
         kept = {s.name: units for s, units in zip(self.groups, present(self.groups, draw), strict=True)}
         numbers: dict[str, dict[str, int]] = {}
@@ -168,7 +168,7 @@ class UnitMap:
             numbers.setdefault(length.module, {})[length.attribute] = length.before - dropped
         heads = {name: kept[s].indices.tolist() for name, s in self.heads.items()}
         absent = {name: m for branch in self._dropped(draw) for name, m in branch.modules}
-        return Sizes(numbers, heads, absent)
+        return SubmodelSizes(numbers, heads, absent)
 
     def blank(self, draw: UnitDraw) -> nn.Module:
         """A copy of the model for this draw, without values and without the modules of dropped branches."""
@@ -184,7 +184,7 @@ class UnitMap:
             assert isinstance(attention, HeadsAttention)
             attention.kept = list(kept)
         for name, before in self._resized.items():
-            fit(model.get_submodule(name), before)
+            fit_attributes(model.get_submodule(name), before)
         sizes.set_numbers(model)
 
     def branches_left(self, draw: UnitDraw) -> list[str]:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import copy
 import itertools
+import random as python_numbers
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy import random as numpy_numbers
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from mast.errors import ArgumentError, MastError
 from mast.nn.tensors.scaling import sparsify
-from mast.nn.tensors.torch_private import OperationMode, repeat_numbers, same_numbers_after
+from mast.nn.tensors.torch_private import OperationMode
 from mast.nn.units.drawing import UnitDraw
 from mast.nn.units.small_models import shadow
 from mast.sketches import DiagonalDraw
@@ -92,6 +95,26 @@ def tensors_in(output: Any) -> Iterator[Tensor]:
 # ---- outputs without chance ---------------------------------------------------------------------
 
 
+@contextmanager
+def fork_generators() -> Iterator[None]:
+    """Whatever a user's model draws inside, the generators that it draws from go on as if it had not."""
+    state, python_state = torch.get_rng_state(), python_numbers.getstate()
+    numpy_state = numpy_numbers.get_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+        numpy_numbers.set_state(numpy_state)  # noqa: NPY002
+        python_numbers.setstate(python_state)
+
+
+def seed_generators(number: int) -> None:
+    """What a user's model draws next depends on this number only."""
+    torch.default_generator.manual_seed(number)
+    numpy_numbers.seed(number)  # noqa: NPY002
+    python_numbers.seed(number)
+
+
 class Deterministic(OperationMode):
     """Without chance: dropout lets everything pass, other random numbers depend on their place only."""
 
@@ -108,24 +131,28 @@ class Deterministic(OperationMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run an operation."""
-        packet = func.overloadpacket
-        if packet is aten.native_dropout:
+        if func.overloadpacket is aten.native_dropout:
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
         if func is aten.bernoulli_.float:
             return args[0].fill_(args[1] if len(args) > 1 else (kwargs or {}).get("p", 0.5))
         if torch.Tag.nondeterministic_seeded in func.tags:
             self._calls += 1
-            repeat_numbers(self._calls)
+            seed_generators(self._calls)
         return func(*args, **(kwargs or {}))
 
 
-def outputs(model: nn.Module, example: Example, training: bool, values: Mapping[str, Tensor]) -> list[Tensor]:
-    """The tensors of a model's output, with these values of parameters; the model stays as it is."""
+def outputs(
+    model: nn.Module, example: Example, training: bool, values: Mapping[str, Tensor]
+) -> tuple[list[Tensor], bool]:
+    """The tensors of a model's output, with these values of parameters, and whether they are random.
+
+    Dropout is not; the model stays as it is.
+    """
     twin = shadow(model).train(training)
-    with same_numbers_after(), torch.no_grad(), Deterministic():
-        repeat_numbers(0)  # some models draw with NumPy before anything else
+    with fork_generators(), torch.no_grad(), Deterministic() as mode:
+        seed_generators(0)  # some models draw with NumPy before anything else
         found = functional_call(twin, dict(values), example.args, dict(example.options))
-    return [t.detach() for t in tensors_in(found) if t.is_floating_point()]
+    return [t.detach() for t in tensors_in(found) if t.is_floating_point()], mode.random
 
 
 def difference(some: Sequence[Tensor], others: Sequence[Tensor]) -> float:
@@ -191,7 +218,8 @@ def _cause(error: Exception, small: nn.Module) -> str:
 def _gap(
     whole: nn.Module, values: Mapping[str, Tensor], small: nn.Module, example: Example, training: bool
 ) -> float:
-    return difference(outputs(small, example, training, {}), outputs(whole, example, training, values))
+    (some, _), (others, _) = outputs(small, example, training, {}), outputs(whole, example, training, values)
+    return difference(some, others)
 
 
 def _gap_in_double(

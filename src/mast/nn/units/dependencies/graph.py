@@ -41,7 +41,16 @@ class Dimension:
 
 
 class DependencyGraph:
-    """The slices of a model's tensors, and which of them belong to one unit."""
+    """The slices of a model's tensors, by number, and which of them belong to one unit.
+
+    Row i of the weight a makes what column i of the weight b takes:
+
+    >>> graph = DependencyGraph({"a": torch.empty(3, 2), "b": torch.empty(1, 3)})
+    >>> rows, columns = graph.slices_of("a", 0, 3), graph.slices_of("b", 1, 3)
+    >>> graph.couple(rows, columns)
+    >>> rows, columns, graph.roots(columns)
+    (tensor([2, 3, 4]), tensor([7, 8, 9]), tensor([2, 3, 4]))
+    """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self.dimensions: list[Dimension] = []

@@ -11,9 +11,9 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils.weak import WeakIdKeyDictionary
 
 from mast.errors import ArgumentError
-from mast.nn.tensors.torch_private import OperationMode, plain_kernels, same_numbers_after
+from mast.nn.tensors.torch_private import OperationMode, plain_kernels
 from mast.nn.units.dependencies import layer_rules, tensor_rules
-from mast.nn.units.dependencies.examples import Example, first_line, tensors_in
+from mast.nn.units.dependencies.examples import Example, first_line, fork_generators, tensors_in
 from mast.nn.units.dependencies.graph import Arguments, Options, tensors
 
 aten = torch.ops.aten
@@ -59,7 +59,7 @@ class ForwardPass(OperationMode):
             register_module_forward_hook(self.leave, always_call=True),
         ]
         try:
-            with same_numbers_after(), torch.no_grad(), plain_kernels(), self:
+            with fork_generators(), torch.no_grad(), plain_kernels(), self:
                 return list(tensors_in(example.call(self.model)))
         except ArgumentError:
             raise

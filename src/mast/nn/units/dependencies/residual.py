@@ -22,7 +22,7 @@ from mast.nn.units.dependencies.recording import (
     Operation,
     Recording,
 )
-from mast.nn.units.small_models import PassThrough, Sizes, shadow
+from mast.nn.units.small_models import PassThrough, SubmodelSizes, shadow
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ def _can_drop(model: nn.Module, example: Example, branch: Branch) -> bool:
     if not branch.modules:
         return False
     small = shadow(model)
-    Sizes(absent=dict(branch.modules)).take_out(small)
+    SubmodelSizes(absent=dict(branch.modules)).take_out(small)
     parameters = dict(model.named_parameters())
     zeros = {name: torch.zeros_like(parameters[name]) for name in branch.scaled}
     return not compare(model, zeros, small, [example])[1]

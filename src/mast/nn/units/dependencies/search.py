@@ -15,10 +15,10 @@ from torch import nn
 
 from mast.errors import ArgumentError
 from mast.nn.tensors.selection import check_keep, predicate, refuse_equal_codes, some
-from mast.nn.tensors.torch_private import Conv, NormBase, same_numbers_after
+from mast.nn.tensors.torch_private import Conv, NormBase
 from mast.nn.tensors.weights import Keep, Where
 from mast.nn.units.configurations import exclude_unloadable
-from mast.nn.units.dependencies.examples import Example, first_line, submodel_problem
+from mast.nn.units.dependencies.examples import Example, first_line, fork_generators, submodel_problem
 from mast.nn.units.dependencies.grouping import ModuleLength, find_groups, is_a_size, module_numbers
 from mast.nn.units.dependencies.recording import Recording
 from mast.nn.units.dependencies.residual import find_branches
@@ -271,7 +271,7 @@ def guess_examples(model: nn.Module) -> list[Example]:
             numbers = normal(Key(0, index=len(shape)), 0, math.prod(shape))  # always the same ones
             example = Example((torch.from_numpy(numbers).view(shape).to(like),), {})
             try:
-                with torch.no_grad(), same_numbers_after():
+                with torch.no_grad(), fork_generators():
                     for training in (True, False):
                         example.call(trial.train(training))
                 found.append(example)

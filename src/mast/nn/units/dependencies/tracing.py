@@ -77,7 +77,7 @@ class DependencyTrace(ForwardPass):
         return found
 
     def operand(self, tensor: Tensor) -> Labels:
-        """The labels of a value that meets others; where it was expanded it is broadcast."""
+        """The labels of a value as an operand beside others; where it was expanded it is broadcast."""
         labels = self.labels_of(tensor)
         broadcast = [tensor.stride(d) == 0 or d in labels.constant_lengths for d in range(tensor.dim())]
         sizes = tuple(1 if b else n for b, n in zip(broadcast, tensor.shape, strict=True))
@@ -112,7 +112,7 @@ class DependencyTrace(ForwardPass):
     # ---- labels ------------------------------------------------------------------------------
 
     def core(self, array: Tensor) -> Tensor:
-        """The present roots of labels, with length 1 along dimensions where they do not vary."""
+        """The core of labels: their present roots, with length 1 along dimensions where these do not vary."""
         array = self.graph.roots(unexpanded(array))
         for d in range(array.dim()):
             if array.size(d) > 1:

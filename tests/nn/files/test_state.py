@@ -13,7 +13,7 @@ import mast
 
 torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
 
-from mast.nn import state as saved_state  # noqa: E402
+from mast.nn.files import state as saved_state  # noqa: E402
 
 SKETCHES = [
     mast.Bernoulli(0.6),
@@ -178,7 +178,7 @@ def test_sketches_are_described_by_their_content():
 
 
 def test_files(models, tmp_path, loss_on):
-    from mast.nn import state
+    from mast.nn.files import state
 
     model, inputs = models.mlp()
     sk = mast.nn.sparsify(model, mast.Mixture([mast.Bernoulli(0.5), mast.RandK(0.5)]), shift="init", seed=2)
