@@ -29,9 +29,9 @@ from mast.checks import choice
 from mast.errors import ArgumentError
 from mast.nn.batches import Batch, Loss
 from mast.nn.costs import evaluated
+from mast.nn.units.cuts import is_conv1d
 from mast.nn.units.dependencies.examples import fork_generators, tensors_in
 from mast.nn.units.drawing import UnitGroup
-from mast.nn.units.small_models import is_conv1d
 from mast.progress import Progress
 from mast.randomness import Key, Purpose, words
 

@@ -23,7 +23,7 @@ from mast.errors import ArgumentError, DataError
 from mast.nn.files import tensor_files
 from mast.nn.tensors.weights import unwrapped
 from mast.nn.units import HeadsAttention, UnitDraw, UnitMap
-from mast.nn.units.small_models import PassThrough, SubmodelSizes, fit_attributes, replace_attention
+from mast.nn.units.cuts import PassThrough, SubmodelSizes, fit_attributes, replace_attention
 
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier

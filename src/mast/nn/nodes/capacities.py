@@ -21,9 +21,10 @@ from mast.nn.tensors.drawing import Alike, drawing_of
 from mast.nn.tensors.selection import choose
 from mast.nn.tensors.weights import Where
 from mast.nn.units.cuts import Cut
+from mast.nn.units.dependencies.search import find_units
 from mast.nn.units.drawing import UnitDraw
 from mast.nn.units.sketches import Neurons, Structured, parse
-from mast.nn.units.unit_map import UnitMap, find_units
+from mast.nn.units.unit_map import UnitMap
 from mast.randomness import Key, Purpose
 from mast.sketches import DiagonalDraw, Sketch
 from mast.sketches.kept import Entries, Everything, Kept, KeptTensors

@@ -15,7 +15,8 @@ from mast.nn.tensors.selection import Selection
 from mast.nn.tensors.weights import refuse_sharded, registered
 from mast.nn.units.attention import HeadsAttention
 from mast.nn.units.configurations import adapt, refuse_saving
-from mast.nn.units.cuts import Cut
+from mast.nn.units.copies import skeleton, template
+from mast.nn.units.cuts import Cut, SubmodelSizes, fit_attributes, replace_attention
 from mast.nn.units.drawing import (
     ScaledParameter,
     Segment,
@@ -27,7 +28,6 @@ from mast.nn.units.drawing import (
     segments_of,
 )
 from mast.nn.units.sketches import Neurons, Structured
-from mast.nn.units.small_models import SubmodelSizes, fit_attributes, replace_attention, skeleton, template
 from mast.sketches import Sketch
 from mast.sketches.kept import Everything, Grid, Kept, KeptTensors
 

@@ -18,10 +18,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from mast.errors import ArgumentError, MastError
-from mast.nn.tensors.scaling import sparsify
 from mast.nn.tensors.torch_private import OperationMode
 from mast.nn.units.drawing import UnitDraw
-from mast.nn.units.small_models import shadow
 from mast.sketches import DiagonalDraw
 
 if TYPE_CHECKING:
@@ -93,6 +91,11 @@ def tensors_in(output: Any) -> Iterator[Tensor]:
 
 
 # ---- outputs without chance ---------------------------------------------------------------------
+
+
+def shadow(model: nn.Module) -> nn.Module:
+    """A copy with the same parameters and buffers of its own: what it does leaves no trace in the model."""
+    return copy.deepcopy(model, {id(p): p for p in model.parameters()})
 
 
 @contextmanager
@@ -242,7 +245,12 @@ def masked_weights(
     values = {}
     for scaled in unit_map.scaled:
         x, v = parameters[scaled.tensor].detach(), (shift or {}).get(scaled.tensor)
-        values[scaled.tensor] = sparsify(scaled.kept(draws), x, None if v is None else v.to(x))
+        y = torch.zeros_like(x) if v is None else v.to(x, copy=True)
+        kept = scaled.kept(draws)
+        change = kept.gather(x - y)
+        kept.scale(change)
+        kept.add(y, change)
+        values[scaled.tensor] = y
     return values
 
 

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from mast.arrays import Indices
 from mast.nn.tensors.torch_private import NormBase
-from mast.nn.units.dependencies.examples import Example
+from mast.nn.units.cuts import is_conv1d
+from mast.nn.units.dependencies.examples import Example, shadow
 from mast.nn.units.dependencies.graph import INPUT, DependencyGraph
 from mast.nn.units.dependencies.recording import Recording
 from mast.nn.units.dependencies.tracing import DependencyTrace
 from mast.nn.units.drawing import OUTPUT, UnitGroup, UnitSlices
-from mast.nn.units.small_models import is_conv1d, shadow
 
 Units = Indices  # one row per unit: the slices that are kept or dropped together
 

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from mast.nn.units.dependencies.examples import Example, compare
+from mast.nn.units.cuts import PassThrough, SubmodelSizes
+from mast.nn.units.dependencies.examples import Example, compare, shadow
 from mast.nn.units.dependencies.recording import (
     COPIES,
     NORMS,
@@ -22,7 +23,6 @@ from mast.nn.units.dependencies.recording import (
     Operation,
     Recording,
 )
-from mast.nn.units.small_models import PassThrough, SubmodelSizes, shadow
 
 
 @dataclass(frozen=True)

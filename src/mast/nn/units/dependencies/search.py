@@ -18,13 +18,13 @@ from mast.nn.tensors.selection import check_keep, predicate, refuse_equal_codes,
 from mast.nn.tensors.torch_private import Conv, NormBase
 from mast.nn.tensors.weights import Keep, Where
 from mast.nn.units.configurations import exclude_unloadable
+from mast.nn.units.copies import refuse_lazy, with_values
 from mast.nn.units.dependencies.examples import Example, first_line, fork_generators, submodel_problem
 from mast.nn.units.dependencies.grouping import ModuleLength, find_groups, is_a_size, module_numbers
 from mast.nn.units.dependencies.recording import Recording
 from mast.nn.units.dependencies.residual import find_branches
 from mast.nn.units.drawing import UnitDraw, UnitGroup
 from mast.nn.units.sketches import Layers, Neurons
-from mast.nn.units.small_models import refuse_lazy, with_values
 from mast.nn.units.unit_map import UnitMap
 from mast.randomness import Key, Purpose, normal, permutation
 from mast.sketches import DiagonalDraw, Sketch
