@@ -58,7 +58,7 @@ class Example:
         )
 
     def call(self, model: Callable[..., Any]) -> Any:
-        """What the model makes of it."""
+        """Call the model with it."""
         return model(*self.args, **self.options)
 
     def to(self, like: nn.Module, dtype: torch.dtype | None = None) -> Example:
@@ -133,7 +133,6 @@ class Deterministic(OperationMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run an operation."""
         if func.overloadpacket is aten.native_dropout:
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
         if func is aten.bernoulli_.float:

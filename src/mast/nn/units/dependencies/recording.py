@@ -55,8 +55,8 @@ class ForwardPass(OperationMode):
     def run(self, example: Example) -> list[Tensor]:
         """Call the model: the tensors of its output."""
         hooks = [
-            register_module_forward_pre_hook(self.enter),
-            register_module_forward_hook(self.leave, always_call=True),
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
         ]
         try:
             with fork_generators(), torch.no_grad(), plain_kernels(), self:
@@ -72,7 +72,6 @@ class ForwardPass(OperationMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Arguments = (), kwargs: Options | None = None
     ) -> Any:
-        """Run the operation, and look at it."""
         options = dict(kwargs or {})
         if func._schema.is_mutable and args and isinstance(args[0], Tensor):
             self._refuse_changed_parameters(args[0])
@@ -81,15 +80,13 @@ class ForwardPass(OperationMode):
         return out
 
     def on_operation(self, func: Any, args: Arguments, options: Options, out: Any) -> None:
-        """An operation and its result."""
+        """Called after each operation of ATen, with its arguments and its result."""
         raise NotImplementedError
 
-    def enter(self, module: nn.Module, inputs: Any) -> None:
-        """A module is called."""
+    def _enter(self, module: nn.Module, inputs: Any) -> None:
         self.open.append(module)
 
-    def leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        """It has returned."""
+    def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
         self.open.pop()
 
     def _refuse_changed_parameters(self, target: Tensor) -> None:
@@ -206,16 +203,14 @@ class Recording(ForwardPass):
         for result in results:
             self._at[result] = number
 
-    def enter(self, module: nn.Module, inputs: Any) -> None:
-        """A module is called."""
-        super().enter(module, inputs)
+    def _enter(self, module: nn.Module, inputs: Any) -> None:
+        super()._enter(module, inputs)
         outer = self._open_calls[-1] if self._open_calls else None
         self._open_calls.append(len(self.calls))
         self.calls.append(ModuleCall(self.names.get(id(module), ""), len(self.operations), outer=outer))
 
-    def leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        """It ends."""
-        super().leave(module, inputs, output)
+    def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        super()._leave(module, inputs, output)
         call = self.calls[self._open_calls.pop()]
         call.last = len(self.operations)
         first = output[0] if isinstance(output, tuple) and output else output

@@ -2,6 +2,9 @@
 
 An operation that only moves entries is run on the labels themselves; one that acts entry by entry couples the
 slices that meet; one without a rule excludes all that it is given.
+
+A rule is told of an operation after it has run: `func` of ATen, its arguments, its options, and its result.
+It asks the trace for the labels of the arguments, and sets those of the result.
 """
 
 from __future__ import annotations
