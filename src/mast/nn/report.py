@@ -17,6 +17,7 @@ from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.weights import Batches
 from mast.nn.units.drawing import UnitDrawing
 from mast.nn.units.sketches import Structured
+from mast.nn.units.unit_map import columns
 from mast.plots import COLOURS, new_axes
 from mast.progress import Progress
 from mast.randomness import Key, Purpose
@@ -277,16 +278,3 @@ def overview(sk: Sparsifier) -> str:
         f"{sk.dim:,} of {total:,} weights are sketched, {percent(sk.density)} of them kept on average",
     ]
     return "\n".join(lines)
-
-
-def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Rows of text with aligned columns.
-
-    >>> columns([("a", "b"), ("long", "c")])
-    ['  a     b', '  long  c']
-    """
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
-        for row in rows
-    ]

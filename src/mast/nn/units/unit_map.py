@@ -259,10 +259,21 @@ class UnitMap:
         rows += [(group.name, str(group.units), "yes") for group in self.groups]
         for name, reason in self.excluded.items():
             rows.append((name, str(self.excluded_units.get(name, "")), f"no: {reason}"))
-        widths = [max(len(row[i]) for row in rows) for i in range(3)]
-        lines = ["  ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)) for row in rows]
-        return "\n".join("  " + line.rstrip() for line in lines)
+        return "\n".join(columns(rows))
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{s.name}: {s.units}" for s in self.groups)
         return f"<units of {type(self.skeleton).__name__}: {parts}>"
+
+
+def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Rows of text with aligned columns.
+
+    >>> columns([("a", "b"), ("long", "c")])
+    ['  a     b', '  long  c']
+    """
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
+        for row in rows
+    ]
