@@ -273,7 +273,7 @@ def _gap(before: Sequence[tuple[list[Tensor], bool]], after: Sequence[tuple[list
 # ---- resumed runs ----------------------------------------------------------------------------------
 
 
-class Sorted:
+class SortedUnits:
     """That the units of a model were sorted, and how: what a resumed run needs to know.
 
     The state of a run has a digest of its weights. If a model had these weights before its units were sorted,

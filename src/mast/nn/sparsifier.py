@@ -37,7 +37,7 @@ from mast.sketches.kept import KeptTensors
 if TYPE_CHECKING:
     from mast.nn.report import DensityReport
     from mast.nn.row_optimizer import RowOptimizer
-    from mast.nn.sorting import Sorted
+    from mast.nn.sorting import SortedUnits
 
 
 class Sparsifier:
@@ -63,7 +63,7 @@ class Sparsifier:
         self._calls = Calls(self)
         self._steps = Steps(self)
         self._warned: set[str] = set()
-        self.sorting: Sorted | None = None  #: of the units, by `elastic`
+        self.sorting: SortedUnits | None = None  #: of the units, by `elastic`
         self._member: Key | None = None  # of the list, inside `member`
         self._rows: RowOptimizer | None = None  # the last one that `optimizer` made
         self._calls.watch()  # from here on the model is another
