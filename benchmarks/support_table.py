@@ -6,7 +6,7 @@
 
 Weights are random and nothing is downloaded; the models of transformers, peft and diffusers have small
 configurations of their usual architecture. For each model: one call of `sparsify` with an example, one
-submodel that keeps half of the units of each space, its largest difference from the whole model with
+submodel that keeps half of the units of each group, its largest difference from the whole model with
 the weights of the same draw (in training and in eval mode, relative to the largest output), and the time of
 its forward pass beside that of the whole model.
 """
@@ -25,8 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import mast
-from mast.nn.structure.following.examples import Example
-from mast.nn.structure.following.proving import compare, masked
+from mast.nn.units.dependencies.examples import Example, compare, masked_weights
 
 PAGE = Path(__file__).parents[1] / "docs" / "support.md"
 Made = tuple[nn.Module, Any]
@@ -224,8 +223,8 @@ def row(name: str) -> tuple[str, ...]:
         small = sk.submodel(seed=1, calibrate=False)
     except mast.MastError as error:
         return name, f"no: {str(error).splitlines()[0][:80]}", "", "", "", ""
-    structure = sk.structure
-    assert structure is not None
+    unit_map = sk.unit_map
+    assert unit_map is not None
     example, draw = Example.of(batch), sk.draw(1)
     sk.remove()
     left = sum(p.numel() for p in small.parameters()) / sum(p.numel() for p in model.parameters())
@@ -234,9 +233,9 @@ def row(name: str) -> tuple[str, ...]:
     for exact in (torch.float64, torch.float32):  # kernels for experts know the latter only
         if gap == math.inf:
             model, small, example = model.to(exact), small.to(exact), example.to(model, exact)
-            gap, _ = compare(model, masked(structure, model, draw), small, [example])
-    units = sum(space.units for space in structure.spaces)
-    return name, "yes", f"{units:,} in {len(structure.spaces)}", f"{left:.0%}", f"{gap:.0e}", f"{ratio:.2f}"
+            gap, _ = compare(model, masked_weights(unit_map, model, draw), small, [example])
+    units = sum(group.units for group in unit_map.groups)
+    return name, "yes", f"{units:,} in {len(unit_map.groups)}", f"{left:.0%}", f"{gap:.0e}", f"{ratio:.2f}"
 
 
 _ABOUT = """\

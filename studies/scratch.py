@@ -220,7 +220,7 @@ def run(task: str, data: dict[str, Rows], name: str, rate: float, seed: int, row
         train(model, given[steps // 2 :], rate, steps // 2, steps)
     elif name == "scaled":
         keep = mast.nn.elastic(make(), SIZES, [example], sort=False)  # only to see what stays whole
-        whole = {w: 1.0 for w in keep.structure.others if "residual stream" in keep.structure.others[w]}
+        whole = {w: 1.0 for w in keep.unit_map.excluded if "residual stream" in keep.unit_map.excluded[w]}
         sketch = mast.nn.Neurons(mast.Nested(SIZES))
         sk = mast.nn.sparsify(model, sketch, keep=whole, example=example, seed=seed)
         mast.nn.scale_start(model, sketch, example=example)

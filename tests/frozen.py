@@ -154,8 +154,8 @@ def networks() -> Items:
     """Outputs of submodels and training steps of the tests' models and of small transformers."""
     import torch
 
-    zoo = module_at("nn/structure/conftest.py")
-    library = module_at("nn/structure/test_library_models.py")
+    zoo = module_at("nn/units/conftest.py")
+    library = module_at("nn/units/test_library_models.py")
 
     def submodel(make: Callable[[], Any], sketch: Any, **options: Any) -> list[Any]:
         model, inputs = make()

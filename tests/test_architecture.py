@@ -177,7 +177,7 @@ def test_the_folders_of_nn_do_not_import_the_files_beside_them():
         return name.rpartition(".")[0]
 
     graph = contracted(place)
-    assert {"mast.nn", "mast.nn.structure", "mast.nn.tensors"} <= set(graph)
+    assert {"mast.nn", "mast.nn.units", "mast.nn.tensors"} <= set(graph)
     assert not cycle(graph)
 
 

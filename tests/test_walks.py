@@ -99,6 +99,18 @@ def test_a_training_step():
     check("A training step of a network", files_of(step), 7)
 
 
+def test_a_submodel_of_gpt2():
+    torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(vocab_size=50, n_positions=16, n_embd=24, n_layer=2, n_head=4)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    half = mast.nn.Neurons(mast.RandK(0.5))
+    sk = mast.nn.sparsify(model, half, example={"input_ids": torch.arange(12)[None]})
+    sk.submodel(seed=7)
+    files = {file for file, _ in calls_of(lambda: sk.submodel(seed=7))}  # nothing is left out here
+    check("A submodel of GPT-2", files, 13)
+
+
 def test_a_round_under_torchrun():
     pytest.importorskip("torch", reason="mast.cluster needs PyTorch")
     from mast import cluster

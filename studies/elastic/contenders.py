@@ -240,26 +240,26 @@ def cuts(loaded: Loaded, how: str, seed: int, sizes: Iterable[float] = SIZES[:3]
         _, sk = elastic(loaded, seed, score=how)
     else:
         model, sk = elastic(loaded, seed, sort=False)
-        sort(model, sk.structure, _random(sk.structure.spaces, seed) if how == "random" else norms(model, sk))
+        sort(model, sk.unit_map, _random(sk.unit_map.groups, seed) if how == "random" else norms(model, sk))
     return {size: sk.submodel(member=SIZES.index(size), calibrate=False) for size in sizes}
 
 
-def _random(spaces: Sequence[Any], seed: int) -> dict[str, Any]:
+def _random(groups: Sequence[Any], seed: int) -> dict[str, Any]:
     random = np.random.default_rng(seed)
-    return {space.name: random.random(space.units) for space in spaces}
+    return {group.name: random.random(group.units) for group in groups}
 
 
 def norms(model: nn.Module, sk: Any) -> dict[str, Any]:
     """The squared norm of all weights of a unit."""
     weights, found = dict(model.named_parameters()), {}
-    for space in sk.structure.spaces:
-        total = torch.zeros(space.units)
-        for a in space.axes:
+    for group in sk.unit_map.groups:
+        total = torch.zeros(group.units)
+        for a in group.slices:
             if a.tensor in weights:
                 own = weights[a.tensor].detach().movedim(a.dim, 0)
                 squares = own.reshape(len(own), -1).square().sum(1)
-                total += squares[a.offset : a.offset + space.units * a.run].view(space.units, a.run).sum(1)
-        found[space.name] = total.numpy()
+                total += squares[a.offset : a.offset + group.units * a.run].view(group.units, a.run).sum(1)
+        found[group.name] = total.numpy()
     return found
 
 

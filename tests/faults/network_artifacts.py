@@ -14,8 +14,7 @@ import mast
 from faults.artifacts import PROBLEM, Artifact, Sealed
 from mast.distributed import Participation, ProblemWorker, Server, VectorCapacity, run_in_process
 from mast.errors import DataError
-from mast.nn import state
-from mast.nn.files import tensor_files
+from mast.nn.files import state, tensor_files
 from mast.results import SUMMARY, Result
 
 

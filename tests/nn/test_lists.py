@@ -163,8 +163,8 @@ def test_a_balanced_list_has_one_share_for_all_weights():
 def test_the_blocks_of_units_partition_every_layer():
     sk = mast.nn.sparsify(mlp(), mast.nn.Neurons(mast.PermK(4)))
     draws = [sk.draw(sk.sketch.member_key(i)) for i in range(4)]
-    for space in draws[0]:
-        assert sorted(np.concatenate([draw[space].indices for draw in draws]).tolist()) == list(range(16))
+    for group in draws[0]:
+        assert sorted(np.concatenate([draw[group].indices for draw in draws]).tolist()) == list(range(16))
 
 
 def test_the_order_of_wrappers_is_said():

@@ -10,7 +10,7 @@ each optimizer step; the loop, the optimizer and the checkpoints stay as they ar
 `sk.optimizer`, `sk.small`, `RowOptimizer`   training on submodels: time follows what is kept
 `elastic`                                    a pretrained network in every size: sorted, then sparsified
 `sort_units`                                 the units of a network, most important first
-`structure_of`, `Cut`                        a model's units, and the slices that a draw leaves of its tensors
+`find_units`, `Cut`                          a model's units, and the slices that a draw leaves of its tensors
 `parse`                                      sketches as people type them: ``neurons:.25``
 `Average`                                    several draws per step: `backward(closure)` fills `.grad`
 `advise`                                     the step sizes that a sketch allows, from measured curvature
@@ -49,16 +49,16 @@ from mast.nn.row_optimizer import RowOptimizer
 from mast.nn.sorting import sort_units
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.start import scale_start
-from mast.nn.structure import Cut, Layers, Neurons, UnitDraw, parse, structure_of
 from mast.nn.submodels import BestDraw, recalibrate
 from mast.nn.tensors.top_share import TopShare
+from mast.nn.units import Cut, Layers, Neurons, UnitDraw, find_units, parse
 from mast.nn.validation import Finding, validate
 
 __all__ = [
     "Average", "BestDraw", "Cost", "Cut", "Delta", "Finding", "Layers", "NetworkAdvice", "Neurons",
-    "RowOptimizer", "Sparsifier", "TopShare", "UnitDraw", "advise", "apply_delta", "elastic",
+    "RowOptimizer", "Sparsifier", "TopShare", "UnitDraw", "advise", "apply_delta", "elastic", "find_units",
     "keep_probabilities", "load_submodel", "measure", "parse", "read_delta", "recalibrate", "save_delta",
-    "save_submodel", "scale_start", "sizes", "sort_units", "sparsify", "structure_of", "validate",
+    "save_submodel", "scale_start", "sizes", "sort_units", "sparsify", "validate",
 ]  # fmt: skip
 
 

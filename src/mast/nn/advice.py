@@ -17,10 +17,11 @@ from mast.errors import ArgumentError, NoGuaranteeError
 from mast.nn.batches import Batch, Loss
 from mast.nn.curvature import Curvature, MeanHessian, curvature
 from mast.nn.factory import sparsify
-from mast.nn.structure import Structured
 from mast.nn.submodels import put_draw
 from mast.nn.tensors.scaling import multiply
 from mast.nn.tensors.weights import Shift, Where, unwrapped
+from mast.nn.units import Structured
+from mast.nn.units.unit_map import columns
 from mast.randomness import Key, Purpose
 from mast.sketches import Constants, Sketch
 from mast.sketches.kept import KeptTensors
@@ -79,8 +80,6 @@ class NetworkAdvice:
         )
 
     def __str__(self) -> str:
-        from mast.nn.report import columns
-
         c = self.constants
         known = (
             "biased: no constants, and no statement applies"

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from mast.errors import ArgumentError
-from mast.nn.structure.following.examples import Example, tensors_in
+from mast.nn.units.dependencies.examples import Example, tensors_in
 
 Loss = Callable[..., Tensor]
 LABELS = "labels"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mast import randomness
 from mast.errors import ArgumentError
 from mast.nn.batches import Batch, Loss
-from mast.nn.tensors.torch_private import repeat_numbers, same_numbers_after
+from mast.nn.units.dependencies.examples import fork_generators, seed_generators
 from mast.randomness import Key
 
 _BASIS = 2**27  # numbers that the Krylov basis may hold
@@ -136,8 +136,8 @@ class MeanHessian:
     def _gradient(self, batch: Any, create_graph: bool = False) -> tuple[Tensor | None, ...]:
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        with sdpa_kernel(SDPBackend.MATH), torch.enable_grad(), same_numbers_after():
-            repeat_numbers(0)
+        with sdpa_kernel(SDPBackend.MATH), torch.enable_grad(), fork_generators():
+            seed_generators(0)
             value = evaluate(self.model, self.loss, batch)
             return torch.autograd.grad(value, self.parameters, create_graph=create_graph, allow_unused=True)
 

@@ -14,15 +14,15 @@ from torch import nn
 
 from mast.nn.batches import Loss, with_first
 from mast.nn.importance import Importance
-from mast.nn.sorting import Sorted, refuse
+from mast.nn.sorting import SortedUnits, refuse
 from mast.nn.sorting import sort as sort_by
 from mast.nn.sparsifier import Sparsifier
-from mast.nn.structure import Neurons, structure_of
-from mast.nn.structure.following.branching import residual_weights
-from mast.nn.structure.following.examples import Example
-from mast.nn.structure.following.recording import Recording
 from mast.nn.tensors.torch_private import Conv
 from mast.nn.tensors.weights import Where, unwrapped
+from mast.nn.units import Neurons, find_units
+from mast.nn.units.dependencies.examples import Example
+from mast.nn.units.dependencies.recording import Recording
+from mast.nn.units.dependencies.residual import residual_weights
 from mast.randomness import Key
 from mast.sketches import Nested
 
@@ -95,19 +95,19 @@ def elastic(
     sketch = Neurons(Nested(sizes, weights, scaled=False), loadable=loadable)
     first, batches, count = with_first("elastic", batches)
     given = first.plain() if example is None else Example.of(example)
-    structure = structure_of(model, sketch, _whole if keep is None else keep, where, example=given)
+    unit_map = find_units(model, sketch, _keep_whole if keep is None else keep, where, example=given)
     if keep is None:
         poolers = _poolers(model)
-        for name in [n for n, reason in structure.others.items() if reason.startswith("keep = 1")]:
-            structure.others[name] = POOLER if name in poolers else STREAM
-    sk = Sparsifier(model, sketch, structure, structure.selection(model), None, Key(seed))
+        for name in [n for n, reason in unit_map.excluded.items() if reason.startswith("keep = 1")]:
+            unit_map.excluded[name] = POOLER if name in poolers else STREAM
+    sk = Sparsifier(model, sketch, unit_map, unit_map.selection(model), None, Key(seed))
     try:
         sk.checks_submodels = True
         orders = {}
         if sort:
-            scores = Importance(model, structure.spaces, score=score, loss=loss, probes=PROBES, seed=seed)
-            orders = sort_by(model, structure, scores.of(batches, count))
-        sk.sorting = Sorted(model, structure.spaces, orders)
+            scores = Importance(model, unit_map.groups, score=score, loss=loss, probes=PROBES, seed=seed)
+            orders = sort_by(model, unit_map, scores.of(batches, count))
+        sk.sorting = SortedUnits(model, unit_map.groups, orders)
     except BaseException:
         sk.remove()
         raise
@@ -120,7 +120,7 @@ def _poolers(model: nn.Module) -> list[str]:
     return [name for name, p in named if "pooler" in name.split(".")[:-1] and p.dim() > 1]
 
 
-def _whole(record: Recording) -> dict[str, float]:
+def _keep_whole(record: Recording) -> dict[str, float]:
     """Poolers, and weights that write to a residual stream, to be kept whole with it."""
     found = dict.fromkeys(_poolers(record.model), 1.0)
     for name in residual_weights(record):

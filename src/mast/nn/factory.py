@@ -12,9 +12,9 @@ from torch import nn
 
 from mast.errors import ArgumentError, MastError
 from mast.nn.sparsifier import Sparsifier
-from mast.nn.structure import Structure, Structured, parse, structure_of
 from mast.nn.tensors.selection import choose
 from mast.nn.tensors.weights import Keep, Shift, Where, refuse_sharded, unwrapped
+from mast.nn.units import Structured, UnitMap, find_units, parse
 from mast.randomness import Key
 from mast.sketches import Sketch
 
@@ -92,18 +92,18 @@ def sparsify(
     model = unwrapped(model)
     sketch = parse(sketch) if isinstance(sketch, str) else sketch
     keep = keep or {}
-    structure: Structure | None = None
+    unit_map: UnitMap | None = None
     if isinstance(sketch, Structured):
         for name, parameter in model.named_parameters():
             refuse_sharded(name, parameter)
-        structure = structure_of(model, sketch, keep, where, example=example, strict=strict)
-        selection = structure.selection(model)
+        unit_map = find_units(model, sketch, keep, where, example=example, strict=strict)
+        selection = unit_map.selection(model)
     elif isinstance(getattr(sketch, "sketch", None), Structured):
         kind, inner = type(sketch).__name__, type(sketch.sketch).__name__  # type: ignore[attr-defined]
         raise ArgumentError(f"{inner} goes outside: write {inner}({kind}(...)), not {kind}({inner}(...))")
     else:
         selection = choose(model, where, keep)
-    sk = Sparsifier(model, sketch, structure, selection, shift, Key(seed, 0, node))
+    sk = Sparsifier(model, sketch, unit_map, selection, shift, Key(seed, 0, node))
     sk.checks_submodels = check and example is not None
     return sk
 

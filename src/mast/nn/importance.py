@@ -29,10 +29,9 @@ from mast.checks import choice
 from mast.errors import ArgumentError
 from mast.nn.batches import Batch, Loss
 from mast.nn.costs import evaluated
-from mast.nn.structure.drawing import Space
-from mast.nn.structure.following.examples import tensors_in
-from mast.nn.structure.resizing import is_conv1d
-from mast.nn.tensors.torch_private import same_numbers_after
+from mast.nn.units.cuts import is_conv1d
+from mast.nn.units.dependencies.examples import fork_generators, tensors_in
+from mast.nn.units.drawing import UnitGroup
 from mast.progress import Progress
 from mast.randomness import Key, Purpose, words
 
@@ -47,10 +46,10 @@ _TRANSPOSED = {
 
 
 @dataclass(frozen=True)
-class Outgoing:
-    """The outgoing weights of a space's units in one tensor: entries[u] are those of unit u along `dim`."""
+class OutgoingWeights:
+    """The outgoing weights of a group's units in one tensor: entries[u] are those of unit u along `dim`."""
 
-    space: str
+    group: str
     tensor: str
     dim: int
     entries: Tensor
@@ -61,28 +60,28 @@ class Outgoing:
         return along[self.entries.to(along.device)].sum(1)
 
 
-Places = dict[nn.Module, list[Outgoing]]
+Places = dict[nn.Module, list[OutgoingWeights]]
 
 
-def outgoing(spaces: Sequence[Space]) -> list[Outgoing]:
-    """All consumers of all spaces, one for each tensor."""
+def outgoing(groups: Sequence[UnitGroup]) -> list[OutgoingWeights]:
+    """All consumers of all groups, one for each tensor."""
     found = []
-    for space in spaces:
-        for tensor in dict.fromkeys(a.tensor for a in space.consumers):
-            axes = [a for a in space.consumers if a.tensor == tensor]
-            units = torch.arange(space.units)[:, None]
-            entries = [a.offset + units * a.run + torch.arange(a.run) for a in axes]
-            found.append(Outgoing(space.name, tensor, axes[0].dim, torch.cat(entries, 1)))
+    for group in groups:
+        for tensor in dict.fromkeys(a.tensor for a in group.consumers):
+            slices = [a for a in group.consumers if a.tensor == tensor]
+            units = torch.arange(group.units)[:, None]
+            entries = [a.offset + units * a.run + torch.arange(a.run) for a in slices]
+            found.append(OutgoingWeights(group.name, tensor, slices[0].dim, torch.cat(entries, 1)))
     return found
 
 
 class Importance:
-    """The scores of the units of spaces, summed over batches."""
+    """The scores of the units of groups, summed over batches."""
 
     def __init__(
         self,
         model: nn.Module,
-        spaces: Sequence[Space],
+        groups: Sequence[UnitGroup],
         *,
         score: str,
         loss: Loss | None,
@@ -91,20 +90,20 @@ class Importance:
     ) -> None:
         self.model, self.loss, self.probes = model, loss, probes
         self.score = choice("score", score, SCORES)
-        self.parts = outgoing(spaces)
+        self.parts = outgoing(groups)
         parameters = dict(model.named_parameters())
         self.weights = {part.tensor: parameters[part.tensor] for part in self.parts}
-        self.totals = {space.name: torch.zeros(space.units, dtype=torch.float64) for space in spaces}
+        self.totals = {group.name: torch.zeros(group.units, dtype=torch.float64) for group in groups}
         self.signs = Signs(seed)
         self._seen = 0
         self._places: tuple[Places, Places] | None = None  # where outgoing weights meet their units
 
     def of(self, batches: Iterable[Batch], count: int) -> dict[str, Array]:
-        """The means over so many batches, and over ranks where there are several."""
+        """The mean scores over `count` batches, and over ranks where there are several."""
         observe = {"activation": self._activation, "output": self._output, "taylor": self._taylor}[self.score]
         with (
             evaluated(self.model),
-            same_numbers_after(),
+            fork_generators(),
             _without_fast_path(),
             Progress(count, "scores of units") as bar,
         ):
@@ -139,7 +138,7 @@ class Importance:
         direct, indirect = self._places
         with ExitStack() as stack:
             for module, parts in direct.items():
-                look = partial(_look, parts, self.totals)
+                look = partial(_add_contributions, parts, self.totals)
                 stack.enter_context(module.register_forward_pre_hook(look, with_kwargs=True))
             for module, parts in indirect.items():
                 stack.enter_context(module.register_forward_hook(partial(self._estimate, parts)))
@@ -147,7 +146,7 @@ class Importance:
             stack.enter_context(_only(self.model, [self.weights[name] for name in trained]))
             batch.call(self.model)
 
-    def _estimate(self, parts: Sequence[Outgoing], module: nn.Module, args: Any, output: Any) -> None:
+    def _estimate(self, parts: Sequence[OutgoingWeights], module: nn.Module, args: Any, output: Any) -> None:
         """What units add to the output of a module that uses their outgoing weights, by random signs."""
         made = [t for t in tensors_in(output) if t.requires_grad]
         names = list(dict.fromkeys(part.tensor for part in parts))
@@ -158,24 +157,24 @@ class Importance:
                 self._add_squares(products, [part])
 
     def _products(self, value: Tensor, names: Sequence[str], again: bool) -> dict[str, Tensor]:
-        """Weight times gradient."""
+        """Weight times gradient, by name."""
         weights = [self.weights[name] for name in names]
         found = torch.autograd.grad(value, weights, retain_graph=again, allow_unused=True)
         triples = zip(names, weights, found, strict=True)
         return {name: w.detach() * g for name, w, g in triples if g is not None}
 
-    def _add_squares(self, products: Mapping[str, Tensor], parts: Sequence[Outgoing]) -> None:
+    def _add_squares(self, products: Mapping[str, Tensor], parts: Sequence[OutgoingWeights]) -> None:
         for name, slope in _slopes(products, parts).items():
             self.totals[name] += slope.square() / self.probes
 
 
-def _slopes(products: Mapping[str, Tensor], parts: Sequence[Outgoing]) -> dict[str, Tensor]:
-    """d/da_u for the units of each space, from weight times gradient: the sum over its consumers."""
+def _slopes(products: Mapping[str, Tensor], parts: Sequence[OutgoingWeights]) -> dict[str, Tensor]:
+    """d/da_u for the units of each group, from weight times gradient: the sum over its consumers."""
     slopes: dict[str, Tensor] = {}
     for part in parts:
         if part.tensor in products:
             own = part.sums(products[part.tensor]).cpu()
-            slopes[part.space] = slopes[part.space] + own if part.space in slopes else own
+            slopes[part.group] = slopes[part.group] + own if part.group in slopes else own
     return slopes
 
 
@@ -247,7 +246,7 @@ def _called(model: nn.Module, batch: Batch) -> set[int]:
     return called
 
 
-def _places(model: nn.Module, parts: Sequence[Outgoing], called: set[int]) -> tuple[Places, Places]:
+def _places(model: nn.Module, parts: Sequence[OutgoingWeights], called: set[int]) -> tuple[Places, Places]:
     """Layers of a known form that are called, and the nearest called modules around all other weights."""
     modules, parameters = dict(model.named_modules()), dict(model.named_parameters())
     direct: Places = {}
@@ -278,8 +277,8 @@ def _known(module: nn.Module, weight: Tensor, dim: int) -> bool:
     return dim == along and getattr(module, "groups", 1) == 1
 
 
-def _look(
-    parts: Sequence[Outgoing], totals: Mapping[str, Tensor], module: nn.Module, args: Any, options: Any
+def _add_contributions(
+    parts: Sequence[OutgoingWeights], totals: Mapping[str, Tensor], module: nn.Module, args: Any, options: Any
 ) -> None:
     """Add sum |W_u z_u|² over what a layer is called with, from the second moments of its inputs."""
     x: Tensor = args[0] if args else next(iter(options.values()))
@@ -287,7 +286,9 @@ def _look(
     weight = module.weight.detach().to(wide)  # type: ignore[operator]
     if isinstance(module, tuple(_TRANSPOSED)):
         for part in parts:
-            totals[part.space].add_(_spread(module, x.detach().to(wide), weight, part.entries))
+            totals[part.group].add_(
+                _contributions_of_transposed(module, x.detach().to(wide), weight, part.entries)
+            )
         return
     if isinstance(module, _CONVOLUTIONS):
         seen = _windows(module, x.detach().to(wide))  # batch x inputs x places x kernel
@@ -311,11 +312,11 @@ def _look(
                 )
             else:
                 found = ((z.mT @ z).double() * (w.mT @ w).double()).sum((1, 2))
-            totals[part.space][first : first + at_once] += found.cpu()
+            totals[part.group][first : first + at_once] += found.cpu()
 
 
-def _spread(module: Any, x: Tensor, weight: Tensor, entries: Tensor) -> Tensor:
-    """The same for a transposed convolution: each unit's part of the sum is made by itself."""
+def _contributions_of_transposed(module: Any, x: Tensor, weight: Tensor, entries: Tensor) -> Tensor:
+    """The same for a transposed convolution: the contribution of each unit is computed by itself."""
     rank = len(module.kernel_size)
     x = x if x.dim() == rank + 2 else x[None]
     function = next(f for kind, f in _TRANSPOSED.items() if isinstance(module, kind))

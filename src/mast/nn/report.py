@@ -12,11 +12,12 @@ from mast.cards import table
 from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.nn.costs import flops, latencies, measure
-from mast.nn.structure.drawing import UnitDrawing
-from mast.nn.structure.sketches import Structured
-from mast.nn.submodels import plain_copy, put_draw, recalibrate, smaller, warn_of_batch_norm
+from mast.nn.submodels import plain_copy, put_draw, recalibrate, small_model, warn_of_batch_norm
 from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.weights import Batches
+from mast.nn.units.drawing import UnitDrawing
+from mast.nn.units.sketches import Structured
+from mast.nn.units.unit_map import columns
 from mast.plots import COLOURS, new_axes
 from mast.progress import Progress
 from mast.randomness import Key, Purpose
@@ -185,7 +186,7 @@ def report(
     result.title = (
         f"{type(sk.model).__name__} sparsified with {type(sk.sketch).__name__}, {draws} draws per density"
     )
-    if example is not None and (sk.structure is None or sk.shift is not None):
+    if example is not None and (sk.unit_map is None or sk.shift is not None):
         result.title += "; operations and times are those of the whole model, only files are smaller"
     return result
 
@@ -195,7 +196,7 @@ def _submodel(
 ) -> nn.Module:
     """A smaller model of the source's weights where there is one; else those of the draw in `scratch`."""
     if isinstance(drawing, UnitDrawing) and sk.shift is None:
-        return smaller(sk, drawing.draw(key), source).eval()
+        return small_model(sk, drawing.draw(key), source).eval()
     scratch.load_state_dict(source.state_dict())
     if drawing is not None:
         put_draw(sk, drawing, key, scratch, source)
@@ -260,7 +261,7 @@ def overview(sk: Sparsifier) -> str:
     shares = {w.name: sk.drawing.share(i) for i, w in enumerate(sk.weights)}
     for name, p in sk.model.named_parameters():
         if name in shares:
-            taken = [] if sk.structure is None else sk.structure.taken(name)
+            taken = [] if sk.unit_map is None else sk.unit_map.consumed_by(name)
             units = f", takes the units of {', '.join(taken)}" if taken else ""
             known = shares[name] == shares[name]
             verdict = f"yes{units}" + (f", keeps {percent(shares[name])}" if known else "")
@@ -272,21 +273,8 @@ def overview(sk: Sparsifier) -> str:
     lines = [
         f"{type(sk.model).__name__} sparsified with {sk.sketch.label()}; {shift}; seed {sk.seed}, node "
         f"{sk.node}, step {sk.step}",
-        *([] if sk.structure is None else [sk.structure.table()]),
+        *([] if sk.unit_map is None else [sk.unit_map.table()]),
         *columns(rows),
         f"{sk.dim:,} of {total:,} weights are sketched, {percent(sk.density)} of them kept on average",
     ]
     return "\n".join(lines)
-
-
-def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Rows of text with aligned columns.
-
-    >>> columns([("a", "b"), ("long", "c")])
-    ['  a     b', '  long  c']
-    """
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
-        for row in rows
-    ]

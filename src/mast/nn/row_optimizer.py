@@ -25,8 +25,8 @@ from torch.optim import SGD, Adadelta, Adam, Adamax, AdamW, NAdam, Optimizer, RA
 
 from mast.errors import ArgumentError, MastError
 from mast.nn.sparsifier import Sparsifier
-from mast.nn.structure.drawing import UnitDraw
-from mast.nn.structure.pool import Pool
+from mast.nn.units.drawing import UnitDraw
+from mast.nn.units.pool import Pool
 from mast.randomness import Key
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class RowOptimizer:
     """
 
     def __init__(self, sk: Sparsifier, optimizer: type[Optimizer], **options: Any) -> None:
-        if not isinstance(sk, Sparsifier) or sk.structure is None:
+        if not isinstance(sk, Sparsifier) or sk.unit_map is None:
             raise ArgumentError(
                 "RowOptimizer takes the handle of a model sparsified with Neurons or Layers, got "
                 + (repr(sk.sketch) if isinstance(sk, Sparsifier) else type(sk).__name__)
@@ -82,7 +82,7 @@ class RowOptimizer:
                 f"({', '.join(kind.__name__ for kind in _KNOWN)}), got {optimizer!r}"
             )
         self.sk = sk
-        self._pool = Pool(sk.structure, sk.model)
+        self._pool = Pool(sk.unit_map, sk.model)
         trained = dict(sk.model.named_parameters())
         parameters = [p for name, p in self._pool.parameters.items() if trained[name].requires_grad]
         self.optimizer = optimizer(parameters, **options)
@@ -136,9 +136,9 @@ class RowOptimizer:
 
     def _draw_ahead(self) -> None:
         """The draws of some steps at once: the first costs more than all others, which find a warm cache."""
-        key, structure = self.sk.drawn, self.sk.structure
-        assert structure is not None
-        many = key != self.sk.key or sum(space.units for space in structure.spaces) > _MANY
+        key, unit_map = self.sk.drawn, self.sk.unit_map
+        assert unit_map is not None
+        many = key != self.sk.key or sum(group.units for group in unit_map.groups) > _MANY
         steps = 1 if many else _AHEAD
         keys = [Key(key.seed, key.step + i, key.node) for i in reversed(range(steps))]
         self._ahead = [(draw, self._pool.units_of(draw)) for draw in map(self.sk.draw, keys)]

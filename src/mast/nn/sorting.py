@@ -22,16 +22,18 @@ from mast.checks import whole
 from mast.errors import ArgumentError, MastError
 from mast.nn.batches import Loss, with_first
 from mast.nn.importance import Importance
-from mast.nn.structure import Neurons, Structure, structure_of
-from mast.nn.structure.drawing import Space
-from mast.nn.structure.following.examples import Example, tensors_in
-from mast.nn.structure.following.proving import TOLERANCE, Settled, difference
-from mast.nn.structure.resizing import shadow
-from mast.nn.tensors.torch_private import repeat_numbers, same_numbers_after
 from mast.nn.tensors.weights import refuse_sharded, unwrapped
+from mast.nn.units import Neurons, UnitMap, find_units
+from mast.nn.units.dependencies.examples import (
+    TOLERANCE,
+    Example,
+    difference,
+    outputs,
+)
+from mast.nn.units.drawing import UnitGroup
 from mast.sketches import RandK
 
-Orders = dict[str, Indices]  # by space: the unit that stands at each place
+Orders = dict[str, Indices]  # by group: the unit that stands at each place
 _NEARLY = {torch.float64: 1e-9, torch.float32: 1e-4}  # differences of scores that are rounding
 
 
@@ -89,17 +91,12 @@ def sort_units(
     """
     model = unwrapped(model)
     refuse(model)
+    whole("probes", probes, 1)
     first, batches, count = with_first("sort_units", batches)
     given = first.plain() if example is None else Example.of(example)
-    structure = structure_of(model, Neurons(RandK(1.0)), example=given)
-    importance = Importance(
-        model, structure.spaces, score=score, loss=loss, probes=_probes(probes), seed=seed
-    )
-    return sort(model, structure, importance.of(batches, count), optimizer)
-
-
-def _probes(probes: int) -> int:
-    return whole("probes", probes, 1)
+    unit_map = find_units(model, Neurons(RandK(1.0)), example=given)
+    importance = Importance(model, unit_map.groups, score=score, loss=loss, probes=probes, seed=seed)
+    return sort(model, unit_map, importance.of(batches, count), optimizer)
 
 
 def refuse(model: nn.Module) -> None:
@@ -120,33 +117,33 @@ def refuse(model: nn.Module) -> None:
 
 def sort(
     model: nn.Module,
-    structure: Structure,
+    unit_map: UnitMap,
     scores: Mapping[str, Any],
     optimizer: Optimizer | None = None,
 ) -> Orders:
-    """Permute the units of a structure by falling scores, and check that the model computes the same."""
+    """Permute the units of a model by falling scores, and check that the model computes the same."""
     nearly = _NEARLY.get(next(model.parameters()).dtype, 5e-2)
-    orders = {space.name: _order(scores[space.name], nearly) for space in structure.spaces}
+    orders = {group.name: _order(scores[group.name], nearly) for group in unit_map.groups}
     moved = {name: o for name, o in orders.items() if not np.array_equal(o, np.arange(len(o)))}
-    spaces = [space for space in structure.spaces if space.name in moved]
-    if not spaces:
+    groups = [group for group in unit_map.groups if group.name in moved]
+    if not groups:
         return orders
-    states = _states(optimizer, model, spaces)
-    examples = [example.to(model) for example in structure.examples]
-    before = _outputs(model, examples, structure.modes)
-    permute(model, spaces, moved, states)
-    problem = _problem(model, spaces, moved, examples, structure.modes, before)
+    states = _states(optimizer, model, groups)
+    examples = [example.to(model) for example in unit_map.examples]
+    before = _outputs(model, examples, unit_map.modes)
+    permute(model, groups, moved, states)
+    problem = _problem(model, groups, moved, examples, unit_map.modes, before)
     if problem:
-        permute(model, spaces, _inverse(moved), states)
-        for space in spaces:
-            permute(model, [space], moved)
-            own = _problem(model, [space], moved, examples, structure.modes, before)
-            permute(model, [space], _inverse(moved))
+        permute(model, groups, _inverse(moved), states)
+        for group in groups:
+            permute(model, [group], moved)
+            own = _problem(model, [group], moved, examples, unit_map.modes, before)
+            permute(model, [group], _inverse(moved))
             if own:
                 raise MastError(
-                    f"the units of {space.name!r} cannot be sorted: {own}, because something tells them "
+                    f"the units of {group.name!r} cannot be sorted: {own}, because something tells them "
                     "apart by their number. Nothing was changed. mast.nn.elastic leaves them out with "
-                    f"keep={{{space.name!r}: 1}}"
+                    f"keep={{{group.name!r}: 1}}"
                 )
         raise MastError(
             f"the units of {type(model).__name__} cannot be sorted: {problem}. Nothing was changed"
@@ -169,29 +166,29 @@ def _inverse(orders: Orders) -> Orders:
 
 
 def indices_of(
-    spaces: Sequence[Space], orders: Orders, shapes: Mapping[str, Any]
+    groups: Sequence[UnitGroup], orders: Orders, shapes: Mapping[str, Any]
 ) -> dict[str, dict[int, Tensor]]:
     """Where the entries of each tensor come from, by dimension."""
     found: dict[str, dict[int, Tensor]] = {}
-    for space in spaces:
-        order = torch.from_numpy(orders[space.name])[:, None]
-        for a in space.axes:
+    for group in groups:
+        order = torch.from_numpy(orders[group.name])[:, None]
+        for a in group.slices:
             index = found.setdefault(a.tensor, {})
             along = index.setdefault(a.dim, torch.arange(shapes[a.tensor][a.dim]))
             own = a.offset + order * a.run + torch.arange(a.run)
-            along[a.offset : a.offset + space.units * a.run] = own.reshape(-1)
+            along[a.offset : a.offset + group.units * a.run] = own.reshape(-1)
     return found
 
 
 def permute(
     model: nn.Module,
-    spaces: Sequence[Space],
+    groups: Sequence[UnitGroup],
     orders: Orders,
     states: Mapping[str, Sequence[Tensor]] | None = None,
 ) -> None:
     """Move all slices of units in place: parameters, buffers, gradients and states."""
     tensors: dict[str, Tensor] = {**dict(model.named_buffers()), **dict(model.named_parameters())}
-    indices = indices_of(spaces, orders, {name: t.shape for name, t in tensors.items()})
+    indices = indices_of(groups, orders, {name: t.shape for name, t in tensors.items()})
     with torch.no_grad():
         for name, dims in indices.items():
             t = tensors[name]
@@ -211,14 +208,14 @@ def _move(t: Tensor, dims: Mapping[int, Tensor]) -> None:
 
 
 def _states(
-    optimizer: Optimizer | None, model: nn.Module, spaces: Sequence[Space]
+    optimizer: Optimizer | None, model: nn.Module, groups: Sequence[UnitGroup]
 ) -> dict[str, list[Tensor]]:
     """The tensors of an optimizer's state that belong to entries of parameters."""
     if optimizer is None:
         return {}
     if not isinstance(optimizer, Optimizer):
         raise ArgumentError(f"the optimizer must be a torch optimizer, got {type(optimizer).__name__}")
-    moved = {a.tensor for space in spaces for a in space.axes}
+    moved = {a.tensor for group in groups for a in group.slices}
     found: dict[str, list[Tensor]] = {}
     for name, p in model.named_parameters():
         for key, value in optimizer.state.get(p, {}).items():
@@ -239,63 +236,52 @@ def _states(
 
 def _outputs(
     model: nn.Module, examples: Sequence[Example], modes: Sequence[bool]
-) -> list[tuple[bool, list[Tensor]]]:
-    """The outputs in each mode, and whether nothing but dropout was random; the model stays as it is."""
-    found = []
-    for example in examples:
-        for training in modes:
-            twin = shadow(model).train(training)
-            with same_numbers_after(), torch.no_grad(), Settled() as settled:
-                repeat_numbers(0)
-                output = example.call(twin)
-            tensors = [t.detach() for t in tensors_in(output) if t.is_floating_point()]
-            found.append((not settled.random, tensors))
-    return found
+) -> list[tuple[list[Tensor], bool]]:
+    """The outputs on each example in each mode, and whether they are random."""
+    return [outputs(model, example, training, {}) for example in examples for training in modes]
 
 
 def _problem(
     model: nn.Module,
-    spaces: Sequence[Space],
+    groups: Sequence[UnitGroup],
     orders: Orders,
     examples: Sequence[Example],
     modes: Sequence[bool],
-    before: Sequence[tuple[bool, list[Tensor]]],
+    before: Sequence[tuple[list[Tensor], bool]],
 ) -> str:
     """What is wrong with a model whose units were permuted, if anything is."""
     dtype = next(model.parameters()).dtype
+    tolerance = TOLERANCE.get(dtype, 1e-4)
     gap = _gap(before, _outputs(model, examples, modes))
-    if (
-        gap > TOLERANCE.get(dtype, 1e-4) and dtype is not torch.float64
-    ):  # more digits tell rounding from errors
+    if gap > tolerance and dtype is not torch.float64:  # more digits tell rounding from errors
         try:
             twin, wide = copy.deepcopy(model).double(), [e.to(model, torch.float64) for e in examples]
             after = _outputs(twin, wide, modes)
-            permute(twin, spaces, _inverse(orders))
+            permute(twin, groups, _inverse(orders))
             gap = _gap(_outputs(twin, wide, modes), after)
         except Exception:  # a model that insists on its type
-            return f"the output differs by {gap:.1%} of its largest entry"
-    return (
-        "" if gap <= TOLERANCE.get(dtype, 1e-4) else f"the output differs by {gap:.1%} of its largest entry"
-    )
+            pass
+    return "" if gap <= tolerance else f"the output differs by {gap:.1%} of its largest entry"
 
 
-def _gap(before: Sequence[tuple[bool, list[Tensor]]], after: Sequence[tuple[bool, list[Tensor]]]) -> float:
+def _gap(before: Sequence[tuple[list[Tensor], bool]], after: Sequence[tuple[list[Tensor], bool]]) -> float:
+    """The largest difference of outputs that are not random."""
     pairs = zip(before, after, strict=True)
-    return max((difference(b, a) for (settled, b), (_, a) in pairs if settled), default=0.0)
+    return max((difference(b, a) for (b, random), (a, _) in pairs if not random), default=0.0)
 
 
 # ---- resumed runs ----------------------------------------------------------------------------------
 
 
-class Sorted:
+class SortedUnits:
     """That the units of a model were sorted, and how: what a resumed run needs to know.
 
     The state of a run has a digest of its weights. If a model had these weights before its units were sorted,
     they had been sorted already, in the run that goes on: the second sorting is undone.
     """
 
-    def __init__(self, model: nn.Module, spaces: Sequence[Space], orders: Orders) -> None:
-        self.model, self.spaces, self.orders = model, list(spaces), orders
+    def __init__(self, model: nn.Module, groups: Sequence[UnitGroup], orders: Orders) -> None:
+        self.model, self.groups, self.orders = model, list(groups), orders
 
     def state(self) -> dict[str, Any]:
         """A digest of the weights as they are."""
@@ -306,13 +292,13 @@ class Sorted:
         orders, self.orders = self.orders, {}
         if not orders or self._digest() == state["weights"]:
             return
-        permute(self.model, self.spaces, _inverse(orders))
+        permute(self.model, self.groups, _inverse(orders))
         if self._digest() != state["weights"]:  # other weights, which will perhaps be loaded later
-            permute(self.model, self.spaces, orders)
+            permute(self.model, self.groups, orders)
 
     def _digest(self) -> str:
         found = hashlib.blake2b(digest_size=16)
-        names = {a.tensor for space in self.spaces for a in space.axes}
+        names = {a.tensor for group in self.groups for a in group.slices}
         for name, p in self.model.named_parameters():
             if name in names:
                 found.update(p.detach().cpu().contiguous().view(torch.uint8).numpy().data)

@@ -15,19 +15,19 @@ from torch.optim import Optimizer
 from mast.checks import whole
 from mast.errors import ArgumentError, BiasedSketchError, MastError
 from mast.nn.files.deltas import save_delta
+from mast.nn.files.state import restore, state_of
 from mast.nn.files.submodels import save_draw
 from mast.nn.optimizers import Steps
 from mast.nn.passes.calls import Calls
 from mast.nn.passes.explicit import sampled
 from mast.nn.passes.values import Values
-from mast.nn.state import restore, state_of
-from mast.nn.structure import Structure, Structured, UnitDraw, parse
-from mast.nn.structure.drawing import UnitDrawing
-from mast.nn.submodels import BestDraw, pick, submodel
+from mast.nn.submodels import BestDraw, make_submodel, pick
 from mast.nn.tensors.drawing import Drawing, drawing_of
 from mast.nn.tensors.selection import Selection
 from mast.nn.tensors.top_share import TopDrawing
 from mast.nn.tensors.weights import Batches, Shift, shifts_of
+from mast.nn.units import Structured, UnitDraw, UnitMap, parse
+from mast.nn.units.drawing import UnitDrawing
 from mast.nn.validation import signs_of_training, warn_of_checkpoints
 from mast.progress import Progress
 from mast.randomness import Key
@@ -37,7 +37,7 @@ from mast.sketches.kept import KeptTensors
 if TYPE_CHECKING:
     from mast.nn.report import DensityReport
     from mast.nn.row_optimizer import RowOptimizer
-    from mast.nn.sorting import Sorted
+    from mast.nn.sorting import SortedUnits
 
 
 class Sparsifier:
@@ -47,13 +47,13 @@ class Sparsifier:
         self,
         model: nn.Module,
         sketch: Sketch,
-        structure: Structure | None,
+        unit_map: UnitMap | None,
         selection: Selection,
         shift: Shift,
         key: Key,
     ) -> None:
         self.model, self._sketch = model, sketch
-        self.structure = structure  #: of a structured sketch
+        self.unit_map = unit_map  #: of a structured sketch
         self.selection, self.weights = selection, selection.weights
         self.key = key  #: seed, step and node of the current draw
         self.trained = signs_of_training(model)  #: why the weights look pretrained, if they do
@@ -63,7 +63,7 @@ class Sparsifier:
         self._calls = Calls(self)
         self._steps = Steps(self)
         self._warned: set[str] = set()
-        self.sorting: Sorted | None = None  #: of the units, by `elastic`
+        self.sorting: SortedUnits | None = None  #: of the units, by `elastic`
         self._member: Key | None = None  # of the list, inside `member`
         self._rows: RowOptimizer | None = None  # the last one that `optimizer` made
         self._calls.watch()  # from here on the model is another
@@ -89,7 +89,7 @@ class Sparsifier:
         sketch = parse(sketch) if isinstance(sketch, str) else sketch
         self._calls.refuse_inside("the sketch cannot change")
         kind, now = type(self._sketch).__name__, type(sketch).__name__
-        if (self.structure is not None or isinstance(sketch, Structured)) and kind != now:
+        if (self.unit_map is not None or isinstance(sketch, Structured)) and kind != now:
             raise ArgumentError(
                 f"the model was sparsified with {kind}, and another sketch has to be over the same units, "
                 f"got {sketch!r}: call sk.remove() and sparsify() again"
@@ -262,7 +262,7 @@ class Sparsifier:
         )
 
     def draw(self, which: int | Key | None = None) -> UnitDraw:
-        """The kept units and their scales, by space, of a seed, a key, or the current key: structured only.
+        """The kept units and their scales, by group, of a seed, a key, or the current key: structured only.
 
         >>> import mast
         >>> from torch import nn
@@ -280,12 +280,12 @@ class Sparsifier:
 
     def drawing_for(self, sketch: Sketch) -> Drawing:
         """How another sketch of the same kind is drawn over the weights of this model."""
-        if self.structure is None:
+        if self.unit_map is None:
             drawing = drawing_of(sketch, self.weights)
             if isinstance(drawing, TopDrawing):
                 drawing.shift = lambda: self.shift
             return drawing
-        return self.structure.drawing(sketch)
+        return self.unit_map.drawing(sketch)
 
     # ---- what comes out of it ------------------------------------------------------------
 
@@ -319,7 +319,7 @@ class Sparsifier:
             Batches from which BatchNorm layers take their statistics anew; False if you call
             `mast.nn.recalibrate` yourself.
         """
-        return submodel(self, pick(self, seed, member, density, budget), calibrate)
+        return make_submodel(self, pick(self, seed, member, density, budget), calibrate)
 
     def best(
         self,
@@ -348,7 +348,7 @@ class Sparsifier:
         with Progress(draws, "submodels") as progress:
             for seed in range(draws):
                 picked = pick(self, seed, None, density, budget)
-                model = submodel(self, picked, batches)
+                model = make_submodel(self, picked, batches)
                 scores.append(float(evaluate(model)))
                 if math.isnan(scores[-1]):
                     raise ArgumentError(f"the score of seed {seed} is NaN, which is neither better nor worse")
@@ -411,7 +411,7 @@ class Sparsifier:
         since.
         """
         picked = pick(self, seed, member, density, budget)
-        model = submodel(self, picked, calibrate) if model is None else model
+        model = make_submodel(self, picked, calibrate) if model is None else model
         return save_draw(self, path, picked, model, about or {})
 
     def state_dict(self) -> dict[str, Any]:

@@ -20,11 +20,11 @@ from mast.errors import ArgumentError
 from mast.nn.factory import sparsify
 from mast.nn.files.tensor_files import digest
 from mast.nn.sparsifier import Sparsifier
-from mast.nn.structure import parse
-from mast.nn.structure.drawing import UnitDrawing
 from mast.nn.tensors.drawing import Drawing, Listed, PerWeight, Whole
 from mast.nn.tensors.top_share import TopShare
 from mast.nn.tensors.weights import Shift, Where, unwrapped
+from mast.nn.units import parse
+from mast.nn.units.drawing import UnitDrawing
 from mast.nn.validation import scaled_starts, sparsifier_of
 from mast.sketches import Nested, Sampled, Sketch, UnscaledBernoulli
 
@@ -89,13 +89,14 @@ def _unscaled(sketch: Sketch) -> bool:
 
 def _normalised(sk: Sparsifier, example: Any) -> set[str]:
     """The weights behind which a norm follows, as far as that can be seen."""
-    from mast.nn.structure.following.examples import Example, guess
-    from mast.nn.structure.following.norms import normalised_weights
+    from mast.nn.units.dependencies.examples import Example
+    from mast.nn.units.dependencies.residual import normalised_weights
+    from mast.nn.units.dependencies.search import guess_examples
 
     if example is not None:
         return normalised_weights(sk.model, Example.of(example))
     try:
-        examples = guess(sk.model) if sk.structure is None else sk.structure.examples
+        examples = guess_examples(sk.model) if sk.unit_map is None else sk.unit_map.examples
     except ArgumentError:
         return set()
     return set.intersection(*(normalised_weights(sk.model, each) for each in examples))
@@ -139,12 +140,14 @@ def start_factors(drawing: Drawing, number: int, shape: tuple[int, ...]) -> Arra
     """What the entries of a weight are multiplied with at the start, in a shape that fits it."""
     if isinstance(drawing, UnitDrawing):
         scaled = drawing.scaled[number]
-        factors = [factors_of(drawing.sketches[i], space.units) for i, space in enumerate(drawing.spaces)]
+        factors = [factors_of(drawing.sketches[i], group.units) for i, group in enumerate(drawing.groups)]
         if scaled.dim is None:
-            return np.asarray(factors[scaled.space][scaled.unit])
+            return np.asarray(factors[scaled.group][scaled.unit])
         along = [1] * len(shape)
         along[scaled.dim] = shape[scaled.dim]
-        each = [np.repeat(np.ones(1) if p.space is None else factors[p.space], p.run) for p in scaled.pieces]
+        each = [
+            np.repeat(np.ones(1) if p.group is None else factors[p.group], p.run) for p in scaled.segments
+        ]
         return np.concatenate(each).reshape(along)
     if isinstance(drawing, Listed):
         if not drawing.sketch.corrected:
@@ -172,5 +175,5 @@ def factors_of(sketch: Sketch, d: int) -> Array:
     square = sketch.expected_square(d)
     ever = np.where(square > 0, square, 1.0)
     if isinstance(sketch, Nested):
-        return np.where(square > 0, 1 / ever, 0.0)  # what is in no front is never trained
+        return np.where(square > 0, 1 / ever, 0.0)  # what is in no prefix is never trained
     return np.asarray(1 / np.sqrt(ever))

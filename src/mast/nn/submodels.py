@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from mast.errors import ArgumentError
 from mast.nn.batches import run_batches
 from mast.nn.costs import count_flops, evaluated
-from mast.nn.structure import UnitDraw
-from mast.nn.structure.drawing import UnitDrawing
-from mast.nn.structure.following.proving import check
 from mast.nn.tensors.drawing import Drawing
 from mast.nn.tensors.scaling import sparsify
 from mast.nn.tensors.torch_private import BatchNorm
 from mast.nn.tensors.weights import Batches
+from mast.nn.units import UnitDraw
+from mast.nn.units.dependencies.examples import check_submodel
+from mast.nn.units.drawing import UnitDrawing
 from mast.randomness import Key
 from mast.sketches.kept import Grid, KeptTensors
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
 
 _BUDGET = re.compile(r"\s*([\d.]+)\s*(%?)\s*(flops?|params?|parameters?)\s*", re.IGNORECASE)
-_GRAINS = 4096  # densities are looked for in steps of one of so many
+_GRAINS = 4096  # densities are multiples of 1 / _GRAINS
 
 
 class Picked(NamedTuple):
@@ -57,7 +57,7 @@ def pick(
     if density is not None and budget is not None:
         raise ArgumentError("a submodel has a density or a budget, not both")
     if isinstance(which, UnitDraw):
-        if sk.structure is None:
+        if sk.unit_map is None:
             raise ArgumentError(f"a draw of units belongs to a structured sketch, and this is {sk.sketch!r}")
         if density is not None or budget is not None:
             raise ArgumentError("a draw of units has its density: give its seed or key instead")
@@ -73,7 +73,7 @@ def pick(
 def _within(sk: Sparsifier, key: Key, budget: str | float) -> Drawing:
     """The drawing of the largest density whose draw of this key costs no more than the budget."""
     most, is_share, operations = _parsed(budget)
-    if operations and (sk.structure is None or sk.shift is not None):
+    if operations and (sk.unit_map is None or sk.shift is not None):
         raise ArgumentError(
             "a budget of operations needs a smaller network: Neurons or Layers, and no shift; this is "
             f"{sk.sketch!r}"
@@ -84,13 +84,13 @@ def _within(sk: Sparsifier, key: Key, budget: str | float) -> Drawing:
 
     def cost(grains: int) -> float:
         drawing = drawing_at(grains)
-        if sk.structure is None or not isinstance(drawing, UnitDrawing):
+        if sk.unit_map is None or not isinstance(drawing, UnitDrawing):
             kept = sum(drawing.kept(i, key, w.parameter).count for i, w in enumerate(sk.weights))
             return sum(p.numel() for p in sk.model.parameters()) - sk.dim + kept
         draw = drawing.draw(key)
         if not operations:
-            return sk.structure.cut(draw).count
-        return count_flops(smaller(sk, draw), sk.structure.examples[0].to(sk.model).call)
+            return sk.unit_map.cut(draw).count
+        return count_flops(small_model(sk, draw), sk.unit_map.examples[0].to(sk.model).call)
 
     most *= cost(_GRAINS) if is_share else 1
     affordable = bisect_right(range(1, _GRAINS + 1), most, key=cost)
@@ -123,16 +123,16 @@ def _parsed(budget: str | float) -> tuple[float, bool, bool]:
     return most, bool(percent), unit.lower().startswith("f")
 
 
-def submodel(sk: Sparsifier, picked: Picked, calibrate: Batches) -> nn.Module:
-    """A plain copy of the model with the weights v + S(x - v) of a draw, in eval mode; smaller, of units."""
+def make_submodel(sk: Sparsifier, picked: Picked, calibrate: Batches) -> nn.Module:
+    """The submodel of a draw, in eval mode: a copy with the weights v + S(x - v); of units, a smaller one."""
     sk._calls.refuse_inside("submodel() cannot be called")
     sk._calls.check()
     if calibrate is None:
         warn_of_batch_norm(sk)
-    if sk.structure is not None and picked.units is not None:
-        model = smaller(sk, picked.units)
-        sk.structure.adapt(model, picked.units)
-        if stay := sk.structure.remaining(picked.units):
+    if sk.unit_map is not None and picked.units is not None:
+        model = small_model(sk, picked.units)
+        sk.unit_map.adapt(model, picked.units)
+        if stay := sk.unit_map.branches_left(picked.units):
             warnings.warn(
                 f"{len(stay)} dropped branches, such as {stay[0]!r}, could not be taken out of the submodel: "
                 "it still has them, times 0"
@@ -140,7 +140,7 @@ def submodel(sk: Sparsifier, picked: Picked, calibrate: Batches) -> nn.Module:
                 stacklevel=3,
             )
         if sk.checks_submodels:
-            check(sk.structure, sk.model, picked.units, model, sk.shift)
+            check_submodel(sk.unit_map, sk.model, picked.units, model, sk.shift)
     else:
         model = plain_copy(sk)
         put_draw(sk, picked.drawing, picked.key, model)
@@ -150,12 +150,12 @@ def submodel(sk: Sparsifier, picked: Picked, calibrate: Batches) -> nn.Module:
     return model
 
 
-def smaller(sk: Sparsifier, draw: UnitDraw, source: nn.Module | None = None) -> nn.Module:
+def small_model(sk: Sparsifier, draw: UnitDraw, source: nn.Module | None = None) -> nn.Module:
     """The kept units (of `source`, if given) as a model of their own, the scale in the outgoing weights."""
-    assert sk.structure is not None
+    assert sk.unit_map is not None
     source = sk.model if source is None else source
-    sk.structure.follow(source)
-    cut = sk.structure.cut(draw)
+    sk.unit_map.match_types(source)
+    cut = sk.unit_map.cut(draw)
     y = cut.gather(source)
     if sk.shift is None:
         y = cut.scaled(y)

@@ -10,8 +10,8 @@ try:
 except ImportError as error:
     raise ImportError("mast.nn.transformers needs Transformers: pip install transformers") from error
 
-from mast.nn import state as saved_state
 from mast.nn.factory import SparsifyingCallback
+from mast.nn.files import state as saved_state
 from mast.sketches import Sketch
 
 

@@ -19,11 +19,11 @@ from mast.errors import ArgumentError
 from mast.nn.batches import call
 from mast.nn.optimizers import DECAY_KNOWN, decay_to_shift, decays_to_zero
 from mast.nn.passes.calls import Call
-from mast.nn.structure.configs import configurable
-from mast.nn.structure.drawing import OUTPUT
 from mast.nn.submodels import plain_copy
 from mast.nn.tensors.torch_private import BatchNorm, tree_leaves
 from mast.nn.tensors.weights import unwrapped
+from mast.nn.units.configurations import configurable
+from mast.nn.units.drawing import OUTPUT
 from mast.sketches import Nested
 from mast.sketches.over import Over
 
@@ -141,7 +141,7 @@ def _modules(model: nn.Module, sk: Sparsifier | None) -> Iterator[Finding]:
         intercepted = module._compiled_call_impl
         if intercepted is not None and not isinstance(intercepted, Call):
             yield _COMPILED
-        in_source = _speaks_of_checkpoints(type(module))  # type: ignore[arg-type]
+        in_source = _mentions_checkpoints(type(module))  # type: ignore[arg-type]
         if in_source and any(id(p) in sketched for p in module._parameters.values()):
             yield Finding(where, *_READS_ITSELF)
         elif in_source or getattr(module, "gradient_checkpointing", False):
@@ -213,21 +213,21 @@ def _sizes(sk: Sparsifier | None) -> Iterator[Finding]:
 
 def _head(sk: Sparsifier | None) -> Iterator[Finding]:
     """Poolers and their like of transformers: units that only the last layer takes."""
-    if sk is None or sk.structure is None or not configurable(sk.model):
+    if sk is None or sk.unit_map is None or not configurable(sk.model):
         return
-    others = sk.structure.others
-    for space in sk.structure.spaces:
-        if {others.get(axis.tensor) for axis in space.consumers} == {OUTPUT}:
+    excluded = sk.unit_map.excluded
+    for group in sk.unit_map.groups:
+        if {excluded.get(a.tensor) for a in group.consumers} == {OUTPUT}:
             yield Finding(
-                space.name,
-                f"its {space.units} units are cut, and only what makes the output takes them: they are the "
+                group.name,
+                f"its {group.units} units are cut, and only what makes the output takes them: they are the "
                 "model's head, not its body",
-                f"leave them whole with keep={{{space.name!r}: 1.0}}, as mast.nn.elastic does with poolers",
+                f"leave them whole with keep={{{group.name!r}: 1.0}}, as mast.nn.elastic does with poolers",
             )
 
 
 @lru_cache(maxsize=1024)
-def _speaks_of_checkpoints(kind: type[nn.Module]) -> bool:
+def _mentions_checkpoints(kind: type[nn.Module]) -> bool:
     if kind.__module__.startswith(("torch.", "transformers.")):
         return False
     try:
@@ -240,8 +240,8 @@ def _outputs(sk: Sparsifier, batch: Any) -> Iterator[Finding]:
     """Whether sparsified outputs vary more than three times as much, or as little, as those of x."""
     if sk.model in scaled_starts:
         return
-    plain = _spread(plain_copy(sk).eval(), batch)
-    draws = [_spread(sk.submodel(seed), batch) for seed in range(_DRAWS)]
+    plain = _output_deviation(plain_copy(sk).eval(), batch)
+    draws = [_output_deviation(sk.submodel(seed), batch) for seed in range(_DRAWS)]
     ratio = math.sqrt(sum(s**2 for s in draws) / len(draws)) / plain if plain > 0 else 1.0
     if not 1 / FACTOR <= ratio <= FACTOR:
         fresh = sk.shift is None
@@ -254,7 +254,7 @@ def _outputs(sk: Sparsifier, batch: Any) -> Iterator[Finding]:
         )
 
 
-def _spread(model: nn.Module, batch: Any) -> float:
+def _output_deviation(model: nn.Module, batch: Any) -> float:
     """The standard deviation of a model's outputs."""
     with torch.no_grad():
         outputs = tree_leaves(call(model, batch))

@@ -102,7 +102,7 @@ def test_the_submodel_of_a_draw(make, tmp_path, name, sketch):
     with torch.no_grad():
         assert torch.equal(again(inputs[1]), expected(inputs[1]))
     about = again.mast_about
-    if sk.structure is None:
+    if sk.unit_map is None:
         assert about["density"] == SINGLE.count(sk.dim) / sk.dim
     else:
         kept = sk.draw(7).values()

@@ -113,9 +113,9 @@ def test_whole_units_are_the_masked_model(text):
         masked = copy.deepcopy(model)
         draw = capacity.drawing.draw(Key(seed))
         diagonals = {}
-        for consumer, space in (("2.weight", "0.weight"), ("4.weight", "2.weight")):
+        for consumer, group in (("2.weight", "0.weight"), ("4.weight", "2.weight")):
             c = torch.zeros(dict(model.named_parameters())[consumer].shape[1], dtype=torch.float64)
-            c[torch.tensor(draw[space].indices)] = torch.tensor(draw[space].scales)
+            c[torch.tensor(draw[group].indices)] = torch.tensor(draw[group].scales)
             diagonals[consumer] = c
         full = {n: p * diagonals[n] if n in diagonals else p for n, p in masked.named_parameters()}
         outputs = torch.func.functional_call(masked, full, INPUTS[::2])

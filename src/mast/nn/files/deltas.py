@@ -277,7 +277,7 @@ def _others(
 def _stored_sketch(sk: Sparsifier, parts: list[WeightChange]) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """The sketch as JSON and arrays, if it has such a form over plain coordinates that is the smaller one."""
     arrays: dict[str, Any] = {}
-    if sk.structure is not None or any(isinstance(w.keep, np.ndarray) for w in sk.weights):
+    if sk.unit_map is not None or any(isinstance(w.keep, np.ndarray) for w in sk.weights):
         return None, {}
     try:
         sketch = describe(sk.sketch, arrays)

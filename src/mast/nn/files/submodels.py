@@ -2,7 +2,7 @@
 
 A file is read into a model of the class that was trained: `load_submodel(path, model)` fills a copy of it.
 The header has the shapes of what was cut, before and after, and what modules have to be told besides
-(`mast.nn.structure.resizing.Sizes`), so nothing has to be found out when a file is read. Names, shapes and
+(`SubmodelSizes`), so nothing has to be found out when a file is read. Names, shapes and
 types of all tensors are compared with the header and with the model before one of them is used.
 """
 
@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from mast import files
 from mast.errors import ArgumentError, DataError
 from mast.nn.files import tensor_files
-from mast.nn.structure import HeadsAttention, Structure, UnitDraw
-from mast.nn.structure.resizing import Passing, Sizes, fit, replace_attention
 from mast.nn.tensors.weights import unwrapped
+from mast.nn.units import HeadsAttention, UnitDraw, UnitMap
+from mast.nn.units.cuts import PassThrough, SubmodelSizes, fit_attributes, replace_attention
 
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
@@ -64,8 +64,8 @@ def save_draw(
     """Write the submodel of a draw; see `Sparsifier.save_submodel`."""
     key, draw = picked.key, picked.units
     units: dict[str, Any] = {}
-    if sk.structure is not None and draw is not None:
-        units = _units(sk.structure, draw)
+    if sk.unit_map is not None and draw is not None:
+        units = _units(sk.unit_map, draw)
         share = sum(kept.count for kept in draw.values()) / sum(kept.dim for kept in draw.values())
     else:
         kept = [picked.drawing.kept(i, key, w.parameter).count for i, w in enumerate(sk.weights)]
@@ -104,7 +104,7 @@ def load_submodel(path: str | Path, model: nn.Module) -> nn.Module:
         for name, module in small.named_modules():
             own = [f"{name}.{key}" if name else key for key in (*module._parameters, *module._buffers)]
             if any(key in shapes for key in own):
-                fit(module, whole.get_submodule(name))
+                fit_attributes(module, whole.get_submodule(name))
         sizes.set_numbers(small)
     except (ArgumentError, AttributeError) as error:
         raise ArgumentError(f"the model does not fit {path}: {error}") from error
@@ -148,10 +148,10 @@ def _state(model: nn.Module) -> dict[str, Tensor]:
     return dict(tensors.values())
 
 
-def _units(structure: Structure, draw: UnitDraw) -> dict[str, Any]:
+def _units(unit_map: UnitMap, draw: UnitDraw) -> dict[str, Any]:
     """What a draw leaves of a model: units, shapes of tensors before, and what modules have to be told."""
-    cut, sizes = structure.cut(draw), structure.sizes(draw)
-    whole = dict(structure.bare.named_parameters()) | dict(structure.bare.named_buffers())
+    cut, sizes = unit_map.cut(draw), unit_map.sizes(draw)
+    whole = dict(unit_map.skeleton.named_parameters()) | dict(unit_map.skeleton.named_buffers())
     kept = {**cut.parameters, **cut.buffers}
     return {
         "kept_units": {name: units.indices.tolist() for name, units in draw.items()},
@@ -166,18 +166,18 @@ def _units(structure: Structure, draw: UnitDraw) -> dict[str, Any]:
     }
 
 
-def _sizes_in(header: Mapping[str, Any]) -> Sizes:
+def _sizes_in(header: Mapping[str, Any]) -> SubmodelSizes:
     """What modules have to be told, out of a header; an error if it is no such thing."""
     numbers = {str(name): dict(own) for name, own in header.get("numbers", {}).items()}
     heads = {str(name): list(kept) for name, kept in header.get("heads", {}).items()}
-    absent = {str(name): Passing(**own) for name, own in header.get("absent", {}).items()}
+    absent = {str(name): PassThrough(**own) for name, own in header.get("absent", {}).items()}
     given = [
         *(n for own in numbers.values() for n in own.values()),
         *(h for own in heads.values() for h in own),
     ]
     if not all(type(n) is int and 0 <= n < 2**63 for n in given):
         raise ValueError("sizes and heads are whole numbers")
-    return Sizes(numbers, heads, absent)
+    return SubmodelSizes(numbers, heads, absent)
 
 
 def _shapes_in(header: Mapping[str, Any]) -> dict[str, tuple[Shape, Shape]]:
@@ -191,7 +191,7 @@ def _shapes_in(header: Mapping[str, Any]) -> dict[str, tuple[Shape, Shape]]:
     return shapes
 
 
-def _resized(whole: nn.Module, sizes: Sizes) -> nn.Module:
+def _resized(whole: nn.Module, sizes: SubmodelSizes) -> nn.Module:
     """A copy of a model without absent modules and heads; its tensors are as they were."""
     small = copy.deepcopy(whole)
     modules = dict(small.named_modules())

@@ -17,13 +17,14 @@ from mast.distributed.nodes import Capacity, Part
 from mast.distributed.schemes import Scheme, largest_front, scheme_of
 from mast.errors import ArgumentError
 from mast.nn.start import scale_start
-from mast.nn.structure.cuts import Cut
-from mast.nn.structure.drawing import UnitDraw
-from mast.nn.structure.sketches import Neurons, Structured, parse
-from mast.nn.structure.structures import Structure, structure_of
 from mast.nn.tensors.drawing import Alike, drawing_of
 from mast.nn.tensors.selection import choose
 from mast.nn.tensors.weights import Where
+from mast.nn.units.cuts import Cut
+from mast.nn.units.dependencies.search import find_units
+from mast.nn.units.drawing import UnitDraw
+from mast.nn.units.sketches import Neurons, Structured, parse
+from mast.nn.units.unit_map import UnitMap
 from mast.randomness import Key, Purpose
 from mast.sketches import DiagonalDraw, Sketch
 from mast.sketches.kept import Entries, Everything, Kept, KeptTensors
@@ -269,7 +270,7 @@ class Weights(Capacity):
 class Units(Capacity):
     """A sketch of whole units of a model (`mast.nn.Neurons`, `mast.nn.Layers`): slices of its parameters.
 
-    The draw of a part is a `mast.nn.structure.Cut`, which makes the small model. A node of this capacity
+    The draw of a part is a `mast.nn.units.Cut`, which makes the small model. A node of this capacity
     needs the model's skeleton only: it may be on the meta device.
 
     Parameters
@@ -304,12 +305,12 @@ class Units(Capacity):
         self.layout = VectorLayout(model)
         self.dim = self.layout.dim
         self.own_weights = own_weights
-        self.structure: Structure = (
-            structure_of(model, sketch, keep, where, example=example) if like is None else like.structure
+        self.unit_map: UnitMap = (
+            find_units(model, sketch, keep, where, example=example) if like is None else like.unit_map
         )
-        self.drawing = self.structure.drawing(sketch)
+        self.drawing = self.unit_map.drawing(sketch)
         front = largest_front(sketch)
-        self._front = self.drawing if front is sketch else self.structure.drawing(front)
+        self._front = self.drawing if front is sketch else self.unit_map.drawing(front)
         self.stride = sketch.stride
         self.label = repr(sketch).strip("<>") + ", own weights" * own_weights
         self.model = _made_of(model, self.layout) if like is None else like.model
@@ -323,11 +324,11 @@ class Units(Capacity):
         return self._kept(self._front.draw(key))
 
     def _kept(self, draw: UnitDraw) -> Part:
-        cut = self.structure.cut(draw)
+        cut = self.unit_map.cut(draw)
         if not self.own_weights:
             return Part(self._trained(cut), cut, self.layout.tensors)
         plain = {name: DiagonalDraw(d.dim, d.indices, np.ones(d.count)) for name, d in draw.items()}
-        small = self.structure.cut(UnitDraw(draw.key, plain))
+        small = self.unit_map.cut(UnitDraw(draw.key, plain))
         return Part(self._trained(small), small, self.layout.tensors, scales=self._trained(cut))
 
     def _trained(self, cut: Cut) -> KeptTensors:

@@ -83,7 +83,7 @@ class Calls:
         self._turn = threading.Condition()
         self._replaced: tuple[list[Place], list[Any]] = ([], [])  # places that hold y, and what they held
         names = [w.name for w in self.weights]
-        self._slices = None if owner.structure is None else Slices(self.model, owner.structure, names)
+        self._slices = None if owner.unit_map is None else Slices(self.model, owner.unit_map, names)
         self._sliced: SlicedModel | None = None  # the slices that the places hold, if it is slices
         self._sizes: Sizes = []  # of modules, before they were told those of the slices
         self._last: LastPass | None = None

@@ -22,11 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from mast.arrays import Array, Indices
-from mast.nn.structure import Structure, UnitDraw
-from mast.nn.structure.drawing import along, present
 from mast.nn.tensors.scaling import Memory, times, wide
 from mast.nn.tensors.torch_private import go_back_early
 from mast.nn.tensors.weights import Place, Weight, find, registered
+from mast.nn.units import UnitDraw, UnitMap
+from mast.nn.units.drawing import along, present
 from mast.sketches import DiagonalDraw
 
 _REMEMBERED = 32  # draws whose slices are known
@@ -149,17 +149,17 @@ class SlicedModel:
 class Slices:
     """The slices of draws over the units of one model, whose sketched weights have these names."""
 
-    def __init__(self, model: nn.Module, structure: Structure, sketched: Sequence[str]) -> None:
-        self.model, self.structure = model, structure
-        heads = [i for i, space in enumerate(structure.spaces) if space.name in structure.heads.values()]
-        carried = {s.tensor for s in structure.scaled for p in s.pieces if p.space in heads}
+    def __init__(self, model: nn.Module, unit_map: UnitMap, sketched: Sequence[str]) -> None:
+        self.model, self.unit_map = model, unit_map
+        heads = [i for i, group in enumerate(unit_map.groups) if group.name in unit_map.heads.values()]
+        carried = {s.tensor for s in unit_map.scaled for p in s.segments if p.group in heads}
         self._masked = {name: i for i, name in enumerate(sketched) if name in carried}
         self._known: dict[bytes, SlicedModel | None] = {}
         self._memory: dict[str, Memory] = {}  # by tensor: all draws share it
 
     def of(self, draw: UnitDraw) -> SlicedModel | None:
         """Those of a draw that keeps ranges of units; None for any other."""
-        if self.structure.branches:
+        if self.unit_map.branches:
             return None
         if any(kept.count and kept.indices[-1] - kept.indices[0] >= kept.count for kept in draw.values()):
             return None
@@ -173,21 +173,21 @@ class Slices:
     def _make(self, draw: UnitDraw) -> SlicedModel | None:
         whole = {
             name: DiagonalDraw(n := draw[name].dim, np.arange(n), np.ones(n))
-            for name in self.structure.heads.values()
+            for name in self.unit_map.heads.values()
         }
         draw = UnitDraw(draw.key, {**draw, **whole})
-        units = present(self.structure.spaces, draw)
+        units = present(self.unit_map.groups, draw)
         slices: dict[str, Slice] = {}
-        for name, shape in self.structure.shapes.items():
+        for name, shape in self.unit_map.shapes.items():
             own = Slice(shape, self._memory.setdefault(name, Memory()))
-            for dim, pieces in self.structure.pieces.get(name, {}).items():
-                indices, scales = along(pieces, units)
+            for dim, segments in self.unit_map.segments.get(name, {}).items():
+                indices, scales = along(segments, units)
                 ranges = _ranges(indices)
                 if len(ranges) > _MOST_RANGES:
                     return None
                 if ranges != ((0, shape[dim]),):
                     own.ranges[dim] = ranges
-                if any(piece.scaled for piece in pieces) and not (scales == 1).all():
+                if any(segment.scaled for segment in segments) and not (scales == 1).all():
                     own.scales[dim] = scales
             if own.changes or name in self._masked:
                 slices[name] = own
@@ -218,10 +218,10 @@ class Slices:
 
     def _sizes(self, draw: UnitDraw) -> Sizes:
         """The numbers in which the modules of the small model differ from the whole model's."""
-        small, kept = self.structure.blank(draw), self.structure.cut(draw).parameters
+        small, kept = self.unit_map.blank(draw), self.unit_map.cut(draw).parameters
         for name, p in small.named_parameters():
             p.data = torch.empty(kept[name].kept_shape, dtype=p.dtype)
-        self.structure.fit(small, draw)
+        self.unit_map.fit(small, draw)
         return [
             (attributes, name, size)
             for module, smaller in small.named_modules()

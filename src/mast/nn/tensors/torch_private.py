@@ -7,14 +7,12 @@ without one of these names is refused at import, by name.
 
 from __future__ import annotations
 
-import random as python_numbers
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from numpy import random as numpy_numbers
 from torch.optim import Optimizer
 
 from mast.errors import MissingExtraError
@@ -42,7 +40,7 @@ except ImportError as error:
 __all__ = [
     "ATTRIBUTES", "BILINEAR", "FSDP_MARK", "BatchNorm", "Conv", "ConvTranspose", "NormBase",
     "OperationMode", "compiler_is_waiting", "go_back_early", "holders", "in_backward", "make_parameter",
-    "plain_kernels", "repeat_numbers", "same_numbers_after", "tree_leaves",
+    "plain_kernels", "tree_leaves",
 ]  # fmt: skip
 
 ATTRIBUTES = {
@@ -110,8 +108,9 @@ class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)  # type: ignore[no-untyped-call]
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+    if TYPE_CHECKING:
+
+        def __init__(self) -> None: ...
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -129,23 +128,3 @@ def plain_kernels() -> Iterator[None]:
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         torch._C._set_mkldnn_enabled(mkldnn)
-
-
-@contextmanager
-def same_numbers_after() -> Iterator[None]:
-    """Whatever a user's model draws inside, the generators that it draws from go on as if it had not."""
-    state, python_state = torch.get_rng_state(), python_numbers.getstate()
-    numpy_state = numpy_numbers.get_state()  # noqa: NPY002
-    try:
-        yield
-    finally:
-        torch.set_rng_state(state)
-        numpy_numbers.set_state(numpy_state)  # noqa: NPY002
-        python_numbers.setstate(python_state)
-
-
-def repeat_numbers(place: int) -> None:
-    """What a user's model draws next depends on this number only."""
-    torch.default_generator.manual_seed(place)
-    numpy_numbers.seed(place)  # noqa: NPY002
-    python_numbers.seed(place)

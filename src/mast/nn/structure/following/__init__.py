@@ -1,1 +1,0 @@
-"""Following a model on an example: which entries of which tensors belong to one unit."""

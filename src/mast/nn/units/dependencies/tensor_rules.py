@@ -1,0 +1,337 @@
+"""What pointwise operations, views, indexing and reductions do with labels.
+
+An operation that only moves entries is run on the labels themselves; one that acts entry by entry couples the
+slices that meet; one without a rule excludes all that it is given.
+
+A rule is told of an operation after it has run: `func` of ATen, its arguments, its options, and its result.
+It asks the trace for the labels of the arguments, and sets those of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mast.nn.units.dependencies.graph import (
+    ANY,
+    INPUT,
+    Arguments,
+    Labels,
+    Options,
+    reexpanded,
+    tensors,
+    varying_dims,
+)
+
+if TYPE_CHECKING:
+    from mast.nn.units.dependencies.tracing import DependencyTrace
+
+aten = torch.ops.aten
+Rule = Callable[["DependencyTrace", Any, Arguments, Options, Any], None]
+
+
+def no_rule(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Any) -> None:
+    """An operation without a rule: its units are excluded."""
+    for t in tensors(args, options):
+        labels = trace.labels_of(t)
+        for array in labels.arrays if labels.weight else ():
+            trace.mark_producers(array)  # so that the table of units lists it
+        trace.exclude(labels, f"{trace.location()} has no rule that says what becomes of units")
+
+
+def no_units(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Any) -> None:
+    """Values that are not made of the model's tensors have no labels."""
+
+
+# ---- pointwise ---------------------------------------------------------------------------
+
+
+def pointwise(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Any) -> None:
+    """Values that meet entry by entry."""
+    given = [t for t in tensors(args, options) if t.numel() > 1]
+    results = [t for t in tensors(out) if t.numel() > 1]
+    if results:
+        if (
+            func.overloadpacket.__name__.endswith("_")
+            and trace.labels_of(args[0]).constant
+            and _filled(trace, args[0], given[1:])
+        ):
+            return
+        labels = trace.combine([trace.operand(t) for t in given], results[0].shape)
+        for result in results:
+            trace.set_labels(result, labels)
+
+
+def _filled(trace: DependencyTrace, target: Tensor, sources: list[Tensor]) -> bool:
+    """Whether entries of zeros() and the like took the labels of what was written into them."""
+    own = trace.labels_of(target)
+    arrays = [array for source in sources for array in trace.labels_of(source).arrays]
+    if len(own.arrays) != 1 or len(arrays) != 1 or 0 in own.arrays[0].stride():
+        return False
+    own.arrays[0].copy_(arrays[0].expand(target.shape))
+    return True
+
+
+def copy_into(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Any) -> None:
+    """y.copy_(x) writes x over y."""
+    target, source = args[0], args[1]
+    if trace.labels_of(target).constant and _filled(trace, target, [source]):
+        return
+    if trace.labels_of(target).arrays:
+        pointwise(trace, func, args, options, out)
+    else:
+        trace.set_labels(target, trace.combine([trace.operand(source)], target.shape))
+
+
+def constant(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Any) -> None:
+    """zeros(), full() and their like are numbers that fit beside any units."""
+    lengths = trace.graph.new_lengths(out.shape)
+    trace.set_labels(out, Labels([torch.full(out.shape, ANY)], constant=True, constant_lengths=lengths))
+
+
+def like(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Any) -> None:
+    """zeros_like(x), bernoulli(x) and their like have the units of x."""
+    labels = trace.labels_of(args[0])
+    for result in tensors(out):
+        trace.set_labels(result, Labels(list(labels.arrays), constant=labels.constant))
+
+
+# ---- views and copies ---------------------------------------------------------------------------
+
+
+def move(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Any) -> None:
+    """Views and the like: the labels move as the entries do."""
+    labels = trace.labels_of(args[0])
+    results = tensors(out)
+    arrays: list[list[Tensor]] = [[] for _ in results]
+    for array in labels.arrays:
+        for found, own in zip(tensors(func(array, *args[1:], **options)), arrays, strict=True):
+            own.append(found)
+    keeps = func.overloadpacket in (aten.slice, aten.expand) and out.dim() == args[0].dim()
+    _set_moved(trace, labels, results, arrays, labels.constant_lengths if keeps else {})
+
+
+def transpose_in_place(
+    trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Any
+) -> None:
+    """x.transpose_() and its like change the shape of x itself."""
+    move = getattr(aten, func.overloadpacket.__name__.removesuffix("_"))
+    labels = trace.labels_of(args[0])
+    _set_moved(trace, labels, [out], [[move(array, *args[1:], **options) for array in labels.arrays]])
+
+
+def reshape(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Any) -> None:
+    """The same entries in another shape."""
+    labels = trace.labels_of(args[0])
+    arrays = [array.reshape(out.shape) for array in labels.arrays]
+    if labels.weight:  # whose labels repeat themselves where their stride is 0
+        arrays = [reexpanded(array) for array in arrays]
+    _set_moved(trace, labels, [out], [arrays])
+
+
+def copy(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Any) -> None:
+    """Copies and other types."""
+    if isinstance(out, Tensor):
+        trace.set_labels(out, trace.labels_of(args[0]))
+
+
+def _set_moved(
+    trace: DependencyTrace,
+    labels: Labels,
+    results: list[Tensor],
+    arrays: list[list[Tensor]],
+    constant_lengths: Mapping[int, int | None] | None = None,
+) -> None:
+    for result, own in zip(results, arrays, strict=True):
+        if not labels.constant and not labels.weight:
+            own = trace.distinct(own, result.shape)
+        trace.set_labels(result, Labels(own, labels.constant, labels.weight, constant_lengths or {}))
+
+
+def concatenate(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Tensor) -> None:
+    """Units lie behind each other, or side by side along another dimension."""
+    pieces = [t for t in args[0] if t.numel()]
+    dim = (args[1] if len(args) > 1 else options.get("dim", 0)) % out.dim()
+    # Where one piece has units across, such as heads, what lies along `dim` in another is within such units.
+    across = {
+        d
+        for p in pieces
+        for array in trace.without_dim(trace.labels_of(p), dim).arrays
+        for d in varying_dims(trace.core(array))
+    }
+    for array in (array for piece in pieces for array in trace.labels_of(piece).arrays):
+        if dim in varying_dims(trace.core(array)) and across & varying_dims(trace.core(array)):
+            trace.couple_along(array, [dim], f"{trace.location()} puts them beside others")
+    rows: list[Tensor | None] = []
+    rest: list[Labels] = []
+    for piece in pieces:
+        labels, row = trace.labels_of(piece), None
+        for array in labels.arrays:
+            if labels.weight:
+                trace.mark_producers(array)
+            core = trace.core(array)
+            if core.size(dim) > 1:
+                row = core if row is None else row
+        sizes = list(trace.operand(piece).sizes)
+        sizes[dim] = 1
+        rest.append(trace.without_dim(labels, dim).with_sizes(*sizes))
+        rows.append(row)
+    shape = list(out.shape)
+    shape[dim] = 1
+    labels = trace.combine(rest, shape).moved(lambda array: array.expand(out.shape))
+    arrays = labels.arrays
+    if any(row is not None for row in rows):
+        vary = {d for row in rows if row is not None for d in range(out.dim()) if row.size(d) > 1} - {dim}
+        whole = []
+        for piece, row in zip(pieces, rows, strict=True):
+            size = [n if d == dim or d in vary else 1 for d, n in enumerate(piece.shape)]
+            stays = ANY if trace.labels_of(piece).constant else INPUT
+            whole.append(torch.full(size, stays) if row is None else row.expand(size))
+        arrays += trace.distinct([torch.cat(whole, dim).expand(out.shape)], out.shape)
+    trace.set_labels(
+        out, Labels(arrays, weight=all(trace.labels_of(p).weight for p in pieces), constant=labels.constant)
+    )
+
+
+def stack(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Tensor) -> None:
+    """Values of one shape along a new dimension: they have the same units."""
+    dim = (args[1] if len(args) > 1 else options.get("dim", 0)) % out.dim()
+    parts = []
+    for piece in args[0]:
+        sizes = list(trace.operand(piece).sizes)
+        sizes.insert(dim, 1)
+        parts.append(trace.labels_of(piece).moved(lambda array: array.unsqueeze(dim)).with_sizes(*sizes))
+    shape = list(out.shape)
+    shape[dim] = 1
+    trace.set_labels(out, trace.combine(parts, shape).moved(lambda array: array.expand(out.shape)))
+
+
+def pad(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Tensor) -> None:
+    """Constants around a value."""
+    x, pad = args[0], args[1]
+    arrays = []
+    for array in trace.labels_of(x).arrays:
+        core = trace.core(array)
+        for i in range(0, len(pad), 2):
+            d = x.dim() - 1 - i // 2
+            if core.size(d) > 1:
+                amounts = [0] * len(pad)
+                amounts[i], amounts[i + 1] = pad[i], pad[i + 1]
+                core = torch.constant_pad_nd(core, amounts, ANY)
+        arrays.append(core.expand(out.shape))
+    trace.set_labels(out, Labels(arrays, trace.labels_of(x).constant))
+
+
+def as_strided(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Tensor) -> None:
+    """as_strided(): the arrays lie in memory as the value does only if it is contiguous."""
+    labels = trace.labels_of(args[0])
+    if not args[0].is_contiguous():
+        no_rule(trace, func, args, options, out)
+        return
+    _set_moved(
+        trace, labels, [out], [[func(array.contiguous(), *args[1:], **options) for array in labels.arrays]]
+    )
+
+
+def index(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Tensor) -> None:
+    """x[numbers]: along dimensions that are selected from, all entries stay."""
+    x, indices = args[0], list(args[1])
+    dims: list[int] = []
+    d = 0
+    for index in indices:
+        width = 1 if index is None or index.dtype not in (torch.bool, torch.uint8) else index.dim()
+        dims += [] if index is None else range(d, d + width)
+        d += width
+        if index is not None:
+            trace.exclude(trace.labels_of(index), f"{trace.location()} selects by them")
+    labels = trace.coupled_along(x, dims, "selects among them")
+    numbers = [None if index is None else index.cpu() for index in indices]
+    _set_moved(trace, labels, [out], [[func(array, numbers) for array in labels.arrays]])
+
+
+def index_select(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Tensor) -> None:
+    """x.index_select(dim, numbers)."""
+    x, dim = args[0], args[1] % args[0].dim()
+    labels = trace.coupled_along(x, [dim], "selects among them")
+    _set_moved(trace, labels, [out], [[func(array, dim, args[2].cpu()) for array in labels.arrays]])
+
+
+def index_put(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Tensor) -> None:
+    """x.index_put_(numbers, values) along the first dimensions, x.index_add_(dim, numbers, values)."""
+    x = args[0]
+    if isinstance(args[1], int):
+        dims, values = [args[1] % x.dim()], args[3]
+        rest = x.dim()
+    else:
+        dims = [d for d, index in enumerate(args[1]) if index is not None]
+        values = args[2]
+        rest = x.dim() - len(args[1]) if all(i is not None for i in args[1]) else 0
+    target = trace.coupled_along(x, dims, "writes to some of them")
+    if not isinstance(args[1], int) and (rest == 0 or values.dim() < rest):
+        trace.exclude(trace.labels_of(values), f"{trace.location()} writes them in some places")
+        trace.set_labels(out, target)
+        return
+    lead = values.dim() - rest
+    own_dims = [*range(lead), *(d for d in dims if rest == x.dim())]
+    source = trace.coupled_along(values, own_dims, "writes some of them")
+    fitted = [array[(0,) * lead] for array in source.arrays]
+    sizes = list(values.shape[lead:])
+    if rest == x.dim():
+        sizes[dims[0]] = 1
+        fitted = [array.narrow(dims[0], 0, 1) for array in fitted]
+    given = Labels(fitted, source.constant).with_sizes(*sizes)
+    sizes_x = [1 if d in dims else n for d, n in enumerate(x.shape)]
+    one = tuple(slice(0, 1) if d in dims else slice(None) for d in range(x.dim()))
+    own = Labels([array[one] for array in target.arrays], target.constant)
+    labels = trace.combine([own.with_sizes(*sizes_x), given], sizes_x)
+    trace.set_labels(out, labels.moved(lambda array: array.expand(x.shape)))
+
+
+# ---- reductions -----------------------------------------------------------
+
+
+def mix_along(position: int | None = 1, last: int = 0) -> Rule:
+    """Entries along given dimensions act on each other; the result has the same dimensions."""
+
+    def rule(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Any) -> None:
+        x = args[0]
+        dims = list(range(x.dim() - last, x.dim()))
+        if position is not None:
+            dims = _dims(args[position] if len(args) > position else options.get("dim", -1), x.dim())
+        labels = trace.coupled_along(x, dims, "acts on all of them together")
+        for result in tensors(out):
+            arrays = [trace.core(array) for array in labels.arrays]
+            trace.set_labels(result, Labels([core.expand(result.shape) for core in arrays]))
+
+    return rule
+
+
+def reduce(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Any) -> None:
+    """Sums, means, maxima."""
+    x = args[0]
+    second = args[1] if len(args) > 1 else options.get("dim")
+    if isinstance(second, Tensor):  # the larger one of two
+        pointwise(trace, func, args, options, out)
+        return
+    if second is None or isinstance(second, bool) or second == []:
+        trace.exclude(trace.labels_of(x), f"{trace.location()} takes all of them together")
+        return
+    if func.overloadpacket is aten.linalg_vector_norm:
+        second = args[2] if len(args) > 2 else options.get("dim")
+    dims = _dims(second, x.dim())
+    labels = trace.coupled_along(x, dims, "sums or compares them")
+    for result in tensors(out):
+        arrays = []
+        for array in labels.arrays:
+            core = trace.core(array)
+            if result.dim() != x.dim():
+                core = core.reshape([n for d, n in enumerate(core.shape) if d not in dims])
+            arrays.append(core.expand(result.shape))
+        trace.set_labels(result, Labels(arrays))
+
+
+def _dims(dims: Any, rank: int) -> list[int]:
+    return [d % rank for d in ([dims] if isinstance(dims, int) else dims)]

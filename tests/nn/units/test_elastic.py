@@ -1,0 +1,295 @@
+"""`elastic` and `sk.member`: the whole member is the given network, sizes are prefixes, runs resume."""
+
+from __future__ import annotations
+
+import copy
+from itertools import pairwise
+
+import pytest
+
+import mast
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from mast.nn.units.dependencies.examples import Example  # noqa: E402
+from mast.nn.units.dependencies.recording import Recording  # noqa: E402
+from mast.nn.units.dependencies.residual import residual_weights  # noqa: E402
+
+F = torch.nn.functional
+SIZES = [0.25, 0.5, 1.0]
+
+
+def mlp():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 3))
+    x = torch.randn(6, 10, 4)
+    return model, x
+
+
+def prefix(model, share):
+    """A copy of the MLP whose units after the first ones are cut by hand."""
+    small = copy.deepcopy(model)
+    linear = [m for m in small if isinstance(m, nn.Linear)]
+    with torch.no_grad():
+        for first, second in pairwise(linear):
+            second.weight[:, round(share * first.out_features) :] = 0
+    return small
+
+
+# ---- elastic -----------------------------------------------------------------------------------------
+
+
+def test_the_whole_member_is_the_given_network_and_members_are_prefixes():
+    model, x = mlp()
+    keys, given = list(model.state_dict()), copy.deepcopy(model)
+    sk = mast.nn.elastic(model, SIZES, [(x[0], None), (x[1], None)])
+    assert repr(sk.sketch.sketch) == repr(mast.Nested(SIZES, scaled=False))
+    assert list(model.state_dict()) == keys
+    torch.testing.assert_close(model.eval()(x[2]), given(x[2]))
+    by_hand = mast.nn.sort_units(given, [x[0], x[1]])
+    assert any(list(order) != sorted(order) for order in by_hand.values())
+    for i, share in enumerate(SIZES):
+        small = sk.submodel(member=i)
+        assert (small[0].out_features, small[2].out_features) == (round(16 * share), round(12 * share))
+        torch.testing.assert_close(small(x[2]), prefix(given, share)(x[2]))
+        with sk.member(i):
+            torch.testing.assert_close(model(x[2]), small(x[2]))
+
+
+def test_options_reach_the_sketch_and_the_scores():
+    model, x = mlp()
+    batches = [(x[0], torch.arange(10) % 3)]
+    weights = [0.5, 0.25, 0.25]
+    taylor = copy.deepcopy(model)
+    mast.nn.sort_units(taylor, batches, F.cross_entropy, score="taylor")
+    sk = mast.nn.elastic(
+        model, SIZES, batches, loss=F.cross_entropy, score="taylor", weights=weights, keep={"0.weight": 1.0},
+        seed=5,
+    )  # fmt: skip
+    assert sk.seed == 5
+    assert sk.sketch.sketch.weights.tolist() == weights
+    assert [group.name for group in sk.unit_map.groups] == ["2.weight"]
+    # one group moved, the other stayed
+    torch.testing.assert_close(model[2].bias, taylor[2].bias)
+    assert torch.equal(model[0].weight, mlp()[0][0].weight)
+    plain = mlp()[0]
+    mast.nn.elastic(plain, SIZES, batches, sort=False)
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), mlp()[0].parameters(), strict=True))
+
+
+def test_the_residual_stream_stays_whole_unless_it_is_asked_for(zoo):
+    model, x = zoo.make("resnet")
+    whole = mast.nn.elastic(copy.deepcopy(model), SIZES, [x])
+    assert [s.name for s in whole.unit_map.groups] == [f"blocks.{i}.first.weight" for i in range(3)]
+    for name in ("stem.weight", "blocks.2.second.weight"):
+        assert "residual stream" in whole.unit_map.excluded[name]
+    everything = mast.nn.elastic(copy.deepcopy(model), SIZES, [x], keep={})
+    assert {"stem.weight", "blocks.2.second.weight"} <= {s.name for s in everything.unit_map.groups}
+
+
+def recorded(model, x):
+    record = Recording(model.eval())
+    record.run(Example.of(x))
+    return record
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gated", ["down.weight"]),
+        ("mixer", ["down.weight"]),
+        ("excited", []),
+        ("mlp", []),
+        ("class token", ["attention.out_proj.weight", "feed.3.weight"]),
+    ],
+)
+def test_what_writes_to_a_residual_stream(zoo, name, expected):
+    model, x = zoo.make(name)
+    assert residual_weights(recorded(model, x)) == expected
+
+
+def test_activations_written_as_sums_are_no_residual_streams():
+    """The x + c x³ of a written-out GELU, and the two halves of a rotation, add a value to itself."""
+
+    class Written(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            h = self.a(x)
+            h = 0.5 * h * (1 + torch.tanh(0.8 * (h + 0.04 * torch.pow(h, 3))))
+            return self.b(h * 0.5 + h.sin() * 0.5)
+
+    assert residual_weights(recorded(Written(), torch.randn(2, 4))) == []
+
+
+def test_an_error_leaves_the_model_plain():
+    model, x = mlp()
+    with pytest.raises(mast.MastError, match="a loss is needed"):
+        mast.nn.elastic(model, SIZES, [x[0]], score="taylor")
+    mast.nn.sparsify(model, mast.Bernoulli(0.5)).remove()
+    with pytest.raises(mast.MastError, match="ascend"):
+        mast.nn.elastic(model, [1.0, 0.5], [x[0]])
+    mast.nn.elastic(model, SIZES, [x[0]])
+    with pytest.raises(mast.MastError, match="already sparsified"):
+        mast.nn.elastic(model, SIZES, [x[0]])
+
+
+# ---- resumed runs ----------------------------------------------------------------------------------------
+
+
+def train(model, sk, optimizer, x, steps):
+    for step in range(*steps):
+        F.cross_entropy(model(x[step]), torch.arange(10) % 3).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("order", ["model first", "model last", "sk first", "sort=False"])
+def test_a_resumed_run_has_the_bits_of_the_straight_one(tmp_path, order):
+    model, x = mlp()
+    sk = mast.nn.elastic(model, SIZES, list(x[:2]))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    train(model, sk, optimizer, x, (0, 3))
+    torch.save([model.state_dict(), optimizer.state_dict(), sk.state_dict()], tmp_path / "run.pt")
+    train(model, sk, optimizer, x, (3, 6))
+
+    weights, moments, state = torch.load(tmp_path / "run.pt")
+    again, _ = mlp()
+    if order in ("model first", "sort=False"):  # weights that are sorted, and have changed since
+        again.load_state_dict(weights)
+    sk = mast.nn.elastic(again, SIZES, list(x[:2]), sort=order != "sort=False")
+    if order == "model first":
+        assert not torch.equal(again[0].weight, weights["0.weight"])  # sorted a second time
+    optimizer = torch.optim.AdamW(again.parameters(), lr=0.05)
+    if order == "model last":
+        again.load_state_dict(weights)
+    sk.load_state_dict(state)
+    if order == "sk first":
+        again.load_state_dict(weights)
+    optimizer.load_state_dict(moments)
+    sk.load_state_dict(state)  # once more changes nothing
+    assert sk.step == 3
+    train(again, sk, optimizer, x, (3, 6))
+    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), model.parameters(), strict=True))
+
+
+def test_statistics_are_put_right_too(zoo):
+    model, x = zoo.make("resnet")
+    sk = mast.nn.elastic(model, SIZES, [x])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(x).square().mean().backward()
+        optimizer.step()
+    weights, state = copy.deepcopy(model.state_dict()), sk.state_dict()
+    again, _ = zoo.make("resnet")
+    again.load_state_dict(weights)
+    sk = mast.nn.elastic(again, SIZES, [x])
+    assert any(not torch.equal(t, weights[name]) for name, t in again.state_dict().items())
+    sk.load_state_dict(state)
+    assert all(torch.equal(t, weights[name]) for name, t in again.state_dict().items())
+
+
+# ---- members ---------------------------------------------------------------------------------------------
+
+
+def test_several_members_before_one_backward():
+    """The sandwich rule: losses of several sizes, one backward(), one step; against masks written out."""
+    model, x = mlp()
+    plain = copy.deepcopy(model)
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Nested(SIZES, scaled=False)), example=x[0])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    reference = torch.optim.SGD(plain.parameters(), lr=0.1)
+    y = torch.arange(10) % 3
+    for step in range(3):
+        loss = torch.zeros(())
+        for i in (2, 0, 1):
+            with sk.member(i):
+                assert [kept.count for kept in sk.draw().values()] == [round(n * SIZES[i]) for n in (16, 12)]
+                loss = loss + (i + 1) * F.cross_entropy(model(x[step]), y)
+        loss.backward()
+        total = torch.zeros(())
+        for i in (2, 0, 1):
+            masks = [torch.arange(n) < round(n * SIZES[i]) for n in (16, 12)]
+            h = torch.relu(plain[0](x[step])) * masks[0]
+            h = torch.relu(plain[2](h)) * masks[1]
+            total = total + (i + 1) * F.cross_entropy(plain[4](h), y)
+        total.backward()
+        assert sk.step == step
+        optimizer.step()
+        reference.step()
+        assert sk.step == step + 1
+        optimizer.zero_grad()
+        reference.zero_grad()
+    for p, q in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(p, q)
+
+
+def test_large_weights_are_not_written_over_before_backward():
+    """Beyond the size at which memory is used again from draw to draw."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 3))
+    x = torch.randn(4, 64)
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Nested(SIZES, scaled=False)), example=x)
+    together, alone = 0.0, None
+    for i in range(3):
+        with sk.member(i):
+            together = together + model(x).square().sum()
+    together.backward()
+    found = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    for i in range(3):
+        with sk.member(i):
+            model(x).square().sum().backward()
+    alone = [p.grad for p in model.parameters()]
+    for g, h in zip(found, alone, strict=True):
+        torch.testing.assert_close(g, h, rtol=1e-5, atol=1e-5)
+
+
+def test_members_in_evaluation_and_in_training_loops():
+    model, x = mlp()
+    sk = mast.nn.elastic(model, SIZES, [x[0]])
+    model.eval()
+    whole = model(x[1])
+    with sk.member(0), torch.inference_mode():
+        small = model(x[1])
+    torch.testing.assert_close(small, sk.submodel(member=0)(x[1]))
+    assert torch.equal(model(x[1]), whole)
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = copy.deepcopy(model.state_dict())
+    with sk.member(0):  # steps inside go on with the member
+        train(model, sk, optimizer, x, (0, 4))
+        assert sk.step == 4
+        with sk.member(2):
+            torch.testing.assert_close(model(x[1]), copy.deepcopy(model)(x[1]))
+        assert sk.draw()["0.weight"].count == 4
+    changed = (model[4].weight != before["4.weight"]).any(0)
+    assert changed.tolist() == [True] * 3 + [False] * 9
+    assert sk.drawn == sk.key
+
+
+def test_members_are_of_lists():
+    model, x = mlp()
+    sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.RandK(0.5)), example=x[0])
+    with pytest.raises(mast.MastError, match="is no list of draws"), sk.member(0):
+        pass
+    sk.sketch = mast.nn.Neurons(mast.Nested(SIZES))
+    with pytest.raises(mast.MastError, match="member"), sk.member(3):
+        pass
+    assert sk.drawn == sk.key
+
+
+def test_unscaled_starts_stay():
+    model, _ = mlp()
+    before = copy.deepcopy(model.state_dict())
+    for sketch in (
+        mast.UnscaledBernoulli(0.5),
+        mast.nn.Neurons(mast.Nested(SIZES, scaled=False)),
+        mast.nn.Neurons(mast.Sampled(mast.UnscaledBernoulli(0.5), 4)),
+    ):
+        assert "nothing was changed" in mast.nn.scale_start(model, sketch)
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+    assert "multiplied" in mast.nn.scale_start(model, mast.Bernoulli(0.5))
