@@ -106,7 +106,7 @@ def _train(net: nn.Module, batches: Any, loss: Callable[[Tensor, Any], Tensor], 
     begun = time.process_time()
     optimizer = torch.optim.Adam(net.train().parameters(), lr=rate)
     for x, target in batches:
-        loss(net(x), target).backward()
+        loss(net(x), target).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
     return time.process_time() - begun
