@@ -14,9 +14,9 @@ BANDS: dict[str, dict[str, str]] = {
         "experiments": "the paper's figures",
         "learn": "scikit-learn estimators",
         "nn": "PyTorch models",
-        "engines": "torchrun, Flower",
-        "cluster": "engine: torchrun",
-        "federated": "engine: Flower",
+        "engines": "carry messages",
+        "cluster": "torchrun",
+        "federated": "Flower",
     },
     "runs": {
         "run": "the loop",

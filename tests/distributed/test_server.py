@@ -90,11 +90,11 @@ def test_bits_with_general_matrices():
     assert (server.x == inside.x).all()
 
 
-def test_a_node_leaves_its_room_as_it_was():
+def test_a_node_leaves_its_scratch_memory_as_it_was():
     problem = nodes()
     workers = workers_of(problem)
     run_in_process(server_of(problem, local_steps=2), workers, 10)
-    assert all((worker.room == SHIFT).all() for worker in workers)
+    assert all((worker.scratch == SHIFT).all() for worker in workers)
 
 
 @pytest.mark.parametrize("options", [{"participation": [0.8, 1.0, 0.5, 0.75]}, {"participants": 3}], ids=str)
@@ -215,7 +215,7 @@ def test_a_checkpoint_continues_with_the_same_bits(tmp_path, optimizer, aggregat
     assert second.t == 13
     run_in_process(second, workers_of(problem), 30)
     assert (second.x == whole.x).all()
-    assert (second.received == whole.received).all()
+    assert (second.state.received == whole.state.received).all()
     assert server_of(problem).load(tmp_path / "nothing") is None
 
 
@@ -293,7 +293,7 @@ def test_float32_on_the_wire():
     run_in_process(wide, workers_of(problem), 20)
     assert 0 < np.abs(narrow.x - wide.x).max() < 1e-5
     values = 80 * 64  # bytes of the 80 headers
-    assert 2 * (narrow.received.sum() - values) == wide.received.sum() - values
+    assert 2 * (narrow.state.received.sum() - values) == wide.state.received.sum() - values
 
 
 def test_mixed_up_messages_are_refused(tmp_path):

@@ -104,14 +104,14 @@ def _ranks_of_nodes(wire: Wire, server: Server, workers: Mapping[int, Worker], r
             raise ArgumentError(f"workers has one Worker for each node, got {worker!r} for node {node!r}")
         whole("a node in workers", node, 0, server.participation.nodes - 1)
     shared = server.identity() | {"rounds": str(rounds), "version of torch": torch.__version__}
-    told = wire.all_gather([shared, {str(node): worker.identity() for node, worker in workers.items()}])
-    for rank, (identity, _) in enumerate(told):
-        for name in {**told[0][0], **identity}:
-            _same(name, rank, identity.get(name), 0, told[0][0].get(name))
+    gathered = wire.all_gather([shared, {str(node): worker.identity() for node, worker in workers.items()}])
+    for rank, (identity, _) in enumerate(gathered):
+        for name in {**gathered[0][0], **identity}:
+            _same(name, rank, identity.get(name), 0, gathered[0][0].get(name))
     holders: dict[int, int] = {}
     common: dict[str, tuple[int, str]] = {}
     about: dict[str, str] = {}
-    for rank, (_, nodes) in enumerate(told):
+    for rank, (_, nodes) in enumerate(gathered):
         for node, fields in ((int(number), fields) for number, fields in nodes.items()):
             if node in holders:
                 raise DataError(f"node {node} has a worker on rank {holders[node]} and one on rank {rank}")

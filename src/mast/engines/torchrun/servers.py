@@ -79,13 +79,13 @@ def server_for(
         server = servers.server_for(model, capacities, step_size=size, **options)
         server.note = f"no guarantee: {UNKNOWN}"
         return server
-    nodes = _entries(model)
-    facts, x0 = _exchanged(nodes, timeout)
+    nodes = _checked_nodes(model)
+    facts, x0 = _gather_facts(nodes, timeout)
     sketches = [node.sketch if isinstance(node, Problem) else node for node in nodes]
     server = servers.server_for(x0, sketches, step_size=size, **options)
     limit = math.nan
     try:
-        known = [_read(fact) for fact in facts]
+        known = [_known(fact) for fact in facts]
         _refuse_what_theory_lacks(server)
         server.guarantee = guarantee_of(
             sketches, x0.size, known, server.participation, server.local_steps, regime
@@ -106,7 +106,7 @@ def server_for(
     return server
 
 
-def _entries(nodes: Any) -> list[Problem | Sketch]:
+def _checked_nodes(nodes: Any) -> list[Problem | Sketch]:
     """One problem or sketch for each node."""
     if hasattr(nodes, "named_parameters"):
         raise ArgumentError("a network takes capacities, one for each node: shares, text, sketches")
@@ -122,16 +122,19 @@ def _entries(nodes: Any) -> list[Problem | Sketch]:
     return entries
 
 
-def _exchanged(nodes: Sequence[Problem | Sketch], timeout: float) -> tuple[list[dict[str, Any] | str], Array]:
+def _gather_facts(
+    nodes: Sequence[Problem | Sketch], timeout: float
+) -> tuple[list[dict[str, Any] | str], Array]:
     """What theory has to know of each node, whichever rank has it, and where to start."""
-    own: dict[str, Any] = {}
     with Wire(timeout) as wire:
-        for i, node in enumerate(nodes):
-            if isinstance(node, Problem):
-                own[str(i)] = {"dim": node.dim, "shift": files.digest(node.shift), "facts": _facts(node)}
-        told = wire.all_gather([len(nodes), own])
+        own = {
+            str(i): {"dim": node.dim, "shift": files.digest(node.shift), "facts": _facts(node)}
+            for i, node in enumerate(nodes)
+            if isinstance(node, Problem)
+        }
+        gathered = wire.all_gather([len(nodes), own])
     by_node: dict[int, dict[str, Any]] = {}
-    for rank, (count, part) in enumerate(told):
+    for rank, (count, part) in enumerate(gathered):
         if count != len(nodes):
             raise DataError(f"rank {rank} has {count} nodes, rank {wire.rank} has {len(nodes)}")
         for i, fact in part.items():
@@ -159,7 +162,7 @@ def _facts(problem: Problem) -> dict[str, Any] | str:
         return str(error)
 
 
-def _read(fact: dict[str, Any] | str) -> Facts:
+def _known(fact: dict[str, Any] | str) -> Facts:
     if isinstance(fact, str):
         raise NoGuaranteeError(fact)
     return Facts(**fact)
