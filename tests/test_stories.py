@@ -83,8 +83,9 @@ def test_cluster_engineer(name, tmp_path):
     pytest.importorskip("torch")
     printed = run(f"cluster/{name}.py", "--rounds", "40", folder=tmp_path)
     assert printed.count("finished after 40 rounds") == 2
-    rows = table(printed.rstrip().rpartition("\n\n")[2] if name == "train_linear" else printed)
+    rows = table(printed)
     ours, everything = rows["what each can hold     accuracy"], rows["everybody everything   accuracy"]
     assert ours[0] > 0.7  # after a few rounds
     assert ours[1] < 0.8 * everything[1]  # bytes
-    assert run(f"cluster/{name}.py", "--rounds", "40", folder=tmp_path) == printed  # read from its checkpoint
+    again = run(f"cluster/{name}.py", "--rounds", "40", folder=tmp_path)  # reads the checkpoints
+    assert again.splitlines()[-2:] == printed.splitlines()[-2:]
