@@ -30,10 +30,10 @@ def fine_tune(net: nn.Module, inputs: Tensor, wanted: Tensor, steps: int) -> flo
     torch.manual_seed(1)
     optimizer = torch.optim.AdamW(net.train().parameters(), lr=3e-3, weight_decay=0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, steps, pct_start=0.1)
-    for _ in range(steps):
-        rows = torch.randint(0, len(inputs), (16,))
+    for rows in torch.randint(0, len(inputs), (steps, 16)):
         output, target = net(inputs[rows]).logits.log_softmax(-1).flatten(0, 1), wanted[rows].flatten(0, 1)
         F.kl_div(output, target, log_target=True, reduction="batchmean").backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
@@ -51,7 +51,7 @@ def main() -> None:
 
     @torch.no_grad()
     def accuracy(net: nn.Module) -> float:
-        """The share of next tokens that are foreseen."""
+        """Of the next token."""
         return (net.eval()(test).logits[:, :-1].argmax(-1) == test[:, 1:]).float().mean().item()
 
     elastic = copy.deepcopy(model)
@@ -64,7 +64,7 @@ def main() -> None:
     nets = [sk.submodel(member=i) for i in range(3)]
     columns[f"one run, {spent:.0f} s"] = [accuracy(net) for net in nets]
 
-    print(f"next tokens foreseen: {accuracy(model):.3f} by the given network\n")
+    print(f"next-token accuracy of the given network: {accuracy(model):.3f}\n")
     print(f"{'size':>6} {'file':>8}" + "".join(f"{name:>14}" for name in columns))
     with tempfile.TemporaryDirectory() as folder:
         for i, net in enumerate([*nets, model]):
