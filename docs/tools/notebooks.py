@@ -69,9 +69,15 @@ def _codes(kind: str, text: str) -> list[str]:
 
 
 def run(cells: list[Cell]) -> None:
-    """Run the code cells in one namespace and a folder of their own, and keep what they show."""
+    """Run the code cells in one namespace and a folder of their own, and keep what they show.
+
+    The folder has what tutorials read: the folders beside the notebooks.
+    """
     namespace: dict[str, Any] = {"__name__": "__main__"}
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        for files in (DOCS / "notebooks").iterdir():
+            if files.is_dir():
+                Path(folder, files.name).symlink_to(files)
         for number, cell in enumerate((c for c in cells if c["cell_type"] == "code"), 1):
             cell["execution_count"] = number
             cell["outputs"] = _outputs(cell["source"], namespace, number)

@@ -29,6 +29,7 @@ SHOWN = ("text", "toml", "yaml", "json", "csv", "bibtex")  # what is only read
 OPTIONAL = {  # packages, and words that show a need for them
     "torch": ("torch", "mast.nn", "mast.cluster", "mast.federated"),
     "flwr": ("flwr", "mast.federated"),
+    "transformers": ("transformers",),
     "tensorboard": ("tensorboard",),
     "matplotlib": (".plot(", "--plot", "mast reproduce"),
 }
@@ -108,6 +109,13 @@ def blocks_of(page: Path) -> list[Block]:
             blocks.append(Block(language, body, line, mark[1] if mark else ""))
         end = found.end()
     return blocks
+
+
+def bring_files(folder: Path) -> None:
+    """Put what tutorials read, the folders of docs/notebooks, into the folder where their blocks will run."""
+    for files in (ROOT / "docs" / "notebooks").iterdir():
+        if files.is_dir():
+            (folder / files.name).symlink_to(files)
 
 
 def lacks(page: Path) -> str | None:

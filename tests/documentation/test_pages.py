@@ -6,7 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from documentation.blocks import OPTIONS, PAGES, ROOT, RUN, SHOWN, Block, NearlyEqual, blocks_of, lacks, run
+from documentation.blocks import (
+    OPTIONS,
+    PAGES,
+    ROOT,
+    RUN,
+    SHOWN,
+    Block,
+    NearlyEqual,
+    blocks_of,
+    bring_files,
+    lacks,
+    run,
+)
 
 FENCES = re.compile(r"\s*(```|~~~)|.*<pre")
 HERE = [page for page in PAGES if any(block.runs for block in blocks_of(page))]
@@ -38,6 +50,7 @@ def name(page: Path) -> str:
 def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch):
     if package := lacks(page):
         pytest.skip(f"the page needs {package}")
+    bring_files(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
     run([block for block in blocks_of(page) if block.runs and block.mark != "slow"], page)

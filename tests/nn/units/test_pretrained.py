@@ -125,6 +125,12 @@ def bert_classifier():
     return transformers.BertForSequenceClassification(config), {"input_ids": ids()}
 
 
+def llama():
+    """Six of its eight heads would work, and its configuration refuses them: they do not divide the width."""
+    config = transformers.LlamaConfig(**TOKENS, **WIDTHS, num_key_value_heads=4, use_cache=False)
+    return transformers.LlamaForCausalLM(config), {"input_ids": ids()}
+
+
 def tensors(output):
     return [t for t in output.values() if isinstance(t, torch.Tensor)]
 
@@ -141,6 +147,7 @@ OLD_SCRIPT = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated
         (clip, ["mlp.fc1"], ["self_attn.k_proj"]),
         pytest.param(deberta, ["intermediate.dense"], ["pooler.dense", "self.query_proj"], marks=OLD_SCRIPT),
         (bert_classifier, ["intermediate.dense"], ["pooler.dense", "self.query"]),
+        (llama, ["mlp.gate_proj"], ["self_attn.q_proj"]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -142,6 +142,8 @@ def _shapes(small: nn.Module, changes: dict[str, int]) -> dict[str, tuple[int, .
         for path, value in changes.items():
             parent, _, name = path.rpartition(".")
             setattr(_part(config, parent), name, value)
+        if hasattr(config, "validate"):
+            config.validate()  # as save_pretrained does: Llama wants heads that divide the width
         with torch.device("meta"):
             other = type(small)(config)
     except Exception:  # a combination that the class does not accept
