@@ -18,7 +18,8 @@ from mast.arrays import Array, Indices, frozen, numbers
 from mast.errors import ArgumentError
 from mast.randomness import Key
 from mast.sketches.base import Sketch
-from mast.sketches.draws import Constants, DiagonalDraw, Draw, MatrixDraw
+from mast.sketches.constants import Constants
+from mast.sketches.draws import DiagonalDraw, Draw, MatrixDraw
 from mast.sketches.estimates import mean_over, moments_of
 from mast.sketches.independent import Bernoulli
 
