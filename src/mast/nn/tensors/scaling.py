@@ -48,11 +48,11 @@ def sparsify_into(kept: Draw, x: Tensor, v: Tensor | None, y: Tensor) -> None:
 
 def replace_entries(before: DiagonalDraw, kept: DiagonalDraw, x: Tensor, v: Tensor | None, y: Tensor) -> None:
     """The same into y, which holds that of the draw `before`: that is undone where it had kept something."""
-    from mast.sketches.draws import kernels as kept_kernels
+    from mast.sketches.draws import kernels as draw_kernels
 
     old, new, base = numbers(x), numbers(y), None if v is None else numbers(v)
-    kept_kernels.copy(new, before.indices, base)
-    kept_kernels.sparsify(new, kept.indices, _scales_of(kept, old.dtype), old, base)
+    draw_kernels.copy(new, before.indices, base)
+    draw_kernels.sparsify_entries(new, kept.indices, _scales_of(kept, old.dtype), old, base)
 
 
 def adjoint(kept: Draw, g: Tensor, memory: Memory | None = None) -> Tensor:
@@ -62,14 +62,14 @@ def adjoint(kept: Draw, g: Tensor, memory: Memory | None = None) -> Tensor:
     if not compiled(g) or (torch.is_grad_enabled() and g.requires_grad):
         return multiply(kept, g)
     out = torch.empty_like(g) if memory is None else memory.like(g)
-    from mast.sketches.draws import kernels as kept_kernels
+    from mast.sketches.draws import kernels as draw_kernels
 
     flat = numbers(g)
     if isinstance(kept, MaskDraw):
-        kept_kernels.select(numbers(_tensor(kept.mask, g)), flat.dtype.type(kept.scales), flat, numbers(out))
+        draw_kernels.select(numbers(_tensor(kept.mask, g)), flat.dtype.type(kept.scales), flat, numbers(out))
     elif isinstance(kept, DiagonalDraw):
         out.zero_()
-        kept_kernels.sparsify(numbers(out), kept.indices, _scales_of(kept, flat.dtype), flat, None)
+        draw_kernels.sparsify_entries(numbers(out), kept.indices, _scales_of(kept, flat.dtype), flat, None)
     else:
         torch.mul(g, _spread(kept, g).to(g.dtype), out=out)
     return out

@@ -119,7 +119,7 @@ class DiagonalDraw(Draw):
             y[self.entries] = v + self.scales * (x[self.entries] - v)
         else:
             scales = self.scales if np.ndim(self.scales) else np.full(self.count, self.scales)
-            kernels().sparsify(flat, self.indices, scales, point, flat)
+            kernels().sparsify_entries(flat, self.indices, scales, point, flat)
         return y
 
 

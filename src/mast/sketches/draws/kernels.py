@@ -52,7 +52,7 @@ def copy(x: Any, positions: Any, source: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def sparsify(y: Any, positions: Any, scales: Any, x: Any, v: Any) -> None:
+def sparsify_entries(y: Any, positions: Any, scales: Any, x: Any, v: Any) -> None:
     """y = v + scales * (x - v) at the positions; y and v may be the same, and v may be None for 0."""
     for k in range(positions.size):
         i = uint64(positions[k])
