@@ -31,7 +31,7 @@ from mast.nn.costs import flops
 from mast.nn.nodes import (
     NetworkWorker,
     NodeRows,
-    Units,
+    UnitCapacity,
     VectorLayout,
     capacities_of,
     cross_entropy,
@@ -237,7 +237,7 @@ def _accuracies(
     found = []
     for capacity in capacities:
         sketch = runs_on(scheme, capacity)
-        held = Units(worker.model, Neurons(sketch), like=worker.capacity)
+        held = UnitCapacity(worker.model, Neurons(sketch), like=worker.capacity)
         draws = 1 if capacity == 1 or isinstance(sketch, Nested) else DRAWS
         each = []
         for draw in range(draws):

@@ -251,11 +251,11 @@ def test_a_node_that_trains_its_own_weights():
     """It is sent S x; what it answers comes back with the scale undone."""
     torch = pytest.importorskip("torch")
     from mast.nn import Neurons
-    from mast.nn.nodes import Units
+    from mast.nn.nodes import UnitCapacity
 
     model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     sketch = Neurons(mast.RandK(0.25))
-    plain, own = Units(model, sketch), Units(model, sketch, own_weights=True)
+    plain, own = UnitCapacity(model, sketch), UnitCapacity(model, sketch, own_weights=True)
     key, x = Key(4), np.arange(1.0, plain.dim + 1)
     a, b = plain.part(key), own.part(key)
     assert own.fingerprint() != plain.fingerprint()

@@ -9,7 +9,7 @@ from torch import nn  # noqa: E402
 
 import mast  # noqa: E402
 from mast.allocation import allocate  # noqa: E402
-from mast.errors import ArgumentError, BiasedSketchError  # noqa: E402
+from mast.errors import ArgumentError  # noqa: E402
 from mast.randomness import Key  # noqa: E402
 
 
@@ -64,7 +64,7 @@ class TestKeepProbabilities:
         n = 4000
         for i, name in enumerate(keep):
             p = keep[name].double().numpy().reshape(-1)
-            c = np.stack([sk.drawing.kept(i, Key(1, step), model[0].weight).diagonal() for step in range(n)])
+            c = np.stack([sk.bound.kept(i, Key(1, step), model[0].weight).diagonal() for step in range(n)])
             mean = c.reshape(n, -1).mean(0)
             assert (np.abs(mean - 1) <= 5 * np.sqrt((1 / p - 1) / n)).all()
 
@@ -157,13 +157,16 @@ class TestTopShare:
             optimizer.step()
         assert kept == [[0], [0], [1]]
 
-    def test_no_statement_and_no_vectors(self):
-        sketch = mast.nn.TopShare(0.5)
-        with pytest.raises(BiasedSketchError):
-            sketch.constants(4)
-        with pytest.raises(ArgumentError, match="sparsify"):
-            sketch.draw(4)
-        assert sketch.at(0.25).share(8) == 0.25
+    def test_it_is_a_schedule_and_no_sketch(self):
+        schedule = mast.nn.TopShare(0.5)
+        assert not isinstance(schedule, mast.sketches.Sketch)
+        assert schedule.at(0.25).share(8) == 0.25
+        with pytest.raises(ArgumentError, match="TopShare"):
+            mast.Problem(mast.Quadratic(np.eye(2), np.ones(2)), schedule)
+        sk = mast.nn.sparsify(torch.nn.Linear(4, 2), schedule)
+        assert (sk.constants, sk.members) == (None, None)
+        with pytest.raises(ArgumentError, match="no list"):
+            sk.submodel(member=0)
 
     @pytest.mark.parametrize("arguments", [(0.0,), (1.5,), (0.5, "size"), (0.5, "magnitude", 0)])
     def test_refuses(self, arguments):

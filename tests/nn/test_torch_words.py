@@ -57,7 +57,7 @@ def test_training_as_on_another_device_is_bit_equal(models, reference, loss_on, 
     """The path of other devices, forced on the CPU."""
     model, inputs = models.cnn()
     sk = mast.nn.sparsify(model, sketch, shift=shift)
-    sk.drawing.torch_only = True
+    sk.bound.torch_only = True
     make = lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)  # noqa: E731
     ref, opt = reference(sk, model, make), make(model.parameters())
     for step, x in enumerate(inputs):
@@ -72,9 +72,9 @@ def test_no_numbers_return_to_the_cpu(models, loss_on, monkeypatch):
     """On another device a step must not wait for it: no .item(), .cpu(), .numpy() or .tolist() of weights."""
     model, inputs = models.mlp()
     sk = mast.nn.sparsify(model, mast.Bernoulli(0.6))
-    sk.drawing.torch_only = True
+    sk.bound.torch_only = True
     monkeypatch.setattr("mast.nn.tensors.scaling.compiled", lambda *tensors: False)
-    monkeypatch.setattr("mast.nn.tensors.drawing.compiled", lambda *tensors: False)
+    monkeypatch.setattr("mast.nn.tensors.bound.compiled", lambda *tensors: False)
 
     def forbidden(*args, **kwargs):
         raise AssertionError("a copy to the CPU")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import mast
 from mast.errors import ArgumentError, NotExactError, UnboundedError
 from mast.objectives import Mean
-from mast.objectives.least_squares import Moments
+from mast.objectives.least_squares import SketchedLeastSquares
 from mast.objectives.penalties import SketchedSaturating
 from mast.objectives.rowwise import Rowwise
 from mast.objectives.separable import Separable
@@ -84,7 +84,7 @@ def test_least_squares_by_moments_equals_its_matrix(sketch, shifted, monkeypatch
     np.testing.assert_allclose(exact.gradient(x), matrix.gradient(x), rtol=TOLERANCE, atol=TOLERANCE)
     np.testing.assert_allclose(exact.hessian(x), matrix.hessian(x), rtol=TOLERANCE, atol=TOLERANCE)
     np.testing.assert_allclose(exact.minimizer(), matrix.minimizer(), rtol=1e-10, atol=1e-12)
-    if isinstance(exact, Moments):
+    if isinstance(exact, SketchedLeastSquares):
         product, diagonal = exact.curvature(x)
         np.testing.assert_allclose(product(x), matrix.hessian(x) @ x, rtol=TOLERANCE, atol=TOLERANCE)
         np.testing.assert_allclose(diagonal, np.diag(matrix.hessian(x)), rtol=TOLERANCE, atol=TOLERANCE)

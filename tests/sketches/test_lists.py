@@ -376,3 +376,20 @@ def test_a_list_of_groups_has_the_constants_of_the_list():
     assert mast.Grouped(listed, groups).constants(6) == listed.constants(3)
     assert not listed.constants(3).unbiased
     assert mast.Sampled(mast.Bernoulli(0.4), 7, corrected=True).constants(3).unbiased
+
+
+def test_a_mixture_of_lists_draws_what_its_support_has():
+    mixture = mast.Mixture([mast.Sampled(mast.Bernoulli(0.5), 3), mast.Nested([0.5, 1.0])])
+    support = {tuple(draw.diagonal()) for _, draw in mixture.support(8)}
+    assert {tuple(mixture.draw(8, step=t).diagonal()) for t in range(40)} == support
+
+
+def test_the_layers_of_a_network_share_a_component_and_a_member():
+    lists = [mast.Sampled(mast.RandK(3), 4), mast.Sampled(mast.RandK(4), 4, seed=1)]
+    mixture = mast.Mixture(lists)
+    for step in range(10):
+        counts = {mixture.sample_layer(8, Key(0, step), layer).indices.size for layer in (1, 2, 3)}
+        assert len(counts) == 1
+    member = lists[0].member_of(Key(0, 5))
+    drawn = lists[0].sample_layer(8, Key(0, 5), 7)
+    assert drawn.indices.tolist() == lists[0].member(8, member, 7).indices.tolist()

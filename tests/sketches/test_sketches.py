@@ -9,6 +9,7 @@ import mast
 from mast import randomness
 from mast.errors import BiasedSketchError, NotDiagonalError, SupportTooLargeError
 from mast.randomness import Key
+from mast.sketches.independent import entry_of
 from sketches.samples import BIASED, DIAGONAL, FINITE, SKETCHES, UNBIASED, D
 
 
@@ -89,9 +90,9 @@ def test_at_another_density(sketch):
         sketch.at(1.5)
 
 
-@each({name: s for name, s in SKETCHES.items() if s.entry() is not None})
+@each({name: s for name, s in SKETCHES.items() if entry_of(s) is not None})
 def test_an_entry_draws_any_piece(sketch):
-    entry, key = sketch.entry(), Key(3, 4, 5, 6)
+    entry, key = entry_of(sketch), Key(3, 4, 5, 6)
     kept = randomness.bernoulli(key, entry.threshold, 2, D)
     normal = randomness.normal(key, 0, D)[2:] if entry.sigma else 0
     expected = kept * (entry.scale + entry.sigma * normal)

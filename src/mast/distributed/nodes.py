@@ -22,7 +22,7 @@ from mast.errors import ArgumentError
 from mast.problem import Problem
 from mast.randomness import Key
 from mast.sketches import Sketch
-from mast.sketches.kept import Kept, KeptTensors
+from mast.sketches.draws import Draw, ModelDraw
 
 _PROBES = (Key(0), Key(1, 2, 3), Key(3, 1, 2))  # keys whose draws stand for a capacity in its digest
 STRUCTURED = ("neurons", "layers")  # sketches of whole units of a network
@@ -47,11 +47,11 @@ class Part:
 
     def __init__(
         self,
-        kept: Kept | KeptTensors,
+        kept: Draw | ModelDraw[Draw],
         draw: Any,
         pieces: Callable[[Values], Any] | None = None,
         release: Callable[[Part], None] | None = None,
-        scales: KeptTensors | None = None,
+        scales: ModelDraw[Draw] | None = None,
     ) -> None:
         self.kept: Any = kept
         self.draw = draw
@@ -219,7 +219,7 @@ class VectorCapacity(Capacity):
 
     def _kept(self, sketch: Sketch, key: Key) -> Part:
         draw = sketch.sample(self.dim, key)
-        return Part(draw.kept, draw)
+        return Part(draw, draw)
 
 
 class ProblemWorker(Worker):

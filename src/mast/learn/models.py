@@ -17,7 +17,7 @@ from mast.arrays import Array, Indices
 from mast.objectives import LeastSquares, Logistic, Objective
 from mast.objectives.design import Design
 from mast.objectives.linear import LinearModel, RidgeModel
-from mast.objectives.losses import Loss
+from mast.objectives.losses import MarginLoss
 from mast.objectives.newton import Solver, conjugate_gradients
 from mast.objectives.penalties import SketchedRidge
 from mast.sketches import Sketch
@@ -120,7 +120,7 @@ class SampledAverage(LinearModel):
 
     def __init__(
         self,
-        loss: Loss,
+        loss: MarginLoss,
         labels: Array,
         rates: Array,
         copies: Any,

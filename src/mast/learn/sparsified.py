@@ -21,6 +21,7 @@ from mast.learn.missing import Scaling
 from mast.learn.rows import gaps
 from mast.learn.scoring import draw_curves
 from mast.sketches import DiagonalDraw, RandK, Sketch
+from mast.sketches.over import replace_inner
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -94,7 +95,7 @@ class SparsifiedLinear(LinearEstimator):
         """The training sketch (None), or Rand-K that keeps this share: of its groups, if it has groups."""
         if density is None:
             return self.sketch_
-        return self.sketch_.over(RandK(number("density", density, above=0, most=1)))
+        return replace_inner(self.sketch_, RandK(number("density", density, above=0, most=1)))
 
     def _versions(self, sketch: Sketch, seed: int, draws: int) -> Iterator[Versions]:
         """Sparsified models 0, 1, ... in batches: v + S(x - v), or weights that stand-ins have moved."""

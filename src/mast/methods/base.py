@@ -165,5 +165,5 @@ def _sizes(rule: Callable[[int], float], t: int, count: int) -> Array:
 def spread(d: int, draw: Draw, values: Array) -> Array:
     """A sketched gradient, given on the kept coordinates, as a vector of all coordinates."""
     full = np.zeros(d)
-    draw.kept.place(full, values)
+    draw.place(full, values)
     return full

@@ -20,6 +20,7 @@ from mast.methods.constants import gap_of, refuse_dependent, regime_of
 from mast.objectives import Objective
 from mast.problem import AbstractProblem, Nodes, Problem
 from mast.sketches import Sketch
+from mast.sketches.over import same_partition
 
 
 @dataclass
@@ -165,6 +166,6 @@ def _independence(sketches: Sequence[Sketch], coupling: str) -> str:
     if coupling == "independent":
         return "independent"
     first = sketches[0]
-    if len(sketches) <= first.stride and all(sketch.same_partition(first) for sketch in sketches):
+    if len(sketches) <= first.stride and all(same_partition(sketch, first) for sketch in sketches):
         return "disjoint"
     return "independent" if all(sketch.stride == 1 for sketch in sketches) else "any"

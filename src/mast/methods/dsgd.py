@@ -22,7 +22,7 @@ class DSGD(SingleMethod):
         """One sketch, and the gradient of f_S."""
         S = self.draw(t)
         h = self.problem.objective.sketched_gradient(state.x, S, self.problem.shift)
-        S.kept.add(state.x, h, -step_size)
+        S.add(state.x, h, -step_size)
         state.gradients += self.terms
 
     def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:

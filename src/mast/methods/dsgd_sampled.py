@@ -64,7 +64,7 @@ class DSGDSampled(SingleMethod):
         rows = self.rows(t) if f.terms > 1 else None
         if self.sketches == "one":
             S = self.draw(t)
-            S.kept.add(state.x, f.sketched_gradient(state.x, S, v, rows), -step_size)
+            S.add(state.x, f.sketched_gradient(state.x, S, v, rows), -step_size)
         else:
             h = np.zeros(self.problem.dim)
             for probability, S in self.support:

@@ -27,7 +27,7 @@ class ISTNaive(Method):
         for i, problem in enumerate(self.problem.problems):
             P = unscaled(problem.sketch.sample(problem.dim, self.key(t, node=i)))
             h = problem.objective.sketched_gradient(x, P, problem.shift)
-            P.kept.add(state.x, h, -step_size / M)
+            P.add(state.x, h, -step_size / M)
             state.gradients += problem.objective.terms
 
 
@@ -35,4 +35,4 @@ def unscaled(draw: Draw) -> DiagonalDraw:
     """The projection onto the coordinates that a draw keeps."""
     if not isinstance(draw, DiagonalDraw):
         raise NotDiagonalError("ist_naive cuts submodels out: it needs a diagonal sketch")
-    return DiagonalDraw(draw.dim, draw.indices, np.ones(draw.indices.size))
+    return draw.with_scales(np.ones(draw.count))

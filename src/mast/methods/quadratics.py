@@ -11,6 +11,7 @@ from mast.arrays import Array
 from mast.errors import MastError
 from mast.objectives import LeastSquares, Quadratic
 from mast.problem import Problem
+from mast.sketches import IndependentLaw
 from mast.theory import Guarantee, expected_smoothness
 
 LARGEST = 500  # dimensions: the eigenvalues of a matrix take their cube
@@ -45,7 +46,7 @@ def by_expected_smoothness(problem: Problem, noise: bool) -> Guarantee | None:
 def gradient_moments(problem: Problem, noise: bool = True) -> GradientMoments | None:
     """In closed form for independent coordinates, by enumeration for small supports, else None."""
     law = problem.sketch.law(problem.dim)
-    if law is not None and law.independent and law.labels is None and not law.noise and law.unbiased:
+    if isinstance(law, IndependentLaw) and law.labels is None and not law.noise and law.unbiased:
         return _independent(problem, np.broadcast_to(1 / np.asarray(law.keep), problem.dim), noise)
     size = problem.sketch.support_size(problem.dim)
     if size is None or size > OUTCOMES:

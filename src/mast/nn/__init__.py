@@ -51,12 +51,12 @@ from mast.nn.sparsifier import Sparsifier
 from mast.nn.start import scale_start
 from mast.nn.submodels import BestDraw, recalibrate
 from mast.nn.tensors.top_share import TopShare
-from mast.nn.units import Cut, Layers, Neurons, UnitDraw, find_units, parse
+from mast.nn.units import Cut, Layers, Neurons, find_units, parse
 from mast.nn.validation import Finding, validate
 
 __all__ = [
     "Average", "BestDraw", "Cost", "Cut", "Delta", "Finding", "Layers", "NetworkAdvice", "Neurons",
-    "RowOptimizer", "Sparsifier", "TopShare", "UnitDraw", "advise", "apply_delta", "elastic", "find_units",
+    "RowOptimizer", "Sparsifier", "TopShare", "advise", "apply_delta", "elastic", "find_units",
     "keep_probabilities", "load_submodel", "measure", "parse", "read_delta", "recalibrate", "save_delta",
     "save_submodel", "scale_start", "sizes", "sort_units", "sparsify", "validate",
 ]  # fmt: skip

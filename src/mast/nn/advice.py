@@ -19,12 +19,13 @@ from mast.nn.curvature import Curvature, MeanHessian, curvature
 from mast.nn.factory import sparsify
 from mast.nn.submodels import put_draw
 from mast.nn.tensors.scaling import multiply
+from mast.nn.tensors.top_share import TopShare
 from mast.nn.tensors.weights import Shift, Where, unwrapped
 from mast.nn.units import Structured
 from mast.nn.units.unit_map import columns
 from mast.randomness import Key, Purpose
 from mast.sketches import Constants, Sketch
-from mast.sketches.kept import KeptTensors
+from mast.sketches.draws import Draw, ModelDraw
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +39,7 @@ Allowed = tuple[str, float | None, str]
 class NetworkAdvice:
     """What `advise` found. Print it, or take `step_size`, `table`, `smoothness` and `constants`."""
 
-    sketch: Sketch
+    sketch: Sketch | TopShare
     constants: Constants | None  # of S over all trainable parameters; None if the sketch is biased
     smoothness: float  # the largest curvature of f that was seen: at x and at sparsified points
     smoothness_error: float
@@ -109,7 +110,7 @@ def advise(
     model: nn.Module,
     loss: Loss,
     batches: Iterable[Any],
-    sketch: Sketch,
+    sketch: Sketch | TopShare,
     *,
     steps: int = 1000,
     draws: int | None = None,
@@ -175,7 +176,7 @@ def advise(
         at_draws, of_draws = [], []
         for i in range(draws):
             key = Key(root, step=i)
-            put_draw(sk, sk.drawing, key, dense)
+            put_draw(sk, sk.kept(key), dense)
             hessian = MeanHessian(dense, loss, data)
             at_y, along_y = curvature(hessian, _start(noise, hessian.gradient(), along), iterations or 2)
             at_draws.append(at_y)
@@ -213,7 +214,7 @@ def _start(noise: Tensor | None, *guesses: Tensor) -> Tensor:
     return start if start.norm() > 0 else torch.ones_like(start)
 
 
-def _sketch(kept: KeptTensors, hessian: MeanHessian) -> Callable[[Tensor], Tensor]:
+def _sketch(kept: ModelDraw[Draw], hessian: MeanHessian) -> Callable[[Tensor], Tensor]:
     """S on a vector of all trainable parameters; S' is the same."""
     names = [name for name, p in hessian.model.named_parameters() if p.requires_grad]
 

@@ -13,6 +13,7 @@ from torch import nn
 from mast.errors import ArgumentError, MastError
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.tensors.selection import choose
+from mast.nn.tensors.top_share import TopShare
 from mast.nn.tensors.weights import Keep, Shift, Where, refuse_sharded, unwrapped
 from mast.nn.units import Structured, UnitMap, find_units, parse
 from mast.randomness import Key
@@ -21,7 +22,7 @@ from mast.sketches import Sketch
 
 def sparsify(
     model: nn.Module,
-    sketch: Sketch | str,
+    sketch: Sketch | TopShare | str,
     *,
     shift: Shift = None,
     keep: Mapping[str, Keep] | None = None,
@@ -98,8 +99,8 @@ def sparsify(
             refuse_sharded(name, parameter)
         unit_map = find_units(model, sketch, keep, where, example=example, strict=strict)
         selection = unit_map.selection(model)
-    elif isinstance(getattr(sketch, "sketch", None), Structured):
-        kind, inner = type(sketch).__name__, type(sketch.sketch).__name__  # type: ignore[attr-defined]
+    elif isinstance(within := getattr(sketch, "sketch", None), Structured):
+        kind, inner = type(sketch).__name__, type(within).__name__
         raise ArgumentError(f"{inner} goes outside: write {inner}({kind}(...)), not {kind}({inner}(...))")
     else:
         selection = choose(model, where, keep)
@@ -113,7 +114,7 @@ class SparsifyingCallback:
 
     begins_in = "the trainer's start"  #: where training starts
 
-    def __init__(self, sketch: Sketch | str, *, per_rank: bool = False, **options: Any) -> None:
+    def __init__(self, sketch: Sketch | TopShare | str, *, per_rank: bool = False, **options: Any) -> None:
         self.sketch, self.per_rank, self.options = sketch, per_rank, options
         self._sk: Sparsifier | None = None
 

@@ -29,6 +29,7 @@ from torch.utils.hooks import RemovableHandle
 from mast.errors import MastError
 
 if TYPE_CHECKING:
+    from mast.nn.passes.calls import Calls
     from mast.nn.sparsifier import Sparsifier
 
 _followed: weakref.WeakSet[Steps] = weakref.WeakSet()
@@ -38,8 +39,8 @@ _handles: list[RemovableHandle] = []
 class Steps:
     """The steps that optimizers make on one sparsified model."""
 
-    def __init__(self, sk: Sparsifier) -> None:
-        self.sk = sk
+    def __init__(self, sk: Sparsifier, calls: Calls) -> None:
+        self.sk, self.calls = sk, calls
         self.under_way = False  # an optimizer's step(), or a draw that was asked for
         self._made: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # by these, since the draw last advanced
         self._validated: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -71,12 +72,12 @@ class Steps:
 
     def before(self, optimizer: Optimizer) -> None:
         """A step begins; at the first of an optimizer, its traps are named."""
-        if self.sk._calls.sampling:
+        if self.calls.sampling:
             raise MastError(
                 "optimizer.step() inside sk.sample() would move the sparsified weights and lose the step: "
                 "call it after the context"
             )
-        self.sk._calls.check()
+        self.calls.check()
         self.under_way = True
         if optimizer not in self._validated:
             from mast.nn.validation import warn_at_first_step
@@ -87,19 +88,19 @@ class Steps:
     def after(self, optimizer: Optimizer) -> None:
         """Advance, unless another optimizer has done so since the last forward pass: theirs is one step."""
         self.under_way = False
-        if not self._made or optimizer in self._made or self.sk._calls.used:
+        if not self._made or optimizer in self._made or self.calls.used:
             self.sk.advance()
         self._made.add(optimizer)
 
     def after_other(self, optimizer: Optimizer) -> None:
         """An optimizer without sketched parameters has stepped: if it trains this model alone, draws rest."""
-        passes = self.sk._calls.count
+        passes = self.calls.count
         if passes == self._passes_before or not holds(optimizer, self.sk.model.parameters()):
             return
         self._passes_before = passes
         self._elsewhere += 1
         if self._elsewhere == 2:
-            self.sk._warn_once(
+            self.sk.warn_once(
                 f"{type(optimizer).__name__} has made two steps with one draw: it holds none of the sketched "
                 "parameters, so its steps do not advance the draw. Call sk.advance() after each of them, "
                 "or sketch what it trains (where=)"
@@ -113,7 +114,7 @@ class Steps:
     def notice_changes(self) -> None:
         """Warn of loops that change x again and again while the draw stays as it is."""
         if not self.under_way:
-            self.sk._warn_once(
+            self.sk.warn_once(
                 "the weights have changed three times since the draw did: they are not trained by a torch "
                 "optimizer, whose steps advance the draw. Call sk.advance() after each step of your own"
             )
@@ -181,6 +182,6 @@ def _decayed(sk: Sparsifier, optimizer: Optimizer) -> Iterator[tuple[Tensor, Ten
     number = {id(w.parameter): i for i, w in enumerate(sk.weights)}
     for group in optimizer.param_groups:
         for p in group["params"] if group.get("weight_decay", 0) != 0 else ():
-            v = sk._values.v(number[id(p)], p) if id(p) in number else None
+            v = sk.shift_of(number[id(p)], p) if id(p) in number else None
             if v is not None:
                 yield p, v, group

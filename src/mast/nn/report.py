@@ -12,10 +12,10 @@ from mast.cards import table
 from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.nn.costs import flops, latencies, measure
-from mast.nn.submodels import plain_copy, put_draw, recalibrate, small_model, warn_of_batch_norm
-from mast.nn.tensors.drawing import Drawing
-from mast.nn.tensors.weights import Batches
-from mast.nn.units.drawing import UnitDrawing
+from mast.nn.submodels import put_draw, recalibrate, small_model, warn_of_batch_norm, weight_draw
+from mast.nn.tensors.bound import BoundSketch
+from mast.nn.tensors.weights import Calibration
+from mast.nn.units.drawing import BoundUnits
 from mast.nn.units.sketches import Structured
 from mast.nn.units.unit_map import columns
 from mast.plots import COLOURS, new_axes
@@ -135,35 +135,36 @@ def report(
     evaluate: Callable[[nn.Module], float],
     densities: Sequence[float],
     draws: int,
-    calibrate: Batches = None,
+    calibrate: Calibration = None,
     plain: nn.Module | None = None,
     example: Any = None,
 ) -> DensityReport:
     """Score the submodels of each density, and say what they cost."""
     whole("draws", draws, 1)
-    sk._calls.check()
+    sk.check()
     if calibrate is None:
         warn_of_batch_norm(sk)
     batches = None if calibrate is None or calibrate is False else list(calibrate)
-    scratch = plain_copy(sk).eval()
-    sources = {"score": plain_copy(sk).eval()}
+    scratch = sk.plain_copy().eval()
+    sources = {"score": sk.plain_copy().eval()}
     if plain is not None:
         sources["plain"] = _alike(sk, plain)
-    drawings: list[Drawing | None] = []  # None is the model itself
-    for sketch in map(sk.sketch.at, densities):
+    sketches: list[BoundSketch | None] = []  # None is the model itself
+    for density in densities:
+        sketch = sk.sketch.at(density)
         whole_model = isinstance(sketch.sketch if isinstance(sketch, Structured) else sketch, Identity)
-        drawings.append(None if whole_model else sk.drawing_for(sketch))
+        sketches.append(None if whole_model else sk.bind(sketch))
     root = Key(sk.seed).child(0, Purpose.ESTIMATE).seed  # not the draws of training
-    grid = [(i, step) for i, d in enumerate(drawings) for step in range(1 if d is None else draws)]
+    grid = [(i, step) for i, d in enumerate(sketches) for step in range(1 if d is None else draws)]
     rows: list[dict[str, Any]] = []  # one per draw
     with Progress(len(grid) * len(sources), "submodels") as progress:
         for done, (i, step) in enumerate(grid):
             key = Key(root, step=step)
             rows.append({"number": i, "density": densities[i], "seed": key.seed, "step": step})
             for number, (name, source) in enumerate(sources.items()):
-                model = _submodel(sk, drawings[i], key, source, scratch)
+                model = _submodel(sk, sketches[i], key, source, scratch)
                 if name == "score":
-                    rows[-1] |= _cost(sk, drawings[i] if model is scratch else None, key, model)
+                    rows[-1] |= _cost(sk, sketches[i] if model is scratch else None, key, model)
                 if batches is not None:
                     recalibrate(model, batches)
                 rows[-1][name] = float(evaluate(model))
@@ -172,7 +173,7 @@ def report(
     result = DensityReport(_summary(scores))
     if example is not None:
         models = [
-            _submodel(sk, drawings[i], Key(root, step=step), sources["score"], scratch)
+            _submodel(sk, sketches[i], Key(root, step=step), sources["score"], scratch)
             for i, step in _typical(scores)
         ]
         unlike = list({id(model): model for model in models}.values())  # of one size: only one
@@ -181,7 +182,7 @@ def report(
         result["flops"] = [operations[id(model)] for model in models]
         result["seconds"] = [times[id(model)] for model in models]
     result.scores = scores[["density", "seed", "step", "score"]]
-    result.independent = sk.sketch.independent
+    result.independent = getattr(sk.sketch, "independent", True)
     result.metric = getattr(evaluate, "__name__", "score").replace("<lambda>", "score")
     result.title = (
         f"{type(sk.model).__name__} sparsified with {type(sk.sketch).__name__}, {draws} draws per density"
@@ -192,33 +193,33 @@ def report(
 
 
 def _submodel(
-    sk: Sparsifier, drawing: Drawing | None, key: Key, source: nn.Module, scratch: nn.Module
+    sk: Sparsifier, bound: BoundSketch | None, key: Key, source: nn.Module, scratch: nn.Module
 ) -> nn.Module:
     """A smaller model of the source's weights where there is one; else those of the draw in `scratch`."""
-    if isinstance(drawing, UnitDrawing) and sk.shift is None:
-        return small_model(sk, drawing.draw(key), source).eval()
+    if isinstance(bound, BoundUnits) and sk.shift is None:
+        return small_model(sk, bound.draw(key), source).eval()
     scratch.load_state_dict(source.state_dict())
-    if drawing is not None:
-        put_draw(sk, drawing, key, scratch, source)
+    if bound is not None:
+        put_draw(sk, weight_draw(sk, bound, key), scratch, source)
     return scratch
 
 
-def _cost(sk: Sparsifier, drawing: Drawing | None, key: Key, model: nn.Module) -> dict[str, int]:
+def _cost(sk: Sparsifier, bound: BoundSketch | None, key: Key, model: nn.Module) -> dict[str, int]:
     """Parameters and bytes of a submodel, and with a shift of its delta.
 
-    With a drawing, they are what is left to store of a model of full size: where nothing is kept it is 0, or
+    With a sketch, they are what is left to store of a model of full size: where nothing is kept it is 0, or
     v, which is not left out.
     """
     cost, kept, kept_bytes, dim_bytes = measure(model), 0, 0, 0
     for i, w in enumerate(sk.weights):
         x = w.parameter.detach()
-        count = w.count if drawing is None else drawing.kept(i, key, x).count
+        count = w.count if bound is None else bound.kept(i, key, x).count
         kept, kept_bytes = kept + count, kept_bytes + count * x.element_size()
         dim_bytes += w.count * x.element_size()
     if sk.shift is not None:
         whole = {"parameters": cost.parameters, "bytes": cost.bytes}
         return whole | {"delta": kept, "delta_bytes": kept_bytes}
-    if drawing is None:
+    if bound is None:
         return {"parameters": cost.parameters, "bytes": cost.bytes}
     return {"parameters": cost.parameters - sk.dim + kept, "bytes": cost.bytes - dim_bytes + kept_bytes}
 
@@ -247,7 +248,7 @@ def _typical(scores: pd.DataFrame) -> list[tuple[int, int]]:
 
 def _alike(sk: Sparsifier, plain: nn.Module) -> nn.Module:
     """A copy with the weights of the plainly trained network, if it is the same one."""
-    copied = plain_copy(sk)
+    copied = sk.plain_copy()
     try:
         copied.load_state_dict(plain.state_dict())
     except RuntimeError as error:
@@ -258,7 +259,7 @@ def _alike(sk: Sparsifier, plain: nn.Module) -> nn.Module:
 def overview(sk: Sparsifier) -> str:
     """The table, in the order of `named_parameters`."""
     rows = [("parameter", "shape", "sketched")]
-    shares = {w.name: sk.drawing.share(i) for i, w in enumerate(sk.weights)}
+    shares = {w.name: sk.bound.share(i) for i, w in enumerate(sk.weights)}
     for name, p in sk.model.named_parameters():
         if name in shares:
             taken = [] if sk.unit_map is None else sk.unit_map.consumed_by(name)

@@ -30,7 +30,7 @@ from mast.nn.units.pool import Pool
 from mast.randomness import Key
 
 if TYPE_CHECKING:
-    from mast.sketches.kept.kernels import KeptUnits
+    from mast.sketches.draws.kernels import KeptUnits
 
 FORMAT = 1  #: version of the state
 _AHEAD = 16  # steps that are drawn at once ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,19 +21,19 @@ from mast.nn.files.submodels import save_draw
 from mast.nn.optimizers import Steps
 from mast.nn.passes.calls import Calls
 from mast.nn.passes.explicit import sampled
-from mast.nn.passes.values import Values
-from mast.nn.submodels import BestDraw, make_submodel, pick
-from mast.nn.tensors.drawing import Drawing, drawing_of
+from mast.nn.passes.values import SparsifiedWeights
+from mast.nn.submodels import BestDraw, make_submodel, pick, weight_draw
+from mast.nn.tensors.bound import BoundSketch, bind
 from mast.nn.tensors.selection import Selection
-from mast.nn.tensors.top_share import TopDrawing
-from mast.nn.tensors.weights import Batches, Shift, shifts_of
+from mast.nn.tensors.top_share import TopShare
+from mast.nn.tensors.weights import Calibration, Shift, shifts_of
 from mast.nn.units import Structured, UnitDraw, UnitMap, parse
-from mast.nn.units.drawing import UnitDrawing
+from mast.nn.units.drawing import BoundUnits
 from mast.nn.validation import signs_of_training, warn_of_checkpoints
 from mast.progress import Progress
 from mast.randomness import Key
 from mast.sketches import Constants, Sketch
-from mast.sketches.kept import KeptTensors
+from mast.sketches.draws import Draw, ModelDraw
 
 if TYPE_CHECKING:
     from mast.nn.report import DensityReport
@@ -46,7 +47,7 @@ class Sparsifier:
     def __init__(
         self,
         model: nn.Module,
-        sketch: Sketch,
+        sketch: Sketch | TopShare,
         unit_map: UnitMap | None,
         selection: Selection,
         shift: Shift,
@@ -58,10 +59,10 @@ class Sparsifier:
         self.key = key  #: seed, step and node of the current draw
         self.trained = signs_of_training(model)  #: why the weights look pretrained, if they do
         self.checks_submodels = False
-        self.drawing = self.drawing_for(sketch)
-        self._values = Values(self.weights, self.drawing, shifts_of(self.weights, shift))
-        self._calls = Calls(self)
-        self._steps = Steps(self)
+        self.bound = self.bind(sketch)
+        self._values = SparsifiedWeights(self.weights, self.bound, shifts_of(self.weights, shift))
+        self._calls = Calls(self, self._values, lambda: self._steps.notice_changes())
+        self._steps = Steps(self, self._calls)
         self._warned: set[str] = set()
         self.sorting: SortedUnits | None = None  #: of the units, by `elastic`
         self._member: Key | None = None  # of the list, inside `member`
@@ -71,7 +72,7 @@ class Sparsifier:
         warn_of_checkpoints(self)
 
     @property
-    def sketch(self) -> Sketch:
+    def sketch(self) -> Sketch | TopShare:
         """The distribution of S. Another of the same kind may be set, also as text: it holds at once.
 
         The draws go on: seed, step and node stay as they are. A schedule sets it between two steps.
@@ -85,7 +86,7 @@ class Sparsifier:
         return self._sketch
 
     @sketch.setter
-    def sketch(self, sketch: Sketch | str) -> None:
+    def sketch(self, sketch: Sketch | TopShare | str) -> None:
         sketch = parse(sketch) if isinstance(sketch, str) else sketch
         self._calls.refuse_inside("the sketch cannot change")
         kind, now = type(self._sketch).__name__, type(sketch).__name__
@@ -94,7 +95,7 @@ class Sparsifier:
                 f"the model was sparsified with {kind}, and another sketch has to be over the same units, "
                 f"got {sketch!r}: call sk.remove() and sparsify() again"
             )
-        self.drawing = self._values.drawing = self.drawing_for(sketch)
+        self.bound = self._values.bound = self.bind(sketch)
         self._sketch = sketch
         self._values.forget_all()
 
@@ -123,7 +124,7 @@ class Sparsifier:
     @property
     def density(self) -> float:
         """The expected share of the sketched weights that a draw keeps."""
-        return sum(self.drawing.share(i) * w.count for i, w in enumerate(self.weights)) / self.dim
+        return sum(self.bound.share(i) * w.count for i, w in enumerate(self.weights)) / self.dim
 
     @property
     def constants(self) -> Constants | None:
@@ -131,14 +132,20 @@ class Sparsifier:
         sketched = {w.name for w in self.weights}
         rest = any(p.requires_grad and name not in sketched for name, p in self.model.named_parameters())
         try:
-            return Constants.of_parts([self.drawing.constants()] + [Constants(1.0, 1.0, 1.0)] * rest)
+            return Constants.of_parts([self.bound.constants()] + [Constants(1.0, 1.0, 1.0)] * rest)
         except BiasedSketchError:
             return None
 
     @property
     def members(self) -> int | None:
         """How many draws there are, if the sketch is a list of them (Sampled, Nested, PermK); else None."""
-        return self.sketch.members
+        return self.sketch.members if isinstance(self.sketch, Sketch) else None
+
+    def member_key(self, number: int) -> Key:
+        """A key that draws this member of the list."""
+        if not isinstance(self.sketch, Sketch):
+            raise ArgumentError(f"{self.sketch!r} is no list of draws: lists are Sampled, Nested and PermK")
+        return self.sketch.member_key(number)
 
     @property
     def shift(self) -> Mapping[str, Tensor] | None:
@@ -200,7 +207,7 @@ class Sparsifier:
         """
         self._calls.refuse_inside("sk.member() cannot be used")
         before = self._member
-        self._use(self.sketch.member_key(number))
+        self._use(self.member_key(number))
         try:
             yield self
         finally:
@@ -254,12 +261,9 @@ class Sparsifier:
             self._steps.under_way = stepping
             self._move(before)
 
-    def kept(self, key: Key | None = None) -> KeptTensors:
+    def kept(self, key: Key | None = None) -> ModelDraw[Draw]:
         """The diagonal of S by parameter name, for the current or any other key."""
-        key = self.drawn if key is None else key
-        return KeptTensors(
-            {w.name: self.drawing.kept(i, key, w.parameter) for i, w in enumerate(self.weights)}
-        )
+        return weight_draw(self, self.bound, self.drawn if key is None else key)
 
     def draw(self, which: int | Key | None = None) -> UnitDraw:
         """The kept units and their scales, by group, of a seed, a key, or the current key: structured only.
@@ -271,21 +275,18 @@ class Sparsifier:
         >>> sk.draw(7)["0.weight"]
         <draw: keeps 2 of 8 coordinates>
         """
-        if not isinstance(self.drawing, UnitDrawing):
+        if not isinstance(self.bound, BoundUnits):
             raise ArgumentError(
                 f"{self.sketch!r} acts on single weights, not on units: sk.kept(key) says what it keeps"
             )
         key = self.drawn if which is None else which if isinstance(which, Key) else Key(which)
-        return self.drawing.draw(key)
+        return self.bound.draw(key)
 
-    def drawing_for(self, sketch: Sketch) -> Drawing:
-        """How another sketch of the same kind is drawn over the weights of this model."""
-        if self.unit_map is None:
-            drawing = drawing_of(sketch, self.weights)
-            if isinstance(drawing, TopDrawing):
-                drawing.shift = lambda: self.shift
-            return drawing
-        return self.unit_map.drawing(sketch)
+    def bind(self, sketch: Sketch | TopShare) -> BoundSketch:
+        """Another sketch of the same kind, over the weights of this model."""
+        if isinstance(sketch, TopShare):
+            return sketch.bind(self.weights, lambda: self.shift)
+        return bind(sketch, self.weights) if self.unit_map is None else self.unit_map.bind(sketch)
 
     # ---- what comes out of it ------------------------------------------------------------
 
@@ -296,7 +297,7 @@ class Sparsifier:
         member: int | None = None,
         density: float | None = None,
         budget: str | float | None = None,
-        calibrate: Batches = None,
+        calibrate: Calibration = None,
     ) -> nn.Module:
         """A plain copy of the model with the weights v + S(x - v) of the draw (seed, step 0, node 0).
 
@@ -328,7 +329,7 @@ class Sparsifier:
         *,
         density: float | None = None,
         budget: str | float | None = None,
-        calibrate: Batches = None,
+        calibrate: Calibration = None,
     ) -> BestDraw:
         """The best of the submodels of the seeds 0 .. draws - 1, by the score of `evaluate`: the highest.
 
@@ -355,7 +356,8 @@ class Sparsifier:
                 if scores.index(max(scores)) == seed:
                     chosen, found = picked, model
                 progress.advance(seed + 1)
-        return BestDraw(found, chosen.key, max(scores), tuple(scores), chosen.units)
+        units = None if self.unit_map is None else chosen
+        return BestDraw(found, chosen.key, max(scores), tuple(scores), units)
 
     def report(
         self,
@@ -363,7 +365,7 @@ class Sparsifier:
         densities: Sequence[float] = (0.9, 0.7, 0.5, 0.3),
         *,
         draws: int = 20,
-        calibrate: Batches = None,
+        calibrate: Calibration = None,
         plain: nn.Module | None = None,
         example: Any = None,
     ) -> DensityReport:
@@ -400,7 +402,7 @@ class Sparsifier:
         member: int | None = None,
         density: float | None = None,
         budget: str | float | None = None,
-        calibrate: Batches = None,
+        calibrate: Calibration = None,
         model: nn.Module | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> Path:
@@ -440,6 +442,45 @@ class Sparsifier:
 
         return overview(self)
 
+    # ---- for the other files of this room ------------------------------------------------
+
+    def check(self, what: str = "") -> None:
+        """An error if the model was changed since; and, for `what`, inside a call or the explicit form."""
+        if what:
+            self._calls.refuse_inside(what)
+        self._calls.check()
+
+    def shift_of(self, number: int, like: Tensor) -> Tensor | None:
+        """v of one weight, moved to where `like` is; None without a shift."""
+        return self._values.v(number, like)
+
+    def weights_changed(self) -> None:
+        """What was made of the weights x is not valid any more."""
+        self._values.forget_all()
+
+    def resume(self, key: Key, shift: Mapping[str, Tensor] | None) -> None:
+        """Continue from this draw, with this shift."""
+        self._values.shift = None if shift is None else shifts_of(self.weights, shift)
+        self._values.forget_all()
+        self._move(key)
+
+    def plain_copy(self) -> nn.Module:
+        """A copy of the model with the weights x and no trace of `sparsify`."""
+        model = copy.deepcopy(self.model)
+        if self._calls.guard is not None:
+            model._forward_pre_hooks.pop(self._calls.guard.id, None)
+        return model
+
+    def concerns(self, optimizer: Optimizer) -> bool:
+        """Whether the optimizer's steps advance the draw."""
+        return self._steps.concern(optimizer)
+
+    def warn_once(self, message: str) -> None:
+        """A warning, the first time."""
+        if message not in self._warned:
+            self._warned.add(message)
+            warnings.warn(message, stacklevel=4)
+
     # ---- inside --------------------------------------------------------------------------
 
     def _move(self, key: Key) -> None:
@@ -450,8 +491,3 @@ class Sparsifier:
     def _use(self, member: Key | None) -> None:
         self._member = self._calls.member = member
         self._values.forget_all()  # memory is not used again: graphs of other members need theirs
-
-    def _warn_once(self, message: str) -> None:
-        if message not in self._warned:
-            self._warned.add(message)
-            warnings.warn(message, stacklevel=4)

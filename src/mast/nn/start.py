@@ -20,18 +20,18 @@ from mast.errors import ArgumentError
 from mast.nn.factory import sparsify
 from mast.nn.files.tensor_files import digest
 from mast.nn.sparsifier import Sparsifier
-from mast.nn.tensors.drawing import Drawing, Listed, PerWeight, Whole
+from mast.nn.tensors.bound import BoundSketch, BoundWeights
 from mast.nn.tensors.top_share import TopShare
 from mast.nn.tensors.weights import Shift, Where, unwrapped
 from mast.nn.units import parse
-from mast.nn.units.drawing import UnitDrawing
+from mast.nn.units.drawing import BoundUnits
 from mast.nn.validation import scaled_starts, sparsifier_of
 from mast.sketches import Nested, Sampled, Sketch, UnscaledBernoulli
 
 
 def scale_start(
     model: nn.Module,
-    sketch: Sketch | str,
+    sketch: Sketch | TopShare | str,
     *,
     shift: Shift = None,
     keep: Mapping[str, Any] | None = None,
@@ -114,14 +114,14 @@ def _scale(sk: Sparsifier, normalised: set[str]) -> str:
             )
     with torch.no_grad():
         for number, w in enumerate(sk.weights):
-            factors = start_factors(sk.drawing, number, tuple(w.shape))
+            factors = start_factors(sk.bound, number, tuple(w.shape))
             irrelevant = w.name in normalised and np.ptp(factors) <= 1e-6 * np.max(factors)
             if not irrelevant and w.name not in before:
                 w.parameter.mul_(torch.as_tensor(factors, device=w.parameter.device).to(w.parameter.dtype))
                 used.append(factors)
                 if np.any(factors != 1):
                     known[w.name] = (digest(w.parameter), repr(sk.sketch))
-    sk._values.forget_all()
+    sk.weights_changed()
     if used:
         low, high = min(float(np.min(f)) for f in used), max(float(np.max(f)) for f in used)
         size = f"{low:.3g}" if high - low < 1e-6 * high else f"{low:.3g} to {high:.3g}"
@@ -136,11 +136,11 @@ def _scale(sk: Sparsifier, normalised: set[str]) -> str:
     return "; ".join(lines)
 
 
-def start_factors(drawing: Drawing, number: int, shape: tuple[int, ...]) -> Array:
+def start_factors(bound: BoundSketch, number: int, shape: tuple[int, ...]) -> Array:
     """What the entries of a weight are multiplied with at the start, in a shape that fits it."""
-    if isinstance(drawing, UnitDrawing):
-        scaled = drawing.scaled[number]
-        factors = [factors_of(drawing.sketches[i], group.units) for i, group in enumerate(drawing.groups)]
+    if isinstance(bound, BoundUnits):
+        scaled = bound.scaled[number]
+        factors = [factors_of(bound.sketches[i], group.units) for i, group in enumerate(bound.groups)]
         if scaled.dim is None:
             return np.asarray(factors[scaled.group][scaled.unit])
         along = [1] * len(shape)
@@ -149,19 +149,19 @@ def start_factors(drawing: Drawing, number: int, shape: tuple[int, ...]) -> Arra
             np.repeat(np.ones(1) if p.group is None else factors[p.group], p.run) for p in scaled.segments
         ]
         return np.concatenate(each).reshape(along)
-    if isinstance(drawing, Listed):
-        if not drawing.sketch.corrected:
-            return start_factors(drawing.inner, number, shape)
+    assert isinstance(bound, BoundWeights)
+    if bound.members is not None:
+        if not bound.sketch.corrected:
+            return start_factors(bound.members, number, shape)
         square, like = np.zeros(math.prod(shape)), torch.empty(0, dtype=torch.float64)
-        for i in range(drawing.sketch.n):
-            kept = drawing.kept(number, drawing.sketch.member_key(i), like)
-            square[kept.positions] += np.square(kept.each_scale()) / drawing.sketch.n
+        for i in range(bound.sketch.n):
+            kept = bound.kept(number, bound.sketch.member_key(i), like)
+            square[kept.positions] += np.square(kept.each_scale()) / bound.sketch.n
         return (1 / np.sqrt(np.where(square > 0, square, 1.0))).reshape(shape)
-    if isinstance(drawing, Whole):
-        part = slice(drawing.borders[number], drawing.borders[number + 1])
-        return factors_of(drawing.sketch, drawing.dim)[part].reshape(shape)
-    assert isinstance(drawing, PerWeight)
-    return factors_of(drawing.sketches[number], math.prod(shape)).reshape(shape)
+    if bound.joint:
+        part = slice(bound.borders[number], bound.borders[number + 1])
+        return factors_of(bound.sketch, bound.dim)[part].reshape(shape)
+    return factors_of(bound.sketches[number], math.prod(shape)).reshape(shape)
 
 
 def factors_of(sketch: Sketch, d: int) -> Array:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,15 +16,15 @@ from torch import Tensor, nn
 from mast.errors import ArgumentError
 from mast.nn.batches import run_batches
 from mast.nn.costs import count_flops, evaluated
-from mast.nn.tensors.drawing import Drawing
+from mast.nn.tensors.bound import BoundSketch
 from mast.nn.tensors.scaling import sparsify
 from mast.nn.tensors.torch_private import BatchNorm
-from mast.nn.tensors.weights import Batches
+from mast.nn.tensors.weights import Calibration
 from mast.nn.units import UnitDraw
 from mast.nn.units.dependencies.examples import check_submodel
-from mast.nn.units.drawing import UnitDrawing
+from mast.nn.units.drawing import BoundUnits
 from mast.randomness import Key
-from mast.sketches.kept import Grid, KeptTensors
+from mast.sketches.draws import Draw, GridDraw, ModelDraw
 
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
@@ -34,44 +33,44 @@ _BUDGET = re.compile(r"\s*([\d.]+)\s*(%?)\s*(flops?|params?|parameters?)\s*", re
 _GRAINS = 4096  # densities are multiples of 1 / _GRAINS
 
 
-class Picked(NamedTuple):
-    """One draw, and how it is made; with a structured sketch, its units."""
-
-    key: Key
-    drawing: Drawing
-    units: UnitDraw | None
-
-
 def pick(
     sk: Sparsifier,
     which: int | Key | UnitDraw,
     member: int | None,
     density: float | None,
     budget: str | float | None,
-) -> Picked:
-    """A draw by seed, key, known units or member: of the sketch itself, at a density, or within a budget."""
+) -> ModelDraw[Any]:
+    """A draw by seed, key, known units or member: of the sketch itself, at a density, or within a budget.
+
+    With a structured sketch it is one of units, else one of weights.
+    """
     if member is not None:
         if which != 0:
             raise ArgumentError("a draw is named by its seed or by member, not by both")
-        which = sk.sketch.member_key(member)
+        which = sk.member_key(member)
     if density is not None and budget is not None:
         raise ArgumentError("a submodel has a density or a budget, not both")
-    if isinstance(which, UnitDraw):
+    if isinstance(which, ModelDraw):
         if sk.unit_map is None:
             raise ArgumentError(f"a draw of units belongs to a structured sketch, and this is {sk.sketch!r}")
         if density is not None or budget is not None:
             raise ArgumentError("a draw of units has its density: give its seed or key instead")
-        return Picked(which.key, sk.drawing, which)
+        return which
     key = which if isinstance(which, Key) else Key(which)
     if budget is not None:
-        drawing = _within(sk, key, budget)
+        bound = _within(sk, key, budget)
     else:
-        drawing = sk.drawing if density is None else sk.drawing_for(sk.sketch.at(density))
-    return Picked(key, drawing, drawing.draw(key) if isinstance(drawing, UnitDrawing) else None)
+        bound = sk.bound if density is None else sk.bind(sk.sketch.at(density))
+    return bound.draw(key) if isinstance(bound, BoundUnits) else weight_draw(sk, bound, key)
 
 
-def _within(sk: Sparsifier, key: Key, budget: str | float) -> Drawing:
-    """The drawing of the largest density whose draw of this key costs no more than the budget."""
+def weight_draw(sk: Sparsifier, bound: BoundSketch, key: Key) -> ModelDraw[Draw]:
+    """What a key keeps of each sketched weight, by its name."""
+    return ModelDraw({w.name: bound.kept(i, key, w.parameter) for i, w in enumerate(sk.weights)}, key)
+
+
+def _within(sk: Sparsifier, key: Key, budget: str | float) -> BoundSketch:
+    """The sketch of the largest density whose draw of this key costs no more than the budget."""
     most, is_share, operations = _parsed(budget)
     if operations and (sk.unit_map is None or sk.shift is not None):
         raise ArgumentError(
@@ -79,15 +78,15 @@ def _within(sk: Sparsifier, key: Key, budget: str | float) -> Drawing:
             f"{sk.sketch!r}"
         )
 
-    def drawing_at(grains: int) -> Drawing:
-        return sk.drawing_for(sk.sketch.at(grains / _GRAINS))
+    def bound_at(grains: int) -> BoundSketch:
+        return sk.bind(sk.sketch.at(grains / _GRAINS))
 
     def cost(grains: int) -> float:
-        drawing = drawing_at(grains)
-        if sk.unit_map is None or not isinstance(drawing, UnitDrawing):
-            kept = sum(drawing.kept(i, key, w.parameter).count for i, w in enumerate(sk.weights))
+        bound = bound_at(grains)
+        if sk.unit_map is None or not isinstance(bound, BoundUnits):
+            kept = sum(bound.kept(i, key, w.parameter).count for i, w in enumerate(sk.weights))
             return sum(p.numel() for p in sk.model.parameters()) - sk.dim + kept
-        draw = drawing.draw(key)
+        draw = bound.draw(key)
         if not operations:
             return sk.unit_map.cut(draw).count
         return count_flops(small_model(sk, draw), sk.unit_map.examples[0].to(sk.model).call)
@@ -100,7 +99,7 @@ def _within(sk: Sparsifier, key: Key, budget: str | float) -> Drawing:
             f"no submodel of this draw costs at most {most:,.0f} {unit}: the smallest has "
             f"{cost(1):,.0f}, because of what is not sketched and of one unit in each layer"
         )
-    return drawing_at(affordable)
+    return bound_at(affordable)
 
 
 def _parsed(budget: str | float) -> tuple[float, bool, bool]:
@@ -123,16 +122,15 @@ def _parsed(budget: str | float) -> tuple[float, bool, bool]:
     return most, bool(percent), unit.lower().startswith("f")
 
 
-def make_submodel(sk: Sparsifier, picked: Picked, calibrate: Batches) -> nn.Module:
-    """The submodel of a draw, in eval mode: a copy with the weights v + S(x - v); of units, a smaller one."""
-    sk._calls.refuse_inside("submodel() cannot be called")
-    sk._calls.check()
+def make_submodel(sk: Sparsifier, draw: ModelDraw[Any], calibrate: Calibration) -> nn.Module:
+    """A plain copy of the model with the weights v + S(x - v) of a draw, in eval mode; smaller, of units."""
+    sk.check("submodel() cannot be called")
     if calibrate is None:
         warn_of_batch_norm(sk)
-    if sk.unit_map is not None and picked.units is not None:
-        model = small_model(sk, picked.units)
-        sk.unit_map.adapt(model, picked.units)
-        if stay := sk.unit_map.branches_left(picked.units):
+    if sk.unit_map is not None:
+        model = small_model(sk, draw)
+        sk.unit_map.adapt(model, draw)
+        if stay := sk.unit_map.branches_left(draw):
             warnings.warn(
                 f"{len(stay)} dropped branches, such as {stay[0]!r}, could not be taken out of the submodel: "
                 "it still has them, times 0"
@@ -140,10 +138,10 @@ def make_submodel(sk: Sparsifier, picked: Picked, calibrate: Batches) -> nn.Modu
                 stacklevel=3,
             )
         if sk.checks_submodels:
-            check_submodel(sk.unit_map, sk.model, picked.units, model, sk.shift)
+            check_submodel(sk.unit_map, sk.model, draw, model, sk.shift)
     else:
-        model = plain_copy(sk)
-        put_draw(sk, picked.drawing, picked.key, model)
+        model = sk.plain_copy()
+        put_draw(sk, draw, model)
     model.eval()
     if calibrate is not None and calibrate is not False:
         recalibrate(model, calibrate)
@@ -165,7 +163,7 @@ def small_model(sk: Sparsifier, draw: UnitDraw, source: nn.Module | None = None)
     return cut.pour(y, cut.gather_buffers(source))
 
 
-def _shift(name: str, parameters: KeptTensors, v: Tensor, y: Tensor) -> None:
+def _shift(name: str, parameters: ModelDraw[Draw], v: Tensor, y: Tensor) -> None:
     """v + S(x - v) on the kept entries; an error if v is not 0 on dropped ones, which are gone."""
     kept = parameters.get(name)
     if kept is None:
@@ -173,8 +171,8 @@ def _shift(name: str, parameters: KeptTensors, v: Tensor, y: Tensor) -> None:
     else:
         base = kept.gather(v)
         lost = False
-        if isinstance(kept, Grid):  # only what the sketch itself drops has to be 0, not the rows of producers
-            rows = Grid(v.shape, {dim: i for dim, i in kept.indices.items() if dim not in kept.scales})
+        if isinstance(kept, GridDraw):  # only what the sketch itself drops has to be 0, not rows of producers
+            rows = GridDraw(v.shape, {dim: i for dim, i in kept.indices.items() if dim not in kept.scales})
             lost = bool(torch.count_nonzero(rows.gather(v)) != torch.count_nonzero(base))
     if lost:
         raise ArgumentError(
@@ -188,16 +186,8 @@ def _shift(name: str, parameters: KeptTensors, v: Tensor, y: Tensor) -> None:
         small.add_(base)
 
 
-def plain_copy(sk: Sparsifier) -> nn.Module:
-    """A copy of the model with the weights x and no trace of `sparsify`."""
-    model = copy.deepcopy(sk.model)
-    if sk._calls.guard is not None:
-        model._forward_pre_hooks.pop(sk._calls.guard.id, None)
-    return model
-
-
 def put_draw(
-    sk: Sparsifier, drawing: Drawing, key: Key, model: nn.Module, source: nn.Module | None = None
+    sk: Sparsifier, draw: ModelDraw[Draw], model: nn.Module, source: nn.Module | None = None
 ) -> None:
     """Write v + S(x - v) of one draw into a copy of the model; x is that of `source`, if it is given."""
     parameters = dict(model.named_parameters())
@@ -205,7 +195,7 @@ def put_draw(
     with torch.no_grad():
         for i, w in enumerate(sk.weights):
             x = points.get(w.name, w.parameter).detach()
-            parameters[w.name].copy_(sparsify(drawing.kept(i, key, x), x, sk._values.v(i, x)))
+            parameters[w.name].copy_(sparsify(draw[w.name], x, sk.shift_of(i, x)))
 
 
 @dataclass(frozen=True)
@@ -235,7 +225,7 @@ class BestDraw:
 def warn_of_batch_norm(sk: Sparsifier) -> None:
     """A warning, once, if submodels have statistics of BatchNorm that are averages over all draws."""
     if any(isinstance(m, BatchNorm) and m.track_running_stats for m in sk.model.modules()):
-        sk._warn_once(
+        sk.warn_once(
             "the model has BatchNorm layers, whose statistics are averages over draws and fit no submodel: "
             "pass calibrate=batches, or calibrate=False if they are taken anew later"
         )

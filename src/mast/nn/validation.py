@@ -19,7 +19,6 @@ from mast.errors import ArgumentError
 from mast.nn.batches import call
 from mast.nn.optimizers import DECAY_KNOWN, decay_to_shift, decays_to_zero
 from mast.nn.passes.calls import Call
-from mast.nn.submodels import plain_copy
 from mast.nn.tensors.torch_private import BatchNorm, tree_leaves
 from mast.nn.tensors.weights import unwrapped
 from mast.nn.units.configurations import configurable
@@ -240,7 +239,7 @@ def _outputs(sk: Sparsifier, batch: Any) -> Iterator[Finding]:
     """Whether sparsified outputs vary more than three times as much, or as little, as those of x."""
     if sk.model in scaled_starts:
         return
-    plain = _output_deviation(plain_copy(sk).eval(), batch)
+    plain = _output_deviation(sk.plain_copy().eval(), batch)
     draws = [_output_deviation(sk.submodel(seed), batch) for seed in range(_DRAWS)]
     ratio = math.sqrt(sum(s**2 for s in draws) / len(draws)) / plain if plain > 0 else 1.0
     if not 1 / FACTOR <= ratio <= FACTOR:
@@ -276,7 +275,7 @@ def _clipping(sk: Sparsifier | None) -> Iterator[Finding]:
 
 def _optimizer(sk: Sparsifier, optimizer: Optimizer, fix: bool) -> Iterator[Finding]:
     name = type(optimizer).__name__
-    if not sk._steps.concern(optimizer):
+    if not sk.concerns(optimizer):
         yield Finding(
             name,
             "it holds no sketched parameter of this model, so its steps do not advance the draw",

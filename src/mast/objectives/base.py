@@ -64,7 +64,7 @@ class Objective(ABC):
     @property
     def smoothness(self) -> float:
         """L_f, a Lipschitz constant of the gradient."""
-        raise ArgumentError(f"the smoothness of {self._title} is not known; pass smoothness=")
+        raise ArgumentError(f"the smoothness of {self.title} is not known; pass smoothness=")
 
     @property
     def strong_convexity(self) -> float:
@@ -92,7 +92,7 @@ class Objective(ABC):
         if self.convex is not True:
             unknown = "is not convex" if self.convex is False else "is not known to be convex"
             bound = "" if self.infimum_exact else "; infimum() is a lower bound"
-            raise ArgumentError(f"{self._title} {unknown}, so a minimiser cannot be certified{bound}")
+            raise ArgumentError(f"{self.title} {unknown}, so a minimiser cannot be certified{bound}")
         x = self._solve()
         return x, self.value(x)
 
@@ -101,7 +101,8 @@ class Objective(ABC):
         return newton(self, np.zeros(self.dim))
 
     @property
-    def _title(self) -> str:
+    def title(self) -> str:
+        """What messages call it."""
         return f"this {type(self).__name__}"
 
     def fingerprint(self) -> str:
@@ -153,18 +154,18 @@ class Objective(ABC):
     def term_smoothness(self) -> Array:
         """L_fi of each term."""
         if self.terms > 1:
-            raise ArgumentError(f"the smoothness of the terms of {self._title} is not known")
+            raise ArgumentError(f"the smoothness of the terms of {self.title} is not known")
         return np.array([self.smoothness])
 
     def term_infima(self) -> Array:
         """f_i^inf of each term."""
         if self.terms > 1:
-            raise ArgumentError(f"the infima of the terms of {self._title} are not known")
+            raise ArgumentError(f"the infima of the terms of {self.title} are not known")
         return np.array([self.infimum()])
 
     def term_gradient(self, x: ArrayLike, rows: Indices) -> Array:
         """The gradient of the mean of the terms `rows`."""
-        raise ArgumentError(f"{self._title} is not a sum of terms, so it has no rows to sample")
+        raise ArgumentError(f"{self.title} is not a sum of terms, so it has no rows to sample")
 
     def _point(self, x: ArrayLike) -> Array:
         return vector("x", x, self.dim, finite=False)

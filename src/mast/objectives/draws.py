@@ -50,7 +50,7 @@ class Draws:
         """The gradient at x, less that at `minus` if it is given, on the kept coordinates."""
         model, kept, scales = self.model, draw.indices, draw.scales
         v = shift[kept]
-        with self._columns(kept, rows) as columns:
+        with self._columns(draw, rows) as columns:
             base = self.bases(shift)[columns.rows]
             signs = model.signs[columns.rows]
             y = v + scales * (x[kept] - v)
@@ -82,8 +82,8 @@ class Draws:
         return self._base[1]
 
     @contextmanager
-    def _columns(self, kept: Indices, rows: Indices | None) -> Iterator[KeptColumns]:
-        design = self.model.design
+    def _columns(self, draw: DiagonalDraw, rows: Indices | None) -> Iterator[KeptColumns]:
+        design, kept = self.model.design, draw.indices
         if rows is not None:
             position = self._scratch(design.d)
             position[kept] = np.arange(kept.size)
@@ -94,7 +94,7 @@ class Draws:
                 position[kept] = -1
                 self._pools[design.d].append(position)
             return
-        if not kept.flags.writeable:  # so it is the same set whenever this array comes back
+        if draw.recurring:
             yield self._submatrix(kept)
             return
         T, lengths = self._transposed

@@ -50,8 +50,9 @@ class SketchedLinear(Objective):
         return newton(self, self.shift)
 
     @property
-    def _title(self) -> str:
-        return f"f_D of {self.model._title}"
+    def title(self) -> str:
+        """What messages call it."""
+        return f"f_D of {self.model.title}"
 
 
 class Bend(NamedTuple):

@@ -83,7 +83,7 @@ class LeastSquares(RidgeModel):
         if law is not None and law.separable() is None:
             form = law.moment_form()
             if form is not None:
-                return Moments(self, sketch, shift, self.penalty.sketched(sketch, shift), form)
+                return SketchedLeastSquares(self, sketch, shift, self.penalty.sketched(sketch, shift), form)
         return super().sketched(sketch, shift)
 
     def _solve(self) -> Array:
@@ -140,7 +140,7 @@ class LeastSquares(RidgeModel):
         return x
 
 
-class Moments(SketchedLinear):
+class SketchedLeastSquares(SketchedLinear):
     """f_D of least squares in very many dimensions: a quadratic in u = x - v, without a d x d matrix.
 
     Its curvature is that of the data, entry by entry times E[c c'], which is a multiple of m m' plus extra

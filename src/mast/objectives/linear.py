@@ -18,7 +18,7 @@ from mast.files import digest
 from mast.objectives.base import Objective
 from mast.objectives.design import Design
 from mast.objectives.draws import Draws
-from mast.objectives.losses import Loss, weighted_sum
+from mast.objectives.losses import MarginLoss, weighted_sum
 from mast.objectives.penalties import Ridge, Saturating
 from mast.sketches import DiagonalDraw, Draw
 
@@ -32,7 +32,7 @@ class LinearModel(Objective):
     Subclasses set `loss` and `penalty`. The data are `design`, which has them as CSR too, and `labels`.
     """
 
-    loss: Loss
+    loss: MarginLoss
     penalty: Ridge | Saturating
 
     def __init__(self, A: Any, b: ArrayLike, sample_weight: ArrayLike | None = None) -> None:
@@ -180,7 +180,7 @@ class LinearModel(Objective):
         blocks = law.separable()
         if blocks is not None:
             return Separable(self, sketch, shift, penalty, *blocks)
-        if law.noise or law.pairs is not None:
+        if law.outcomes() is None:
             return None
         pairs = RowPairs(self, law)
         return Rowwise(self, sketch, shift, penalty, law, pairs) if pairs.small_enough else None

@@ -14,7 +14,7 @@ from mast.arrays import Array
 from mast.errors import ArgumentError
 
 
-class Loss(ABC):
+class MarginLoss(ABC):
     """A convex function of the margin."""
 
     curvature_bound: float  #: the largest second derivative
@@ -49,7 +49,7 @@ class Loss(ABC):
         return self.value(m), self.slope(m)
 
 
-class LogLoss(Loss):
+class LogLoss(MarginLoss):
     """log(1 + exp(-m)), without overflow or loss of digits for margins of any size."""
 
     curvature_bound = 0.25
@@ -93,7 +93,7 @@ class LogLoss(Loss):
         return _log1p(e, w) + np.maximum(-m, 0.0), np.where(m >= 0, -e, -1.0) / w
 
 
-class HalfSquare(Loss):
+class HalfSquare(MarginLoss):
     """m²/2 of the residual m = a'x - b."""
 
     curvature_bound = 1.0

@@ -140,23 +140,23 @@ class Saturating(Penalty):
     def sketched(self, sketch: Sketch, shift: Array) -> SketchedSaturating | None:
         """Its expectation under a sketch whose entries take finitely many values."""
         law = sketch.law(shift.size)
-        atoms = None if law is None else law.marginals()
-        return None if atoms is None else SketchedSaturating(self, atoms, shift)
+        marginals = None if law is None else law.marginals()
+        return None if marginals is None else SketchedSaturating(self, marginals, shift)
 
 
 class SketchedSaturating(Penalty):
     """The mean over the values c_j takes of the penalty at v + c u, u = x - v."""
 
-    def __init__(self, penalty: Saturating, atoms: list[tuple[Array, Array]], shift: Array) -> None:
+    def __init__(self, penalty: Saturating, marginals: list[tuple[Array, Array]], shift: Array) -> None:
         self.penalty = penalty
-        self.atoms = atoms
+        self.marginals = marginals
         self.shift = shift
 
     def _mean(self, x: Array, function: Callable[[Array], Array], power: int) -> Array:
         """E[c^power function(v + c u)], coordinate by coordinate."""
         u = x - self.shift
         total = np.zeros(x.size)
-        for p, c in self.atoms:
+        for p, c in self.marginals:
             weight = p
             for _ in range(power):
                 weight = weight * c

@@ -20,6 +20,7 @@ from mast.objectives.exact import Bend, PairForm
 from mast.objectives.losses import weighted_sum
 from mast.objectives.pairs import BlockRun, Blocks, Pairs, SparsePairs
 from mast.objectives.penalties import Penalty
+from mast.sketches import SubsetLaw
 
 if TYPE_CHECKING:
     from mast.objectives.linear import LinearModel
@@ -50,8 +51,9 @@ class Rowwise(PairForm):
         super().__init__(model, sketch, shift, penalty, pairs.blocks)
         self.pairs = pairs
         #: the probability of each pair's unit, or of each case of so many units
-        self._keep = law.per_unit(law.keep)[pairs.units] if law.sizes is None else None
-        self._tables = {} if law.sizes is None else {m: law.patterns(m)[_bits(m)] for m in pairs.lengths}
+        subsets = law if isinstance(law, SubsetLaw) else None
+        self._keep = law.per_unit(law.keep)[pairs.units] if subsets is None else None
+        self._tables = {} if subsets is None else {m: subsets.patterns(m)[_bits(m)] for m in pairs.lengths}
 
     @property
     def work(self) -> int:

@@ -3,10 +3,11 @@
 from mast.sketches.base import Sketch
 from mast.sketches.choices import Matrices, Mixture
 from mast.sketches.conditional import Conditional
-from mast.sketches.draws import Constants, DiagonalDraw, Draw, MatrixDraw
+from mast.sketches.constants import Constants
+from mast.sketches.draws import DiagonalDraw, Draw, MatrixDraw, ModelDraw
 from mast.sketches.estimates import ESTIMATE_DRAWS, SUPPORT_LIMIT
 from mast.sketches.independent import Bernoulli, Gaussian, Identity, UnscaledBernoulli
-from mast.sketches.laws import Law
+from mast.sketches.laws import IndependentLaw, Law, SubsetLaw
 from mast.sketches.nested import Nested
 from mast.sketches.over import Except, Grouped
 from mast.sketches.parsing import parse
@@ -26,16 +27,19 @@ __all__ = [
     "Gaussian",
     "Grouped",
     "Identity",
+    "IndependentLaw",
     "Law",
     "Matrices",
     "MatrixDraw",
     "Mixture",
+    "ModelDraw",
     "Nested",
     "PermK",
     "RandK",
     "Rolling",
     "Sampled",
     "Sketch",
+    "SubsetLaw",
     "UnscaledBernoulli",
     "parse",
 ]

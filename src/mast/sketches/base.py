@@ -10,23 +10,23 @@ from itertools import count, islice
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from mast.arrays import LARGE, Array, refuse_too_large
 from mast.checks import probability, whole
 from mast.errors import ArgumentError, NotDiagonalError, SupportTooLargeError
 from mast.randomness import Key
 from mast.sketches import estimates
-from mast.sketches.draws import Constants, Draw
+from mast.sketches.constants import Constants
+from mast.sketches.draws import Draw
 from mast.sketches.estimates import SUPPORT_LIMIT
-from mast.sketches.laws import Entry, Law
+from mast.sketches.laws import IndependentLaw, Law
 
 
 class Sketch(ABC):
     """A distribution of S. A new one is a subclass that defines `sample`; all else follows.
 
     Where it is known, the subclass says what S can be: `outcomes` lists its support, or `law` says how its
-    coordinates live or die. Then all numbers below are exact; without either they are estimated from
+    coordinates are kept. Then all numbers below are exact; without either they are estimated from
     seeded draws, and ``constants(d).estimated`` is True. A method that knows better may be overridden.
     """
 
@@ -51,17 +51,20 @@ class Sketch(ABC):
     def sample(self, d: int, key: Key) -> Draw:
         """The draw that `key` names: a function of d and the key, and of nothing else."""
 
+    def sample_layer(self, d: int, key: Key, layer: int) -> Draw:
+        """The draw over one layer of a network, whose name has this number; all layers have the same key.
+
+        What layers have in common follows from the key alone: a share, a window, a component, a member.
+        """
+        return self.sample(d, Key(key.seed, key.step, key.node, 0 if self.per_layer else layer))
+
     def outcomes(self, d: int) -> Iterable[tuple[float, Draw]] | None:
         """All (probability, draw) pairs, one after the other; None if they are infinitely many or unknown."""
         law = self.law(d)
         return None if law is None else law.outcomes()
 
     def law(self, d: int) -> Law | None:
-        """How coordinates live or die, where that has a form which `Law` knows."""
-        return None
-
-    def entry(self) -> Entry | None:
-        """One coordinate, if all are alike and drawn by themselves: then any piece of S is drawn alone."""
+        """How coordinates are kept, where that has a form which `Law` knows."""
         return None
 
     def check(self, d: int) -> int:
@@ -81,8 +84,9 @@ class Sketch(ABC):
 
     def draw(self, d: int, seed: int = 0, step: int = 0, node: int = 0, index: int = 0) -> Draw:
         """The S that belongs to these numbers: a pure function of them."""
-        if self.check(d) > LARGE and self.law(d) is not None:
-            drawn = d / 8 if self.entry() is not None else 0.0  # one byte for each coordinate
+        law = self.law(d) if self.check(d) > LARGE else None
+        if law is not None:
+            drawn = d / 8 if isinstance(law, IndependentLaw) else 0.0  # one byte for each coordinate
             refuse_too_large(f"a draw of {self!r} in {d:,} dimensions", drawn + 2 * self.share(d) * d)
         return self.sample(d, Key(seed, step, node, index))
 
@@ -106,8 +110,9 @@ class Sketch(ABC):
             return None
         if self.members is not None:
             return self.members
-        if law is not None and law.pairs is None:
-            return law.support_size()
+        known = None if law is None else law.support_size()
+        if known is not None:
+            return known
         return sum(1 for _ in islice(outcomes, SUPPORT_LIMIT + 1))
 
     def constants(self, d: int) -> Constants:
@@ -167,10 +172,6 @@ class Sketch(ABC):
 
         return RandK(density)
 
-    def with_keep(self, keep: ArrayLike) -> Sketch | None:
-        """The same kind with these keep probabilities; None where coordinates cannot have their own."""
-        return None
-
     # ---- moments -------------------------------------------------------------------------
 
     def mean(self, d: int) -> Array:
@@ -226,10 +227,6 @@ class Sketch(ABC):
         """The (weight, sketch) pairs that this one chooses from, if it is a mixture; else None."""
         return None
 
-    def choose(self, key: Key) -> tuple[Sketch, Key]:
-        """What all parts of a model have in common in this draw: a mixture chooses one component for them."""
-        return self, key
-
     def member_of(self, key: Key) -> int:
         """Which member of the list `key` draws; of a list of one, that."""
         return 0
@@ -247,14 +244,6 @@ class Sketch(ABC):
         member = whole("member", member, 0, self.members - 1)
         keys = (Key(step=i) if self.stride == 1 else Key(node=i) for i in count())
         return next(key for key in keys if self.member_of(key) == member)
-
-    def over(self, sketch: Sketch) -> Sketch:
-        """Another sketch in the place of the one that this is made of: over the same groups, for example."""
-        return sketch
-
-    def same_partition(self, other: Sketch) -> bool:
-        """Whether nodes with this sketch and nodes with the other keep disjoint parts within a stride."""
-        return False
 
     # ---- what two equal sketches have in common --------------------------------------------
 

@@ -119,16 +119,19 @@ class Mixture(Sketch):
         """The components that have a positive weight."""
         return [(w, s) for w, s in zip(self.weights.tolist(), self.sketches, strict=True) if w > 0]
 
-    def choose(self, key: Key) -> tuple[Sketch, Key]:
-        """The component that `key` chooses, and the key that it draws with."""
-        i = randomness.choice(key, Purpose.CHOICE, np.cumsum(self.weights))
-        return self.sketches[i].choose(key.child(i))
-
     def sample(self, d: int, key: Key) -> Draw:
         """The draw of the component that `key` chooses."""
         self.check(d)
-        sketch, child = self.choose(key)
-        return sketch.sample(d, child)
+        i = self._component(key)
+        return self.sketches[i].sample(d, key.child(i))
+
+    def sample_layer(self, d: int, key: Key, layer: int) -> Draw:
+        """One component for all layers."""
+        i = self._component(key)
+        return self.sketches[i].sample_layer(d, key.child(i), layer)
+
+    def _component(self, key: Key) -> int:
+        return randomness.choice(key, Purpose.CHOICE, np.cumsum(self.weights))
 
     def support_size(self, d: int) -> int | None:
         """The sum of the components' sizes."""

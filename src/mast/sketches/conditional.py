@@ -18,11 +18,12 @@ from mast.arrays import Array, Indices, frozen, numbers
 from mast.errors import ArgumentError
 from mast.randomness import Key
 from mast.sketches.base import Sketch
-from mast.sketches.draws import Constants, DiagonalDraw, Draw, MatrixDraw
+from mast.sketches.constants import Constants
+from mast.sketches.draws import DiagonalDraw, Draw, MatrixDraw
 from mast.sketches.estimates import mean_over, moments_of
 from mast.sketches.independent import Bernoulli
 
-Masks = NDArray[np.bool_]
+BoolArray = NDArray[np.bool_]
 
 
 class Conditional(Sketch):
@@ -74,7 +75,7 @@ class Conditional(Sketch):
         """The inverse of the covariance."""
         return frozen(np.linalg.inv(self.covariance))
 
-    def apply_masks(self, masks: Masks, weights: Array) -> Array:
+    def apply_masks(self, masks: BoolArray, weights: Array) -> Array:
         """T_M'w for each mask (a row of `masks`) and each row w of `weights`: (masks, weights, features).
 
         On the kept o this is C_oo^-1 (C w)_o, which also is w_o - Q_om Q_mm^-1 w_m with Q = C^-1: each mask
@@ -90,7 +91,7 @@ class Conditional(Sketch):
             out[by_dropped] = np.where(masks[by_dropped, :, None], w - np.swapaxes(moved, 1, 2), 0.0)
         return out.transpose(0, 2, 1)
 
-    def answers(self, masks: Masks, rows: Array, weights: Array) -> Array:
+    def answers(self, masks: BoolArray, rows: Array, weights: Array) -> Array:
         """w'T_M a for each row a with its mask, and each row w of `weights`: (rows, weights).
 
         That is a_o'C_oo^-1 (C w)_o, or a_o'w_o - (Q a)_m'Q_mm^-1 w_m: one system with one right-hand side.
@@ -105,7 +106,7 @@ class Conditional(Sketch):
             out[by_dropped] -= solved[by_dropped, :, 0] @ weights.T
         return out
 
-    def fill(self, masks: Masks, rows: Array) -> Array:
+    def fill(self, masks: BoolArray, rows: Array) -> Array:
         """T_M a for each row a and its mask: what it drops is replaced by its regression on the rest."""
         out = np.where(masks, rows, 0.0)
         solved = np.zeros((*out.shape, 1))
@@ -118,7 +119,7 @@ class Conditional(Sketch):
         np.copyto(out, solved[:, :, 0], where=~masks)
         return out
 
-    def variances(self, masks: Masks, weights: Array) -> Array:
+    def variances(self, masks: BoolArray, weights: Array) -> Array:
         """The variance of w'a given what each mask keeps of a, for each row w of `weights`: (masks, weights).
 
         That is w_m'Q_mm^-1 w_m, or what C_oo^-1 leaves of w'C w.
@@ -133,7 +134,7 @@ class Conditional(Sketch):
         out[by_kept] = np.maximum(np.einsum("dw,dw->w", w, Cw) - explained, 0.0)
         return out
 
-    def unexplained(self, masks: Masks, weights: Array) -> Array:
+    def unexplained(self, masks: BoolArray, weights: Array) -> Array:
         """The sum of the covariances that are left given what each mask keeps, times `weights`."""
         from mast.sketches.kernels import inverse_sum
 
@@ -187,7 +188,7 @@ class Conditional(Sketch):
         return f"Conditional({len(self.covariance)} features) of {self.masks.label()}"
 
 
-def _cheaper(masks: Masks) -> tuple[Indices, Indices]:
+def _cheaper(masks: BoolArray) -> tuple[Indices, Indices]:
     """The masks that keep less than half, and the others; each by the size of their system."""
     kept, d = masks.sum(axis=1), masks.shape[1]
     order = np.argsort(kept, kind="stable")
@@ -195,7 +196,7 @@ def _cheaper(masks: Masks) -> tuple[Indices, Indices]:
     return order[few], order[~few]
 
 
-def _solve(G: Array, chosen: Masks, order: Indices, right: Array, out: Array) -> None:
+def _solve(G: Array, chosen: BoolArray, order: Indices, right: Array, out: Array) -> None:
     """For rows r in `order`, the solution of G_cc y = right_c within their chosen c, into out[r]."""
     if order.size:
         from mast.sketches.kernels import solve_within  # Numba takes a while to load

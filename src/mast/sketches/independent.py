@@ -12,7 +12,7 @@ from mast.errors import ArgumentError
 from mast.randomness import Key
 from mast.sketches.base import Sketch, percent
 from mast.sketches.draws import DiagonalDraw, Draw
-from mast.sketches.laws import DrawKind, Entry, Law
+from mast.sketches.laws import DrawKind, Entry, IndependentLaw, Law, SubsetLaw
 
 
 class Identity(Sketch):
@@ -29,11 +29,7 @@ class Identity(Sketch):
 
     def law(self, d: int) -> Law:
         """One unit that holds everything."""
-        return Law.subsets(d, 1, {1: 1}, labels=lambda: np.zeros(d, dtype=np.int64), kind=DrawKind.ALL)
-
-    def entry(self) -> Entry:
-        """One coordinate."""
-        return Entry(1 << 32, 1.0)
+        return SubsetLaw.of(d, 1, {1: 1}, labels=lambda: np.zeros(d, dtype=np.int64), kind=DrawKind.ALL)
 
     def _at(self, density: float) -> Sketch:
         return Bernoulli(density)
@@ -75,21 +71,17 @@ class Bernoulli(Sketch):
         """The mask of `key`, and the scales of the survivors."""
         self.check(d)
         indices = np.flatnonzero(randomness.bernoulli(key, self.thresholds, 0, d))
-        return DiagonalDraw(d, indices, np.broadcast_to(self._scales(), (d,))[indices])
+        return DiagonalDraw(d, indices, np.broadcast_to(self.scales(), (d,))[indices])
 
-    def _scales(self) -> Array:
+    def scales(self) -> Array:
         """What a survivor is multiplied with, one for all or one per coordinate."""
         return 1 / np.asarray(self.keep)
 
     def law(self, d: int) -> Law:
         """Each coordinate by itself."""
-        return Law(self.check(d), d, self.keep, self._scales(), unbiased=self.unbiased, kind=DrawKind.MASK)
-
-    def entry(self) -> Entry | None:
-        """One coordinate, if all have the same probability."""
-        if isinstance(self.thresholds, np.ndarray):
-            return None
-        return Entry(self.thresholds, float(self._scales()))
+        return IndependentLaw(
+            self.check(d), d, self.keep, self.scales(), unbiased=self.unbiased, kind=DrawKind.MASK
+        )
 
     def with_keep(self, keep: ArrayLike) -> Sketch:
         """The same kind with these keep probabilities."""
@@ -120,7 +112,8 @@ class UnscaledBernoulli(Bernoulli):
 
     unbiased = False
 
-    def _scales(self) -> Array:
+    def scales(self) -> Array:
+        """One."""
         return np.ones(())
 
 
@@ -143,11 +136,7 @@ class Gaussian(Sketch):
 
     def law(self, d: int) -> Law:
         """Independent coordinates that all survive, with noise."""
-        return Law(d, d, keep=1.0, scales=1.0, noise=self.sigma**2)
-
-    def entry(self) -> Entry:
-        """One coordinate."""
-        return Entry(1 << 32, 1.0, self.sigma)
+        return IndependentLaw(d, d, keep=1.0, scales=1.0, noise=self.sigma**2)
 
     def _at(self, density: float) -> Sketch:
         raise ArgumentError(f"{self!r} drops nothing, so it has no densities")
@@ -155,6 +144,18 @@ class Gaussian(Sketch):
     def label(self) -> str:
         """What it multiplies with."""
         return f"Gaussian({self.sigma:.6g}): keeps 100 %, scales by N(1, {self.sigma**2:.6g})"
+
+
+def entry_of(sketch: Sketch) -> Entry | None:
+    """One coordinate of a sketch, if all are alike and drawn by themselves: any piece of S is drawn alone."""
+    match sketch:
+        case Identity():
+            return Entry(1 << 32, 1.0)
+        case Gaussian():
+            return Entry(1 << 32, 1.0, sketch.sigma)
+        case Bernoulli(thresholds=int(threshold)):
+            return Entry(threshold, float(sketch.scales()))
+    return None
 
 
 def _thresholds(shares: Array) -> NDArray[np.uint64]:

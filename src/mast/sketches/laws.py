@@ -1,15 +1,20 @@
 """What a sketch does to its coordinates, as numbers: exact laws, for expectations that need no sampling.
 
-A unit is a coordinate, a group of them, or a block of a fixed partition: its coordinates live or die
-together. A `Law` says how many units there are and how the survivors are chosen; the support, moments,
+A unit is a coordinate, a group of them, or a block of a fixed partition: its coordinates are kept or dropped
+together. A law says how many units there are and how the kept ones are chosen; the support, moments,
 constants, exact forms of f_D and the arrays of the compiled loops follow from it.
+
+- `IndependentLaw`: each unit by itself, with its own probability.
+- `SubsetLaw`: a uniform subset of the units, of one size or of several.
+- `PairLaw`: neither; only single units and pairs of them are known.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from itertools import combinations
@@ -19,10 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mast.arrays import Array, Indices, refuse_too_large
-from mast.sketches.draws import Constants, DiagonalDraw
+from mast.sketches.constants import Constants
+from mast.sketches.draws import DiagonalDraw
 
 #: for each value that an entry takes, its probability and the value itself, by coordinate
-Atoms = list[tuple[Array, Array]]
+Marginals = list[tuple[Array, Array]]
 
 
 class DrawKind(IntEnum):
@@ -87,31 +93,17 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Law:
-    """Units of coordinates that live or die together, and how the survivors are chosen.
-
-    Either the units are independent, each with its probability `keep`, or a uniform subset of the units
-    survives, whose size has the law `sizes` (then `keep` and `scales` are one number each: see `subsets`).
-    Where it is neither, `pairs` has the second moments, and what needs more than these is not known.
-    """
+class Law(ABC):
+    """Units of coordinates that are kept or dropped together: what all laws say."""
 
     dim: int
     units: int
-    keep: float | Array  #: the probability that a unit survives, one for all or one per unit
+    keep: float | Array  #: the probability that a unit is kept, one for all or one per unit
     scales: float | Array  #: what it is multiplied with then
-    noise: float = 0.0  #: the variance of a normal error of these scales
     unbiased: bool = True
-    sizes: Mapping[int, int] | None = None  #: of equally likely subset sizes, how often each occurs
     labels: Callable[[], Indices] | None = None  #: makes `unit_of`; None: coordinate i is unit i
-    alone: bool = False  #: whether some coordinates are in no unit (label -1): they survive always, times 1
+    alone: bool = False  #: whether some coordinates are in no unit (label -1): always kept, times 1
     kind: DrawKind | None = None  #: how the compiled loops draw it as `sample` does; None: they cannot
-    pairs: Callable[[], Array] | None = None  #: makes E[c_u c_v] of the units, if it is neither
-
-    @classmethod
-    def subsets(cls, dim: int, units: int, sizes: Mapping[int, int], **options: Any) -> Law:
-        """The unbiased law under which a uniform subset of the units survives; its size is one of `sizes`."""
-        times, total = sum(sizes.values()), sum(q * n for q, n in sizes.items())
-        return cls(dim, units, total / (times * units), times * units / total, sizes=sizes, **options)
 
     def over(self, labels: Indices, alone: bool) -> Law:
         """The law of coordinates that have the entry of this one's at their label, or are left alone (-1)."""
@@ -124,7 +116,7 @@ class Law:
 
     @cached_property
     def unit_of(self) -> Indices:
-        """The unit of each coordinate; -1 for one that always survives, times 1."""
+        """The unit of each coordinate; -1 for one that is always kept, times 1."""
         return np.arange(self.dim, dtype=np.int64) if self.labels is None else self.labels()
 
     def spread(self, values: float | Array, alone: float = 1.0) -> Array:
@@ -141,48 +133,31 @@ class Law:
         refuse_too_large(f"a value for each of {self.units:,} units", self.units)
         return np.full(self.units, values, dtype=np.float64)
 
-    @property
-    def independent(self) -> bool:
-        """Whether units survive independently of each other."""
-        return self.sizes is None and self.pairs is None
-
     # ---- the support -----------------------------------------------------------------------
 
-    def support_size(self) -> int:
-        """How many sets of units may survive."""
-        if self.sizes is not None:
-            return sum(math.comb(self.units, size) for size in self.sizes)
-        return 1 << int((self.per_unit(self.keep) < 1).sum())
+    def support_size(self) -> int | None:
+        """How many sets of units may be kept; None if that is not known."""
+        return None
 
     def outcomes(self) -> Iterator[tuple[float, DiagonalDraw]] | None:
         """All (probability, draw) pairs; None if there are infinitely many, or they are not known."""
-        return self._listed() if not self.noise and self.pairs is None else None
+        return self._listed()
 
     def _listed(self) -> Iterator[tuple[float, DiagonalDraw]]:
         scales = self.per_unit(self.scales)
         members = None if self.labels is None else Members.of(self.unit_of, self.units)
-        for probability, kept in self._survivors():
+        for probability, kept in self._subsets():
             draw = DiagonalDraw(self.units, kept, scales[kept])
             yield probability, draw if members is None else members.spread(draw)
 
-    def _survivors(self) -> Iterator[tuple[float, Indices]]:
-        """The sets of units that may survive, with their probabilities."""
-        if self.sizes is not None:
-            times = sum(self.sizes.values())
-            for size, number in self.sizes.items():
-                for kept in combinations(range(self.units), size):
-                    yield number / (times * math.comb(self.units, size)), np.array(kept, dtype=np.int64)
-            return
-        keep = self.per_unit(self.keep)
-        free, mask = np.flatnonzero(keep < 1), np.ones(self.units, dtype=bool)
-        for number in range(1 << free.size):
-            mask[free] = number >> np.arange(free.size) & 1
-            yield float(np.where(mask, keep, 1 - keep).prod()), np.flatnonzero(mask)
+    def _subsets(self) -> Iterator[tuple[float, Indices]]:
+        """The sets of units that may be kept, with their probabilities."""
+        yield from ()
 
     # ---- moments ---------------------------------------------------------------------------
 
     def share(self) -> float:
-        """The expected share of the coordinates that survive."""
+        """The expected share of the coordinates that are kept."""
         if self.alone or (self.labels is not None and np.ndim(self.keep)):
             return float(self.spread(self.keep).mean())
         return float(np.mean(self.keep))
@@ -193,65 +168,45 @@ class Law:
 
     def expected_square(self) -> Array:
         """E[c²]; an unbiased unit that has one scale has E[c²] = scale."""
-        if self.unbiased and (self.sizes is not None or self.pairs is not None):
-            return self.spread(self.scales)
-        return self.spread(self.keep * (np.square(self.scales) + self.noise))
+        return self.spread(self.scales if self.unbiased else self.keep * np.square(self.scales))
 
     def second_moment(self) -> Array:
         """E[c c']."""
-        mean, unit = self.mean(), self.unit_of
-        if self.pairs is not None:
-            moment = self.pairs() if self.labels is None else self.pairs()[np.ix_(unit, unit)]
-        elif self.sizes is None:
-            moment = np.outer(mean, mean)
-        else:
-            moment = np.full((self.dim, self.dim), self._together)
-        if self.alone:
-            moment[unit < 0], moment[:, unit < 0] = mean, mean[:, None]
-        if self.labels is None and self.pairs is None:
+        unit, moment = self.unit_of, self._between_units()
+        if self.labels is None:
             np.fill_diagonal(moment, self.expected_square())
-        elif self.pairs is None:
-            moment = np.where(unit[:, None] == unit, self.expected_square()[:, None], moment)
+            return moment
+        return np.where(unit[:, None] == unit, self.expected_square()[:, None], moment)
+
+    def _between_units(self) -> Array:
+        """E[c_i c_j] for coordinates of different units; what is left alone is such a unit too."""
+        moment, mean, alone = self._between(), self.mean(), self.unit_of < 0
+        if self.alone:
+            moment[alone], moment[:, alone] = mean, mean[:, None]
         return moment
 
-    @property
-    def _together(self) -> float:
-        """E[c_u c_v] of two units of a subset law: an exact fraction, rounded once."""
-        assert self.sizes is not None
-        n, times = self.units, sum(self.sizes.values())
-        total = sum(q * number for q, number in self.sizes.items())
-        pairs = sum(q * (q - 1) * number for q, number in self.sizes.items())
-        return n * times * pairs / (total**2 * (n - 1)) if n > 1 else 1.0
+    @abstractmethod
+    def _between(self) -> Array:
+        """E[c_i c_j] for coordinates of different units."""
 
     def constants(self) -> Constants:
         """L_D, mu_D and L_max."""
-        if not self.unbiased:
-            square = self.keep * (np.square(self.scales) + self.noise)
-            L_max = math.inf if self.noise else float(np.square(self.scales).max())
-            own = Constants(float(np.max(square)), float(np.min(square)), L_max, unbiased=False)
-        elif self.sizes is None:
-            square = 1 / np.asarray(self.keep) + np.asarray(self.keep) * self.noise
-            L_max = math.inf if self.noise else 1 / float(np.min(self.keep)) ** 2
-            own = Constants(float(square.max()), float(square.min()), L_max)
-        else:
-            scale = float(self.scales)
-            own = Constants(scale, scale, scale**2)
+        square, largest = self._squares()
+        own = Constants(float(np.max(square)), float(np.min(square)), largest, unbiased=self.unbiased)
         return Constants.of_parts([own, Constants(1.0, 1.0, 1.0)]) if self.alone else own
 
+    def _squares(self) -> tuple[float | Array, float]:
+        """E[c²] of the units, and the largest c² that there is."""
+        if self.unbiased:
+            return 1 / np.asarray(self.keep), 1 / float(np.min(self.keep)) ** 2
+        return self.keep * np.square(self.scales), float(np.square(self.scales).max())
+
     def moment_form(self) -> MomentForm | None:
-        """E[c c'] without a matrix; None where `pairs`, or coordinates that are left alone, do not fit in."""
-        if self.pairs is not None:
+        """E[c c'] without a matrix; None where that, or coordinates that are left alone, do not fit in."""
+        found = self._shared()
+        if found is None:
             return None
-        if self.sizes is None:
-            share, m = 1.0, self.keep * self.scales
-            extra = self.keep * (1 - self.keep) * np.square(self.scales) + self.keep * self.noise
-        else:
-            times, n, scale = sum(self.sizes.values()), self.units, float(self.scales)
-            weights = {q: number / times for q, number in self.sizes.items()}
-            pairs = sum(w * q * (q - 1) for q, w in weights.items())
-            alone = sum(w * q for q, w in weights.items()) / n
-            share, m = (scale**2 * (pairs / (n * (n - 1))) if pairs else 0.0), 1.0
-            extra = np.square(scale) * alone - share
+        share, m, extra = found
         per_unit = self.per_unit(extra)
         if not self.alone:
             return MomentForm(share, self.spread(m), self.unit_of, per_unit)
@@ -263,46 +218,30 @@ class Law:
         labels = np.where(self.unit_of < 0, self.units, self.unit_of)
         return MomentForm(share, self.spread(m, beside), labels, np.append(per_unit, 1 - share * beside**2))
 
+    def _shared(self) -> tuple[float, float | Array, float | Array] | None:
+        """E[c c'] of units as ``share m m'``, plus `extra` on the diagonal; None if it has no such form."""
+        return None
+
     # ---- exact forms of f_D, and compiled loops ----------------------------------------------
 
     def separable(self) -> tuple[Indices, int] | None:
-        """The unit of each coordinate and K, if exactly one of K units survives, times K.
+        """The unit of each coordinate and K, if exactly one of K units is kept, times K.
 
         Then f_D splits into independent problems, one per unit.
         """
-        one = self.pairs is None and self.sizes is not None and set(self.sizes) == {1}
-        return (self.unit_of, self.units) if one else None
+        return None
 
     def fates(self) -> Indices:
-        """The unit of each coordinate; -1 for one that surely survives, times 1."""
-        if self.sizes is not None:
-            return self.unit_of
-        always = (self.per_unit(self.keep) == 1) & (self.per_unit(self.scales) == 1)
-        return np.where(np.append(always, True)[self.unit_of], -1, self.unit_of)
+        """The unit of each coordinate; -1 for one that surely is kept, times 1."""
+        return self.unit_of
 
-    def patterns(self, m: int) -> Array:
-        """Of a subset law, the probability that of m units exactly a given set of r survives, for each r."""
-        assert self.sizes is not None
-        out = np.zeros(m + 1)
-        for size, number in self.sizes.items():
-            for r in range(m + 1):
-                p = number / sum(self.sizes.values())
-                for a in range(r):
-                    p *= max(size - a, 0) / (self.units - a)
-                for b in range(m - r):
-                    p *= max(self.units - size - b, 0) / (self.units - r - b)
-                out[r] += p
-        return out
-
-    def marginals(self) -> Atoms | None:
+    def marginals(self) -> Marginals | None:
         """The two values that each entry of the diagonal takes; None if it takes infinitely many."""
-        if self.noise:
-            return None
         kept = self.spread(self.keep)
-        atoms = [(kept, self.spread(self.scales))]
+        values = [(kept, self.spread(self.scales))]
         if (kept < 1).any():
-            atoms.append((1 - kept, np.zeros(self.dim)))
-        return atoms
+            values.append((1 - kept, np.zeros(self.dim)))
+        return values
 
     def arrays(self) -> UnitArrays | None:
         """The law for compiled loops; None if they cannot draw it."""
@@ -317,12 +256,140 @@ class Law:
             count, scales, keep = count + 1, np.append(scales, 1.0), np.append(keep, 1.0)
         elif self.alone:
             return None
-        k, thresholds = self.units, np.empty(0, np.uint64)
-        if self.sizes is None:
-            k, thresholds = 0, (keep * 2.0**32).astype(np.uint64)
-        elif self.kind is DrawKind.SUBSET:
-            k = max(self.sizes)
-        elif self.kind is DrawKind.REDRAWN:
-            k = sum(self.sizes.values())
         unit_of = np.ascontiguousarray(unit_of, dtype=np.int64)
-        return UnitArrays(self.kind, k, unit_of, *Members.of(unit_of, count), scales, thresholds)
+        thresholds = (keep * 2.0**32 if self.kind is DrawKind.MASK else np.empty(0)).astype(np.uint64)
+        return UnitArrays(self.kind, self._choices, unit_of, *Members.of(unit_of, count), scales, thresholds)
+
+    @property
+    def _choices(self) -> int:
+        """How many units, or blocks, there are to choose, or to choose from; 0 for a mask."""
+        return 0
+
+
+@dataclass(frozen=True, eq=False)
+class IndependentLaw(Law):
+    """Every unit is kept by itself, with its probability; its scale may have a normal error."""
+
+    noise: float = 0.0  #: the variance of that error
+
+    def support_size(self) -> int:
+        """Every subset of the units that may be dropped."""
+        return 1 << int((self.per_unit(self.keep) < 1).sum())
+
+    def outcomes(self) -> Iterator[tuple[float, DiagonalDraw]] | None:
+        """All (probability, draw) pairs; None if there are infinitely many."""
+        return None if self.noise else self._listed()
+
+    def _subsets(self) -> Iterator[tuple[float, Indices]]:
+        keep = self.per_unit(self.keep)
+        free, mask = np.flatnonzero(keep < 1), np.ones(self.units, dtype=bool)
+        for number in range(1 << free.size):
+            mask[free] = number >> np.arange(free.size) & 1
+            yield float(np.where(mask, keep, 1 - keep).prod()), np.flatnonzero(mask)
+
+    def expected_square(self) -> Array:
+        """E[c²]."""
+        return self.spread(self.keep * (np.square(self.scales) + self.noise))
+
+    def _between(self) -> Array:
+        mean = self.mean()
+        return np.outer(mean, mean)
+
+    def _squares(self) -> tuple[float | Array, float]:
+        square, largest = super()._squares()
+        return (square + self.keep * self.noise, math.inf) if self.noise else (square, largest)
+
+    def _shared(self) -> tuple[float, float | Array, float | Array]:
+        extra = self.keep * (1 - self.keep) * np.square(self.scales) + self.keep * self.noise
+        return 1.0, self.keep * self.scales, extra
+
+    def fates(self) -> Indices:
+        """The unit of each coordinate; -1 for one that surely is kept, times 1."""
+        always = (self.per_unit(self.keep) == 1) & (self.per_unit(self.scales) == 1)
+        return np.where(np.append(always, True)[self.unit_of], -1, self.unit_of)
+
+    def marginals(self) -> Marginals | None:
+        """The two values that each entry of the diagonal takes; None if it takes infinitely many."""
+        return None if self.noise else super().marginals()
+
+
+@dataclass(frozen=True, eq=False)
+class SubsetLaw(Law):
+    """A uniform subset of the units is kept. `SubsetLaw.of` makes it unbiased."""
+
+    sizes: Mapping[int, int] = field(default_factory=dict)  #: of equally likely sizes, how often each occurs
+
+    @classmethod
+    def of(cls, dim: int, units: int, sizes: Mapping[int, int], **options: Any) -> SubsetLaw:
+        """The unbiased law under which the size of the subset is one of `sizes`."""
+        times, total = sum(sizes.values()), sum(q * n for q, n in sizes.items())
+        return cls(dim, units, total / (times * units), times * units / total, sizes=sizes, **options)
+
+    def support_size(self) -> int:
+        """Every subset of one of the sizes."""
+        return sum(math.comb(self.units, size) for size in self.sizes)
+
+    def _subsets(self) -> Iterator[tuple[float, Indices]]:
+        times = sum(self.sizes.values())
+        for size, number in self.sizes.items():
+            for kept in combinations(range(self.units), size):
+                yield number / (times * math.comb(self.units, size)), np.array(kept, dtype=np.int64)
+
+    def _between(self) -> Array:
+        """An exact fraction, rounded once."""
+        n, times = self.units, sum(self.sizes.values())
+        total = sum(q * number for q, number in self.sizes.items())
+        pairs = sum(q * (q - 1) * number for q, number in self.sizes.items())
+        return np.full((self.dim, self.dim), n * times * pairs / (total**2 * (n - 1)) if n > 1 else 1.0)
+
+    def _squares(self) -> tuple[float | Array, float]:
+        return float(self.scales), float(self.scales) ** 2
+
+    def _shared(self) -> tuple[float, float | Array, float | Array]:
+        times, n, scale = sum(self.sizes.values()), self.units, float(self.scales)
+        weights = {q: number / times for q, number in self.sizes.items()}
+        pairs = sum(w * q * (q - 1) for q, w in weights.items())
+        single = sum(w * q for q, w in weights.items()) / n
+        share = scale**2 * (pairs / (n * (n - 1))) if pairs else 0.0
+        return share, 1.0, np.square(scale) * single - share
+
+    def separable(self) -> tuple[Indices, int] | None:
+        """The unit of each coordinate and K, if exactly one of K units is kept, times K."""
+        return (self.unit_of, self.units) if set(self.sizes) == {1} else None
+
+    def patterns(self, m: int) -> Array:
+        """The probability that of m units exactly a given set of r is kept, for each r."""
+        out = np.zeros(m + 1)
+        for size, number in self.sizes.items():
+            for r in range(m + 1):
+                p = number / sum(self.sizes.values())
+                for a in range(r):
+                    p *= max(size - a, 0) / (self.units - a)
+                for b in range(m - r):
+                    p *= max(self.units - size - b, 0) / (self.units - r - b)
+                out[r] += p
+        return out
+
+    @property
+    def _choices(self) -> int:
+        if self.kind is DrawKind.SUBSET:
+            return max(self.sizes)
+        return sum(self.sizes.values()) if self.kind is DrawKind.REDRAWN else self.units
+
+
+@dataclass(frozen=True, eq=False)
+class PairLaw(Law):
+    """Only single units and pairs of them are known: nested prefixes, and windows."""
+
+    pairs: Callable[[], Array] = field(default=lambda: np.empty((0, 0)))  #: makes E[c_u c_v] of the units
+
+    def outcomes(self) -> None:
+        """Not known."""
+
+    def second_moment(self) -> Array:
+        """E[c c']."""
+        return self._between_units()
+
+    def _between(self) -> Array:
+        unit = self.unit_of
+        return self.pairs() if self.labels is None else self.pairs()[np.ix_(unit, unit)]

@@ -20,8 +20,9 @@ from mast.errors import ArgumentError, BiasedSketchError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
 from mast.sketches.choices import probabilities
-from mast.sketches.draws import Constants, DiagonalDraw, Draw
-from mast.sketches.laws import Law
+from mast.sketches.constants import Constants
+from mast.sketches.draws import DiagonalDraw, Draw
+from mast.sketches.laws import Law, PairLaw
 
 _REMEMBERED = 1 << 22  # coordinates whose order is kept from draw to draw
 
@@ -145,7 +146,7 @@ class Nested(Sketch):
     def law(self, d: int) -> Law:
         """Unit u is place u of the order; the more often kept of two is there whenever the other is."""
         q, scales = self._by_place(self.check(d))
-        return Law(
+        return PairLaw(
             d, d, q, scales,
             unbiased=self.unbiased,
             labels=None if self.order == "first" else lambda: np.argsort(self.places(d)),

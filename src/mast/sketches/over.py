@@ -18,9 +18,10 @@ from mast.checks import listed
 from mast.errors import ArgumentError, NotDiagonalError
 from mast.randomness import Key
 from mast.sketches.base import Sketch
-from mast.sketches.draws import Constants, DiagonalDraw, Draw, MatrixDraw
+from mast.sketches.constants import Constants
+from mast.sketches.draws import DiagonalDraw, Draw, MatrixDraw
 from mast.sketches.laws import Law, Members
-from mast.sketches.perm_k import checked_blocks, labels_of
+from mast.sketches.perm_k import PermK, checked_blocks, labels_of
 
 
 class Over(Sketch):
@@ -118,17 +119,28 @@ class Over(Sketch):
         """As `sketch` numbers them."""
         return self.sketch.member_of(key)
 
-    def same_partition(self, other: Sketch) -> bool:
-        """As the sketches inside, if the places are the same and nothing is left alone."""
-        if not isinstance(other, Over) or type(other) is not type(self) or self.alone:
-            return False
-        mine, theirs = self.arguments(), other.arguments()
-        places = all(np.array_equal(mine[name], theirs[name]) for name in mine if name != "sketch")
-        return places and self.sketch.same_partition(other.sketch)
-
     def label(self) -> str:
         """The name of the type, around the label of `sketch`."""
         return f"{type(self).__name__}({self.sketch.label()})"
+
+
+def same_partition(one: Sketch, other: Sketch) -> bool:
+    """Whether nodes with one sketch and nodes with the other keep disjoint parts within a stride.
+
+    Of sketches made of others these decide, if the places are the same and nothing is left alone.
+    """
+    if not isinstance(one, Over):
+        return isinstance(one, PermK) and one.same_partition(other)
+    if not isinstance(other, Over) or type(other) is not type(one) or one.alone:
+        return False
+    mine, theirs = one.arguments(), other.arguments()
+    places = all(np.array_equal(mine[name], theirs[name]) for name in mine if name != "sketch")
+    return places and same_partition(one.sketch, other.sketch)
+
+
+def replace_inner(sketch: Sketch, inner: Sketch) -> Sketch:
+    """Another sketch in the place of the one that `sketch` is made of; itself, if that is made of none."""
+    return sketch.over(inner) if isinstance(sketch, Over) else inner
 
 
 class Grouped(Over):

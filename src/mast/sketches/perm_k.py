@@ -20,7 +20,7 @@ from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
 from mast.sketches.draws import DiagonalDraw, Draw, equal_scales
-from mast.sketches.laws import DrawKind, Law
+from mast.sketches.laws import DrawKind, Law, SubsetLaw
 
 _NOTHING: Indices = frozen(np.empty(0, dtype=np.int64))  # an empty block
 
@@ -78,7 +78,8 @@ class PermK(Sketch):
         self.check(d)
         shared, number = self._block_of(key)
         block = self._part(d, number, shared) if self.redraw else self._block(d, number)
-        return DiagonalDraw(d, block, equal_scales(block.size, float(self.k)))
+        scales = equal_scales(block.size, float(self.k))
+        return DiagonalDraw(d, block, scales, recurring=self._remembers(d))
 
     def partition(self, d: int) -> list[Indices]:
         """The K blocks of the fixed partition."""
@@ -106,6 +107,10 @@ class PermK(Sketch):
             made[number] = frozen(self._part(d, number, Key(self.seed)).astype(_stored(d), copy=False))
         return made[number].astype(np.int64, copy=False)
 
+    def _remembers(self, d: int) -> bool:
+        """Whether a block is the same array in every draw."""
+        return self.blocks is not None or (not self.redraw and _stored(d) is np.int64)
+
     def _part(self, d: int, number: int, key: Key) -> Indices:
         """Block `number` of the partition that `key` names, made without the other blocks."""
         small, larger = divmod(d, self.k)
@@ -121,7 +126,8 @@ class PermK(Sketch):
 
     def _each_block(self, d: int) -> Iterator[tuple[float, Draw]]:
         for block in self.partition(d):
-            yield 1 / self.k, DiagonalDraw(d, block, np.full(block.size, float(self.k)))
+            scales = np.full(block.size, float(self.k))
+            yield 1 / self.k, DiagonalDraw(d, block, scales, recurring=self._remembers(d))
 
     def member_of(self, key: Key) -> int:
         """The number of the block that `key` gets."""
@@ -146,10 +152,10 @@ class PermK(Sketch):
         drawn = self.k <= randomness.EXACT_SHUFFLE
         if self.redraw:
             kind = DrawKind.REDRAWN if drawn and d <= randomness.EXACT_SHUFFLE else None
-            return Law.subsets(d, d, self._sizes(d), kind=kind)
+            return SubsetLaw.of(d, d, self._sizes(d), kind=kind)
         kind = DrawKind.BLOCK if drawn else None
         self.check(d)
-        return Law.subsets(d, self.k, {1: 1}, labels=lambda: self._labels(d), kind=kind)
+        return SubsetLaw.of(d, self.k, {1: 1}, labels=lambda: self._labels(d), kind=kind)
 
     def _labels(self, d: int) -> Indices:
         """The number of the block that each coordinate is in; that costs d, however many blocks are empty."""

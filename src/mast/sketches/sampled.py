@@ -18,7 +18,8 @@ from mast.checks import whole
 from mast.errors import ArgumentError, NotDiagonalError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch
-from mast.sketches.draws import Constants, DiagonalDraw, Draw
+from mast.sketches.constants import Constants
+from mast.sketches.draws import DiagonalDraw, Draw
 from mast.sketches.estimates import moments_of
 from mast.sketches.independent import Bernoulli
 from mast.sketches.perm_k import PermK
@@ -101,7 +102,7 @@ class Sampled(Sketch):
         draw = self._plain(d, i, layer)
         if not self.corrected:
             return draw
-        return DiagonalDraw(d, draw.indices, draw.scales / self._mean(d, layer)[draw.indices])
+        return draw.with_scales(draw.scales / self._mean(d, layer)[draw.indices])
 
     def member_seed(self, i: int) -> Key:
         """The key, but for its index, of draw i over the layers of a network."""
@@ -111,8 +112,10 @@ class Sampled(Sketch):
     def _plain(self, d: int, i: int, layer: int | None) -> DiagonalDraw:
         """Draw i as the sketch, or a balanced list of it, makes it."""
         if not self.balanced:
-            sketch, key = self._source(i, layer)
-            draw = sketch.sample(d, key)
+            if layer is None:
+                draw = self.sketch.sample(d, self._key(i))
+            else:
+                draw = self.sketch.sample_layer(d, self.member_seed(i), layer)
             assert isinstance(draw, DiagonalDraw)
             return draw
         if isinstance(self.sketch, RandK):
@@ -124,16 +127,13 @@ class Sampled(Sketch):
         kept = np.flatnonzero(np.unpackbits(self._masks[d, layer][i], count=d))
         return DiagonalDraw(d, kept, np.broadcast_to(self.n / self._times, (d,))[kept])
 
-    def _source(self, i: int, layer: int | None) -> tuple[Sketch, Key]:
-        """The sketch and the key of draw i. Nodes of one group have the blocks of one partition."""
-        if layer is None:
-            return self.sketch, Key(self.seed, index=i) if self.sketch.stride == 1 else self.member_seed(i)
-        sketch, key = self.sketch.choose(self.member_seed(i))
-        return sketch, Key(key.seed, key.step, key.node, 0 if sketch.per_layer else layer)
+    def _key(self, i: int) -> Key:
+        """The key of draw i over a vector. Nodes of one group have the blocks of one partition."""
+        return Key(self.seed, index=i) if self.sketch.stride == 1 else self.member_seed(i)
 
     def _balanced_masks(self, d: int, layer: int | None) -> NDArray[np.uint8]:
         """Of the words that decide on a coordinate, one per draw, the smallest keep it: as many as shall."""
-        keys = [self._source(i, layer)[1] for i in range(self.n)]
+        keys = [self._key(i) if layer is None else Key(self.seed, i, 0, layer) for i in range(self.n)]
         times, kept = np.broadcast_to(self._times, (d,)), np.empty((self.n, d), dtype=bool)
         chunk = max(1, _REMEMBERED // self.n)
         for start in range(0, d, chunk):
@@ -180,9 +180,9 @@ class Sampled(Sketch):
         few = self.n * self.check(d) <= _REMEMBERED
         return self.draws(d)[i] if few else self.member(d, i)
 
-    def choose(self, key: Key) -> tuple[Sketch, Key]:
-        """The member that all layers of a network have in common."""
-        return Member(self, self.member_of(key)), key
+    def sample_layer(self, d: int, key: Key, layer: int) -> Draw:
+        """One member for all layers."""
+        return self.member(self.check(d), self.member_of(key), layer)
 
     def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
         """The n draws, alike."""
@@ -223,21 +223,3 @@ class Sampled(Sketch):
         """How many draws of what."""
         how = ", balanced" * self.balanced + ", corrected" * self.corrected
         return f"Sampled({self.n} draws, seed={self.seed}{how}) of {self.sketch.label()}"
-
-
-class Member(Sketch):
-    """One draw of a list, over the layers of a network: the index of a key says which layer."""
-
-    members = 1
-
-    def __init__(self, listed: Sampled, number: int) -> None:
-        self.listed, self.number = listed, number
-        self.unbiased = False
-
-    def sample(self, d: int, key: Key) -> Draw:
-        """The draw over this layer."""
-        return self.listed.member(self.check(d), self.number, key.index)
-
-    def label(self) -> str:
-        """Which one."""
-        return f"Member({self.number}) of {self.listed.label()}"

@@ -10,7 +10,7 @@ from mast import sketches
 from mast.errors import ArgumentError, DataError
 from mast.sketches.base import Sketch
 
-Arrays = dict[str, Any]
+StoredArrays = dict[str, Any]
 
 #: the kinds that files may name: all that the room lists
 KINDS: dict[str, type[Sketch]] = {
@@ -20,7 +20,7 @@ KINDS: dict[str, type[Sketch]] = {
 }
 
 
-def describe(sketch: Sketch, arrays: Arrays) -> dict[str, Any]:
+def describe(sketch: Sketch, arrays: StoredArrays) -> dict[str, Any]:
     """The sketch as plain JSON: its kind and its arguments; numbers in lists go to `arrays` and are named."""
     name = type(sketch).__name__
     if KINDS.get(name) is not type(sketch):
@@ -28,7 +28,7 @@ def describe(sketch: Sketch, arrays: Arrays) -> dict[str, Any]:
     return {"kind": name} | {key: _stored(value, arrays) for key, value in sketch.arguments().items()}
 
 
-def _stored(value: Any, arrays: Arrays) -> Any:
+def _stored(value: Any, arrays: StoredArrays) -> Any:
     if isinstance(value, Sketch):
         return describe(value, arrays)
     if isinstance(value, np.ndarray):
@@ -41,7 +41,7 @@ def _stored(value: Any, arrays: Arrays) -> Any:
     return [_stored(part, arrays) for part in value] if isinstance(value, list) else value
 
 
-def rebuild(description: Any, arrays: Arrays, depth: int = 0) -> Sketch:
+def rebuild(description: Any, arrays: StoredArrays, depth: int = 0) -> Sketch:
     """The sketch that `describe` described."""
     if not isinstance(description, dict) or depth > 20:
         raise DataError("the description of the sketch is damaged")
@@ -60,7 +60,7 @@ def rebuild(description: Any, arrays: Arrays, depth: int = 0) -> Sketch:
     return sketch
 
 
-def _loaded(value: Any, arrays: Arrays, depth: int) -> Any:
+def _loaded(value: Any, arrays: StoredArrays, depth: int) -> Any:
     if isinstance(value, list):
         return [_loaded(part, arrays, depth) for part in value]
     if not isinstance(value, dict):

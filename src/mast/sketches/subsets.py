@@ -13,8 +13,9 @@ from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
+from mast.sketches.constants import Constants
 from mast.sketches.draws import DiagonalDraw, Draw, equal_scales
-from mast.sketches.laws import DrawKind, Law
+from mast.sketches.laws import DrawKind, Law, PairLaw, SubsetLaw
 
 
 class Counted(Sketch):
@@ -78,7 +79,7 @@ class RandK(Counted):
     def law(self, d: int) -> Law:
         """A subset of K coordinates."""
         kind = None if d > randomness.EXACT_SHUFFLE else DrawKind.SUBSET
-        return Law.subsets(d, d, {self.count(d): 1}, kind=kind)
+        return SubsetLaw.of(d, d, {self.count(d): 1}, kind=kind)
 
     def label(self) -> str:
         """How many coordinates, or which share of them."""
@@ -133,7 +134,12 @@ class Rolling(Counted):
     def law(self, d: int) -> Law:
         """By themselves, coordinates do what those of Rand-K do."""
         k = self.count(d)
-        return Law.subsets(d, d, {k: 1}, pairs=lambda: _windows_with_both(d, k))
+        return PairLaw(d, d, k / d, d / k, pairs=lambda: _windows_with_both(d, k))
+
+    def constants(self, d: int) -> Constants:
+        """Those of Rand-K."""
+        scale = d / self.count(d)
+        return Constants(scale, scale, scale**2)
 
     def label(self) -> str:
         """How many coordinates, or which share of them."""

@@ -10,7 +10,7 @@ from torch import nn  # noqa: E402
 import mast  # noqa: E402
 from mast import randomness  # noqa: E402
 from mast.nn.nodes import capacity_of, kernels  # noqa: E402
-from mast.nn.tensors.drawing import drawing_of  # noqa: E402
+from mast.nn.tensors.bound import bind  # noqa: E402
 from mast.randomness import Key, Purpose  # noqa: E402
 
 
@@ -30,7 +30,7 @@ def test_positions(n, keep, kind):
 def test_parts_are_what_the_drawing_says():
     model = nn.Sequential(nn.Linear(300, 70), nn.Linear(70, 3))
     capacity = capacity_of(model, "bernoulli:.3")
-    drawing = drawing_of(mast.Bernoulli(0.3), capacity.weights)
+    drawing = bind(mast.Bernoulli(0.3), capacity.weights)
     for seed in range(6):  # memory is lent again and again
         part = capacity.part(Key(seed))
         for number, name in enumerate(("0.weight", "1.weight")):

@@ -111,7 +111,7 @@ def test_whole_units_are_the_masked_model(text):
         spread = np.zeros(layout.dim)
         capacity.part(Key(seed)).add(spread, answer.values, 1.0)
         masked = copy.deepcopy(model)
-        draw = capacity.drawing.draw(Key(seed))
+        draw = capacity.bound.draw(Key(seed))
         diagonals = {}
         for consumer, group in (("2.weight", "0.weight"), ("4.weight", "2.weight")):
             c = torch.zeros(dict(model.named_parameters())[consumer].shape[1], dtype=torch.float64)

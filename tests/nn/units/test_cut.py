@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
 from torch import nn  # noqa: E402
 
 from mast.randomness import Key  # noqa: E402
-from mast.sketches.kept import Grid  # noqa: E402
+from mast.sketches.draws import GridDraw  # noqa: E402
 
 KINDS = [mast.nn.Neurons(mast.Bernoulli(0.6)), mast.nn.Layers(mast.Bernoulli(0.5))]
 NAMES = ["resnet", "vit pre batch first", "mixer"]
@@ -36,7 +36,7 @@ def test_the_order_of_values(zoo, unit_model):
     """Parameters as named_parameters gives them, each the kept entries in row-major order."""
     model, _ = zoo.make(unit_model)
     unit_map = mast.nn.find_units(model, KINDS[0])
-    draw = unit_map.drawing(KINDS[0]).draw(Key(4))
+    draw = unit_map.bind(KINDS[0]).draw(Key(4))
     cut = unit_map.cut(draw)
     expected = [
         p.detach().numpy()[kept_by_hand(unit_map, draw, name, p.shape)].reshape(-1)
@@ -57,7 +57,7 @@ def test_a_node_with_a_skeleton_trains_its_part(zoo, name, sketch):
     skeleton = copy.deepcopy(model).to("meta")
     there = mast.nn.find_units(skeleton, sketch)
     key = Key(7, step=3, node=1)
-    cut = there.cut(there.drawing(sketch).draw(key))
+    cut = there.cut(there.bind(sketch).draw(key))
     values = cut.gather(dict(model.named_parameters()))
     small = cut.module(values, cut.gather_buffers(model))
     assert small.training
@@ -83,7 +83,7 @@ def test_a_node_with_a_skeleton_trains_its_part(zoo, name, sketch):
 def test_values_come_home(zoo, unit_model):
     model, _ = zoo.make(unit_model)
     unit_map = mast.nn.find_units(model, KINDS[0])
-    cut = unit_map.cut(unit_map.drawing(KINDS[0]).draw(Key(1)))
+    cut = unit_map.cut(unit_map.bind(KINDS[0]).draw(Key(1)))
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
     ones = {n: torch.zeros_like(p) for n, p in before.items()}
     cut.place(ones, torch.ones(cut.count, dtype=torch.float64))
@@ -100,7 +100,7 @@ def test_values_come_home(zoo, unit_model):
 def test_buffers(zoo):
     model, inputs = zoo.make("resnet")
     unit_map = mast.nn.find_units(copy.deepcopy(model).to("meta"), KINDS[0])
-    cut = unit_map.cut(unit_map.drawing(KINDS[0]).draw(Key(2)))
+    cut = unit_map.cut(unit_map.bind(KINDS[0]).draw(Key(2)))
     values = cut.gather(model)
     fresh = cut.module(values)
     assert torch.equal(fresh.norm.running_mean, torch.zeros_like(fresh.norm.running_mean))
@@ -121,7 +121,7 @@ def test_buffers(zoo):
             return self.down(torch.relu(self.up(x + self.table)))
 
     bare = mast.nn.find_units(Positions().to("meta"), KINDS[0])
-    cut = bare.cut(bare.drawing(KINDS[0]).draw(Key(2)))
+    cut = bare.cut(bare.bind(KINDS[0]).draw(Key(2)))
     with pytest.raises(mast.MastError, match="'table'"):
         cut.module(torch.zeros(cut.count))
     assert cut.module(torch.zeros(cut.count), torch.ones(4)).table.sum() == 4
@@ -130,7 +130,7 @@ def test_buffers(zoo):
 def test_wrong_values_are_refused(zoo):
     model, _ = zoo.make("mlp")
     unit_map = mast.nn.find_units(model, KINDS[0])
-    cut = unit_map.cut(unit_map.drawing(KINDS[0]).draw(Key(2)))
+    cut = unit_map.cut(unit_map.bind(KINDS[0]).draw(Key(2)))
     for wrong in (torch.zeros(cut.count + 1), torch.zeros(cut.count, 1), torch.zeros(2 * cut.count)[::2]):
         for use in (cut.module, lambda v: cut.add(model, v), lambda v: cut.place(model, v)):
             with pytest.raises(mast.MastError, match=f"{cut.count} values"):
@@ -156,7 +156,7 @@ def test_wrong_values_are_refused(zoo):
 )
 def test_grids_equal_indexing(full, kept, dtype):
     """The fast paths against indexing entry by entry, bit for bit."""
-    grid = Grid(full, {dim: np.array(index) for dim, index in kept.items()})
+    grid = GridDraw(full, {dim: np.array(index) for dim, index in kept.items()})
     x = torch.arange(1, 1 + int(np.prod(full)), dtype=torch.float64).view(full).sqrt().to(dtype)
     index = np.ix_(*(kept.get(d, range(n)) for d, n in enumerate(full))) if full else ()
     assert torch.equal(grid.gather(x), x[index])

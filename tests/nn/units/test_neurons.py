@@ -157,7 +157,7 @@ def _give(sk, group, mask):
     from mast.sketches import DiagonalDraw
 
     kept = np.flatnonzero(mask.numpy())
-    sk.drawing._last = UnitDraw(sk.key, {group: DiagonalDraw(mask.numel(), kept, mask.numpy()[kept])})
+    sk.bound._last = UnitDraw({group: DiagonalDraw(mask.numel(), kept, mask.numpy()[kept])}, sk.key)
 
 
 def test_constants_are_those_over_units(zoo):
@@ -165,7 +165,7 @@ def test_constants_are_those_over_units(zoo):
     for sketch in (mast.Bernoulli(0.25), mast.RandK(0.5), mast.PermK(3)):
         sk = mast.nn.sparsify(model, mast.nn.Neurons(sketch))
         by_space = [sketch.constants(d) for d in (9, 7)]
-        found = sk.drawing.constants()
+        found = sk.bound.constants()
         assert found.L_D == max(c.L_D for c in by_space)
         assert found.mu_D == min(c.mu_D for c in by_space)
         assert found.L_max == max(c.L_max for c in by_space)
@@ -204,7 +204,7 @@ def test_keep_and_where(zoo):
     model, inputs = zoo.make("mlp")
     sk = mast.nn.sparsify(model, mast.nn.Neurons(mast.Bernoulli(0.5)), keep={"2.*": 0.9})
     assert [s.keep for s in sk.unit_map.groups] == [None, 0.9]
-    assert [repr(s) for s in sk.drawing.sketches] == [repr(mast.Bernoulli(0.5)), repr(mast.Bernoulli(0.9))]
+    assert [repr(s) for s in sk.bound.sketches] == [repr(mast.Bernoulli(0.5)), repr(mast.Bernoulli(0.9))]
     assert sk.density == pytest.approx((0.5 * 63 + 0.9 * 21) / 84)
     state = sk.state_dict()
     sk.remove()

@@ -283,7 +283,7 @@ def test_the_quick_way_equals_the_cut(zoo, unit_model, dtype):
     unit_map = mast.nn.find_units(model, sketch)
     pool = Pool(unit_map, model)
     for seed in range(3):
-        draw = unit_map.drawing(sketch).draw(Key(seed))
+        draw = unit_map.bind(sketch).draw(Key(seed))
         small = pool.model(draw, pool.units_of(draw))
         assert pool._views is not None
         cut = unit_map.cut(draw)

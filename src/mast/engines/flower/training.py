@@ -29,7 +29,7 @@ from mast.nn.submodels import recalibrate
 from mast.nn.tensors.torch_private import BatchNorm
 from mast.randomness import Key
 from mast.sketches import Sketch
-from mast.sketches.kept import Everything
+from mast.sketches.draws import FullDraw
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def only_kept(part: Part, module: nn.Module) -> Iterator[None]:
     if part.draw is part.kept:  # else the module has nothing but kept units
         parameters = dict(module.named_parameters())
         for name, kept in part.kept.items():
-            if not isinstance(kept, Everything):
+            if not isinstance(kept, FullDraw):
                 mask = torch.zeros_like(parameters[name])
                 kept.place(mask, np.ones(kept.count))
                 hooks.append(parameters[name].register_hook(mask.mul))  # type: ignore[no-untyped-call]

@@ -20,6 +20,7 @@ from mast.arrays import Array
 from mast.nn.tensors.weights import name_index
 from mast.randomness import Key, Purpose
 from mast.sketches import Bernoulli
+from mast.sketches.independent import entry_of
 
 
 def student(widths: tuple[int, int, int], seed: int) -> nn.Sequential:
@@ -55,7 +56,7 @@ class Masks:
     """
 
     def __init__(self, sketch: Bernoulli, network: nn.Module, nodes: int, seed: int) -> None:
-        entry = sketch.entry()
+        entry = entry_of(sketch)
         assert entry is not None
         self.threshold, self.scale = entry.threshold, entry.scale
         self.seed = seed

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from mast.arrays import Array
 from mast.errors import ArgumentError, DataError
-from mast.nn.tensors.drawing import drawing_of
+from mast.nn.tensors.bound import bind
 from mast.nn.tensors.scaling import multiply
 from mast.nn.tensors.weights import Place, Weight
 from mast.randomness import Key
-from mast.sketches.kept import Entries, Grid, Kept
+from mast.sketches.draws import DiagonalDraw, Draw, GridDraw
 from mast.sketches.stored import describe, rebuild
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class WeightChange:
     name: str
     dtype: torch.dtype
     keep: float | Array | None  # its own keep probability, if it has one
-    kept: Kept
+    kept: Draw
     values: Tensor
 
     def difference(self, scale: bool | float) -> Tensor:
@@ -68,7 +68,7 @@ class WeightChange:
         if self.keep is not None and not isinstance(self.keep, np.ndarray):
             entry["keep"] = self.keep
         tensors = {f"values/{self.name}": rounded}
-        if listed and isinstance(self.kept, Grid):  # the scales of units, 0 for dropped ones
+        if listed and isinstance(self.kept, GridDraw):  # the scales of units, 0 for dropped ones
             wide = torch.promote_types(self.dtype, torch.float32)
             tensors[f"units/{self.name}"] = torch.from_numpy(self.kept.spread()).to(wide)
         elif listed:
@@ -96,9 +96,9 @@ def changes_of(sk: Sparsifier, key: Key) -> list[WeightChange]:
     changes = []
     for i, w in enumerate(sk.weights):
         x = w.parameter.detach()
-        v = sk._values.v(i, x)
+        v = sk.shift_of(i, x)
         difference = (x if v is None else x - v).cpu()
-        kept = sk.drawing.kept(i, key, difference)
+        kept = sk.bound.kept(i, key, difference)
         values = kept.gather(difference).reshape(-1)
         changes.append(WeightChange(w.name, x.dtype, w.keep, kept, values))
     return changes
@@ -111,11 +111,11 @@ def rebuilt(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[Wei
         Weight(entry["name"], torch.Size(entry["shape"]), nowhere, entry.get("keep"))
         for entry in about["weights"]
     ]
-    drawing, needed = None, {f"{kind}/{w.name}" for kind in ("values", *_LISTS) for w in weights}
+    bound, needed = None, {f"{kind}/{w.name}" for kind in ("values", *_LISTS) for w in weights}
     if about["sketch"] is not None:
         arrays = {n.removeprefix("sketch/"): t.numpy() for n, t in tensors.items() if n.startswith("sketch/")}
         sketch, used = rebuild(about["sketch"], arrays), dict[str, Array]()
-        drawing = drawing_of(sketch, weights)
+        bound = bind(sketch, weights)
         describe(sketch, used)
         needed = {f"values/{w.name}" for w in weights} | {f"sketch/{name}" for name in used}
     for name in tensors:
@@ -126,7 +126,7 @@ def rebuilt(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[Wei
     for i, (w, entry) in enumerate(zip(weights, about["weights"], strict=True)):
         dtype = DTYPES[entry["dtype"]]
         like = torch.empty(0, dtype=dtype)
-        kept = _listed(w, entry, tensors) if drawing is None else drawing.kept(i, key, like)
+        kept = _listed(w, entry, tensors) if bound is None else bound.kept(i, key, like)
         values = tensors[f"values/{w.name}"]
         if values.shape != (kept.count,) or values.dtype not in DTYPES.values():
             found = f"{tuple(values.shape)} of {values.dtype}"
@@ -135,7 +135,7 @@ def rebuilt(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[Wei
     return changes
 
 
-def _listed(w: Weight, entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Kept:
+def _listed(w: Weight, entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Draw:
     """What is kept of a parameter whose indices, or units, are in the file."""
     wide = torch.promote_types(DTYPES[entry["dtype"]], torch.float32)
     if f"units/{w.name}" in tensors:
@@ -146,19 +146,19 @@ def _listed(w: Weight, entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     if not ascending or (indices.numel() and not (indices[0] >= 0 and indices[-1] < w.count)):
         raise DataError(f"the indices of {w.name!r} are not those of {w.count} coordinates")
     if "scale" in entry:
-        return Entries(w.shape, indices.long().numpy(), float(entry["scale"]))
+        return DiagonalDraw(w.shape, indices.long().numpy(), float(entry["scale"]))
     scales = tensors[f"scales/{w.name}"]
     if scales.shape != indices.shape or not scales.is_floating_point():
         found = f"{tuple(scales.shape)} of {scales.dtype}"
         raise DataError(f"{w.name!r} has scales {found} for {indices.numel()} coordinates")
-    return Entries(w.shape, indices.long().numpy(), scales.to(wide).numpy())
+    return DiagonalDraw(w.shape, indices.long().numpy(), scales.to(wide).numpy())
 
 
-def _grid(w: Weight, units: Tensor, dtype: torch.dtype) -> Grid:
+def _grid(w: Weight, units: Tensor, dtype: torch.dtype) -> GridDraw:
     along = [d for d, n in enumerate(units.shape) if n != 1] or [0]
     fits = units.dim() == len(w.shape) and all(n in (1, m) for n, m in zip(units.shape, w.shape, strict=True))
     if not fits or len(along) != 1 or units.dtype != dtype:
         raise DataError(f"the units of {w.name!r} do not fit its shape and type")
     scales = units.reshape(-1).numpy()
     kept = np.flatnonzero(scales)
-    return Grid(w.shape, {along[0]: kept}, {along[0]: scales[kept]})
+    return GridDraw(w.shape, {along[0]: kept}, {along[0]: scales[kept]})

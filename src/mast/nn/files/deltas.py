@@ -28,6 +28,7 @@ from mast.nn.files.delta_weights import DTYPES, WeightChange, changes_of, rebuil
 from mast.nn.files.tensor_files import digest
 from mast.nn.tensors.weights import unwrapped
 from mast.randomness import LAYOUT, Key
+from mast.sketches import Sketch
 from mast.sketches.stored import describe
 
 if TYPE_CHECKING:
@@ -89,10 +90,9 @@ def save_delta(
     if sum(name is not None for name in (seed, key, member)) > 1:
         raise ArgumentError("a draw is named by seed, by key or by member, not by both of two")
     if member is not None:
-        key = sk.sketch.member_key(member)
+        key = sk.member_key(member)
     key = Key(0 if seed is None else seed) if key is None else key
-    sk._calls.refuse_inside("save_delta() cannot be called")
-    sk._calls.check()
+    sk.check("save_delta() cannot be called")
     factor = _factor(scale, rescale)
     parts = changes_of(sk, key)
     whole, digests, aliases = _others(sk, base)
@@ -277,7 +277,9 @@ def _others(
 def _stored_sketch(sk: Sparsifier, parts: list[WeightChange]) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """The sketch as JSON and arrays, if it has such a form over plain coordinates that is the smaller one."""
     arrays: dict[str, Any] = {}
-    if sk.unit_map is not None or any(isinstance(w.keep, np.ndarray) for w in sk.weights):
+    if not isinstance(sk.sketch, Sketch) or sk.unit_map is not None:
+        return None, {}
+    if any(isinstance(w.keep, np.ndarray) for w in sk.weights):
         return None, {}
     try:
         sketch = describe(sk.sketch, arrays)

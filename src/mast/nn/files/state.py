@@ -13,7 +13,6 @@ from mast import files
 from mast.checkpoint import describe
 from mast.errors import ArgumentError
 from mast.nn.files import tensor_files
-from mast.nn.tensors.weights import shifts_of
 from mast.randomness import LAYOUT, Key
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def state_of(sk: Sparsifier) -> dict[str, Any]:
     state = {**_setup(sk), "seed": sk.seed, "step": sk.step, "node": sk.node, "shift": shift}
     if sk.sorting is not None:
         state["sorting"] = sk.sorting.state()
-    choice = sk.drawing.state()
+    choice = sk.bound.state()
     return state | {"choice": choice} if choice else state
 
 
@@ -53,10 +52,8 @@ def restore(sk: Sparsifier, state: Mapping[str, Any]) -> None:
     if (shift is None) != (sk.shift is None):
         saved, now = ("none", "one") if shift is None else ("one", "none")
         raise ArgumentError(f"the state was saved with another shift: it had {saved}, now there is {now}")
-    sk._values.shift = None if shift is None else shifts_of(sk.weights, shift)
-    sk._values.forget_all()
-    sk._move(key)
-    sk.drawing.load_state(state.get("choice", {}))
+    sk.resume(key, shift)
+    sk.bound.load_state(state.get("choice", {}))
     if sk.sorting is not None and "sorting" in state:
         sk.sorting.restore(state["sorting"])
 

@@ -27,7 +27,7 @@ from mast.nn.units.cuts import PassThrough, SubmodelSizes, fit_attributes, repla
 
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
-    from mast.nn.submodels import Picked
+    from mast.sketches import ModelDraw
 
 KIND, FORMAT = "submodel", 2
 Shape = tuple[int, ...]
@@ -59,17 +59,11 @@ def save_submodel(module: nn.Module, path: str | Path, *, about: Mapping[str, An
 
 
 def save_draw(
-    sk: Sparsifier, path: str | Path, picked: Picked, model: nn.Module, about: Mapping[str, Any]
+    sk: Sparsifier, path: str | Path, draw: ModelDraw[Any], model: nn.Module, about: Mapping[str, Any]
 ) -> Path:
     """Write the submodel of a draw; see `Sparsifier.save_submodel`."""
-    key, draw = picked.key, picked.units
-    units: dict[str, Any] = {}
-    if sk.unit_map is not None and draw is not None:
-        units = _units(sk.unit_map, draw)
-        share = sum(kept.count for kept in draw.values()) / sum(kept.dim for kept in draw.values())
-    else:
-        kept = [picked.drawing.kept(i, key, w.parameter).count for i, w in enumerate(sk.weights)]
-        share = sum(kept) / sk.dim
+    key, units = draw.key, {} if sk.unit_map is None else _units(sk.unit_map, draw)
+    share = sum(kept.count for kept in draw.values()) / sum(kept.dim for kept in draw.values())
     remembered = {
         "sketch": sk.sketch.label(),
         "key": {"seed": key.seed, "step": key.step, "node": key.node},

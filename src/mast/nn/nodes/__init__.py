@@ -1,9 +1,9 @@
 """Networks as nodes of the distributed method: what each can hold, and its work. Needs torch."""
 
 from mast.nn.nodes.capacities import (
-    Units,
+    UnitCapacity,
     VectorLayout,
-    Weights,
+    WeightCapacity,
     capacities_of,
     capacity_of,
     module_identity,
@@ -13,7 +13,7 @@ from mast.nn.nodes.models import submodel_of
 from mast.nn.nodes.worker import NetworkWorker, NodeRows, cross_entropy, mean_squares, torch_seeded
 
 __all__ = [
-    "NetworkWorker", "NodeRows", "Units", "VectorLayout", "Weights", "capacities_of", "capacity_of",
-    "cross_entropy", "mean_squares", "module_identity", "scale_fronts",
-    "submodel_of", "torch_seeded",
+    "NetworkWorker", "NodeRows", "UnitCapacity", "VectorLayout", "WeightCapacity", "capacities_of",
+    "capacity_of", "cross_entropy", "mean_squares", "module_identity", "scale_fronts", "submodel_of",
+    "torch_seeded",
 ]  # fmt: skip

@@ -17,7 +17,7 @@ from mast.distributed.nodes import Capacity, Part
 from mast.distributed.schemes import Scheme, largest_front, scheme_of
 from mast.errors import ArgumentError
 from mast.nn.start import scale_start
-from mast.nn.tensors.drawing import Alike, drawing_of
+from mast.nn.tensors.bound import bind
 from mast.nn.tensors.selection import choose
 from mast.nn.tensors.weights import Where
 from mast.nn.units.cuts import Cut
@@ -26,8 +26,9 @@ from mast.nn.units.drawing import UnitDraw
 from mast.nn.units.sketches import Neurons, Structured, parse
 from mast.nn.units.unit_map import UnitMap
 from mast.randomness import Key, Purpose
-from mast.sketches import DiagonalDraw, Sketch
-from mast.sketches.kept import Entries, Everything, Kept, KeptTensors
+from mast.sketches import Sketch
+from mast.sketches.draws import DiagonalDraw, Draw, FullDraw, ModelDraw
+from mast.sketches.laws import Entry
 
 _WORTH_KEEPING = 1 << 14  # positions
 _ON_CPU = torch.empty(0, dtype=torch.float64)
@@ -153,8 +154,8 @@ def capacity_of(model: nn.Module, text: Any, *, example: Any = None, **options: 
             f'capacities of a scheme, for the server and for workers; a sketch is "neurons:{sketch}"'
         )
     if isinstance(sketch, Structured):
-        return Units(model, sketch, example=example, **options)
-    return Weights(model, sketch, **options)
+        return UnitCapacity(model, sketch, example=example, **options)
+    return WeightCapacity(model, sketch, **options)
 
 
 def capacities_of(
@@ -171,12 +172,12 @@ def capacities_of(
     """
     scheme = scheme_of(scheme) if isinstance(scheme, str) else scheme
     own = [float(shares[i]) for i in scheme.clients(shares)]
-    made: dict[float, Units] = {}
+    made: dict[float, UnitCapacity] = {}
     for share, sketch in zip(own, scheme.sketches(shares), strict=True):
         if share not in made:
             like = next(iter(made.values()), None)
             own_weights = scheme.aggregation == "mean"
-            units = Units(model, Neurons(sketch), own_weights=own_weights, like=like, example=example)
+            units = UnitCapacity(model, Neurons(sketch), own_weights=own_weights, like=like, example=example)
             units.label = f"{share:g} of the units, {scheme.title}"
             made[share] = units
     return [made[share] for share in own]
@@ -198,7 +199,7 @@ def scale_fronts(
     return scale_start(model, Neurons(scheme.fronts(shares)), example=example)
 
 
-class Weights(Capacity):
+class WeightCapacity(Capacity):
     """A sketch of the single weights of a model.
 
     What is sketched, and each draw, is as in ``mast.nn.sparsify(model, sketch, where=, keep=)``:
@@ -206,7 +207,7 @@ class Weights(Capacity):
 
     >>> import mast
     >>> model = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 2))
-    >>> Weights(model, mast.RandK(10)).part(Key(0)).count  # ten weights and all six biases
+    >>> WeightCapacity(model, mast.RandK(10)).part(Key(0)).count  # ten weights and all six biases
     16
     """
 
@@ -222,7 +223,7 @@ class Weights(Capacity):
         self.dim = self.layout.dim
         self.sketch = sketch
         self.weights = choose(model, where, keep or {}).weights
-        self.drawing = drawing_of(sketch, self.weights)
+        self.bound = bind(sketch, self.weights)
         self.stride = sketch.stride
         self.label = f"{repr(sketch).strip('<>')}, single weights"
         self.model = _made_of(model, self.layout)
@@ -231,27 +232,28 @@ class Weights(Capacity):
 
     def part(self, key: Key) -> Part:
         """The weights that the draw keeps."""
-        kept = KeptTensors({name: self._kept(name, key) for name in self.layout.slices})
+        kept = ModelDraw({name: self._kept(name, key) for name in self.layout.slices})
         return Part(kept, kept, self.layout.arrays, self._release)
 
-    def _kept(self, name: str, key: Key) -> Kept:
+    def _kept(self, name: str, key: Key) -> Draw:
         number = self._number.get(name)
         if number is None:
-            return Everything(self.layout.shapes[name])
-        if isinstance(self.drawing, Alike) and not self.drawing.entries[number].sigma:
-            return self._mask_entries(self.drawing, number, key)
-        return self.drawing.kept(number, key, _ON_CPU)
+            return FullDraw(self.layout.shapes[name])
+        entry = self.bound.entries[number]
+        if entry is not None and not entry.sigma:
+            return self._mask_entries(entry, number, key)
+        return self.bound.kept(number, key, _ON_CPU)
 
-    def _mask_entries(self, drawing: Alike, number: int, key: Key) -> Entries:
-        """The positions that a mask keeps, without the mask; `drawing.kept` is the readable form."""
+    def _mask_entries(self, entry: Entry, number: int, key: Key) -> DiagonalDraw:
+        """The positions that a mask keeps, without the mask; `bound.kept` is the readable form."""
         from mast.nn.nodes import kernels
 
-        entry, shape, n = drawing.entries[number], self.weights[number].shape, self.weights[number].count
-        words = drawing.key_of(number, key).words(Purpose.MASK)
+        shape, n = self.weights[number].shape, self.weights[number].count
+        words = self.bound.key_of(number, key).words(Purpose.MASK)
         # torch takes no narrow positions, and those of a vector are handed to it as they are
         memory = self._lent(n + kernels.ROOM, np.uint32 if n < 1 << 32 and len(shape) > 1 else np.int64)
         count = int(kernels.kept_positions(words, np.uint64(entry.threshold), n, memory))
-        return Entries(shape, memory[:count], entry.scale)
+        return DiagonalDraw(shape, memory[:count], entry.scale)
 
     def _lent(self, size: int, kind: Any) -> NDArray[Any]:
         """Memory for positions: that of a part which is gone, or new, which comes as it is filled."""
@@ -263,11 +265,12 @@ class Weights(Capacity):
     def _release(self, part: Part) -> None:
         """Take the memory of long lists of positions back."""
         for kept in part.draw.values():
-            if isinstance(kept, Entries) and kept.indices.base is not None and kept.count > _WORTH_KEEPING:
+            listed = isinstance(kept, DiagonalDraw) and kept.count > _WORTH_KEEPING
+            if listed and kept.indices.base is not None:
                 self._memory.append(kept.indices.base)
 
 
-class Units(Capacity):
+class UnitCapacity(Capacity):
     """A sketch of whole units of a model (`mast.nn.Neurons`, `mast.nn.Layers`): slices of its parameters.
 
     The draw of a part is a `mast.nn.units.Cut`, which makes the small model. A node of this capacity
@@ -287,7 +290,7 @@ class Units(Capacity):
 
     >>> import mast
     >>> model = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 2))
-    >>> Units(model, mast.nn.Neurons(mast.RandK(2))).part(Key(0)).count  # 2 x 10 + 2, and 2 x 2 + 2
+    >>> UnitCapacity(model, mast.nn.Neurons(mast.RandK(2))).part(Key(0)).count  # 2 x 10 + 2, and 2 x 2 + 2
     28
     """
 
@@ -299,7 +302,7 @@ class Units(Capacity):
         where: Where | None = None,
         keep: Mapping[str, float] | None = None,
         own_weights: bool = False,
-        like: Units | None = None,
+        like: UnitCapacity | None = None,
         example: Any = None,
     ) -> None:
         self.layout = VectorLayout(model)
@@ -308,16 +311,16 @@ class Units(Capacity):
         self.unit_map: UnitMap = (
             find_units(model, sketch, keep, where, example=example) if like is None else like.unit_map
         )
-        self.drawing = self.unit_map.drawing(sketch)
+        self.bound = self.unit_map.bind(sketch)
         front = largest_front(sketch)
-        self._front = self.drawing if front is sketch else self.unit_map.drawing(front)
+        self._front = self.bound if front is sketch else self.unit_map.bind(front)
         self.stride = sketch.stride
         self.label = repr(sketch).strip("<>") + ", own weights" * own_weights
         self.model = _made_of(model, self.layout) if like is None else like.model
 
     def part(self, key: Key) -> Part:
         """The slices that the draw leaves of the trainable parameters."""
-        return self._kept(self.drawing.draw(key))
+        return self._kept(self.bound.draw(key))
 
     def largest(self, key: Key) -> Part:
         """The same; of fronts of several sizes, the largest."""
@@ -327,10 +330,10 @@ class Units(Capacity):
         cut = self.unit_map.cut(draw)
         if not self.own_weights:
             return Part(self._trained(cut), cut, self.layout.tensors)
-        plain = {name: DiagonalDraw(d.dim, d.indices, np.ones(d.count)) for name, d in draw.items()}
-        small = self.unit_map.cut(UnitDraw(draw.key, plain))
+        plain = {name: kept.with_scales(np.ones(kept.count)) for name, kept in draw.items()}
+        small = self.unit_map.cut(UnitDraw(plain, draw.key))
         return Part(self._trained(small), small, self.layout.tensors, scales=self._trained(cut))
 
-    def _trained(self, cut: Cut) -> KeptTensors:
+    def _trained(self, cut: Cut) -> ModelDraw[Draw]:
         """What is kept of the parameters that are trained."""
-        return KeptTensors({n: kept for n, kept in cut.parameters.items() if n in self.layout.slices})
+        return ModelDraw({n: kept for n, kept in cut.parameters.items() if n in self.layout.slices})

@@ -21,14 +21,14 @@ from mast.checks import choice
 from mast.distributed.messages import Header, Values
 from mast.distributed.nodes import Capacity, Worker, local_gradient_sum
 from mast.errors import ArgumentError
-from mast.nn.nodes.capacities import Units, Weights, capacity_of, module_identity
+from mast.nn.nodes.capacities import UnitCapacity, WeightCapacity, capacity_of, module_identity
 from mast.nn.nodes.models import MaskedModel, SmallModel
 from mast.nn.tensors.torch_private import NormBase, tree_leaves
 from mast.randomness import Key, Purpose
 from mast.sketches import Sketch
 
-Loss = Callable[[nn.Module, Any], Tensor]  #: of a model and a batch
-Batches = Callable[[Key], Any]  #: the batch that a key names
+ModelLoss = Callable[[nn.Module, Any], Tensor]  #: of a model and a batch
+BatchSource = Callable[[Key], Any]  #: the batch that a key names
 
 
 class NodeRows:
@@ -84,8 +84,8 @@ class NetworkWorker(Worker):
         self,
         capacity: Capacity | Sketch | str,
         model: nn.Module,
-        loss: Loss,
-        batches: Batches,
+        loss: ModelLoss,
+        batches: BatchSource,
         *,
         shift: Values | None = None,
         run: int = 0,
@@ -98,9 +98,9 @@ class NetworkWorker(Worker):
         self.shift = shift
         self.batch_norm = choice("batch_norm", batch_norm, ("static", "local"))
         self.local_model: MaskedModel | SmallModel
-        if isinstance(capacity, Weights):
+        if isinstance(capacity, WeightCapacity):
             self.local_model = MaskedModel(model, capacity.layout, shift)
-        elif isinstance(capacity, Units):
+        elif isinstance(capacity, UnitCapacity):
             if shift is not None:
                 raise ArgumentError(
                     "with a shift, a dropped unit would have the shift's weights and not be gone: whole "
@@ -180,7 +180,7 @@ def tensors_digest(tensors: Iterable[Tensor]) -> str:
     return files.digest(*parts)
 
 
-def _digest_of_batches(batches: Batches) -> str:
+def _digest_of_batches(batches: BatchSource) -> str:
     """Of a node's rows; of any other function, of what it is and of the first batch that it gives."""
     if isinstance(batches, NodeRows):
         return files.digest(tensors_digest([batches.inputs, batches.targets]), batches.batch_size)

@@ -30,8 +30,8 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from mast.errors import ArgumentError, MastError
-from mast.nn.passes.slices import Sizes, SlicedModel, Slices
-from mast.nn.passes.values import Values, changed_since
+from mast.nn.passes.slices import ModuleSizes, SlicedModel, Slices
+from mast.nn.passes.values import SparsifiedWeights, changed_since
 from mast.nn.tensors.torch_private import FSDP_MARK, compiler_is_waiting, in_backward
 from mast.nn.tensors.weights import AGAIN, Place, Weight, find
 from mast.randomness import Key
@@ -67,11 +67,12 @@ class LastPass(NamedTuple):
 class Calls:
     """Intercepts the calls of a model's modules."""
 
-    def __init__(self, owner: Any) -> None:
+    def __init__(self, owner: Any, values: SparsifiedWeights, on_changes: Callable[[], None]) -> None:
         self.owner = owner  # the Sparsifier
         self.model: nn.Module = owner.model
         self.weights: list[Weight] = owner.weights
-        self.values: Values = owner._values
+        self.values = values
+        self.on_changes = on_changes  # called when x has changed again and again under one draw
         self.threads: set[int] = set()  # that are in a call of this model
         self.busy = False  # whether there are any
         self.sampling = False  # the explicit form is in use
@@ -85,7 +86,7 @@ class Calls:
         names = [w.name for w in self.weights]
         self._slices = None if owner.unit_map is None else Slices(self.model, owner.unit_map, names)
         self._sliced: SlicedModel | None = None  # the slices that the places hold, if it is slices
-        self._sizes: Sizes = []  # of modules, before they were told those of the slices
+        self._sizes: ModuleSizes = []  # of modules, before they were told those of the slices
         self._last: LastPass | None = None
         self._homes = _homes(self.model)
         self._children = [(m._modules, dict(m._modules)) for m in self.model.modules()]
@@ -194,7 +195,7 @@ class Calls:
             now = torch.is_grad_enabled()
             y = self._values_of(*self._replaced)
             if now and len(self.values.changed_in) >= _MANY_CHANGES:
-                self.owner._steps.notice_changes()
+                self.on_changes()
             if not self.threads or now:  # what was put without a graph serves no thread that needs one
                 for place, value in zip(self._replaced[0], y, strict=True):
                     place.put(value)

@@ -33,7 +33,7 @@ _REMEMBERED = 32  # draws whose slices are known
 _MOST_RANGES = 8  # along a dimension: q, k and v of a fused weight are three
 
 Ranges = tuple[tuple[int, int], ...]  # first entry and length
-Sizes = list[tuple[dict[str, Any], str, int]]  # a module's attributes, the name of one, its value
+ModuleSizes = list[tuple[dict[str, Any], str, int]]  # a module's attributes, the name of one, its value
 
 
 @dataclass(eq=False)
@@ -114,7 +114,7 @@ class SlicedModel:
 
     places: list[Place]  # numbered as the sketched weights are, where a mask comes before the slice; else -1
     slices: list[Slice]  # one for each place; the same object where a tensor has several places
-    sizes: Sizes  # of modules, where they are smaller
+    sizes: ModuleSizes  # of modules, where they are smaller
 
     def fits(self, held: Sequence[Any]) -> bool:
         """Whether the places hold the model's own tensors, of the shapes that they had."""
@@ -138,7 +138,7 @@ class SlicedModel:
                 found[id(t)] = y
         return [found[id(t)] for t in held]
 
-    def shrink(self) -> Sizes:
+    def shrink(self) -> ModuleSizes:
         """Tell the modules their smaller sizes; returns the ones that they had."""
         before = [(attributes, name, attributes[name]) for attributes, name, _ in self.sizes]
         for attributes, name, size in self.sizes:
@@ -175,7 +175,7 @@ class Slices:
             name: DiagonalDraw(n := draw[name].dim, np.arange(n), np.ones(n))
             for name in self.unit_map.heads.values()
         }
-        draw = UnitDraw(draw.key, {**draw, **whole})
+        draw = UnitDraw({**draw, **whole}, draw.key)
         units = present(self.unit_map.groups, draw)
         slices: dict[str, Slice] = {}
         for name, shape in self.unit_map.shapes.items():
@@ -216,7 +216,7 @@ class Slices:
                 found.append(kept)
         return SlicedModel(places, found, self._sizes(draw))
 
-    def _sizes(self, draw: UnitDraw) -> Sizes:
+    def _sizes(self, draw: UnitDraw) -> ModuleSizes:
         """The numbers in which the modules of the small model differ from the whole model's."""
         small, kept = self.unit_map.blank(draw), self.unit_map.cut(draw).parameters
         for name, p in small.named_parameters():

@@ -11,13 +11,12 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from mast.errors import MastError
-from mast.nn.tensors.drawing import Drawing
+from mast.nn.tensors.bound import BoundSketch
 from mast.nn.tensors.scaling import Memory, adjoint, sparsify
-from mast.nn.tensors.top_share import Chosen
 from mast.nn.tensors.torch_private import go_back_early, in_backward
 from mast.nn.tensors.weights import Weight, refuse_sharded
 from mast.randomness import Key
-from mast.sketches.kept import Entries, Kept
+from mast.sketches.draws import DiagonalDraw, Draw
 
 
 class SketchedWeight(torch.autograd.Function):
@@ -28,18 +27,24 @@ class SketchedWeight(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, known: Callable[[], Tensor], kept: Kept, memory: Memory) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        known: Callable[[], Tensor],
+        kept: Draw,
+        memory: Memory,
+        observe: Callable[[Tensor], None] | None,
+    ) -> Tensor:
         """The known values. They share their memory's version counter, so that overwriting it is noticed."""
-        ctx.kept = kept
-        ctx.memory = memory
+        ctx.kept, ctx.memory, ctx.observe = kept, memory, observe
         return known().detach()
 
     @staticmethod
-    def backward(ctx: Any, *g: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *g: Tensor) -> tuple[Tensor, None, None, None, None]:
         """S'g. A cut that is chosen by curvature looks at g first."""
-        if isinstance(ctx.kept, Chosen):
-            ctx.kept.observe(g[0])
-        return adjoint(ctx.kept, g[0], ctx.memory), None, None, None
+        if ctx.observe is not None:
+            ctx.observe(g[0])
+        return adjoint(ctx.kept, g[0], ctx.memory), None, None, None, None
 
 
 def changed_since(what: str) -> str:
@@ -57,22 +62,24 @@ class Made:
 
     stamp: tuple[Any, ...]
     numbers: Tensor
-    kept: Kept
+    kept: Draw
     forward_pass: int = 0  # in which it was last compared with x
     node: Tensor | None = None
 
 
-class Values:
+class SparsifiedWeights:
     """The y of each weight under the key of the moment."""
 
-    def __init__(self, weights: Sequence[Weight], drawing: Drawing, shift: dict[str, Tensor] | None) -> None:
+    def __init__(
+        self, weights: Sequence[Weight], bound: BoundSketch, shift: dict[str, Tensor] | None
+    ) -> None:
         self.weights = weights
-        self.drawing = drawing
+        self.bound = bound
         self.shift = shift
         self._made: list[Made | None] = [None] * len(weights)
         # Memory is reused from draw to draw; beside it, the entries kept by the draw whose result it holds,
         # if it is known which (a mask would only take room: everything is written anew).
-        self._memory: list[tuple[Tensor, Kept | None] | None] = [None] * len(weights)
+        self._memory: list[tuple[Tensor, Draw | None] | None] = [None] * len(weights)
         self._for_gradients = [Memory() for _ in weights]
         self.forward_pass = 0  # its number: x may have been changed since the last
         self.changed_in: set[int] = set()  # the passes of this draw that found x changed since the last
@@ -108,7 +115,8 @@ class Values:
             return made.numbers
         if made.node is None:
             numbers, memory = made.numbers, self._for_gradients[number]
-            node = SketchedWeight.apply(p, lambda: numbers, made.kept, memory)  # type: ignore[no-untyped-call]
+            apply: Any = SketchedWeight.apply
+            node = apply(p, lambda: numbers, made.kept, memory, self.bound.observer(number))
             made.node = go_back_early(node)
         return made.node
 
@@ -142,7 +150,7 @@ class Values:
         made = self._made[number] = Made(made.stamp, y, made.kept, self.forward_pass)
         return made
 
-    def _make(self, number: int, p: Tensor, key: Key) -> tuple[Tensor, Kept]:
+    def _make(self, number: int, p: Tensor, key: Key) -> tuple[Tensor, Draw]:
         refuse_sharded(self.weights[number].name, p)
         with torch.inference_mode(False), torch.no_grad():  # also where inference mode is on: y outlives it
             x = p.detach()
@@ -152,10 +160,10 @@ class Values:
             else:
                 increment_version(y)  # a graph that still needs the last draw's y must fail loudly
             self._memory[number] = (y, None)  # not known while it is being written
-            kept = self.drawing.write(number, key, x, self.v(number, x), y, before)
-            self._memory[number] = (y, kept if isinstance(kept, Entries) else None)
+            kept = self.bound.write(number, key, x, self.v(number, x), y, before)
+            self._memory[number] = (y, kept if isinstance(kept, DiagonalDraw) else None)
         return y, kept
 
     def _stand_in(self, number: int, tensor: Tensor, key: Key) -> Tensor:
         self.weights[number].check(tensor)
-        return sparsify(self.drawing.kept(number, key, tensor), tensor, self.v(number, tensor))
+        return sparsify(self.bound.kept(number, key, tensor), tensor, self.v(number, tensor))

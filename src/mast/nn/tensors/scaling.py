@@ -14,74 +14,76 @@ import torch
 from torch import Tensor
 
 from mast.nn.tensors.torch_private import holders
-from mast.sketches.kept import Entries, Everything, Grid, Kept, Mask
+from mast.sketches.draws import DiagonalDraw, Draw, FullDraw, GridDraw, MaskDraw
 
 _COMPILED = (torch.float32, torch.float64)
 _WORTH_KEEPING = 1 << 17  # bytes: smaller pieces of memory are recycled by the allocator itself
 
 
-def multiply(kept: Kept, u: Tensor) -> Tensor:
+def multiply(kept: Draw, u: Tensor) -> Tensor:
     """S u, differentiable in u."""
-    if isinstance(kept, Mask):  # first the mask, exactly, then the scale, so that half precision rounds once
+    if isinstance(
+        kept, MaskDraw
+    ):  # first the mask, exactly, then the scale, so that half precision rounds once
         return u * _tensor(kept.mask, u).view(u.shape) * kept.scales
-    if isinstance(kept, Entries):
+    if isinstance(kept, DiagonalDraw):
         flat, indices = u.reshape(-1), _tensor(kept.positions, u)
         picked = times(flat[indices], wide(kept.scales, u))
         return torch.zeros_like(flat).index_copy(0, indices, picked).view(u.shape)
     return times(u, _spread(kept, u))
 
 
-def sparsify(kept: Kept, x: Tensor, v: Tensor | None) -> Tensor:
+def sparsify(kept: Draw, x: Tensor, v: Tensor | None) -> Tensor:
     """v + S(x - v), differentiable in x."""
     return multiply(kept, x) if v is None else v + multiply(kept, x - v)
 
 
-def sparsify_into(kept: Kept, x: Tensor, v: Tensor | None, y: Tensor) -> None:
+def sparsify_into(kept: Draw, x: Tensor, v: Tensor | None, y: Tensor) -> None:
     """The same into y, by one product without a temporary tensor where it can be."""
-    if v is None and isinstance(kept, Grid | Everything) and x.dtype in _COMPILED:
+    if v is None and isinstance(kept, GridDraw | FullDraw) and x.dtype in _COMPILED:
         torch.mul(x, _spread(kept, x), out=y)
     else:
         y.copy_(sparsify(kept, x, v))
 
 
-def replace_entries(before: Entries, kept: Entries, x: Tensor, v: Tensor | None, y: Tensor) -> None:
+def replace_entries(before: DiagonalDraw, kept: DiagonalDraw, x: Tensor, v: Tensor | None, y: Tensor) -> None:
     """The same into y, which holds that of the draw `before`: that is undone where it had kept something."""
-    from mast.sketches.kept import kernels as kept_kernels
+    from mast.sketches.draws import kernels as draw_kernels
 
     old, new, base = numbers(x), numbers(y), None if v is None else numbers(v)
-    kept_kernels.copy(new, before.indices, base)
-    kept_kernels.sparsify(new, kept.indices, _scales_of(kept, old.dtype), old, base)
+    draw_kernels.copy(new, before.indices, base)
+    draw_kernels.sparsify_entries(new, kept.indices, _scales_of(kept, old.dtype), old, base)
 
 
-def adjoint(kept: Kept, g: Tensor, memory: Memory | None = None) -> Tensor:
+def adjoint(kept: Draw, g: Tensor, memory: Memory | None = None) -> Tensor:
     """S'g, in memory that is used again if it is given."""
     if g.is_sparse:
         return _adjoint_sparse(kept, g)
     if not compiled(g) or (torch.is_grad_enabled() and g.requires_grad):
         return multiply(kept, g)
     out = torch.empty_like(g) if memory is None else memory.like(g)
-    from mast.sketches.kept import kernels as kept_kernels
+    from mast.sketches.draws import kernels as draw_kernels
 
     flat = numbers(g)
-    if isinstance(kept, Mask):
-        kept_kernels.select(numbers(_tensor(kept.mask, g)), flat.dtype.type(kept.scales), flat, numbers(out))
-    elif isinstance(kept, Entries):
+    if isinstance(kept, MaskDraw):
+        draw_kernels.select(numbers(_tensor(kept.mask, g)), flat.dtype.type(kept.scales), flat, numbers(out))
+    elif isinstance(kept, DiagonalDraw):
         out.zero_()
-        kept_kernels.sparsify(numbers(out), kept.indices, _scales_of(kept, flat.dtype), flat, None)
+        draw_kernels.sparsify_entries(numbers(out), kept.indices, _scales_of(kept, flat.dtype), flat, None)
     else:
         torch.mul(g, _spread(kept, g).to(g.dtype), out=out)
     return out
 
 
-def _adjoint_sparse(kept: Kept, g: Tensor) -> Tensor:
+def _adjoint_sparse(kept: Draw, g: Tensor) -> Tensor:
     """Embeddings with ``sparse=True`` have gradients that hold some rows only."""
     g = g.coalesce()
     if g.sparse_dim() != 1:
         return multiply(kept, g.to_dense())
     rows = g.indices()[0]
-    if isinstance(kept, Mask):
+    if isinstance(kept, MaskDraw):
         scales = _tensor(kept.mask, g).view(g.shape)[rows].double() * kept.scales
-    elif isinstance(kept, Entries):
+    elif isinstance(kept, DiagonalDraw):
         scales = multiply(kept, torch.ones(g.shape, dtype=torch.float64, device=g.device))[rows]
     else:
         scales = _spread(kept, g).expand(g.shape)[rows]
@@ -89,9 +91,9 @@ def _adjoint_sparse(kept: Kept, g: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(g.indices(), values, g.shape, is_coalesced=True, check_invariants=False)
 
 
-def _spread(kept: Kept, u: Tensor) -> Tensor:
+def _spread(kept: Draw, u: Tensor) -> Tensor:
     """All scales, 0 where an entry is dropped, in a shape that broadcasts."""
-    return wide(kept.spread() if isinstance(kept, Grid) else kept.factors, u)
+    return wide(kept.spread() if isinstance(kept, GridDraw) else kept.factors, u)
 
 
 def wide(scales: Any, u: Tensor) -> Tensor:
@@ -104,7 +106,7 @@ def times(u: Tensor, scales: Tensor) -> Tensor:
     return (u.to(scales.dtype) * scales).to(u.dtype)
 
 
-def _scales_of(kept: Entries, dtype: np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
+def _scales_of(kept: DiagonalDraw, dtype: np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
     """One scale for each kept entry, in this precision."""
     scales = np.asarray(kept.scales, dtype=dtype)
     return scales if scales.ndim else np.broadcast_to(scales, kept.count)

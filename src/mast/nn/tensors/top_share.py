@@ -1,29 +1,29 @@
-"""TopShare: one chosen cut of a network, the largest weights, chosen anew during training.
+"""TopShare, a pruning schedule: the largest weights of a network are kept, and chosen anew during training.
 
-Pruning with training in between. What is kept depends on the weights and not on chance: no theorem covers it.
+What is kept depends on the weights and not on chance. So it is no sketch, and no theorem covers it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mast.arrays import Indices
 from mast.checks import choice, probability, whole
 from mast.errors import ArgumentError, BiasedSketchError
-from mast.nn.tensors.drawing import Drawing
+from mast.nn.tensors.bound import BoundSketch
 from mast.nn.tensors.weights import Weight
 from mast.randomness import Key
-from mast.sketches import Constants, Draw, Sketch
+from mast.sketches import Constants
 from mast.sketches.base import percent
-from mast.sketches.kept import Entries
+from mast.sketches.draws import DiagonalDraw
 
 
-class TopShare(Sketch):
+class TopShare:
     """Keep the share of each weight whose entries score highest, times 1; choose anew every so many steps.
 
     Parameters
@@ -44,24 +44,16 @@ class TopShare(Sketch):
     tensor([[ 0., -3.,  0.,  2.]])
     """
 
-    unbiased = False
-
     def __init__(self, share: float, score: str = "magnitude", every: int = 100) -> None:
         self.density = probability("share", share)
         self.score = choice("score", score, ("magnitude", "curvature"))
         self.every = whole("every", every, 1)
 
-    def sample(self, d: int, key: Key) -> Draw:
-        """Refused: what is kept follows from the weights of a network."""
-        raise ArgumentError(f"{self!r} chooses among the weights of a network: pass it to mast.nn.sparsify")
-
-    def constants(self, d: int) -> Constants:
-        """Refused: a choice that depends on the weights is no distribution of S."""
-        raise BiasedSketchError(f"{self!r} chooses by the weights, so no statement of the theory applies")
-
-    def drawing(self, weights: Sequence[Weight]) -> TopDrawing:
-        """The choice among the weights of a model, which `sparsify` asks for."""
-        return TopDrawing(weights, self)
+    def bind(
+        self, weights: Sequence[Weight], shift: Callable[[], Mapping[str, Tensor] | None]
+    ) -> PrunedWeights:
+        """The schedule over the weights of a model; `shift` gives v by name, or None where there is none."""
+        return PrunedWeights(weights, self, shift)
 
     def count(self, d: int) -> int:
         """How many entries of a weight are kept."""
@@ -71,7 +63,7 @@ class TopShare(Sketch):
         """The share that is kept, as it is rounded."""
         return self.count(d) / d
 
-    def at(self, density: float) -> Sketch:
+    def at(self, density: float) -> TopShare:
         """The same score at another share."""
         return TopShare(density, self.score, self.every)
 
@@ -83,41 +75,52 @@ class TopShare(Sketch):
         """The share, and of what."""
         return f"TopShare({self.density:g}): keeps {percent(self.density)}, by {self.score}"
 
-
-class Chosen(Entries):
-    """Entries that tell what gradient they met."""
-
-    __slots__ = ("observe",)
-
-    def __init__(self, shape: Sequence[int], indices: Indices, observe: Callable[[Tensor], None]) -> None:
-        super().__init__(shape, indices, np.ones(indices.size, dtype=np.float32))
-        self.observe = observe
+    def __repr__(self) -> str:
+        return f"<{self.label()}>"
 
 
-class TopDrawing(Drawing):
+class PrunedWeights(BoundSketch):
     """Remembers the choice of each weight, and when it was made."""
 
     sketch: TopShare
 
-    def __init__(self, weights: Sequence[Weight], sketch: TopShare) -> None:
-        super().__init__(weights, sketch)
-        #: gives v by name, or None where there is no shift
-        self.shift: Callable[[], Mapping[str, Tensor] | None] = lambda: None
+    def __init__(
+        self,
+        weights: Sequence[Weight],
+        sketch: TopShare,
+        shift: Callable[[], Mapping[str, Tensor] | None],
+    ) -> None:
+        self.weights, self.sketch, self._shift = weights, sketch, shift
         # By weight: the chosen "entries/" and the "period/" they are of, the sum of "squares/" of so many
         # ("times/") gradients since.
         self._memory: dict[str, Tensor] = {}
 
-    def kept(self, number: int, key: Key, like: Tensor) -> Chosen:
+    def kept(self, number: int, key: Key, like: Tensor) -> DiagonalDraw:
         """The choice of the period that the step is in; the last one for earlier steps, as of submodels."""
         w, period = self.weights[number], key.step // self.sketch.every
         if period > self._memory.get(f"period/{w.name}", -1):
             self._memory[f"entries/{w.name}"] = self._choose(w.name, like.detach())
             self._memory[f"period/{w.name}"] = torch.tensor(period)
         entries = self._memory[f"entries/{w.name}"].numpy()
-        return Chosen(w.shape, entries, lambda g: self._observe(w.name, g))
+        return DiagonalDraw(w.shape, entries, np.ones(entries.size, dtype=np.float32))
+
+    def share(self, number: int) -> float:
+        """The share that is kept, as it is rounded."""
+        return self.sketch.share(self.weights[number].count)
+
+    def constants(self) -> Constants:
+        """Refused: a choice that depends on the weights is no distribution of S."""
+        raise BiasedSketchError(
+            f"{self.sketch!r} chooses by the weights, so no statement of the theory applies"
+        )
+
+    def observer(self, number: int) -> Callable[[Tensor], None] | None:
+        """The score by curvature looks at all gradients, also of entries that are dropped."""
+        by_curvature = self.sketch.score == "curvature"
+        return partial(self._observe, self.weights[number].name) if by_curvature else None
 
     def _choose(self, name: str, x: Tensor) -> Tensor:
-        shift = self.shift()
+        shift = self._shift()
         score = (x if shift is None else x - shift[name].to(x)).abs().flatten()
         if f"squares/{name}" in self._memory:
             mean = self._memory.pop(f"squares/{name}") / self._memory.pop(f"times/{name}")
@@ -126,11 +129,9 @@ class TopDrawing(Drawing):
         return best.cpu().long().sort().values
 
     def _observe(self, name: str, g: Tensor) -> None:
-        """One more gradient, of all entries, also of those that are dropped."""
-        if self.sketch.score == "curvature":
-            square, zero = g.detach().square().flatten(), torch.tensor(0)
-            self._memory[f"squares/{name}"] = self._memory.get(f"squares/{name}", zero).to(square) + square
-            self._memory[f"times/{name}"] = self._memory.get(f"times/{name}", zero) + 1
+        square, zero = g.detach().square().flatten(), torch.tensor(0)
+        self._memory[f"squares/{name}"] = self._memory.get(f"squares/{name}", zero).to(square) + square
+        self._memory[f"times/{name}"] = self._memory.get(f"times/{name}", zero) + 1
 
     def state(self) -> dict[str, Tensor]:
         """The present choices, and the squares of gradients since."""

@@ -21,7 +21,7 @@ AGAIN = "call sk.remove() first, change the model, then call sparsify() again"
 #: what `where` may be: a pattern, patterns, or a function of a parameter's name and the parameter
 Where = str | Sequence[str] | Callable[[str, nn.Parameter], bool]
 #: what `calibrate` may be: batches; False, if there is nothing to say about their absence
-Batches = Iterable[Any] | Literal[False] | None
+Calibration = Iterable[Any] | Literal[False] | None
 #: what a parameter's keep may be: one probability, or one for each entry
 Keep = float | Array | Tensor
 #: what a shift may be: nothing, "init", a model with the same parameters, or tensors by name

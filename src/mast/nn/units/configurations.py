@@ -19,7 +19,6 @@ from torch import nn
 
 from mast.errors import ArgumentError
 from mast.nn.units.drawing import UnitDraw, UnitGroup
-from mast.randomness import Key
 from mast.sketches import DiagonalDraw, Sketch
 
 if TYPE_CHECKING:
@@ -223,7 +222,7 @@ def _expressible(
 def _trials(unit_map: UnitMap, sketch: Sketch) -> list[UnitDraw]:
     """Draws that stand for those of a sketch, one for each size."""
     if sketch.members is not None:
-        drawing = unit_map.drawing(sketch)
+        drawing = unit_map.bind(sketch)
         draws = [drawing.draw(sketch.member_key(i)) for i in range(min(sketch.members, _TRIALS))]
         return list({tuple(kept.count for kept in draw.values()): draw for draw in draws}.values())
     found = []
@@ -232,5 +231,5 @@ def _trials(unit_map: UnitMap, sketch: Sketch) -> list[UnitDraw]:
         prefixes = {
             s.name: DiagonalDraw(s.units, np.arange(n := counts[s.name]), np.ones(n)) for s in unit_map.groups
         }
-        found.append(UnitDraw(Key(0), prefixes))
+        found.append(UnitDraw(prefixes))
     return found

@@ -24,7 +24,7 @@ from mast.errors import ArgumentError
 from mast.nn.tensors.torch_private import ConvTranspose, NormBase
 from mast.nn.units.attention import HeadsAttention
 from mast.nn.units.drawing import UnitDraw
-from mast.sketches.kept import KeptTensors
+from mast.sketches.draws import Draw, ModelDraw
 
 if TYPE_CHECKING:
     from mast.nn.units.unit_map import UnitMap
@@ -36,7 +36,7 @@ class Cut:
     """What one draw keeps of the parameters and of the buffers. Made by `unit_map.cut(draw)`."""
 
     def __init__(
-        self, unit_map: UnitMap, draw: UnitDraw, parameters: KeptTensors, buffers: KeptTensors
+        self, unit_map: UnitMap, draw: UnitDraw, parameters: ModelDraw[Draw], buffers: ModelDraw[Draw]
     ) -> None:
         self.unit_map = unit_map
         self.draw = draw
@@ -155,7 +155,7 @@ def tensors_of(tensors: Tensors) -> Mapping[str, Tensor]:
     return {name: t.detach() for name, t in tensors.items()}
 
 
-def _gather(kept: KeptTensors, tensors: Tensors, out: Tensor | None) -> Tensor:
+def _gather(kept: ModelDraw[Draw], tensors: Tensors, out: Tensor | None) -> Tensor:
     found = tensors_of(tensors)
     missing = [name for name in kept if name not in found]
     if missing:

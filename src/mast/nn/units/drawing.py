@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,11 +10,12 @@ from torch import Tensor
 
 from mast.arrays import Array, Indices
 from mast.errors import ArgumentError, MastError
-from mast.nn.tensors.drawing import Drawing
+from mast.nn.tensors.bound import BoundSketch
 from mast.nn.tensors.weights import name_index
 from mast.randomness import Key
-from mast.sketches import Constants, DiagonalDraw, Sketch
-from mast.sketches.kept import Entries, Everything, Grid, Kept
+from mast.sketches import Bernoulli, Constants, Sketch
+from mast.sketches.draws import DiagonalDraw, Draw, FullDraw, GridDraw, ModelDraw
+from mast.sketches.independent import entry_of
 
 OUTPUT = "they are the model's output"  #: why the units of a last layer stay
 
@@ -49,21 +50,8 @@ class UnitGroup:
         return self.producers + self.consumers
 
 
-class UnitDraw(dict[str, DiagonalDraw]):
-    """One draw over a model's units: what is kept of each group, by the group's name."""
-
-    def __init__(self, key: Key, kept: Mapping[str, DiagonalDraw]) -> None:
-        super().__init__(kept)
-        self.key = key
-
-    @property
-    def shares(self) -> dict[str, float]:
-        """The share of units kept, by group."""
-        return {name: kept.count / kept.dim for name, kept in self.items()}
-
-    def __repr__(self) -> str:
-        parts = ", ".join(f"{name}: {kept.count} of {kept.dim}" for name, kept in self.items())
-        return f"<draw of units: {parts}>"
+#: one draw over a model's units: what is kept of each group, by the group's name
+UnitDraw = ModelDraw[DiagonalDraw]
 
 
 def present(groups: Sequence[UnitGroup], draw: UnitDraw) -> list[DiagonalDraw]:
@@ -108,21 +96,22 @@ class ScaledParameter:
     segments: tuple[Segment, ...] = ()
     unit: int = 0  # if dim is None
 
-    def kept(self, draws: Sequence[DiagonalDraw]) -> Kept:
+    def kept(self, draws: Sequence[DiagonalDraw]) -> Draw:
         """What the draws of all groups keep of the parameter, with the scales of units on their columns."""
         if self.dim is not None:
             indices, scales = along(self.segments, draws)
-            return Grid(self.shape, {self.dim: indices}, {self.dim: scales})
+            return GridDraw(self.shape, {self.dim: indices}, {self.dim: scales})
         scale = self.scale(draws)
-        return Everything(self.shape, scale) if scale else Entries(self.shape, np.empty(0, np.int64), scale)
+        nothing = np.empty(0, np.int64)
+        return FullDraw(self.shape, scale) if scale else DiagonalDraw(self.shape, nothing, scale)
 
     def scale(self, draws: Sequence[DiagonalDraw]) -> float:
         """That of its one unit, if it belongs to one as a whole."""
         return float(draws[self.group].diagonal()[self.unit])
 
 
-class UnitDrawing(Drawing):
-    """Draws over the units of each group; a parameter that is no consumer carries no scale."""
+class BoundUnits(BoundSketch):
+    """A sketch over the units of each group; a parameter that is no consumer carries no scale."""
 
     def __init__(
         self,
@@ -143,17 +132,15 @@ class UnitDrawing(Drawing):
         """The draw of a key: group by group, with the key's index that of the group's name."""
         if self._last is None or self._last.key != key:
             kept = {}
-            chosen, own = self.sketch.choose(Key(key.seed, key.step, key.node))  # one for the whole model
+            own = Key(key.seed, key.step, key.node)
             for group, sketch, index in zip(self.groups, self.sketches, self._indices, strict=True):
-                law = sketch if chosen is self.sketch else chosen
-                place = 0 if law.per_layer else index  # one share, or window, for all groups
-                drawn = law.sample(group.units, Key(own.seed, own.step, own.node, place))
+                drawn = sketch.sample_layer(group.units, own, index)
                 assert isinstance(drawn, DiagonalDraw)
                 kept[group.name] = drawn
-            self._last = UnitDraw(key, kept)
+            self._last = UnitDraw(kept, key)
         return self._last
 
-    def kept(self, number: int, key: Key, like: Tensor) -> Kept:
+    def kept(self, number: int, key: Key, like: Tensor) -> Draw:
         """The kept columns of a consumer, with the scales of their units."""
         return self.scaled[number].kept(list(self.draw(key).values()))
 
@@ -168,10 +155,6 @@ class UnitDrawing(Drawing):
     def _share(self, group: int | None) -> float:
         return 1.0 if group is None else self.sketches[group].share(self.groups[group].units)
 
-    def sketch_of(self, number: int) -> Sketch:
-        """That of the units whose outgoing weight this is."""
-        return self.sketches[self.scaled[number].group]
-
     def constants(self) -> Constants:
         """Of S over the outgoing weights: the largest L_D and L_max and the smallest mu_D of the groups."""
         found = [s.constants(group.units) for s, group in zip(self.sketches, self.groups, strict=True)]
@@ -181,13 +164,12 @@ class UnitDrawing(Drawing):
 def _of_group(sketch: Sketch, group: UnitGroup) -> Sketch:
     try:
         if group.keep is not None:
-            other = sketch.with_keep(group.keep)
-            if other is None or sketch.entry() is None:
+            if not isinstance(sketch, Bernoulli) or entry_of(sketch) is None:
                 raise ArgumentError(
                     f"keep gives the units a keep probability of their own ({group.keep:g}), which only "
                     f"Bernoulli sketches can have, not {sketch!r}; keep = 1 leaves units out"
                 )
-            return other
+            return sketch.with_keep(group.keep)
         sketch.check(group.units)
     except MastError as error:
         raise ArgumentError(f"the {group.units} units of {group.name!r}: {error}") from None

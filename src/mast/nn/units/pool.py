@@ -21,7 +21,7 @@ from mast.nn.units.drawing import UnitDraw, present
 from mast.nn.units.unit_map import UnitMap
 
 if TYPE_CHECKING:
-    from mast.sketches.kept.kernels import KeptUnits
+    from mast.sketches.draws.kernels import KeptUnits
 
 Home = tuple[str, dict[str, Any], str]  # a tensor's name, and the dictionary and key it is found by
 

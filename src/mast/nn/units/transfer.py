@@ -18,7 +18,7 @@ from torch import Tensor
 from mast.arrays import Indices
 from mast.nn.units.drawing import Segment
 from mast.sketches import DiagonalDraw
-from mast.sketches.kept.kernels import (
+from mast.sketches.draws.kernels import (
     AdamNumbers,
     KeptUnits,
     Layout,

@@ -18,18 +18,18 @@ from mast.nn.units.configurations import adapt, refuse_saving
 from mast.nn.units.copies import skeleton, template
 from mast.nn.units.cuts import Cut, SubmodelSizes, fit_attributes, replace_attention
 from mast.nn.units.drawing import (
+    BoundUnits,
     ScaledParameter,
     Segment,
     UnitDraw,
-    UnitDrawing,
     UnitGroup,
     along,
     present,
     segments_of,
 )
 from mast.nn.units.sketches import Neurons, Structured
-from mast.sketches import Sketch
-from mast.sketches.kept import Everything, Grid, Kept, KeptTensors
+from mast.sketches import Bernoulli, Sketch
+from mast.sketches.draws import Draw, FullDraw, GridDraw, ModelDraw
 
 if TYPE_CHECKING:
     from mast.nn.units.dependencies.examples import Example
@@ -101,22 +101,21 @@ class UnitMap:
 
     # ---- draws -----------------------------------------------------------------------------------
 
-    def drawing(self, sketch: Sketch) -> UnitDrawing:
-        """Draws of a sketch over these units; branches with a keep probability of their own have it."""
+    def bind(self, sketch: Sketch) -> BoundUnits:
+        """A sketch over these units; branches with a keep probability of their own have it."""
         inner = sketch.sketch if isinstance(sketch, Structured) else sketch
         if any(branch.keep is not None for branch in self.branches):
             law = inner.law(len(self.branches))
             kept = np.broadcast_to(1.0 if law is None else law.keep, len(self.branches))
             pairs = zip(self.branches, kept.tolist(), strict=True)
-            other = inner.with_keep([branch.keep or keep for branch, keep in pairs])
-            if other is None:
+            if not isinstance(inner, Bernoulli):
                 raise ArgumentError(
                     "keep gives branches a keep probability of their own, which only Bernoulli sketches can "
                     f"have, not {inner!r}; keep = 1 leaves a branch out"
                 )
-            inner = other
+            inner = inner.with_keep([branch.keep or keep for branch, keep in pairs])
         uniform = isinstance(sketch, Neurons) and sketch.uniform
-        return UnitDrawing(inner, self.groups, self.scaled, uniform)
+        return BoundUnits(inner, self.groups, self.scaled, uniform)
 
     def cut(self, draw: UnitDraw) -> Cut:
         """The slices that a draw leaves.
@@ -134,19 +133,19 @@ class UnitMap:
         gone = self._gone(draw) if self.branches else ()
         branch_ends = {s.tensor: s for s in self.scaled if s.dim is None}
 
-        def kept(name: str, shape: Sequence[int]) -> Kept:
+        def kept(name: str, shape: Sequence[int]) -> Draw:
             if name in branch_ends:
-                return Everything(shape, branch_ends[name].scale(units))
+                return FullDraw(shape, branch_ends[name].scale(units))
             indices: dict[int, Indices] = {}
             scales: dict[int, Array] = {}
             for dim, segments in self.segments.get(name, {}).items():
                 indices[dim], own = along(segments, units)
                 if any(segment.scaled for segment in segments):
                     scales[dim] = own
-            return Grid(shape, indices, scales)
+            return GridDraw(shape, indices, scales)
 
-        parameters = KeptTensors({n: kept(n, shape) for n, shape in self._parameters if n not in gone})
-        buffers = KeptTensors({n: kept(n, shape) for n, shape in self._buffers if n not in gone})
+        parameters = ModelDraw({n: kept(n, shape) for n, shape in self._parameters if n not in gone})
+        buffers = ModelDraw({n: kept(n, shape) for n, shape in self._buffers if n not in gone})
         return Cut(self, draw, parameters, buffers)
 
     def transfer(self) -> Transfer | None:

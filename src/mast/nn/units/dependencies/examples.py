@@ -270,7 +270,7 @@ def check_submodel(
     for group in () if unit_map.branches else unit_map.groups:
         one = {s.name: DiagonalDraw(s.units, np.arange(s.units), np.ones(s.units)) for s in unit_map.groups}
         one[group.name] = draw[group.name]
-        own = submodel_problem(unit_map, whole, UnitDraw(draw.key, one), examples)
+        own = submodel_problem(unit_map, whole, UnitDraw(one, draw.key), examples)
         if own:
             owner = group.producers[0].tensor.rpartition(".")[0]
             raise MastError(

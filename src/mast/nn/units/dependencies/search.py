@@ -244,7 +244,7 @@ def _uneven(groups: Sequence[UnitGroup]) -> UnitDraw:
         count = max(1, third + number * 7 % (third + 1))
         chosen = permutation(Key(number), Purpose.SUBSET, group.units, 0, count)
         kept[group.name] = DiagonalDraw(group.units, np.sort(chosen), np.linspace(0.5, 2.0, count))
-    return UnitDraw(Key(0), kept)
+    return UnitDraw(kept)
 
 
 # ---- examples ----------------------------------------------------------------------------------------

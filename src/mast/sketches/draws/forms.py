@@ -1,4 +1,4 @@
-"""The forms of `Kept`: everything, a mask, a list of entries, rows and columns; those of a model together."""
+"""The forms of a draw: everything, a mask, a list of entries, rows and columns; and any matrix."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from mast.arrays import Array, Indices
-from mast.errors import ArgumentError
-from mast.sketches.kept.base import Kept, as_tensor, kernels, memory
+from mast.errors import NotDiagonalError
+from mast.sketches.draws.base import Draw, as_tensor, columns, kernels, memory
 
 MANY = 1 << 14  #: listed entries from which on the compiled form is used
+MANY_EQUAL = 1 << 17  #: equal scales from which on they are one number, read many times
 LONG = 32  #: entries that lie together are moved together from this length on
 
 
-class Everything(Kept):
+class FullDraw(Draw):
     """All entries are kept, times one scale or times scales that broadcast to the tensor's shape."""
 
     whole = True
@@ -34,7 +36,7 @@ class Everything(Kept):
         return ...
 
 
-class Mask(Kept):
+class MaskDraw(Draw):
     """Entries whose mask is true are kept, all times the same scale."""
 
     scales: float
@@ -60,14 +62,26 @@ class Mask(Kept):
         return np.flatnonzero(self.mask if isinstance(self.mask, np.ndarray) else self.mask.cpu().numpy())
 
 
-class Entries(Kept):
-    """Entries in a list of positions (ascending, row by row), with one scale for all or one for each."""
+class DiagonalDraw(Draw):
+    """A diagonal S: `scales` at the positions `indices` (ascending), 0 elsewhere.
 
-    def __init__(self, shape: Sequence[int], indices: Any, scales: Any) -> None:
-        self.shape = tuple(shape)
+    Of a vector `dim` is its length; of a tensor its shape, and positions count row by row. The scales are one
+    for each position, or one for all. A `recurring` draw comes back with the very same array of indices,
+    which nobody changes: what is made of these, such as a submatrix, is worth keeping.
+    """
+
+    def __init__(
+        self, dim: int | Sequence[int], indices: Any, scales: Any, *, recurring: bool = False
+    ) -> None:
+        self.shape = tuple(dim) if isinstance(dim, Sequence) else (dim,)
         self.count = int(indices.shape[0])
         self.indices = indices
         self.scales = scales
+        self.recurring = recurring
+
+    def with_scales(self, scales: Any) -> DiagonalDraw:
+        """The same positions, with other scales."""
+        return DiagonalDraw(self.shape, self.indices, scales, recurring=self.recurring)
 
     @property
     def entries(self) -> Any:
@@ -91,15 +105,10 @@ class Entries(Kept):
         few = self.count < MANY or not isinstance(self.indices, np.ndarray)
         return None if few else (kernels().entries, self.indices)
 
-    def gather_scaled(self, x: Array) -> Array:
-        """S'x at the kept entries: the values of a sketched gradient."""
-        product: Array = self.scales * self.gather(x)
-        return product
-
     def sparsified(self, x: Array, shift: Array) -> Array:
         """The vector v + S(x - v).
 
-        >>> Entries([2], np.array([1]), np.array([2.0])).sparsified(np.array([3.0, 5.0]), np.ones(2))
+        >>> DiagonalDraw(2, np.array([1]), np.array([2.0])).sparsified(np.array([3.0, 5.0]), np.ones(2))
         array([1., 9.])
         """
         y = shift.copy()
@@ -110,14 +119,15 @@ class Entries(Kept):
             y[self.entries] = v + self.scales * (x[self.entries] - v)
         else:
             scales = self.scales if np.ndim(self.scales) else np.full(self.count, self.scales)
-            kernels().sparsify(flat, self.indices, scales, point, flat)
+            kernels().sparsify_entries(flat, self.indices, scales, point, flat)
         return y
 
 
-class Grid(Kept):
+class GridDraw(Draw):
     """Some entries along some dimensions and all along the others, with scales along some of them.
 
-    >>> rows_and_columns = Grid([3, 4], {0: np.array([0, 2]), 1: np.array([1, 3])}, {1: np.array([2.0, 2.0])})
+    >>> rows, columns = np.array([0, 2]), np.array([1, 3])
+    >>> rows_and_columns = GridDraw([3, 4], {0: rows, 1: columns}, {1: np.array([2.0, 2.0])})
     >>> values = rows_and_columns.gather(np.arange(12.0).reshape(3, 4))
     >>> rows_and_columns.scale(values)
     >>> values
@@ -192,54 +202,43 @@ class Grid(Kept):
         return rows, columns, inner, width
 
 
-class KeptTensors(dict[str, Kept]):
-    """What a draw keeps of each tensor of a model, by name. Its values lie one after the other.
+class MatrixDraw(Draw):
+    """An S that is any matrix: it reads and writes all coordinates of a vector."""
 
-    >>> from mast.sketches.kept import Entries, Everything
-    >>> draw = KeptTensors({"weight": Entries([6], np.array([1, 4]), 3.0), "bias": Everything([2])})
-    >>> x = {"weight": np.arange(6.0), "bias": np.ones(2)}
-    >>> draw.gather(x, np.empty(draw.count))
-    array([1., 4., 1., 1.])
-    """
+    whole = True
+    entries = ...
 
-    def __init__(self, kept: Mapping[str, Kept]) -> None:
-        super().__init__(kept)
-        counts = [kept.count for kept in self.values()]
-        stops = np.cumsum([0, *counts], dtype=np.int64).tolist()
-        #: where the values of each tensor lie among all
-        self.slices = {name: slice(a, b) for name, a, b in zip(self, stops[:-1], stops[1:], strict=True)}
-        self.count: int = stops[-1]  #: of all values
+    def __init__(self, matrix: Array) -> None:
+        self.shape, self.count = (matrix.shape[0],), matrix.shape[0]
+        self._matrix = matrix
 
-    def of(self, values: Any, name: str) -> Any:
-        """The values of one tensor, in their shape."""
-        return values[self.slices[name]].reshape(self[name].kept_shape)
+    def matrix(self) -> Array:
+        """S itself."""
+        return self._matrix
 
-    def gather(self, tensors: Mapping[str, Any], out: Any) -> Any:
-        """The kept entries of all tensors, one tensor after the other."""
-        for name, kept in self.items():
-            kept.gather(tensors[name], out[self.slices[name]])
-        return out
+    def apply(self, u: ArrayLike) -> Array:
+        """S u; u is a vector or a matrix of columns."""
+        return self._matrix @ columns("u", u, self.dim)
 
-    def place(self, tensors: Mapping[str, Any], values: Any) -> None:
-        """``x[kept] = values`` in every tensor."""
-        for name, kept in self.items():
-            kept.place(tensors[name], values[self.slices[name]])
+    def adjoint(self, r: ArrayLike) -> Array:
+        """S'r."""
+        return self._matrix.T @ columns("r", r, self.dim)
 
-    def add(self, tensors: Mapping[str, Any], values: Any, factor: float = 1.0) -> None:
-        """``x[kept] += factor * values`` in every tensor; nothing else is touched."""
-        for name, kept in self.items():
-            kept.add(tensors[name], values[self.slices[name]], factor)
+    def gather_scaled(self, gradient: Array) -> Array:
+        """S' times a gradient."""
+        return self.adjoint(gradient)
 
-    def scale(self, values: Any) -> None:
-        """The values of every tensor are multiplied by their scales, in place."""
-        for name, kept in self.items():
-            kept.scale(values[self.slices[name]])
+    @property
+    def indices(self) -> Indices:
+        """Only a diagonal S has them."""
+        raise NotDiagonalError("this S is a general matrix: it has no kept indices; use matrix()")
 
-    def check(self, values: Any) -> None:
-        """Refuse values that are not the kept entries, one after the other."""
-        contiguous = values.flags.c_contiguous if isinstance(values, np.ndarray) else values.is_contiguous()
-        if len(values.shape) != 1 or len(values) != self.count or not contiguous:
-            raise ArgumentError(
-                f"this draw keeps {self.count} values in one contiguous dimension, got shape "
-                f"{tuple(values.shape)}"
-            )
+    scales = indices
+
+    def __repr__(self) -> str:
+        return f"<draw: a {self.dim} x {self.dim} matrix>"
+
+
+def equal_scales(count: int, scale: float) -> Array:
+    """The same scale for each of `count` coordinates; many of them are one number in memory."""
+    return np.full(count, scale) if count < MANY_EQUAL else np.broadcast_to(np.float64(scale), count)

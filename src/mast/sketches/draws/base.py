@@ -1,4 +1,4 @@
-"""What every form of `Kept` can do, by indexing; and the memory of arrays and tensors."""
+"""What every draw can do, by indexing; and the memory of arrays and tensors."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from mast.arrays import Array, Indices, refuse_too_large
+from mast.arrays import Array, Indices, numbers, refuse_too_large
 from mast.errors import ArgumentError
 
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
-class Kept(ABC):
-    """The kept entries of one tensor of this `shape`: `count` of them, in row-major order."""
+class Draw(ABC):
+    """One S on a tensor of this `shape`: `count` kept entries, in row-major order, and their scales.
+
+    Of a vector, `apply(u)` is S u and `adjoint(r)` is S'r.
+    """
 
     shape: tuple[int, ...]
     count: int
@@ -43,6 +46,38 @@ class Kept(ABC):
     def unscaled(self) -> bool:
         """Whether every scale is 1, without a look at each."""
         return isinstance(self.factors, float) and self.factors == 1
+
+    @property
+    def dim(self) -> int:
+        """How many entries the tensor has."""
+        return math.prod(self.shape)
+
+    # ---- S on vectors -----------------------------------------------------------------------
+
+    def apply(self, u: ArrayLike) -> Array:
+        """S u; u may be float32 or float64, a vector or a matrix of columns."""
+        u = columns("u", u, self.dim)
+        out, kept = np.zeros_like(u), self.positions
+        out[kept] = (u[kept].T * self.each_scale().astype(u.dtype, copy=False)).T
+        return out
+
+    def adjoint(self, r: ArrayLike) -> Array:
+        """S'r, which is S r where S is diagonal."""
+        return self.apply(r)
+
+    def matrix(self) -> Array:
+        """S as a dense matrix."""
+        refuse_too_large(f"the {self.dim:,} x {self.dim:,} matrix of a draw", float(self.dim) ** 2)
+        return np.diag(self.diagonal().reshape(-1))
+
+    def sparsified(self, x: Array, shift: Array) -> Array:
+        """The point v + S(x - v)."""
+        return shift + self.apply(x - shift)
+
+    def gather_scaled(self, gradient: Array) -> Array:
+        """S' times a gradient, at the kept entries."""
+        product: Array = self.factors * self.gather(gradient)
+        return product
 
     # ---- the operations ---------------------------------------------------------------------
 
@@ -140,8 +175,22 @@ class Kept(ABC):
     @property
     def positions(self) -> Indices:
         """The kept entries as positions in the flattened tensor, ascending."""
-        numbers = np.arange(math.prod(self.shape), dtype=np.int64).reshape(self.shape)
-        return np.sort(numbers[self.entries].reshape(-1))
+        places = np.arange(math.prod(self.shape), dtype=np.int64).reshape(self.shape)
+        return np.sort(places[self.entries].reshape(-1))
+
+    def __repr__(self) -> str:
+        return f"<draw: keeps {self.count} of {self.dim} coordinates>"
+
+
+def columns(name: str, value: ArrayLike, d: int) -> Array:
+    """A vector, or a matrix of columns, with d entries in each; an error for anything else."""
+    array: Any = np.asarray(value)
+    if array.dtype != np.float32:
+        array = numbers(name, array, array.ndim, finite=False)
+    if array.ndim not in (1, 2) or array.shape[0] != d:
+        raise ArgumentError(f"{name} must have {d} entries, as the draw has, got shape {array.shape}")
+    result: Array = array
+    return result
 
 
 # ---- memory: arrays, and tensors of torch, which is not imported here -----------------------------------
@@ -163,24 +212,24 @@ def memory(x: Any, size: int) -> NDArray[Any] | None:
     return x.reshape(-1) if fits else None
 
 
-def like(numbers: Any, x: Any) -> Any:
+def like(values: Any, x: Any) -> Any:
     """Numbers in the precision, and of the library and device, of x."""
-    if isinstance(numbers, float):
-        return numbers
+    if isinstance(values, float):
+        return values
     if isinstance(x, np.ndarray):
-        return np.asarray(numbers).astype(x.dtype, copy=False)
-    return (as_tensor(numbers, x) if isinstance(numbers, np.ndarray) else numbers).to(x)
+        return np.asarray(values).astype(x.dtype, copy=False)
+    return (as_tensor(values, x) if isinstance(values, np.ndarray) else values).to(x)
 
 
-def as_tensor(numbers: NDArray[Any], x: Any) -> Any:
+def as_tensor(values: NDArray[Any], x: Any) -> Any:
     """An array as a tensor on the device of x."""
     import torch
 
-    return torch.from_numpy(numbers).to(x.device)
+    return torch.from_numpy(values).to(x.device)
 
 
 def kernels() -> ModuleType:
     """The compiled half, imported when first needed."""
-    from mast.sketches.kept import kernels as compiled
+    from mast.sketches.draws import kernels as compiled
 
     return compiled

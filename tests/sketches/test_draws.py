@@ -7,7 +7,7 @@ import mast
 from mast import randomness
 from mast.errors import ArgumentError
 from mast.randomness import Key
-from mast.sketches.kept import Entries, Everything, Grid, KeptTensors, Mask, forms
+from mast.sketches.draws import DiagonalDraw, FullDraw, GridDraw, MaskDraw, ModelDraw, forms
 
 D = 60_000
 
@@ -45,7 +45,7 @@ def test_bits(way, keep):
 def test_precision_is_that_of_the_vector(way, kind):
     """Answers may travel in another precision than x has."""
     indices = np.arange(0, D, 3)
-    entries = Entries([D], indices, 1.0)
+    entries = DiagonalDraw([D], indices, 1.0)
     x = randomness.normal(Key(1), 0, D).astype(kind)
     for other in (np.float32, np.float64):
         values = randomness.normal(Key(2), 0, indices.size).astype(other)
@@ -58,14 +58,14 @@ def test_precision_is_that_of_the_vector(way, kind):
 
 def test_one_scale_for_all(way):
     indices = np.arange(0, D, 3)
-    one, each = Entries([D], indices, 3.0), Entries([D], indices, np.full(indices.size, 3.0))
+    one, each = DiagonalDraw([D], indices, 3.0), DiagonalDraw([D], indices, np.full(indices.size, 3.0))
     x, v = randomness.normal(Key(1), 0, D), randomness.normal(Key(2), 0, D)
     assert (one.gather_scaled(x) == each.gather_scaled(x)).all()
     assert (one.sparsified(x, v) == each.sparsified(x, v)).all()
 
 
 @pytest.mark.parametrize(
-    "form", [Entries([6], np.array([1, 4]), 2.0), Everything([6]), Grid([6], {0: np.array([1])})]
+    "form", [DiagonalDraw([6], np.array([1, 4]), 2.0), FullDraw([6]), GridDraw([6], {0: np.array([1])})]
 )
 def test_copies_are_of_equal_shapes(way, form):
     for x, source in (
@@ -79,7 +79,7 @@ def test_copies_are_of_equal_shapes(way, form):
 
 
 def test_empty_draws(way):
-    nothing = Entries([3], np.empty(0, dtype=np.int64), np.empty(0))
+    nothing = DiagonalDraw([3], np.empty(0, dtype=np.int64), np.empty(0))
     x = np.arange(3.0)
     assert nothing.gather(x).size == 0
     nothing.add(x, np.empty(0), 2.0)
@@ -89,15 +89,15 @@ def test_empty_draws(way):
 SHAPE = (6, 5, 3)
 ROWS, COLUMNS, INNER = np.array([0, 2, 5]), np.array([1, 4]), np.array([0, 2])
 FORMS = {
-    "everything": Everything(SHAPE, 2.0),
-    "scales": Everything(SHAPE, 1 + np.arange(90) / 64),
-    "mask": Mask(SHAPE, np.arange(90) % 3 == 0, 3.0),
-    "entries": Entries(SHAPE, np.array([0, 7, 31, 89]), np.array([2.0, 3.0, 4.0, 5.0])),
-    "rows": Grid(SHAPE, {0: ROWS}, {0: np.array([2.0, 3.0, 4.0])}),
-    "columns": Grid(SHAPE, {1: COLUMNS}, {1: np.array([2.0, 3.0])}),
-    "both": Grid(SHAPE, {0: ROWS, 1: COLUMNS}, {1: np.array([2.0, 3.0])}),
-    "inner": Grid(SHAPE, {0: ROWS, 2: INNER}, {2: np.array([2.0, 3.0])}),
-    "nothing_cut": Grid(SHAPE, {}),
+    "everything": FullDraw(SHAPE, 2.0),
+    "scales": FullDraw(SHAPE, 1 + np.arange(90) / 64),
+    "mask": MaskDraw(SHAPE, np.arange(90) % 3 == 0, 3.0),
+    "entries": DiagonalDraw(SHAPE, np.array([0, 7, 31, 89]), np.array([2.0, 3.0, 4.0, 5.0])),
+    "rows": GridDraw(SHAPE, {0: ROWS}, {0: np.array([2.0, 3.0, 4.0])}),
+    "columns": GridDraw(SHAPE, {1: COLUMNS}, {1: np.array([2.0, 3.0])}),
+    "both": GridDraw(SHAPE, {0: ROWS, 1: COLUMNS}, {1: np.array([2.0, 3.0])}),
+    "inner": GridDraw(SHAPE, {0: ROWS, 2: INNER}, {2: np.array([2.0, 3.0])}),
+    "nothing_cut": GridDraw(SHAPE, {}),
 }
 
 
@@ -151,7 +151,7 @@ def test_arrays_that_are_read_may_be_read_only(way, form):
 
 
 def test_the_values_of_a_model_lie_one_after_the_other():
-    draw = KeptTensors({name: FORMS[name] for name in ("both", "entries", "everything")})
+    draw = ModelDraw({name: FORMS[name] for name in ("both", "entries", "everything")})
     tensors = {name: randomness.normal(Key(i), 0, 90).reshape(SHAPE) for i, name in enumerate(draw)}
     values = draw.gather(tensors, np.empty(draw.count))
     assert draw.count == 3 * 2 * 3 + 4 + 90

@@ -1,8 +1,9 @@
-"""The passes of `mast.sketches.kept`, compiled: loops that would otherwise need temporary arrays.
+"""The passes of `mast.sketches.draws`, compiled: loops that would otherwise need temporary arrays.
 
-Three families: lists of positions (`Entries`), rows and columns (`Grid`), and all tensors of a model in one
-call (`gather_units`, `scatter_units`), because at each step of training the way through Python would take
-longer than the moving. The readable twin of each is indexing, in `base.py`, and tests compare the two.
+Three families: lists of positions (`DiagonalDraw`), rows and columns (`GridDraw`), and all tensors of a
+model in one call (`gather_units`, `scatter_units`), because at each step of training the way through Python
+would take longer than the moving. The readable twin of each is indexing, in `base.py`, and tests compare the
+two.
 
 The named tuples say what a kernel takes; they are passed as plain tuples, because Numba's cache on disk would
 remember the class of a named one, and fail where it has moved.
@@ -51,7 +52,7 @@ def copy(x: Any, positions: Any, source: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def sparsify(y: Any, positions: Any, scales: Any, x: Any, v: Any) -> None:
+def sparsify_entries(y: Any, positions: Any, scales: Any, x: Any, v: Any) -> None:
     """y = v + scales * (x - v) at the positions; y and v may be the same, and v may be None for 0."""
     for k in range(positions.size):
         i = uint64(positions[k])
