@@ -136,7 +136,7 @@ def _choices(config: Any, kept: Sequence[tuple[int, int]]) -> list[tuple[str, in
 
 def _shapes(small: nn.Module, changes: dict[str, int]) -> dict[str, tuple[int, ...]]:
     """The shapes of a new model of the class with another configuration."""
-    config = copy.deepcopy(small.config)
+    config: Any = copy.deepcopy(small.config)
     try:
         for path, value in changes.items():
             parent, _, name = path.rpartition(".")
