@@ -334,7 +334,10 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _answers(self, X: Any) -> Array:
         coef, intercept = self._weights()
-        out, rows = np.asarray(X @ coef.T), gaps(X)
+        rows = gaps(X)
+        if rows.size == X.shape[0]:
+            return self._serving.outputs(cells(X, rows), coef, self.shift_) + intercept
+        out = np.asarray(X @ coef.T)
         if rows.size:
             out[rows] = self._serving.outputs(cells(X, rows), coef, self.shift_)
         out += intercept
