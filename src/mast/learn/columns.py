@@ -152,9 +152,7 @@ def _number(name: str, values: Array, kind: type[NumberColumn], **more: Any) -> 
     return kind(name, mean, scale if scale > tiny else 1.0, **more)
 
 
-def _category(
-    column: pandas.Series, codes: Indices, texts: list[str], boolean: bool = False
-) -> Column | str:
+def _category(column: pandas.Series, codes: Indices, texts: list[str], boolean: bool = False) -> Column | str:
     counts: dict[str, int] = {}
     for text, count in zip(texts, np.bincount(codes[codes >= 0], minlength=len(texts)), strict=True):
         counts[text] = counts.get(text, 0) + int(count)

@@ -160,9 +160,7 @@ def _held_out_scores(
     """The scores on some rows of a model that was fitted to the others."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        bundle, _ = _fitted(
-            file, model, encoder and clone(encoder), rows.X[~held], rows.y[~held], rows, []
-        )
+        bundle, _ = _fitted(file, model, encoder and clone(encoder), rows.X[~held], rows.y[~held], rows, [])
     X, y = rows.X[held], rows.y[held]
     if bundle.reader.encoder is not None:
         X = encoded(file, bundle.reader.encoder, X)[0]

@@ -119,7 +119,9 @@ def explain_refusal(X: Any, first: bool = False) -> None:
     odd = [str(name) for name in X.columns if not _holds_numbers(X[name])]
     if odd:
         if first:
-            raise DataError(f"these columns hold no numbers: {shown(odd)}; mast.TableEncoder makes some of them")
+            raise DataError(
+                f"these columns hold no numbers: {shown(odd)}; mast.TableEncoder makes some of them"
+            )
         raise DataError(f"these columns held numbers in training, and now do not: {shown(odd)}")
 
 

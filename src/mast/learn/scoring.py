@@ -45,7 +45,10 @@ def _blank_polars(X: Any, share: float, seed: int, draw: int) -> Any:
 
     X = X.collect() if hasattr(X, "collect") else X
     kept = _kept(X.shape, share, seed, draw)
-    cells = (polars.when(polars.Series(k)).then(polars.col(name)) for name, k in zip(X.columns, kept.T, strict=True))
+    cells = (
+        polars.when(polars.Series(k)).then(polars.col(name))
+        for name, k in zip(X.columns, kept.T, strict=True)
+    )
     return X.with_columns([cell.alias(name) for name, cell in zip(X.columns, cells, strict=True)])
 
 
