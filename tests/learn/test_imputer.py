@@ -234,9 +234,9 @@ class TestOddTables:
     def test_refuses_frames_in_words(self):
         numbers = pandas.DataFrame({"a": [1.0, 2.0, 3.0], "b": [3.0, np.nan, 1.0]})
         texts = numbers.assign(b=["x", "y", None])
-        with pytest.raises(DataError, match="'b'; mast.TableEncoder"):
+        with pytest.raises(DataError, match="'b'; mast"):
             mast.ConditionalImputer().fit(texts)
-        with pytest.raises(DataError, match="held numbers in training.*'b'"):
+        with pytest.raises(DataError, match=r"held numbers in training.*'b'"):
             mast.ConditionalImputer().fit(numbers).transform(texts)
         with pytest.raises(DataError, match="two columns are called 'a'"):
             mast.ConditionalImputer().fit(numbers.set_axis(["a", "a"], axis=1))

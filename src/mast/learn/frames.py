@@ -55,7 +55,8 @@ def as_pandas(X: Any) -> Any:
 
 def is_polars(X: Any) -> bool:
     """Whether this is a data frame of polars, lazy or not."""
-    return type(X).__module__.partition(".")[0] == "polars" and hasattr(X, "columns")
+    module, _, _ = type(X).__module__.partition(".")
+    return module == "polars" and type(X).__name__ in ("DataFrame", "LazyFrame")
 
 
 def is_frame(X: Any) -> bool:

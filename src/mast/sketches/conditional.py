@@ -191,7 +191,7 @@ class Conditional(Sketch):
 
 
 def _cheaper(masks: Masks) -> tuple[Indices, Indices]:
-    """The masks that keep less than half of the features, and the others; each by the size of their system."""
+    """The masks that keep less than half of all features, and the others; by the size of their system."""
     kept, d = masks.sum(axis=1), masks.shape[1]
     order = np.argsort(kept, kind="stable")
     few = 2 * kept[order] < d
