@@ -176,6 +176,11 @@ class TestTables:
         assert "id, which is an identifier" in out
         assert "name, which is an identifier" in out
         assert "60 rows, 2 columns\n" in out
+        out = run("train", path, "--target", "y", "--ids", "name", "--out", "other")
+        assert "name, which is named by ids" in out
+        assert "60 rows, 3 columns\n" in out
+        assert len(run("predict", "other", path).splitlines()) == 61
+        assert "id, which" not in run("train", path, "--target", "y", "--ids", "none", "--out", "all")
         out = run("predict", "model", path, "--keep", "id", "--keep", "name").splitlines()
         assert out[0] == "id,name,prediction,missing"
         assert out[1].startswith("100,person 0,")
@@ -210,6 +215,7 @@ class TestTables:
             ("a,y\nNaN,x\n,z\n", [], "'a' is empty"),
             ("a,y\n1,x\n2,z\n", ["--drop", "b"], "no column 'b'"),
             ("a,y\n1,x\n2,z\n", ["--drop", "a"], "no column is left"),
+            ("a,y\n1,x\n2,z\n", ["--ids", "b"], "not there: 'b'"),
             ("a,y\n1,x\n2,z\n", ["--sketch", "perm"], "unknown sketch"),
             ("a,y\n1,x\n2,z\n", ["--sketch", "randk:7"], "RandK"),
             ("a,y\n1,x\n2,z\n", ["--kappa", "1"], "kappa"),

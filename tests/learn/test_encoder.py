@@ -438,6 +438,38 @@ class TestEstimators:
             fewer = model.decision_function(frame.drop(columns="since"))
         assert np.array_equal(fewer, model.decision_function(frame.assign(since=None)))
 
+    def test_groups_survive_frames_between_steps(self, people):
+        """The sketch draws columns after set_output too, in any order, and another column's name is none."""
+        frame, y = people[0][:100], people[1][:100]
+        model = make_pipeline(mast.TableEncoder(), mast.MastClassifier(random_state=0)).fit(frame, y)
+        framed = clone(model).set_output(transform="pandas").fit(frame, y)
+        assert np.array_equal(framed[-1].groups_, model[-1].groups_)
+        served = model.decision_function(frame)  # another order in memory rounds differently
+        np.testing.assert_allclose(framed.decision_function(frame), served, rtol=1e-9)
+        features = framed[0].transform(frame)
+        turned = mast.MastClassifier(random_state=0).fit(features[features.columns[::-1]], y)
+        assert np.array_equal(turned.groups_, framed[-1].groups_[::-1])
+        trees = mast.MaskedTraining(LogisticRegression(max_iter=1000)).fit(features, y)
+        assert np.array_equal(trees.groups_, model[-1].groups_)
+        assert mast.MastClassifier().fit(features.iloc[:, :2].assign(extra=1.0), y).groups_ is None
+
+    def test_a_column_called_groups_is_a_column(self, people):
+        numbers, y = people[0][["age"]].assign(groups=np.arange(600.0) % 7), people[1]
+        assert mast.MastClassifier().fit(numbers, y).groups_ is None
+        assert mast.MaskedTraining(LogisticRegression()).fit(numbers, y).groups_ is None
+
+    def test_scores_with_blanks_of_polars(self, people):
+        polars = pytest.importorskip("polars", reason="polars is not installed")
+        frame, y = people[0][:100], people[1][:100]
+        theirs = polars.DataFrame(
+            {name: [None if pandas.isna(cell) else cell for cell in column] for name, column in frame.items()}
+        )
+        model, half = (
+            mast.MastClassifier(random_state=0).fit(frame, y),
+            mast.make_missing_scorer(0.5, draws=3),
+        )
+        assert half(model, theirs, y) == half(model, theirs.lazy(), y) == half(model, frame, y)
+
     def test_a_search_and_scores_with_blanks(self, people):
         frame, y, _ = people
         half = mast.make_missing_scorer(0.5, draws=2)

@@ -16,6 +16,7 @@ import mast
 from mast.errors import ArgumentError, DataError
 from mast.learn.covariance import mean_and_covariance
 from mast.learn.factors import Factors, fit_factors, outer_sums
+from mast.learn.rows import zeros_for_nan
 
 
 def blank(X, share, seed=0):
@@ -229,6 +230,21 @@ class TestOddTables:
             mast.ConditionalImputer().fit(X, sample_weight=np.zeros(178))
         with pytest.raises(ArgumentError, match="13 features"):
             mast.ConditionalImputer().fit(X).margin_variance(X, np.ones(12))
+
+    def test_refuses_frames_in_words(self):
+        numbers = pandas.DataFrame({"a": [1.0, 2.0, 3.0], "b": [3.0, np.nan, 1.0]})
+        texts = numbers.assign(b=["x", "y", None])
+        with pytest.raises(DataError, match="'b'; mast"):
+            mast.ConditionalImputer().fit(texts)
+        with pytest.raises(DataError, match=r"held numbers in training.*'b'"):
+            mast.ConditionalImputer().fit(numbers).transform(texts)
+        with pytest.raises(DataError, match="two columns are called 'a'"):
+            mast.ConditionalImputer().fit(numbers.set_axis(["a", "a"], axis=1))
+
+
+def test_zeros_stand_for_nan_and_nothing_else():
+    values = np.array([[np.nan, -1.5, 0.0], [2.5, np.nan, 1e-300]])
+    assert np.array_equal(zeros_for_nan(values), [[0.0, -1.5, 0.0], [2.5, 0.0, 1e-300]])
 
 
 def test_frames(wine):

@@ -20,13 +20,14 @@ def by_hand(C, mask):
     return T
 
 
-def test_many_masks_at_once():
-    C, generator = covariance(9), np.random.default_rng(1)
+@pytest.mark.parametrize("d", [9, 30])  # systems of up to 4 and up to 15 equations
+def test_many_masks_at_once(d):
+    C, generator = covariance(d), np.random.default_rng(1)
     sketch = mast.Conditional(C, 0.5)
-    masks = generator.random((60, 9)) < np.linspace(0, 1, 60)[:, None]
-    weights = generator.standard_normal((3, 9))
+    masks = generator.random((60, d)) < np.linspace(0, 1, 60)[:, None]
+    weights = generator.standard_normal((3, d))
     served = sketch.apply_masks(masks, weights)
-    rows = generator.standard_normal((60, 9))
+    rows = generator.standard_normal((60, d))
     filled, answers = sketch.fill(masks, rows), sketch.answers(masks, rows, weights)
     for mask, found, row, whole, answer in zip(masks, served, rows, filled, answers, strict=True):
         np.testing.assert_allclose(found, weights @ by_hand(C, mask), atol=1e-10)
@@ -120,14 +121,15 @@ def test_what_needs_an_unbiased_sketch_is_refused_and_descent_is_not():
     np.testing.assert_allclose(found.x, problem.minimizer(), atol=1e-6)
 
 
-def test_what_a_mask_leaves_open():
+@pytest.mark.parametrize("d", [9, 30])
+def test_what_a_mask_leaves_open(d):
     """The covariance of the dropped features given the kept ones, and the variance of a margin."""
-    C, generator = covariance(9), np.random.default_rng(1)
+    C, generator = covariance(d), np.random.default_rng(1)
     sketch = mast.Conditional(C, 0.5)
-    masks = generator.random((60, 9)) < np.linspace(0, 1, 60)[:, None]
+    masks = generator.random((60, d)) < np.linspace(0, 1, 60)[:, None]
     masks[0], masks[-1] = False, True
-    weights, counts = generator.standard_normal((3, 9)), generator.random(60)
-    variances, total = sketch.variances(masks, weights), np.zeros((9, 9))
+    weights, counts = generator.standard_normal((3, d)), generator.random(60)
+    variances, total = sketch.variances(masks, weights), np.zeros((d, d))
     for mask, count, found in zip(masks, counts, variances, strict=True):
         T = by_hand(C, mask)
         left = C - T @ C @ T.T

@@ -44,6 +44,13 @@ def train(
     drop: Annotated[
         list[str] | None, typer.Option(help="A column to leave out. The option may be repeated.")
     ] = None,
+    ids: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A column of identifiers, instead of those that are found; none keeps all columns. "
+            "The option may be repeated."
+        ),
+    ] = None,
     holdout: Annotated[
         float, typer.Option(help="The share of the rows that is held out for the scores; 0 is none.")
     ] = 0.2,
@@ -79,6 +86,7 @@ def train(
             alpha=alpha,
             missing=missing,
             drop=drop,
+            ids=ids,
             holdout=holdout,
             seed=seed,
             intercept=intercept,

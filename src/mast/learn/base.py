@@ -21,7 +21,7 @@ from mast.errors import ArgumentError
 from mast.files import as_path
 from mast.learn.encoder import TableEncoder, encoder_for
 from mast.learn.fitting import OURS, FitPlan, fit
-from mast.learn.frames import aligned, as_pandas, explain_refusal, refuse_repeated
+from mast.learn.frames import aligned, as_pandas, explain_refusal, groups_of, refuse_repeated
 from mast.learn.gaussian import FeatureGaussian
 from mast.learn.imputer import ConditionalImputer
 from mast.learn.missing import Scaling
@@ -155,7 +155,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         if hasattr(X, "columns"):
             refuse_repeated(list(X.columns))  # older versions of scikit-learn do not
         if first:
-            self.encoder_, self.groups_ = encoder_for(X), getattr(X, "groups", None)
+            self.encoder_, self.groups_ = encoder_for(X), groups_of(X)
         accepted = {"accept_sparse": "csr", "dtype": np.float64, "ensure_all_finite": "allow-nan"}
         if is_regressor(self) and not isinstance(y, str):
             accepted["y_numeric"] = True
@@ -211,7 +211,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         if self.groups_ is None or isinstance(sketch, Identity):
             return sketch
         of_features = isinstance(sketch, Grouped) and sketch.labels.size == self.groups_.size
-        alone = self.groups_[-1] + 1 == self.groups_.size  # each column has one feature
+        alone = self.groups_.max() + 1 == self.groups_.size  # each column has one feature
         return sketch if of_features or alone else Grouped(sketch, self.groups_)
 
     def _scaling(self, sketch: Sketch, d: int) -> Scaling:
@@ -334,7 +334,10 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _answers(self, X: Any) -> Array:
         coef, intercept = self._weights()
-        out, rows = np.asarray(X @ coef.T), gaps(X)
+        rows = gaps(X)
+        if rows.size == X.shape[0]:
+            return self._serving.outputs(cells(X, rows), coef, self.shift_) + intercept
+        out = np.asarray(X @ coef.T)
         if rows.size:
             out[rows] = self._serving.outputs(cells(X, rows), coef, self.shift_)
         out += intercept

@@ -29,6 +29,9 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
     It minimises E f(v + S(x - v)), where f is the mean log-loss plus alpha/2 |w|², S the sketch and v the
     shift; of several classes, the log-loss of softmax. The intercept is neither sketched nor penalised.
 
+    A data frame may have columns of texts, categories, booleans and dates: it goes through
+    `mast.TableEncoder`, and the sketch drops the features of one column together.
+
     NaN is a missing value, in `fit` and afterwards. So is a column that a data frame does not have: it is
     named in a warning, and so are columns that the model does not know, which are ignored.
 
@@ -98,6 +101,8 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
     missing_ : what was used: "conditional" or "scale".
     imputer_ : the `mast.ConditionalImputer` behind "conditional"; None else.
     indicators_ : the columns that have an indicator.
+    encoder_ : the `mast.TableEncoder` of a data frame with columns that are no numbers; None else.
+    groups_ : for each feature the number of the column it comes from; None where each is a column.
     alpha_, sketch_, shift_, seed_ : what the parameters became.
 
     Examples
@@ -160,7 +165,7 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
         Parameters
         ----------
         X
-            Features, one row per observation; an array or any SciPy sparse matrix.
+            Features, one row per observation; an array, a data frame or any SciPy sparse matrix.
         y
             Labels of at least two classes.
         sample_weight

@@ -111,15 +111,15 @@ def learn_column(column: pandas.Series, find_ids: bool) -> Column | str:
     if kind in ("category", "boolean", "text") and not column.notna().any():
         return "empty"
     if kind in ("category", "boolean"):
-        return _category(column, kind == "boolean")
+        return _category(column, *as_texts(column), kind == "boolean")
     if kind == "text":
-        texts = as_texts(column)[1]
+        codes, texts = as_texts(column)
         written = date_format(texts)
         if written is not None:
             return _number(name, as_days(column, written), DateColumn, written=written)
-        if find_ids and len(column) >= LEAST_ROWS and len(set(texts)) == column.count():
+        if find_ids and len(column) >= LEAST_ROWS and len(set(texts)) == (codes >= 0).sum():
             return "an identifier, whose texts are all different"
-        return _category(column)
+        return _category(column, codes, texts)
     if kind == "date":
         return _number(name, as_days(column, None), DateColumn, written=None)
     if find_ids and len(column) >= LEAST_ROWS and _numbers_rows(column):
@@ -152,8 +152,7 @@ def _number(name: str, values: Array, kind: type[NumberColumn], **more: Any) -> 
     return kind(name, mean, scale if scale > tiny else 1.0, **more)
 
 
-def _category(column: pandas.Series, boolean: bool = False) -> Column | str:
-    codes, texts = as_texts(column)
+def _category(column: pandas.Series, codes: Indices, texts: list[str], boolean: bool = False) -> Column | str:
     counts: dict[str, int] = {}
     for text, count in zip(texts, np.bincount(codes[codes >= 0], minlength=len(texts)), strict=True):
         counts[text] = counts.get(text, 0) + int(count)

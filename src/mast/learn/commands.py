@@ -48,12 +48,15 @@ def train(
     alpha: float | None = None,
     missing: str = "auto",
     drop: list[str] | None = None,
+    ids: list[str] | None = None,
     holdout: float = 0.2,
     seed: int = 0,
     intercept: bool = True,
     data_dir: Path | None = None,
 ) -> dict[str, Any]:
     """Train on a file, write the model to a folder, and say what was done.
+
+    `ids` names identifiers, or is ["none"]; None finds them.
 
     Scores are those of a model that has not seen the rows which are held out; the model that is written has
     seen all of them.
@@ -65,15 +68,16 @@ def train(
     rows = training_rows(file, target, drop or [], task, data_dir)
     values, counts = np.unique(rows.y, return_counts=True)
     classify = _classifies(file, rows.numeric, values, len(rows.y), task)
+    encoder = _encoder(rows.X, ids)
     kind: Any = MastClassifier if classify else MastRegressor
     model = kind(
         sketch, alpha=alpha, kappa=kappa, missing=missing, fit_intercept=intercept, random_state=seed
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
-        bundle, shares = _fitted(file, model, rows.X, rows.y, rows, drop or [])
+        bundle, shares = _fitted(file, model, encoder, rows.X, rows.y, rows, drop or [])
     path = bundle.save(out)
-    encoder, model = bundle.reader.encoder, bundle.model
+    model = bundle.model
     held = held_out(rows.y if classify else np.zeros(len(rows.y)), holdout, seed)
     return {
         "file": file,
@@ -91,21 +95,36 @@ def train(
         "converged": not caught,
         "alpha": model.alpha_,
         "missing": {"rule": model.missing_, "share": float(shares.mean())},
-        "held_out": _held_out_scores(file, clone(model), rows, held) if held.any() else None,
+        "held_out": _held_out_scores(file, clone(model), encoder, rows, held) if held.any() else None,
         "seconds": round(time.monotonic() - begun, 3),
         "model": str(path),
     }
 
 
+def _encoder(X: Any, ids: list[str] | None) -> TableEncoder | None:
+    """The encoder of a table, which is not fitted yet; None for LIBSVM."""
+    if isinstance(X, pandas.DataFrame):
+        return TableEncoder("auto" if ids is None else None if ids == ["none"] else ids)
+    if ids is not None:
+        raise ArgumentError("--ids is for CSV files, whose columns have names")
+    return None
+
+
 def _fitted(
-    file: str, model: Any, X: Any, y: Any, rows: TrainingRows, drop: list[str]
+    file: str,
+    model: Any,
+    encoder: TableEncoder | None,
+    X: Any,
+    y: Any,
+    rows: TrainingRows,
+    drop: list[str],
 ) -> tuple[Bundle, Array]:
     """A model and the usual one, fitted to some rows, and the share of columns that each row misses."""
-    encoder, shares = None, np.zeros(X.shape[0])
-    if isinstance(X, pandas.DataFrame):
+    shares = np.zeros(X.shape[0])
+    if encoder is not None:
         with warnings.catch_warnings(), errors_of(file):
             warnings.simplefilter("ignore", ColumnsWarning)  # the summary names columns that are left out
-            encoder = TableEncoder().fit(X)
+            encoder.fit(X)
         X = encoded(file, encoder, X)[0]
         shares = encoder.missing_shares(X)
     usual: Any = LogisticRegression(max_iter=1000) if is_classifier(model) else Ridge()
@@ -135,11 +154,13 @@ def held_out(y: Any, share: float, seed: int) -> NDArray[np.bool_]:
     return held
 
 
-def _held_out_scores(file: str, model: Any, rows: TrainingRows, held: NDArray[np.bool_]) -> dict[str, Any]:
+def _held_out_scores(
+    file: str, model: Any, encoder: TableEncoder | None, rows: TrainingRows, held: NDArray[np.bool_]
+) -> dict[str, Any]:
     """The scores on some rows of a model that was fitted to the others."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        bundle, _ = _fitted(file, model, rows.X[~held], rows.y[~held], rows, [])
+        bundle, _ = _fitted(file, model, encoder and clone(encoder), rows.X[~held], rows.y[~held], rows, [])
     X, y = rows.X[held], rows.y[held]
     if bundle.reader.encoder is not None:
         X = encoded(file, bundle.reader.encoder, X)[0]

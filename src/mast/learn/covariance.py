@@ -11,15 +11,15 @@ from __future__ import annotations
 import numpy as np
 
 from mast.arrays import Array, row_blocks
-from mast.learn.rows import distinct, gaps
+from mast.learn.rows import Masks, distinct, gaps, zeros_for_nan
 from mast.sketches.conditional import Conditional
 
 FLOOR = 1e-6  #: no direction has a smaller share of the mean variance
 STEPS = (3, 40)  #: of the EM algorithm, at least and at most, unless it converges
-WORK = 2e9  #: rows with gaps times features³ times steps that are affordable
+WORK = 1.5e9  #: rows with gaps times features³ times steps that are affordable
 FURTHER = 1.7  #: steps are so much longer: EM moves slowly where much is missing, and converges below 2
 CLOSE = 1e-3  #: a step that changes the covariance by a smaller share is the last
-PATTERNS = 256  #: of gaps, whose inverses are computed in each step, at most
+PATTERNS = 128  #: of gaps, whose inverses are computed in each step, at most
 
 
 class Moments:
@@ -50,12 +50,16 @@ class Moments:
 
     def _add(self, X: Array, w: Array) -> None:
         observed = ~np.isnan(X)
-        centred = np.where(observed, X - self.origin, 0.0)
-        weighted = w[:, None] * centred
-        whole = bool(observed.all())
-        self.pairs += w.sum() if whole else (w[:, None] * observed).T @ observed
-        self.sums += weighted.sum(axis=0)[:, None] if whole else weighted.T @ observed
-        self.products += weighted.T @ centred
+        root = np.sqrt(w)[:, None]
+        centred = zeros_for_nan(X - self.origin) * root
+        if observed.all():
+            self.pairs += w.sum()
+            self.sums += (root[:, 0] @ centred)[:, None]
+        else:
+            there = observed * root
+            self.pairs += there.T @ there
+            self.sums += centred.T @ there
+        self.products += centred.T @ centred
 
     def _columns(self) -> tuple[Array, Array]:
         """The mean of each column, from the origin, and its standard deviation; 1 where it is constant."""
@@ -135,7 +139,7 @@ def _expected(rows: Array, w: Array, start: Array, n: float) -> tuple[Array, Arr
     `w` is what each row counts, 1 in all; n is how many rows there are.
     """
     observed = ~np.isnan(rows)
-    known = np.where(observed, rows, 0.0)
+    known = zeros_for_nan(rows)
     patterns, which = distinct(observed)
     shares = np.bincount(which, weights=w)
     some = np.arange(len(patterns))[~patterns.all(axis=1)]
@@ -145,25 +149,30 @@ def _expected(rows: Array, w: Array, start: Array, n: float) -> tuple[Array, Arr
     least, most = STEPS
     affordable = int(WORK / (len(rows) * float(rows.shape[1]) ** 3))
     for _ in range(min(max(affordable, least), most)):
-        model = Conditional(covariance, 1.0)
-        second, fourth = np.zeros_like(start), 0.0
-        filled_mean = np.zeros_like(mean)
-        for part in row_blocks(*rows.shape):
-            filled = mean + model.fill(observed[part], known[part] - mean)
-            weighted = w[part, None] * filled
-            filled_mean += weighted.sum(axis=0)
-            second += weighted.T @ filled
-            fourth += float(w[part] @ (filled**2).sum(axis=1) ** 2)
-        mean, before = filled_mean, covariance
-        second += model.unexplained(patterns[some], scale * shares[some]) - np.outer(mean, mean)
+        model, before = Conditional(covariance, 1.0), covariance
+        mean, second, fourth = _filled_moments(model, mean, known, observed, w)
+        second += model.unexplained(patterns[some], scale * shares[some])
         covariance = shrunk(second, fourth, n)
-        further = before + FURTHER * (covariance - before)
-        change = float(np.linalg.norm(covariance - before))
-        if change < CLOSE * float(np.linalg.norm(before)):
+        if float(np.linalg.norm(covariance - before)) < CLOSE * float(np.linalg.norm(before)):
             break
+        further = before + FURTHER * (covariance - before)
         try:
             np.linalg.cholesky(further - FLOOR * np.eye(len(further)))
         except np.linalg.LinAlgError:
             continue
         covariance = further
     return mean, covariance
+
+
+def _filled_moments(
+    model: Conditional, mean: Array, known: Array, observed: Masks, w: Array
+) -> tuple[Array, Array, float]:
+    """The mean and the covariance of rows that a model fills, and the mean of the fourth power of lengths."""
+    filled_mean, second, fourth = np.zeros_like(mean), np.zeros((mean.size, mean.size)), 0.0
+    for part in row_blocks(*known.shape):
+        filled = mean + model.fill(observed[part], known[part] - mean)
+        filled_mean += w[part] @ filled
+        weighted = np.sqrt(w[part, None]) * filled
+        second += weighted.T @ weighted  # half the work of a product of two matrices
+        fourth += float(w[part] @ np.einsum("ij,ij->i", filled, filled) ** 2)
+    return filled_mean, second - np.outer(filled_mean, filled_mean), fourth

@@ -17,7 +17,16 @@ from sklearn.utils.validation import _check_feature_names_in, check_array, check
 from mast.arrays import Array, Indices, row_blocks
 from mast.errors import ArgumentError, DataError
 from mast.learn.columns import CategoryColumn, Column, learn_column
-from mast.learn.frames import EncodedRows, aligned, as_pandas, is_frame, refuse_repeated, shown, tell
+from mast.learn.frames import (
+    EncodedRows,
+    aligned,
+    as_pandas,
+    is_frame,
+    refuse_repeated,
+    shown,
+    tell,
+    with_groups,
+)
 from mast.learn.kinds import kind_of
 
 WIDE = 1000  #: tables with more features than this, most of them 0, become sparse matrices
@@ -52,7 +61,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     columns_ : what was learned of each column that is used.
     dropped_ : the columns that are left out, and why.
     groups_ : for each feature the number of the column it comes from. `MastClassifier` and `MastRegressor`
-        that follow in a pipeline drop the features of one column together.
+        that follow in a pipeline drop the features of one column together, after ``set_output`` too.
     n_features_in_, feature_names_in_ : the columns of the frame.
 
     The result is a dense array, and a sparse matrix where there are more than 1,000 features of which a
@@ -150,7 +159,13 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             some = [f"{name} {shown(texts, 2)}" for name, texts in unseen.items()]
             more = f"; and {len(some) - 5} more columns" if len(some) > 5 else ""
             tell(f"unseen in training, so missing: {'; '.join(some[:5])}{more}")
-        return self._sparse(values) if self._is_sparse() else self._dense(values, len(frame))
+        if self._is_sparse():
+            return self._sparse(values)
+        dense = self._dense(values, len(frame))
+        if _get_output_config("transform", self)["dense"] != "pandas":
+            return dense
+        framed = pandas.DataFrame(np.asarray(dense), frame.index, self.get_feature_names_out())
+        return with_groups(framed, self.groups_)
 
     def _frame(self, X: Any, first: bool) -> pandas.DataFrame:
         """The table as a frame whose columns have the names that features have."""

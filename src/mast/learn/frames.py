@@ -13,6 +13,7 @@ import numpy as np
 from mast.arrays import Indices
 from mast.errors import DataError
 
+GROUPS = "mast groups"  #: where data frames have them, by the names of the features
 SHOWN = 5  #: names that a message shows
 
 
@@ -26,14 +27,36 @@ class EncodedRows(np.ndarray[Any, np.dtype[np.float64]]):
     groups: Indices | None = None
 
 
+def with_groups(X: Any, groups: Indices) -> Any:
+    """A data frame that remembers the column each of its features comes from, also in other orders."""
+    X.attrs[GROUPS] = dict(zip(map(str, X.columns), groups.tolist(), strict=True))
+    return X
+
+
+def groups_of(X: Any) -> Indices | None:
+    """For each feature the number of the column it comes from, if `TableEncoder` made them; else None."""
+    if not is_frame(X):
+        return getattr(X, "groups", None) if hasattr(X, "dtype") else None
+    known = X.attrs.get(GROUPS, {})
+    if not known or not all(name in known for name in X.columns):
+        return None
+    return np.unique([known[name] for name in X.columns], return_inverse=True)[1]
+
+
 def as_pandas(X: Any) -> Any:
     """A polars frame as one of pandas; everything else as it is."""
-    if type(X).__module__.partition(".")[0] != "polars" or not hasattr(X, "columns"):
+    if not is_polars(X):
         return X
     import pandas
 
     X = X.collect() if hasattr(X, "collect") else X
     return pandas.DataFrame({name: X[name].to_numpy() for name in X.columns})
+
+
+def is_polars(X: Any) -> bool:
+    """Whether this is a data frame of polars, lazy or not."""
+    module, _, _ = type(X).__module__.partition(".")
+    return module == "polars" and type(X).__name__ in ("DataFrame", "LazyFrame")
 
 
 def is_frame(X: Any) -> bool:
@@ -90,12 +113,16 @@ def compare(
     return remarks
 
 
-def explain_refusal(X: Any) -> None:
+def explain_refusal(X: Any, first: bool = False) -> None:
     """An error that names the columns of a data frame which no array of numbers can be made of, if any."""
     if not hasattr(X, "dtypes") or not hasattr(X, "columns"):
         return
     odd = [str(name) for name in X.columns if not _holds_numbers(X[name])]
     if odd:
+        if first:
+            raise DataError(
+                f"these columns hold no numbers: {shown(odd)}; mast.TableEncoder makes some of them"
+            )
         raise DataError(f"these columns held numbers in training, and now do not: {shown(odd)}")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from mast.arrays import Array, row_blocks
 from mast.learn.covariance import column_moments, mean_and_covariance
 from mast.learn.factors import Factors, fit_factors
-from mast.learn.rows import Masks, distinct
+from mast.learn.rows import Masks, distinct, zeros_for_nan
 from mast.sketches.conditional import Conditional
 
 WIDEST = 200  #: features that have a covariance of all pairs by default; more have factors
@@ -57,7 +57,7 @@ class FeatureGaussian:
             masks = ~np.isnan(rows[part])
             if kept is not None:
                 masks &= kept[part]
-            centred = np.where(masks, rows[part] - self.mean, 0.0)
+            centred = zeros_for_nan(rows[part] - self.mean) * masks
             np.copyto(out[part], self.model.fill(masks, centred) + self.mean, where=~masks)
         return out
 
@@ -67,7 +67,7 @@ class FeatureGaussian:
         Where patterns repeat, each has weights of its own; else each row has its own system of equations.
         """
         observed = ~np.isnan(there)
-        centred = np.where(observed, there - self.mean, 0.0)
+        centred = zeros_for_nan(there - self.mean)
         patterns, which = distinct(observed)
         if len(patterns) * len(coef) > len(there):
             return self.model.answers(observed, centred, coef) + coef @ self.mean

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from mast.arrays import Array, checked_sparse, numbers
 from mast.checks import whole
 from mast.errors import ArgumentError
+from mast.learn.frames import explain_refusal, refuse_repeated
 from mast.learn.gaussian import FeatureGaussian
 from mast.learn.rows import as_dense, gaps, refuse_overflow, row_weights
 
@@ -153,7 +154,13 @@ class ConditionalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """The rows as an array, NaN where a cell is missing."""
         if scipy.sparse.issparse(X):
             X = checked_sparse("X", X)  # before scikit-learn converts it
-        X = validate_data(
-            self, X, reset=first, accept_sparse="csr", dtype=np.float64, ensure_all_finite="allow-nan"
-        )
+        if hasattr(X, "columns"):
+            refuse_repeated(list(X.columns))
+        try:
+            X = validate_data(
+                self, X, reset=first, accept_sparse="csr", dtype=np.float64, ensure_all_finite="allow-nan"
+            )
+        except (TypeError, ValueError):
+            explain_refusal(X, first)
+            raise
         return as_dense(X)

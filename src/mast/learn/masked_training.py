@@ -18,7 +18,7 @@ from mast.arrays import Array
 from mast.checks import choice, number, whole
 from mast.errors import ArgumentError
 from mast.learn.encoder import encoder_for
-from mast.learn.frames import aligned, as_pandas, explain_refusal, refuse_repeated
+from mast.learn.frames import aligned, as_pandas, explain_refusal, groups_of, refuse_repeated
 from mast.learn.imputer import ConditionalImputer
 from mast.learn.rows import counting, row_numbers, row_weights
 from mast.randomness import Key
@@ -147,7 +147,7 @@ class MaskedTraining(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         if first:
             accepted |= {"multi_output": True, "y_numeric": is_regressor(self)}
             refuse_repeated(list(getattr(X, "columns", ())))
-            self.encoder_, self.groups_ = encoder_for(X), getattr(X, "groups", None)
+            self.encoder_, self.groups_ = encoder_for(X), groups_of(X)
         else:
             check_is_fitted(self, "estimator_")
         if self.encoder_ is not None:
@@ -183,7 +183,7 @@ class MaskedTraining(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
                 yield X
                 continue
             keep = randomness.threshold(1 - share)
-            kept = randomness.bernoulli(key.child(copy), keep, 0, masks * (column[-1] + 1))
+            kept = randomness.bernoulli(key.child(copy), keep, 0, masks * (column.max() + 1))
             yield np.where(kept.reshape(masks, -1)[place % masks][:, column], X, np.nan)
 
     def _filled(self, X: Array) -> Array:

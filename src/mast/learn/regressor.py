@@ -24,6 +24,8 @@ class MastRegressor(RegressorMixin, SparsifiedLinear):  # type: ignore[misc]
     served times 1/density: a model that was trained for a quarter of the features underestimates where it
     gets all of them. Train for the density that will be served.
 
+    A data frame may have columns of texts, categories, booleans and dates, as for `MastClassifier`.
+
     Parameters
     ----------
     sketch, missing, missing_scale, add_indicator, shift, fit_intercept, method, max_iter, tol, warm_start, \
@@ -37,8 +39,8 @@ verbose, random_state
     Attributes
     ----------
     coef_, intercept_ : as in Ridge.
-    n_iter_, guarantee_, method_, missing_, imputer_, indicators_, alpha_, sketch_, shift_, seed_ : as for the
-        classifier.
+    n_iter_, guarantee_, method_, missing_, imputer_, indicators_, encoder_, groups_, alpha_, sketch_, \
+shift_, seed_ : as for the classifier.
 
     Examples
     --------
@@ -57,7 +59,7 @@ verbose, random_state
         Parameters
         ----------
         X
-            Features, one row per observation; an array or any SciPy sparse matrix.
+            Features, one row per observation; an array, a data frame or any SciPy sparse matrix.
         y
             Numbers.
         sample_weight

@@ -81,14 +81,15 @@ class Conditional(Sketch):
         On the kept o this is C_oo^-1 (C w)_o, which also is w_o - Q_om Q_mm^-1 w_m with Q = C^-1: each mask
         costs one system of equations, in the kept or in the dropped features, whichever are fewer.
         """
-        w, Cw = weights.T, self.covariance @ weights.T
-        out = np.zeros((*masks.shape, len(weights)))
-        by_kept, by_dropped = _cheaper(masks)
-        _solve(self.covariance, masks, by_kept, Cw[None], out)
-        if by_dropped.size:
-            _solve(self.precision, ~masks, by_dropped, np.ascontiguousarray(w)[None], out)
-            moved = np.swapaxes(out[by_dropped], 1, 2) @ self.precision
-            out[by_dropped] = np.where(masks[by_dropped, :, None], w - np.swapaxes(moved, 1, 2), 0.0)
+        w, Cw = np.ascontiguousarray(weights.T), self.covariance @ weights.T
+        out = np.empty((*masks.shape, len(weights)))
+        few, many = _cheaper(masks)
+        if few.size:
+            out[few] = _solve(self.covariance, masks[few], Cw[None])
+        if many.size:
+            solved = _solve(self.precision, ~masks[many], w[None])
+            moved = np.swapaxes(np.swapaxes(solved, 1, 2) @ self.precision, 1, 2)
+            out[many] = np.where(masks[many, :, None], w - moved, 0.0)
         return out.transpose(0, 2, 1)
 
     def answers(self, masks: BoolArray, rows: Array, weights: Array) -> Array:
@@ -96,27 +97,29 @@ class Conditional(Sketch):
 
         That is a_o'C_oo^-1 (C w)_o, or a_o'w_o - (Q a)_m'Q_mm^-1 w_m: one system with one right-hand side.
         """
-        there = np.where(masks, rows, 0.0)
-        out, solved = there @ weights.T, np.zeros((*there.shape, 1))
-        by_kept, by_dropped = _cheaper(masks)
-        _solve(self.covariance, masks, by_kept, there[:, :, None], solved)
-        out[by_kept] = solved[by_kept, :, 0] @ (self.covariance @ weights.T)
-        if by_dropped.size:
-            _solve(self.precision, ~masks, by_dropped, (there @ self.precision)[:, :, None], solved)
-            out[by_dropped] -= solved[by_dropped, :, 0] @ weights.T
+        there, out = rows * masks, np.empty((len(rows), len(weights)))
+        few, many = _cheaper(masks)
+        if few.size:
+            solved = _solve(self.covariance, masks[few], there[few, :, None])
+            out[few] = solved[:, :, 0] @ (self.covariance @ weights.T)
+        if many.size:
+            known = there[many]
+            solved = _solve(self.precision, ~masks[many], (known @ self.precision)[:, :, None])
+            out[many] = (known - solved[:, :, 0]) @ weights.T
         return out
 
     def fill(self, masks: BoolArray, rows: Array) -> Array:
         """T_M a for each row a and its mask: what it drops is replaced by its regression on the rest."""
-        out = np.where(masks, rows, 0.0)
-        solved = np.zeros((*out.shape, 1))
-        by_kept, by_dropped = _cheaper(masks)
-        if by_kept.size:  # C_mo C_oo^-1 a_o
-            _solve(self.covariance, masks, by_kept, out[:, :, None], solved)
-            solved[by_kept, :, 0] = solved[by_kept, :, 0] @ self.covariance
-        if by_dropped.size:  # -Q_mm^-1 (Q a)_m
-            _solve(self.precision, ~masks, by_dropped, -(out @ self.precision)[:, :, None], solved)
-        np.copyto(out, solved[:, :, 0], where=~masks)
+        there = rows * masks  # a choice between two numbers would take longer
+        out, (few, many) = np.empty_like(there), _cheaper(masks)
+        if few.size:  # C_mo C_oo^-1 a_o
+            kept, known = masks[few], there[few]
+            solved = _solve(self.covariance, kept, known[:, :, None])
+            out[few] = known + (solved[:, :, 0] @ self.covariance) * ~kept
+        if many.size:  # -Q_mm^-1 (Q a)_m
+            known = there[many]
+            solved = _solve(self.precision, ~masks[many], (known @ self.precision)[:, :, None])
+            out[many] = known - solved[:, :, 0]
         return out
 
     def variances(self, masks: BoolArray, weights: Array) -> Array:
@@ -124,27 +127,27 @@ class Conditional(Sketch):
 
         That is w_m'Q_mm^-1 w_m, or what C_oo^-1 leaves of w'C w.
         """
-        w, Cw = weights.T, self.covariance @ weights.T
-        solved = np.zeros((*masks.shape, len(weights)))
-        by_kept, by_dropped = _cheaper(masks)
-        _solve(self.covariance, masks, by_kept, Cw[None], solved)
-        _solve(self.precision, ~masks, by_dropped, np.ascontiguousarray(w)[None], solved)
-        out: Array = np.einsum("pdw,dw->pw", solved, w)
-        explained = np.einsum("pdw,dw->pw", solved[by_kept], Cw)
-        out[by_kept] = np.maximum(np.einsum("dw,dw->w", w, Cw) - explained, 0.0)
+        w, Cw = np.ascontiguousarray(weights.T), self.covariance @ weights.T
+        out = np.empty((len(masks), len(weights)))
+        few, many = _cheaper(masks)
+        if few.size:
+            explained = np.einsum("pdw,dw->pw", _solve(self.covariance, masks[few], Cw[None]), Cw)
+            out[few] = np.maximum(np.einsum("dw,dw->w", w, Cw) - explained, 0.0)
+        if many.size:
+            out[many] = np.einsum("pdw,dw->pw", _solve(self.precision, ~masks[many], w[None]), w)
         return out
 
     def unexplained(self, masks: BoolArray, weights: Array) -> Array:
         """The sum of the covariances that are left given what each mask keeps, times `weights`."""
         from mast.sketches.kernels import inverse_sum
 
-        by_kept, by_dropped = _cheaper(masks)
-        explained, left = np.zeros_like(self.covariance), np.zeros_like(self.covariance)
-        inverse_sum(self.covariance, np.ascontiguousarray(masks), by_kept, weights, explained)
-        inverse_sum(self.precision, np.ascontiguousarray(~masks), by_dropped, weights, left)
-        if by_kept.size:
+        few, many = _cheaper(masks)
+        left = np.zeros_like(self.covariance)
+        if few.size:
             C = self.covariance
-            left += weights[by_kept].sum() * C - C @ explained @ C
+            left += weights[few].sum() * C - C @ inverse_sum(C, masks[few], weights[few]) @ C
+        if many.size:
+            left += inverse_sum(self.precision, ~masks[many], weights[many])
         return left
 
     # ---- what a sketch says ----------------------------------------------------------------
@@ -189,16 +192,20 @@ class Conditional(Sketch):
 
 
 def _cheaper(masks: BoolArray) -> tuple[Indices, Indices]:
-    """The masks that keep less than half, and the others; each by the size of their system."""
+    """The masks that keep less than half of all features, and the others; by the size of their system."""
     kept, d = masks.sum(axis=1), masks.shape[1]
     order = np.argsort(kept, kind="stable")
     few = 2 * kept[order] < d
     return order[few], order[~few]
 
 
-def _solve(G: Array, chosen: BoolArray, order: Indices, right: Array, out: Array) -> None:
-    """For rows r in `order`, the solution of G_cc y = right_c within their chosen c, into out[r]."""
-    if order.size:
-        from mast.sketches.kernels import solve_within  # Numba takes a while to load
+def _solve(G: Array, chosen: BoolArray, right: Array) -> Array:
+    """For each mask c the y with G_cc y_c = right_c, and 0 elsewhere: (masks, features, columns).
 
-        solve_within(G, np.ascontiguousarray(chosen), order, np.ascontiguousarray(right), out)
+    `right` is one matrix for each mask, or a single one for all of them, of shape (1, features, columns).
+    """
+    from mast.sketches.kernels import solve_within  # Numba takes a while to load
+
+    out = np.zeros((*chosen.shape, right.shape[2]))
+    solve_within(G, chosen, np.ascontiguousarray(right), out)
+    return out
