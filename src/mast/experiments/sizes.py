@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ from mast.experiments.experiment import (
     Results,
     small_table,
 )
+from mast.experiments.neural.rounds import start
+from mast.randomness import Key, Purpose, permutation
 
 SIZES = (0.05, 0.1, 0.25, 1.0)  # shares of the hidden units
 WAYS = {"cut": "cut, not trained", "alone": "each size alone", "elastic": "one elastic run"}
@@ -61,16 +64,13 @@ def sizes(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
 
 def _sizes(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     pixels, labels = dataset.load()
-    order = np.random.default_rng(config["seed"]).permutation(len(labels))
+    seed = config["seed"]
+    order = permutation(Key(seed), Purpose.BATCH, len(labels))
     X, y = torch.tensor(pixels[order], dtype=torch.float32), torch.tensor(labels[order])
     train, test = slice(0, None, 2), slice(1, None, 2)
-    batches = partial(_batches, X[train], y[train], config["batch"])
-    torch.manual_seed(config["seed"])
-    given = nn.Sequential(
-        nn.Linear(64, config["width"]), nn.ReLU(), nn.Linear(config["width"], config["width"]), nn.ReLU(),
-        nn.Linear(config["width"], 10),
-    )  # fmt: skip
-    _train(given, batches(config["steps"]), F.cross_entropy, config["rate"])
+    batches = partial(_batches, X[train], y[train], seed, config["batch"])
+    given = network(seed, 64, config["width"], config["width"], 10)
+    _train(given, batches(config["steps"], 1), F.cross_entropy, config["rate"])
     teacher = copy.deepcopy(given).eval()
 
     def distilled(output: Tensor, x: Tensor) -> Tensor:
@@ -78,13 +78,13 @@ def _sizes(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
             wanted = teacher(x).softmax(1)
         return F.cross_entropy(output, wanted)
 
-    sk = mast.nn.elastic(given, SIZES, list(batches(8)))
+    sk = mast.nn.elastic(given, SIZES, list(batches(8, 2)))
     networks = {way: [sk.submodel(member=i) for i in range(len(SIZES))] for way in ("cut", "alone")}
     seconds = {"cut": 0.0, "alone": 0.0, "elastic": 0.0}
     for net in networks["alone"]:
-        pairs = ((x, x) for x, _ in batches(config["alone"]))
+        pairs = ((x, x) for x, _ in batches(config["alone"], 3))
         seconds["alone"] += _train(net, pairs, distilled, config["rate"])
-    pairs = ((x, x) for x, _ in batches(config["elastic"]))
+    pairs = ((x, x) for x, _ in batches(config["elastic"], 3))
     seconds["elastic"] = _train(given, pairs, distilled, config["rate"])
     networks["elastic"] = [sk.submodel(member=i) for i in range(len(SIZES))]
     result: dict[str, Any] = {f"seconds_{way}": taken for way, taken in seconds.items()}
@@ -95,9 +95,23 @@ def _sizes(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     return result
 
 
-def _batches(X: Tensor, y: Tensor, size: int, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-    for _ in range(count):
-        rows = torch.randint(0, len(X), (size,))
+def network(seed: int, *widths: int) -> nn.Sequential:
+    """Linear layers with ReLUs between them; normal weights of variance 2 over the width before."""
+    layers: list[nn.Module] = []
+    for number, (before, width) in enumerate(pairwise(widths)):
+        linear = nn.Linear(before, width)
+        linear.weight.data = start(seed, number, (width, before), 2 / before)
+        linear.bias.data.zero_()
+        layers += [linear, nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def _batches(
+    X: Tensor, y: Tensor, seed: int, size: int, count: int, part: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Random rows; each part of the work has its own."""
+    for step in range(count):
+        rows = torch.from_numpy(permutation(Key(seed, step, part), Purpose.BATCH, len(X), 0, size))
         yield X[rows], y[rows]
 
 

@@ -15,7 +15,7 @@ from mast import randomness
 from mast.arrays import Array
 from mast.checks import number, whole
 from mast.errors import ArgumentError
-from mast.learn.frames import is_frame, is_polars
+from mast.learn.frames import as_pandas, is_frame
 from mast.learn.rows import Masks
 from mast.plots import COLOURS, new_axes
 from mast.randomness import Key
@@ -28,8 +28,7 @@ def blank(X: Any, share: float, seed: int = 0, draw: int = 0) -> Any:
     """A copy of an array or data frame with this share of its cells missing, a function of seed and draw."""
     if scipy.sparse.issparse(X):
         raise ArgumentError("cells of a sparse matrix cannot be blanked: zeros are values; use an array")
-    if is_polars(X):
-        return _blank_polars(X, share, seed, draw)
+    X = as_pandas(X)
     X = X if is_frame(X) else np.array(X, dtype=np.float64)
     if share == 0:
         return X
@@ -38,18 +37,6 @@ def blank(X: Any, share: float, seed: int = 0, draw: int = 0) -> Any:
         return X.mask(gone)
     X[gone] = np.nan
     return X
-
-
-def _blank_polars(X: Any, share: float, seed: int, draw: int) -> Any:
-    import polars
-
-    X = X.collect() if hasattr(X, "collect") else X
-    kept = _kept(X.shape, share, seed, draw)
-    cells = (
-        polars.when(polars.Series(k)).then(polars.col(name))
-        for name, k in zip(X.columns, kept.T, strict=True)
-    )
-    return X.with_columns([cell.alias(name) for name, cell in zip(X.columns, cells, strict=True)])
 
 
 def _kept(shape: tuple[int, int], share: float, seed: int, draw: int) -> Masks:
