@@ -3,10 +3,12 @@
     python examples/federated_engineer.py        about half a minute, needs Flower
 
 Eight clients with digits of their own hold all, half, a quarter or an eighth of a network's hidden units.
-Today: FedAvg, which the weak clients cannot take part in, or HeteroFL. Beside them MAST's default. The
-strategy and the clients are Flower's; LocalGrid carries the messages in one process. examples/federated
-is the same as an app.
+Today: FedAvg, in which weak clients cannot take part, or HeteroFL. Beside them MAST's default. All have one
+step size; docs/studies/federated.md tunes each. The strategy and the clients are Flower's, and LocalGrid
+carries the messages in one process; examples/federated is a complete app.
 """
+
+import logging
 
 import torch
 from flwr.app import Context
@@ -58,6 +60,7 @@ def train(scheme: str) -> tuple[nn.Module, int]:
 
 
 def main() -> None:
+    logging.getLogger("flwr").setLevel(logging.WARNING)
     sizes = SHARES[:4]
     print(f"{'test accuracy':16} rounds " + " ".join(f"{share:>7.1%}" for share in sizes) + "  of the units")
     for scheme in ("fedavg", "heterofl", "mast_balanced"):
