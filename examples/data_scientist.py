@@ -2,9 +2,10 @@
 
     python examples/data_scientist.py        about half a minute
 
-Numbers, texts, a date and a customer's number, as a CSV file has them. Today one fills in
-means before LogisticRegression, or takes gradient boosting, which accepts missing values. Beside them the same
-kinds of models trained for blanks: MastClassifier and MaskedTraining. Log-loss is what wrong probabilities cost.
+Numbers, texts, a date and a customer's number, as a CSV file has them. Today one fills in means before
+LogisticRegression, or takes gradient boosting, which accepts missing values. Beside them the same kinds
+of models trained for blanks: MastClassifier and MaskedTraining. Log-loss is what wrong probabilities
+cost.
 """
 
 import numpy as np

@@ -1,10 +1,10 @@
-"""For deep-learning engineers: a pretrained network in four sizes, cut, fine-tuned one by one, and from one run.
+"""For deep-learning engineers: a pretrained network in four sizes, cut, tuned one by one, or from one run.
 
     python examples/deep_learning.py        about a minute, needs transformers
 
-stories260K, a Llama of 260 thousand weights (docs/notebooks/stories260K), learns from stories that it samples
-itself. Three smaller sizes are cut from it by structured pruning, then trained by distillation: each alone, as is
-usual, and all of them in one run of `mast.nn.elastic`, which ends with four files.
+stories260K, a Llama of 260 thousand weights (docs/notebooks/stories260K), learns from stories that it
+samples itself. Three smaller sizes are cut from it by structured pruning, then trained by distillation:
+each alone, as is usual, and all of them in one run of `mast.nn.elastic`, which ends with four files.
 """
 
 import copy
@@ -61,18 +61,17 @@ def main() -> None:
     spent = sum(fine_tune(net, train, wanted, STEPS) for net in nets)
     columns[f"alone, {spent:.0f} s"] = [accuracy(net) for net in nets]
     spent = fine_tune(elastic, train, wanted, 3 * STEPS)
-    nets = [sk.submodel(member=i) for i in range(3)]
-    columns[f"one run, {spent:.0f} s"] = [accuracy(net) for net in nets]
+    columns[f"one run, {spent:.0f} s"] = [accuracy(sk.submodel(member=i)) for i in range(3)]
 
-    print(f"next-token accuracy of the given network: {accuracy(model):.3f}\n")
-    print(f"{'size':>6} {'file':>8}" + "".join(f"{name:>14}" for name in columns))
+    given = accuracy(model)
+    print("next-token accuracy" + "".join(f"{name:>14}" for name in columns))
     with tempfile.TemporaryDirectory() as folder:
-        for i, net in enumerate([*nets, model]):
+        for i, share in enumerate([*SIZES, 1.0]):
             file = Path(folder, f"{i}.safetensors")
-            sk.save_submodel(file, member=i) if i < 3 else save_model(net, file)
-            scores = [column[i] for column in columns.values()] if i < 3 else [accuracy(model)] * 3
-            share = SIZES[i] if i < 3 else 1.0
-            print(f"{share:6.0%} {file.stat().st_size / 1e3:5.0f} kB" + "".join(f"{score:14.3f}" for score in scores))
+            sk.save_submodel(file, member=i) if i < 3 else save_model(model, file)
+            scores = [column[i] if i < 3 else given for column in columns.values()]
+            cells = "".join(f"{score:14.3f}" for score in scores)
+            print(f"{share:7.0%} {file.stat().st_size / 1e3:8.0f} kB{cells}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""For researchers: minimise the expected loss of a sparsified model, beside the plain minimiser and the bound.
+"""For researchers: minimise the expected loss of sparsified models, beside the plain model and the bound.
 
     python examples/researcher.py        some seconds
 
-A logistic model of a1a (comes with the package) is cut at random: one of ten blocks of its weights stays, scaled
-by ten. Today one trains the plain model and cuts it. MAST minimises f_D, the mean loss over the cuts, exactly or
-by a method with a guarantee, whose curve is compared with its bound.
+A logistic model of a1a (comes with the package) is cut at random: one of ten blocks of its weights stays,
+scaled by ten. Today one trains the plain model and cuts it. MAST minimises f_D, the mean loss over the
+cuts, exactly or by a method with a guarantee, whose curve is compared with its bound.
 """
 
 import numpy as np

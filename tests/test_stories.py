@@ -30,7 +30,9 @@ def run(name, *options, folder=None, warnings="error"):
 def table(printed):
     """The numbers of each line, by the words before them."""
     lines = [(line, NUMBER.findall(line)) for line in printed.splitlines()]
-    return {line[: NUMBER.search(line).start()].strip(): list(map(float, found)) for line, found in lines if found}
+    return {
+        line[: NUMBER.search(line).start()].strip(): list(map(float, found)) for line, found in lines if found
+    }
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

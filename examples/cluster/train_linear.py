@@ -1,10 +1,11 @@
-"""For cluster engineers: four nodes of different capacity train one linear model, at the step size of theory.
+"""For cluster engineers: four nodes of different capacity train one linear model, at the step size of
+theory.
 
     torchrun --standalone --nproc-per-node 2 --max-restarts 3 train_linear.py
     python train_linear.py        the same bits, in one process
 
-Each node has a quarter of a1a's rows and a sketch of its own, and two sit out some rounds. Today every node holds
-the whole model: that is run afterwards.
+Each node has a quarter of a1a's rows and a sketch of its own, and two sit out some rounds. Today every
+node holds the whole model: that is run afterwards.
 """
 
 import argparse

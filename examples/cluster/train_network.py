@@ -3,8 +3,8 @@
     torchrun --standalone --nproc-per-node 2 --max-restarts 3 train_network.py
     python train_network.py        the same bits, in one process
 
-Two nodes hold a quarter of the hidden units, one half, one all of them. Today every node holds everything: that is
-run afterwards, and compared by accuracy, by bytes, and by what a node has to hold.
+Two nodes hold a quarter of the hidden units, one half, one all of them. Today every node holds
+everything: that is run afterwards, and compared by accuracy, by bytes, and by what a node has to hold.
 """
 
 import argparse
