@@ -14,8 +14,11 @@ from studies.tables.data import TABLES
 CHOSEN = "ours, chosen"
 GOALS = {"auc": (0.005, 0.9), "log_loss": (0.0, 2 / 3), "r2": (0.01, 0.9)}  # tolerance, and share of the rows
 NAMES = {"auc": "AUC", "log_loss": "Log-loss", "calibration_error": "Calibration error", "r2": "R²"}
-LINEAR, TREES = ["linear, mean", "linear, our imputer", "MAST"], ["trees", "trees, our imputer"]
-PAIRS = [*LINEAR, *TREES, "MaskedTraining(trees)"]
+ABLATION = [
+    *("linear, mean", "linear, our imputer", "MAST"),
+    *("trees", "trees, our imputer", "trees, copies (NaN)", "MaskedTraining(trees)"),
+    CHOSEN,
+]
 TITLES = {"cells": "cells blank at random", "columns": "whole columns blank"}
 LOWER = ("log_loss", "calibration_error")  # is better
 SITUATION = ["table", "split", "blank", "share"]  # for which one candidate is chosen
@@ -99,15 +102,24 @@ def detail(scores: Any, measure: str, blank: str) -> list[str]:
     return [f"## {NAMES[measure]}, {TITLES[blank]}", "", *markdown(texts)]
 
 
+def complete(scores: Any) -> Any:
+    """The numbers of the splits for which all tables are done, as far as there are any."""
+    tables = scores.groupby("split")["table"].nunique()
+    return scores[scores["split"].isin(tables.index[tables == tables.max()])]
+
+
 def page(scores: Any, validation: Any) -> str:
     """The whole page: its text, and what the numbers say."""
+    scores, validation = complete(scores), complete(validation)
+    splits = ", ".join(map(str, sorted(scores["split"].unique())))
     scores = with_chosen(scores, validation)
     counts = choices(validation).groupby(["blank", "share", "contender"]).size().unstack(fill_value=0)
     ablation = []
     for measure in [name for name in NAMES if name in scores]:
-        wide = means(scores, measure).reindex(columns=PAIRS).groupby(["blank", "share"]).mean()
+        wide = means(scores, measure).reindex(columns=ABLATION).groupby(["blank", "share"]).mean()
         ablation += [f"{NAMES[measure]}:", "", *markdown(wide.map("{:.4f}".format))]
     parts = {
+        "splits": [splits],
         "goals": goals(scores),
         "chosen": markdown(counts.reindex(columns=list(CANDIDATES), fill_value=0)),
         "ablation": ablation,

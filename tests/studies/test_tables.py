@@ -129,6 +129,12 @@ def test_goals_are_counted_and_what_fails_is_named():
     assert "| wine | 50% | 0.710 | **0.720** | 0.700 | 0.700 |" in page.page(scores, validation)
 
 
+def test_a_split_counts_when_all_its_tables_are_done():
+    rows = [("wine", 1), ("digits", 1), ("wine", 2), ("digits", 2), ("wine", 3)]
+    numbers = pandas.DataFrame(rows, columns=["table", "split"])
+    assert set(page.complete(numbers)["split"]) == {1, 2}
+
+
 def test_a_fast_run_makes_numbers_and_a_page_and_goes_on(tmp_path, capsys):
     given = ["--fast", "--table", "diabetes", "--out", str(tmp_path / "run")]
     main(given)
@@ -146,3 +152,14 @@ def test_the_page_is_what_the_numbers_say():
     scores, validation = (pandas.read_csv(NUMBERS / f"{name}.csv") for name in ("scores", "validation"))
     published = NUMBERS.with_suffix(".md").read_text(encoding="utf-8")
     assert page.page(scores, validation) == published
+
+
+def test_the_guide_has_the_means_of_the_study():
+    numbers = (pandas.read_csv(NUMBERS / f"{name}.csv") for name in ("scores", "validation"))
+    scores = page.with_chosen(*map(page.complete, numbers))
+    guide = (ROOT / "docs" / "missing-features.md").read_text(encoding="utf-8")
+    head = next(line for line in guide.splitlines() if "linear, mean" in line)
+    names = [name.strip() for name in head.split("|")[2:-1]]
+    for measure, title in page.NAMES.items():
+        means = page.means(scores, measure).xs(("cells", 0.5), level=("blank", "share")).mean()
+        assert "| " + " | ".join([title, *(f"{means[name]:.3f}" for name in names)]) + " |" in guide
