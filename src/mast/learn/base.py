@@ -35,9 +35,9 @@ from mast.learn.rows import (
 )
 from mast.sketches import Bernoulli, Except, Grouped, Identity, Mixture, Sketch, parse
 
-#: one model for shares from nothing to three quarters: see docs/missing-features.md
+#: one model for shares from nothing to three quarters: see docs/studies/tables.md
 AUTO: Sketch = Mixture([Identity(), Bernoulli(0.75), Bernoulli(0.5)], [0.25, 0.25, 0.5])
-MISSING_SCALE = 0.2  #: the noise of the default scale: see docs/missing-features.md
+MISSING_SCALE = 0.2  #: the noise of the default scale: see docs/studies/tables.md
 
 
 class LinearEstimator(BaseEstimator):  # type: ignore[misc]

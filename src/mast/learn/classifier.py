@@ -19,7 +19,7 @@ from mast.learn.sparsified import SparsifiedLinear
 from mast.sketches import Identity, Sketch
 
 #: what part of the variance of a margin makes probabilities less sure: weights that were trained for blanks
-#: know some of it already; chosen by the log-loss on seven tables, see docs/missing-features.md
+#: know some of it already; chosen by the log-loss on seven tables, see docs/studies/tables.md
 PLAIN, TRAINED, SEVERAL_CLASSES = 1.0, 0.75, 0.25
 
 
