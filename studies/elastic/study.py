@@ -92,7 +92,7 @@ class Study:
         for name in contenders:
             if name == "cuts":
                 continue
-            self.seconds(_session(name))
+            self.seconds(session_of(name))
             setting, rates = self.tuned(name)
             shares = (*SHARES, EQUAL_STEPS) if name == "ours" else (1.0,)
             seeds = self.task.seeds if name in ("alone", "ours") else min(3, self.task.seeds)
@@ -224,7 +224,7 @@ class Study:
         alone = max(1, round(self.task.steps * (0.5 if share == 0.5 else 1)))
         if name == "alone" or share == EQUAL_STEPS:
             return alone
-        times = self.seconds(_session(name)).set_index(["what", "size"])["seconds"]
+        times = self.seconds(session_of(name)).set_index(["what", "size"])["seconds"]
         epoch, teacher = max(1, len(self.loaded.train) // self.task.batch), times["teacher", 1.0]
         budget = self.task.steps * sum(times["alone", s] for s in SIZES)
         if self.tuned("alone")[0] == "distilled":
@@ -244,5 +244,6 @@ def _best(scores: dict[float, float]) -> float:
     return max(scores, key=lambda rate: scores[rate])  # of equal ones the first
 
 
-def _session(name: str) -> str:
+def session_of(name: str) -> str:
+    """The timing session of a contender."""
     return "ours" if name == "ours" else "rivals"

@@ -15,6 +15,7 @@ import mast
 from mast.errors import DataError
 from studies.elastic.__main__ import main
 from studies.elastic.contenders import SIZES, WEIGHTS, DynaBERT, Ours, cuts, elastic, evaluate, norms
+from studies.elastic.page import timed
 from studies.elastic.rows import Rows, logits
 from studies.elastic.rule import decided, judge
 from studies.elastic.study import COLUMNS, EQUAL_STEPS, Store, Study
@@ -163,6 +164,11 @@ def test_steps_follow_from_seconds(loaded, tmp_path):
     study.tuned = lambda name: ("distilled", 1.0)  # whose teacher counts too
     assert study.steps("ours", "even", 1.0) == int((budget - 1.03) / (0.5 * np.mean(SIZES)))
     assert study.steps("ours", "even", EQUAL_STEPS) == study.steps("alone", "labels", 1.0) == 100
+    steps = study.steps("ours", "even, labels", 0.7)
+    row = {"network": "stories260k", "contender": "ours", "setting": "even, labels", "steps": steps}
+    spent = timed(pandas.DataFrame([row]), times.rows)  # what the page says of it
+    with_teacher = budget + epoch * 0.2
+    assert 0.7 * with_teacher - 0.5 * np.mean(SIZES) < spent <= 0.7 * with_teacher
 
 
 def frame(ours, alone, given=0.9, random=0.5):
