@@ -128,10 +128,11 @@ class TestDraws:
             ("nearly all columns", np.arange(1, D), slice(None)),
             ("a column with few entries", np.array([0]), np.flatnonzero(A[:, 0])),
         ):
-            with f._draws._columns(kept, None) as columns:
+            draw = mast.sketches.DiagonalDraw(D, kept, np.ones(kept.size))
+            with f._draws._columns(draw, None) as columns:
                 np.testing.assert_array_equal(columns.rows, rows, err_msg=sketch)
         assert len(f._draws._submatrices) == 1
-        with f._draws._columns(kept, np.array([5, 7])) as columns:
+        with f._draws._columns(draw, np.array([5, 7])) as columns:
             np.testing.assert_array_equal(columns.rows, [5, 7])
 
     def test_submatrices_are_remembered_within_bounds(self):
