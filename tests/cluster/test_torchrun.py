@@ -183,6 +183,6 @@ def test_the_examples_run(tmp_path, name, rounds, above):
         code, printed = run.wait()
     assert code == 0, printed
     assert f"finished after {rounds} rounds" in printed
-    accuracy, megabytes = re.search(r"accuracy ([\d.]+), ([\d.]+) MB", printed).groups()
+    accuracy, megabytes = re.search(r"accuracy ([\d.]+), +([\d.]+) MB", printed).groups()
     assert float(accuracy) > above
     assert np.isfinite(float(megabytes))
