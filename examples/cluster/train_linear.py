@@ -43,13 +43,13 @@ def main() -> None:
         result = mast.cluster.run(
             server, workers, options.rounds, checkpoint=checkpoint, checkpoint_seconds=0.5, timeout=60
         )
-        A, b = mast.data.load("a1a")
-        accuracy = np.mean(np.where(A @ result.x > 0, 1, -1) == b)
-        sent = result.trace["bytes"].iloc[-1] / 1e6
-        lines.append(f"{name:22} accuracy {accuracy:.3f}, {sent:6.1f} MB sent")
-        if 0 in mine:  # rank 0
+        if 0 in mine:  # rank 0, which has the trace
             print(f"{result.status} after {result.steps} rounds, step size {result.step_size:.4g}")
             print(f"{result.note}\n{result.table()}\n")
+            A, b = mast.data.load("a1a")
+            accuracy = np.mean(np.where(A @ result.x > 0, 1, -1) == b)
+            sent = result.trace["bytes"].iloc[-1] / 1e6
+            lines.append(f"{name:22} accuracy {accuracy:.3f}, {sent:6.1f} MB sent")
     if 0 in mine:
         print("\n".join(lines))
 

@@ -61,13 +61,13 @@ def main() -> None:
         result = mast.cluster.run(
             server, workers, options.rounds, checkpoint=checkpoint, checkpoint_seconds=0.5, timeout=60
         )
-        VectorLayout(network).write(result.x, network)
-        inputs, targets = rows(None)
-        accuracy = (network(inputs).argmax(-1) == targets).float().mean()
-        sent = result.trace["bytes"].iloc[-1] / 1e6
-        lines.append(f"{name:22} accuracy {accuracy:.3f}, {sent:6.1f} MB sent")
-        if 0 in mine:  # rank 0
+        if 0 in mine:  # rank 0, which has the trace
             print(f"{result.status} after {result.steps} rounds\n{result.table()}")
+            VectorLayout(network).write(result.x, network)
+            inputs, targets = rows(None)
+            accuracy = (network(inputs).argmax(-1) == targets).float().mean()
+            sent = result.trace["bytes"].iloc[-1] / 1e6
+            lines.append(f"{name:22} accuracy {accuracy:.3f}, {sent:6.1f} MB sent")
     if 0 in mine:
         print("\n".join(lines))
 

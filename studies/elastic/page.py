@@ -54,8 +54,8 @@ CHANGED = (  # in the order in which it happened
     "Both leave its largest size as far behind. One rate serves all sizes, and what the smallest needs "
     "(.003) takes the largest from .915 to .87; at .00033 it stays at .91 and the smallest falls from .66 "
     "to .49. A size alone has a rate of its own, which for the largest is next to none.",
-    "ResNet-56, stories260K, slimmable networks and DynaBERT's way were not run again with the longer "
-    "runs, for lack of time; SST-2 and ResNet-20 lack .35 of the seconds and equal steps.",
+    "ResNet-56, stories260K and DynaBERT's way were not run again with the longer runs, for lack of time; "
+    "SST-2 lacks slimmable networks, and SST-2 and ResNet-20 lack .35 of the seconds and equal steps.",
 )
 
 INTRODUCTION = """\

@@ -56,6 +56,7 @@ def pick(
         if density is not None or budget is not None:
             raise ArgumentError("a draw of units has its density: give its seed or key instead")
         return which
+    sk.check()
     key = which if isinstance(which, Key) else Key(which)
     if budget is not None:
         bound = _within(sk, key, budget)
