@@ -111,7 +111,7 @@ class Capacity(ABC):
         """What the draw named by `key` keeps."""
 
     def largest(self, key: Key) -> Part:
-        """What the node runs when x is trained: another draw; of fronts of several sizes, the largest."""
+        """What the node runs when x is trained: another draw; of prefixes of several sizes, the largest."""
         return self.part(key)
 
     def fingerprint(self) -> str:
@@ -214,7 +214,7 @@ class VectorCapacity(Capacity):
         return self._kept(self.sketch, key)
 
     def largest(self, key: Key) -> Part:
-        """The same; of fronts of several sizes, the largest."""
+        """The same; of prefixes of several sizes, the largest."""
         return self._kept(largest_front(self.sketch), key)
 
     def _kept(self, sketch: Sketch, key: Key) -> Part:
