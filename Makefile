@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 OLDEST := .venv-oldest
 PIP    := python -m pip install --quiet --disable-pip-version-check --constraint
 FILES  := pyproject.toml constraints.txt
-FAULTS := $(patsubst %,tests/test_%.py,arrays checkpoint files identity interruptions limits resume trace)
+FAULTS := $(patsubst %,tests/test_%.py,interruptions limits resume trace) tests/support
 PYTEST := python -m pytest -n 2 --dist worksteal
 
 # Tests run in two processes and benchmarks compare single threads: more threads would only get in the way.

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from _machine import arithmetic, bandwidth, facts, machine
-from mast import files
 from mast.errors import ArgumentError
+from mast.support import files
 
 if TYPE_CHECKING:
     from rich.table import Table

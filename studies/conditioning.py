@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from mast.arrays import Array
-from mast.cells import Cell
 from mast.experiments import style
 from mast.experiments.datasets import Dataset
 from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results, small_table
 from mast.objectives import LeastSquares
 from mast.randomness import Key, Purpose, words
 from mast.sketches import Bernoulli
+from mast.support.arrays import Array
+from mast.support.cells import Cell
 from mast.theory import problem_bounds
 from studies.command import main
 

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mast.arrays import Array
-from mast.cells import Cell, Done
 from mast.experiments import style
 from mast.experiments.datasets import Dataset, logistic
 from mast.experiments.experiment import Claim, Experiment, Findings, Request, Results, spread
@@ -23,6 +21,8 @@ from mast.objectives import Logistic
 from mast.problem import Nodes, Problem
 from mast.run import minimize
 from mast.sketches import PermK
+from mast.support.arrays import Array
+from mast.support.cells import Cell, Done
 from studies.command import main
 
 KAPPA = 100.0

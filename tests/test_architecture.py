@@ -12,43 +12,34 @@ import mast
 
 SOURCE = Path(mast.__file__).parent
 
-CORE = {"errors", "checks", "arrays", "randomness", "sketches", "objectives", "problem", "theory"}
+CORE = {"errors", "support", "randomness", "sketches", "objectives", "problem", "theory"}
 # room -> the rooms it may import from (itself always)
 ALLOWED = {
     "errors": set(),
-    "checks": {"errors"},
-    "arrays": {"errors"},
-    "randomness": {"errors", "checks"},
-    "theory": {"errors", "checks", "cards"},
-    "sketches": {"errors", "checks", "arrays", "randomness"},
-    "objectives": {"errors", "checks", "arrays", "randomness", "sketches", "files", "identity"},
-    "problem": {"errors", "checks", "cards", "arrays", "randomness", "sketches", "objectives"},
-    "data": {"errors", "checks", "arrays", "randomness", "files"},
-    "distributed": CORE | {"files", "checkpoint"},
-    "methods": CORE | {"files", "checkpoint", "distributed"},
-    "files": {"errors"},
-    "progress": set(),
-    "cards": set(),
-    "trace": CORE | {"files"},
-    "results": {"errors", "theory", "trace", "files", "plots", "progress", "cards"},
-    "identity": {"files"},
-    "checkpoint": {"errors", "files", "identity"},
-    "resume": CORE | {"methods", "files", "trace", "checkpoint"},
-    "plots": {"errors", "arrays", "results"},
+    "support": {"errors", "randomness"},
+    "randomness": {"errors", "support"},
+    "theory": {"errors", "support"},
+    "sketches": {"errors", "support", "randomness"},
+    "objectives": {"errors", "support", "randomness", "sketches"},
+    "problem": {"errors", "support", "randomness", "sketches", "objectives"},
+    "data": {"errors", "support", "randomness"},
+    "distributed": CORE,
+    "methods": CORE | {"distributed"},
+    "trace": CORE,
+    "results": {"errors", "theory", "support", "trace", "plots"},
+    "resume": CORE | {"methods", "trace"},
+    "plots": {"errors", "support", "results"},
     "advice": CORE | {"methods"},
     "allocation": CORE,
-    "cells": {"errors", "files", "progress", "randomness"},
-    "sweeps": CORE | {"methods", "run", "trace", "resume", "cells", "files"},
-    "run": CORE | {"methods", "trace", "results", "resume", "progress", "plots"},
-    "learn": CORE | {"methods", "run", "data", "files", "plots"},
-    "nn": CORE
-    | {"methods", "distributed", "allocation", "files", "plots", "progress", "checkpoint", "cards"},
-    "engines": CORE | {"distributed", "methods", "nn", "results", "trace", "files", "progress", "checkpoint"},
+    "sweeps": CORE | {"methods", "run", "trace", "resume"},
+    "run": CORE | {"methods", "trace", "results", "resume", "plots"},
+    "learn": CORE | {"methods", "run", "data", "plots"},
+    "nn": CORE | {"methods", "distributed", "allocation", "plots"},
+    "engines": CORE | {"distributed", "methods", "nn", "results", "trace"},
     "cluster": {"engines", "distributed", "nn"},
     "federated": {"engines", "distributed", "nn"},
-    "experiments": CORE
-    | {"methods", "run", "results", "data", "files", "learn", "nn", "plots", "progress", "cells"},
-    "cli": CORE | {"methods", "run", "data", "files", "learn", "experiments", "advice"},
+    "experiments": CORE | {"methods", "run", "results", "data", "learn", "nn", "plots"},
+    "cli": CORE | {"methods", "run", "data", "learn", "experiments", "advice"},
 }
 ALWAYS = {"__version__"}
 

@@ -13,8 +13,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import mast
-from mast import files
 from mast.cli import app
+from mast.support import files
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import mast
-from mast import files
 from mast.errors import ArgumentError, DataError
+from mast.support import files
 
 STEPS = 500
 

@@ -9,9 +9,9 @@ import pytest
 import scipy.sparse
 
 import mast
-from mast import arrays
 from mast.data.unpack import unpack
 from mast.errors import ArgumentError, CheckpointError, DataError, MastError
+from mast.support import arrays
 
 PROBLEM = mast.Problem(mast.Quadratic([[2.0, 1.0], [1.0, 2.0]], [3.0, 3.0]), mast.PermK(2))
 GIBIBYTE = 1 << 30
@@ -20,7 +20,7 @@ GIBIBYTE = 1 << 30
 @pytest.fixture
 def small_machine(monkeypatch):
     """One gibibyte of memory, whatever there is."""
-    for module in ("mast.arrays", "mast.data.unpack"):
+    for module in ("mast.support.arrays", "mast.data.unpack"):
         monkeypatch.setattr(f"{module}.memory", lambda: GIBIBYTE)
 
 
@@ -68,7 +68,7 @@ def test_the_memory_is_at_most_that_of_the_process():
     code = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
-from mast import arrays
+from mast.support import arrays
 print(arrays.memory() <= 8 << 30)
 """
     if sys.platform == "win32":

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import mast
-from mast import files
 from mast.errors import CheckpointError, StepSizeWarning
 from mast.methods import SingleMethod
 from mast.sketches import DiagonalDraw
+from mast.support import files
 from mast.trace import COLUMNS
 
 H = np.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.2], [0.0, 0.2, 3.0]])

@@ -38,7 +38,7 @@ def test_has_a_row_for_each_measured_step_of_each_run():
 @pytest.fixture
 def processes(monkeypatch):
     """Short work, too, is given to other processes."""
-    monkeypatch.setattr("mast.cells.ALONE", -1.0)
+    monkeypatch.setattr("mast.support.cells.ALONE", -1.0)
 
 
 @pytest.mark.usefixtures("processes")
@@ -138,9 +138,9 @@ class TestMethodsOfOnesOwn:
 
 SCRIPT = """
 from dataclasses import dataclass
-import mast, mast.cells
+import mast, mast.support.cells
 from mast.methods import METHODS, SingleMethod
-mast.cells.ALONE = -1.0
+mast.support.cells.ALONE = -1.0
 
 @dataclass
 class Mine(SingleMethod):

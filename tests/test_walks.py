@@ -23,8 +23,8 @@ BELOW = (
     "sketches/",
     "objectives/",
     "randomness/",
-    "arrays.py",
-    "checks.py",
+    "support/arrays.py",
+    "support/checks.py",
     "errors.py",
     "nn/tensors/torch_private.py",
 )

@@ -23,9 +23,7 @@ BANDS: dict[str, dict[str, str]] = {
         "sweeps": "many runs",
         "trace": "what is measured",
         "results": "x, trace, nodes",
-        "cells": "kept results",
         "resume": "a run, continued",
-        "progress": "a bar",
         "plots": "curve and bound",
         "advice": "before training",
         "allocation": "what to keep",
@@ -43,12 +41,7 @@ BANDS: dict[str, dict[str, str]] = {
     "ground": {
         "data": "LIBSVM and friends",
         "randomness": "keyed draws",
-        "checkpoint": "stop and go on",
-        "identity": "what it is, as text",
-        "files": "written whole or not",
-        "cards": "in a notebook",
-        "arrays": "arrays, checked",
-        "checks": "numbers, checked",
+        "support": "checks, files, checkpoints, progress",
         "errors": "what went wrong",
     },
 }

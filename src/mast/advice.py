@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.checks import number
 from mast.errors import MastError
 from mast.methods import make
 from mast.objectives import LinearModel, Objective
 from mast.problem import Problem
 from mast.sketches import Constants, Identity, Sketch
+from mast.support.checks import number
 
 REGIMES = ("strongly_convex", "convex", "nonconvex")
 METHODS = ("dsgd", "dsgd_sampled", "l_svrdsg", "s_page")

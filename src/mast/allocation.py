@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array, vector
-from mast.checks import number
 from mast.errors import ArgumentError
 from mast.problem import AbstractProblem, Nodes, Problem
+from mast.support.arrays import Array, vector
+from mast.support.checks import number
 
 _MATRIX = 3000  # beyond so many variables a Hessian is not made for its diagonal
 

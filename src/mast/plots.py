@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from mast.arrays import Array
 from mast.errors import ArgumentError, optional_module
+from mast.support.arrays import Array
 
 if TYPE_CHECKING:
     import matplotlib.axes

@@ -11,13 +11,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array, frozen, vector
-from mast.cards import card
-from mast.checks import listed, whole
 from mast.errors import ArgumentError, NotExactError, SupportTooLargeError
 from mast.objectives import Objective, Sketched, mean
 from mast.randomness import Key, Purpose
 from mast.sketches import Draw, Sketch
+from mast.support.arrays import Array, frozen, vector
+from mast.support.cards import card
+from mast.support.checks import listed, whole
 
 CHEAP = 1_000_000  #: an exact f_D that takes more losses than this is not computed by the way
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mast import files
-from mast.cards import card
 from mast.errors import ArgumentError, DataError
-from mast.progress import size_of
+from mast.support import files
+from mast.support.cards import card
+from mast.support.progress import size_of
 from mast.theory import Guarantee
 from mast.trace import TraceFile, frame, json_text, with_nan
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from mast import files
-from mast.arrays import Array
-from mast.checkpoint import Checkpoint, check, describe, joined
 from mast.errors import CheckpointError, DataError
 from mast.methods import METHODS, Method
 from mast.methods.base import State
 from mast.problem import AbstractProblem, Problem
 from mast.randomness import LAYOUT, Key
+from mast.support import files
+from mast.support.arrays import Array
+from mast.support.checkpoint import Checkpoint, check, describe, joined
 from mast.trace import COLUMNS, rows_of, table_of, trace_steps
 
 KIND = "run"

@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array, frozen, vector
-from mast.checks import choice, optional, whole
 from mast.errors import ArgumentError, MastError
 from mast.methods import Method, make
 from mast.methods.base import State, StepSize
 from mast.problem import AbstractProblem
-from mast.progress import Progress
 from mast.randomness import Key
 from mast.results import Result
 from mast.resume import Position, SavedRun, Schedule, Terminated, identity_of, problem_identity
+from mast.support.arrays import Array, frozen, vector
+from mast.support.checks import choice, optional, whole
+from mast.support.progress import Progress
 from mast.theory import Guarantee
 from mast.trace import SAMPLES, SOLVABLE, Measure, trace_steps
 

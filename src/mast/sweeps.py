@@ -8,17 +8,18 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mast import __version__, files
-from mast.arrays import Array, refuse_too_large
-from mast.cells import LONGEST_WAIT, Cell
-from mast.cells import run as run_cells
-from mast.checks import listed, nonnegative, whole
+from mast import __version__
 from mast.errors import ArgumentError
 from mast.methods import METHODS, Method, make
 from mast.problem import AbstractProblem
 from mast.randomness import Key
 from mast.resume import identity_of, problem_identity
 from mast.run import minimize, start_of
+from mast.support import files
+from mast.support.arrays import Array, refuse_too_large
+from mast.support.cells import LONGEST_WAIT, Cell
+from mast.support.cells import run as run_cells
+from mast.support.checks import listed, nonnegative, whole
 from mast.trace import SAMPLES, frame, rows_of, table_of, trace_steps
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mast import files
-from mast.arrays import Array, refuse_too_large
-from mast.checks import whole
 from mast.errors import ArgumentError, DataError, MastError
 from mast.problem import AbstractProblem
+from mast.support import files
+from mast.support.arrays import Array, refuse_too_large
+from mast.support.checks import whole
 
 if TYPE_CHECKING:
     import pandas

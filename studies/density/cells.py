@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from mast.arrays import Array
-from mast.cells import Cell
 from mast.experiments.datasets import one_thread
 from mast.experiments.experiment import Experiment, Request
 from mast.nn import recalibrate, sparsify
 from mast.randomness import Key, Purpose
 from mast.sketches import Bernoulli
+from mast.support.arrays import Array
+from mast.support.cells import Cell
 from studies.density.contenders import (
     SEEN,
     chances,

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mast.arrays import Array
 from mast.errors import DataError
 from mast.experiments.datasets import (
     Dataset,
@@ -30,6 +29,7 @@ from mast.experiments.datasets import (
     read_npz,
     split_rows,
 )
+from mast.support.arrays import Array
 
 FOLDER = "cifar10"  # below a data folder
 FILES = {"features": "resnet50_features_10k_2k.npz", "images": "images_10k_2k.npz"}

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from mast.cells import Cell
 from mast.experiments.accuracy import KAPPA, SPLIT_SEED, TEST_SHARE, accuracy
 from mast.experiments.datasets import Dataset, halves, logistic
 from mast.experiments.experiment import Claim, Experiment, Request
 from mast.problem import Problem
 from mast.sketches import PermK
+from mast.support.cells import Cell
 from studies.density.data import Labelled
 
 BLOCKS = (1, 2, 4, 5, 10, 20)  # 1/K of the weights is kept

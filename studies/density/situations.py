@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pandas
 
-from mast.arrays import Array
-from mast.cells import Done
 from mast.experiments.experiment import Claim, Results
+from mast.support.arrays import Array
+from mast.support.cells import Done
 from studies.density.cells import DENSITIES, tuned
 from studies.density.linear import blocks
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from mast.cells import Cell
 from mast.experiments import style
 from mast.experiments.experiment import Experiment, Figure, Findings, Request, Results
+from mast.support.cells import Cell
 from studies.density import cells, linear, situations
 from studies.density.cells import effort
 from studies.density.contenders import SEEN

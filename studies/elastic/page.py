@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mast import files
 from mast.experiments import style
+from mast.support import files
 from studies.elastic.contenders import SIZES, WEIGHTS
 from studies.elastic.rule import ENOUGH, NETWORKS, STATEMENTS, by_seed, decided, judge
 from studies.elastic.study import EQUAL_STEPS, TUNING, session_of

@@ -13,7 +13,7 @@ from typing import Any
 import pandas
 import torch
 
-from mast import files
+from mast.support import files
 from studies.elastic.contenders import (
     CUTS,
     SIZES,

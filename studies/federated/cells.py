@@ -21,7 +21,6 @@ from scipy.stats import gamma
 from torch import Tensor, nn
 
 from mast import randomness
-from mast.arrays import Array, Indices
 from mast.distributed import Participation, Scheme, Server, scheme_of, stride_of
 from mast.distributed.schemes import largest_front
 from mast.experiments.datasets import one_thread
@@ -39,6 +38,7 @@ from mast.nn.nodes import (
 )
 from mast.randomness import Key, Purpose
 from mast.sketches import Nested, Sketch
+from mast.support.arrays import Array, Indices
 from studies.density.data import ClassRows, Labelled
 from studies.density.networks import DESIGNS, Chain, Design, network
 from studies.density.search import Setting, climb

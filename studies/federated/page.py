@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas
 
-from mast import files
 from mast.experiments import style
+from mast.support import files
 
 DOCS = Path(__file__).parents[2] / "docs"
 NUMBERS = DOCS / "studies" / "federated" / "results.csv"

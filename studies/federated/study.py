@@ -32,13 +32,13 @@ from typing import Any
 import numpy as np
 import pandas
 
-from mast.arrays import Array, Indices
-from mast.cells import Cell, Done
 from mast.distributed import scheme_of
 from mast.errors import ArgumentError
 from mast.experiments import style
 from mast.experiments.datasets import Dataset
 from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results
+from mast.support.arrays import Array, Indices
+from mast.support.cells import Cell, Done
 from studies.density.data import find
 from studies.federated.cells import (
     ALONE,

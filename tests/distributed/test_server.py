@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import mast
-from mast import files
 from mast.distributed import (
     Adam,
     Momentum,
@@ -22,6 +21,7 @@ from mast.distributed import (
 )
 from mast.errors import ArgumentError, CheckpointError, DataError, StepSizeWarning
 from mast.randomness import Key, normal
+from mast.support import files
 
 D = 12
 SHIFT = normal(Key(5), 0, D)

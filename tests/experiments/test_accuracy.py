@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from mast.cells import Cell, Done
 from mast.errors import ArgumentError
 from mast.experiments import accuracy
 from mast.experiments.datasets import halves, locate, split_rows
 from mast.experiments.experiment import Results
 from mast.sketches import PermK
+from mast.support.cells import Cell, Done
 
 DATA = locate("a1a")
 

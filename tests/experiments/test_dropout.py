@@ -8,10 +8,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import mast
-from mast.cells import Cell, Done
 from mast.experiments.experiment import Results
 from mast.experiments.neural import dropout, runs
 from mast.experiments.neural.data import Embedded
+from mast.support.cells import Cell, Done
 
 ROUNDS = np.arange(0, 1510, 10.0)
 DATA = Embedded("made", "", "0")

@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
 import mast
-from mast.cells import Cell, Done
 from mast.distributed import Participation, Server, run_in_process
 from mast.errors import ArgumentError, DataError
 from mast.experiments import reproduce
@@ -26,6 +25,7 @@ from mast.experiments.neural.runs import KEEPS, STEP_SIZES, Curve, run
 from mast.nn import advise
 from mast.nn.nodes import NetworkWorker, NodeRows, VectorLayout
 from mast.randomness import Key, normal
+from mast.support.cells import Cell, Done
 
 SHAPE, NODES, ROWS, SEED = (7, 5, 3), 4, 6, 2**40 + 3
 ROUNDING = 40 * torch.finfo(torch.float32).eps  # of one step, whose sums have 24 rows, 7 inputs and 5 units

@@ -26,7 +26,7 @@ from mast.experiments import (
     trajectory,
 )
 from mast.experiments.catalogue import EXPERIMENTS, GROUPS, MOVED, experiments_of
-from mast.files import exclusive
+from mast.support.files import exclusive
 
 pytest.importorskip("matplotlib")
 

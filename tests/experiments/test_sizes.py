@@ -5,11 +5,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from mast.cells import Cell, Done
 from mast.errors import ArgumentError
 from mast.experiments.experiment import Results
 from mast.experiments.reproduce import MOST_GAINS, gains_table, reproduce
 from mast.experiments.sizes import SIZES, WAYS, Sizes, claims, gains, sizes
+from mast.support.cells import Cell, Done
 
 (DATA,) = Sizes().find("fast", None, None)
 CONFIG = {"width": 40, "steps": 60, "alone": 20, "elastic": 40, "batch": 32, "rate": 3e-3, "seed": 1}

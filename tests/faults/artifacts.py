@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 import mast
-from mast import cells
 from mast.data.lookup import EMBEDDED
 from mast.errors import DataError
 from mast.experiments.datasets import locate
 from mast.experiments.reproduce import SECTION_FORMAT, read_sections, section_bytes
-from mast.files import load, load_array, save
 from mast.learn.commands import train
 from mast.learn.storage import Bundle
+from mast.support import cells
+from mast.support.files import load, load_array, save
 
 PROBLEM = mast.Problem(mast.Quadratic(np.diag([1.0, 2.0, 4.0]), [1.0, 1.0, 1.0]), mast.RandK(2))
 ROWS = np.array([[1.0, 0.0, 2.0], [0.0, 1.0, 0.0], [3.0, 1.0, 0.5], [0.0, 2.0, 1.0]])

@@ -23,9 +23,10 @@ import numpy as np
 
 import mast
 import mast.run
-from mast import data, files
+from mast import data
 from mast.errors import StepSizeWarning
 from mast.randomness import Key, normal
+from mast.support import files
 
 SMALL = mast.Quadratic(np.diag([1.0, 2.0, 4.0, 3.0]) + 0.1, [1.0, -1.0, 2.0, 0.5])
 A, B = mast.data.load("a1a")

@@ -17,8 +17,8 @@ pytestmark = [
 SWEEP = """
 import sys
 import mast
-import mast.cells
-mast.cells.ALONE = 0.0  # so that workers start at once
+import mast.support.cells
+mast.support.cells.ALONE = 0.0  # so that workers start at once
 problem = mast.Problem(mast.Quadratic([[2.0, 1.0], [1.0, 2.0]], [3.0, 3.0]), mast.PermK(2))
 print("ready", flush=True)
 mast.sweep(problem, ["s_page"], [1e-6], range(6), int(sys.argv[2]), jobs=2, cache=sys.argv[1], trace=10_000)

@@ -13,8 +13,8 @@ import mast
 from faults.amounts import FULL
 from faults.artifacts import ARTIFACTS, PROBLEM, Artifact, Sealed, network_artifacts
 from faults.tally import survived
-from mast import files
 from mast.errors import MastError
+from mast.support import files
 
 pytestmark = pytest.mark.faults
 NODES = mast.Nodes([PROBLEM, PROBLEM])

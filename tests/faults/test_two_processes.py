@@ -11,7 +11,7 @@ import pytest
 
 import mast
 from mast.errors import InUseError
-from mast.files import exclusive
+from mast.support.files import exclusive
 
 pytestmark = pytest.mark.faults
 

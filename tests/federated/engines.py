@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from mast import files
 from mast.errors import StepSizeWarning
-from mast.files import exclusive
+from mast.support import files
+from mast.support.files import exclusive
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "federated"
 MARK = "MAST_TESTS_FEDERATION"

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 
 from federated.engines import expected, federation, rounds_done, wait_for_round
-from mast import files
+from mast.support import files
 from mast.trace import TraceFile
 
 TWO = {"nodes": 2, "capacities": "bernoulli:0.5 permk:4"}

@@ -9,9 +9,9 @@ pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 
 import mast
 from federated.samples import NODES, maker, problems, server
-from mast import files
 from mast.errors import ArgumentError, CheckpointError
 from mast.federated import LocalGrid, MastStrategy, TrainingWorker, client, server_for
+from mast.support import files
 
 SHARES = ["neurons:0.5", "bernoulli:0.5", "identity"]
 

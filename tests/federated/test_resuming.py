@@ -13,10 +13,10 @@ pytest.importorskip("flwr", reason="the extra `federated` is not installed")
 
 from faults.tally import survived
 from federated.samples import NODES, maker, problems, server
-from mast import files
 from mast.engines.flower.records import unpack
 from mast.errors import CheckpointError, DataError
 from mast.federated import LocalGrid, MastStrategy, client
+from mast.support import files
 
 ROUNDS = 9
 

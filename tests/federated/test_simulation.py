@@ -15,9 +15,9 @@ pytest.importorskip("ray", reason="Flower's simulation engine needs Ray")
 
 import mast
 from federated.engines import DEFAULTS, EXAMPLE, MARK, example, expected, federation, rounds_done, settled
-from mast import files
 from mast.distributed import run_in_process
 from mast.federated import server_for
+from mast.support import files
 
 
 def test_two_simulations_are_one_run_to_the_last_bit(tmp_path):

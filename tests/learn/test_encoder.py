@@ -19,10 +19,10 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import mast
-from mast import files
 from mast.errors import ArgumentError, DataError
 from mast.learn import ColumnsWarning
 from mast.learn.frames import EncodedRows
+from mast.support import files
 
 TABLES = Path(__file__).parents[3] / "shared" / "data" / "tables"
 NAN = np.nan

@@ -9,9 +9,9 @@ from sklearn.datasets import make_classification, make_regression
 from sklearn.linear_model import LogisticRegression
 
 import mast
-from mast import files
 from mast.errors import ArgumentError, DataError
 from mast.sketches.stored import describe, rebuild
+from mast.support import files
 from sketches.samples import SKETCHES, D
 
 

@@ -8,7 +8,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from mast.cells import Done
 from mast.errors import DataError
 from mast.experiments.accuracy import accuracy
 from mast.experiments.datasets import halves, logistic
@@ -16,6 +15,7 @@ from mast.experiments.experiment import Request, Results
 from mast.nn import sparsify
 from mast.objectives import Logistic
 from mast.sketches import PermK
+from mast.support.cells import Done
 from studies.density import cells as module
 from studies.density import linear, situations
 from studies.density.cells import CHOOSING, DENSITIES, cells, effort, scores_of, tuned

@@ -6,11 +6,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from mast.cells import Done
 from mast.distributed import scheme_of
 from mast.errors import ArgumentError
 from mast.experiments.experiment import Request, Results
 from mast.randomness import Key
+from mast.support.cells import Done
 from studies.federated import page
 from studies.federated.cells import (
     ALONE,

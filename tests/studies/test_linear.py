@@ -9,8 +9,8 @@ import pandas
 import pytest
 
 import mast
-from mast.cells import Cell, Done
 from mast.experiments import reproduce
+from mast.support.cells import Cell, Done
 from studies import conditioning, methods
 from studies.command import main
 

@@ -123,8 +123,8 @@ def predict(
       mast train a1a --out model
       mast predict model a1a --proba
     """  # noqa: D301
-    from mast import files
     from mast.learn.commands import predict
+    from mast.support import files
 
     with working(f"predicting {file}"):
         table, remarks = predict(model, file, proba=proba, keep=keep or [], data_dir=data_dir)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mast.data.catalogue import SETS
 from mast.errors import DataError
-from mast.files import write_once
+from mast.support.files import write_once
 
 _LOG = logging.getLogger("mast.data")
 

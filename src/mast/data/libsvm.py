@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mast.arrays import checked_sparse, numbers
 from mast.errors import ArgumentError, DataError
-from mast.files import as_path, write
+from mast.support.arrays import checked_sparse, numbers
+from mast.support.files import as_path, write
 
 MAX_INDEX = 2**31 - 1  # indices are int32: liblinear and many others accept nothing wider
 _SHOWN = 40

@@ -12,14 +12,14 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mast import files
-from mast.arrays import refuse_too_wide
-from mast.checks import whole
 from mast.data import checksums, libsvm, lookup
 from mast.data.catalogue import SETS
 from mast.data.libsvm import short
 from mast.data.unpack import read, unpack
 from mast.errors import ArgumentError, DataError
+from mast.support import files
+from mast.support.arrays import refuse_too_wide
+from mast.support.checks import whole
 
 Labels: TypeAlias = Literal["binary", "raw"] | tuple[float, float]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mast.data.catalogue import SETS
 from mast.errors import ArgumentError, DataError
-from mast.files import as_path
+from mast.support.files import as_path
 
 EMBEDDED = Path(__file__).parent / "embedded"
 SUFFIXES = ("", ".gz", ".bz2")

@@ -10,8 +10,8 @@ import stat
 import zlib
 from pathlib import Path
 
-from mast.arrays import memory
 from mast.errors import DataError
+from mast.support.arrays import memory
 
 _CHUNK = 1 << 20
 SHARE = 4  # of the memory: the text may take so much of it, since its numbers need the rest

@@ -35,9 +35,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mast import files
 from mast.errors import ArgumentError, DataError
 from mast.randomness import LAYOUT, Key
+from mast.support import files
 
 VERSION = 1
 HEADER = struct.Struct("<4sHBBQQQIIIIdQ")

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mast import files, sketches
-from mast.checkpoint import describe
+from mast import sketches
 from mast.distributed.messages import Header, Message, MessageKind, Values
 from mast.distributed.schemes import largest_front
 from mast.errors import ArgumentError
@@ -23,6 +22,8 @@ from mast.problem import Problem
 from mast.randomness import Key
 from mast.sketches import Sketch
 from mast.sketches.draws import Draw, ModelDraw
+from mast.support import files
+from mast.support.checkpoint import describe
 
 _PROBES = (Key(0), Key(1, 2, 3), Key(3, 1, 2))  # keys whose draws stand for a capacity in its digest
 STRUCTURED = ("neurons", "layers")  # sketches of whole units of a network

@@ -13,10 +13,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from mast.arrays import Indices
-from mast.checks import number, positive
 from mast.distributed.messages import Values
 from mast.errors import ArgumentError
+from mast.support.arrays import Indices
+from mast.support.checks import number, positive
 
 EXAMPLES = "sgd, momentum, momentum:0.9, adam, adam:0.9:0.999"
 

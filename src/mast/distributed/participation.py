@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from mast import randomness
-from mast.arrays import Array, vector
-from mast.checks import choice, whole
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
+from mast.support.arrays import Array, vector
+from mast.support.checks import choice, whole
 
 #: draws of the nodes of a round: independent; those of nodes 0, 1, ...; or node 0's for all of them
 COUPLINGS = ("independent", "disjoint", "common")

@@ -11,10 +11,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mast.checks import choice, number
 from mast.errors import ArgumentError
 from mast.sketches import Identity, Mixture, Nested, PermK, RandK, Rolling, Sketch
 from mast.sketches.over import Over
+from mast.support.checks import choice, number
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mast import __version__, files
-from mast.checks import choice, positive, whole
+from mast import __version__
 from mast.distributed.messages import Header, Message, MessageKind, Values, checked_dtype, finite
 from mast.distributed.nodes import Capacity, Part, Worker
 from mast.distributed.optimizers import Optimizer, parse_optimizer
@@ -24,6 +23,8 @@ from mast.distributed.participation import Participation
 from mast.distributed.state import ServerState
 from mast.errors import ArgumentError, CheckpointError, DataError
 from mast.randomness import LAYOUT, Key
+from mast.support import files
+from mast.support.checks import choice, positive, whole
 from mast.theory import Guarantee
 
 LARGE = 1 << 20  # values: looking at so many takes a tenth of the round, ...

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mast import files
-from mast.checkpoint import Checkpoint, check, fill
 from mast.distributed.messages import Values, checked_dtype
 from mast.distributed.optimizers import Optimizer
 from mast.errors import ArgumentError
+from mast.support import files
+from mast.support.checkpoint import Checkpoint, check, fill
 
 #: the numbers of a checkpoint, and their types
 NUMBERS: dict[str, tuple[type, ...]] = {"round": (int,), "seconds": (int, float), "extra": (dict,)}

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mast import files
 from mast.distributed import Server
 from mast.results import Result
+from mast.support import files
 from mast.theory import Guarantee
 from mast.trace import TraceFile
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from mast.arrays import Array
-from mast.cells import Cell, Done
 from mast.experiments import style
 from mast.experiments.datasets import Dataset, halves, logistic
 from mast.experiments.experiment import (
@@ -25,6 +23,8 @@ from mast.experiments.experiment import (
 )
 from mast.problem import Problem
 from mast.sketches import PermK
+from mast.support.arrays import Array
+from mast.support.cells import Cell, Done
 
 BLOCKS = (2, 4, 5, 10, 20)
 KAPPA = 100.0

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mast import data
-from mast.arrays import Array, Indices
 from mast.data.unpack import read, unpack
 from mast.errors import ArgumentError, DataError
 from mast.objectives import Logistic
 from mast.randomness import Key, Purpose, normal, permutation
+from mast.support.arrays import Array, Indices
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas
 
-from mast.arrays import Array
-from mast.cells import Cell, Done
 from mast.experiments.datasets import Dataset, locate
+from mast.support.arrays import Array
+from mast.support.cells import Cell, Done
 
 EFFORTS = ("fast", "normal", "full")
 NOISE = 2.0  # standard errors that tell a refutation from noise

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from mast.cells import Cell
 from mast.experiments import style
 from mast.experiments.datasets import Dataset, gaussian_start, logistic
 from mast.experiments.experiment import Claim, Experiment, Figure, Request, Results, small_table, spread
@@ -20,6 +19,7 @@ from mast.experiments.runs import measured
 from mast.problem import Problem
 from mast.run import minimize
 from mast.sketches import Mixture, PermK
+from mast.support.cells import Cell
 
 K, PARTITIONS = 4, 5
 KAPPA = 100.0

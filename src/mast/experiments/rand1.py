@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from mast.arrays import Array
-from mast.cells import Cell, Done
 from mast.experiments import style
 from mast.experiments.datasets import Dataset, logistic
 from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results, spread
@@ -17,6 +15,8 @@ from mast.experiments.separable import CoordinateLosses, drawn, losses, units
 from mast.methods import guarantee
 from mast.problem import Problem
 from mast.sketches import RandK
+from mast.support.arrays import Array
+from mast.support.cells import Cell, Done
 
 KAPPA = 1000.0
 MULTIPLES = (1, 10, 20, 50)  # of g0 = 1/(L_f L_max)

@@ -14,7 +14,7 @@ from typing import Any
 
 from mast.errors import DataError
 from mast.experiments.experiment import NOISE, Table, verdict
-from mast.progress import duration
+from mast.support.progress import duration
 
 MARKS = {
     "holds": '<span class="yes">✓ holds</span>',

@@ -24,7 +24,6 @@ from typing import Any
 import pandas
 
 import mast
-from mast import cells, files
 from mast.errors import ArgumentError, DataError, optional_module
 from mast.experiments import report
 from mast.experiments.catalogue import EXPERIMENTS, experiments_of
@@ -40,7 +39,8 @@ from mast.experiments.experiment import (
     verdict,
 )
 from mast.plots import SETTINGS
-from mast.progress import duration
+from mast.support import cells, files
+from mast.support.progress import duration
 
 SECTION_FORMAT = 4
 MOST_GAINS = 8  # rows of the table that is printed

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from mast.arrays import Array, Indices
 from mast.errors import ArgumentError
 from mast.objectives import Logistic
 from mast.sketches import RandK
 from mast.sketches.kernels import draw_units
 from mast.sketches.laws import UnitArrays
+from mast.support.arrays import Array, Indices
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from mast.arrays import Array
-from mast.cells import Cell
 from mast.experiments import interpolation, style
 from mast.experiments.accuracy import accuracy
 from mast.experiments.datasets import Dataset, gaussian_start, halves, logistic
 from mast.experiments.experiment import Claim, Experiment, Findings, Request, Results, small_table
 from mast.problem import Problem
 from mast.sketches import PermK
+from mast.support.arrays import Array
+from mast.support.cells import Cell
 from mast.theory import problem_bounds
 
 BLOCKS = (2, 4, 5, 10, 20)

@@ -21,8 +21,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import mast.nn
-from mast.arrays import Array
-from mast.cells import Cell
 from mast.errors import ArgumentError
 from mast.experiments import style
 from mast.experiments.accuracy import error
@@ -40,6 +38,8 @@ from mast.experiments.experiment import (
 )
 from mast.experiments.neural.rounds import start
 from mast.randomness import Key, Purpose, permutation
+from mast.support.arrays import Array
+from mast.support.cells import Cell
 
 SIZES = (0.05, 0.1, 0.25, 1.0)  # shares of the hidden units
 WAYS = {"cut": "cut, not trained", "alone": "each size alone", "elastic": "one elastic run"}

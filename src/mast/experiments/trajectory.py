@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pandas
 
-from mast.arrays import Array
-from mast.cells import Cell
 from mast.experiments import style
 from mast.experiments.datasets import Dataset, gaussian_start, logistic
 from mast.experiments.experiment import (
@@ -27,6 +25,8 @@ from mast.experiments.runs import measured
 from mast.problem import Problem
 from mast.run import minimize
 from mast.sketches import PermK
+from mast.support.arrays import Array
+from mast.support.cells import Cell
 
 K = 10
 KAPPA = 100.0

@@ -15,10 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
-from mast.arrays import Array, Indices, checked_sparse, numbers, refuse_too_wide
-from mast.checks import choice, number, whole
 from mast.errors import ArgumentError
-from mast.files import as_path
 from mast.learn.encoder import TableEncoder, encoder_for
 from mast.learn.fitting import OURS, FitPlan, fit
 from mast.learn.frames import aligned, as_pandas, explain_refusal, groups_of, refuse_repeated
@@ -34,6 +31,9 @@ from mast.learn.rows import (
     with_indicators,
 )
 from mast.sketches import Bernoulli, Except, Grouped, Identity, Mixture, Sketch, parse
+from mast.support.arrays import Array, Indices, checked_sparse, numbers, refuse_too_wide
+from mast.support.checks import choice, number, whole
+from mast.support.files import as_path
 
 #: one model for shares from nothing to three quarters: see docs/studies/tables.md
 AUTO: Sketch = Mixture([Identity(), Bernoulli(0.75), Bernoulli(0.5)], [0.25, 0.25, 0.5])

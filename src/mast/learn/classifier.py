@@ -11,12 +11,12 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 
-from mast.arrays import Array
 from mast.errors import ArgumentError
 from mast.learn.base import MISSING_SCALE
 from mast.learn.rows import cells, counting, gaps, row_weights
 from mast.learn.sparsified import SparsifiedLinear
 from mast.sketches import Identity, Sketch
+from mast.support.arrays import Array
 
 #: what part of the variance of a margin makes probabilities less sure: weights that were trained for blanks
 #: know some of it already; chosen by the log-loss on seven tables, see docs/studies/tables.md

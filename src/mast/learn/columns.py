@@ -10,10 +10,10 @@ import numpy as np
 import pandas
 from pandas.api import types
 
-from mast.arrays import Array, Indices
-from mast.checks import number, positive
 from mast.errors import DataError
 from mast.learn.kinds import as_days, as_numbers, as_texts, date_format, kind_of, place
+from mast.support.arrays import Array, Indices
+from mast.support.checks import number, positive
 
 LEAST_ROWS = 20  #: in shorter tables no column is taken for an identifier
 FEW = 10  #: a category with at most so many values keeps them all

@@ -16,8 +16,6 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from mast import randomness
-from mast.arrays import Array
-from mast.checks import number
 from mast.errors import ArgumentError, DataError, MissingExtraError
 from mast.learn.classifier import MastClassifier
 from mast.learn.comparison import Scores, with_zeros
@@ -27,6 +25,8 @@ from mast.learn.regressor import MastRegressor
 from mast.learn.sources import RowReader, TrainingRows, encoded, errors_of, training_rows
 from mast.learn.storage import Bundle, Weights
 from mast.randomness import Key, Purpose
+from mast.support.arrays import Array
+from mast.support.checks import number
 
 CLASSES = 20  #: whole numbers with at most so many values are taken for classes
 VALUES = 10_000  #: more different labels than this are numbers to regress on

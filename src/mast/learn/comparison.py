@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from mast import files
-from mast.arrays import Array
 from mast.errors import ArgumentError
 from mast.learn.scoring import draw_curves
 from mast.learn.storage import Bundle
+from mast.support import files
+from mast.support.arrays import Array
 
 MODELS = ("mast", "usual")
 

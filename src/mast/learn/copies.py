@@ -15,7 +15,6 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from mast import randomness
-from mast.arrays import Array, Indices, row_blocks
 from mast.errors import ArgumentError
 from mast.learn.factors import Factors
 from mast.learn.gaussian import FeatureGaussian
@@ -24,6 +23,7 @@ from mast.learn.rows import Masks, row_numbers
 from mast.randomness import Key
 from mast.sketches import Bernoulli, DiagonalDraw, Identity, Sketch
 from mast.sketches.over import Over
+from mast.support.arrays import Array, Indices, row_blocks
 
 ROWS = 6000  #: of all copies together, where few rows are copied
 COPIES = (4, 32)  #: at least and at most, where there is room; a multiple of the first

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from mast.arrays import Array, row_blocks
 from mast.learn.rows import Masks, distinct, gaps, zeros_for_nan
 from mast.sketches.conditional import Conditional
+from mast.support.arrays import Array, row_blocks
 
 FLOOR = 1e-6  #: no direction has a smaller share of the mean variance
 STEPS = (3, 40)  #: of the EM algorithm, at least and at most, unless it converges

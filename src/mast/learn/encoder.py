@@ -14,7 +14,6 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import _check_feature_names_in, check_array, check_is_fitted, validate_data
 
-from mast.arrays import Array, Indices, row_blocks
 from mast.errors import ArgumentError, DataError
 from mast.learn.columns import CategoryColumn, Column, learn_column
 from mast.learn.frames import (
@@ -28,6 +27,7 @@ from mast.learn.frames import (
     with_groups,
 )
 from mast.learn.kinds import kind_of
+from mast.support.arrays import Array, Indices, row_blocks
 
 WIDE = 1000  #: tables with more features than this, most of them 0, become sparse matrices
 DENSITY = 0.25  #: the share of features that are not 0 in a complete row, from which on they stay dense

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from mast import randomness
-from mast.arrays import Array, Indices
 from mast.learn.rows import Masks, distinct, row_numbers
 from mast.randomness import Key
+from mast.support.arrays import Array, Indices
 
 ENTRIES = 1 << 22  #: numbers that are held at a time
 LARGEST = 1 << 25  #: numbers that are held at a time while factors are fitted

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from mast import randomness
-from mast.arrays import Array
 from mast.errors import ArgumentError, NotExactError
 from mast.learn.copies import COPIES, MANY_ROWS, Copies, copies_of
 from mast.learn.gaussian import FeatureGaussian
@@ -35,6 +34,7 @@ from mast.problem import Problem
 from mast.randomness import Key, Purpose
 from mast.run import minimize
 from mast.sketches import Except, Grouped, Sketch
+from mast.support.arrays import Array
 from mast.theory import Guarantee
 
 SINGLE = ("gd", "agd", "dsgd", "dsgd_sampled", "l_svrdsg", "s_page")  #: methods with a step size of their own

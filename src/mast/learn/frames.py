@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mast.arrays import Indices
 from mast.errors import DataError
+from mast.support.arrays import Indices
 
 GROUPS = "mast groups"  #: where data frames have them, by the names of the features
 SHOWN = 5  #: names that a message shows

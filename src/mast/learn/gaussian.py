@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mast.arrays import Array, row_blocks
 from mast.learn.covariance import column_moments, mean_and_covariance
 from mast.learn.factors import Factors, fit_factors
 from mast.learn.rows import Masks, distinct, zeros_for_nan
 from mast.sketches.conditional import Conditional
+from mast.support.arrays import Array, row_blocks
 
 WIDEST = 200  #: features that have a covariance of all pairs by default; more have factors
 ENTRIES = 1 << 22  #: served weights that are held at a time

@@ -10,12 +10,12 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from mast.arrays import Array, checked_sparse, numbers
-from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.learn.frames import explain_refusal, refuse_repeated
 from mast.learn.gaussian import FeatureGaussian
 from mast.learn.rows import as_dense, gaps, refuse_overflow, row_weights
+from mast.support.arrays import Array, checked_sparse, numbers
+from mast.support.checks import whole
 
 
 class ConditionalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]

@@ -12,8 +12,8 @@ import pandas
 from pandas.api import types
 from pandas.tseries.api import guess_datetime_format
 
-from mast.arrays import Array, Indices
 from mast.errors import DataError
+from mast.support.arrays import Array, Indices
 
 #: what object columns hold, by pandas' word for it
 INFERRED = {

@@ -14,14 +14,14 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, check_X_y, has_fit_parameter, validate_data
 
 from mast import randomness
-from mast.arrays import Array
-from mast.checks import choice, number, whole
 from mast.errors import ArgumentError
 from mast.learn.encoder import encoder_for
 from mast.learn.frames import aligned, as_pandas, explain_refusal, groups_of, refuse_repeated
 from mast.learn.imputer import ConditionalImputer
 from mast.learn.rows import counting, row_numbers, row_weights
 from mast.randomness import Key
+from mast.support.arrays import Array
+from mast.support.checks import choice, number, whole
 
 SHARES = (0.0, 0.25, 0.5, 0.75)
 POOL = 4096  #: different masks per copy, at most: rows of one pattern are filled together

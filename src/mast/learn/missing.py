@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from mast.arrays import Array, Indices
 from mast.learn.rows import Masks, cells, gaps
 from mast.sketches import Sketch
 from mast.sketches.over import Over
+from mast.support.arrays import Array, Indices
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 
-from mast.arrays import Array, Indices
 from mast.objectives import LeastSquares, Logistic, Objective
 from mast.objectives.design import Design
 from mast.objectives.linear import LinearModel, RidgeModel
@@ -21,6 +20,7 @@ from mast.objectives.losses import MarginLoss
 from mast.objectives.newton import Solver, conjugate_gradients
 from mast.objectives.penalties import SketchedRidge
 from mast.sketches import Sketch
+from mast.support.arrays import Array, Indices
 
 GRAM = 500  #: up to this size a Gram matrix has its eigenvalues computed densely
 

@@ -8,12 +8,12 @@ from typing import Any
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from mast import files
 from mast.errors import ArgumentError
-from mast.files import as_path
 from mast.learn.encoder import TableEncoder
 from mast.learn.sparsified import SparsifiedLinear
 from mast.learn.storage import pack, pack_encoder, read, unpack, unpack_encoder, write
+from mast.support import files
+from mast.support.files import as_path
 
 KIND = "pipeline"
 

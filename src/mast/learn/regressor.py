@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 
-from mast.arrays import Array
 from mast.learn.rows import counting, row_weights
 from mast.learn.sparsified import SparsifiedLinear
+from mast.support.arrays import Array
 
 
 class MastRegressor(RegressorMixin, SparsifiedLinear):  # type: ignore[misc]

@@ -9,8 +9,8 @@ import scipy.sparse
 from numpy.typing import NDArray
 from sklearn.utils.validation import _check_sample_weight
 
-from mast.arrays import LARGEST_ENTRY, Array, Indices, refuse_too_large, row_blocks
 from mast.errors import DataError
+from mast.support.arrays import LARGEST_ENTRY, Array, Indices, refuse_too_large, row_blocks
 
 Masks = NDArray[np.bool_]
 

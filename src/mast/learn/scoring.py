@@ -12,13 +12,13 @@ from numpy.typing import ArrayLike
 from sklearn.metrics import check_scoring
 
 from mast import randomness
-from mast.arrays import Array
-from mast.checks import number, whole
 from mast.errors import ArgumentError
 from mast.learn.frames import as_pandas, is_frame
 from mast.learn.rows import Masks
 from mast.plots import COLOURS, new_axes
 from mast.randomness import Key
+from mast.support.arrays import Array
+from mast.support.checks import number, whole
 
 if TYPE_CHECKING:
     import matplotlib.axes

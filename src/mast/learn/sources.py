@@ -14,12 +14,12 @@ import pandas
 from numpy.typing import NDArray
 
 from mast import data
-from mast.arrays import Array
 from mast.errors import ArgumentError, DataError
 from mast.learn.columns import CategoryColumn
 from mast.learn.encoder import TableEncoder
 from mast.learn.frames import ColumnsWarning, shown
 from mast.learn.tables import all_numbers, mended, read_table
+from mast.support.arrays import Array
 
 
 def is_csv(file: str) -> bool:

@@ -13,8 +13,6 @@ from numpy.typing import ArrayLike
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_is_fitted
 
-from mast.arrays import Array, numbers
-from mast.checks import number, whole
 from mast.errors import ArgumentError
 from mast.learn.base import LinearEstimator
 from mast.learn.missing import Scaling
@@ -22,6 +20,8 @@ from mast.learn.rows import gaps
 from mast.learn.scoring import draw_curves
 from mast.sketches import DiagonalDraw, RandK, Sketch
 from mast.sketches.over import replace_inner
+from mast.support.arrays import Array, numbers
+from mast.support.checks import number, whole
 
 if TYPE_CHECKING:
     import matplotlib.axes

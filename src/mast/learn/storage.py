@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from mast import files, theory
+from mast import theory
 from mast.errors import ArgumentError, DataError, MastError
 from mast.learn.factors import Factors
 from mast.learn.gaussian import FeatureGaussian
@@ -19,6 +19,7 @@ from mast.learn.imputer import ConditionalImputer
 from mast.sketches import Sketch
 from mast.sketches.conditional import Conditional
 from mast.sketches.stored import describe, rebuild
+from mast.support import files
 from mast.theory import Guarantee
 
 if TYPE_CHECKING:

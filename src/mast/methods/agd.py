@@ -7,10 +7,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mast.arrays import Array
 from mast.errors import BiasedSketchError
 from mast.methods.base import State
 from mast.methods.gd import GD
+from mast.support.arrays import Array
 
 
 @dataclass

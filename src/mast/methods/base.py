@@ -17,12 +17,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from mast.arrays import Array
-from mast.checks import nonnegative, positive
 from mast.errors import ArgumentError, MastError, NoGuaranteeError, StepSizeWarning
 from mast.problem import AbstractProblem, Nodes, Problem
 from mast.randomness import Key
 from mast.sketches import Draw
+from mast.support.arrays import Array
+from mast.support.checks import nonnegative, positive
 from mast.theory import Guarantee
 
 #: a number, "theory", or a function of the step

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from mast.arrays import Array
 from mast.errors import ArgumentError, MastError, NoGuaranteeError, NotExactError
 from mast.objectives import Objective, Quadratic
 from mast.problem import AbstractProblem, Problem
 from mast.sketches import Sampled, Sketch
+from mast.support.arrays import Array
 from mast.theory import NO_STATEMENT, Guarantee
 
 EXACT = "the gap is exact"

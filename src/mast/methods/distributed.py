@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from mast import theory
-from mast.arrays import Array
 from mast.distributed import Participation, ProblemWorker, Server, stride_of
 from mast.errors import NoGuaranteeError
 from mast.methods.base import Method, State
@@ -21,6 +20,7 @@ from mast.objectives import Objective
 from mast.problem import AbstractProblem, Nodes, Problem
 from mast.sketches import Sketch
 from mast.sketches.over import same_partition
+from mast.support.arrays import Array
 
 
 @dataclass

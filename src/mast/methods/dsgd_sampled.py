@@ -11,8 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mast import randomness, theory
-from mast.arrays import Array, Indices
-from mast.checks import choice, whole
 from mast.errors import ArgumentError, MastError
 from mast.methods.base import SingleMethod, State, spread
 from mast.methods.constants import constants_of, gap_of, refuse_dependent, regime_of
@@ -24,6 +22,8 @@ from mast.problem import Problem
 from mast.randomness import Purpose
 from mast.sketches import Draw
 from mast.sketches.laws import DrawKind, UnitArrays
+from mast.support.arrays import Array, Indices
+from mast.support.checks import choice, whole
 
 
 @dataclass

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mast import theory
-from mast.arrays import Array
-from mast.checks import choice, probability
 from mast.methods.base import State
 from mast.methods.constants import constants_of, gap_of, regime_of
 from mast.methods.support import OverSupport
+from mast.support.arrays import Array
+from mast.support.checks import choice, probability
 
 
 @dataclass

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from mast import randomness
-from mast.arrays import Array
-from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.methods.base import SingleMethod, spread
 from mast.problem import Problem
 from mast.randomness import Key, Purpose
 from mast.sketches import Draw, Sampled
+from mast.support.arrays import Array
+from mast.support.checks import whole
 
 
 @dataclass

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from mast import theory
-from mast.checks import whole
 from mast.errors import ArgumentError, NoGuaranteeError
 from mast.nn.batches import Batch, Loss
 from mast.nn.curvature import Curvature, MeanHessian, curvature
@@ -26,6 +25,7 @@ from mast.nn.units.unit_map import columns
 from mast.randomness import Key, Purpose
 from mast.sketches import Constants, Sketch
 from mast.sketches.draws import Draw, ModelDraw
+from mast.support.checks import whole
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,10 +7,10 @@ from functools import partial
 
 from torch import Tensor
 
-from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.nn.sparsifier import Sparsifier
 from mast.randomness import Key, Purpose
+from mast.support.checks import whole
 
 
 class Average:

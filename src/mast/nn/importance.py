@@ -24,16 +24,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from mast.arrays import Array
-from mast.checks import choice
 from mast.errors import ArgumentError
 from mast.nn.batches import Batch, Loss
 from mast.nn.costs import evaluated
 from mast.nn.units.cuts import is_conv1d
 from mast.nn.units.dependencies.examples import fork_generators, tensors_in
 from mast.nn.units.drawing import UnitGroup
-from mast.progress import Progress
 from mast.randomness import Key, Purpose, words
+from mast.support.arrays import Array
+from mast.support.checks import choice
+from mast.support.progress import Progress
 
 SCORES = ("activation", "output", "taylor")
 _ROOM = 1 << 23  # numbers that may be held at a time for inputs side by side

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from torch import nn
 
-from mast.cards import table
-from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.nn.costs import flops, latencies, measure
 from mast.nn.submodels import put_draw, recalibrate, small_model, warn_of_batch_norm, weight_draw
@@ -19,10 +17,12 @@ from mast.nn.units.drawing import BoundUnits
 from mast.nn.units.sketches import Structured
 from mast.nn.units.unit_map import columns
 from mast.plots import COLOURS, new_axes
-from mast.progress import Progress
 from mast.randomness import Key, Purpose
 from mast.sketches import Identity
 from mast.sketches.base import percent
+from mast.support.cards import table
+from mast.support.checks import whole
+from mast.support.progress import Progress
 
 if TYPE_CHECKING:
     import matplotlib.axes

@@ -17,8 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from mast.arrays import Indices
-from mast.checks import whole
 from mast.errors import ArgumentError, MastError
 from mast.nn.batches import Loss, with_first
 from mast.nn.importance import Importance
@@ -32,6 +30,8 @@ from mast.nn.units.dependencies.examples import (
 )
 from mast.nn.units.drawing import UnitGroup
 from mast.sketches import RandK
+from mast.support.arrays import Indices
+from mast.support.checks import whole
 
 Orders = dict[str, Indices]  # by group: the unit that stands at each place
 _NEARLY = {torch.float64: 1e-9, torch.float32: 1e-4}  # differences of scores that are rounding

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from mast.checks import whole
 from mast.errors import ArgumentError, BiasedSketchError, MastError
 from mast.nn.files.deltas import save_delta
 from mast.nn.files.state import restore, state_of
@@ -30,10 +29,11 @@ from mast.nn.tensors.weights import Calibration, Shift, shifts_of
 from mast.nn.units import Structured, UnitDraw, UnitMap, parse
 from mast.nn.units.drawing import BoundUnits
 from mast.nn.validation import signs_of_training, warn_of_checkpoints
-from mast.progress import Progress
 from mast.randomness import Key
 from mast.sketches import Constants, Sketch
 from mast.sketches.draws import Draw, ModelDraw
+from mast.support.checks import whole
+from mast.support.progress import Progress
 
 if TYPE_CHECKING:
     from mast.nn.report import DensityReport

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from mast.arrays import Array
 from mast.errors import ArgumentError
 from mast.nn.factory import sparsify
 from mast.nn.files.tensor_files import digest
@@ -27,6 +26,7 @@ from mast.nn.units import parse
 from mast.nn.units.drawing import BoundUnits
 from mast.nn.validation import scaled_starts, sparsifier_of
 from mast.sketches import Nested, Sampled, Sketch, UnscaledBernoulli
+from mast.support.arrays import Array
 
 
 def scale_start(

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mast import randomness
-from mast.arrays import Array, Indices, vector
 from mast.errors import ArgumentError, ConvergenceError
-from mast.identity import describe
 from mast.objectives.newton import newton
 from mast.randomness import Key
 from mast.sketches import Draw, Sketch
+from mast.support.arrays import Array, Indices, vector
+from mast.support.identity import describe
 
 
 class Objective(ABC):

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array
 from mast.objectives.base import Objective
 from mast.objectives.quadratic import Quadratic
 from mast.sketches import DiagonalDraw, Draw
+from mast.support.arrays import Array
 
 
 class Sketched(Objective):

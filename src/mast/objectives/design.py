@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mast.arrays import (
+from mast.errors import ArgumentError, DataError
+from mast.support.arrays import (
     BLOCK,
     LARGEST_ENTRY,
     Array,
@@ -20,7 +21,6 @@ from mast.arrays import (
     refuse_too_wide,
     row_blocks,
 )
-from mast.errors import ArgumentError, DataError
 
 SMALL = 64  #: up to this size of the Gram matrix its eigenvalues are computed densely
 OVERFLOW = "the entries of A are so large that their squares overflow: rescale the columns"

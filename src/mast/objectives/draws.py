@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mast.arrays import Array, Indices
 from mast.objectives.design import Design, csr_arrays, kernels
 from mast.sketches import DiagonalDraw
+from mast.support.arrays import Array, Indices
 
 if TYPE_CHECKING:
     from mast.objectives.linear import LinearModel

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array
 from mast.objectives.base import Objective
 from mast.objectives.newton import newton
 from mast.objectives.pairs import Blocks, Pairs, sums_of
 from mast.objectives.penalties import Penalty
+from mast.support.arrays import Array
 
 if TYPE_CHECKING:
     from mast.objectives.linear import LinearModel

@@ -8,12 +8,12 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array, refuse_too_large, vector
-from mast.checks import optional, whole
 from mast.errors import ArgumentError
-from mast.files import digest
-from mast.identity import describe
 from mast.objectives.base import Objective
+from mast.support.arrays import Array, refuse_too_large, vector
+from mast.support.checks import optional, whole
+from mast.support.files import digest
+from mast.support.identity import describe
 
 
 class Function(Objective):

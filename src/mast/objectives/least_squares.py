@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array
 from mast.objectives.base import Objective
 from mast.objectives.exact import SketchedLinear
 from mast.objectives.linear import RidgeModel
@@ -19,6 +18,7 @@ from mast.objectives.newton import LARGEST_DIMENSION
 from mast.objectives.pairs import Blocks, SparsePairs
 from mast.objectives.penalties import SketchedRidge
 from mast.objectives.quadratic import Quadratic
+from mast.support.arrays import Array
 
 if TYPE_CHECKING:
     from mast.sketches import Sketch

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array, Indices, frozen, numbers, refuse_nonfinite, vector
-from mast.checks import number, optional
 from mast.errors import ArgumentError, DataError
-from mast.files import digest
 from mast.objectives.base import Objective
 from mast.objectives.design import Design
 from mast.objectives.draws import Draws
 from mast.objectives.losses import MarginLoss, weighted_sum
 from mast.objectives.penalties import Ridge, Saturating
 from mast.sketches import DiagonalDraw, Draw
+from mast.support.arrays import Array, Indices, frozen, numbers, refuse_nonfinite, vector
+from mast.support.checks import number, optional
+from mast.support.files import digest
 
 if TYPE_CHECKING:
     from mast.sketches import Sketch

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from mast.arrays import Array
 from mast.errors import ConvergenceError, UnboundedError
 from mast.objectives.design import Design
 from mast.objectives.linear import RidgeModel
 from mast.objectives.losses import LogLoss
 from mast.objectives.newton import LARGEST_DIMENSION
+from mast.support.arrays import Array
 
 SATURATED = 20.0  #: a margin above which a row hardly pulls any more
 SEPARABLE = (

@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from mast.arrays import Array
 from mast.errors import ArgumentError
+from mast.support.arrays import Array
 
 
 class MarginLoss(ABC):

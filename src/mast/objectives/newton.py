@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import scipy.linalg
 
-from mast.arrays import Array
 from mast.errors import ConvergenceError, UnboundedError
+from mast.support.arrays import Array
 
 if TYPE_CHECKING:
     from mast.objectives.base import Objective

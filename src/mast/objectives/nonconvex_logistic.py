@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array
-from mast.checks import optional
 from mast.objectives.linear import LinearModel
 from mast.objectives.losses import LogLoss
 from mast.objectives.penalties import Saturating
+from mast.support.arrays import Array
+from mast.support.checks import optional
 
 
 class NonconvexLogistic(LinearModel):

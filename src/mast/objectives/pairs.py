@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mast.arrays import Array, Indices
 from mast.objectives.design import Design, csr_arrays, kernels, weighted_gram
+from mast.support.arrays import Array, Indices
 
 #: makes weighted slopes of margins, given which pairs they belong to
 Pull = Callable[[Array, slice], Array]

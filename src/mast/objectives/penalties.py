@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mast.arrays import Array
+from mast.support.arrays import Array
 
 if TYPE_CHECKING:
     from mast.sketches import Sketch

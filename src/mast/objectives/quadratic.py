@@ -9,11 +9,11 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array, frozen, numbers, symmetric, vector
 from mast.errors import ArgumentError, UnboundedError
-from mast.files import digest
 from mast.objectives.base import Objective
 from mast.objectives.newton import scaling, solve
+from mast.support.arrays import Array, frozen, numbers, symmetric, vector
+from mast.support.files import digest
 
 if TYPE_CHECKING:
     from mast.sketches import Sketch

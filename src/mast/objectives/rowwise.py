@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array, Indices
 from mast.objectives.design import kernels
 from mast.objectives.exact import Bend, PairForm
 from mast.objectives.losses import weighted_sum
 from mast.objectives.pairs import BlockRun, Blocks, Pairs, SparsePairs
 from mast.objectives.penalties import Penalty
 from mast.sketches import SubsetLaw
+from mast.support.arrays import Array, Indices
 
 if TYPE_CHECKING:
     from mast.objectives.linear import LinearModel

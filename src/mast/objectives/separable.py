@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array, Indices
 from mast.errors import ConvergenceError, UnboundedError
 from mast.objectives.design import kernels
 from mast.objectives.exact import Bend, PairForm
@@ -21,6 +20,7 @@ from mast.objectives.losses import weighted_sum
 from mast.objectives.newton import LARGEST_DIMENSION, newton, solve
 from mast.objectives.pairs import Blocks, DensePairs, Pull, SparsePairs, make_pairs, sums_of
 from mast.objectives.penalties import Penalty
+from mast.support.arrays import Array, Indices
 
 if TYPE_CHECKING:
     from mast.objectives.linear import LinearModel

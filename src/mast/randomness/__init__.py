@@ -39,8 +39,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mast.checks import whole
 from mast.errors import ArgumentError
+from mast.support.checks import whole
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from mast.arrays import LARGE, Array, refuse_too_large
-from mast.checks import probability, whole
 from mast.errors import ArgumentError, NotDiagonalError, SupportTooLargeError
 from mast.randomness import Key
 from mast.sketches import estimates
@@ -20,6 +18,8 @@ from mast.sketches.constants import Constants
 from mast.sketches.draws import Draw
 from mast.sketches.estimates import SUPPORT_LIMIT
 from mast.sketches.laws import IndependentLaw, Law
+from mast.support.arrays import LARGE, Array, refuse_too_large
+from mast.support.checks import probability, whole
 
 
 class Sketch(ABC):

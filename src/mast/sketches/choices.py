@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mast import randomness
-from mast.arrays import Array, frozen, numbers, vector
-from mast.checks import listed
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
 from mast.sketches.draws import DiagonalDraw, Draw, MatrixDraw
+from mast.support.arrays import Array, frozen, numbers, vector
+from mast.support.checks import listed
 
 
 class Matrices(Sketch):

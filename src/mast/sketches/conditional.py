@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mast.arrays import Array, Indices, frozen, numbers
 from mast.errors import ArgumentError
 from mast.randomness import Key
 from mast.sketches.base import Sketch
@@ -22,6 +21,7 @@ from mast.sketches.constants import Constants
 from mast.sketches.draws import DiagonalDraw, Draw, MatrixDraw
 from mast.sketches.estimates import mean_over, moments_of
 from mast.sketches.independent import Bernoulli
+from mast.support.arrays import Array, Indices, frozen, numbers
 
 BoolArray = NDArray[np.bool_]
 

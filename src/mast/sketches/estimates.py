@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from mast.arrays import Array
 from mast.errors import BiasedSketchError
 from mast.randomness import Key, Purpose
 from mast.sketches.draws import DiagonalDraw, Draw
+from mast.support.arrays import Array
 
 if TYPE_CHECKING:
     from mast.sketches.base import Sketch

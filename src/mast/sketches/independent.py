@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mast import randomness
-from mast.arrays import Array, frozen, vector
-from mast.checks import positive
 from mast.errors import ArgumentError
 from mast.randomness import Key
 from mast.sketches.base import Sketch, percent
 from mast.sketches.draws import DiagonalDraw, Draw
 from mast.sketches.laws import DrawKind, Entry, IndependentLaw, Law, SubsetLaw
+from mast.support.arrays import Array, frozen, vector
+from mast.support.checks import positive
 
 
 class Identity(Sketch):

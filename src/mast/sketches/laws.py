@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mast.arrays import Array, Indices, refuse_too_large
 from mast.sketches.constants import Constants
 from mast.sketches.draws import DiagonalDraw
+from mast.support.arrays import Array, Indices, refuse_too_large
 
 #: for each value that an entry takes, its probability and the value itself, by coordinate
 Marginals = list[tuple[Array, Array]]

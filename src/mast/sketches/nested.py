@@ -14,8 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mast import randomness
-from mast.arrays import Array, Indices, frozen, vector
-from mast.checks import choice, probability
 from mast.errors import ArgumentError, BiasedSketchError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
@@ -23,6 +21,8 @@ from mast.sketches.choices import probabilities
 from mast.sketches.constants import Constants
 from mast.sketches.draws import DiagonalDraw, Draw
 from mast.sketches.laws import Law, PairLaw
+from mast.support.arrays import Array, Indices, frozen, vector
+from mast.support.checks import choice, probability
 
 _REMEMBERED = 1 << 22  # coordinates whose order is kept from draw to draw
 

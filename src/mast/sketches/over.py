@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array, Indices, frozen
-from mast.checks import listed
 from mast.errors import ArgumentError, NotDiagonalError
 from mast.randomness import Key
 from mast.sketches.base import Sketch
@@ -22,6 +20,8 @@ from mast.sketches.constants import Constants
 from mast.sketches.draws import DiagonalDraw, Draw, MatrixDraw
 from mast.sketches.laws import Law, Members
 from mast.sketches.perm_k import PermK, checked_blocks, labels_of
+from mast.support.arrays import Array, Indices, frozen
+from mast.support.checks import listed
 
 
 class Over(Sketch):

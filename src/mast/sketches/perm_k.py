@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mast import randomness
-from mast.arrays import Indices, frozen, refuse_too_large
-from mast.checks import listed, whole
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
 from mast.sketches.draws import DiagonalDraw, Draw, equal_scales
 from mast.sketches.laws import DrawKind, Law, SubsetLaw
+from mast.support.arrays import Indices, frozen, refuse_too_large
+from mast.support.checks import listed, whole
 
 _NOTHING: Indices = frozen(np.empty(0, dtype=np.int64))  # an empty block
 

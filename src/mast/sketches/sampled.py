@@ -13,8 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mast import randomness
-from mast.arrays import Array
-from mast.checks import whole
 from mast.errors import ArgumentError, NotDiagonalError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch
@@ -24,6 +22,8 @@ from mast.sketches.estimates import moments_of
 from mast.sketches.independent import Bernoulli
 from mast.sketches.perm_k import PermK
 from mast.sketches.subsets import RandK
+from mast.support.arrays import Array
+from mast.support.checks import whole
 
 _REMEMBERED = 1 << 22  # coordinates of all draws of a list together
 

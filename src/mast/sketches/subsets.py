@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from mast import randomness
-from mast.arrays import Array
-from mast.checks import whole
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
 from mast.sketches.constants import Constants
 from mast.sketches.draws import DiagonalDraw, Draw, equal_scales
 from mast.sketches.laws import DrawKind, Law, PairLaw, SubsetLaw
+from mast.support.arrays import Array
+from mast.support.checks import whole
 
 
 class Counted(Sketch):

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mast import checks
-from mast.checks import choice, number, positive
 from mast.errors import ArgumentError, BiasedSketchError, NoGuaranteeError
+from mast.support import checks
+from mast.support.checks import choice, number, positive
 
 Array = NDArray[np.float64]
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from mast.checks import choice, nonnegative, optional, probability
 from mast.errors import ArgumentError, NoGuaranteeError
+from mast.support.checks import choice, nonnegative, optional, probability
 from mast.theory.arguments import (
     NO_STATEMENT,
     bounded_sketch,

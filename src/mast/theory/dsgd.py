@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mast.checks import choice, nonnegative, optional, positive
 from mast.errors import ArgumentError
+from mast.support.checks import choice, nonnegative, optional, positive
 from mast.theory.arguments import (
     always_kept,
     bounded_sketch,

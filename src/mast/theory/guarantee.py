@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mast.checks import number, positive
 from mast.errors import ArgumentError, NoGuaranteeError
+from mast.support.checks import number, positive
 from mast.theory.arguments import ROUNDING, Array, iteration_counts, values
 
 
@@ -215,7 +215,7 @@ class Guarantee(ABC):
         }
 
     def _repr_html_(self) -> str:
-        from mast.cards import card  # the theory needs nothing but the standard library
+        from mast.support.cards import card  # the theory needs nothing but the standard library
 
         facts = self._facts() | {"assumes": "; ".join(self.assumptions)}
         return card(f"Guarantee of {self.algorithm}, {self.regime.replace('_', ' ')}", facts)

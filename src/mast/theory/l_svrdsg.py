@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mast.checks import choice, optional, positive, probability
+from mast.support.checks import choice, optional, positive, probability
 from mast.theory.arguments import (
     Array,
     always_kept,

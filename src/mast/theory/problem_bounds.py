@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mast.checks import nonnegative, positive
 from mast.errors import ArgumentError
+from mast.support.checks import nonnegative, positive
 from mast.theory.arguments import unbiased, values
 from mast.theory.guarantee import plain
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mast.checks import optional, positive, probability
 from mast.errors import ArgumentError, NoGuaranteeError
+from mast.support.checks import optional, positive, probability
 from mast.theory.arguments import Array, bounded_sketch, combined, regime_of, whole
 from mast.theory.forms import Words, known, noise_of, zeta
 from mast.theory.guarantee import Guarantee, Plan, Start

@@ -149,7 +149,7 @@ def test_damaged_states_are_refused(models):
 
 
 def test_sketches_are_described_by_their_content():
-    from mast.checkpoint import describe
+    from mast.support.checkpoint import describe
 
     sketches = [
         mast.Bernoulli(0.5),

@@ -17,7 +17,6 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from mast import files
 from mast.distributed import Part, Worker
 from mast.distributed.messages import Values
 from mast.engines.flower.records import (
@@ -31,6 +30,7 @@ from mast.engines.flower.records import (
     unpack,
 )
 from mast.errors import ArgumentError
+from mast.support import files
 
 Evaluate = Callable[[Any], Mapping[str, float]]  #: of a submodel: a vector, or a module
 Make = Callable[[Context], "Worker | Client"]  #: how the client of a context is made

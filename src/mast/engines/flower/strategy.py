@@ -19,8 +19,6 @@ from flwr.serverapp.strategy import Result as FlowerResult
 from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
-from mast.checkpoint import compare
-from mast.checks import number, positive, whole
 from mast.distributed import Server
 from mast.distributed.participation import Dropouts
 from mast.engines.flower.records import (
@@ -41,6 +39,8 @@ from mast.engines.flower.registry import ClientRegistry, NoClientsError, NormLim
 from mast.engines.runs import RunFiles, node_table, result_of
 from mast.errors import CheckpointError
 from mast.results import Result, score_columns
+from mast.support.checkpoint import compare
+from mast.support.checks import number, positive, whole
 
 
 class MastStrategy(Strategy):

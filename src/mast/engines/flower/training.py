@@ -19,7 +19,6 @@ import torch
 from flwr.supercore import log
 from torch import nn
 
-from mast.checkpoint import describe
 from mast.distributed import Capacity, Header, Part
 from mast.distributed.messages import Values
 from mast.errors import ArgumentError
@@ -30,6 +29,7 @@ from mast.nn.tensors.torch_private import BatchNorm
 from mast.randomness import Key
 from mast.sketches import Sketch
 from mast.sketches.draws import FullDraw
+from mast.support.checkpoint import describe
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from mast.distributed import SIZE, Message, Part, Participation, Server, Worker
 from mast.engines.runs import Row, RunFiles
 from mast.engines.torchrun.wire import Buffers, Bytes, Transfer, Wire, in_one_line
 from mast.errors import ArgumentError, DataError, MastError
-from mast.progress import Progress, size_of
+from mast.support.progress import Progress, size_of
 
 WORTH_A_THREAD = 1 << 18  #: coordinates from which on a helper draws ahead
 END = -1  #: instead of a round's number: there is no other

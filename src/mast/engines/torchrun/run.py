@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mast.checks import nonnegative, whole
 from mast.distributed import Server, Worker
 from mast.engines.runs import Row, RunFiles, node_table, result_of
 from mast.engines.torchrun.rounds import ROUND_TAG, ServerRank, WorkerRank
 from mast.engines.torchrun.wire import Wire
 from mast.errors import ArgumentError, DataError
 from mast.results import Result
+from mast.support.checks import nonnegative, whole
 
 LOCK_SECONDS = 5.0  # seconds in which the ranks of a torchrun that was killed may yet leave a checkpoint
 #: what all workers must have in common: they train one model

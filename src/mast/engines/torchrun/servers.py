@@ -14,9 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from mast import files
-from mast.arrays import Array
-from mast.checks import listed
 from mast.distributed import Capacity, Server
 from mast.engines import servers
 from mast.engines.torchrun.wire import Wire, this_rank
@@ -24,6 +21,9 @@ from mast.errors import ArgumentError, DataError, MastError, NoGuaranteeError, S
 from mast.methods.distributed import Facts, guarantee_of
 from mast.problem import Nodes, Problem
 from mast.sketches import Sketch
+from mast.support import files
+from mast.support.arrays import Array
+from mast.support.checks import listed
 
 UNKNOWN = "the smoothness of this model is not known; of networks mast.nn.advise measures it"
 

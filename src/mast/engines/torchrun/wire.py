@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from mast.checks import number
 from mast.errors import ArgumentError, DataError, MastError
+from mast.support.checks import number
 
 Bytes = NDArray[np.uint8]
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pandas
 
-from mast.cells import Cell
 from mast.experiments import style
 from mast.experiments.experiment import Claim, Findings, Request, Results, Table
 from mast.experiments.neural import runs
 from mast.experiments.neural.runs import Curve, curve
 from mast.experiments.neural.study import CEILING, Neural, log_losses, over_seeds, show
+from mast.support.cells import Cell
 
 KEEPS = (0.7, 0.9)
 STEP_SIZES = (0.05, 0.5, 1.0)

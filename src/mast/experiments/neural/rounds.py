@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from mast import randomness
-from mast.arrays import Array
 from mast.nn.tensors.weights import name_index
 from mast.randomness import Key, Purpose
 from mast.sketches import Bernoulli
 from mast.sketches.independent import entry_of
+from mast.support.arrays import Array
 
 
 def student(widths: tuple[int, int, int], seed: int) -> nn.Sequential:

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.polynomial.polynomial import polyfit, polyval
 from numpy.typing import NDArray
 
-from mast.arrays import Array
-from mast.cells import Cell, Done
 from mast.experiments.datasets import one_thread
 from mast.experiments.experiment import Experiment, Request, Results, spread
 from mast.experiments.neural.data import Embedded, shares
 from mast.experiments.neural.rounds import Lanes, Masks, squared_loss, student
 from mast.nn import advise
 from mast.sketches import Bernoulli, UnscaledBernoulli
+from mast.support.arrays import Array
+from mast.support.cells import Cell, Done
 
 NODES, HIDDEN = 10, 32
 KEEPS = (0.5, 0.7, 0.9, 1.0)

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pandas
 
-from mast.cells import Cell
 from mast.experiments import style
 from mast.experiments.experiment import Experiment, Findings, Request, Results
 from mast.experiments.neural import runs
 from mast.experiments.neural.claims import SPARSE, Curves, best, claims, curves_of
 from mast.experiments.neural.data import DIGIT_FEATURES, HEAD_RATE, HEAD_STEPS, HEAD_WIDTH, find
 from mast.experiments.neural.runs import DIVERGED, HIDDEN, KEEPS, NODES, STEP_SIZES, Curve, advised
+from mast.support.cells import Cell
 
 
 class Neural(Experiment):

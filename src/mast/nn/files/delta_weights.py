@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mast.arrays import Array
 from mast.errors import ArgumentError, DataError
 from mast.nn.tensors.bound import bind
 from mast.nn.tensors.scaling import multiply
@@ -19,6 +18,7 @@ from mast.nn.tensors.weights import Place, Weight
 from mast.randomness import Key
 from mast.sketches.draws import DiagonalDraw, Draw, GridDraw
 from mast.sketches.stored import describe, rebuild
+from mast.support.arrays import Array
 
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from mast import files
-from mast.checkpoint import describe
 from mast.errors import ArgumentError
 from mast.nn.files import tensor_files
 from mast.randomness import LAYOUT, Key
+from mast.support import files
+from mast.support.checkpoint import describe
 
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from mast import files
 from mast.errors import ArgumentError, DataError
 from mast.nn.files import tensor_files
 from mast.nn.tensors.weights import unwrapped
 from mast.nn.units import HeadsAttention, UnitDraw, UnitMap
 from mast.nn.units.cuts import PassThrough, SubmodelSizes, fit_attributes, replace_attention
+from mast.support import files
 
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier

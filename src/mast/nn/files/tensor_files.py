@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mast import __version__, files
+from mast import __version__
 from mast.errors import DataError
+from mast.support import files
 
 _SUM = 64  # hexadecimal digits
 _MARK = b'{"__metadata__":{"mast":"{\\"sha256\\":\\"'  # what follows the eight bytes of the header's length

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mast.checkpoint import describe
 from mast.distributed.messages import Values
 from mast.distributed.nodes import Capacity, Part
 from mast.distributed.schemes import Scheme, largest_front, scheme_of
@@ -29,6 +28,7 @@ from mast.randomness import Key, Purpose
 from mast.sketches import Sketch
 from mast.sketches.draws import DiagonalDraw, Draw, FullDraw, ModelDraw
 from mast.sketches.laws import Entry
+from mast.support.checkpoint import describe
 
 _WORTH_KEEPING = 1 << 14  # positions
 _ON_CPU = torch.empty(0, dtype=torch.float64)

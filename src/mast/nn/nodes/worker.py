@@ -15,9 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mast import files, randomness
-from mast.checkpoint import describe
-from mast.checks import choice
+from mast import randomness
 from mast.distributed.messages import Header, Values
 from mast.distributed.nodes import Capacity, Worker, local_gradient_sum
 from mast.errors import ArgumentError
@@ -26,6 +24,9 @@ from mast.nn.nodes.models import MaskedModel, SmallModel
 from mast.nn.tensors.torch_private import NormBase, tree_leaves
 from mast.randomness import Key, Purpose
 from mast.sketches import Sketch
+from mast.support import files
+from mast.support.checkpoint import describe
+from mast.support.checks import choice
 
 ModelLoss = Callable[[nn.Module, Any], Tensor]  #: of a model and a batch
 BatchSource = Callable[[Key], Any]  #: the batch that a key names

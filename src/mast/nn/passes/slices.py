@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mast.arrays import Array, Indices
 from mast.nn.tensors.scaling import Memory, times, wide
 from mast.nn.tensors.torch_private import go_back_early
 from mast.nn.tensors.weights import Place, Weight, find, registered
 from mast.nn.units import UnitDraw, UnitMap
 from mast.nn.units.drawing import along, present
 from mast.sketches import DiagonalDraw
+from mast.support.arrays import Array, Indices
 
 _REMEMBERED = 32  # draws whose slices are known
 _MOST_RANGES = 8  # along a dimension: q, k and v of a fused weight are three

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from mast import randomness
-from mast.arrays import Array
 from mast.errors import ArgumentError, NotDiagonalError
 from mast.nn.tensors.scaling import Memory, compiled, numbers, replace_entries, sparsify_into
 from mast.nn.tensors.torch_words import torch_mask, torch_normal
@@ -29,6 +28,7 @@ from mast.sketches import Bernoulli, Constants, Sampled, Sketch
 from mast.sketches.draws import DiagonalDraw, Draw, FullDraw, MaskDraw
 from mast.sketches.independent import entry_of
 from mast.sketches.laws import Entry
+from mast.support.arrays import Array
 
 _WORTH_A_THREAD = 1 << 19  # coordinates
 

@@ -14,10 +14,10 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from mast.arrays import Array, vector
 from mast.errors import ArgumentError
 from mast.nn.tensors.torch_private import Conv, NormBase
 from mast.nn.tensors.weights import Keep, Place, Weight, Where, name_index, refuse_sharded, registered
+from mast.support.arrays import Array, vector
 
 _LAYERS = (
     nn.Linear, nn.Bilinear, Conv, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention, nn.Embedding,

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mast.checks import choice, probability, whole
 from mast.errors import ArgumentError, BiasedSketchError
 from mast.nn.tensors.bound import BoundSketch
 from mast.nn.tensors.weights import Weight
@@ -21,6 +20,7 @@ from mast.randomness import Key
 from mast.sketches import Constants
 from mast.sketches.base import percent
 from mast.sketches.draws import DiagonalDraw
+from mast.support.checks import choice, probability, whole
 
 
 class TopShare:

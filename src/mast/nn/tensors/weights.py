@@ -11,8 +11,8 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from mast.arrays import Array
 from mast.errors import ArgumentError, MastError
+from mast.support.arrays import Array
 
 _DEEP = 3  # how many dicts and lists may lie around a parameter
 #: what to do about a model that was changed under its sparsifier

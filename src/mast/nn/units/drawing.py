@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from mast.arrays import Array, Indices
 from mast.errors import ArgumentError, MastError
 from mast.nn.tensors.bound import BoundSketch
 from mast.nn.tensors.weights import name_index
@@ -16,6 +15,7 @@ from mast.randomness import Key
 from mast.sketches import Bernoulli, Constants, Sketch
 from mast.sketches.draws import DiagonalDraw, Draw, FullDraw, GridDraw, ModelDraw
 from mast.sketches.independent import entry_of
+from mast.support.arrays import Array, Indices
 
 OUTPUT = "they are the model's output"  #: why the units of a last layer stay
 

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mast.arrays import Indices
 from mast.nn.units.drawing import Segment
 from mast.sketches import DiagonalDraw
 from mast.sketches.draws.kernels import (
@@ -27,6 +26,7 @@ from mast.sketches.draws.kernels import (
     gather_units,
     scatter_units,
 )
+from mast.support.arrays import Indices
 
 _ALL = -1  # in the place of a group: no draw cuts here
 _ALIGNED = 16  # each tensor starts at a multiple of this many entries, like one that torch has made

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import nn
 
-from mast.arrays import Array, Indices
 from mast.errors import ArgumentError
 from mast.nn.tensors.selection import Selection
 from mast.nn.tensors.weights import refuse_sharded, registered
@@ -30,6 +29,7 @@ from mast.nn.units.drawing import (
 from mast.nn.units.sketches import Neurons, Structured
 from mast.sketches import Bernoulli, Sketch
 from mast.sketches.draws import Draw, FullDraw, GridDraw, ModelDraw
+from mast.support.arrays import Array, Indices
 
 if TYPE_CHECKING:
     from mast.nn.units.dependencies.examples import Example

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mast.arrays import Array, Indices, numbers, refuse_too_large
 from mast.errors import ArgumentError
+from mast.support.arrays import Array, Indices, numbers, refuse_too_large
 
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mast.arrays import Array, Indices
 from mast.errors import NotDiagonalError
 from mast.sketches.draws.base import Draw, as_tensor, columns, kernels, memory
+from mast.support.arrays import Array, Indices
 
 MANY = 1 << 14  #: listed entries from which on the compiled form is used
 MANY_EQUAL = 1 << 17  #: equal scales from which on they are one number, read many times

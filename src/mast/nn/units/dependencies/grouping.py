@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mast.arrays import Indices
 from mast.nn.tensors.torch_private import NormBase
 from mast.nn.units.cuts import is_conv1d
 from mast.nn.units.dependencies.examples import Example, shadow
@@ -18,6 +17,7 @@ from mast.nn.units.dependencies.graph import INPUT, DependencyGraph
 from mast.nn.units.dependencies.recording import Recording
 from mast.nn.units.dependencies.tracing import DependencyTrace
 from mast.nn.units.drawing import OUTPUT, UnitGroup, UnitSlices
+from mast.support.arrays import Indices
 
 Units = Indices  # one row per unit: the slices that are kept or dropped together
 

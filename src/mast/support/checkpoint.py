@@ -17,9 +17,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from mast import __version__, files
+from mast import __version__
 from mast.errors import CheckpointError
-from mast.identity import describe
+from mast.support import files
+from mast.support.identity import describe
 
 __all__ = ["Checkpoint", "check", "compare", "describe", "fill", "joined", "load"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mast
-from mast import cards
+from mast.support import cards
 
 PROBLEM = mast.Problem(mast.Quadratic([[2.0, 1.0], [1.0, 2.0]], [3.0, 3.0]), mast.PermK(2))
 

@@ -12,13 +12,13 @@ import pytest
 
 import mast
 from mast.errors import DataError, InUseError
-from mast.files import exclusive, load, lock_of, save, write
+from mast.support.files import exclusive, load, lock_of, save, write
 
 PROBLEM = mast.Problem(mast.Quadratic([[2.0, 1.0], [1.0, 2.0]], [3.0, 3.0]), mast.PermK(2))
 HOLDER = """
 import sys
 from pathlib import Path
-from mast.files import exclusive
+from mast.support.files import exclusive
 with exclusive(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.readline()
@@ -139,7 +139,7 @@ def test_a_lock_that_its_holder_deletes_holds_nobody(tmp_path, monkeypatch):
 
 
 def test_who_waits_says_so_and_gives_up(tmp_path, capfd, monkeypatch, hold):
-    monkeypatch.setattr("mast.files.SAY_AFTER", 0.2)
+    monkeypatch.setattr("mast.support.files.SAY_AFTER", 0.2)
     hold(tmp_path / "run")
     begun = time.monotonic()
     refused = pytest.raises(InUseError, match="after 1 s, in use by another process")
@@ -205,7 +205,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 import numpy as np
-from mast.files import exclusive, save
+from mast.support.files import exclusive, save
 path = Path(sys.argv[1])
 with exclusive(path) if sys.argv[2] == "locked" else nullcontext():
     for number in range(10**9):

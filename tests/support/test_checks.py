@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from mast import checks
 from mast.errors import ArgumentError
+from mast.support import checks
 
 
 @pytest.mark.parametrize("value", [1, 1.0, np.float32(1), np.int64(1), np.array(1.0)])

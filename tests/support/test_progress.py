@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from mast import progress
-from mast.progress import Progress
+from mast.support import progress
+from mast.support.progress import Progress
 
 
 @pytest.fixture(autouse=True)

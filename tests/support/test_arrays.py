@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from mast.arrays import csr
+from mast.support.arrays import csr
 
 DENSE = np.array([[1.0, 0.0, 2.0], [0.0, 3.0, 0.0], [4.0, 0.0, 5.0], [0.0, 6.0, 0.0]])
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from mast import cells, progress
-from mast.cells import Cell, perform, stored
 from mast.errors import ArgumentError
+from mast.support import cells, progress
+from mast.support.cells import Cell, perform, stored
 
 
 @dataclass(frozen=True)

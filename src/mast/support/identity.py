@@ -24,14 +24,14 @@ from typing import Any, cast
 
 import numpy as np
 
-from mast import files
+from mast.support import files
 
 #: methods of lists, dicts and sets that change them
 _CHANGES = {"append", "extend", "insert", "pop", "remove", "clear", "add", "discard", "update", "setdefault"}
 #: methods that are called again and again: what they write to is no part of an object
 _CALLED = ("__call__", "forward", "value", "gradient", "value_and_gradient", "start", "step", "advance")
 _ASKED = ("LOAD_ATTR", "LOAD_METHOD")
-_HERE = Path(__file__).resolve().parent
+_HERE = Path(__file__).resolve().parents[1]
 _PYTHON = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
 #: modules as checkpoints name them that were written before these moved
 _WRITTEN_AS = {

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from mast import files
 from mast.errors import DataError, MastError, StepSizeWarning
-from mast.progress import Progress
 from mast.randomness import LAYOUT
+from mast.support import files
+from mast.support.progress import Progress
 
 LONGEST_WAIT = 3600.0  # seconds, for another process that computes the same cell
 ALONE = 3.0  # seconds: processes take as long to start, so shorter work is done without them

@@ -15,8 +15,8 @@ import scipy.sparse
 import torch
 
 import mast
-from mast import files
-from mast.checkpoint import describe
+from mast.support import files
+from mast.support.checkpoint import describe
 
 
 def power(exponent):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import mast
-from mast import files
-from mast.checkpoint import Checkpoint, compare, fill
 from mast.errors import CheckpointError, DataError, InUseError
+from mast.support import files
+from mast.support.checkpoint import Checkpoint, compare, fill
 
 PROBLEM = mast.Problem(mast.Quadratic(np.diag([1.0, 2.0, 4.0]), [1.0, 1.0, 1.0]), mast.RandK(2))
 IDENTITY = {"seed": "0", "nodes": "3"}
