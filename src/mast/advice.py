@@ -15,7 +15,7 @@ from mast.methods import make
 from mast.objectives import LinearModel, Objective
 from mast.problem import Problem
 from mast.sketches import Constants, Identity, Sketch
-from mast.support.checks import number
+from mast.support.checks import check_number
 
 REGIMES = ("strongly_convex", "convex", "nonconvex")
 METHODS = ("dsgd", "dsgd_sampled", "l_svrdsg", "s_page")
@@ -77,7 +77,7 @@ def advise(
     >>> mast.advise(mast.Logistic(A, b, kappa=100), mast.Bernoulli(0.7)).sentence
     'dsgd, strongly convex: step size 0.000596 and 341,748 steps for the target; plain gradient...
     """
-    delta = number("delta", delta, above=0, below=1)
+    delta = check_number("delta", delta, above=0, below=1)
     problem = Problem(objective, sketch, shift)
     plain = Problem(objective, Identity(), shift)
     constants = sketch.constants(problem.dim)

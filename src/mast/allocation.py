@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from mast.errors import ArgumentError
 from mast.problem import AbstractProblem, Nodes, Problem
 from mast.support.arrays import Array, vector
-from mast.support.checks import number
+from mast.support.checks import check_number
 
 _MATRIX = 3000  # beyond so many variables a Hessian is not made for its diagonal
 
@@ -59,8 +59,8 @@ def allocate(scores: Array, budget: float, floor: float) -> Array:
     >>> allocate(np.array([3.0, 1.0, 0.0, 100.0]), budget=0.5, floor=0.05)
     array([0.7125, 0.2375, 0.05  , 1.    ])
     """
-    budget = number("budget", budget, above=0)
-    floor = number("floor", floor, above=0)
+    budget = check_number("budget", budget, above=0)
+    floor = check_number("floor", floor, above=0)
     if not floor <= budget <= 1:
         raise ArgumentError(
             f"the budget lies between the floor and 1: got budget {budget:g}, floor {floor:g}"

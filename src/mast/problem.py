@@ -17,7 +17,7 @@ from mast.randomness import Key, Purpose
 from mast.sketches import Draw, Sketch
 from mast.support.arrays import Array, frozen, vector
 from mast.support.cards import card
-from mast.support.checks import listed, whole
+from mast.support.checks import check_int, check_list
 
 CHEAP = 1_000_000  #: an exact f_D that takes more losses than this is not computed by the way
 
@@ -96,7 +96,7 @@ class AbstractProblem(ABC):
         """A Monte Carlo estimate of value and gradient from independent draws; always available."""
         # means and standard errors by Welford's running update: memory for one sample only
         x = self._point(x)
-        samples = whole("samples", samples)
+        samples = check_int("samples", samples)
         if samples < 2:
             raise ArgumentError(f"an estimate with a standard error needs at least 2 samples, got {samples}")
         value_mean = value_m2 = 0.0
@@ -238,7 +238,7 @@ class Nodes(AbstractProblem):
     """
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        self._problems = listed("problems", problems)
+        self._problems = check_list("problems", problems)
         if not self._problems:
             raise ArgumentError("Nodes needs at least one problem")
         for i, problem in enumerate(self._problems):

@@ -25,7 +25,7 @@ from mast.randomness import Key
 from mast.results import Result
 from mast.resume import Position, SavedRun, Schedule, Terminated, identity_of, problem_identity
 from mast.support.arrays import Array, frozen, vector
-from mast.support.checks import choice, optional, whole
+from mast.support.checks import check_choice, check_int, check_optional
 from mast.support.progress import Progress
 from mast.theory import Guarantee
 from mast.trace import SAMPLES, SOLVABLE, Measure, trace_steps
@@ -101,9 +101,9 @@ def minimize(
     if not isinstance(problem, AbstractProblem):
         raise ArgumentError(f"minimize takes a Problem or Nodes, got {type(problem).__name__}")
     seed = Key(seed).seed
-    steps = whole("steps", steps, 0)
-    tol = optional("tol", tol)
-    choice("on_interrupt", on_interrupt, ("raise", "return"))
+    steps = check_int("steps", steps, 0)
+    tol = check_optional("tol", tol)
+    check_choice("on_interrupt", on_interrupt, ("raise", "return"))
     method = make(method, options)
     bound = method.bind(problem, seed)
     start = start_of(problem, x0)

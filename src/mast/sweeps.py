@@ -19,7 +19,7 @@ from mast.support import files
 from mast.support.arrays import Array, refuse_too_large
 from mast.support.cells import LONGEST_WAIT, Cell
 from mast.support.cells import run as run_cells
-from mast.support.checks import listed, nonnegative, whole
+from mast.support.checks import check_int, check_list, check_nonnegative
 from mast.trace import SAMPLES, frame, rows_of, table_of, trace_steps
 
 if TYPE_CHECKING:
@@ -92,13 +92,13 @@ def sweep(
     import pandas
 
     runs = _runs(problem, methods, step_sizes, seeds, x0)
-    if whole("jobs", jobs) == 0:
+    if check_int("jobs", jobs) == 0:
         raise ArgumentError("jobs must not be 0; -1 means one for each processor")
     config = {"steps": steps, "trace": trace_steps(steps, trace), "samples": samples, "tol": tol}
     cells = [Cell("sweep", __version__, _table, config, run, resumable=True) for run in runs]
     folder = _folder(cache, problem, runs)
     finished = run_cells(
-        cells, folder, jobs if jobs > 0 else None, progress, "sweep", "runs", nonnegative("wait", wait)
+        cells, folder, jobs if jobs > 0 else None, progress, "sweep", "runs", check_nonnegative("wait", wait)
     )
     labels, traces = [], []
     for run, done in zip(runs, finished.cells, strict=True):
@@ -118,13 +118,13 @@ def _runs(
     x0: Any,
 ) -> list[Run]:
     """All combinations, checked before any work."""
-    labelled = [_method(spec) for spec in listed("methods", methods)]
-    sizes = listed("step_sizes", step_sizes)
+    labelled = [_method(spec) for spec in check_list("methods", methods)]
+    sizes = check_list("step_sizes", step_sizes)
     if any(callable(size) for size in sizes):
         raise ArgumentError('the step sizes of a sweep are numbers or "theory"; for a schedule use minimize')
     if isinstance(seeds, Sized):
         refuse_too_large(f"a sweep over {len(seeds):,} seeds", 100.0 * len(seeds))
-    numbers = [Key(seed).seed for seed in listed("seeds", seeds)]
+    numbers = [Key(seed).seed for seed in check_list("seeds", seeds)]
     if not (labelled and sizes and numbers):
         raise ArgumentError("the sweep is empty: give at least one method, step size and seed")
     start, shared = start_of(problem, x0), problem_identity(problem)

@@ -21,7 +21,7 @@ from mast.errors import ArgumentError, DataError, MastError
 from mast.problem import AbstractProblem
 from mast.support import files
 from mast.support.arrays import Array, refuse_too_large
-from mast.support.checks import whole
+from mast.support.checks import check_int
 
 if TYPE_CHECKING:
     import pandas
@@ -50,11 +50,11 @@ def trace_steps(steps: int, trace: str | int | Iterable[int]) -> list[int]:
     elif isinstance(trace, Iterable):
         if isinstance(trace, Sized):
             refuse_too_large(f"a trace of {len(trace):,} rows", 100.0 * len(trace))
-        grid = {whole("trace", step) for step in trace}
+        grid = {check_int("trace", step) for step in trace}
         if any(not 0 <= step <= steps for step in grid):
             raise ArgumentError(f"the steps of trace must lie in 0 .. {steps}")
     else:
-        every = whole("trace", trace)
+        every = check_int("trace", trace)
         if every < 1:
             raise ArgumentError(f"trace every so many steps, at least 1, got {every}")
         refuse_too_large(f"a trace of {steps // every:,} rows", 100.0 * (steps // every))

@@ -11,16 +11,19 @@ from mast.support import checks
 
 @pytest.mark.parametrize("value", [1, 1.0, np.float32(1), np.int64(1), np.array(1.0)])
 def test_numbers_of_every_kind_become_a_float(value):
-    assert type(checks.number("x", value)) is float
+    assert type(checks.check_number("x", value)) is float
     assert (
-        checks.positive("x", value) == checks.nonnegative("x", value) == checks.probability("x", value) == 1
+        checks.check_positive("x", value)
+        == checks.check_nonnegative("x", value)
+        == checks.check_probability("x", value)
+        == 1
     )
 
 
 @pytest.mark.parametrize("value", ["1", b"1", True, [1], np.array([1.0]), 1j, math.nan, math.inf, 10**400])
 def test_what_is_no_finite_number_is_refused(value):
     with pytest.raises(ArgumentError, match=r"x must be a finite number, got"):
-        checks.number("x", value)
+        checks.check_number("x", value)
 
 
 @pytest.mark.parametrize(
@@ -36,32 +39,32 @@ def test_what_is_no_finite_number_is_refused(value):
 )
 def test_limits(limits, value, words):
     with pytest.raises(ArgumentError, match=f"x must (be )?{words}, got {value}"):
-        checks.number("x", value, **limits)
+        checks.check_number("x", value, **limits)
 
 
 def test_a_missing_number_says_so():
     with pytest.raises(ArgumentError, match="eps is missing: pass eps="):
-        checks.positive("eps", None)
-    assert checks.optional("eps", None) is None
+        checks.check_positive("eps", None)
+    assert checks.check_optional("eps", None) is None
 
 
 @pytest.mark.parametrize("value", [3.0, "3", True, None, np.float64(3)])
 def test_whole_numbers_are_integers(value):
-    assert checks.whole("n", np.int32(3)) == 3
+    assert checks.check_int("n", np.int32(3)) == 3
     with pytest.raises(ArgumentError, match="n must be a whole number"):
-        checks.whole("n", value)
+        checks.check_int("n", value)
 
 
 def test_whole_numbers_have_limits():
     with pytest.raises(ArgumentError, match="n must be at least 1, got 0"):
-        checks.whole("n", 0, 1)
+        checks.check_int("n", 0, 1)
     with pytest.raises(ArgumentError, match=r"n must lie in 1 \.\. 5, got 6"):
-        checks.whole("n", 6, 1, 5)
+        checks.check_int("n", 6, 1, 5)
 
 
 def test_words_and_lists():
     with pytest.raises(ArgumentError, match="mode must be one of 'a', 'b', got 3"):
-        checks.choice("mode", 3, ["a", "b"])
+        checks.check_choice("mode", 3, ["a", "b"])
     with pytest.raises(ArgumentError, match="blocks must be a list, got 'ab'"):
-        checks.listed("blocks", "ab")
-    assert checks.listed("blocks", range(2)) == [0, 1]
+        checks.check_list("blocks", "ab")
+    assert checks.check_list("blocks", range(2)) == [0, 1]

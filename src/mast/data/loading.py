@@ -19,7 +19,7 @@ from mast.data.unpack import read, unpack
 from mast.errors import ArgumentError, DataError
 from mast.support import files
 from mast.support.arrays import refuse_too_wide
-from mast.support.checks import whole
+from mast.support.checks import check_int
 
 Labels: TypeAlias = Literal["binary", "raw"] | tuple[float, float]
 
@@ -114,7 +114,7 @@ def load(
     """
     pair = _pair(labels)
     if n_features is not None:
-        n_features = whole("n_features", n_features, 1, libsvm.MAX_INDEX)
+        n_features = check_int("n_features", n_features, 1, libsvm.MAX_INDEX)
     file = lookup.find(name_or_path, data_dir)
     if file is None:
         file = _download(os.fspath(name_or_path), data_dir, download)

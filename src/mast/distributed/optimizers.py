@@ -16,7 +16,7 @@ import numpy as np
 from mast.distributed.messages import Values
 from mast.errors import ArgumentError
 from mast.support.arrays import Indices
-from mast.support.checks import number, positive
+from mast.support.checks import check_number, check_positive
 
 EXAMPLES = "sgd, momentum, momentum:0.9, adam, adam:0.9:0.999"
 
@@ -95,7 +95,7 @@ class Momentum(Optimizer):
 
     def __init__(self, beta: float = 0.9) -> None:
         super().__init__()
-        self.numbers = (number("momentum's beta", beta, least=0, below=1),)
+        self.numbers = (check_number("momentum's beta", beta, least=0, below=1),)
 
     def step(self, x: Values, h: Values, step_size: float, t: int) -> None:
         """One step."""
@@ -120,8 +120,8 @@ class Adam(Optimizer):
 
     def __init__(self, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
         super().__init__()
-        betas = [number("adam's beta", beta, least=0, below=1) for beta in (beta1, beta2)]
-        self.numbers = (*betas, positive("adam's epsilon", epsilon))
+        betas = [check_number("adam's beta", beta, least=0, below=1) for beta in (beta1, beta2)]
+        self.numbers = (*betas, check_positive("adam's epsilon", epsilon))
 
     def step(self, x: Values, h: Values, step_size: float, t: int) -> None:
         """One step."""

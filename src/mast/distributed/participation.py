@@ -19,7 +19,7 @@ from mast import randomness
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
 from mast.support.arrays import Array, vector
-from mast.support.checks import choice, whole
+from mast.support.checks import check_choice, check_int
 
 #: draws of the nodes of a round: independent; those of nodes 0, 1, ...; or node 0's for all of them
 COUPLINGS = ("independent", "disjoint", "common")
@@ -48,7 +48,7 @@ class Participation:
     probabilities: Array = field(init=False, repr=False, compare=False)  #: one for each node
 
     def __post_init__(self) -> None:
-        choice("coupling", self.coupling, COUPLINGS)
+        check_choice("coupling", self.coupling, COUPLINGS)
         probabilities = _probabilities(self.participation, self.nodes)
         if probabilities is None:
             raise ArgumentError(
@@ -57,7 +57,7 @@ class Participation:
             )
         object.__setattr__(self, "probabilities", probabilities)
         if self.participants is not None:
-            count = whole("participants", self.participants, 1, self.nodes)
+            count = check_int("participants", self.participants, 1, self.nodes)
             object.__setattr__(self, "participants", count)
             if (probabilities < 1).any():
                 raise ArgumentError("give participation or participants, not both")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from mast.errors import ArgumentError
 from mast.sketches import Identity, Mixture, Nested, PermK, RandK, Rolling, Sketch
 from mast.sketches.over import Over
-from mast.support.checks import choice, number
+from mast.support.checks import check_choice, check_number
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def largest_front(sketch: Sketch) -> Sketch:
 
 
 def _checked(shares: Sequence[float]) -> list[float]:
-    return [number("a client's share", share, above=0, most=1) for share in shares]
+    return [check_number("a client's share", share, above=0, most=1) for share in shares]
 
 
 SCHEMES = {
@@ -131,4 +131,4 @@ def scheme_of(name: str) -> Scheme:
     >>> scheme_of("heterofl").sketches([1, 0.25])[1]
     <Nested(0.25): keeps 25 %, the first ones>
     """
-    return SCHEMES[choice("scheme", name, SCHEMES)]
+    return SCHEMES[check_choice("scheme", name, SCHEMES)]

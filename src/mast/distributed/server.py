@@ -24,7 +24,7 @@ from mast.distributed.state import ServerState
 from mast.errors import ArgumentError, CheckpointError, DataError
 from mast.randomness import LAYOUT, Key
 from mast.support import files
-from mast.support.checks import choice, positive, whole
+from mast.support.checks import check_choice, check_int, check_positive
 from mast.theory import Guarantee
 
 LARGE = 1 << 20  # values: looking at so many takes a tenth of the round, ...
@@ -104,12 +104,12 @@ class Server:
         for i, own in enumerate(self.capacities):
             if own.dim != self.x.size:
                 raise ArgumentError(f"node {i} ({own.label}) has {own.dim} coordinates, x has {self.x.size}")
-        self.step_size = positive("step_size", step_size)
+        self.step_size = check_positive("step_size", step_size)
         local_step_size = step_size if local_step_size is None else local_step_size
-        self.local_step_size = positive("local_step_size", local_step_size)
-        self.local_steps = whole("local_steps", local_steps, 1)
-        self.cosine = None if cosine is None else whole("cosine", cosine, 1)
-        self.aggregation = choice("aggregation", aggregation, AGGREGATIONS)
+        self.local_step_size = check_positive("local_step_size", local_step_size)
+        self.local_steps = check_int("local_steps", local_steps, 1)
+        self.cosine = None if cosine is None else check_int("cosine", cosine, 1)
+        self.aggregation = check_choice("aggregation", aggregation, AGGREGATIONS)
         self.wire = self.x.dtype if wire is None else checked_dtype(wire)
         self.run, self.about = run, dict(about or {})
         self.guarantee: Guarantee | None = None  #: the statement that applies, if one is known

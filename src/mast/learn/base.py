@@ -32,7 +32,7 @@ from mast.learn.rows import (
 )
 from mast.sketches import Bernoulli, Except, Grouped, Identity, Mixture, Sketch, parse
 from mast.support.arrays import Array, Indices, checked_sparse, numbers, refuse_too_wide
-from mast.support.checks import choice, number, whole
+from mast.support.checks import check_choice, check_int, check_number
 from mast.support.files import as_path
 
 #: one model for shares from nothing to three quarters: see docs/studies/tables.md
@@ -129,8 +129,8 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             *self._strength(),
             bool(self.fit_intercept),
             str(self.method),
-            whole("max_iter", self.max_iter, 1),
-            number("tol", self.tol, above=0.0),
+            check_int("max_iter", self.max_iter, 1),
+            check_number("tol", self.tol, above=0.0),
             seed,
             self._watch if self.verbose else None,
         )
@@ -218,12 +218,12 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         """The rule of `missing_scale`."""
         rule = self.missing_scale
         if rule not in ("keep", math.inf):
-            rule = number("missing_scale", rule, least=0.0)
+            rule = check_number("missing_scale", rule, least=0.0)
         return Scaling.of(sketch, d, rule)
 
     def _missing(self, X: Any, sketch: Sketch) -> str:
         """What becomes of missing cells: "conditional" or "scale"."""
-        choice("missing", self.missing, ("auto", "conditional", "scale"))
+        check_choice("missing", self.missing, ("auto", "conditional", "scale"))
         d = X.shape[1]
         drops = sketch.diagonal and (isinstance(sketch, Identity) or sketch.share(d) < 1)
         reasons = {
@@ -243,15 +243,15 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         if self.random_state is None:
             return 0
         if isinstance(self.random_state, int | np.integer) and not isinstance(self.random_state, bool):
-            return whole("random_state", self.random_state, 0, 2**32 - 1)
+            return check_int("random_state", self.random_state, 0, 2**32 - 1)
         generator = check_random_state(self.random_state)  # refuses what scikit-learn would
         return int(generator.randint(2**31 - 1))
 
     def _strength(self) -> tuple[float | None, float | None]:
         """(kappa, alpha), at most one of them: alpha takes the place of kappa where it is given."""
         if self.alpha is not None:
-            return None, number("alpha", self.alpha, least=0.0)
-        return None if self.kappa is None else number("kappa", self.kappa, above=1.0), None
+            return None, check_number("alpha", self.alpha, least=0.0)
+        return None if self.kappa is None else check_number("kappa", self.kappa, above=1.0), None
 
     def _shift(self, count: int, d: int, classes: Any) -> tuple[Array, Array]:
         """v as an array (outputs, features), and where the intercepts start."""

@@ -13,7 +13,7 @@ from pandas.api import types
 from mast.errors import DataError
 from mast.learn.kinds import as_days, as_numbers, as_texts, date_format, kind_of, place
 from mast.support.arrays import Array, Indices
-from mast.support.checks import number, positive
+from mast.support.checks import check_number, check_positive
 
 LEAST_ROWS = 20  #: in shorter tables no column is taken for an identifier
 FEW = 10  #: a category with at most so many values keeps them all
@@ -96,7 +96,7 @@ def column_from_json(content: dict[str, Any]) -> Column:
         if len({*categories, *rare}) < len(categories) + len(rare):
             raise DataError(f"a value of column {name!r} is there twice")
         return CategoryColumn(name, categories, rare, bool(content["boolean"]))
-    mean, scale = number("mean", content["mean"]), positive("scale", content["scale"])
+    mean, scale = check_number("mean", content["mean"]), check_positive("scale", content["scale"])
     if "written" not in content:
         return NumberColumn(name, mean, scale)
     return DateColumn(name, mean, scale, None if content["written"] is None else str(content["written"]))

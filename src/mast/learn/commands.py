@@ -26,7 +26,7 @@ from mast.learn.sources import RowReader, TrainingRows, encoded, errors_of, trai
 from mast.learn.storage import Bundle, Weights
 from mast.randomness import Key, Purpose
 from mast.support.arrays import Array
-from mast.support.checks import number
+from mast.support.checks import check_number
 
 CLASSES = 20  #: whole numbers with at most so many values are taken for classes
 VALUES = 10_000  #: more different labels than this are numbers to regress on
@@ -64,7 +64,7 @@ def train(
     begun = time.monotonic()
     if task not in ("auto", "classify", "regress"):
         raise ArgumentError(f"--task is auto, classify or regress, not {task!r}")
-    holdout = number("--holdout", holdout, least=0, below=1)
+    holdout = check_number("--holdout", holdout, least=0, below=1)
     rows = training_rows(file, target, drop or [], task, data_dir)
     values, counts = np.unique(rows.y, return_counts=True)
     classify = _classifies(file, rows.numeric, values, len(rows.y), task)

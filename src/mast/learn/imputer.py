@@ -15,7 +15,7 @@ from mast.learn.frames import explain_refusal, refuse_repeated
 from mast.learn.gaussian import FeatureGaussian
 from mast.learn.rows import as_dense, gaps, refuse_overflow, row_weights
 from mast.support.arrays import Array, checked_sparse, numbers
-from mast.support.checks import whole
+from mast.support.checks import check_int
 
 
 class ConditionalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -92,7 +92,7 @@ class ConditionalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def learn(self, X: Array, weights: Array | None) -> Self:
         """Fit to an array that was checked already, NaN where cells are missing."""
         if self.rank is not None and not (isinstance(self.rank, str) and self.rank == "auto"):
-            whole("rank", self.rank, 0)
+            check_int("rank", self.rank, 0)
         self.gaussian_ = FeatureGaussian.fit(X, weights, self.rank)
         self.n_features_in_ = X.shape[1]
         return self

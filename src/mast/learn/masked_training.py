@@ -21,7 +21,7 @@ from mast.learn.imputer import ConditionalImputer
 from mast.learn.rows import counting, row_numbers, row_weights
 from mast.randomness import Key
 from mast.support.arrays import Array
-from mast.support.checks import choice, number, whole
+from mast.support.checks import check_choice, check_int, check_number
 
 SHARES = (0.0, 0.25, 0.5, 0.75)
 POOL = 4096  #: different masks per copy, at most: rows of one pattern are filled together
@@ -125,7 +125,7 @@ class MaskedTraining(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         sample_weight
             Non-negative weights of the rows; a row of weight 0 counts as if it were not there.
         """
-        choice("fill", self.fill, ("conditional", "nan"))
+        check_choice("fill", self.fill, ("conditional", "nan"))
         if sample_weight is not None and not has_fit_parameter(self.estimator, "sample_weight"):
             raise ArgumentError(f"{type(self.estimator).__name__} takes no sample_weight: leave it out")
         X, y = self._validated(X, y)
@@ -167,10 +167,10 @@ class MaskedTraining(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _masked(self, X: Array) -> Iterator[Array]:
         """The copies. A row's masks are functions of its content, so that rows may stand there twice."""
-        shares = [number("shares", share, least=0, below=1) for share in np.ravel(self.shares)]
+        shares = [check_number("shares", share, least=0, below=1) for share in np.ravel(self.shares)]
         if not shares:
             raise ArgumentError("shares must name at least one share of blank cells, such as (0, 0.5)")
-        copies = whole("copies", self.copies, 1)
+        copies = check_int("copies", self.copies, 1)
         if not any(shares):
             yield X
             return
@@ -225,5 +225,5 @@ def _seed(random_state: Any) -> int:
     if random_state is None:
         return 0
     if isinstance(random_state, int | np.integer) and not isinstance(random_state, bool):
-        return whole("random_state", random_state, 0, 2**32 - 1)
+        return check_int("random_state", random_state, 0, 2**32 - 1)
     return int(check_random_state(random_state).randint(2**31 - 1))

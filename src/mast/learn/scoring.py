@@ -18,7 +18,7 @@ from mast.learn.rows import Masks
 from mast.plots import COLOURS, new_axes
 from mast.randomness import Key
 from mast.support.arrays import Array
-from mast.support.checks import number, whole
+from mast.support.checks import check_int, check_number
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -97,7 +97,9 @@ def make_missing_scorer(
     >>> bool(cross_val_score(model, X, y, cv=3, scoring=half).mean() > 0.85)
     True
     """
-    return MissingScorer(number("share", share, least=0, below=1), whole("draws", draws, 1), seed, scoring)
+    return MissingScorer(
+        check_number("share", share, least=0, below=1), check_int("draws", draws, 1), seed, scoring
+    )
 
 
 @dataclass

@@ -21,7 +21,7 @@ from mast.learn.scoring import draw_curves
 from mast.sketches import DiagonalDraw, RandK, Sketch
 from mast.sketches.over import replace_inner
 from mast.support.arrays import Array, numbers
-from mast.support.checks import number, whole
+from mast.support.checks import check_int, check_number
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -95,11 +95,11 @@ class SparsifiedLinear(LinearEstimator):
         """The training sketch (None), or Rand-K that keeps this share: of its groups, if it has groups."""
         if density is None:
             return self.sketch_
-        return replace_inner(self.sketch_, RandK(number("density", density, above=0, most=1)))
+        return replace_inner(self.sketch_, RandK(check_number("density", density, above=0, most=1)))
 
     def _versions(self, sketch: Sketch, seed: int, draws: int) -> Iterator[Versions]:
         """Sparsified models 0, 1, ... in batches: v + S(x - v), or weights that stand-ins have moved."""
-        draws = whole("draws", draws, 1)
+        draws = check_int("draws", draws, 1)
         (coef, intercept), gaussian = self._weights(), self._gaussian
         outputs, d = coef.shape
         step, moved = max(1, ENTRIES // (outputs * d)), (coef - self.shift_).T
@@ -149,7 +149,7 @@ class SparsifiedLinear(LinearEstimator):
         if density is None and seed is None:
             self.coef_ = scipy.sparse.csr_matrix(self.coef_)
             return self
-        (pruned,) = self._versions(self._at(density), whole("seed", seed or 0), 1)
+        (pruned,) = self._versions(self._at(density), check_int("seed", seed or 0), 1)
         return deepcopy(self)._with(pruned.coef[0], pruned.intercept[0])
 
     def densify(self) -> Self:

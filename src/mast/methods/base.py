@@ -22,7 +22,7 @@ from mast.problem import AbstractProblem, Nodes, Problem
 from mast.randomness import Key
 from mast.sketches import Draw
 from mast.support.arrays import Array
-from mast.support.checks import nonnegative, positive
+from mast.support.checks import check_nonnegative, check_positive
 from mast.theory import Guarantee
 
 #: a number, "theory", or a function of the step
@@ -99,14 +99,14 @@ class Method(ABC):
         if callable(step_size):
             rule = step_size
             if steps > 0:
-                self._warn_above(nonnegative("the schedule's first step size", rule(0)), steps, regime)
+                self._warn_above(check_nonnegative("the schedule's first step size", rule(0)), steps, regime)
             return lambda t, count: _sizes(rule, t, count), step_size
         if isinstance(step_size, str):
             if step_size != "theory":
                 raise ArgumentError(f'step_size must be "theory", a number or a function, got {step_size!r}')
             size = self.default_step_size(steps, regime)
         else:
-            size = positive("step_size", step_size)
+            size = check_positive("step_size", step_size)
             self._warn_above(size, steps, regime)
         return (lambda t, count: np.full(count, size)), size
 
@@ -158,7 +158,7 @@ class SingleMethod(Method):
 
 def _sizes(rule: Callable[[int], float], t: int, count: int) -> Array:
     return np.array(
-        [nonnegative(f"the schedule's step size at step {t + i}", rule(t + i)) for i in range(count)]
+        [check_nonnegative(f"the schedule's step size at step {t + i}", rule(t + i)) for i in range(count)]
     )
 
 

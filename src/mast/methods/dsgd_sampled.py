@@ -23,7 +23,7 @@ from mast.randomness import Purpose
 from mast.sketches import Draw
 from mast.sketches.laws import DrawKind, UnitArrays
 from mast.support.arrays import Array, Indices
-from mast.support.checks import choice, whole
+from mast.support.checks import check_choice, check_int
 
 
 @dataclass
@@ -39,9 +39,9 @@ class DSGDSampled(SingleMethod):
 
     def prepare(self) -> None:
         """Check the options; find out whether the compiled loop can be used."""
-        choice("sketches", self.sketches, ("one", "all"))
+        check_choice("sketches", self.sketches, ("one", "all"))
         f = self.problem.objective
-        self.batch_size = whole("batch_size", self.batch_size, 1, f.terms)
+        self.batch_size = check_int("batch_size", self.batch_size, 1, f.terms)
         self.loop = CompiledLoop.of(self.problem, self.batch_size, self.sketches == "all")
         if self.sketches == "all" and self.loop is None:
             _ = self.support  # refuse here, not at the first step

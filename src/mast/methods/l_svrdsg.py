@@ -10,7 +10,7 @@ from mast.methods.base import State
 from mast.methods.constants import constants_of, gap_of, regime_of
 from mast.methods.support import OverSupport
 from mast.support.arrays import Array
-from mast.support.checks import choice, probability
+from mast.support.checks import check_choice, check_probability
 
 
 @dataclass
@@ -44,8 +44,8 @@ class LSVRDSG(OverSupport):
     def prepare(self) -> None:
         """Fill in the defaults."""
         super().prepare()
-        choice("batch", self.batch, ("fresh", "kept"))
-        self.p = probability("p", 1 / self.N if self.p is None else self.p)
+        check_choice("batch", self.batch, ("fresh", "kept"))
+        self.p = check_probability("p", 1 / self.N if self.p is None else self.p)
         self.b = self.batch_of("b", self.b)
         self.fresh = self.batch == "fresh" and self.b < self.N
         self.cost = self.terms if self.b == self.N else self.b * self.terms

@@ -13,7 +13,7 @@ from mast.methods.base import State
 from mast.methods.constants import EXACT, constants_of, gap_of
 from mast.methods.support import OverSupport
 from mast.support.arrays import Array
-from mast.support.checks import probability
+from mast.support.checks import check_probability
 
 
 @dataclass
@@ -54,7 +54,7 @@ class SPAGE(OverSupport):
         self.b_small = self.batch_of(
             "b_small", max(1, math.isqrt(self.b)) if self.b_small is None else self.b_small
         )
-        self.p = probability("p", self.b_small / (self.b + self.b_small) if self.p is None else self.p)
+        self.p = check_probability("p", self.b_small / (self.b + self.b_small) if self.p is None else self.p)
         self.cost = self.terms if self.b == self.N else self.b * self.terms
 
     def start(self, x0: Array) -> SPAGEState:

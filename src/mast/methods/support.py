@@ -13,7 +13,7 @@ from mast.problem import Problem
 from mast.randomness import Key, Purpose
 from mast.sketches import Draw, Sampled
 from mast.support.arrays import Array
-from mast.support.checks import whole
+from mast.support.checks import check_int
 
 
 @dataclass
@@ -31,7 +31,7 @@ class OverSupport(SingleMethod):
         problem = self.problem
         if self.support is not None:
             seed = Key(self.seed).child(0, Purpose.SUPPORT).seed
-            sampled = Sampled(problem.sketch, whole("support", self.support), seed)
+            sampled = Sampled(problem.sketch, check_int("support", self.support), seed)
             problem = Problem(problem.objective, sampled, problem.shift)
         self.over = problem
         listed = problem.sketch.support(problem.dim)
@@ -55,7 +55,7 @@ class OverSupport(SingleMethod):
 
     def batch_of(self, name: str, b: int | None) -> int:
         """A checked batch size; all sketches if None."""
-        return self.N if b is None else whole(name, b, 1, self.N)
+        return self.N if b is None else check_int(name, b, 1, self.N)
 
     def members(self, key: Key, b: int) -> list[int]:
         """A batch of b sketches, uniformly without replacement."""

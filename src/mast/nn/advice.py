@@ -25,7 +25,7 @@ from mast.nn.units.unit_map import columns
 from mast.randomness import Key, Purpose
 from mast.sketches import Constants, Sketch
 from mast.sketches.draws import Draw, ModelDraw
-from mast.support.checks import whole
+from mast.support.checks import check_int
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -159,7 +159,7 @@ def advise(
     data = list(batches)
     if not data:
         raise ArgumentError("advise needs at least one batch")
-    T = whole("steps", steps)
+    T = check_int("steps", steps)
     dense = copy.deepcopy(unwrapped(model))
     # Other batches than pairs and dicts may hold more than what the model is called with.
     known = isinstance(data[0], Mapping) or (isinstance(data[0], tuple | list) and len(data[0]) == 2)

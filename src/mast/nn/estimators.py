@@ -10,7 +10,7 @@ from torch import Tensor
 from mast.errors import ArgumentError
 from mast.nn.sparsifier import Sparsifier
 from mast.randomness import Key, Purpose
-from mast.support.checks import whole
+from mast.support.checks import check_int
 
 
 class Average:
@@ -41,7 +41,7 @@ class Average:
         if not isinstance(sk, Sparsifier):
             raise ArgumentError(f"an estimator takes what sparsify() returned, got {type(sk).__name__}")
         self.sk = sk
-        self.draws, self.split = whole("draws", draws, 1), bool(split)
+        self.draws, self.split = check_int("draws", draws, 1), bool(split)
 
     def key(self, j: int) -> Key:
         """Draw j of the current step."""

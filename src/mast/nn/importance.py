@@ -32,7 +32,7 @@ from mast.nn.units.dependencies.examples import fork_generators, tensors_in
 from mast.nn.units.drawing import UnitGroup
 from mast.randomness import Key, Purpose, words
 from mast.support.arrays import Array
-from mast.support.checks import choice
+from mast.support.checks import check_choice
 from mast.support.progress import Progress
 
 SCORES = ("activation", "output", "taylor")
@@ -89,7 +89,7 @@ class Importance:
         seed: int,
     ) -> None:
         self.model, self.loss, self.probes = model, loss, probes
-        self.score = choice("score", score, SCORES)
+        self.score = check_choice("score", score, SCORES)
         self.parts = outgoing(groups)
         parameters = dict(model.named_parameters())
         self.weights = {part.tensor: parameters[part.tensor] for part in self.parts}

@@ -21,7 +21,7 @@ from mast.randomness import Key, Purpose
 from mast.sketches import Identity
 from mast.sketches.base import percent
 from mast.support.cards import table
-from mast.support.checks import whole
+from mast.support.checks import check_int
 from mast.support.progress import Progress
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def report(
     example: Any = None,
 ) -> DensityReport:
     """Score the submodels of each density, and say what they cost."""
-    whole("draws", draws, 1)
+    check_int("draws", draws, 1)
     sk.check()
     if calibrate is None:
         warn_of_batch_norm(sk)

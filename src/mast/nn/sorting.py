@@ -31,7 +31,7 @@ from mast.nn.units.dependencies.examples import (
 from mast.nn.units.drawing import UnitGroup
 from mast.sketches import RandK
 from mast.support.arrays import Indices
-from mast.support.checks import whole
+from mast.support.checks import check_int
 
 Orders = dict[str, Indices]  # by group: the unit that stands at each place
 _NEARLY = {torch.float64: 1e-9, torch.float32: 1e-4}  # differences of scores that are rounding
@@ -91,7 +91,7 @@ def sort_units(
     """
     model = unwrapped(model)
     refuse(model)
-    whole("probes", probes, 1)
+    check_int("probes", probes, 1)
     first, batches, count = with_first("sort_units", batches)
     given = first.plain() if example is None else Example.of(example)
     unit_map = find_units(model, Neurons(RandK(1.0)), example=given)

@@ -32,7 +32,7 @@ from mast.nn.validation import signs_of_training, warn_of_checkpoints
 from mast.randomness import Key
 from mast.sketches import Constants, Sketch
 from mast.sketches.draws import Draw, ModelDraw
-from mast.support.checks import whole
+from mast.support.checks import check_int
 from mast.support.progress import Progress
 
 if TYPE_CHECKING:
@@ -343,7 +343,7 @@ class Sparsifier:
         >>> found.score == max(found.scores), found.model[0].out_features
         (True, 4)
         """
-        whole("draws", draws, 1)
+        check_int("draws", draws, 1)
         batches = calibrate if calibrate is None or calibrate is False else list(calibrate)
         scores: list[float] = []
         with Progress(draws, "submodels") as progress:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from mast.errors import ArgumentError
 from mast.objectives.base import Objective
 from mast.support.arrays import Array, refuse_too_large, vector
-from mast.support.checks import optional, whole
+from mast.support.checks import check_int, check_optional
 from mast.support.files import digest
 from mast.support.identity import describe
 
@@ -50,11 +50,11 @@ class Function(Objective):
     ) -> None:
         if not callable(value_and_gradient):
             raise ArgumentError("Function needs a callable that returns (value, gradient)")
-        self.dim = whole("dim", dim, 1)
+        self.dim = check_int("dim", dim, 1)
         refuse_too_large(f"a function of {self.dim:,} variables", 4.0 * self.dim)
         self._call = value_and_gradient
-        self._smoothness = optional("smoothness", smoothness)
-        self._strong_convexity = optional("strong_convexity", strong_convexity)
+        self._smoothness = check_optional("smoothness", smoothness)
+        self._strong_convexity = check_optional("strong_convexity", strong_convexity)
         if convex is False and self._strong_convexity:
             raise ArgumentError("a function with strong_convexity > 0 is convex, but convex=False was given")
         self.convex = True if convex is None and strong_convexity is not None else convex

@@ -19,7 +19,7 @@ from mast.objectives.losses import MarginLoss, weighted_sum
 from mast.objectives.penalties import Ridge, Saturating
 from mast.sketches import DiagonalDraw, Draw
 from mast.support.arrays import Array, Indices, frozen, numbers, refuse_nonfinite, vector
-from mast.support.checks import number, optional
+from mast.support.checks import check_number, check_optional
 from mast.support.files import digest
 
 if TYPE_CHECKING:
@@ -210,9 +210,9 @@ class RidgeModel(LinearModel):
         super().__init__(A, b, sample_weight)
         if l2 is not None and kappa is not None:
             raise ArgumentError("give l2 or the condition number kappa, not both")
-        self.l2 = optional("l2", l2) or 0.0
+        self.l2 = check_optional("l2", l2) or 0.0
         if kappa is not None:
-            kappa = number("the condition number kappa", kappa, above=1)
+            kappa = check_number("the condition number kappa", kappa, above=1)
             if self._loss_smoothness == 0.0:
                 raise ArgumentError(
                     "all rows of A are zero, so no l2 gives the condition number kappa: give l2 itself"

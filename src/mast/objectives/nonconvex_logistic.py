@@ -11,7 +11,7 @@ from mast.objectives.linear import LinearModel
 from mast.objectives.losses import LogLoss
 from mast.objectives.penalties import Saturating
 from mast.support.arrays import Array
-from mast.support.checks import optional
+from mast.support.checks import check_optional
 
 
 class NonconvexLogistic(LinearModel):
@@ -42,7 +42,7 @@ class NonconvexLogistic(LinearModel):
         self, A: Any, b: ArrayLike, weight: float, *, sample_weight: ArrayLike | None = None
     ) -> None:
         super().__init__(A, b, sample_weight)
-        self.weight = optional("weight", weight) or 0.0
+        self.weight = check_optional("weight", weight) or 0.0
         self.penalty = Saturating(self.weight)
 
     def term_infima(self) -> Array:

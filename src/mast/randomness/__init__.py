@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mast.errors import ArgumentError
-from mast.support.checks import whole
+from mast.support.checks import check_int
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -93,7 +93,7 @@ class Key:
             value = getattr(self, name)
             if type(value) is int and value >> bits == 0:
                 continue  # as always but for users' own numbers: keys are made at every step
-            value = whole(name, value)
+            value = check_int(name, value)
             if not 0 <= value < 1 << bits:
                 raise ArgumentError(f"{name} must lie in 0 .. 2^{bits} - 1, got {value}")
             object.__setattr__(self, name, value)

@@ -19,7 +19,7 @@ from mast.sketches.draws import Draw
 from mast.sketches.estimates import SUPPORT_LIMIT
 from mast.sketches.laws import IndependentLaw, Law
 from mast.support.arrays import LARGE, Array, refuse_too_large
-from mast.support.checks import probability, whole
+from mast.support.checks import check_int, check_probability
 
 
 class Sketch(ABC):
@@ -69,7 +69,7 @@ class Sketch(ABC):
 
     def check(self, d: int) -> int:
         """The dimension d, or an error if the sketch cannot be drawn in it."""
-        d = whole("the dimension d", d, 1)
+        d = check_int("the dimension d", d, 1)
         if self.fixed_dim not in (None, d):
             raise ArgumentError(f"{self!r} is for {self.fixed_dim} coordinates, but the dimension is {d}")
         return d
@@ -164,7 +164,7 @@ class Sketch(ABC):
         """
         from mast.sketches.independent import Identity
 
-        density = probability("density", density)
+        density = check_probability("density", density)
         return Identity() if density == 1 else self._at(density)
 
     def _at(self, density: float) -> Sketch:
@@ -241,7 +241,7 @@ class Sketch(ABC):
         """
         if self.members is None:
             raise ArgumentError(f"{self!r} is no list of draws: lists are Sampled, Nested and PermK")
-        member = whole("member", member, 0, self.members - 1)
+        member = check_int("member", member, 0, self.members - 1)
         keys = (Key(step=i) if self.stride == 1 else Key(node=i) for i in count())
         return next(key for key in keys if self.member_of(key) == member)
 

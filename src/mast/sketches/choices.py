@@ -15,7 +15,7 @@ from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
 from mast.sketches.draws import DiagonalDraw, Draw, MatrixDraw
 from mast.support.arrays import Array, frozen, numbers, vector
-from mast.support.checks import listed
+from mast.support.checks import check_list
 
 
 class Matrices(Sketch):
@@ -30,7 +30,9 @@ class Matrices(Sketch):
     """
 
     def __init__(self, matrices: Sequence[ArrayLike], weights: ArrayLike | None = None) -> None:
-        stack = [numbers(f"matrix {i}", matrix, 2) for i, matrix in enumerate(listed("matrices", matrices))]
+        stack = [
+            numbers(f"matrix {i}", matrix, 2) for i, matrix in enumerate(check_list("matrices", matrices))
+        ]
         if not stack:
             raise ArgumentError("Matrices needs at least one matrix")
         self.dim = self.fixed_dim = stack[0].shape[0]
@@ -105,7 +107,7 @@ class Mixture(Sketch):
     """
 
     def __init__(self, sketches: Sequence[Sketch], weights: ArrayLike | None = None) -> None:
-        self.sketches: list[Sketch] = listed("sketches", sketches)
+        self.sketches: list[Sketch] = check_list("sketches", sketches)
         if not self.sketches or not all(isinstance(s, Sketch) for s in self.sketches):
             raise ArgumentError("Mixture takes a list of at least one sketch")
         self.weights = probabilities("weights", weights, len(self.sketches))

@@ -12,7 +12,7 @@ from mast.sketches.base import Sketch, percent
 from mast.sketches.draws import DiagonalDraw, Draw
 from mast.sketches.laws import DrawKind, Entry, IndependentLaw, Law, SubsetLaw
 from mast.support.arrays import Array, frozen, vector
-from mast.support.checks import positive
+from mast.support.checks import check_positive
 
 
 class Identity(Sketch):
@@ -128,7 +128,7 @@ class Gaussian(Sketch):
     """
 
     def __init__(self, sigma: float) -> None:
-        self.sigma = positive("sigma", sigma)
+        self.sigma = check_positive("sigma", sigma)
 
     def sample(self, d: int, key: Key) -> Draw:
         """The scales of `key`."""

@@ -22,7 +22,7 @@ from mast.sketches.constants import Constants
 from mast.sketches.draws import DiagonalDraw, Draw
 from mast.sketches.laws import Law, PairLaw
 from mast.support.arrays import Array, Indices, frozen, vector
-from mast.support.checks import choice, probability
+from mast.support.checks import check_choice, check_probability
 
 _REMEMBERED = 1 << 22  # coordinates whose order is kept from draw to draw
 
@@ -80,7 +80,7 @@ class Nested(Sketch):
         self.weights = probabilities("weights", weights, self.shares.size)
         if (self.weights == 0).any():
             raise ArgumentError("a share with weight 0 is never drawn: leave it out")
-        self.order = choice("order", order, ("first", "random"))
+        self.order = check_choice("order", order, ("first", "random"))
         self.seed, self.scaled = Key(seed).seed, bool(scaled)
         self.unbiased = bool(self.scaled and self.shares[-1] == 1)
         self.members = int(self.shares.size)
@@ -168,7 +168,7 @@ class Nested(Sketch):
 
     def at(self, density: float) -> Sketch:
         """Always this share from the front of the same order, with the same scales."""
-        return Front(self, probability("density", density))
+        return Front(self, check_probability("density", density))
 
     def arguments(self) -> dict[str, Any]:
         """What the constructor takes."""

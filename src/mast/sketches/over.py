@@ -21,7 +21,7 @@ from mast.sketches.draws import DiagonalDraw, Draw, MatrixDraw
 from mast.sketches.laws import Law, Members
 from mast.sketches.perm_k import PermK, checked_blocks, labels_of
 from mast.support.arrays import Array, Indices, frozen
-from mast.support.checks import listed
+from mast.support.checks import check_list
 
 
 class Over(Sketch):
@@ -261,7 +261,7 @@ class Except(Over):
 
 def _labels(groups: Sequence[Any] | ArrayLike) -> Indices:
     """One group number per coordinate, from labels or from lists of members."""
-    rows = listed("groups", groups)
+    rows = check_list("groups", groups)
     if not rows:
         raise ArgumentError("there are no groups")
     if np.ndim(rows[0]) == 0:

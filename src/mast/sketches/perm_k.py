@@ -20,7 +20,7 @@ from mast.sketches.base import Sketch, percent
 from mast.sketches.draws import DiagonalDraw, Draw, equal_scales
 from mast.sketches.laws import DrawKind, Law, SubsetLaw
 from mast.support.arrays import Indices, frozen, refuse_too_large
-from mast.support.checks import listed, whole
+from mast.support.checks import check_int, check_list
 
 _NOTHING: Indices = frozen(np.empty(0, dtype=np.int64))  # an empty block
 
@@ -66,7 +66,7 @@ class PermK(Sketch):
         self.redraw = bool(redraw)
         self.seed = Key(seed).seed
         self.blocks = None if blocks is None else checked_blocks(blocks)
-        self.k = whole("PermK's k", k) if k is not None else len(self.blocks or [])
+        self.k = check_int("PermK's k", k) if k is not None else len(self.blocks or [])
         if self.k < 1:
             raise ArgumentError(f"PermK has at least one block, got k = {self.k}")
         self.fixed_dim = None if self.blocks is None else sum(map(len, self.blocks))
@@ -204,7 +204,7 @@ def labels_of(blocks: Sequence[Indices]) -> Indices:
 def checked_blocks(blocks: Sequence[ArrayLike]) -> list[Indices]:
     """The blocks as sorted index arrays, if they cover 0 .. d-1 exactly once."""
     checked = []
-    for number, block in enumerate(listed("blocks", blocks)):
+    for number, block in enumerate(check_list("blocks", blocks)):
         array = np.asarray(block)
         if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
             raise ArgumentError(f"block {number} must be a list of coordinates (whole numbers)")

@@ -23,7 +23,7 @@ from mast.sketches.independent import Bernoulli
 from mast.sketches.perm_k import PermK
 from mast.sketches.subsets import RandK
 from mast.support.arrays import Array
-from mast.support.checks import whole
+from mast.support.checks import check_int
 
 _REMEMBERED = 1 << 22  # coordinates of all draws of a list together
 
@@ -74,7 +74,7 @@ class Sampled(Sketch):
         if not sketch.diagonal:
             raise NotDiagonalError(f"a list is made of draws of diagonal sketches, {sketch!r} is not one")
         self.sketch = sketch
-        self.n = self.members = whole("n", n, 1)
+        self.n = self.members = check_int("n", n, 1)
         self.seed = Key(seed).seed
         self.balanced, self.corrected = bool(balanced), bool(corrected)
         #: how many draws of a balanced Bernoulli list keep a coordinate

@@ -15,7 +15,7 @@ from mast.sketches.constants import Constants
 from mast.sketches.draws import DiagonalDraw, Draw, equal_scales
 from mast.sketches.laws import DrawKind, Law, PairLaw, SubsetLaw
 from mast.support.arrays import Array
-from mast.support.checks import whole
+from mast.support.checks import check_int
 
 
 class Counted(Sketch):
@@ -28,7 +28,7 @@ class Counted(Sketch):
                 raise ArgumentError(f"{kind} with a float k keeps that share of d, in (0, 1]; got {k!r}")
             self.k: int | float = float(k)
         else:
-            self.k = whole(f"{kind}'s k", k, 1)
+            self.k = check_int(f"{kind}'s k", k, 1)
 
     def count(self, d: int) -> int:
         """How many coordinates survive in dimension d; a share is rounded, to at least one."""

@@ -10,7 +10,7 @@ from typing import Any
 from mast.errors import ArgumentError
 
 
-def number(
+def check_number(
     name: str,
     value: Any,
     *,
@@ -47,27 +47,27 @@ def number(
     return result
 
 
-def positive(name: str, value: Any) -> float:
+def check_positive(name: str, value: Any) -> float:
     """A finite number above 0."""
-    return number(name, value, above=0)
+    return check_number(name, value, above=0)
 
 
-def nonnegative(name: str, value: Any) -> float:
+def check_nonnegative(name: str, value: Any) -> float:
     """A finite number, 0 or more."""
-    return number(name, value, least=0)
+    return check_number(name, value, least=0)
 
 
-def optional(name: str, value: Any) -> float | None:
+def check_optional(name: str, value: Any) -> float | None:
     """A finite number, 0 or more; None where the caller does not know it."""
-    return None if value is None else nonnegative(name, value)
+    return None if value is None else check_nonnegative(name, value)
 
 
-def probability(name: str, value: Any) -> float:
+def check_probability(name: str, value: Any) -> float:
     """A number in (0, 1]: the probability of something that may happen."""
-    return number(name, value, above=0, most=1)
+    return check_number(name, value, above=0, most=1)
 
 
-def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+def check_int(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
     """`value` as an int within the limits; a float is not a whole number, even 3.0.
 
     >>> whole("nodes", 4, 1, 3)
@@ -86,7 +86,7 @@ def whole(name: str, value: Any, least: int | None = None, most: int | None = No
     return result
 
 
-def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
+def check_choice(name: str, value: Any, allowed: Iterable[str]) -> str:
     """One of a few words.
 
     >>> choice("coupling", "some", ["independent", "disjoint"])
@@ -99,7 +99,7 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
     return value
 
 
-def listed(name: str, value: Any) -> list[Any]:
+def check_list(name: str, value: Any) -> list[Any]:
     """`value` as a list; a text is not one."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise ArgumentError(f"{name} must be a list, got {value!r}")

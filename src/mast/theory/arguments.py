@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mast.errors import ArgumentError, BiasedSketchError, NoGuaranteeError
 from mast.support import checks
-from mast.support.checks import choice, number, positive
+from mast.support.checks import check_choice, check_number, check_positive
 
 Array = NDArray[np.float64]
 
@@ -43,7 +43,7 @@ NO_STATEMENT = {
 
 def unbiased(name: str, value: Any) -> float:
     """L_D, mu_D or L_max of an unbiased sketch: at least 1."""
-    result = positive(name, value) if name != "L_max" else bounded_sketch(name, value)
+    result = check_positive(name, value) if name != "L_max" else bounded_sketch(name, value)
     if result < 1 - 1e-9:
         raise BiasedSketchError(f"{name} = {result:g} is below 1: {NO_STATEMENT['biased_sketch']}")
     return result
@@ -53,29 +53,29 @@ def bounded_sketch(name: str, value: Any) -> float:
     """L_max, which has to be finite."""
     if isinstance(value, int | float | np.floating) and value == math.inf:
         raise NoGuaranteeError(NO_STATEMENT["infinite_L_max"])
-    return positive(name, value)
+    return check_positive(name, value)
 
 
 def always_kept(name: str, value: Any) -> float:
     """mu_D of a strongly convex f_D: above 0."""
-    if number(name, value) == 0:
+    if check_number(name, value) == 0:
         raise NoGuaranteeError(
             f"{name} = 0: some coordinates are never kept, so f_D is not strongly convex. Use the regime "
             "'convex', or a sketch that keeps every coordinate at times."
         )
-    return positive(name, value)
+    return check_positive(name, value)
 
 
 def strong_convexity(name: str, value: Any) -> float:
     """mu_f of a strongly convex f: above 0."""
-    mu = number(name, value)
+    mu = check_number(name, value)
     if mu <= 0:
         hint = "Use the regime 'convex' for a function that is convex and no more"
         raise ArgumentError(f"{name} must be a positive number, got {value!r}. {hint}")
     return mu
 
 
-def per_node(name: str, value: Any, M: int, check: Any = positive) -> Array:
+def per_node(name: str, value: Any, M: int, check: Any = check_positive) -> Array:
     """One checked number per node; a single number stands for all M nodes."""
     if value is None:
         raise ArgumentError(f"{name} is missing: pass {name}=..., one value per node")
@@ -88,10 +88,10 @@ def per_node(name: str, value: Any, M: int, check: Any = positive) -> Array:
     return np.full(M, array, dtype=np.float64)
 
 
-def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
+def check_count(name: str, value: Any, least: int, most: int | None = None) -> int:
     """A whole number within the limits; also as a float, such as the N that a division gives."""
-    result = number(name, value)
-    return checks.whole(name, int(result) if result.is_integer() else value, least, most)
+    result = check_number(name, value)
+    return checks.check_int(name, int(result) if result.is_integer() else value, least, most)
 
 
 def values(name: str, value: Any) -> Array:
@@ -119,7 +119,7 @@ def iteration_counts(value: Any) -> Array:
 
 def regime_of(value: str, algorithm: str, without: dict[str, str] | None = None) -> str:
     """The regime, refused where the algorithm has no statement for it."""
-    choice("regime", value, ("strongly_convex", "convex", "nonconvex"))
+    check_choice("regime", value, ("strongly_convex", "convex", "nonconvex"))
     if without and value in without:
         raise NoGuaranteeError(f"{algorithm} has no statement for the regime {value!r}: {without[value]}")
     return value

@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 
 from mast.errors import ArgumentError, NoGuaranteeError
-from mast.support.checks import choice, nonnegative, optional, probability
+from mast.support.checks import check_choice, check_nonnegative, check_optional, check_probability
 from mast.theory.arguments import (
     NO_STATEMENT,
     bounded_sketch,
+    check_count,
     combined,
     per_node,
     regime_of,
     strong_convexity,
-    whole,
 )
 from mast.theory.forms import FINITE, Words, descent, known, noise_of
 from mast.theory.guarantee import Guarantee
@@ -102,12 +102,12 @@ def distributed(
     1.0
     """
     regime_of(regime, "distributed DSGD")
-    choice("nodes", nodes, ("any", "independent", "disjoint"))
+    check_choice("nodes", nodes, ("any", "independent", "disjoint"))
     if whole("local_steps", local_steps, 1) > 1:
         raise NoGuaranteeError(NO_STATEMENT["local_steps"])
     M = _count(M, L_f=L_f, mu_f=mu_f, L_D=L_D, mu_D=mu_D, L_max=L_max, participation=participation)
-    smooth, share = per_node("L_f", L_f, M), per_node("participation", participation, M, probability)
-    averaged = M if participants is None else whole("participants", participants, 1, M)
+    smooth, share = per_node("L_f", L_f, M), per_node("participation", participation, M, check_probability)
+    averaged = M if participants is None else check_count("participants", participants, 1, M)
     if averaged < M and (share < 1).any():
         raise ArgumentError("give participation (a probability per node) or participants (m of M), not both")
     with np.errstate(over="ignore"):
@@ -121,7 +121,7 @@ def distributed(
         with np.errstate(over="ignore"):
             Lbar = combined("mean_i L_fi L_Di", float((smooth * per_node("L_D", L_D, M)).mean()))
     mu = _mean_mu(mu_f, mu_D, M) if regime == "strongly_convex" else None
-    gap = optional("gap", gap)
+    gap = check_optional("gap", gap)
     steepest, noise, cap, first = noisy, noise_of(2 * noisy, gap), math.inf, 3.0
     if nodes == "independent" and Lbar is not None:
         if regime == "nonconvex":
@@ -160,7 +160,7 @@ def _count(M: int | None, **arrays: Any) -> int:
     """The number of nodes: given, or the one length that the arrays have."""
     sizes = {name: np.size(value) for name, value in arrays.items() if value is not None}
     longest = max(sizes.values())
-    count = longest if M is None else whole("M", M, 1)
+    count = longest if M is None else check_count("M", M, 1)
     if any(size not in (1, count) for size in sizes.values()):
         lengths = ", ".join(f"{name} has {size}" for name, size in sizes.items())
         raise ArgumentError(
@@ -171,7 +171,9 @@ def _count(M: int | None, **arrays: Any) -> int:
 
 def _mean_mu(mu_f: Any, mu_D: Any, M: int) -> float:
     """The mean of mu_fi mu_Di; a node may have mu_fi = 0, not all of them."""
-    mu = float((per_node("mu_f", mu_f, M, nonnegative) * per_node("mu_D", mu_D, M, nonnegative)).mean())
+    mu = float(
+        (per_node("mu_f", mu_f, M, check_nonnegative) * per_node("mu_D", mu_D, M, check_nonnegative)).mean()
+    )
     return strong_convexity("mean_i mu_fi mu_Di", mu)
 
 

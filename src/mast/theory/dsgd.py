@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mast.errors import ArgumentError
-from mast.support.checks import choice, nonnegative, optional, positive
+from mast.support.checks import check_choice, check_nonnegative, check_optional, check_positive
 from mast.theory.arguments import (
     always_kept,
     bounded_sketch,
+    check_count,
     combined,
     consistent,
     per_node,
     regime_of,
     strong_convexity,
-    whole,
 )
 from mast.theory.forms import FINITE, SMOOTH, Contraction, Words, descent, known, noise_of, zeta
 from mast.theory.guarantee import Guarantee
@@ -117,10 +117,10 @@ def dsgd(
     nothing, and the bound is infinite
     """
     regime_of(regime, "DSGD")
-    L_f, L_max, gap = positive("L_f", L_f), bounded_sketch("L_max", L_max), optional("gap", gap)
+    L_f, L_max, gap = check_positive("L_f", L_f), bounded_sketch("L_max", L_max), check_optional("gap", gap)
     steepest = combined("L_f L_max", L_f * L_max)
     mu = strong_convexity("mu_f", mu_f) * always_kept("mu_D", mu_D) if regime == "strongly_convex" else None
-    L_D = positive("L_D", L_D) if regime == "nonconvex" else None
+    L_D = check_positive("L_D", L_D) if regime == "nonconvex" else None
     return descent(
         regime,
         "DSGD",
@@ -167,10 +167,17 @@ def dsgd_inexact(
     6400
     """
     regime_of(regime, "DSGD (II)")
-    A, B, C, gap = nonnegative("A", A), nonnegative("B", B), optional("C", C), optional("gap", gap)
-    D_AB = combined("A + B L_f L_max", A + (B and B * positive("L_f", L_f) * bounded_sketch("L_max", L_max)))
+    A, B, C, gap = (
+        check_nonnegative("A", A),
+        check_nonnegative("B", B),
+        check_optional("C", C),
+        check_optional("gap", gap),
+    )
+    D_AB = combined(
+        "A + B L_f L_max", A + (B and B * check_positive("L_f", L_f) * bounded_sketch("L_max", L_max))
+    )
     mu = strong_convexity("mu_f", mu_f) * always_kept("mu_D", mu_D) if regime == "strongly_convex" else None
-    smoothness = positive("L_f", L_f) * positive("L_D", L_D) if regime == "nonconvex" else None
+    smoothness = check_positive("L_f", L_f) * check_positive("L_D", L_D) if regime == "nonconvex" else None
     numbers = known(A=A, B=B, C=C, D_AB=D_AB, gap=gap, mu=mu)
     return descent(
         regime,
@@ -225,8 +232,8 @@ def sampling_constants(
     >>> sampling_constants(L_fi=[1., 2., 6.], L_D=4, L_f=3, batch_size=2, sketches="all", terms_gap=.5)
     SamplingConstants(A=15.0, B=0.0, C=6.0)
     """
-    choice("sketches", sketches, ("one", "all"))
-    count = np.size(L_fi) if n is None else whole("n", n, 1)
+    check_choice("sketches", sketches, ("one", "all"))
+    count = np.size(L_fi) if n is None else check_count("n", n, 1)
     if np.size(L_fi) not in (1, count):
         raise ArgumentError(f"L_fi must have one value or n = {count}, and has {np.size(L_fi)}")
     steepest = float(per_node("L_fi", L_fi, count).max())
@@ -234,11 +241,11 @@ def sampling_constants(
     if sketches == "one":
         A, B, extra = z * bounded_sketch("L_max", L_max) * steepest, 1 - z, 0.0
     else:
-        smoothness = positive("L_D", L_D)
+        smoothness = check_positive("L_D", L_D)
         A, B, extra = z * smoothness * steepest, 0.0, 0.0
         if z < 1:
-            extra = (1 - z) * positive("L_f", L_f) * smoothness
-    terms_gap = optional("terms_gap", terms_gap)
+            extra = (1 - z) * check_positive("L_f", L_f) * smoothness
+    terms_gap = check_optional("terms_gap", terms_gap)
     return SamplingConstants(A + extra, B, None if terms_gap is None else 2 * A * terms_gap)
 
 
@@ -261,8 +268,8 @@ def expected_smoothness(
     >>> g.max_step_size(), g.bound(step_size=.025, T=[0, 1000], r0sq=2.0)
     (0.025, array([2.01     , 0.010...]))
     """
-    Lambda, mu = positive("Lambda", Lambda), strong_convexity("mu", mu)
-    sigma_sq = optional("sigma_sq", sigma_sq)
+    Lambda, mu = check_positive("Lambda", Lambda), strong_convexity("mu", mu)
+    sigma_sq = check_optional("sigma_sq", sigma_sq)
     limit = 1 / (2 * combined("Lambda", Lambda))
     consistent(mu, limit, "2 Lambda")
     return Contraction(

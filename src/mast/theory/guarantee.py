@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mast.errors import ArgumentError, NoGuaranteeError
-from mast.support.checks import number, positive
+from mast.support.checks import check_number, check_positive
 from mast.theory.arguments import ROUNDING, Array, iteration_counts, values
 
 
@@ -59,7 +59,7 @@ class Start:
             raise ArgumentError(f"a plan needs one finite {name}, not {value}")
         return float(value.reshape(()))
 
-    def positive(self, name: str) -> float:
+    def check_positive(self, name: str) -> float:
         """The named value as one number above 0, for a plan that aims at a share of it."""
         value = self.one(name)
         if value <= 0:
@@ -137,8 +137,8 @@ class Guarantee(ABC):
         start = Start(**known)
         with np.errstate(all="ignore"):
             if self.regime == "nonconvex":
-                return self._plan(positive("eps", eps), start)
-            return self._plan(number("delta", delta, above=0, below=1), start)
+                return self._plan(check_positive("eps", eps), start)
+            return self._plan(check_number("delta", delta, above=0, below=1), start)
 
     def why(self, step_size: float, T: float | None = None) -> str:
         """Whether the statement allows this step size, and the reason, as a sentence."""

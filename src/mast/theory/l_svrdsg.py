@@ -19,16 +19,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mast.support.checks import choice, optional, positive, probability
+from mast.support.checks import check_choice, check_optional, check_positive, check_probability
 from mast.theory.arguments import (
     Array,
     always_kept,
     bounded_sketch,
+    check_count,
     combined,
     consistent,
     regime_of,
     strong_convexity,
-    whole,
 )
 from mast.theory.forms import SMOOTH, Words, known, zeta
 from mast.theory.guarantee import Guarantee, Plan, Start, decay
@@ -104,11 +104,11 @@ def l_svrdsg(
     435.6
     """
     regime_of(regime, "L-SVRDSG", _WITHOUT)
-    choice("batch", batch, ("fresh", "kept"))
-    N = whole("N", N, 1)
-    b = N if b is None else whole("b", b, 1, N)
-    p, L_f, L_max = probability("p", p), positive("L_f", L_f), bounded_sketch("L_max", L_max)
-    z, mu, gap = zeta(N, b), None, optional("gap", gap)
+    check_choice("batch", batch, ("fresh", "kept"))
+    N = check_count("N", N, 1)
+    b = N if b is None else check_count("b", b, 1, N)
+    p, L_f, L_max = check_probability("p", p), check_positive("L_f", L_f), bounded_sketch("L_max", L_max)
+    z, mu, gap = zeta(N, b), None, check_optional("gap", gap)
     if regime == "strongly_convex":
         mu = combined("mu_D mu_f", strong_convexity("mu_f", mu_f) * always_kept("mu_D", mu_D))
     numbers = known(N=N, b=b, p=p, zeta=z, L_f=L_f, L_max=L_max, mu=mu, gap=gap)
@@ -123,7 +123,7 @@ def l_svrdsg(
             limit=1 / ((40 if mu is None else 20) * steepest),
             noise=0.0 if z == 0 else None if gap is None else 8 * steepest * z * gap,
         )
-    L_D, words = positive("L_D", L_D), _KEPT[regime]
+    L_D, words = check_positive("L_D", L_D), _KEPT[regime]
     if mu is None:
         scale = L_f * (2 * L_D / p + 8 * L_max + (12 / p + 8) * z * L_max)
     else:

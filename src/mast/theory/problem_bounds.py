@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mast.errors import ArgumentError
-from mast.support.checks import nonnegative, positive
+from mast.support.checks import check_nonnegative, check_positive
 from mast.theory.arguments import unbiased, values
 from mast.theory.guarantee import plain
 
@@ -60,7 +60,7 @@ class ProblemBounds:
 
     def lipschitz(self, mean_squared_norm: float) -> float:
         """L_f E|S|², a Lipschitz constant of grad f_D (Lemma 12); `smoothness` is the sharper number."""
-        return nonnegative("mean_squared_norm", mean_squared_norm) * self.L_f
+        return check_nonnegative("mean_squared_norm", mean_squared_norm) * self.L_f
 
     def value(self, f: Any, distance_sq: Any) -> Interval:
         """f_D(x) from f(x) and |x - v|² (Lemmas 3, iii and 1, iii). The lower end needs convex f."""
@@ -124,7 +124,11 @@ def problem_bounds(
     """
     L_max = None if L_max is None else unbiased("L_max", L_max)
     return ProblemBounds(
-        positive("L_f", L_f), nonnegative("mu_f", mu_f), unbiased("L_D", L_D), unbiased("mu_D", mu_D), L_max
+        check_positive("L_f", L_f),
+        check_nonnegative("mu_f", mu_f),
+        unbiased("L_D", L_D),
+        unbiased("mu_D", mu_D),
+        L_max,
     )
 
 

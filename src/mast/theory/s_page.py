@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mast.errors import ArgumentError, NoGuaranteeError
-from mast.support.checks import optional, positive, probability
-from mast.theory.arguments import Array, bounded_sketch, combined, regime_of, whole
+from mast.support.checks import check_optional, check_positive, check_probability
+from mast.theory.arguments import Array, bounded_sketch, check_count, combined, regime_of
 from mast.theory.forms import Words, known, noise_of, zeta
 from mast.theory.guarantee import Guarantee, Plan, Start
 
@@ -66,11 +66,11 @@ def s_page(
     8800
     """
     regime_of(regime, "S-PAGE", {"strongly_convex": _ONLY, "convex": _ONLY})
-    N = whole("N", N, 1)
-    b = N if b is None else whole("b", b, 1, N)
-    p, sigma_sq = probability("p", p), optional("sigma_sq", sigma_sq)
-    L_f, L_D, L_max = positive("L_f", L_f), positive("L_D", L_D), bounded_sketch("L_max", L_max)
-    large, small = zeta(N, b), zeta(N, whole("b_small", b_small, 1, N))
+    N = check_count("N", N, 1)
+    b = N if b is None else check_count("b", b, 1, N)
+    p, sigma_sq = check_probability("p", p), check_optional("sigma_sq", sigma_sq)
+    L_f, L_D, L_max = check_positive("L_f", L_f), check_positive("L_D", L_D), bounded_sketch("L_max", L_max)
+    large, small = zeta(N, b), zeta(N, check_count("b_small", b_small, 1, N))
     scale = L_f * (L_D + math.sqrt((1 - p) / p * small * L_D) * math.sqrt(L_max))
     return SPage(
         **_WORDS.filled(

@@ -40,7 +40,7 @@ from mast.engines.runs import RunFiles, node_table, result_of
 from mast.errors import CheckpointError
 from mast.results import Result, score_columns
 from mast.support.checkpoint import compare
-from mast.support.checks import number, positive, whole
+from mast.support.checks import check_int, check_number, check_positive
 
 
 class MastStrategy(Strategy):
@@ -91,11 +91,13 @@ class MastStrategy(Strategy):
         self.dropouts = Dropouts(answering, server.participation.nodes)
         self.shapes = shapes_of(server)
         self.files = RunFiles(server, checkpoint)
-        self.checkpoint_every = max(1, whole("checkpoint_every", checkpoint_every))
-        self.evaluate_draws = whole("evaluate_draws", evaluate_draws)
-        nodes, gathering = server.participation.nodes, positive("gathering", gathering)
-        self.registry = ClientRegistry(nodes, gathering, whole("least", least, 1, nodes), node_ids)
-        self.norms = NormLimit(None if norm_limit is None else number("norm_limit", norm_limit, least=1))
+        self.checkpoint_every = max(1, check_int("checkpoint_every", checkpoint_every))
+        self.evaluate_draws = check_int("evaluate_draws", evaluate_draws)
+        nodes, gathering = server.participation.nodes, check_positive("gathering", gathering)
+        self.registry = ClientRegistry(nodes, gathering, check_int("least", least, 1, nodes), node_ids)
+        self.norms = NormLimit(
+            None if norm_limit is None else check_number("norm_limit", norm_limit, least=1)
+        )
         self.scores: dict[int, list[dict[str, float]]] = {}  #: by client, one row of numbers per draw
         self.timeout = 600.0
         self._invited: list[tuple[int, float]] = []
@@ -121,8 +123,8 @@ class MastStrategy(Strategy):
         Flower knows to be gone, are not waited for. `initial_arrays` replaces the server's
         starting point, if the run is not continued. Rounds in the result count from 1 over the whole run.
         """
-        self.timeout = positive("timeout", timeout)
-        rounds = whole("num_rounds", num_rounds)
+        self.timeout = check_positive("timeout", timeout)
+        rounds = check_int("num_rounds", num_rounds)
         train_config = ConfigRecord() if train_config is None else train_config
         evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
         result = FlowerResult()

@@ -16,7 +16,7 @@ from mast.engines.torchrun.rounds import ROUND_TAG, ServerRank, WorkerRank
 from mast.engines.torchrun.wire import Wire
 from mast.errors import ArgumentError, DataError
 from mast.results import Result
-from mast.support.checks import nonnegative, whole
+from mast.support.checks import check_int, check_nonnegative
 
 LOCK_SECONDS = 5.0  # seconds in which the ranks of a torchrun that was killed may yet leave a checkpoint
 #: what all workers must have in common: they train one model
@@ -73,8 +73,8 @@ def run(
     >>> result.status, result.x.round(2), len(result.nodes)
     ('finished', array([0.32, 0.17]), 2)
     """
-    whole("rounds", rounds, 0)
-    nonnegative("checkpoint_seconds", checkpoint_seconds)
+    check_int("rounds", rounds, 0)
+    check_nonnegative("checkpoint_seconds", checkpoint_seconds)
     saved = RunFiles(server, checkpoint)
     rows: list[Row] = []
     with Wire(timeout) as wire, contextlib.ExitStack() as held:
@@ -102,7 +102,7 @@ def _ranks_of_nodes(wire: Wire, server: Server, workers: Mapping[int, Worker], r
     for node, worker in workers.items():
         if not isinstance(worker, Worker):
             raise ArgumentError(f"workers has one Worker for each node, got {worker!r} for node {node!r}")
-        whole("a node in workers", node, 0, server.participation.nodes - 1)
+        check_int("a node in workers", node, 0, server.participation.nodes - 1)
     shared = server.identity() | {"rounds": str(rounds), "version of torch": torch.__version__}
     gathered = wire.all_gather([shared, {str(node): worker.identity() for node, worker in workers.items()}])
     for rank, (identity, _) in enumerate(gathered):

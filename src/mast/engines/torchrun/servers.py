@@ -23,7 +23,7 @@ from mast.problem import Nodes, Problem
 from mast.sketches import Sketch
 from mast.support import files
 from mast.support.arrays import Array
-from mast.support.checks import listed
+from mast.support.checks import check_list
 
 UNKNOWN = "the smoothness of this model is not known; of networks mast.nn.advise measures it"
 
@@ -110,7 +110,7 @@ def _checked_nodes(nodes: Any) -> list[Problem | Sketch]:
     """One problem or sketch for each node."""
     if hasattr(nodes, "named_parameters"):
         raise ArgumentError("a network takes capacities, one for each node: shares, text, sketches")
-    entries: list[Any] = nodes.problems if isinstance(nodes, Nodes) else listed("nodes", nodes)
+    entries: list[Any] = nodes.problems if isinstance(nodes, Nodes) else check_list("nodes", nodes)
     for i, node in enumerate(entries):
         if not isinstance(node, Problem | Sketch):
             raise ArgumentError(

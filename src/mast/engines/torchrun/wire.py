@@ -29,7 +29,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from mast.errors import ArgumentError, DataError, MastError
-from mast.support.checks import number
+from mast.support.checks import check_number
 
 Bytes = NDArray[np.uint8]
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -78,7 +78,7 @@ class Wire:
 
     def __init__(self, timeout: float) -> None:
         self.rank, self.ranks = this_rank()
-        self.timeout = number("timeout, in seconds,", timeout, above=0, most=24 * 3600)
+        self.timeout = check_number("timeout, in seconds,", timeout, above=0, most=24 * 3600)
         self.phase = "before the first round"  #: for messages
         self._facts = itertools.count()
         self._store: Any = None

@@ -26,7 +26,7 @@ from mast.randomness import Key, Purpose
 from mast.sketches import Sketch
 from mast.support import files
 from mast.support.checkpoint import describe
-from mast.support.checks import choice
+from mast.support.checks import check_choice
 
 ModelLoss = Callable[[nn.Module, Any], Tensor]  #: of a model and a batch
 BatchSource = Callable[[Key], Any]  #: the batch that a key names
@@ -97,7 +97,7 @@ class NetworkWorker(Worker):
         super().__init__(capacity, run)
         self.model, self.loss, self.batches = model, loss, batches
         self.shift = shift
-        self.batch_norm = choice("batch_norm", batch_norm, ("static", "local"))
+        self.batch_norm = check_choice("batch_norm", batch_norm, ("static", "local"))
         self.local_model: MaskedModel | SmallModel
         if isinstance(capacity, WeightCapacity):
             self.local_model = MaskedModel(model, capacity.layout, shift)

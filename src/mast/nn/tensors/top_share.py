@@ -20,7 +20,7 @@ from mast.randomness import Key
 from mast.sketches import Constants
 from mast.sketches.base import percent
 from mast.sketches.draws import DiagonalDraw
-from mast.support.checks import choice, probability, whole
+from mast.support.checks import check_choice, check_int, check_probability
 
 
 class TopShare:
@@ -45,9 +45,9 @@ class TopShare:
     """
 
     def __init__(self, share: float, score: str = "magnitude", every: int = 100) -> None:
-        self.density = probability("share", share)
-        self.score = choice("score", score, ("magnitude", "curvature"))
-        self.every = whole("every", every, 1)
+        self.density = check_probability("share", share)
+        self.score = check_choice("score", score, ("magnitude", "curvature"))
+        self.every = check_int("every", every, 1)
 
     def bind(
         self, weights: Sequence[Weight], shift: Callable[[], Mapping[str, Tensor] | None]
