@@ -103,7 +103,7 @@ def distributed(
     """
     regime_of(regime, "distributed DSGD")
     check_choice("nodes", nodes, ("any", "independent", "disjoint"))
-    if whole("local_steps", local_steps, 1) > 1:
+    if check_count("local_steps", local_steps, 1) > 1:
         raise NoGuaranteeError(NO_STATEMENT["local_steps"])
     M = _count(M, L_f=L_f, mu_f=mu_f, L_D=L_D, mu_D=mu_D, L_max=L_max, participation=participation)
     smooth, share = per_node("L_f", L_f, M), per_node("participation", participation, M, check_probability)
@@ -153,7 +153,7 @@ def averaged_draws(regime: str, *, draws: int, **constants: Any) -> Guarantee:
     >>> [round(averaged_draws("convex", draws=m, L_f=1, L_D=4, L_max=16).max_step_size(), 4) for m in (4, 64)]
     [0.0625, 0.1176]
     """
-    return distributed(regime, nodes="independent", M=whole("draws", draws, 1), **constants)
+    return distributed(regime, nodes="independent", M=check_count("draws", draws, 1), **constants)
 
 
 def _count(M: int | None, **arrays: Any) -> int:
