@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mast.errors import ArgumentError
-from mast.theory.arguments import Array, combined, consistent, whole
+from mast.theory.arguments import Array, check_count, combined, consistent
 from mast.theory.guarantee import Guarantee, Plan, Start, decay
 
 FINITE = "E[S'S] is finite"
@@ -187,6 +187,6 @@ def zeta(N: int, b: int) -> float:
     >>> zeta(10, 1), zeta(10, 10), zeta(1, 1), zeta(5, 2)
     (1.0, 0.0, 0.0, 0.375)
     """
-    N = whole("N", N, 1)
-    b = whole("b", b, 1, N)
+    N = check_count("N", N, 1)
+    b = check_count("b", b, 1, N)
     return (N - b) / (max(1, N - 1) * b)
