@@ -59,7 +59,7 @@ class Start:
             raise ArgumentError(f"a plan needs one finite {name}, not {value}")
         return float(value.reshape(()))
 
-    def check_positive(self, name: str) -> float:
+    def positive(self, name: str) -> float:
         """The named value as one number above 0, for a plan that aims at a share of it."""
         value = self.one(name)
         if value <= 0:
