@@ -25,7 +25,14 @@ from studies.elastic.tasks import Block
 SIZES = (0.25, 0.5, 0.75, 1.0)
 SORTED_BY = 256  # training rows that decide the order of units
 CALIBRATED_BY = 1024  # training rows for the statistics of BatchNorm
-WEIGHTS = {"even": None, "ends": (0.35, 0.2, 0.15, 0.3), "even, labels": None}  # of sizes
+SMALLER = (0.4, 0.3, 0.2, 0.1)
+WEIGHTS = {  # how often each size is drawn, by setting; None is evenly
+    "even": None,
+    "ends": (0.35, 0.2, 0.15, 0.3),
+    "even, labels": None,
+    "own rates": SMALLER,  # each size has a learning rate of its own, as it has alone
+    "own rates, labels": SMALLER,
+}
 SCORES = ("activation", "output", "taylor")
 CUTS = (*SCORES, "magnitude", "torch-pruning")
 
@@ -70,9 +77,12 @@ class Contender(ABC):
     model: nn.Module
     size = 1.0  # the largest one that is trained
 
+    #: of Adam's running mean of gradients
+    momentum = 0.9
+
     @abstractmethod
-    def backward(self, batch: Rows) -> None:
-        """Gradients of one step."""
+    def backward(self, batch: Rows) -> float:
+        """Gradients of one step; returns the size whose learning rate it takes."""
 
     @abstractmethod
     def networks(self) -> dict[float, nn.Module]:
@@ -86,9 +96,10 @@ class Alone(Contender):
         self.size, self.loss = size, LOSSES[setting]
         self.model = sk.submodel(member=SIZES.index(size), calibrate=False).train()
 
-    def backward(self, batch: Rows) -> None:
+    def backward(self, batch: Rows) -> float:
         """The plain loop."""
         self.loss(logits(self.model, batch), batch).backward()
+        return self.size
 
     def networks(self) -> dict[float, nn.Module]:
         """The one."""
@@ -96,16 +107,25 @@ class Alone(Contender):
 
 
 class Ours(Contender):
-    """The plain loop of an elastic network: each step draws a size; the given network teaches, or labels."""
+    """The plain loop of an elastic network: each step draws a size; the given network teaches, or labels.
+
+    With rates of their own, a step has the learning rate of its size, and Adam no momentum: what the largest
+    size has gathered would move its own units on with the rate of a small one.
+    """
 
     def __init__(self, loaded: Loaded, seed: int, setting: str) -> None:
         self.model, self.sk = elastic(loaded, seed, weights=WEIGHTS[setting])
         self.loss = LOSSES["labels" if "labels" in setting else "distilled"]
+        self.momentum = 0.0 if "own rates" in setting else 0.9
+        self.weights, self.random = WEIGHTS[setting] or (0.25,) * 4, np.random.default_rng(seed)
         self.model.train()
 
-    def backward(self, batch: Rows) -> None:
-        """The plain loop: optimizer steps go on to the next draw."""
-        self.loss(logits(self.model, batch), batch).backward()
+    def backward(self, batch: Rows) -> float:
+        """Draw a size, and train it."""
+        i = int(self.random.choice(len(SIZES), p=self.weights))
+        with self.sk.member(i):
+            self.loss(logits(self.model, batch), batch).backward()
+        return SIZES[i]
 
     def networks(self) -> dict[float, nn.Module]:
         """All sizes."""
@@ -149,21 +169,23 @@ class Prefixes(Contender):
 class Slimmable(Prefixes):
     """Sandwich rule, in-place distillation: the largest learns labels, teaches the smallest and one more."""
 
-    def backward(self, batch: Rows) -> None:
+    def backward(self, batch: Rows) -> float:
         """Largest, smallest, and one of the others."""
         largest = self.output(3, batch)
         labelled(largest, batch).backward()
         for i in (0, int(self.random.integers(1, 3))):
             towards(self.output(i, batch), largest.detach()).backward()
+        return self.size
 
 
 class DynaBERT(Prefixes):
     """The width stage of DynaBERT: all sizes at each step, taught by the given network (by its logits)."""
 
-    def backward(self, batch: Rows) -> None:
+    def backward(self, batch: Rows) -> float:
         """All sizes."""
         for i in range(len(SIZES)):
             distilled(self.output(i, batch), batch).backward()
+        return self.size
 
 
 def begin(name: str, loaded: Loaded, seed: int, setting: str) -> list[Contender]:
@@ -177,31 +199,33 @@ def begin(name: str, loaded: Loaded, seed: int, setting: str) -> list[Contender]
 
 
 class Training:
-    """AdamW with clipped gradients; the rate rises for a tenth of the steps, then falls linearly."""
+    """AdamW with clipped gradients; rates rise for a tenth of the steps, then fall linearly."""
 
-    def __init__(self, contender: Contender, rate: float, steps: int) -> None:
-        self.contender = contender
+    def __init__(self, contender: Contender, rates: dict[float, float], steps: int) -> None:
+        self.contender, self.rates, self.steps, self.taken = contender, rates, steps, 0
         self.parameters = [p for p in contender.model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(self.parameters, rate, weight_decay=0.0)
-        rise = max(1, round(0.1 * steps))
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(
-            self.optimizer, lambda t: min((t + 1) / rise, max(0.0, (steps - t) / (steps - rise + 1)))
-        )
+        betas = (contender.momentum, 0.999)
+        self.optimizer = torch.optim.AdamW(self.parameters, betas=betas, weight_decay=0.0)
 
     def step(self, batch: Rows) -> float:
         """One step; its CPU seconds."""
         begun = time.process_time()
-        self.contender.backward(batch)
+        size = self.contender.backward(batch)
         nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        self.optimizer.param_groups[0]["lr"] = self.rates[size] * self._schedule()
         self.optimizer.step()
-        self.schedule.step()
         self.optimizer.zero_grad()
+        self.taken += 1
         return time.process_time() - begun
 
+    def _schedule(self) -> float:
+        rise = max(1, round(0.1 * self.steps))
+        return min((self.taken + 1) / rise, max(0.0, (self.steps - self.taken) / (self.steps - rise + 1)))
 
-def train(contender: Contender, loaded: Loaded, seed: int, rate: float, steps: int) -> float:
+
+def train(contender: Contender, loaded: Loaded, seed: int, rates: dict[float, float], steps: int) -> float:
     """Train epoch after epoch, and return the CPU seconds of the steps."""
-    training = Training(contender, rate, steps)
+    training = Training(contender, rates, steps)
     return sum(training.step(batch) for batch in loaded.train.batches(loaded.task.batch, steps, seed))
 
 

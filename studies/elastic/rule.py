@@ -1,6 +1,6 @@
 """What decides, written before the runs: differences to sizes that are trained alone, paired over seeds.
 
-The seeds that judge are new, see `study.FIRST`.
+The seeds that judge are new: none of them has judged an earlier recipe (`Task.first`).
 
 The judged number is the share of right answers on test rows: of classes, and for stories260K of next tokens
 (the most likely one is the right one; perplexity is reported). All differences are means over seeds.

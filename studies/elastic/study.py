@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from studies.elastic.contenders import (
 from studies.elastic.rows import Loaded, Task, logits
 
 TUNING = 0  # the seed that chooses and does not judge
-FIRST = 11  # of the seeds that judge: 1 to 3 judged shorter runs, which led to these
 SHARES = (1.0, 0.7, 0.35)  # of the seconds that the four sizes take alone
 EQUAL_STEPS = 0.0  # stands for a share: as many steps as one size has alone
 SETTINGS = {"alone": ("distilled", "labels"), "ours": tuple(WEIGHTS), "slimmable": ("",), "dynabert": ("",)}
@@ -97,7 +95,8 @@ class Study:
             shares = (*SHARES, EQUAL_STEPS) if name == "ours" else (1.0,)
             seeds = self.task.seeds if name in ("alone", "ours") else min(3, self.task.seeds)
             for share in shares:
-                for seed in range(FIRST, FIRST + (min(2, seeds) if share == EQUAL_STEPS else seeds)):
+                for seed in range(min(2, seeds) if share == EQUAL_STEPS else seeds):
+                    seed += self.task.first
                     self.run(name, setting, share, rates, seed, "test")
 
     # ---- one run -------------------------------------------------------------------------
@@ -107,7 +106,7 @@ class Study:
         key = {"network": self.task.name, "contender": name, "setting": setting, "share": share}
         key |= {"seed": seed, "rows": rows}
         if rows == "validation":
-            key["rate"] = rates[1.0]
+            key["rate"] = float(f"{rates[1.0]:.6g}")  # as it is written
         return self.results.once(key, lambda: list(self._run(name, setting, share, rates, seed, rows)))
 
     def _run(self, name: str, setting: str, share: float, rates: Rates, seed: int, rows: str) -> Any:
@@ -117,7 +116,7 @@ class Study:
         sorting = time.process_time() - begun
         for part in parts:
             rate = rates[part.size]
-            seconds = train(part, self.loaded, seed, rate, steps)
+            seconds = train(part, self.loaded, seed, rates, steps)
             row = {"rate": rate, "steps": steps, "seconds": seconds, "sorting": sorting}
             for size, network in part.networks().items():
                 yield row | {"size": size} | evaluate(network, self.loaded, getattr(self.loaded, rows))
@@ -167,11 +166,17 @@ class Study:
                 means[rate] = rates[rate].mean()
         if name == "alone":
             return setting, {s: _best({rate: scores[s] for rate, scores in rates.items()}) for s in SIZES}
-        return setting, dict.fromkeys(SIZES, _best(means))
+        return setting, self._rates(setting, _best(means))
+
+    def _rates(self, setting: str, rate: float) -> Rates:
+        """One rate for all sizes; or the rates that they have alone, all changed by one factor."""
+        if "own rates" not in setting:
+            return dict.fromkeys(SIZES, rate)
+        return {s: alone * rate / self.task.rate for s, alone in self.tuned("alone")[1].items()}
 
     def _scores(self, name: str, setting: str, rate: float) -> Any:
         """Validation accuracy by size."""
-        found = self.run(name, setting, 0.5, dict.fromkeys(SIZES, rate), TUNING, "validation")
+        found = self.run(name, setting, 0.5, self._rates(setting, rate), TUNING, "validation")
         return found.set_index("size")["accuracy"]
 
     # ---- seconds -------------------------------------------------------------------------
@@ -194,7 +199,7 @@ class Study:
         running = {}
         for name in names:
             parts = begin(name, loaded, TUNING, SETTINGS[name][0])
-            trainings = [Training(part, 1e-6, 10**6) for part in parts]
+            trainings = [Training(part, dict.fromkeys(SIZES, 1e-6), 10**6) for part in parts]
             trainings *= len(SIZES) if name == "ours" else 1  # one network, in all its sizes
             sizes = SIZES if len(trainings) > 1 else (1.0,)
             running |= {(name, s): training for s, training in zip(sizes, trainings, strict=True)}
@@ -202,9 +207,9 @@ class Study:
         found["teacher", 1.0] = []
         for i, batch in enumerate(loaded.train.batches(size, self.rounds + 1, TUNING)):
             for (name, share), training in running.items():
-                member = training.contender.sk.member(SIZES.index(share)) if name == "ours" else nullcontext()
-                with member:
-                    taken = training.step(batch)
+                if name == "ours":
+                    training.contender.weights = [s == share for s in SIZES]  # draws this size
+                taken = training.step(batch)
                 found[name, share] += [taken] if i else []  # the first step makes what optimizers keep
             begun = time.process_time()
             with torch.no_grad():

@@ -14,7 +14,17 @@ import torch
 import mast
 from mast.errors import DataError
 from studies.elastic.__main__ import main
-from studies.elastic.contenders import SIZES, WEIGHTS, DynaBERT, Ours, cuts, elastic, evaluate, norms
+from studies.elastic.contenders import (
+    SIZES,
+    WEIGHTS,
+    DynaBERT,
+    Ours,
+    Training,
+    cuts,
+    elastic,
+    evaluate,
+    norms,
+)
 from studies.elastic.page import timed
 from studies.elastic.rows import Rows, logits
 from studies.elastic.rule import decided, judge
@@ -120,7 +130,8 @@ def test_sizes_written_by_hand_are_those_of_the_library(loaded):
     for i in range(len(SIZES)):
         with ours.sk.member(i):
             assert torch.allclose(logits(ours.model, batch), by_hand.output(i, batch), atol=1e-5)
-            ours.backward(batch)
+        ours.weights = [j == i for j in range(len(SIZES))]
+        assert ours.backward(batch) == SIZES[i]
     theirs = dict(ours.model.named_parameters())
     for name, p in by_hand.model.named_parameters():
         assert torch.allclose(p.grad, theirs[name].grad, atol=1e-5), name
@@ -143,6 +154,30 @@ def test_the_norm_of_a_unit_has_its_row_its_bias_and_its_column():
     expected = model[0].weight.square().sum(1) + model[0].bias.square() + model[2].weight.square().sum(0)
     (found,) = norms(model, sk).values()
     np.testing.assert_allclose(found, expected.detach(), rtol=1e-6)
+
+
+def test_a_step_has_the_rate_of_its_size_and_leaves_other_units_alone(loaded):
+    """Without momentum, units that only the largest size has rest while a small one is trained."""
+    ours = Ours(loaded, 1, "own rates")
+    training = Training(ours, dict(zip(SIZES, (0.4, 0.3, 0.2, 0.1), strict=True)), 10**6)
+    batch = next(loaded.train.batches(4, 1, 0))
+    weight = ours.model.model.layers[0].mlp.gate_proj.weight
+    for size in (1.0, 0.25):
+        ours.weights = [s == size for s in SIZES]
+        before = weight.detach().clone()
+        training.taken = 10**5  # where the rates are highest
+        training.step(batch)
+        moved = (weight - before).abs().amax(1)
+        assert (moved > 0).sum() == round(size * HIDDEN)
+        assert training.optimizer.param_groups[0]["lr"] == pytest.approx(training.rates[size], rel=1e-4)
+
+
+def test_rates_of_their_own_are_those_of_the_sizes_alone(loaded):
+    study = Study(loaded, None, None)
+    study.tuned = lambda name: ("labels", {0.25: 0.009, 0.5: 0.003, 0.75: 0.001, 1.0: 0.001})
+    assert set(study._rates("even", 0.1).values()) == {0.1}
+    found = study._rates("own rates, labels", 3 * loaded.task.rate)
+    assert found == pytest.approx({0.25: 0.027, 0.5: 0.009, 0.75: 0.003, 1.0: 0.003})
 
 
 def test_steps_follow_from_seconds(loaded, tmp_path):
