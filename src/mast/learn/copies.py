@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from mast import randomness
 from mast.errors import ArgumentError
 from mast.learn.factors import Factors
-from mast.learn.gaussian import FeatureGaussian
-from mast.learn.models import with_ones
-from mast.learn.rows import Masks, row_numbers
+from mast.learn.imputer import FeatureGaussian
+from mast.learn.missing import Masks, row_hashes
 from mast.randomness import Key
 from mast.sketches import Bernoulli, DiagonalDraw, Identity, Sketch
 from mast.sketches.over import Over
@@ -29,11 +28,19 @@ ROWS = 6000  #: of all copies together, where few rows are copied
 COPIES = (4, 32)  #: at least and at most, where there is room; a multiple of the first
 LARGE = 20_000  #: more rows than this are copied half as often
 MANY_ROWS = 100_000  #: more rows than this are copied once
-LISTED = 32  #: a support with at most so many draws is listed
+LISTED = 32  #: a support with at most LISTED draws is listed
 ENTRIES = 40_000_000  #: of all copies together
 POOL = 2048  #: draws in the pool, at most
 SCALES = 20_000_000  #: entries of the pool
-SYSTEMS = 1 << 23  #: a pool of stand-ins holds so many entries, each counted d times
+SYSTEMS = 1 << 23  #: entries of a pool of stand-ins, each counted d times
+
+
+def with_ones(X: Any) -> Any:
+    """The features and a last column of ones."""
+    if scipy.sparse.issparse(X):
+        ones = scipy.sparse.csr_array(np.ones((X.shape[0], 1)))
+        return scipy.sparse.hstack([scipy.sparse.csr_array(X), ones], format="csr")
+    return np.column_stack([X, np.ones(X.shape[0])])
 
 
 class Copies(NamedTuple):
@@ -60,14 +67,14 @@ def copies_of(
     if not sketch.diagonal:
         raise ArgumentError(f"{sketch!r} is not diagonal: only averages over its support are possible")
     n, d = X.shape
-    if listing and is_listed(X, sketch):
+    if listing and _is_listed(X, sketch):
         listed = [(p, draw) for p, draw in sketch.support(d) or [] if isinstance(draw, DiagonalDraw)]
         scales = np.stack([draw.diagonal() for _, draw in listed])
         which = np.broadcast_to(np.arange(len(listed)), (n, len(listed)))
         weights = np.array([p for p, _ in listed])
         return Copies(_sketched(X, scales, which, stand_ins, ones), weights / weights.sum(), True)
     least, most = COPIES
-    places = row_numbers(X)
+    places = row_hashes(X)
     different = np.unique(places).size  # as if no row stood there twice
     wanted = min(max(ROWS // different // least, 1) * least, most)
     if different > LARGE:
@@ -81,7 +88,7 @@ def copies_of(
     return Copies(_sketched(X, scales, which, stand_ins, ones), np.full(count, 1 / count), False)
 
 
-def is_listed(X: Any, sketch: Sketch) -> bool:
+def _is_listed(X: Any, sketch: Sketch) -> bool:
     """Whether all draws are few enough to be listed."""
     size = sketch.support_size(X.shape[1])
     return size is not None and size <= LISTED and size * _entries(X) <= ENTRIES
@@ -155,7 +162,7 @@ def pool(sketch: Sketch, d: int, groups: int, count: int, key: Key) -> Array:
 
 
 def diagonals(sketch: Sketch, d: int, count: int, key: Key) -> Array:
-    """So many draws of a sketch that is no mixture, as an array of diagonals."""
+    """`count` draws of a sketch that is no mixture, as an array of diagonals."""
     if isinstance(sketch, Identity):
         return np.ones((count, d))
     if isinstance(sketch, Over):

@@ -16,7 +16,7 @@ from sklearn.utils.validation import _check_feature_names_in, check_array, check
 
 from mast.errors import ArgumentError, DataError
 from mast.learn.columns import CategoryColumn, Column, learn_column
-from mast.learn.frames import (
+from mast.learn.validation import (
     EncodedRows,
     aligned,
     as_pandas,
@@ -26,7 +26,6 @@ from mast.learn.frames import (
     tell,
     with_groups,
 )
-from mast.learn.kinds import kind_of
 from mast.support.arrays import Array, Indices, row_blocks
 
 WIDE = 1000  #: tables with more features than this, most of them 0, become sparse matrices
@@ -177,7 +176,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 rows = check_array(X, dtype=object, **accepted)
             X = rows
             validate_data(self, X, skip_check_array=True, reset=first)
-            return pandas.DataFrame(X, columns=self._names()).infer_objects()
+            return pandas.DataFrame(X, columns=self._column_names()).infer_objects()
         if first:
             refuse_repeated(list(X.columns))
         else:
@@ -185,9 +184,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         validate_data(self, X, skip_check_array=True, reset=first)
         if len(X) < (2 if first else 1) or not X.shape[1]:
             raise DataError(f"a table needs rows and columns, this one has {X.shape[0]} and {X.shape[1]}")
-        return X if hasattr(self, "feature_names_in_") else X.set_axis(self._names(), axis=1)
+        return X if hasattr(self, "feature_names_in_") else X.set_axis(self._column_names(), axis=1)
 
-    def _names(self) -> list[str]:
+    def _column_names(self) -> list[str]:
         return [str(name) for name in _check_feature_names_in(self)]
 
     # ---- features ----------------------------------------------------------------------------------
@@ -255,16 +254,8 @@ def _fill(out: Array, columns: list[Column], values: list[Any]) -> None:
 
 def _one_hot(codes: Indices, width: int) -> Any:
     """A one in each row, NaN in all columns where the code is -1."""
-    known, gaps = np.flatnonzero(codes >= 0), np.flatnonzero(codes < 0)
-    rows = np.concatenate([known, np.repeat(gaps, width)])
-    columns = np.concatenate([codes[known], np.tile(np.arange(width), gaps.size)])
-    cells = np.concatenate([np.ones(known.size), np.full(gaps.size * width, np.nan)])
+    known, absent = np.flatnonzero(codes >= 0), np.flatnonzero(codes < 0)
+    rows = np.concatenate([known, np.repeat(absent, width)])
+    columns = np.concatenate([codes[known], np.tile(np.arange(width), absent.size)])
+    cells = np.concatenate([np.ones(known.size), np.full(absent.size * width, np.nan)])
     return scipy.sparse.csr_array((cells, (rows, columns)), shape=(len(codes), width))
-
-
-def encoder_for(X: Any) -> TableEncoder | None:
-    """An encoder for a data frame with columns that hold no numbers; None for everything else."""
-    X = as_pandas(X)
-    if not is_frame(X) or all(kind_of(column) == "number" for _, column in X.items()):
-        return None
-    return TableEncoder()

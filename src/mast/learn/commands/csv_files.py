@@ -14,7 +14,7 @@ import pandas
 
 from mast.data.unpack import read, unpack
 from mast.errors import DataError
-from mast.learn.frames import refuse_repeated
+from mast.learn.validation import refuse_repeated
 
 #: what stands for a value that is not there, beside the words that pandas knows
 MISSING = [form for word in ("?", "-", "na", "n/a", "nan", "null", "none") for form in (word, word.upper())]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mast.errors import DataError
-from mast.learn.kinds import as_numbers, kind_of
-from mast.learn.tables import mended, read_table
+from mast.learn.columns import as_numbers, kind_of
+from mast.learn.commands.csv_files import mended, read_table
 
 
 @pytest.fixture
