@@ -12,7 +12,7 @@ import mast
 from faults.amounts import times
 from mast.errors import MastError
 from mast.learn.commands import train
-from mast.learn.commands.csv_files import mended, read_table
+from mast.learn.commands.csv_files import convert_numbers, read_table
 from mast.learn.commands.trained_model import TrainedModel
 
 pytestmark = pytest.mark.faults
@@ -120,4 +120,4 @@ def test_one_long_cell_does_not_make_all_cells_long(file):
 
 def test_a_number_with_underscores_is_a_text(file):
     """Python reads 1_0 as ten; tables do not."""
-    assert mended(read_table(file("a,b\n1_0,1\n1_0,2\n")), "t.csv")["a"].tolist() == ["1_0", "1_0"]
+    assert convert_numbers(read_table(file("a,b\n1_0,1\n1_0,2\n")), "t.csv")["a"].tolist() == ["1_0", "1_0"]

@@ -55,7 +55,7 @@ def copies_of(
     X: Any,
     sketch: Sketch,
     seed: int,
-    stand_ins: FeatureGaussian | None,
+    gaussian: FeatureGaussian | None,
     ones: bool = False,
     listing: bool = True,
 ) -> Copies:
@@ -72,7 +72,7 @@ def copies_of(
         scales = np.stack([draw.diagonal() for _, draw in listed])
         which = np.broadcast_to(np.arange(len(listed)), (n, len(listed)))
         weights = np.array([p for p, _ in listed])
-        return Copies(_sketched(X, scales, which, stand_ins, ones), weights / weights.sum(), True)
+        return Copies(_sketched(X, scales, which, gaussian, ones), weights / weights.sum(), True)
     least, most = COPIES
     places = row_hashes(X)
     different = np.unique(places).size  # as if no row stood there twice
@@ -80,12 +80,12 @@ def copies_of(
     if different > LARGE:
         wanted = least // 2 if different <= MANY_ROWS else 1
     count = max(1, min(wanted, ENTRIES // max(_entries(X), 1)))
-    room = min(POOL, SCALES // d) if stand_ins is None else min(POOL // 4, max(64, SYSTEMS // d**3))
+    room = min(POOL, SCALES // d) if gaussian is None else min(POOL // 4, max(64, SYSTEMS // d**3))
     groups = max(1, min(room // count, different))
     scales = pool(sketch, d, groups, count, Key(seed))
     first = (places % np.uint64(groups)).astype(np.int64) * count
     which = first[:, None] + np.arange(count)
-    return Copies(_sketched(X, scales, which, stand_ins, ones), np.full(count, 1 / count), False)
+    return Copies(_sketched(X, scales, which, gaussian, ones), np.full(count, 1 / count), False)
 
 
 def _is_listed(X: Any, sketch: Sketch) -> bool:
@@ -99,7 +99,7 @@ def _entries(X: Any) -> int:
 
 
 def _sketched(
-    X: Any, scales: Array, which: NDArray[np.int64], stand_ins: FeatureGaussian | None, ones: bool
+    X: Any, scales: Array, which: NDArray[np.int64], gaussian: FeatureGaussian | None, ones: bool
 ) -> Any:
     """Each row under the draws that `which` names for it, (rows, copies), one copy below the other."""
     if scipy.sparse.issparse(X):
@@ -113,8 +113,8 @@ def _sketched(
     (n, d), count = X.shape, which.shape[1]
     rows = np.empty((n * count, d + ones))
     rows[:, d:] = 1.0
-    if stand_ins is not None:
-        _replace(rows[:, :d], X, scales != 0, which, stand_ins)
+    if gaussian is not None:
+        _impute(rows[:, :d], X, scales != 0, which, gaussian)
         return rows
     for copy, column in enumerate(which.T):
         for part in row_blocks(n, d):
@@ -122,15 +122,15 @@ def _sketched(
     return rows
 
 
-def _replace(out: Array, X: Array, masks: Masks, which: Indices, stand_ins: FeatureGaussian) -> None:
+def _impute(out: Array, X: Array, masks: Masks, which: Indices, gaussian: FeatureGaussian) -> None:
     """Write rows with stand-ins for what their masks drop, and for what they miss anyway.
 
     `which` names masks for each row, (rows, copies); copies stand one below the other.
     """
-    (n, d), mean, model = X.shape, stand_ins.mean, stand_ins.model
+    (n, d), mean, model = X.shape, gaussian.mean, gaussian.model
     if isinstance(model, Factors) or np.isnan(X).any():  # else each row has a mask of its own
         for copy, column in enumerate(which.T):
-            out[copy * n : (copy + 1) * n] = stand_ins.fill(X, masks[column])
+            out[copy * n : (copy + 1) * n] = gaussian.fill(X, masks[column])
         return
     order = np.argsort(which.T.ravel(), kind="stable")
     ends = np.searchsorted(which.T.ravel()[order], np.arange(len(masks) + 1))

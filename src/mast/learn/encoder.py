@@ -18,12 +18,12 @@ from mast.errors import ArgumentError, DataError
 from mast.learn.columns import CategoryColumn, Column, learn_column
 from mast.learn.validation import (
     EncodedRows,
-    aligned,
+    align_columns,
     as_pandas,
     is_frame,
     refuse_repeated,
     shown,
-    tell,
+    warn_of_columns,
     with_groups,
 )
 from mast.support.arrays import Array, Indices, row_blocks
@@ -141,7 +141,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if odd:
             why = "; ".join(f"{name!r} is {reason}" for name, reason in list(odd.items())[:5])
             more = f"; and {len(odd) - 5} more" if len(odd) > 5 else ""
-            tell(f"left out: {why}{more}. TableEncoder(ids=...) decides otherwise on identifiers")
+            warn_of_columns(f"left out: {why}{more}. TableEncoder(ids=...) decides otherwise on identifiers")
 
     def transform(self, X: Any) -> Any:
         """The features of the rows, NaN where a cell is missing, unseen, or its column absent."""
@@ -157,7 +157,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if unseen:
             some = [f"{name} {shown(texts, 2)}" for name, texts in unseen.items()]
             more = f"; and {len(some) - 5} more columns" if len(some) > 5 else ""
-            tell(f"unseen in training, so missing: {'; '.join(some[:5])}{more}")
+            warn_of_columns(f"unseen in training, so missing: {'; '.join(some[:5])}{more}")
         if self._is_sparse():
             return self._sparse(values)
         dense = self._dense(values, len(frame))
@@ -180,7 +180,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if first:
             refuse_repeated(list(X.columns))
         else:
-            X = aligned(X, getattr(self, "feature_names_in_", None), self.dropped_)
+            X = align_columns(X, getattr(self, "feature_names_in_", None), self.dropped_)
         validate_data(self, X, skip_check_array=True, reset=first)
         if len(X) < (2 if first else 1) or not X.shape[1]:
             raise DataError(f"a table needs rows and columns, this one has {X.shape[0]} and {X.shape[1]}")

@@ -67,7 +67,7 @@ class LinearSolver:
         if self.method not in NEWTON:
             known = ", ".join([*NEWTON, *SINGLE])
             raise ArgumentError(f"unknown method {self.method!r}; the methods are {known}")
-        if risk.stand_ins is None and risk.outputs == 1 and self.method != "sampled":
+        if risk.gaussian is None and risk.outputs == 1 and self.method != "sampled":
             problem = risk.problem()
             if self.method == "exact" or _affordable(problem):
                 return self._newton(risk, problem.exact, x0, self.tol, "exact")
@@ -82,7 +82,7 @@ class LinearSolver:
             part = risk.subset(np.sort(order[: n // FIRST_SHARE]))
             x0, warm = self._average(part, x0, FIRST_TOL, False).x, True
         listing = self.method != "sampled"
-        copies = copies_of(risk.X, risk.sketch, self.seed, risk.stand_ins, risk.fit_intercept, listing)
+        copies = copies_of(risk.X, risk.sketch, self.seed, risk.gaussian, risk.fit_intercept, listing)
         if self.method == "exact" and not copies.exact:
             raise NotExactError(
                 f"f_D with {risk.sketch!r} has no short exact form here: use method='auto', which samples"

@@ -179,7 +179,7 @@ class FeatureGaussian:
         found = fit_factors((X - mean) / deviation, weights, None if isinstance(rank, str) else rank)
         return FeatureGaussian(mean, Factors(found.loadings * deviation[:, None], found.noise * deviation**2))
 
-    def beside(self, count: int) -> FeatureGaussian:
+    def padded(self, count: int) -> FeatureGaussian:
         """The same with `count` features more, which say nothing of the others and have the mean 0."""
         if not count:
             return self

@@ -107,7 +107,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         elif isinstance(sketch, Identity) and not rows_with_nan(X).size:
             gaussian = None  # nothing is missing in training
         else:
-            gaussian = gaussian.beside(indicators.size)
+            gaussian = gaussian.padded(indicators.size)
         kappa, alpha = self._strength()
         risk = Risk(
             X=X,
@@ -117,7 +117,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             weights=weights,
             shift=shift,
             sketch=sketch,
-            stand_ins=gaussian,
+            gaussian=gaussian,
             kappa=kappa,
             alpha=alpha,
             fit_intercept=bool(self.fit_intercept),
@@ -240,7 +240,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
     @property
     def _gaussian(self) -> FeatureGaussian | None:
         """Where stand-ins come from, if there are any; indicators say nothing of features."""
-        return None if self.imputer_ is None else self.imputer_.gaussian_.beside(self.indicators_.size)
+        return None if self.imputer_ is None else self.imputer_.gaussian_.padded(self.indicators_.size)
 
     @property
     def _serving(self) -> Scaling | FeatureGaussian:

@@ -134,9 +134,7 @@ class Scaling:
         rows = rows_with_nan(X)
         if not rows.size:
             return X
-        there = dense_rows(X, rows)
-        observed = ~np.isnan(there)
-        there = np.where(observed, there, 0.0) * self.factors(observed)
+        there = self._scaled(dense_rows(X, rows))[1]
         if not scipy.sparse.issparse(X):
             X = X.copy()
             X[rows] = there
@@ -145,19 +143,22 @@ class Scaling:
         stacked = scipy.sparse.vstack([X[whole], scipy.sparse.csr_array(there)], format="csr")
         return stacked[np.argsort(np.concatenate([whole, rows]), kind="stable")]
 
-    def contributions(self, there: Array, coef: Array, shift: Array) -> Array:
+    def contributions(self, rows: Array, coef: Array, shift: Array) -> Array:
         """What each feature adds to each output, (rows, outputs, features), for rows with missing cells."""
-        observed = ~np.isnan(there)
-        there = np.where(observed, there, 0.0)
-        scaled = there * self.factors(observed)
-        return np.asarray(scaled[:, None, :] * (coef - shift) + there[:, None, :] * shift)
+        values, scaled = self._scaled(rows)
+        return np.asarray(scaled[:, None, :] * (coef - shift) + values[:, None, :] * shift)
 
-    def outputs(self, there: Array, coef: Array, shift: Array) -> Array:
+    def outputs(self, rows: Array, coef: Array, shift: Array) -> Array:
         """a'(v + s(w - v)) over the features that are there, for rows with missing cells."""
-        observed = ~np.isnan(there)
-        there = np.where(observed, there, 0.0)
-        served: Array = (there * self.factors(observed)) @ (coef - shift).T
-        return served + there @ shift.T if shift.any() else served
+        values, scaled = self._scaled(rows)
+        served: Array = scaled @ (coef - shift).T
+        return served + values @ shift.T if shift.any() else served
+
+    def _scaled(self, rows: Array) -> tuple[Array, Array]:
+        """Rows with 0 for missing cells: as they are, and scaled."""
+        observed = ~np.isnan(rows)
+        values = np.where(observed, rows, 0.0)
+        return values, values * self.factors(observed)
 
 
 def units(sketch: Sketch, d: int) -> Indices:

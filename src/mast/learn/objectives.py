@@ -34,14 +34,14 @@ GRAM = 500  #: up to this size a Gram matrix has its eigenvalues computed densel
 class Risk:
     """The regularised empirical risk: rows, targets, the loss, the sketch and the penalty."""
 
-    X: Any  # complete, unless there are stand-ins
+    X: Any  # complete, unless a Gaussian of the features fills it
     target: Array  # -1 and +1, numbers, or the numbers of the classes
     outputs: int  # 1, or one for each of several classes
     loss: str  # "log", "softmax" or "squares"
     weights: Array | None
     shift: Array  # (outputs, features)
     sketch: Sketch
-    stand_ins: FeatureGaussian | None
+    gaussian: FeatureGaussian | None  # of what stands in for missing and dropped features
     kappa: float | None
     alpha: float | None
     fit_intercept: bool
@@ -84,7 +84,7 @@ class Risk:
     @cached_property
     def L0(self) -> float:
         """The smoothness of the loss in the features, without a penalty."""
-        X = self.X if self.stand_ins is None else np.where(np.isnan(self.X), self.stand_ins.mean, self.X)
+        X = self.X if self.gaussian is None else np.where(np.isnan(self.X), self.gaussian.mean, self.X)
         return CURVATURE[self.loss] * largest_eigenvalue(X, self.rates)
 
     @cached_property
@@ -120,7 +120,7 @@ class Risk:
     @cached_property
     def expected_penalty(self) -> SketchedRidge:
         """The expectation of the penalty; that of w itself where there are stand-ins."""
-        if self.stand_ins is None:
+        if self.gaussian is None:
             return self.ridge.sketched(self.sketch_of_all, self.v)
         return SketchedRidge(self.ridge.l2, np.ones(self.v.size), np.ones(self.v.size), self.v)
 

@@ -54,7 +54,7 @@ def validate_table(
         estimator.encoder_, estimator.groups_ = _encoder_for(X), groups_of(X)
     if estimator.encoder_ is None:
         if not reset:
-            X = aligned(X, getattr(estimator, "feature_names_in_", None))
+            X = align_columns(X, getattr(estimator, "feature_names_in_", None))
         return validate_numbers(estimator, X, y, reset=reset, accept_sparse=accept_sparse, **options)
     if reset:
         validate_data(estimator, X, skip_check_array=True)  # takes down the names of the columns
@@ -177,7 +177,7 @@ def is_frame(X: Any) -> bool:
     return hasattr(X, "columns") and hasattr(X, "reindex")
 
 
-def aligned(X: Any, names: Any, ignored: Collection[str] = ()) -> Any:
+def align_columns(X: Any, names: Any, ignored: Collection[str] = ()) -> Any:
     """A data frame with the columns `names` in their order: NaN where one is absent, others left out.
 
     What is no data frame, or has no names of columns, is given back as it is. The `ignored` are not missed.
@@ -190,11 +190,11 @@ def aligned(X: Any, names: Any, ignored: Collection[str] = ()) -> Any:
         return X
     refuse_repeated(there)
     for remark in _compare([name for name in known if name not in ignored], there, ignored):
-        tell(remark)
+        warn_of_columns(remark)
     return X.reindex(columns=known)
 
 
-def tell(remark: str) -> None:
+def warn_of_columns(remark: str) -> None:
     """Warn of the columns of a table whoever called MAST or scikit-learn."""
     warnings.warn(remark, ColumnsWarning, stacklevel=_level_of_the_caller())
 

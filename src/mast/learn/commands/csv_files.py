@@ -133,7 +133,7 @@ def _numbers(texts: Any) -> Any:
     return np.asarray(pandas.to_numeric(np.asarray(texts, dtype=object), errors="coerce"), dtype=np.float64)
 
 
-def mended(frame: pandas.DataFrame, path: str) -> pandas.DataFrame:
+def convert_numbers(frame: pandas.DataFrame, path: str) -> pandas.DataFrame:
     """The table with texts that are all numbers as numbers; nearly all, or with commas, is a mistake."""
     for name in _texts(frame):
         numbers = all_numbers(frame[name], path)

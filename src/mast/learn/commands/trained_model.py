@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mast import data
 from mast.errors import ArgumentError, DataError
 from mast.learn.columns import CategoryColumn
-from mast.learn.commands.csv_files import all_numbers, mended, read_table
+from mast.learn.commands.csv_files import all_numbers, convert_numbers, read_table
 from mast.learn.encoder import TableEncoder
 from mast.learn.linear import LinearEstimator
 from mast.learn.storage import floats, pack, pack_encoder, read, unpack, unpack_encoder, write
@@ -105,11 +105,11 @@ class TrainedModel:
         if labelled:
             frame, remarks = self._with_target(file, frame)
         unused = [name for name in (self.target, *self.dropped) if name in frame]
-        X, said = encoded(file, self.encoder, frame.drop(columns=unused))
+        X, on_columns = encoded(file, self.encoder, frame.drop(columns=unused))
         classes = getattr(self.model, "classes_", None)
         numeric = classes is None or classes.dtype.kind in "iuf"
         y_ = labels_of(file, frame[self.target], numeric) if labelled else None
-        return Rows(X, y_, self.encoder.missing_shares(X), remarks + said, frame[list(keep)])
+        return Rows(X, y_, self.encoder.missing_shares(X), remarks + on_columns, frame[list(keep)])
 
     def _categories(self) -> list[str]:
         """The columns that were texts, and are read as such: numbers would lose how they are written."""
@@ -154,7 +154,7 @@ def training_rows(
     if frame.empty:
         raise DataError(f"{file}: the target {target!r} is missing in every row")
     y = labels_of(file, frame[target], _is_numeric(file, frame[target], task))
-    return mended(frame.drop(columns=[target, *drop]), file), y, rows - len(frame)
+    return convert_numbers(frame.drop(columns=[target, *drop]), file), y, rows - len(frame)
 
 
 def _checked(file: str, frame: pandas.DataFrame, target: str | None, drop: list[str]) -> str:
