@@ -79,9 +79,9 @@ class TestTables:
 
     def test_a_category_is_one_group(self, run, people, tmp_path):
         run("train", people, "--target", "pay", "--sketch", "bernoulli:0.5", "--out", tmp_path / "m")
-        from mast.learn.storage import Bundle
+        from mast.learn.commands.trained_model import TrainedModel
 
-        sketch = Bundle.load(tmp_path / "m").model.sketch_
+        sketch = TrainedModel.load(tmp_path / "m").model.sketch_
         assert isinstance(sketch, mast.Grouped)
         assert sketch.labels.tolist() == [0, 1, 1, 1, 2, 2, 2, 2]
 

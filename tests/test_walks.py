@@ -111,6 +111,16 @@ def test_a_submodel_of_gpt2():
     check("A submodel of GPT-2", files, 14)
 
 
+def test_fit_with_missing_values():
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(200, 6))
+    y = X[:, 0] + X[:, 1] > 0
+    X[generator.random(X.shape) < 0.2] = np.nan
+    mast.MastClassifier().fit(X, y)
+    files = {file for file, _ in calls_of(lambda: mast.MastClassifier().fit(X, y))}  # nothing is left out
+    check("`fit` with missing values", files, 25)
+
+
 def test_a_round_under_torchrun():
     pytest.importorskip("torch", reason="mast.cluster needs PyTorch")
     from mast import cluster

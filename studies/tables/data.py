@@ -15,7 +15,7 @@ from sklearn.model_selection import train_test_split
 
 import mast
 from mast.errors import DataError
-from mast.learn.frames import EncodedRows
+from mast.learn.validation import EncodedRows
 
 TRAIN_ROWS, TEST_ROWS = 4000, 1000  # at most
 

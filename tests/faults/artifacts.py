@@ -17,7 +17,7 @@ from mast.errors import DataError
 from mast.experiments.datasets import locate
 from mast.experiments.reproduce import SECTION_FORMAT, read_sections, section_bytes
 from mast.learn.commands import train
-from mast.learn.storage import Bundle
+from mast.learn.commands.trained_model import TrainedModel
 from mast.support import cells
 from mast.support.files import load, load_array, save
 
@@ -112,9 +112,9 @@ def _trained(folder: Path) -> Path:
 
 
 def _bundle(path: Path) -> Any:
-    bundle = Bundle.load(path.parent)
-    X = bundle.reader.rows(str(path.parents[1] / "table.csv"), None).X
-    return bundle.model.predict(X).tolist()
+    trained = TrainedModel.load(path.parent)
+    X = trained.rows(str(path.parents[1] / "table.csv"), None).X
+    return trained.model.predict(X).tolist()
 
 
 def _vector(folder: Path) -> Path:

@@ -12,8 +12,8 @@ import mast
 from faults.amounts import times
 from mast.errors import MastError
 from mast.learn.commands import train
-from mast.learn.storage import Bundle
-from mast.learn.tables import mended, read_table
+from mast.learn.commands.csv_files import convert_numbers, read_table
+from mast.learn.commands.trained_model import TrainedModel
 
 pytestmark = pytest.mark.faults
 many = settings(
@@ -106,9 +106,9 @@ def test_training_on_any_table(file, tmp_path_factory, content):
     path = file(content)
     out = tmp_path_factory.getbasetemp() / f"model{os.getpid()}"
     if not refused(lambda: train(str(path), out, target="y")):
-        bundle = Bundle.load(out)
-        X = bundle.reader.rows(str(path), None).X
-        assert len(bundle.model.predict(X)) == X.shape[0]
+        trained = TrainedModel.load(out)
+        X = trained.rows(str(path), None).X
+        assert len(trained.model.predict(X)) == X.shape[0]
 
 
 def test_one_long_cell_does_not_make_all_cells_long(file):
@@ -120,4 +120,4 @@ def test_one_long_cell_does_not_make_all_cells_long(file):
 
 def test_a_number_with_underscores_is_a_text(file):
     """Python reads 1_0 as ten; tables do not."""
-    assert mended(read_table(file("a,b\n1_0,1\n1_0,2\n")), "t.csv")["a"].tolist() == ["1_0", "1_0"]
+    assert convert_numbers(read_table(file("a,b\n1_0,1\n1_0,2\n")), "t.csv")["a"].tolist() == ["1_0", "1_0"]

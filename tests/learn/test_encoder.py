@@ -21,7 +21,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import mast
 from mast.errors import ArgumentError, DataError
 from mast.learn import ColumnsWarning
-from mast.learn.frames import EncodedRows
+from mast.learn.validation import EncodedRows
 from mast.support import files
 
 TABLES = Path(__file__).parents[3] / "shared" / "data" / "tables"

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 import mast
 from mast.errors import ArgumentError, DataError, NotExactError
 from mast.learn.fitting import SINGLE
-from mast.learn.models import Softmax
+from mast.learn.softmax import Softmax
 from mast.objectives import penalties
 
 

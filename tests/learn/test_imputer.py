@@ -16,7 +16,7 @@ import mast
 from mast.errors import ArgumentError, DataError
 from mast.learn.covariance import mean_and_covariance
 from mast.learn.factors import Factors, fit_factors, outer_sums
-from mast.learn.rows import zeros_for_nan
+from mast.learn.missing import zeros_for_nan
 
 
 def blank(X, share, seed=0):

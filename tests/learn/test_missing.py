@@ -17,12 +17,10 @@ from sklearn.preprocessing import StandardScaler
 
 import mast
 from mast.errors import ArgumentError, DataError
-from mast.learn import scoring
+from mast.learn import ColumnsWarning, scoring
 from mast.learn.copies import copies_of, diagonals, pool
-from mast.learn.frames import ColumnsWarning
-from mast.learn.gaussian import FeatureGaussian
-from mast.learn.missing import Scaling, units
-from mast.learn.rows import distinct, gaps, row_numbers
+from mast.learn.imputer import FeatureGaussian
+from mast.learn.missing import Scaling, row_hashes, rows_with_nan, unique_masks, units
 from mast.randomness import Key
 
 
@@ -40,11 +38,11 @@ def blank(X, share, seed=0):
 def test_rows_with_gaps():
     X = np.zeros((4, 3))
     X[1, 2] = X[3, 0] = np.nan
-    assert gaps(X).tolist() == [1, 3]
-    assert gaps(scipy.sparse.csr_array(X)).tolist() == [1, 3]
-    assert gaps(np.full((2, 2), 1e308)).size == 0  # a sum that overflows is no gap
+    assert rows_with_nan(X).tolist() == [1, 3]
+    assert rows_with_nan(scipy.sparse.csr_array(X)).tolist() == [1, 3]
+    assert rows_with_nan(np.full((2, 2), 1e308)).size == 0  # a sum that overflows is no gap
     masks = np.random.default_rng(0).random((50, 11)) < 0.5
-    different, which = distinct(np.vstack([masks, masks[::-1]]))
+    different, which = unique_masks(np.vstack([masks, masks[::-1]]))
     assert np.array_equal(different[which], np.vstack([masks, masks[::-1]]))
     assert len(different) == len({row.tobytes() for row in masks})
 
@@ -499,11 +497,11 @@ class TestCopies:
     def test_numbers_of_rows_depend_on_their_content_only(self, wine):
         X, _ = wine
         X = np.where(X > 1, 0.0, X)
-        numbers = row_numbers(X)
+        numbers = row_hashes(X)
         assert np.unique(numbers).size == np.unique(X, axis=0).shape[0]
-        assert np.array_equal(row_numbers(scipy.sparse.csr_array(X)), numbers)
-        assert np.array_equal(row_numbers(X[::-1]), numbers[::-1])
-        assert np.array_equal(row_numbers(-0.0 * X), np.zeros(178, dtype=np.uint64))
+        assert np.array_equal(row_hashes(scipy.sparse.csr_array(X)), numbers)
+        assert np.array_equal(row_hashes(X[::-1]), numbers[::-1])
+        assert np.array_equal(row_hashes(-0.0 * X), np.zeros(178, dtype=np.uint64))
 
     def test_a_short_support_is_listed(self, wine):
         X, _ = wine

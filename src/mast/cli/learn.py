@@ -181,8 +181,8 @@ def evaluate(
         return
     for remark in result["remarks"]:
         print(f"mast: {file}: {remark}", file=sys.stderr)
-    gaps = f", {100 * result['missing']:.3g} % of the cells missing" if result["missing"] else ""
-    print(f"{result['rows']:,} rows{gaps}; {result['sketch']}")
+    missing = f", {100 * result['missing']:.3g} % of the cells missing" if result["missing"] else ""
+    print(f"{result['rows']:,} rows{missing}; {result['sketch']}")
     show_scores(result, f"of {draws} sparsified models")
     if "plot" in result:
         print(f"plot: {result['plot']}")

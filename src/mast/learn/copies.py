@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from mast import randomness
 from mast.errors import ArgumentError
 from mast.learn.factors import Factors
-from mast.learn.gaussian import FeatureGaussian
-from mast.learn.models import with_ones
-from mast.learn.rows import Masks, row_numbers
+from mast.learn.imputer import FeatureGaussian
+from mast.learn.missing import Masks, row_hashes
 from mast.randomness import Key
 from mast.sketches import Bernoulli, DiagonalDraw, Identity, Sketch
 from mast.sketches.over import Over
@@ -29,11 +28,19 @@ ROWS = 6000  #: of all copies together, where few rows are copied
 COPIES = (4, 32)  #: at least and at most, where there is room; a multiple of the first
 LARGE = 20_000  #: more rows than this are copied half as often
 MANY_ROWS = 100_000  #: more rows than this are copied once
-LISTED = 32  #: a support with at most so many draws is listed
+LISTED = 32  #: a support with at most LISTED draws is listed
 ENTRIES = 40_000_000  #: of all copies together
 POOL = 2048  #: draws in the pool, at most
 SCALES = 20_000_000  #: entries of the pool
-SYSTEMS = 1 << 23  #: a pool of stand-ins holds so many entries, each counted d times
+SYSTEMS = 1 << 23  #: entries of a pool of stand-ins, each counted d times
+
+
+def with_ones(X: Any) -> Any:
+    """The features and a last column of ones."""
+    if scipy.sparse.issparse(X):
+        ones = scipy.sparse.csr_array(np.ones((X.shape[0], 1)))
+        return scipy.sparse.hstack([scipy.sparse.csr_array(X), ones], format="csr")
+    return np.column_stack([X, np.ones(X.shape[0])])
 
 
 class Copies(NamedTuple):
@@ -48,7 +55,7 @@ def copies_of(
     X: Any,
     sketch: Sketch,
     seed: int,
-    stand_ins: FeatureGaussian | None,
+    gaussian: FeatureGaussian | None,
     ones: bool = False,
     listing: bool = True,
 ) -> Copies:
@@ -60,28 +67,28 @@ def copies_of(
     if not sketch.diagonal:
         raise ArgumentError(f"{sketch!r} is not diagonal: only averages over its support are possible")
     n, d = X.shape
-    if listing and is_listed(X, sketch):
+    if listing and _is_listed(X, sketch):
         listed = [(p, draw) for p, draw in sketch.support(d) or [] if isinstance(draw, DiagonalDraw)]
         scales = np.stack([draw.diagonal() for _, draw in listed])
         which = np.broadcast_to(np.arange(len(listed)), (n, len(listed)))
         weights = np.array([p for p, _ in listed])
-        return Copies(_sketched(X, scales, which, stand_ins, ones), weights / weights.sum(), True)
+        return Copies(_sketched(X, scales, which, gaussian, ones), weights / weights.sum(), True)
     least, most = COPIES
-    places = row_numbers(X)
+    places = row_hashes(X)
     different = np.unique(places).size  # as if no row stood there twice
     wanted = min(max(ROWS // different // least, 1) * least, most)
     if different > LARGE:
         wanted = least // 2 if different <= MANY_ROWS else 1
     count = max(1, min(wanted, ENTRIES // max(_entries(X), 1)))
-    room = min(POOL, SCALES // d) if stand_ins is None else min(POOL // 4, max(64, SYSTEMS // d**3))
+    room = min(POOL, SCALES // d) if gaussian is None else min(POOL // 4, max(64, SYSTEMS // d**3))
     groups = max(1, min(room // count, different))
     scales = pool(sketch, d, groups, count, Key(seed))
     first = (places % np.uint64(groups)).astype(np.int64) * count
     which = first[:, None] + np.arange(count)
-    return Copies(_sketched(X, scales, which, stand_ins, ones), np.full(count, 1 / count), False)
+    return Copies(_sketched(X, scales, which, gaussian, ones), np.full(count, 1 / count), False)
 
 
-def is_listed(X: Any, sketch: Sketch) -> bool:
+def _is_listed(X: Any, sketch: Sketch) -> bool:
     """Whether all draws are few enough to be listed."""
     size = sketch.support_size(X.shape[1])
     return size is not None and size <= LISTED and size * _entries(X) <= ENTRIES
@@ -92,7 +99,7 @@ def _entries(X: Any) -> int:
 
 
 def _sketched(
-    X: Any, scales: Array, which: NDArray[np.int64], stand_ins: FeatureGaussian | None, ones: bool
+    X: Any, scales: Array, which: NDArray[np.int64], gaussian: FeatureGaussian | None, ones: bool
 ) -> Any:
     """Each row under the draws that `which` names for it, (rows, copies), one copy below the other."""
     if scipy.sparse.issparse(X):
@@ -106,8 +113,8 @@ def _sketched(
     (n, d), count = X.shape, which.shape[1]
     rows = np.empty((n * count, d + ones))
     rows[:, d:] = 1.0
-    if stand_ins is not None:
-        _replace(rows[:, :d], X, scales != 0, which, stand_ins)
+    if gaussian is not None:
+        _impute(rows[:, :d], X, scales != 0, which, gaussian)
         return rows
     for copy, column in enumerate(which.T):
         for part in row_blocks(n, d):
@@ -115,15 +122,15 @@ def _sketched(
     return rows
 
 
-def _replace(out: Array, X: Array, masks: Masks, which: Indices, stand_ins: FeatureGaussian) -> None:
+def _impute(out: Array, X: Array, masks: Masks, which: Indices, gaussian: FeatureGaussian) -> None:
     """Write rows with stand-ins for what their masks drop, and for what they miss anyway.
 
     `which` names masks for each row, (rows, copies); copies stand one below the other.
     """
-    (n, d), mean, model = X.shape, stand_ins.mean, stand_ins.model
+    (n, d), mean, model = X.shape, gaussian.mean, gaussian.model
     if isinstance(model, Factors) or np.isnan(X).any():  # else each row has a mask of its own
         for copy, column in enumerate(which.T):
-            out[copy * n : (copy + 1) * n] = stand_ins.fill(X, masks[column])
+            out[copy * n : (copy + 1) * n] = gaussian.fill(X, masks[column])
         return
     order = np.argsort(which.T.ravel(), kind="stable")
     ends = np.searchsorted(which.T.ravel()[order], np.arange(len(masks) + 1))
@@ -155,7 +162,7 @@ def pool(sketch: Sketch, d: int, groups: int, count: int, key: Key) -> Array:
 
 
 def diagonals(sketch: Sketch, d: int, count: int, key: Key) -> Array:
-    """So many draws of a sketch that is no mixture, as an array of diagonals."""
+    """`count` draws of a sketch that is no mixture, as an array of diagonals."""
     if isinstance(sketch, Identity):
         return np.ones((count, d))
     if isinstance(sketch, Over):

@@ -1,79 +1,76 @@
-"""The mean and a shrunk covariance of the features of training rows, which may have gaps.
+"""The mean and a shrunk covariance of the features of training rows, which may have missing cells.
 
-Of complete rows the covariance is that of Ledoit and Wolf (2004), with weights of rows. Where rows have gaps
-it is found by a few steps of the EM algorithm (Dempster, Laird and Rubin, 1977; Little and Rubin, chapter
-11): rows are filled by the covariance of the step before, what that leaves open is added, and the sum is
-shrunk again.
+Of complete rows the covariance is that of Ledoit and Wolf (2004), with weights of rows. Where cells are
+missing it is found by a few steps of the EM algorithm (Dempster, Laird and Rubin, 1977; Little and Rubin,
+chapter 11): rows are filled by the covariance of the step before, what that leaves open is added, and the sum
+is shrunk again.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from mast.learn.rows import Masks, distinct, gaps, zeros_for_nan
+from mast.learn.missing import Masks, rows_with_nan, unique_masks, zeros_for_nan
 from mast.sketches.conditional import Conditional
 from mast.support.arrays import Array, row_blocks
 
 FLOOR = 1e-6  #: no direction has a smaller share of the mean variance
 STEPS = (3, 40)  #: of the EM algorithm, at least and at most, unless it converges
-WORK = 1.5e9  #: rows with gaps times features³ times steps that are affordable
-FURTHER = 1.7  #: steps are so much longer: EM moves slowly where much is missing, and converges below 2
+WORK = 1.5e9  #: rows with missing cells times features³ times steps that are affordable
+FURTHER = 1.7  #: steps are longer by this factor: EM is slow where much is missing, and converges below 2
 CLOSE = 1e-3  #: a step that changes the covariance by a smaller share is the last
-PATTERNS = 128  #: of gaps, whose inverses are computed in each step, at most
+PATTERNS = 128  #: of missing cells, whose inverses are computed in each step, at most
 
 
-class Moments:
-    """Sums over rows: what means and a covariance are made of.
+class Moments(NamedTuple):
+    """Of columns that are measured in standard deviations, so that units do not matter to the shrinkage."""
 
-    Columns are measured in standard deviations, so that units do not matter to the shrinkage. Where rows have
-    gaps, two columns are compared in the rows that have both.
-    """
+    mean: Array
+    deviation: Array  #: the standard deviation of each column; 1 where it is constant
+    correlation: Array  #: of each two columns, in the rows that have both
+    pairs: Array  #: the weight of the rows that have both
+    fourth: float  #: the mean of |a|⁴ over all rows a
+    weight: float  #: of all rows
 
-    def __init__(self, X: Array, weights: Array | None) -> None:
-        n, d = X.shape
-        w = np.ones(n) if weights is None else weights
-        blocks = [(X[part], w[part]) for part in row_blocks(n, d)]
-        total = sum(w_ @ ~np.isnan(rows) for rows, w_ in blocks)
-        sums = sum(w_ @ np.where(np.isnan(rows), 0.0, rows) for rows, w_ in blocks)
-        self.weight, self.fourth = float(w.sum()), 0.0
-        self.origin: Array = sums / np.maximum(total, 1e-300)  # near the means, so that little cancels
-        self.pairs = np.zeros((d, d))  # the weight of rows that have both columns
-        self.sums = np.zeros((d, d))  # of the first, over the rows that have both
-        self.products = np.zeros((d, d))
-        for rows, w_ in blocks:
-            self._add(rows, w_)
-        offset, self.spread = self._columns()
-        self.mean: Array = self.origin + offset
-        for rows, w_ in blocks:
-            centred = np.where(np.isnan(rows), 0.0, rows - self.origin - offset)
-            self.fourth += float(w_ @ ((centred / self.spread) ** 2).sum(axis=1) ** 2)
 
-    def _add(self, X: Array, w: Array) -> None:
-        observed = ~np.isnan(X)
-        root = np.sqrt(w)[:, None]
-        centred = zeros_for_nan(X - self.origin) * root
+def moments_of(X: Array, weights: Array | None) -> Moments:
+    """The moments of columns that may hold NaN."""
+    n, d = X.shape
+    w = np.ones(n) if weights is None else weights
+    blocks = [(X[part], w[part]) for part in row_blocks(n, d)]
+    total = sum(w_ @ ~np.isnan(rows) for rows, w_ in blocks)
+    totals = sum(w_ @ np.where(np.isnan(rows), 0.0, rows) for rows, w_ in blocks)
+    origin: Array = totals / np.maximum(total, 1e-300)  # near the means, so that little cancels
+    # the weight of rows that have both columns; sums of the first, and products, over these rows
+    pairs, sums, products = np.zeros((d, d)), np.zeros((d, d)), np.zeros((d, d))
+    for rows, w_ in blocks:
+        observed = ~np.isnan(rows)
+        root = np.sqrt(w_)[:, None]
+        centred = zeros_for_nan(rows - origin) * root
         if observed.all():
-            self.pairs += w.sum()
-            self.sums += (root[:, 0] @ centred)[:, None]
+            pairs += w_.sum()
+            sums += (root[:, 0] @ centred)[:, None]
         else:
             there = observed * root
-            self.pairs += there.T @ there
-            self.sums += centred.T @ there
-        self.products += centred.T @ centred
-
-    def _columns(self) -> tuple[Array, Array]:
-        """The mean of each column, from the origin, and its standard deviation; 1 where it is constant."""
-        total = np.maximum(np.diag(self.pairs), 1e-300)
-        offset = np.diag(self.sums) / total
-        spread = np.sqrt(np.maximum(np.diag(self.products) / total - offset**2, 0.0))
-        return offset, np.where(spread > 1e-12 * np.abs(self.origin + offset), spread, 1.0)
-
-    def correlation(self) -> Array:
-        """Of each two columns, in the rows that have both."""
-        offset = self.mean - self.origin
-        crossed = offset[:, None] * self.sums.T
-        products = self.products - crossed - crossed.T + self.pairs * np.outer(offset, offset)
-        return np.asarray(products / np.maximum(self.pairs, 1e-300) / np.outer(self.spread, self.spread))
+            pairs += there.T @ there
+            sums += centred.T @ there
+        products += centred.T @ centred
+    count = np.maximum(np.diag(pairs), 1e-300)
+    offset = np.diag(sums) / count
+    mean: Array = origin + offset
+    deviation = np.sqrt(np.maximum(np.diag(products) / count - offset**2, 0.0))
+    deviation = np.where(deviation > 1e-12 * np.abs(mean), deviation, 1.0)
+    fourth, weight = 0.0, float(w.sum())
+    for rows, w_ in blocks:
+        centred = np.where(np.isnan(rows), 0.0, rows - origin - offset)
+        fourth += float(w_ @ ((centred / deviation) ** 2).sum(axis=1) ** 2)
+    offset = mean - origin
+    crossed = offset[:, None] * sums.T
+    products = products - crossed - crossed.T + pairs * np.outer(offset, offset)
+    correlation = products / np.maximum(pairs, 1e-300) / np.outer(deviation, deviation)
+    return Moments(mean, deviation, correlation, pairs, fourth / weight, weight)
 
 
 def column_moments(X: Array, weights: Array | None) -> tuple[Array, Array]:
@@ -85,8 +82,8 @@ def column_moments(X: Array, weights: Array | None) -> tuple[Array, Array]:
     observed = ~np.isnan(X)
     total = np.maximum(w @ observed, 1e-300)
     mean = w @ np.where(observed, X, 0.0) / total
-    spread = np.sqrt(w @ np.where(observed, X - mean, 0.0) ** 2 / total)
-    return mean, np.where(spread > 1e-12 * np.abs(mean), spread, 1.0)
+    deviation = np.sqrt(w @ np.where(observed, X - mean, 0.0) ** 2 / total)
+    return mean, np.where(deviation > 1e-12 * np.abs(mean), deviation, 1.0)
 
 
 def mean_and_covariance(X: Array, weights: Array | None) -> tuple[Array, Array]:
@@ -94,15 +91,15 @@ def mean_and_covariance(X: Array, weights: Array | None) -> tuple[Array, Array]:
 
     A column without any value has the mean 0, and says nothing of the others.
     """
-    moments = Moments(X, weights)
-    correlation, units = moments.correlation(), np.outer(moments.spread, moments.spread)
-    with_gaps = gaps(X)
-    if not with_gaps.size:
-        return moments.mean, shrunk(correlation, moments.fourth / moments.weight, moments.weight) * units
-    rows = (X - moments.mean) / moments.spread
+    moments = moments_of(X, weights)
+    units = np.outer(moments.deviation, moments.deviation)
+    if not rows_with_nan(X).size:
+        return moments.mean, shrunk(moments.correlation, moments.fourth, moments.weight) * units
+    rows = (X - moments.mean) / moments.deviation
     w = np.full(len(X), 1 / len(X)) if weights is None else weights / weights.sum()
-    mean, covariance = _expected(rows, w, _shrunk_pairs(correlation, moments.pairs), moments.weight)
-    return moments.mean + mean * moments.spread, covariance * units
+    start = _shrunk_pairs(moments.correlation, moments.pairs)
+    mean, covariance = _expected(rows, w, start, moments.weight)
+    return moments.mean + mean * moments.deviation, covariance * units
 
 
 def shrunk(correlation: Array, fourth: float, n: float) -> Array:
@@ -140,7 +137,7 @@ def _expected(rows: Array, w: Array, start: Array, n: float) -> tuple[Array, Arr
     """
     observed = ~np.isnan(rows)
     known = zeros_for_nan(rows)
-    patterns, which = distinct(observed)
+    patterns, which = unique_masks(observed)
     shares = np.bincount(which, weights=w)
     some = np.arange(len(patterns))[~patterns.all(axis=1)]
     some = some[:: -(-some.size // PATTERNS)]

@@ -16,17 +16,16 @@ from sklearn.utils.validation import _check_feature_names_in, check_array, check
 
 from mast.errors import ArgumentError, DataError
 from mast.learn.columns import CategoryColumn, Column, learn_column
-from mast.learn.frames import (
+from mast.learn.validation import (
     EncodedRows,
-    aligned,
+    align_columns,
     as_pandas,
     is_frame,
     refuse_repeated,
     shown,
-    tell,
+    warn_of_columns,
     with_groups,
 )
-from mast.learn.kinds import kind_of
 from mast.support.arrays import Array, Indices, row_blocks
 
 WIDE = 1000  #: tables with more features than this, most of them 0, become sparse matrices
@@ -142,7 +141,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if odd:
             why = "; ".join(f"{name!r} is {reason}" for name, reason in list(odd.items())[:5])
             more = f"; and {len(odd) - 5} more" if len(odd) > 5 else ""
-            tell(f"left out: {why}{more}. TableEncoder(ids=...) decides otherwise on identifiers")
+            warn_of_columns(f"left out: {why}{more}. TableEncoder(ids=...) decides otherwise on identifiers")
 
     def transform(self, X: Any) -> Any:
         """The features of the rows, NaN where a cell is missing, unseen, or its column absent."""
@@ -158,7 +157,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if unseen:
             some = [f"{name} {shown(texts, 2)}" for name, texts in unseen.items()]
             more = f"; and {len(some) - 5} more columns" if len(some) > 5 else ""
-            tell(f"unseen in training, so missing: {'; '.join(some[:5])}{more}")
+            warn_of_columns(f"unseen in training, so missing: {'; '.join(some[:5])}{more}")
         if self._is_sparse():
             return self._sparse(values)
         dense = self._dense(values, len(frame))
@@ -177,17 +176,17 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 rows = check_array(X, dtype=object, **accepted)
             X = rows
             validate_data(self, X, skip_check_array=True, reset=first)
-            return pandas.DataFrame(X, columns=self._names()).infer_objects()
+            return pandas.DataFrame(X, columns=self._column_names()).infer_objects()
         if first:
             refuse_repeated(list(X.columns))
         else:
-            X = aligned(X, getattr(self, "feature_names_in_", None), self.dropped_)
+            X = align_columns(X, getattr(self, "feature_names_in_", None), self.dropped_)
         validate_data(self, X, skip_check_array=True, reset=first)
         if len(X) < (2 if first else 1) or not X.shape[1]:
             raise DataError(f"a table needs rows and columns, this one has {X.shape[0]} and {X.shape[1]}")
-        return X if hasattr(self, "feature_names_in_") else X.set_axis(self._names(), axis=1)
+        return X if hasattr(self, "feature_names_in_") else X.set_axis(self._column_names(), axis=1)
 
-    def _names(self) -> list[str]:
+    def _column_names(self) -> list[str]:
         return [str(name) for name in _check_feature_names_in(self)]
 
     # ---- features ----------------------------------------------------------------------------------
@@ -255,16 +254,8 @@ def _fill(out: Array, columns: list[Column], values: list[Any]) -> None:
 
 def _one_hot(codes: Indices, width: int) -> Any:
     """A one in each row, NaN in all columns where the code is -1."""
-    known, gaps = np.flatnonzero(codes >= 0), np.flatnonzero(codes < 0)
-    rows = np.concatenate([known, np.repeat(gaps, width)])
-    columns = np.concatenate([codes[known], np.tile(np.arange(width), gaps.size)])
-    cells = np.concatenate([np.ones(known.size), np.full(gaps.size * width, np.nan)])
+    known, absent = np.flatnonzero(codes >= 0), np.flatnonzero(codes < 0)
+    rows = np.concatenate([known, np.repeat(absent, width)])
+    columns = np.concatenate([codes[known], np.tile(np.arange(width), absent.size)])
+    cells = np.concatenate([np.ones(known.size), np.full(absent.size * width, np.nan)])
     return scipy.sparse.csr_array((cells, (rows, columns)), shape=(len(codes), width))
-
-
-def encoder_for(X: Any) -> TableEncoder | None:
-    """An encoder for a data frame with columns that hold no numbers; None for everything else."""
-    X = as_pandas(X)
-    if not is_frame(X) or all(kind_of(column) == "number" for _, column in X.items()):
-        return None
-    return TableEncoder()

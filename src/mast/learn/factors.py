@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mast import randomness
-from mast.learn.rows import Masks, distinct, row_numbers
+from mast.learn.missing import Masks, row_hashes, unique_masks
 from mast.randomness import Key
 from mast.support.arrays import Array, Indices
 
@@ -20,7 +20,7 @@ ENTRIES = 1 << 22  #: numbers that are held at a time
 LARGEST = 1 << 25  #: numbers that are held at a time while factors are fitted
 RANKS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)  #: that are tried first
 ROWS = 2000  #: of training rows, with which ranks are tried
-HELD_OUT = 4  #: one of so many rows is held out then
+HELD_OUT = 4  #: one of HELD_OUT rows is held out then
 PATTERNS = 16  #: of hidden cells in them
 ITERATIONS = 8  #: to find the leading directions
 STEPS = 3  #: of the EM algorithm
@@ -42,15 +42,15 @@ class Factors:
     def fill(self, masks: Masks, rows: Array) -> Array:
         """Each row a, where its mask drops a feature with the regression of that on the rest."""
         out = np.where(masks, rows, 0.0)
-        patterns, which = distinct(masks)
+        patterns, which = unique_masks(masks)
         evidence = (out / self.noise) @ self.loadings
         step = max(1, ENTRIES // max(1, self.loadings.shape[1]) ** 2)
         order = np.argsort(which, kind="stable")
         for start in range(0, len(rows), step):
             part = order[start : start + step]
             first, last = which[part[0]], which[part[-1]]
-            spread = self._posterior(patterns[first : last + 1])
-            z = np.einsum("rij,rj->ri", spread[which[part] - first], evidence[part])
+            left = self.factor_covariance(patterns[first : last + 1])
+            z = np.einsum("rij,rj->ri", left[which[part] - first], evidence[part])
             out[part] = np.where(masks[part], out[part], z @ self.loadings.T)
         return out
 
@@ -61,7 +61,7 @@ class Factors:
     def apply_masks(self, masks: Masks, weights: Array) -> Array:
         """The weights that serve what each mask keeps: (masks, weights, features)."""
         lost = np.where(masks[:, None, :], 0.0, weights)
-        moved = (lost @ self.loadings) @ self._posterior(masks)
+        moved = (lost @ self.loadings) @ self.factor_covariance(masks)
         served = weights + moved @ (self.loadings / self.noise[:, None]).T
         return np.where(masks[:, None, :], served, 0.0)
 
@@ -69,10 +69,10 @@ class Factors:
         """The variance of w'a given what each mask keeps of a, for each row w of `weights`."""
         lost = np.where(masks[:, None, :], 0.0, weights)
         common = lost @ self.loadings
-        shared = np.einsum("pwi,pij,pwj->pw", common, self._posterior(masks), common)
+        shared = np.einsum("pwi,pij,pwj->pw", common, self.factor_covariance(masks), common)
         return np.asarray((lost**2) @ self.noise + shared)
 
-    def _posterior(self, masks: Masks) -> Array:
+    def factor_covariance(self, masks: Masks) -> Array:
         """The covariance of the factors given what each mask keeps: (masks, factors, factors)."""
         scaled = self.loadings / np.sqrt(self.noise)[:, None]
         return np.asarray(np.linalg.inv(np.eye(scaled.shape[1]) + outer_sums(masks.astype(float), scaled)))
@@ -111,7 +111,7 @@ def fit_factors(X: Array, weights: Array | None, rank: int | None = None) -> Fac
 
 def choose_rank(X: Array, w: Array) -> int:
     """The number of factors that predicts hidden cells of rows which were held out best."""
-    numbers = row_numbers(X)
+    numbers = row_hashes(X)
     some = np.argsort(numbers, kind="stable")[:ROWS]
     X, w, numbers = X[some], w[some], numbers[some]
     held = numbers % np.uint64(HELD_OUT) == 0
@@ -137,18 +137,14 @@ def choose_rank(X: Array, w: Array) -> int:
         error(rank)
         if len(errors) > 4 and min(list(errors.values())[-3:]) > min(errors.values()):
             break
-    best = min(errors, key=error)
-    tried = sorted(errors)
-    below = tried[max(tried.index(best) - 1, 0)]
-    above = tried[min(tried.index(best) + 1, len(tried) - 1)]
-    while above - below > max(2, best // 16):  # between the neighbours of the best
+    while True:  # between the neighbours of the best
+        best, tried = min(errors, key=error), sorted(errors)
+        place = tried.index(best)
+        below, above = tried[max(place - 1, 0)], tried[min(place + 1, len(tried) - 1)]
+        if above - below <= max(2, best // 16):
+            return best
         for rank in ((below + best) // 2, (best + above + 1) // 2):
             error(rank)
-        best = min(errors, key=error)
-        tried = sorted(errors)
-        below = tried[max(tried.index(best) - 1, 0)]
-        above = tried[min(tried.index(best) + 1, len(tried) - 1)]
-    return best
 
 
 def _leading(known: Array, observed: Masks, w: Array, rank: int) -> tuple[Array, Array]:
@@ -163,7 +159,7 @@ def _leading(known: Array, observed: Masks, w: Array, rank: int) -> tuple[Array,
     def product(B: Array) -> Array:
         return np.asarray(weighted.T @ (scaled @ B) - own * B)
 
-    first = np.argsort(row_numbers(known), kind="stable")[:rank]
+    first = np.argsort(row_hashes(known), kind="stable")[:rank]
     basis = np.linalg.qr(scaled[first].T)[0]
     for _ in range(ITERATIONS):
         basis = np.linalg.qr(product(basis))[0]
@@ -184,17 +180,18 @@ def _maximised(known: Array, observed: Masks, w: Array, start: Factors) -> Facto
     rank, model = start.loadings.shape[1], start
     if not observed.all():  # then each row and each feature has a matrix of its own
         most = LARGEST // max(rank, 1) ** 2
-        some = np.argsort(row_numbers(known), kind="stable")[:most]
+        some = np.argsort(row_hashes(known), kind="stable")[:most]
         known, observed, w = known[some], observed[some], w[some]
         if known.shape[1] > most:
             return model
     if not rank:
         return model
-    patterns, which = distinct(observed)
+    patterns, which = unique_masks(observed)
     counts, squares = w @ observed, w @ known**2
     there = observed.astype(float) * w[:, None]
     for _ in range(STEPS):
-        z, second = _factors_of_rows(model, known, patterns, which)
+        second = model.factor_covariance(patterns)
+        z = np.einsum("rij,rj->ri", second[which], (known / model.noise) @ model.loadings)
         crossed = (known * w[:, None]).T @ z
         if len(patterns) == 1:
             sums = (w.sum() * second[0] + (z.T * w) @ z)[None] * patterns[0][:, None, None]
@@ -207,16 +204,9 @@ def _maximised(known: Array, observed: Masks, w: Array, start: Factors) -> Facto
     return model
 
 
-def _factors_of_rows(model: Factors, known: Array, patterns: Masks, which: Indices) -> tuple[Array, Array]:
-    """The mean of the factors of each row, and their covariance for each pattern."""
-    evidence = (known / model.noise) @ model.loadings
-    spread = model._posterior(patterns)
-    return np.einsum("rij,rj->ri", spread[which], evidence), spread
-
-
-def _open_sums(there: Array, which: Indices, spread: Array) -> Array:
+def _open_sums(there: Array, which: Indices, covariances: Array) -> Array:
     """For each feature, the sum of the covariances of the factors over the rows that have it."""
-    k = spread.shape[1]
-    by_pattern = np.zeros((len(spread), there.shape[1]))
+    k = covariances.shape[1]
+    by_pattern = np.zeros((len(covariances), there.shape[1]))
     np.add.at(by_pattern, which, there)
-    return np.asarray((by_pattern.T @ spread.reshape(len(spread), -1)).reshape(-1, k, k))
+    return np.asarray((by_pattern.T @ covariances.reshape(len(covariances), -1)).reshape(-1, k, k))

@@ -6,19 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_regressor
-from sklearn.utils import check_random_state, get_tags
+from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted, check_X_y, has_fit_parameter, validate_data
+from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from mast import randomness
 from mast.errors import ArgumentError
-from mast.learn.encoder import encoder_for
-from mast.learn.frames import aligned, as_pandas, explain_refusal, groups_of, refuse_repeated
 from mast.learn.imputer import ConditionalImputer
-from mast.learn.rows import counting, row_numbers, row_weights
+from mast.learn.missing import row_hashes
+from mast.learn.validation import row_weights, seed_of, validate_table, with_positive_weight
 from mast.randomness import Key
 from mast.support.arrays import Array
 from mast.support.checks import check_choice, check_int, check_number
@@ -128,8 +126,8 @@ class MaskedTraining(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         check_choice("fill", self.fill, ("conditional", "nan"))
         if sample_weight is not None and not has_fit_parameter(self.estimator, "sample_weight"):
             raise ArgumentError(f"{type(self.estimator).__name__} takes no sample_weight: leave it out")
-        X, y = self._validated(X, y)
-        X, y, weights = counting(X, y, row_weights(sample_weight, X))
+        X, y = validate_table(self, X, y, reset=True, multi_output=True, y_numeric=is_regressor(self))
+        X, y, weights = with_positive_weight(X, y, row_weights(sample_weight, X))
         self.imputer_ = ConditionalImputer().fit(X, sample_weight=weights) if self.fill != "nan" else None
         copies = [self._filled(copy) for copy in self._masked(X)]
         given = {} if weights is None else {"sample_weight": np.tile(weights, len(copies))}
@@ -138,32 +136,6 @@ class MaskedTraining(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         if hasattr(self.estimator_, "classes_"):
             self.classes_ = self.estimator_.classes_
         return self
-
-    def _validated(self, X: Any, y: Any = "no_validation") -> Any:
-        """The rows as numbers, NaN where a cell is blank, and the targets; without these, as in `fit`."""
-        first = not isinstance(y, str)
-        accepted: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": "allow-nan"}
-        X = as_pandas(X)
-        if first:
-            accepted |= {"multi_output": True, "y_numeric": is_regressor(self)}
-            refuse_repeated(list(getattr(X, "columns", ())))
-            self.encoder_, self.groups_ = encoder_for(X), groups_of(X)
-        else:
-            check_is_fitted(self, "estimator_")
-        if self.encoder_ is not None:
-            if first:
-                validate_data(self, X, skip_check_array=True)  # takes down the names of the columns
-                self.groups_ = self.encoder_.fit(X).groups_
-            X = self.encoder_.transform(X)
-            X = X.toarray() if scipy.sparse.issparse(X) else np.asarray(X)
-            return check_X_y(X, y, **accepted) if first else X
-        if not first:
-            X = aligned(X, getattr(self, "feature_names_in_", None))
-        try:
-            return validate_data(self, X, y, reset=first, **accepted)
-        except (TypeError, ValueError):
-            explain_refusal(X)
-            raise
 
     def _masked(self, X: Array) -> Iterator[Array]:
         """The copies. A row's masks are functions of its content, so that rows may stand there twice."""
@@ -174,8 +146,8 @@ class MaskedTraining(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         if not any(shares):
             yield X
             return
-        different, place = np.unique(row_numbers(X), return_inverse=True)
-        masks, key = min(different.size, POOL), Key(_seed(self.random_state))
+        different, place = np.unique(row_hashes(X), return_inverse=True)
+        masks, key = min(different.size, POOL), Key(seed_of(self.random_state))
         column = np.arange(X.shape[1]) if self.groups_ is None else self.groups_
         for copy in range(copies):
             share = shares[copy % len(shares)]
@@ -216,14 +188,6 @@ class MaskedTraining(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return float(self._ask("score", X, y, **weights))
 
     def _ask(self, method: str, X: Any, *args: Any, **named: Any) -> Any:
-        rows = self._filled(self._validated(X))
+        check_is_fitted(self, "estimator_")
+        rows = self._filled(validate_table(self, X, reset=False))
         return getattr(self.estimator_, method)(rows, *args, **named)
-
-
-def _seed(random_state: Any) -> int:
-    """The seed: 0 for None, an int itself; a generator gives the next."""
-    if random_state is None:
-        return 0
-    if isinstance(random_state, int | np.integer) and not isinstance(random_state, bool):
-        return check_int("random_state", random_state, 0, 2**32 - 1)
-    return int(check_random_state(random_state).randint(2**31 - 1))

@@ -13,8 +13,7 @@ from sklearn.metrics import check_scoring
 
 from mast import randomness
 from mast.errors import ArgumentError
-from mast.learn.frames import as_pandas, is_frame
-from mast.learn.rows import Masks
+from mast.learn.validation import as_pandas, is_frame
 from mast.plots import COLOURS, new_axes
 from mast.randomness import Key
 from mast.support.arrays import Array
@@ -32,18 +31,13 @@ def blank(X: Any, share: float, seed: int = 0, draw: int = 0) -> Any:
     X = X if is_frame(X) else np.array(X, dtype=np.float64)
     if share == 0:
         return X
-    gone = ~_kept(X.shape, share, seed, draw)
+    rows, columns = X.shape
+    kept = randomness.bernoulli(Key(seed, draw), randomness.threshold(1 - share), 0, rows * columns)
+    gone = ~np.asarray(kept.reshape(rows, columns), dtype=bool)
     if is_frame(X):
         return X.mask(gone)
     X[gone] = np.nan
     return X
-
-
-def _kept(shape: tuple[int, int], share: float, seed: int, draw: int) -> Masks:
-    """Which cells are there."""
-    rows, columns = shape
-    kept = randomness.bernoulli(Key(seed, draw), randomness.threshold(1 - share), 0, rows * columns)
-    return np.asarray(kept.reshape(rows, columns), dtype=bool)
 
 
 @dataclass(frozen=True)

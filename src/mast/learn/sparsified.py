@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from copy import copy, deepcopy
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import scipy.sparse
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import is_classifier
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_is_fitted
 
 from mast.errors import ArgumentError
-from mast.learn.base import LinearEstimator
-from mast.learn.missing import Scaling
-from mast.learn.rows import gaps
+from mast.learn.linear import LinearEstimator
+from mast.learn.missing import Scaling, rows_with_nan
 from mast.learn.scoring import draw_curves
 from mast.sketches import DiagonalDraw, RandK, Sketch
 from mast.sketches.over import replace_inner
@@ -29,24 +28,8 @@ if TYPE_CHECKING:
 ENTRIES = 8_000_000  #: weights, or outputs, that are held at a time
 
 
-class Versions(NamedTuple):
-    """A batch of sparsified models."""
-
-    coef: Array  #: (models, outputs, features)
-    intercept: Array  #: (models, outputs)
-    kept: Any  #: (models, features), whether a feature is kept; None where S is no mask
-
-
 class SparsifiedLinear(LinearEstimator):
     """A linear estimator and its sparsified versions."""
-
-    @abstractmethod
-    def _error(self, output: Array, y: Any, weights: Array | None = None) -> float:
-        """The error of outputs (rows, outputs), which adds up over rows: the score is 1 - error/reference."""
-
-    @abstractmethod
-    def _reference(self, y: Any, weights: Array | None = None) -> float:
-        """What errors are compared with."""
 
     def score_sparsified(
         self,
@@ -84,51 +67,48 @@ class SparsifiedLinear(LinearEstimator):
                 f"y must have one entry for each of the {X.shape[0]} rows of X, got {labels.size}"
             )
         weights = None if sample_weight is None else numbers("sample_weight", sample_weight, 1)
-        reference = self._reference(labels, weights)
-        batches = self._versions(self._at(density), self.seed_, draws)
-        outputs = (output for batch in batches for output in self._outputs(X, batch))
-        errors = np.array([self._error(output, labels, weights) for output in outputs])
+        reference = largest_error(self, labels, weights)
+        sketch = sketch_at(self.sketch_, density)
+        errors = np.array(
+            [total_error(self, output, labels, weights) for output in self._versions(X, sketch, draws)]
+        )
         # R² is 1 or 0 where all numbers are the same
         return (reference - errors) / reference if reference > 0 else np.where(errors > 0, 0.0, 1.0)
 
-    def _at(self, density: Any) -> Sketch:
-        """The training sketch (None), or Rand-K that keeps this share: of its groups, if it has groups."""
-        if density is None:
-            return self.sketch_
-        return replace_inner(self.sketch_, RandK(check_number("density", density, above=0, most=1)))
-
-    def _versions(self, sketch: Sketch, seed: int, draws: int) -> Iterator[Versions]:
-        """Sparsified models 0, 1, ... in batches: v + S(x - v), or weights that stand-ins have moved."""
-        draws = check_int("draws", draws, 1)
-        (coef, intercept), gaussian = self._weights(), self._gaussian
-        outputs, d = coef.shape
-        step, moved = max(1, ENTRIES // (outputs * d)), (coef - self.shift_).T
-        for begin in range(0, draws, step):
-            drawn = [sketch.draw(d, seed, i) for i in range(begin, min(begin + step, draws))]
-            same = np.broadcast_to(intercept, (len(drawn), outputs))
-            if gaussian is None:
-                yield Versions(np.stack([self.shift_ + draw.apply(moved).T for draw in drawn]), same, None)
-                continue
-            kept = np.stack([draw.diagonal() != 0 for draw in drawn if isinstance(draw, DiagonalDraw)])
-            weights = gaussian.model.apply_masks(kept, coef)
-            yield Versions(weights, same + (coef - weights) @ gaussian.mean, kept)
-
-    def _outputs(self, X: Any, batch: Versions) -> Iterator[Array]:
-        """The outputs of each model of a batch, an array (rows, outputs)."""
-        rows, serving = gaps(X), self._serving
-        if not rows.size:
-            yield from _products(X, batch)
-        elif isinstance(serving, Scaling):  # pruned models are served as the whole one would be
-            yield from _products(serving.filled(X), batch)
-        else:
-            coef, intercept = self._weights()
+    def _versions(self, X: Any, sketch: Sketch, draws: int) -> Iterator[Array]:
+        """The outputs of sparsified models 0, 1, ... for rows, arrays (rows, outputs)."""
+        check_int("draws", draws, 1)
+        coef, intercept = self._weights()
+        rows, serving, step = rows_with_nan(X), self._serving, max(1, ENTRIES // coef.size)
+        if rows.size and isinstance(serving, Scaling):  # pruned models are served as the whole one would be
+            X, rows = serving.filled(X), rows[:0]
+        complete = X
+        if rows.size:
             X = X.toarray() if scipy.sparse.issparse(X) else X
-            filled = X.copy()
-            filled[rows] = 0.0
-            for kept, output in zip(batch.kept, _products(filled, batch), strict=True):
-                there = np.where(kept, X[rows], np.nan)
-                output[rows] = serving.outputs(there, coef, self.shift_) + intercept
+            complete = X.copy()
+            complete[rows] = 0.0
+        for begin in range(0, draws, step):
+            weights, biases, kept = self._pruned(sketch, self.seed_, range(begin, min(begin + step, draws)))
+            for number, output in enumerate(_products(complete, weights, biases)):
+                if rows.size:
+                    there = np.where(kept[number], X[rows], np.nan)
+                    output[rows] = serving.outputs(there, coef, self.shift_) + intercept
                 yield output
+
+    def _pruned(self, sketch: Sketch, seed: int, draws: range) -> tuple[Array, Array, Any]:
+        """Weights (draws, outputs, features) and intercepts of some sparsified models, and what they keep.
+
+        The weights are v + S(x - v), or those that stand-ins have moved; only the latter need what is kept.
+        """
+        (coef, intercept), gaussian = self._weights(), self._gaussian
+        drawn = [sketch.draw(coef.shape[1], seed, i) for i in draws]
+        same = np.broadcast_to(intercept, (len(drawn), len(coef)))
+        if gaussian is None:
+            moved = (coef - self.shift_).T
+            return np.stack([self.shift_ + draw.apply(moved).T for draw in drawn]), same, None
+        kept = np.stack([draw.diagonal() != 0 for draw in drawn if isinstance(draw, DiagonalDraw)])
+        weights = gaussian.model.apply_masks(kept, coef)
+        return weights, same + (coef - weights) @ gaussian.mean, kept
 
     def sparsify(self, density: float | None = None, seed: int | None = None) -> Self:
         """A pruned copy: this model with one draw of the sketch applied, v + S(x - v).
@@ -149,25 +129,14 @@ class SparsifiedLinear(LinearEstimator):
         if density is None and seed is None:
             self.coef_ = scipy.sparse.csr_matrix(self.coef_)
             return self
-        (pruned,) = self._versions(self._at(density), check_int("seed", seed or 0), 1)
-        return deepcopy(self)._with(pruned.coef[0], pruned.intercept[0])
+        sketch = sketch_at(self.sketch_, density)
+        weights, intercepts, _ = self._pruned(sketch, check_int("seed", seed or 0), range(1))
+        return deepcopy(self)._with_weights(weights[0], intercepts[0])
 
     def densify(self) -> Self:
         """Make `coef_` an array again, after `sparsify()`."""
         check_is_fitted(self)
-        self.coef_ = self._shaped(self._weights()[0])
-        return self
-
-    def _with_plain(self, coef: Any, intercept: Any) -> Self:
-        """A copy with the weights of a plain model and no shift, so that both are sparsified alike."""
-        coef = np.atleast_2d(numbers("the baseline's weights", coef, np.ndim(coef)))
-        if coef.shape != self.shift_.shape:
-            raise ArgumentError(
-                f"the baseline's weights have the shape {coef.shape}, the model's {self.shift_.shape}"
-            )
-        plain = copy(self)._with(coef, intercept)
-        plain.shift_ = np.zeros_like(coef)
-        return plain
+        return self._with_weights(self._weights()[0], self.intercept_)
 
     def plot_sparsified(
         self,
@@ -179,7 +148,7 @@ class SparsifiedLinear(LinearEstimator):
         draws: int = 100,
         ax: matplotlib.axes.Axes | None = None,
     ) -> matplotlib.axes.Axes:
-        """Draw the score against the density, with its spread, beside that of a plain linear model.
+        """Draw the score against the density, with its range over draws, beside that of a plain linear model.
 
         Parameters
         ----------
@@ -211,7 +180,13 @@ class SparsifiedLinear(LinearEstimator):
             name = "the same without a sketch, fitted to these data"
         elif not (hasattr(baseline, "coef_") and hasattr(baseline, "intercept_")):
             raise ArgumentError(f"the baseline must be a fitted linear model, with weights: got {baseline!r}")
-        plain = self._with_plain(baseline.coef_, baseline.intercept_)
+        coef = np.atleast_2d(numbers("the baseline's weights", baseline.coef_, np.ndim(baseline.coef_)))
+        if coef.shape != self.shift_.shape:
+            raise ArgumentError(
+                f"the baseline's weights have the shape {coef.shape}, the model's {self.shift_.shape}"
+            )
+        plain = copy(self)._with_weights(coef, baseline.intercept_)  # so that both are sparsified by one rule
+        plain.shift_ = np.zeros_like(coef)
         models = {f"{type(self).__name__}, {self.sketch_.label().split(':')[0]}": self, name: plain}
         curves = {
             label: [model.score_sparsified(X, y, share, draws if share < 1 else 1) for share in shares]
@@ -220,12 +195,42 @@ class SparsifiedLinear(LinearEstimator):
         return draw_curves(ax, shares, curves, "accuracy" if hasattr(self, "classes_") else "R²")[0]
 
 
-def _products(X: Any, batch: Versions) -> Iterator[Array]:
-    """X w + b for a batch of models: one array (rows, outputs) per model."""
-    models, count, d = batch.coef.shape
+def sketch_at(sketch: Sketch, density: Any) -> Sketch:
+    """The sketch itself (None), or Rand-K that keeps this share: of its groups, if it has groups."""
+    if density is None:
+        return sketch
+    return replace_inner(sketch, RandK(check_number("density", density, above=0, most=1)))
+
+
+def total_error(model: Any, output: Array, y: Any, weights: Array | None = None) -> float:
+    """The error of outputs (rows, outputs): of a classifier the wrong rows, else the squared residuals."""
+    if is_classifier(model):
+        wrong = model.classes_[chosen_class(output)] != y
+        return float(wrong.sum() if weights is None else weights @ wrong)
+    return float(np.sum((output[:, 0] - y) ** 2 * (1.0 if weights is None else weights)))
+
+
+def largest_error(model: Any, y: Any, weights: Array | None = None) -> float:
+    """What errors are compared with, 1 - error/this is the score: all rows, or squares around the mean."""
+    if is_classifier(model):
+        if isinstance(y[0], str) != isinstance(model.classes_[0], str):  # nothing would ever be right
+            known, there = model.classes_[:1].tolist()[0], y[:1].tolist()[0]
+            raise ArgumentError(f"the model knows labels such as {known!r}, and y has {there!r}")
+        return float(len(y) if weights is None else weights.sum())
+    return float(np.sum((y - np.average(y, weights=weights)) ** 2 * (1.0 if weights is None else weights)))
+
+
+def chosen_class(output: Array) -> NDArray[np.intp]:
+    """The number of the class: with one column, whether it is positive."""
+    return (output[:, 0] > 0).astype(np.intp) if output.shape[1] == 1 else output.argmax(axis=1)
+
+
+def _products(X: Any, coef: Array, intercept: Array) -> Iterator[Array]:
+    """X w + b for each of some models: arrays (rows, outputs)."""
+    models, count, d = coef.shape
     step = max(1, ENTRIES // max(X.shape[0] * count, 1))
     for begin in range(0, models, step):
-        part = batch.coef[begin : begin + step]
+        part = coef[begin : begin + step]
         product = np.asarray(X @ part.reshape(-1, d).T)
         for i in range(part.shape[0]):
-            yield product[:, i * count : (i + 1) * count] + batch.intercept[begin + i]
+            yield product[:, i * count : (i + 1) * count] + intercept[begin + i]

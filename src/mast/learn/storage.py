@@ -1,38 +1,38 @@
-"""Fitted models as files, and the folders of `mast train`: JSON and arrays, checksummed, never pickle."""
+"""Fitted models and pipelines as files: JSON and arrays, checksummed, never pickle."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import os
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
 from mast import theory
 from mast.errors import ArgumentError, DataError, MastError
+from mast.learn.columns import column_from_json
+from mast.learn.encoder import TableEncoder
+from mast.learn.estimators import MastClassifier, MastRegressor
 from mast.learn.factors import Factors
-from mast.learn.gaussian import FeatureGaussian
-from mast.learn.imputer import ConditionalImputer
+from mast.learn.imputer import ConditionalImputer, FeatureGaussian
+from mast.learn.linear import LinearEstimator
 from mast.sketches import Sketch
 from mast.sketches.conditional import Conditional
 from mast.sketches.stored import describe, rebuild
 from mast.support import files
+from mast.support.files import as_path
 from mast.theory import Guarantee
 
-if TYPE_CHECKING:
-    from mast.learn.encoder import TableEncoder
-    from mast.learn.sources import RowReader
-    from mast.learn.sparsified import SparsifiedLinear
-
 Arrays = dict[str, NDArray[Any]]
-Model = TypeVar("Model", bound="SparsifiedLinear")
+Model = TypeVar("Model", bound=LinearEstimator)
 
 FORMAT = 3  #: 2 had no encoders of tables
-KIND, TRAINED = "linear model", "trained model"  #: one model, and what `mast train` makes
-FILE = "model.mast"  #: of a trained model, in its folder
 SEPARATE = ("sketch", "shift", "random_state", "class_weight")  #: parameters that are not plain JSON
 FITTED = {"alpha": float, "method": str, "missing": str, "seed": int}  #: what was found, and of which type
 
@@ -56,7 +56,17 @@ def read(path: Path, kind: str) -> tuple[dict[str, Any], Arrays]:
     return description, arrays
 
 
-def pack(model: SparsifiedLinear) -> tuple[dict[str, Any], Arrays]:
+def save_model(model: LinearEstimator, path: Path) -> None:
+    """Write a fitted model."""
+    write(path, "linear model", *pack(model))
+
+
+def load_model(path: Path, wanted: type[Model]) -> Model:
+    """Read what `save_model` wrote."""
+    return unpack(*read(path, "linear model"), path, wanted)
+
+
+def pack(model: LinearEstimator) -> tuple[dict[str, Any], Arrays]:
     """A fitted model as a JSON description and arrays."""
     coef, state, parameters = model.coef_, model.random_state, model.get_params(deep=False)
     arrays: Arrays = {
@@ -94,8 +104,6 @@ def pack(model: SparsifiedLinear) -> tuple[dict[str, Any], Arrays]:
 
 def unpack(description: dict[str, Any], arrays: Arrays, path: Path, wanted: type[Model]) -> Model:
     """The model of a description and arrays; whatever does not fit together is refused."""
-    from mast.learn import MastClassifier, MastRegressor
-
     stored = {kind.__name__: kind for kind in (MastClassifier, MastRegressor)}.get(
         str(description.get("estimator"))
     )
@@ -110,8 +118,6 @@ def unpack(description: dict[str, Any], arrays: Arrays, path: Path, wanted: type
 
 
 def _rebuilt(kind: Any, description: dict[str, Any], arrays: Arrays) -> Any:
-    from mast.learn import MastClassifier
-
     fitted, sketch = description["fitted"], description["sketch"]
     model = kind(**description["parameters"])
     model.sketch = rebuild(sketch, arrays) if isinstance(sketch, dict) else sketch
@@ -128,12 +134,17 @@ def _rebuilt(kind: Any, description: dict[str, Any], arrays: Arrays) -> Any:
     n_iter = arrays["n_iter"]
     if n_iter.dtype.kind != "i" or n_iter.size != 1:
         raise ValueError("iterations must be a whole number")
-    model.indicators_ = _columns(arrays["indicators"], d)
+    model.indicators_ = _column_indices(arrays["indicators"], d)
     wide = d + model.indicators_.size
-    coef, intercept = _floats(arrays["coef"]).reshape(rows, wide), _floats(arrays["intercept"]).reshape(rows)
-    model._with(coef, intercept, n_iter.item())
-    model.shift_ = _floats(arrays["shift"]).reshape(rows, wide)
-    model.shift = model._shaped(model.shift_[:, :d].copy()) if description["shifted"] else None
+    coef, intercept = floats(arrays["coef"]).reshape(rows, wide), floats(arrays["intercept"]).reshape(rows)
+    model.shift_ = floats(arrays["shift"]).reshape(rows, wide)
+    shift = model.shift_[:, :d].copy()
+    if issubclass(kind, MastClassifier):
+        model.coef_, model.intercept_, model.n_iter_ = coef, intercept, np.array([n_iter.item()])
+    else:
+        model.coef_, model.intercept_, model.n_iter_ = coef[0], float(intercept[0]), n_iter.item()
+        shift = shift[0]
+    model.shift = shift if description["shifted"] else None
     model.sketch_ = rebuild(description["sketch_used"], arrays)
     model.sketch_.check(wide)
     for name, kind_of_value in FITTED.items():
@@ -179,80 +190,55 @@ def pack_encoder(encoder: TableEncoder) -> dict[str, Any]:
 
 def unpack_encoder(content: dict[str, Any]) -> TableEncoder:
     """The encoder that `pack_encoder` packed."""
-    from mast.learn.columns import column_from_json
-    from mast.learn.encoder import TableEncoder
-
     encoder = TableEncoder(content["ids"])
     encoder.columns_ = [column_from_json(column) for column in content["columns"]]
     encoder.dropped_ = {str(name): str(why) for name, why in content["dropped"].items()}
     encoder.n_features_in_ = int(content["n_columns"])
     _named(encoder, content["names"])
     names = [column.name for column in encoder.columns_]
-    if not names or len(set(names)) < len(names) or not set(names) <= set(encoder._names()):
+    if not names or len(set(names)) < len(names) or not set(names) <= set(_check_feature_names_in(encoder)):
         raise ValueError("the columns are not those of a table")
     return encoder
 
 
-# ---- folders --------------------------------------------------------------------------------
+def save_pipeline(pipeline: Any, path: str | os.PathLike[str]) -> None:
+    """Write a fitted pipeline of a `TableEncoder` and a `MastClassifier` or `MastRegressor` to one file.
+
+    >>> import mast, pandas, tempfile, pathlib
+    >>> from sklearn.pipeline import make_pipeline
+    >>> frame, y = pandas.DataFrame({"a": [1.0, 2.0, 4.0], "b": ["x", "y", "x"]}), [0, 1, 1]
+    >>> model = make_pipeline(mast.TableEncoder(), mast.MastClassifier(random_state=0)).fit(frame, y)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     mast.learn.save_pipeline(model, pathlib.Path(folder) / "model.mast")
+    ...     again = mast.learn.load_pipeline(pathlib.Path(folder) / "model.mast")
+    >>> bool((again.predict_proba(frame) == model.predict_proba(frame)).all())
+    True
+    """
+    steps = getattr(pipeline, "steps", [])
+    kinds = [type(step) for _, step in steps]
+    if len(kinds) != 2 or kinds[0] is not TableEncoder or not issubclass(kinds[1], LinearEstimator):
+        raise ArgumentError(
+            "a file takes a pipeline of a TableEncoder and a MastClassifier or MastRegressor, got "
+            f"{pipeline!r}; such a model alone has a method save"
+        )
+    (first, encoder), (second, model) = steps
+    check_is_fitted(model)
+    description, arrays = pack(model)
+    content = {"names": [first, second], "encoder": pack_encoder(encoder), "model": description}
+    write(as_path("path", path), "pipeline", content, arrays)
 
 
-class Weights(NamedTuple):
-    """A linear model that takes what is missing for 0, the mean of a standardised number: what is usual."""
-
-    coef: NDArray[np.float64]  #: (outputs, features)
-    intercept: NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Bundle:
-    """A trained model, a usual one to compare with, and how files become rows for both."""
-
-    model: Any
-    usual: Weights
-    reader: RowReader
-
-    def save(self, folder: Path) -> Path:
-        """Write the file of the folder, which is made if it is not there."""
-        files.make_folder(folder)
-        model, arrays = pack(self.model)
-        arrays["usual_coef"], arrays["usual_intercept"] = self.usual
-        encoder = self.reader.encoder
-        description = {
-            "model": model,
-            "columns": None if encoder is None else pack_encoder(encoder),
-            "target": self.reader.target,
-            "dropped": self.reader.dropped,
-        }
-        write(folder / FILE, TRAINED, description, arrays)
-        return folder / FILE
-
-    @staticmethod
-    def load(folder: Path) -> Bundle:
-        """Read a folder that `save` wrote; damaged and foreign ones are refused."""
-        from mast.learn.sources import RowReader
-        from mast.learn.sparsified import SparsifiedLinear
-
-        path = folder / FILE if folder.is_dir() or not folder.exists() else folder
-        if not path.exists():
-            raise DataError(f"{folder}: there is no model; `mast train` makes one")
-        description, arrays = read(path, TRAINED)
-        with files.damage_refused(path):
-            model: Any = unpack(description["model"], arrays, path, SparsifiedLinear)  # type: ignore[type-abstract]
-            outputs, d = model.shift_.shape
-            usual = Weights(
-                _floats(arrays["usual_coef"]).reshape(outputs, d),
-                _floats(arrays["usual_intercept"]).reshape(outputs),
-            )
-            content, target = description["columns"], description["target"]
-            encoder = None if content is None else unpack_encoder(content)
-            if not isinstance(target, str | None):
-                raise DataError(f"{path} is damaged: its target is not the name of a column")
-            if encoder is not None and len(encoder.groups_) != d:
-                raise DataError(f"{path} is damaged: its columns do not fit the model")
-            dropped = [str(name) for name in description["dropped"]]
-        classes = getattr(model, "classes_", None)
-        numeric = classes is None or classes.dtype.kind in "iuf"
-        return Bundle(model, usual, RowReader(encoder, d, target, numeric, dropped))
+def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
+    """Read what `save_pipeline` wrote: the same predictions, bit for bit."""
+    path = as_path("path", path)
+    content, arrays = read(path, "pipeline")
+    with files.damage_refused(path):
+        encoder = unpack_encoder(content["encoder"])
+        model: Any = unpack(content["model"], arrays, path, LinearEstimator)
+        if len(encoder.groups_) != model.n_features_in_:
+            raise ValueError("the columns do not fit the model")
+        first, second = (str(name) for name in content["names"])
+        return Pipeline([(first, encoder), (second, model)])
 
 
 # ---- the imputer ------------------------------------------------------------------------------
@@ -266,14 +252,14 @@ def _gaussian_arrays(gaussian: FeatureGaussian) -> Arrays:
 
 
 def _gaussian(arrays: Arrays, d: int) -> FeatureGaussian:
-    mean = _floats(arrays["mean"]).reshape(d)
+    mean = floats(arrays["mean"]).reshape(d)
     if "loadings" not in arrays:
-        covariance = Conditional(_floats(arrays["covariance"]), 1.0)
+        covariance = Conditional(floats(arrays["covariance"]), 1.0)
         covariance.check(d)
         if len(covariance.covariance) != d:
             raise ValueError("the covariance does not fit the features")
         return FeatureGaussian(mean, covariance)
-    loadings, noise = _floats(arrays["loadings"]), _floats(arrays["noise"]).reshape(d)
+    loadings, noise = floats(arrays["loadings"]), floats(arrays["noise"]).reshape(d)
     if loadings.ndim != 2 or len(loadings) != d or not (noise > 0).all():
         raise ValueError("the factors do not fit the features")
     return FeatureGaussian(mean, Factors(loadings, noise))
@@ -291,13 +277,14 @@ def _plain(name: str, value: Any) -> Any:
     return value
 
 
-def _floats(array: NDArray[Any]) -> NDArray[np.float64]:
+def floats(array: NDArray[Any]) -> NDArray[np.float64]:
+    """The array, if it holds finite numbers in double precision."""
     if array.dtype != np.float64 or not np.isfinite(array).all():
         raise ValueError("weights must be finite numbers in double precision")
     return array
 
 
-def _columns(indices: Any, d: int) -> NDArray[np.int64]:
+def _column_indices(indices: Any, d: int) -> NDArray[np.int64]:
     columns = np.asarray(indices, dtype=np.int64).reshape(-1)
     if columns.size and not (0 <= columns.min() and columns.max() < d):
         raise ValueError("indicators of columns that are not there")

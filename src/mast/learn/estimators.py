@@ -1,4 +1,4 @@
-"""MastClassifier: logistic regression whose sparsified versions work."""
+"""MastClassifier and MastRegressor: logistic and ridge regression whose sparsified versions work."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, log_expit, log_softmax, softmax
-from sklearn.base import ClassifierMixin
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 
 from mast.errors import ArgumentError
-from mast.learn.base import MISSING_SCALE
-from mast.learn.rows import cells, counting, gaps, row_weights
-from mast.learn.sparsified import SparsifiedLinear
+from mast.learn.linear import MISSING_SCALE
+from mast.learn.missing import dense_rows, rows_with_nan
+from mast.learn.sparsified import SparsifiedLinear, chosen_class
+from mast.learn.validation import row_weights, validate_table, with_positive_weight
 from mast.sketches import Identity, Sketch
 from mast.support.arrays import Array
 
@@ -171,26 +172,30 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
         sample_weight
             Non-negative weights of the rows; a row of weight 0 counts as if it were not there.
         """
-        X, y = self._validated(X, y, first=True)
+        X, y = validate_table(self, X, y, reset=True, accept_sparse=True)
         check_classification_targets(y)
         weights = row_weights(sample_weight, X)
         if self.class_weight is not None:
-            # rows of weight 0 do not count, unless there are no others, which is an error below
-            counted = weights if weights is not None and weights.any() else None
-            weights = self._weighted(y, weights, counted)
-        X, y, weights = counting(X, y, weights)
+            weights = self._weighted(y, weights)
+        X, y, weights = with_positive_weight(X, y, weights)
         classes = np.unique(y)
         if classes.size < 2:
             only = f": only {classes.tolist()[0]!r}" if classes.size else ""
             raise ArgumentError(
                 f"a classifier needs rows of at least two classes, got {classes.size} class{only}"
             )
-        self._fit(X, *_target(y, classes, weights), classes)
+        if classes.size == 2:
+            self._fit(X, np.where(y == classes[1], 1.0, -1.0), 1, weights, "log", classes)
+        else:
+            codes = np.searchsorted(classes, y).astype(float)
+            self._fit(X, codes, classes.size, weights, "softmax", classes)
         self.classes_ = classes
         return self
 
-    def _weighted(self, y: Any, weights: Array | None, counted: Array | None) -> Array:
-        """The weights of the rows times those of their classes; "balanced" counts the rows by `counted`."""
+    def _weighted(self, y: Any, weights: Array | None) -> Array:
+        """The weights of the rows times those of their classes."""
+        # rows of weight 0 do not count, unless there are no others, which is an error later
+        counted = weights if weights is not None and weights.any() else None
         classes = np.unique(y)
         of_class = compute_class_weight(self.class_weight, classes=classes, y=y, sample_weight=counted)
         of_row: Array = of_class[np.searchsorted(classes, y)]
@@ -203,7 +208,7 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most likely class; of two, the second if the decision function is above 0."""
-        chosen = _chosen(self._decision(X))
+        chosen = chosen_class(self._decision(X))
         return self.classes_[chosen]
 
     def predict_proba(self, X: Any) -> Array:
@@ -230,39 +235,76 @@ class MastClassifier(ClassifierMixin, SparsifiedLinear):  # type: ignore[misc]
     def _moderated(self, X: Any) -> Array:
         """The decision function, smaller where missing cells leave it open."""
         X = self._rows(X)
-        output, rows, gaussian = self._answers(X), gaps(X), self._gaussian
+        output, rows, gaussian = self._outputs(X), rows_with_nan(X), self._gaussian
         if gaussian is None or not rows.size:
             return output
         coef, _ = self._weights()
         if len(coef) > 1:  # a number that all classes share says nothing
             coef = coef - coef.mean(axis=0)
             output -= output.mean(axis=1, keepdims=True)
-        open_ = gaussian.variances(cells(X, rows), coef).mean(axis=1, keepdims=True)
+        open_ = gaussian.variances(dense_rows(X, rows), coef).mean(axis=1, keepdims=True)
         plain = isinstance(self.sketch_, Identity)
         share = SEVERAL_CLASSES if len(coef) > 1 else PLAIN if plain else TRAINED
         output[rows] /= np.sqrt(1 + share * np.pi * open_ / 8)
         return output
 
-    def _error(self, output: Array, y: Any, weights: Array | None = None) -> float:
-        """How many rows are wrong."""
-        wrong = self.classes_[_chosen(output)] != y
-        return float(wrong.sum() if weights is None else weights @ wrong)
 
-    def _reference(self, y: Any, weights: Array | None = None) -> float:
-        """How many rows there are."""
-        if isinstance(y[0], str) != isinstance(self.classes_[0], str):  # nothing would ever be right
-            known, there = self.classes_[:1].tolist()[0], y[:1].tolist()[0]
-            raise ArgumentError(f"the model knows labels such as {known!r}, and y has {there!r}")
-        return float(len(y) if weights is None else weights.sum())
+class MastRegressor(RegressorMixin, SparsifiedLinear):  # type: ignore[misc]
+    """A linear regressor that keeps working when features are missing or weights are pruned.
 
+    It minimises E f(v + S(x - v)), where f is half the mean squared residual plus alpha/2 |w|², S the
+    sketch and v the shift. The intercept is neither sketched nor penalised. With ``missing="scale"`` f_D is
+    exact for every sketch.
 
-def _target(y: Any, classes: Any, weights: Array | None) -> tuple[Array, int, Array | None, str]:
-    """What the outputs are compared with, how many there are, the weights of the rows, and the loss."""
-    if classes.size == 2:
-        return np.where(y == classes[1], 1.0, -1.0), 1, weights, "log"
-    return np.searchsorted(classes, y).astype(float), classes.size, weights, "softmax"
+    A sketch that keeps few features makes weights small with ``missing="scale"``, because a kept weight is
+    served times 1/density: a model that was trained for a quarter of the features underestimates where it
+    gets all of them. Train for the density that will be served.
 
+    A data frame may have columns of texts, categories, booleans and dates, as for `MastClassifier`.
 
-def _chosen(output: Array) -> NDArray[np.intp]:
-    """The number of the class: with one column, whether it is positive."""
-    return (output[:, 0] > 0).astype(np.intp) if output.shape[1] == 1 else output.argmax(axis=1)
+    Parameters
+    ----------
+    sketch, missing, missing_scale, add_indicator, shift, fit_intercept, method, max_iter, tol, warm_start, \
+verbose, random_state
+        As for `MastClassifier`.
+    alpha
+        The penalty: scikit-learn's Ridge has n alpha for it. None is Ridge's 1.
+    kappa
+        Sets alpha = L0/(kappa - 1), where L0 is the largest eigenvalue of X'X/n.
+
+    Attributes
+    ----------
+    coef_, intercept_ : as in Ridge.
+    n_iter_, guarantee_, method_, missing_, imputer_, indicators_, encoder_, groups_, alpha_, sketch_, \
+shift_, seed_ : as for the classifier.
+
+    Examples
+    --------
+    >>> import numpy as np, mast
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [2.0, 1.0], [3.0, 3.0]])
+    >>> y = X @ [1.0, 2.0] + 3.0
+    >>> mast.MastRegressor(mast.Identity(), alpha=0.0).fit(X, y).coef_.round(9)
+    array([1., 2.])
+    >>> mast.MastRegressor(mast.Bernoulli(0.5), alpha=0.0, missing="scale").fit(X, y).coef_.round(3)
+    array([0.5  , 0.714])
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
+        """Minimise f_D.
+
+        Parameters
+        ----------
+        X
+            Features, one row per observation; an array, a data frame or any SciPy sparse matrix.
+        y
+            Numbers.
+        sample_weight
+            Non-negative weights of the rows.
+        """
+        X, y = validate_table(self, X, y, reset=True, accept_sparse=True, y_numeric=True)
+        X, y, weights = with_positive_weight(X, y, row_weights(sample_weight, X))
+        return self._fit(X, np.asarray(y, dtype=np.float64), 1, weights, "squares")
+
+    def predict(self, X: Any) -> Array:
+        """X w + b."""
+        return self._decision(X).reshape(-1)

@@ -1,4 +1,4 @@
-"""What the classifier and the regressor share: parameters, fitting, serving, files."""
+"""What the classifier and the regressor share: their parameters, how they are fitted, and their answers."""
 
 from __future__ import annotations
 
@@ -12,26 +12,16 @@ import numpy as np
 import scipy.sparse
 from sklearn.base import BaseEstimator, is_regressor
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from mast.errors import ArgumentError
-from mast.learn.encoder import TableEncoder, encoder_for
-from mast.learn.fitting import OURS, FitPlan, fit
-from mast.learn.frames import aligned, as_pandas, explain_refusal, groups_of, refuse_repeated
-from mast.learn.gaussian import FeatureGaussian
-from mast.learn.imputer import ConditionalImputer
-from mast.learn.missing import Scaling
-from mast.learn.rows import (
-    as_dense,
-    cells,
-    columns_with_gaps,
-    gaps,
-    refuse_overflow,
-    with_indicators,
-)
+from mast.learn.fitting import NEWTON, LinearSolver
+from mast.learn.imputer import ConditionalImputer, FeatureGaussian
+from mast.learn.missing import Scaling, columns_with_nan, dense_rows, rows_with_nan, with_indicators
+from mast.learn.objectives import Risk
+from mast.learn.validation import as_dense, refuse_overflow, seed_of, validate_table
 from mast.sketches import Bernoulli, Except, Grouped, Identity, Mixture, Sketch, parse
-from mast.support.arrays import Array, Indices, checked_sparse, numbers, refuse_too_wide
+from mast.support.arrays import Array, Indices, numbers, refuse_too_wide
 from mast.support.checks import check_choice, check_int, check_number
 from mast.support.files import as_path
 
@@ -49,7 +39,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
     imputer_: ConditionalImputer | None
     indicators_: Indices
     n_features_in_: int
-    encoder_: TableEncoder | None
+    encoder_: Any
     groups_: Indices | None
 
     def __init__(
@@ -99,48 +89,54 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         """Fit the weights of all outputs."""
         refuse_overflow("X", X)
         refuse_overflow("y", target)
-        d = X.shape[1]
-        sketch, seed = self._sketch(d, outputs), self._seed()
+        d, scale = X.shape[1], self._missing_scale()
+        sketch, seed = self._sketch(d, outputs), seed_of(self.random_state)
         shift, shift_intercept = self._shift(outputs, d, classes)
-        missing, stand_ins, imputer = self._missing(X, sketch), None, None
+        missing, gaussian, imputer = self._missing(X, sketch), None, None
         if missing == "conditional":
             X = as_dense(X)
-            imputer = ConditionalImputer().learn(X, weights)
-            stand_ins = imputer.gaussian_
-        indicators = columns_with_gaps(X) if self.add_indicator else np.zeros(0, dtype=np.int64)
+            imputer = ConditionalImputer().fit_checked(X, weights)
+            gaussian = imputer.gaussian_
+        indicators = columns_with_nan(X) if self.add_indicator else np.zeros(0, dtype=np.int64)
         if indicators.size:
-            X, sketch = with_indicators(X, indicators), _beside(sketch, d, indicators.size)
-            shift = np.pad(shift, ((0, 0), (0, indicators.size)))
-            stand_ins = None if stand_ins is None else stand_ins.beside(indicators.size)
-        scaling = self._scaling(sketch, X.shape[1])
-        if stand_ins is None:
-            X = scaling.filled(X)
-        plain = isinstance(sketch, Identity) and not gaps(X).size
-        plan = FitPlan(
-            X,
-            target,
-            outputs,
-            loss,
-            weights,
-            shift,
-            sketch,
-            # without a sketch and without gaps stand-ins are for later
-            None if plain else stand_ins,
-            *self._strength(),
-            bool(self.fit_intercept),
-            str(self.method),
-            check_int("max_iter", self.max_iter, 1),
-            check_number("tol", self.tol, above=0.0),
-            seed,
-            self._watch if self.verbose else None,
+            X, shift = with_indicators(X, indicators), np.pad(shift, ((0, 0), (0, indicators.size)))
+            if not isinstance(sketch, Identity):  # which leaves indicators alone
+                sketch = Except(sketch, np.arange(d, X.shape[1]))
+        if gaussian is None:
+            X = Scaling.of(sketch, X.shape[1], scale).filled(X)
+        elif isinstance(sketch, Identity) and not rows_with_nan(X).size:
+            gaussian = None  # nothing is missing in training
+        else:
+            gaussian = gaussian.padded(indicators.size)
+        kappa, alpha = self._strength()
+        risk = Risk(
+            X=X,
+            target=target,
+            outputs=outputs,
+            loss=loss,
+            weights=weights,
+            shift=shift,
+            sketch=sketch,
+            gaussian=gaussian,
+            kappa=kappa,
+            alpha=alpha,
+            fit_intercept=bool(self.fit_intercept),
+        )
+        solver = LinearSolver(
+            method=str(self.method),
+            max_iter=check_int("max_iter", self.max_iter, 1),
+            tol=check_number("tol", self.tol, above=0.0),
+            seed=seed,
+            report=self._report if self.verbose else None,
         )
         start, warm = (shift, shift_intercept), False
         if self.warm_start and self.__sklearn_is_fitted__() and self._weights()[0].shape == shift.shape:
             start, warm = self._weights(), True
-        result = fit(plan, *start, warm)
+        result = solver.solve(risk, risk.flatten(*start), warm)
         self.sketch_, self.shift_, self.seed_, self.missing_ = sketch, shift, seed, missing
-        self.imputer_, self.indicators_, self.alpha_ = imputer, indicators, plan.l2
+        self.imputer_, self.indicators_, self.alpha_ = imputer, indicators, risk.l2
         self.method_, self.guarantee_ = result.method, result.guarantee
+        self.n_iter_ = result.iterations if is_regressor(self) else np.array([result.iterations])
         if not result.converged:
             warnings.warn(
                 f"{type(self).__name__} ({self.method_}) stopped after {result.iterations} iterations before "
@@ -148,47 +144,16 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        return self._with(*plan.parted(result.x), result.iterations)
-
-    def _validated(self, X: Any, y: Any = "no_validation", first: bool = False) -> Any:
-        """The rows, NaN where a cell is missing, and the labels; later than `first`, with its columns."""
-        if hasattr(X, "columns"):
-            refuse_repeated(list(X.columns))  # older versions of scikit-learn do not
-        if first:
-            self.encoder_, self.groups_ = encoder_for(X), groups_of(X)
-        accepted = {"accept_sparse": "csr", "dtype": np.float64, "ensure_all_finite": "allow-nan"}
-        if is_regressor(self) and not isinstance(y, str):
-            accepted["y_numeric"] = True
-        if self.encoder_ is not None:
-            X = self._encoded(X, first)
-            return X if isinstance(y, str) else check_X_y(X, y, **accepted)
-        if scipy.sparse.issparse(X):
-            X = checked_sparse("X", X)  # before scikit-learn converts it
-        if not first:
-            X = aligned(X, getattr(self, "feature_names_in_", None))
-        try:
-            return validate_data(self, X, y, reset=first, **accepted)
-        except (TypeError, ValueError):
-            explain_refusal(X)
-            raise
-
-    def _encoded(self, X: Any, first: bool) -> Any:
-        """The features of a frame with columns that hold no numbers."""
-        assert self.encoder_ is not None
-        if first:
-            X = as_pandas(X)
-            validate_data(self, X, skip_check_array=True)  # takes down the names of the columns
-            self.groups_ = self.encoder_.fit(X).groups_
-        return self.encoder_.transform(X)
+        return self._with_weights(*risk.unflatten(result.x))
 
     def __sklearn_is_fitted__(self) -> bool:
         return getattr(self, "coef_", None) is not None
 
-    def _watch(self, line: str) -> None:
+    def _report(self, line: str) -> None:
         print(f"{type(self).__name__}, {line}")
 
     def _sketch(self, d: int, outputs: int) -> Sketch:
-        """The sketch of the parameter, which may also be a text, for so many features."""
+        """The sketch of d features: the parameter may also be a text."""
         refuse_too_wide(d, outputs=outputs)
         if self.sketch is None:
             return Identity()
@@ -214,38 +179,26 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         alone = self.groups_.max() + 1 == self.groups_.size  # each column has one feature
         return sketch if of_features or alone else Grouped(sketch, self.groups_)
 
-    def _scaling(self, sketch: Sketch, d: int) -> Scaling:
-        """The rule of `missing_scale`."""
+    def _missing_scale(self) -> Any:
+        """`missing_scale`, checked."""
         rule = self.missing_scale
-        if rule not in ("keep", math.inf):
-            rule = check_number("missing_scale", rule, least=0.0)
-        return Scaling.of(sketch, d, rule)
+        return rule if rule in ("keep", math.inf) else check_number("missing_scale", rule, least=0.0)
 
     def _missing(self, X: Any, sketch: Sketch) -> str:
         """What becomes of missing cells: "conditional" or "scale"."""
         check_choice("missing", self.missing, ("auto", "conditional", "scale"))
-        d = X.shape[1]
-        drops = sketch.diagonal and (isinstance(sketch, Identity) or sketch.share(d) < 1)
-        reasons = {
-            "there is a shift": self.shift is not None,
-            f"method is {self.method!r}": self.method not in OURS,
-            f"{sketch!r} drops no features": not drops,
-        }
-        against = [reason for reason, holds in reasons.items() if holds]
+        against = None
+        if self.shift is not None:
+            against = "there is a shift"
+        elif self.method not in NEWTON:
+            against = f"method is {self.method!r}"
+        elif not sketch.diagonal or (not isinstance(sketch, Identity) and sketch.share(X.shape[1]) == 1):
+            against = f"{sketch!r} drops no features"
         if self.missing == "conditional" and against:
-            raise ArgumentError(f"missing='conditional' is impossible where {against[0]}: use 'scale'")
+            raise ArgumentError(f"missing='conditional' is impossible where {against}: use 'scale'")
         if self.missing == "auto":
             return "scale" if against or scipy.sparse.issparse(X) else "conditional"
         return self.missing
-
-    def _seed(self) -> int:
-        """The seed: an int itself, 0 for None; a generator gives the next."""
-        if self.random_state is None:
-            return 0
-        if isinstance(self.random_state, int | np.integer) and not isinstance(self.random_state, bool):
-            return check_int("random_state", self.random_state, 0, 2**32 - 1)
-        generator = check_random_state(self.random_state)  # refuses what scikit-learn would
-        return int(generator.randint(2**31 - 1))
 
     def _strength(self) -> tuple[float | None, float | None]:
         """(kappa, alpha), at most one of them: alpha takes the place of kappa where it is given."""
@@ -277,33 +230,28 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         dense = self.coef_.toarray() if scipy.sparse.issparse(self.coef_) else self.coef_
         return np.atleast_2d(dense), np.atleast_1d(np.asarray(self.intercept_, dtype=float))
 
-    def _with(self, coef: Array, intercept: Array, iterations: int | None = None) -> Self:
+    def _with_weights(self, coef: Array, intercept: Any) -> Self:
         """This model, which gets these weights (outputs, features) and intercepts."""
         flat = is_regressor(self)
-        self.coef_ = self._shaped(coef)
+        self.coef_ = coef.reshape(-1) if flat else coef
         self.intercept_ = float(np.ravel(intercept)[0]) if flat else intercept
-        if iterations is not None:
-            self.n_iter_ = iterations if flat else np.array([iterations])
         return self
-
-    def _shaped(self, coef: Array) -> Array:
-        """Weights (outputs, features) in the shape of `coef_`."""
-        return coef.reshape(-1) if is_regressor(self) else coef
 
     @property
     def _gaussian(self) -> FeatureGaussian | None:
         """Where stand-ins come from, if there are any; indicators say nothing of features."""
-        return None if self.imputer_ is None else self.imputer_.gaussian_.beside(self.indicators_.size)
+        return None if self.imputer_ is None else self.imputer_.gaussian_.padded(self.indicators_.size)
 
     @property
     def _serving(self) -> Scaling | FeatureGaussian:
         """What answers for rows with missing cells."""
-        return self._gaussian or self._scaling(self.sketch_, self.shift_.shape[1])
+        return self._gaussian or Scaling.of(self.sketch_, self.shift_.shape[1], self._missing_scale())
 
     def _rows(self, X: Any) -> Any:
-        """Rows to serve, as the model was trained for them: checked, and with indicators of gaps."""
+        """Rows to serve, as the model was trained for them: checked, and with indicators."""
         check_is_fitted(self)
-        return with_indicators(self._validated(X), self.indicators_)
+        X = validate_table(self, X, reset=False, accept_sparse=True)
+        return with_indicators(X, self.indicators_)
 
     def explain(self, X: Any) -> Array:
         """What each feature adds to the answer for each row: with the intercept they add up to it.
@@ -320,7 +268,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         coef, _ = self._weights()
         d, dense = coef.shape[1] - self.indicators_.size, as_dense(X)
         added = dense[:, None, :] * coef
-        rows = gaps(X)
+        rows = rows_with_nan(X)
         if rows.size:
             added[rows] = self._serving.contributions(dense[rows], coef, self.shift_)
         out: Array = added[:, :, :d].copy()
@@ -330,16 +278,16 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _decision(self, X: Any) -> Array:
         """X w + b, an array (rows, outputs); rows with missing cells as the model was trained for them."""
-        return self._answers(self._rows(X))
+        return self._outputs(self._rows(X))
 
-    def _answers(self, X: Any) -> Array:
+    def _outputs(self, X: Any) -> Array:
         coef, intercept = self._weights()
-        rows = gaps(X)
+        rows = rows_with_nan(X)
         if rows.size == X.shape[0]:
-            return self._serving.outputs(cells(X, rows), coef, self.shift_) + intercept
+            return self._serving.outputs(dense_rows(X, rows), coef, self.shift_) + intercept
         out = np.asarray(X @ coef.T)
         if rows.size:
-            out[rows] = self._serving.outputs(cells(X, rows), coef, self.shift_)
+            out[rows] = self._serving.outputs(dense_rows(X, rows), coef, self.shift_)
         out += intercept
         return out
 
@@ -347,20 +295,14 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one checksummed file: JSON and arrays, no pickle."""
-        from mast.learn.storage import KIND, pack, write
+        from mast.learn.storage import save_model
 
         check_is_fitted(self)
-        write(as_path("path", path), KIND, *pack(self))
+        save_model(self, as_path("path", path))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read what `save` wrote: the same predictions, bit for bit. Damaged or foreign files are refused."""
-        from mast.learn.storage import KIND, read, unpack
+        from mast.learn.storage import load_model
 
-        path = as_path("path", path)
-        return unpack(*read(path, KIND), path, cls)
-
-
-def _beside(sketch: Sketch, d: int, count: int) -> Sketch:
-    """The sketch of d features that leaves so many more alone."""
-    return sketch if isinstance(sketch, Identity) else Except(sketch, np.arange(d, d + count))
+        return load_model(as_path("path", path), cls)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mast.errors import DataError
-from mast.learn.kinds import as_numbers, kind_of
-from mast.learn.tables import mended, read_table
+from mast.learn.columns import as_numbers, kind_of
+from mast.learn.commands.csv_files import convert_numbers, read_table
 
 
 @pytest.fixture
@@ -92,10 +92,10 @@ def test_blanks_in_the_last_column_are_no_short_rows(table):
 def test_mistakes_in_numbers_are_refused(table, cells, message):
     t = table("a;b\n" + "".join(f"{cell};{i}\n" for i, cell in enumerate(cells)))
     with pytest.raises(DataError, match=message):
-        mended(t, "t.csv")
+        convert_numbers(t, "t.csv")
 
 
 def test_numbers_that_are_too_long_for_integers_are_numbers(table):
-    t = mended(table(f"a,b\n{10**30},x\n5,y\n"), "t.csv")
+    t = convert_numbers(table(f"a,b\n{10**30},x\n5,y\n"), "t.csv")
     assert kind_of(t["a"]) == "number"
     np.testing.assert_array_equal(as_numbers(t["a"]), [1e30, 5.0])

@@ -14,7 +14,7 @@ import pandas
 
 from mast.data.unpack import read, unpack
 from mast.errors import DataError
-from mast.learn.frames import refuse_repeated
+from mast.learn.validation import refuse_repeated
 
 #: what stands for a value that is not there, beside the words that pandas knows
 MISSING = [form for word in ("?", "-", "na", "n/a", "nan", "null", "none") for form in (word, word.upper())]
@@ -133,7 +133,7 @@ def _numbers(texts: Any) -> Any:
     return np.asarray(pandas.to_numeric(np.asarray(texts, dtype=object), errors="coerce"), dtype=np.float64)
 
 
-def mended(frame: pandas.DataFrame, path: str) -> pandas.DataFrame:
+def convert_numbers(frame: pandas.DataFrame, path: str) -> pandas.DataFrame:
     """The table with texts that are all numbers as numbers; nearly all, or with commas, is a mistake."""
     for name in _texts(frame):
         numbers = all_numbers(frame[name], path)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from mast.errors import DataError
-from mast.learn import commands, sources
+from mast.learn import commands
+from mast.learn.commands.trained_model import training_rows
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_columns_that_were_dropped_are_known_and_the_target_is_not_read_to_predi
 
 def test_labels_are_numbers_or_texts_as_all_rows_say(tmp_path):
     def read(task="auto"):
-        return sources.training_rows(str(path), "y", [], task, None).y
+        return training_rows(str(path), "y", [], task, None)[1]
 
     path = tmp_path / "t.csv"
     path.write_text("x,y\n" + "".join(f"{i % 7},{i}\n" for i in range(500)) + "3,0.5\n")

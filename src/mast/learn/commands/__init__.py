@@ -17,21 +17,18 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from mast import randomness
 from mast.errors import ArgumentError, DataError, MissingExtraError
-from mast.learn.classifier import MastClassifier
-from mast.learn.comparison import Scores, with_zeros
+from mast.learn.commands.scores import draw_picture, score_both, summary, with_zeros
+from mast.learn.commands.trained_model import TrainedModel, encoded, errors_of, training_rows
 from mast.learn.encoder import TableEncoder
-from mast.learn.frames import ColumnsWarning
-from mast.learn.regressor import MastRegressor
-from mast.learn.sources import RowReader, TrainingRows, encoded, errors_of, training_rows
-from mast.learn.storage import Bundle, Weights
+from mast.learn.estimators import MastClassifier, MastRegressor
+from mast.learn.validation import ColumnsWarning
 from mast.randomness import Key, Purpose
 from mast.support.arrays import Array
 from mast.support.checks import check_number
 
-CLASSES = 20  #: whole numbers with at most so many values are taken for classes
+CLASSES = 20  #: whole numbers with at most CLASSES values are taken for classes
 VALUES = 10_000  #: more different labels than this are numbers to regress on
 DRAWS = 100
-DENSITIES = (1.0, 0.75, 0.5, 0.25, 0.1)
 HELD_OUT_DRAWS = 20
 DRAWN = 2_000_000  #: features of all draws together on held-out rows, unless two draws have more
 LEAST_ROWS = 20  #: of fewer rows none is held out
@@ -65,27 +62,27 @@ def train(
     if task not in ("auto", "classify", "regress"):
         raise ArgumentError(f"--task is auto, classify or regress, not {task!r}")
     holdout = check_number("--holdout", holdout, least=0, below=1)
-    rows = training_rows(file, target, drop or [], task, data_dir)
-    values, counts = np.unique(rows.y, return_counts=True)
-    classify = _classifies(file, rows.numeric, values, len(rows.y), task)
-    encoder = _encoder(rows.X, ids)
+    X, y, without_target = training_rows(file, target, drop or [], task, data_dir)
+    values, counts = np.unique(y, return_counts=True)
+    classify = _classifies(file, values, len(y), task)
+    encoder = _encoder(X, ids)
     kind: Any = MastClassifier if classify else MastRegressor
     model = kind(
         sketch, alpha=alpha, kappa=kappa, missing=missing, fit_intercept=intercept, random_state=seed
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
-        bundle, shares = _fitted(file, model, encoder, rows.X, rows.y, rows, drop or [])
-    path = bundle.save(out)
-    model = bundle.model
-    held = held_out(rows.y if classify else np.zeros(len(rows.y)), holdout, seed)
+        trained, shares = _fitted(file, model, encoder, X, y, target, drop or [])
+    path = trained.save(out)
+    held = held_out(y if classify else np.zeros(len(y)), holdout, seed)
+    features = model.n_features_in_
     return {
         "file": file,
-        "rows": len(rows.y),
-        "rows_without_target": rows.without_target,
-        "columns": len(encoder.columns_) if encoder else bundle.reader.width,
-        "features": bundle.reader.width,
-        "target": rows.target,
+        "rows": len(y),
+        "rows_without_target": without_target,
+        "columns": len(encoder.columns_) if encoder else features,
+        "features": features,
+        "target": target,
         "task": "classification" if classify else "regression",
         "classes": dict(zip(map(_shown, values), counts.tolist(), strict=True)) if classify else None,
         "dropped": {**dict.fromkeys(drop or [], "named by --drop"), **(encoder.dropped_ if encoder else {})},
@@ -95,7 +92,7 @@ def train(
         "converged": not caught,
         "alpha": model.alpha_,
         "missing": {"rule": model.missing_, "share": float(shares.mean())},
-        "held_out": _held_out_scores(file, clone(model), encoder, rows, held) if held.any() else None,
+        "held_out": _held_out_scores(file, clone(model), encoder, X, y, held) if held.any() else None,
         "seconds": round(time.monotonic() - begun, 3),
         "model": str(path),
     }
@@ -116,9 +113,9 @@ def _fitted(
     encoder: TableEncoder | None,
     X: Any,
     y: Any,
-    rows: TrainingRows,
+    target: str | None,
     drop: list[str],
-) -> tuple[Bundle, Array]:
+) -> tuple[TrainedModel, Array]:
     """A model and the usual one, fitted to some rows, and the share of columns that each row misses."""
     shares = np.zeros(X.shape[0])
     if encoder is not None:
@@ -133,8 +130,8 @@ def _fitted(
         usual.set_params(fit_intercept=model.fit_intercept).fit(with_zeros(X), y)
     coef, intercept = np.atleast_2d(usual.coef_), np.atleast_1d(usual.intercept_)
     model.fit(X, y)
-    weights = Weights(coef, np.broadcast_to(intercept, coef.shape[:1]).astype(np.float64))
-    return Bundle(model, weights, RowReader(encoder, X.shape[1], rows.target, rows.numeric, drop)), shares
+    intercept = np.broadcast_to(intercept, coef.shape[:1]).astype(np.float64)
+    return TrainedModel(model, coef, intercept, encoder, target, drop), shares
 
 
 def held_out(y: Any, share: float, seed: int) -> NDArray[np.bool_]:
@@ -155,21 +152,22 @@ def held_out(y: Any, share: float, seed: int) -> NDArray[np.bool_]:
 
 
 def _held_out_scores(
-    file: str, model: Any, encoder: TableEncoder | None, rows: TrainingRows, held: NDArray[np.bool_]
+    file: str, model: Any, encoder: TableEncoder | None, X: Any, y: Any, held: NDArray[np.bool_]
 ) -> dict[str, Any]:
     """The scores on some rows of a model that was fitted to the others."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        bundle, _ = _fitted(file, model, encoder and clone(encoder), rows.X[~held], rows.y[~held], rows, [])
-    X, y = rows.X[held], rows.y[held]
-    if bundle.reader.encoder is not None:
-        X = encoded(file, bundle.reader.encoder, X)[0]
-    draws = max(2, min(HELD_OUT_DRAWS, DRAWN // bundle.reader.width))
-    return {"rows": len(y), **Scores(bundle, X, y, DENSITIES, draws).summary()}
+        trained, _ = _fitted(file, model, encoder and clone(encoder), X[~held], y[~held], None, [])
+    X, y = X[held], y[held]
+    if trained.encoder is not None:
+        X = encoded(file, trained.encoder, X)[0]
+    draws = max(2, min(HELD_OUT_DRAWS, DRAWN // X.shape[1]))
+    return {"rows": len(y), **summary(trained, score_both(trained, X, y, draws), draws)}
 
 
-def _classifies(file: str, numeric: bool, values: Any, rows: int, task: str) -> bool:
+def _classifies(file: str, values: Any, rows: int, task: str) -> bool:
     """Whether the target holds classes: texts, whole numbers of few values, and any two values."""
+    numeric = values.dtype.kind in "iuf"
     few = values.size <= 2 or (values.dtype.kind in "iu" and values.size <= CLASSES)
     classify = task == "classify" or (task == "auto" and (not numeric or few))
     if not classify and not numeric:
@@ -203,14 +201,14 @@ def predict(
 
     The columns of the file that are to be kept come first. Beside them, remarks on the columns of the file.
     """
-    bundle = Bundle.load(folder)
-    if proba and not hasattr(bundle.model, "classes_"):
+    trained = TrainedModel.load(folder)
+    if proba and not hasattr(trained.model, "classes_"):
         raise ArgumentError("--proba is for classifiers: this model predicts numbers")
-    rows = bundle.reader.rows(file, data_dir, labels=False, keep=keep)
-    predicted = {"prediction": bundle.model.predict(rows.X), "missing": rows.missing.round(6)}
+    rows = trained.rows(file, data_dir, labels=False, keep=keep)
+    predicted = {"prediction": trained.model.predict(rows.X), "missing": rows.missing.round(6)}
     if proba:
-        names = [f"p({_shown(label)})" for label in bundle.model.classes_]
-        predicted |= dict(zip(names, bundle.model.predict_proba(rows.X).T, strict=True))
+        names = [f"p({_shown(label)})" for label in trained.model.classes_]
+        predicted |= dict(zip(names, trained.model.predict_proba(rows.X).T, strict=True))
     if twice := [name for name in keep if name in predicted]:
         raise ArgumentError(f"--keep {twice[0]}: the predictions have a column of this name")
     table = pandas.DataFrame(predicted)
@@ -232,28 +230,28 @@ def evaluate(
 
     Where matplotlib is not installed a remark takes the place of the picture, unless one insists.
     """
-    bundle = Bundle.load(folder)
-    rows = bundle.reader.rows(file, data_dir)
+    trained = TrainedModel.load(folder)
+    rows = trained.rows(file, data_dir)
     if rows.y is None:
-        raise DataError(f"{file}: there is no column {bundle.reader.target!r} to compare predictions with")
+        raise DataError(f"{file}: there is no column {trained.target!r} to compare predictions with")
     remarks = rows.remarks
     labels = set(np.unique(rows.y).tolist())
-    unknown = _unknown_labels(file, labels, getattr(bundle.model, "classes_", None))
+    unknown = _unknown_labels(file, labels, getattr(trained.model, "classes_", None))
     if unknown:
         remarks = [*remarks, f"never seen in training, so always wrong: {', '.join(map(str, unknown[:5]))}"]
-    scores = Scores(bundle, rows.X, rows.y, DENSITIES, draws)
+    scores = score_both(trained, rows.X, rows.y, draws)
     result: dict[str, Any] = {
         "model": str(folder),
         "file": file,
         "rows": len(rows.y),
-        "sketch": repr(bundle.model.sketch_).strip("<>"),
+        "sketch": repr(trained.model.sketch_).strip("<>"),
         "missing": float(rows.missing.mean()),
         "remarks": remarks,
-        **scores.summary(),
+        **summary(trained, scores, draws),
     }
     if plot is not None:
         try:
-            result["plot"] = str(scores.picture(plot))
+            result["plot"] = str(draw_picture(trained, scores, plot))
         except MissingExtraError as error:
             if insist:
                 raise
