@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import mast
-from mast.nn.units.dependencies.examples import Example, compare, masked_weights
+from mast.nn.units.dependencies.examples import Example, compare_outputs, masked_weights
 
 PAGE = Path(__file__).parents[1] / "docs" / "support.md"
 Made = tuple[nn.Module, Any]
@@ -233,7 +233,7 @@ def row(name: str) -> tuple[str, ...]:
     for exact in (torch.float64, torch.float32):  # kernels for experts know the latter only
         if gap == math.inf:
             model, small, example = model.to(exact), small.to(exact), example.to(model, exact)
-            gap, _ = compare(model, masked_weights(unit_map, model, draw), small, [example])
+            gap, _ = compare_outputs(model, masked_weights(unit_map, model, draw), small, [example])
     units = sum(group.units for group in unit_map.groups)
     return name, "yes", f"{units:,} in {len(unit_map.groups)}", f"{left:.0%}", f"{gap:.0e}", f"{ratio:.2f}"
 

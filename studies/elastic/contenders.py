@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import mast
-from mast.nn.sorting import sort
+from mast.nn.sorting import sort_by_scores
 from studies.elastic.rows import Loaded, Rows, logits
 from studies.elastic.tasks import Block
 
@@ -264,7 +264,8 @@ def cuts(loaded: Loaded, how: str, seed: int, sizes: Iterable[float] = SIZES[:3]
         _, sk = elastic(loaded, seed, score=how)
     else:
         model, sk = elastic(loaded, seed, sort=False)
-        sort(model, sk.unit_map, _random(sk.unit_map.groups, seed) if how == "random" else norms(model, sk))
+        scores = _random(sk.unit_map.groups, seed) if how == "random" else norms(model, sk)
+        sort_by_scores(model, sk.unit_map, scores)
     return {size: sk.submodel(member=SIZES.index(size), calibrate=False) for size in sizes}
 
 

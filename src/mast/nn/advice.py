@@ -21,7 +21,7 @@ from mast.nn.tensors.scaling import multiply
 from mast.nn.tensors.top_share import TopShare
 from mast.nn.tensors.weights import Shift, Where, unwrapped
 from mast.nn.units import Structured
-from mast.nn.units.unit_map import columns
+from mast.nn.units.unit_map import align_columns
 from mast.randomness import Key, Purpose
 from mast.sketches import Constants, Sketch
 from mast.sketches.draws import Draw, ModelDraw
@@ -97,7 +97,7 @@ class NetworkAdvice:
                 f"curvature of the loss: {self.smoothness:.4g} ± {self.smoothness_error:.2g}, measured at "
                 f"x and at {len(self.at_draws)} sparsified points. The theory's L_f bounds it everywhere, "
                 "so it is at least this.",
-                *columns(rows),
+                *align_columns(rows),
                 f"Adam and its kind (a rule of thumb, not a statement): {self.adam}",
             ]
         )

@@ -14,8 +14,7 @@ from torch import nn
 
 from mast.nn.batches import Loss, with_first
 from mast.nn.importance import Importance
-from mast.nn.sorting import SortedUnits, refuse
-from mast.nn.sorting import sort as sort_by
+from mast.nn.sorting import SortedUnits, refuse_unsortable, sort_by_scores
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.tensors.torch_private import Conv
 from mast.nn.tensors.weights import Where, unwrapped
@@ -91,7 +90,7 @@ def elastic(
     Linear(in_features=3, out_features=2, bias=True)
     """
     model = unwrapped(model)
-    refuse(model)
+    refuse_unsortable(model)
     sketch = Neurons(Nested(sizes, weights, scaled=False), loadable=loadable)
     first, batches, count = with_first("elastic", batches)
     given = first.plain() if example is None else Example.of(example)
@@ -106,7 +105,7 @@ def elastic(
         orders = {}
         if sort:
             scores = Importance(model, unit_map.groups, score=score, loss=loss, probes=PROBES, seed=seed)
-            orders = sort_by(model, unit_map, scores.of(batches, count))
+            orders = sort_by_scores(model, unit_map, scores.of(batches, count))
         sk.sorting = SortedUnits(model, unit_map.groups, orders)
     except BaseException:
         sk.remove()

@@ -29,7 +29,7 @@ from mast.nn.batches import Batch, Loss
 from mast.nn.costs import evaluated
 from mast.nn.units.cuts import is_conv1d
 from mast.nn.units.dependencies.examples import fork_generators, tensors_in
-from mast.nn.units.drawing import UnitGroup
+from mast.nn.units.groups import UnitGroup
 from mast.randomness import Key, Purpose, words
 from mast.support.arrays import Array
 from mast.support.checks import check_choice
@@ -69,9 +69,8 @@ def outgoing(groups: Sequence[UnitGroup]) -> list[OutgoingWeights]:
     for group in groups:
         for tensor in dict.fromkeys(a.tensor for a in group.consumers):
             slices = [a for a in group.consumers if a.tensor == tensor]
-            units = torch.arange(group.units)[:, None]
-            entries = [a.offset + units * a.run + torch.arange(a.run) for a in slices]
-            found.append(OutgoingWeights(group.name, tensor, slices[0].dim, torch.cat(entries, 1)))
+            entries = np.hstack([a.entries(np.arange(group.units)) for a in slices])
+            found.append(OutgoingWeights(group.name, tensor, slices[0].dim, torch.from_numpy(entries)))
     return found
 
 
@@ -94,8 +93,7 @@ class Importance:
         parameters = dict(model.named_parameters())
         self.weights = {part.tensor: parameters[part.tensor] for part in self.parts}
         self.totals = {group.name: torch.zeros(group.units, dtype=torch.float64) for group in groups}
-        self.signs = Signs(seed)
-        self._seen = 0
+        self._seed, self._signs = seed, 0  # how many sets of random signs were used
         self._places: tuple[Places, Places] | None = None  # where outgoing weights meet their units
 
     def of(self, batches: Iterable[Batch], count: int) -> dict[str, Array]:
@@ -107,11 +105,11 @@ class Importance:
             _without_fast_path(),
             Progress(count, "scores of units") as bar,
         ):
-            for batch in batches:
+            seen = 0
+            for seen, batch in enumerate(batches, 1):
                 observe(batch)
-                self._seen += 1
-                bar.advance(self._seen)
-        means = _over_ranks({name: t / max(self._seen, 1) for name, t in self.totals.items()}, self.model)
+                bar.advance(seen)
+        means = _over_ranks({name: t / max(seen, 1) for name, t in self.totals.items()}, self.model)
         for name, mean in means.items():
             if not np.isfinite(mean).all():
                 raise ArgumentError(
@@ -123,7 +121,9 @@ class Importance:
         with _only(self.model, self.weights.values()):
             output = batch.output(self.model)
             for probe in range(self.probes):
-                products = self._products(self.signs.sum(output), list(self.weights), probe < self.probes - 1)
+                products = self._products(
+                    self._signed_sum(output), list(self.weights), probe < self.probes - 1
+                )
                 self._add_squares(products, self.parts)
 
     def _taylor(self, batch: Batch) -> None:
@@ -151,10 +151,19 @@ class Importance:
         made = [t for t in tensors_in(output) if t.requires_grad]
         names = list(dict.fromkeys(part.tensor for part in parts))
         for _ in range(self.probes if made else 0):
-            value = torch.stack([self.signs.sum(t) for t in made]).sum()
+            value = torch.stack([self._signed_sum(t) for t in made]).sum()
             products = self._products(value, names, True)
             for part in parts:  # each is a layer of its own
                 self._add_squares(products, [part])
+
+    def _signed_sum(self, y: Tensor) -> Tensor:
+        """The sum of y times a new set of random signs, which are keyed: no generator of torch is touched."""
+        key = Key(self._seed, self._signs)
+        self._signs += 1
+        bits = np.unpackbits(words(key, Purpose.ESTIMATE, 0, -(-y.numel() // 32)).view(np.uint8))
+        signs = torch.from_numpy(bits[: y.numel()]).to(y.device).view(y.shape)
+        wide = torch.promote_types(y.dtype, torch.float32)
+        return (y.to(wide) * (signs.to(wide) * 2 - 1)).sum()
 
     def _products(self, value: Tensor, names: Sequence[str], again: bool) -> dict[str, Tensor]:
         """Weight times gradient, by name."""
@@ -187,22 +196,6 @@ def _without_fast_path() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-
-
-class Signs:
-    """Random signs, keyed: a new set at each call, and no generator of torch is touched."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed, self._calls = seed, 0
-
-    def sum(self, y: Tensor) -> Tensor:
-        """The sum of y times random signs."""
-        key = Key(self._seed, self._calls)
-        self._calls += 1
-        bits = np.unpackbits(words(key, Purpose.ESTIMATE, 0, -(-y.numel() // 32)).view(np.uint8))
-        signs = torch.from_numpy(bits[: y.numel()]).to(y.device).view(y.shape)
-        wide = torch.promote_types(y.dtype, torch.float32)
-        return (y.to(wide) * (signs.to(wide) * 2 - 1)).sum()
 
 
 @contextmanager

@@ -13,9 +13,8 @@ from mast.nn.costs import flops, latencies, measure
 from mast.nn.submodels import put_draw, recalibrate, small_model, warn_of_batch_norm, weight_draw
 from mast.nn.tensors.bound import BoundSketch
 from mast.nn.tensors.weights import Calibration
-from mast.nn.units.drawing import BoundUnits
 from mast.nn.units.sketches import Structured
-from mast.nn.units.unit_map import columns
+from mast.nn.units.unit_map import BoundUnits, align_columns
 from mast.plots import COLOURS, new_axes
 from mast.randomness import Key, Purpose
 from mast.sketches import Identity
@@ -105,7 +104,7 @@ class DensityReport(pd.DataFrame):  # type: ignore[misc]
         return ax
 
     def __str__(self) -> str:
-        return "\n".join([self.title, *columns(self._cells())])
+        return "\n".join([self.title, *align_columns(self._cells())])
 
     def _repr_html_(self) -> str:
         head, *rows = self._cells()
@@ -275,7 +274,7 @@ def overview(sk: Sparsifier) -> str:
         f"{type(sk.model).__name__} sparsified with {sk.sketch.label()}; {shift}; seed {sk.seed}, node "
         f"{sk.node}, step {sk.step}",
         *([] if sk.unit_map is None else [sk.unit_map.table()]),
-        *columns(rows),
+        *align_columns(rows),
         f"{sk.dim:,} of {total:,} weights are sketched, {percent(sk.density)} of them kept on average",
     ]
     return "\n".join(lines)

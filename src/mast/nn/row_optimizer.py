@@ -25,7 +25,7 @@ from torch.optim import SGD, Adadelta, Adam, Adamax, AdamW, NAdam, Optimizer, RA
 
 from mast.errors import ArgumentError, MastError
 from mast.nn.sparsifier import Sparsifier
-from mast.nn.units.drawing import UnitDraw
+from mast.nn.units.groups import UnitDraw
 from mast.nn.units.pool import Pool
 from mast.randomness import Key
 

@@ -22,13 +22,8 @@ from mast.nn.batches import Loss, with_first
 from mast.nn.importance import Importance
 from mast.nn.tensors.weights import refuse_sharded, unwrapped
 from mast.nn.units import Neurons, UnitMap, find_units
-from mast.nn.units.dependencies.examples import (
-    TOLERANCE,
-    Example,
-    difference,
-    outputs,
-)
-from mast.nn.units.drawing import UnitGroup
+from mast.nn.units.dependencies.examples import Example, compare_outputs
+from mast.nn.units.groups import UnitGroup
 from mast.sketches import RandK
 from mast.support.arrays import Indices
 from mast.support.checks import check_int
@@ -51,8 +46,8 @@ def sort_units(
     """Permute the units of every group in place, most important first; the model computes what it did.
 
     Everything that belongs to a unit moves along: rows and columns of weights, biases, BatchNorm's parameters
-    and statistics, grouped heads, halves of gated MLPs, `.grad`, and the state of an optimizer. That the
-    model computes the same is checked on the example, in both modes; if it does not, all is put back. Units
+    and statistics, grouped heads, halves of gated MLPs, `.grad`, and the state of an optimizer. That a
+    permuted copy computes the same is checked on the example, in both modes, before anything is moved. Units
     that are equally important stay in their order, so sorting twice changes nothing.
 
     Parameters
@@ -90,16 +85,16 @@ def sort_units(
     tensor([[9., 1., 0.]])
     """
     model = unwrapped(model)
-    refuse(model)
+    refuse_unsortable(model)
     check_int("probes", probes, 1)
     first, batches, count = with_first("sort_units", batches)
     given = first.plain() if example is None else Example.of(example)
     unit_map = find_units(model, Neurons(RandK(1.0)), example=given)
     importance = Importance(model, unit_map.groups, score=score, loss=loss, probes=probes, seed=seed)
-    return sort(model, unit_map, importance.of(batches, count), optimizer)
+    return sort_by_scores(model, unit_map, importance.of(batches, count), optimizer)
 
 
-def refuse(model: nn.Module) -> None:
+def refuse_unsortable(model: nn.Module) -> None:
     """An error for a model whose weights are not all here, or that is sparsified or compiled."""
     for name, p in model.named_parameters():
         refuse_sharded(name, p)
@@ -115,7 +110,7 @@ def refuse(model: nn.Module) -> None:
         )
 
 
-def sort(
+def sort_by_scores(
     model: nn.Module,
     unit_map: UnitMap,
     scores: Mapping[str, Any],
@@ -129,17 +124,9 @@ def sort(
     if not groups:
         return orders
     states = _states(optimizer, model, groups)
-    examples = [example.to(model) for example in unit_map.examples]
-    before = _outputs(model, examples, unit_map.modes)
-    permute(model, groups, moved, states)
-    problem = _problem(model, groups, moved, examples, unit_map.modes, before)
-    if problem:
-        permute(model, groups, _inverse(moved), states)
+    if problem := _problem(model, unit_map, groups, moved):
         for group in groups:
-            permute(model, [group], moved)
-            own = _problem(model, [group], moved, examples, unit_map.modes, before)
-            permute(model, [group], _inverse(moved))
-            if own:
+            if own := _problem(model, unit_map, [group], moved):
                 raise MastError(
                     f"the units of {group.name!r} cannot be sorted: {own}, because something tells them "
                     "apart by their number. Nothing was changed. mast.nn.elastic leaves them out with "
@@ -148,7 +135,17 @@ def sort(
         raise MastError(
             f"the units of {type(model).__name__} cannot be sorted: {problem}. Nothing was changed"
         )
+    permute(model, groups, moved, states)
     return orders
+
+
+def _problem(model: nn.Module, unit_map: UnitMap, groups: Sequence[UnitGroup], orders: Orders) -> str:
+    """What is wrong with a copy of the model whose units are permuted, if anything is."""
+    permuted = copy.deepcopy(model)
+    permute(permuted, groups, orders)
+    examples = [example.to(model) for example in unit_map.examples]
+    gap, message = compare_outputs(model, {}, permuted, examples, unit_map.modes, random=False)
+    return f"the output differs by {gap:.1%} of its largest entry" if message else ""
 
 
 def _order(scores: Any, nearly: float) -> Indices:
@@ -165,17 +162,16 @@ def _inverse(orders: Orders) -> Orders:
 # ---- permutations --------------------------------------------------------------------------------
 
 
-def indices_of(
+def _sources(
     groups: Sequence[UnitGroup], orders: Orders, shapes: Mapping[str, Any]
 ) -> dict[str, dict[int, Tensor]]:
     """Where the entries of each tensor come from, by dimension."""
     found: dict[str, dict[int, Tensor]] = {}
     for group in groups:
-        order = torch.from_numpy(orders[group.name])[:, None]
         for a in group.slices:
             index = found.setdefault(a.tensor, {})
             along = index.setdefault(a.dim, torch.arange(shapes[a.tensor][a.dim]))
-            own = a.offset + order * a.run + torch.arange(a.run)
+            own = torch.from_numpy(a.entries(orders[group.name]))
             along[a.offset : a.offset + group.units * a.run] = own.reshape(-1)
     return found
 
@@ -188,7 +184,7 @@ def permute(
 ) -> None:
     """Move all slices of units in place: parameters, buffers, gradients and states."""
     tensors: dict[str, Tensor] = {**dict(model.named_buffers()), **dict(model.named_parameters())}
-    indices = indices_of(groups, orders, {name: t.shape for name, t in tensors.items()})
+    indices = _sources(groups, orders, {name: t.shape for name, t in tensors.items()})
     with torch.no_grad():
         for name, dims in indices.items():
             t = tensors[name]
@@ -229,45 +225,6 @@ def _states(
                     f"parameter {name!r}, so it cannot be sorted: sort units before the first step"
                 )
     return found
-
-
-# ---- the check -----------------------------------------------------------------------------------
-
-
-def _outputs(
-    model: nn.Module, examples: Sequence[Example], modes: Sequence[bool]
-) -> list[tuple[list[Tensor], bool]]:
-    """The outputs on each example in each mode, and whether they are random."""
-    return [outputs(model, example, training, {}) for example in examples for training in modes]
-
-
-def _problem(
-    model: nn.Module,
-    groups: Sequence[UnitGroup],
-    orders: Orders,
-    examples: Sequence[Example],
-    modes: Sequence[bool],
-    before: Sequence[tuple[list[Tensor], bool]],
-) -> str:
-    """What is wrong with a model whose units were permuted, if anything is."""
-    dtype = next(model.parameters()).dtype
-    tolerance = TOLERANCE.get(dtype, 1e-4)
-    gap = _gap(before, _outputs(model, examples, modes))
-    if gap > tolerance and dtype is not torch.float64:  # more digits tell rounding from errors
-        try:
-            twin, wide = copy.deepcopy(model).double(), [e.to(model, torch.float64) for e in examples]
-            after = _outputs(twin, wide, modes)
-            permute(twin, groups, _inverse(orders))
-            gap = _gap(_outputs(twin, wide, modes), after)
-        except Exception:  # a model that insists on its type
-            pass
-    return "" if gap <= tolerance else f"the output differs by {gap:.1%} of its largest entry"
-
-
-def _gap(before: Sequence[tuple[list[Tensor], bool]], after: Sequence[tuple[list[Tensor], bool]]) -> float:
-    """The largest difference of outputs that are not random."""
-    pairs = zip(before, after, strict=True)
-    return max((difference(b, a) for (b, random), (a, _) in pairs if not random), default=0.0)
 
 
 # ---- resumed runs ----------------------------------------------------------------------------------

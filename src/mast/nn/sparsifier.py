@@ -27,7 +27,7 @@ from mast.nn.tensors.selection import Selection
 from mast.nn.tensors.top_share import TopShare
 from mast.nn.tensors.weights import Calibration, Shift, shifts_of
 from mast.nn.units import Structured, UnitDraw, UnitMap, parse
-from mast.nn.units.drawing import BoundUnits
+from mast.nn.units.unit_map import BoundUnits
 from mast.nn.validation import signs_of_training, warn_of_checkpoints
 from mast.randomness import Key
 from mast.sketches import Constants, Sketch

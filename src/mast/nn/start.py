@@ -23,7 +23,7 @@ from mast.nn.tensors.bound import BoundSketch, BoundWeights
 from mast.nn.tensors.top_share import TopShare
 from mast.nn.tensors.weights import Shift, Where, unwrapped
 from mast.nn.units import parse
-from mast.nn.units.drawing import BoundUnits
+from mast.nn.units.unit_map import BoundUnits
 from mast.nn.validation import scaled_starts, sparsifier_of
 from mast.sketches import Nested, Sampled, Sketch, UnscaledBernoulli
 from mast.support.arrays import Array

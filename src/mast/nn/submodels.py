@@ -22,7 +22,7 @@ from mast.nn.tensors.torch_private import BatchNorm
 from mast.nn.tensors.weights import Calibration
 from mast.nn.units import UnitDraw
 from mast.nn.units.dependencies.examples import check_submodel
-from mast.nn.units.drawing import BoundUnits
+from mast.nn.units.unit_map import BoundUnits
 from mast.randomness import Key
 from mast.sketches.draws import Draw, GridDraw, ModelDraw
 
@@ -130,8 +130,9 @@ def make_submodel(sk: Sparsifier, draw: ModelDraw[Any], calibrate: Calibration) 
         warn_of_batch_norm(sk)
     if sk.unit_map is not None:
         model = small_model(sk, draw)
-        sk.unit_map.adapt(model, draw)
-        if stay := sk.unit_map.branches_left(draw):
+        cut = sk.unit_map.cut(draw)
+        cut.adapt_configuration(model)
+        if stay := [branch.name for branch in cut.dropped_branches if not branch.modules]:
             warnings.warn(
                 f"{len(stay)} dropped branches, such as {stay[0]!r}, could not be taken out of the submodel: "
                 "it still has them, times 0"
@@ -153,7 +154,6 @@ def small_model(sk: Sparsifier, draw: UnitDraw, source: nn.Module | None = None)
     """The kept units (of `source`, if given) as a model of their own, the scale in the outgoing weights."""
     assert sk.unit_map is not None
     source = sk.model if source is None else source
-    sk.unit_map.match_types(source)
     cut = sk.unit_map.cut(draw)
     y = cut.gather(source)
     if sk.shift is None:
@@ -161,7 +161,7 @@ def small_model(sk: Sparsifier, draw: UnitDraw, source: nn.Module | None = None)
     else:
         for name, v in sk.shift.items():
             _shift(name, cut.parameters, v.to(y), y)
-    return cut.pour(y, cut.gather_buffers(source))
+    return cut.pour(y, cut.gather_buffers(source), source)
 
 
 def _shift(name: str, parameters: ModelDraw[Draw], v: Tensor, y: Tensor) -> None:

@@ -22,7 +22,7 @@ from mast.nn.passes.calls import Call
 from mast.nn.tensors.torch_private import BatchNorm, tree_leaves
 from mast.nn.tensors.weights import unwrapped
 from mast.nn.units.configurations import configurable
-from mast.nn.units.drawing import OUTPUT
+from mast.nn.units.groups import OUTPUT
 from mast.sketches import Nested
 from mast.sketches.over import Over
 

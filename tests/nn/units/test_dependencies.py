@@ -9,7 +9,7 @@ from scipy.sparse.csgraph import connected_components
 
 torch = pytest.importorskip("torch")
 
-from mast.nn.units.dependencies.examples import difference  # noqa: E402
+from mast.nn.units.dependencies.examples import largest_difference  # noqa: E402
 from mast.nn.units.dependencies.graph import INPUT, DependencyGraph  # noqa: E402
 
 
@@ -54,4 +54,4 @@ def test_constants_couple_nothing():
     ],
 )
 def test_differences_are_relative_to_the_largest_finite_entry(some, others, expected):
-    assert difference([torch.tensor(some)], [torch.tensor(others)]) == expected
+    assert largest_difference([torch.tensor(some)], [torch.tensor(others)]) == expected

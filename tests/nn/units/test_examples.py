@@ -385,11 +385,11 @@ def test_a_wrong_submodel_is_not_returned():
     model = plain()
     sk = mast.nn.sparsify(model, neurons(), example=x)
     sk.submodel(0)
-    sk.unit_map.template[3].register_forward_hook(lambda module, inputs, output: output + 0.01)
+    sk.unit_map.skeleton[3].register_forward_hook(lambda module, inputs, output: output + 0.01)
     with pytest.raises(mast.MastError, match=r"not returned"):
         sk.submodel(0)
     sk = mast.nn.sparsify(plain(), neurons(), example=x, check=False)
-    sk.unit_map.template[3].register_forward_hook(lambda module, inputs, output: output + 0.01)
+    sk.unit_map.skeleton[3].register_forward_hook(lambda module, inputs, output: output + 0.01)
     sk.submodel(0)
 
 

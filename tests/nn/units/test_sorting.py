@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 
 from mast.nn.batches import Batch  # noqa: E402
 from mast.nn.importance import Importance  # noqa: E402
-from mast.nn.sorting import sort  # noqa: E402
+from mast.nn.sorting import sort_by_scores  # noqa: E402
 from mast.nn.units import find_units  # noqa: E402
 
 F = torch.nn.functional
@@ -282,7 +282,7 @@ def test_units_that_are_told_apart_are_put_back():
     model.a.weight.grad = torch.ones_like(model.a.weight)
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(mast.MastError, match=r"units of 'b.weight' cannot be sorted: the output differs by"):
-        sort(model, unit_map, found)
+        sort_by_scores(model, unit_map, found)
     assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
 
 

@@ -13,7 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from mast.errors import ArgumentError, DataError
 from mast.nn.files import tensor_files
 from mast.nn.tensors.weights import unwrapped
-from mast.nn.units import HeadsAttention, UnitDraw, UnitMap
-from mast.nn.units.cuts import PassThrough, SubmodelSizes, fit_attributes, replace_attention
+from mast.nn.units import UnitDraw, UnitMap
+from mast.nn.units.cuts import SubmodelSizes, fit_attributes
+from mast.nn.units.stand_ins import PassThrough
 from mast.support import files
 
 if TYPE_CHECKING:
@@ -144,7 +145,8 @@ def _state(model: nn.Module) -> dict[str, Tensor]:
 
 def _units(unit_map: UnitMap, draw: UnitDraw) -> dict[str, Any]:
     """What a draw leaves of a model: units, shapes of tensors before, and what modules have to be told."""
-    cut, sizes = unit_map.cut(draw), unit_map.sizes(draw)
+    cut = unit_map.cut(draw)
+    sizes = cut.module_sizes
     whole = dict(unit_map.skeleton.named_parameters()) | dict(unit_map.skeleton.named_buffers())
     kept = {**cut.parameters, **cut.buffers}
     return {
@@ -202,9 +204,7 @@ def _resized(whole: nn.Module, sizes: SubmodelSizes) -> nn.Module:
             kept == sorted(set(kept)) and kept and kept[-1] < attention.num_heads
         ):
             raise ArgumentError(f"its module {name!r} has no such heads")
-        replace_attention(small, name)
-        cast(HeadsAttention, small.get_submodule(name)).kept = kept
-    sizes.take_out(small)
+    sizes.replace_modules(small)
     return small
 
 

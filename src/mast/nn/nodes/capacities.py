@@ -21,7 +21,7 @@ from mast.nn.tensors.selection import choose
 from mast.nn.tensors.weights import Where
 from mast.nn.units.cuts import Cut
 from mast.nn.units.dependencies.search import find_units
-from mast.nn.units.drawing import UnitDraw
+from mast.nn.units.groups import UnitDraw
 from mast.nn.units.sketches import Neurons, Structured, parse
 from mast.nn.units.unit_map import UnitMap
 from mast.randomness import Key, Purpose

@@ -25,7 +25,7 @@ from mast.nn.tensors.scaling import Memory, times, wide
 from mast.nn.tensors.torch_private import go_back_early
 from mast.nn.tensors.weights import Place, Weight, find, registered
 from mast.nn.units import UnitDraw, UnitMap
-from mast.nn.units.drawing import along, present
+from mast.nn.units.unit_map import kept_along
 from mast.sketches import DiagonalDraw
 from mast.support.arrays import Array, Indices
 
@@ -176,12 +176,12 @@ class Slices:
             for name in self.unit_map.heads.values()
         }
         draw = UnitDraw({**draw, **whole}, draw.key)
-        units = present(self.unit_map.groups, draw)
+        units = self.unit_map.present(draw)
         slices: dict[str, Slice] = {}
         for name, shape in self.unit_map.shapes.items():
             own = Slice(shape, self._memory.setdefault(name, Memory()))
             for dim, segments in self.unit_map.segments.get(name, {}).items():
-                indices, scales = along(segments, units)
+                indices, scales = kept_along(segments, units)
                 ranges = _ranges(indices)
                 if len(ranges) > _MOST_RANGES:
                     return None
@@ -218,10 +218,8 @@ class Slices:
 
     def _sizes(self, draw: UnitDraw) -> ModuleSizes:
         """The numbers in which the modules of the small model differ from the whole model's."""
-        small, kept = self.unit_map.blank(draw), self.unit_map.cut(draw).parameters
-        for name, p in small.named_parameters():
-            p.data = torch.empty(kept[name].kept_shape, dtype=p.dtype)
-        self.unit_map.fit(small, draw)
+        cut = self.unit_map.cut(draw)
+        small = cut.pour(torch.empty(cut.count))
         return [
             (attributes, name, size)
             for module, smaller in small.named_modules()

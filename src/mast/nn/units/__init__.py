@@ -13,23 +13,20 @@ to be dropped together: row u of the weight that makes unit u, its bias, its ent
 of the weights that take it.
 """
 
-from mast.nn.units.attention import HeadsAttention
 from mast.nn.units.cuts import Cut
 from mast.nn.units.dependencies.search import find_units
-from mast.nn.units.drawing import UnitDraw, UnitGroup, UnitSlices
+from mast.nn.units.groups import UnitDraw, UnitGroup
 from mast.nn.units.sketches import Layers, Neurons, Structured, parse
 from mast.nn.units.unit_map import UnitMap
 
 __all__ = [
     "Cut",
-    "HeadsAttention",
     "Layers",
     "Neurons",
     "Structured",
     "UnitDraw",
     "UnitGroup",
     "UnitMap",
-    "UnitSlices",
     "find_units",
     "parse",
 ]

@@ -1,7 +1,7 @@
 """Configurations of models of transformers, which `from_pretrained` makes them of.
 
-`adapt` lets the configuration of a small model say its sizes. With `loadable=True`, units whose number no
-configuration can say are kept whole.
+`adapt_configuration` lets the configuration of a small model say its sizes. With `loadable=True`, units whose
+number no configuration can say are kept whole.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from mast.errors import ArgumentError
-from mast.nn.units.drawing import UnitDraw, UnitGroup
+from mast.nn.units.groups import UnitDraw, UnitGroup
 from mast.sketches import DiagonalDraw, Sketch
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def configurable(model: nn.Module) -> bool:
     return hasattr(model, "save_pretrained") and hasattr(config, "to_dict")
 
 
-def adapt(small: nn.Module, kept: Sequence[tuple[int, int]]) -> None:
+def adapt_configuration(small: nn.Module, kept: Sequence[tuple[int, int]]) -> None:
     """Let the configuration of a `PreTrainedModel` say how large it is now.
 
     `kept` has units and kept units of each group. If no configuration has these sizes, because layers differ
@@ -162,7 +162,7 @@ def _refuse(reason: str, *args: Any, **options: Any) -> None:
 def exclude_unloadable(unit_map: UnitMap, model: nn.Module, sketch: Sketch) -> None:
     """Keep whole the groups that the configuration of a model of transformers cannot express.
 
-    Spaces of one kind, in all layers, are tried together, with what the members of a list keep, or with half
+    Groups of one kind, in all layers, are tried together, with what the members of a list keep, or with half
     and a third of their units. Kinds that fail alone are tried with others of as many units: one number of
     the configuration may be that of both.
     """
@@ -212,8 +212,7 @@ def _expressible(
     """Whether the configuration can say how many units of these groups submodels have."""
     unit_map.set_groups(groups, lengths)
     for draw in _trials(unit_map, sketch):
-        cut = unit_map.cut(draw)
-        small = cut.module(cut.gather(model), cut.gather_buffers(model))
+        small = unit_map.cut(draw).module_of(model)
         if find_changes(small, [(kept.dim, kept.count) for kept in draw.values()]) is None:
             return False
     return True

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -22,55 +23,112 @@ from torch import Tensor, nn
 
 from mast.errors import ArgumentError
 from mast.nn.tensors.torch_private import ConvTranspose, NormBase
-from mast.nn.units.attention import HeadsAttention
-from mast.nn.units.drawing import UnitDraw
-from mast.sketches.draws import Draw, ModelDraw
+from mast.nn.units.configurations import adapt_configuration, refuse_saving
+from mast.nn.units.groups import UnitDraw
+from mast.nn.units.stand_ins import HeadsAttention, PassThrough, replace_module
+from mast.sketches.draws import DiagonalDraw, Draw, ModelDraw
 
 if TYPE_CHECKING:
+    from mast.nn.units.dependencies.residual import Branch
     from mast.nn.units.unit_map import UnitMap
 
 Tensors = Mapping[str, Tensor] | nn.Module
 
 
 class Cut:
-    """What one draw keeps of the parameters and of the buffers. Made by `unit_map.cut(draw)`."""
+    """What one draw keeps of the parameters and of the buffers. Made by `unit_map.cut(draw)`.
 
-    def __init__(
-        self, unit_map: UnitMap, draw: UnitDraw, parameters: ModelDraw[Draw], buffers: ModelDraw[Draw]
-    ) -> None:
+    Of hidden units these are rows of producers and columns of consumers, with the scales on the columns; of
+    branches, all tensors but those of dropped ones.
+    """
+
+    def __init__(self, unit_map: UnitMap, draw: UnitDraw) -> None:
         self.unit_map = unit_map
         self.draw = draw
-        self.parameters = parameters
-        self.buffers = buffers  # statistics of norms, and others of floating point
-        self.count = parameters.count  #: how many values
+
+    @cached_property
+    def units(self) -> list[DiagonalDraw]:
+        """The units of each group in the small model."""
+        return self.unit_map.present(self.draw)
+
+    @cached_property
+    def parameters(self) -> ModelDraw[Draw]:
+        """What is kept of each parameter."""
+        return self._kept(self.unit_map.parameters)
+
+    @cached_property
+    def buffers(self) -> ModelDraw[Draw]:
+        """What is kept of each buffer of floating point, such as the statistics of norms."""
+        return self._kept(self.unit_map.buffers)
+
+    @property
+    def count(self) -> int:
+        """How many values of parameters are kept."""
+        return self.parameters.count
+
+    @cached_property
+    def dropped_branches(self) -> list[Branch]:
+        """The residual branches that the draw drops."""
+        if not self.unit_map.branches:
+            return []
+        kept = set(self.draw[self.unit_map.groups[0].name].indices.tolist())
+        return [branch for i, branch in enumerate(self.unit_map.branches) if i not in kept]
+
+    @cached_property
+    def module_sizes(self) -> SubmodelSizes:
+        """What modules have to be told: lengths, heads that are left, and which stand in for dropped ones."""
+        kept = {g.name: units for g, units in zip(self.unit_map.groups, self.units, strict=True)}
+        numbers: dict[str, dict[str, int]] = {}
+        for length in self.unit_map.lengths:
+            dropped = sum(run * (kept[g].dim - kept[g].count) for g, run in length.runs if g in kept)
+            numbers.setdefault(length.module, {})[length.attribute] = length.before - dropped
+        heads = {name: kept[g].indices.tolist() for name, g in self.unit_map.heads.items()}
+        absent = {name: m for branch in self.dropped_branches for name, m in branch.modules}
+        return SubmodelSizes(numbers, heads, absent)
+
+    @cached_property
+    def _gone(self) -> set[str]:
+        """The tensors that no module holds any more, because of dropped branches."""
+        absent = tuple(name for branch in self.dropped_branches for name, _ in branch.modules)
+        if not absent:
+            return set()
+        held: set[int] = set()
+        for name, module in self.unit_map.skeleton.named_modules():
+            if not f"{name}.".startswith(tuple(f"{m}." for m in absent)):
+                held |= {id(t) for t in (*module._parameters.values(), *module._buffers.values())}
+        return {name for name, t in tensors_of(self.unit_map.skeleton).items() if id(t) not in held}
+
+    def _kept(self, names: Sequence[str]) -> ModelDraw[Draw]:
+        left = [name for name in names if name not in self._gone]
+        return ModelDraw({name: self.unit_map.kept(name, self.units) for name in left})
 
     # ---- values ----------------------------------------------------------------------------
 
-    def gather(self, tensors: Tensors, out: Tensor | None = None) -> Tensor:
+    def gather(self, tensors: Tensors) -> Tensor:
         """The kept values of x, one after the other, in one contiguous tensor of one dimension."""
-        return _gather(self.parameters, tensors, out)
+        return _gather(self.parameters, tensors)
 
     def gather_buffers(self, tensors: Tensors) -> Tensor:
         """The kept values of the buffers."""
-        return _gather(self.buffers, tensors, None)
+        return _gather(self.buffers, tensors)
 
     def add(self, tensors: Tensors, values: Tensor, factor: float = 1.0) -> None:
         """x[kept] += factor * values, in place; nothing else of x is touched."""
         self.parameters.check(values)
         with torch.no_grad():
-            self.parameters.add(tensors_of(tensors), values, factor)
+            self.parameters.add(_detached(tensors), values, factor)
 
     def place(self, tensors: Tensors, values: Tensor) -> None:
         """x[kept] = values, in place."""
         self.parameters.check(values)
         with torch.no_grad():
-            self.parameters.place(tensors_of(tensors), values)
+            self.parameters.place(_detached(tensors), values)
 
     def place_buffers(self, tensors: Tensors, values: Tensor) -> None:
         """The same for buffers."""
         self.buffers.check(values)
         with torch.no_grad():
-            self.buffers.place(tensors_of(tensors), values)
+            self.buffers.place(_detached(tensors), values)
 
     def scaled(self, values: Tensor) -> Tensor:
         """S times values of x or of a gradient, in their order: the scale is on outgoing weights only."""
@@ -89,17 +147,75 @@ class Cut:
         """
         return self.pour(self.scaled(values.detach()), buffers)
 
-    def pour(self, y: Tensor, buffers: Tensor | None = None) -> nn.Module:
-        """The small model with these weights y, as they are."""
+    def module_of(self, model: nn.Module) -> nn.Module:
+        """The small model with the weights y = S x and the kept buffers of a model, in its types."""
+        return self.pour(self.scaled(self.gather(model)), self.gather_buffers(model), model)
+
+    def pour(self, y: Tensor, buffers: Tensor | None = None, like: nn.Module | None = None) -> nn.Module:
+        """The small model with these weights y, as they are.
+
+        Its tensors have the types of those of `like`, and are trained if they are trained there; by default
+        this is the model whose units were found.
+        """
         self.parameters.check(y)
-        model = self.unit_map.blank(self.draw)
-        for name, p in model.named_parameters():
-            p.data = self.parameters.of(y, name).to(p.dtype)
         if buffers is not None:
             self.buffers.check(buffers)
-        self._fill_buffers(model, buffers, y.device)
-        self.unit_map.fit(model, self.draw)
+        skeleton = self.unit_map.skeleton
+        types = tensors_of(skeleton) | ({} if like is None else tensors_of(like))
+        known = {name: b for name, b in self.unit_map.source.named_buffers() if not b.is_meta}
+
+        def made(name: str, t: Tensor) -> Tensor:
+            if name in self._gone:
+                return t
+            if name in self.parameters:
+                own: Tensor = self.parameters.of(y, name)
+                return own.to(types[name].dtype)
+            return self._buffer(name, types[name], buffers, known.get(name), y.device)
+
+        model = copy_with(skeleton, made)
+        for name, p in model.named_parameters():
+            p.requires_grad_(types[name].requires_grad)
+        for module in model.modules():
+            if buffers is None and isinstance(module, NormBase):
+                module.reset_running_stats()
+        self.module_sizes.replace_modules(model)
+        self.fit(model)
         return model.train()
+
+    def _buffer(
+        self, name: str, like: Tensor, values: Tensor | None, whole: Tensor | None, device: torch.device
+    ) -> Tensor:
+        """The given values; room for those of a new norm, or the model's own, where none are given."""
+        owner, _, key = name.rpartition(".")
+        new_norm = values is None and isinstance(self.unit_map.skeleton.get_submodule(owner), NormBase)
+        kept = self.buffers.get(name)
+        if kept is not None and values is not None:
+            own: Tensor = self.buffers.of(values, name)
+            return own.to(device, like.dtype, copy=True)
+        if new_norm or (whole is None and key == "num_batches_tracked"):
+            shape = like.shape if kept is None else kept.kept_shape
+            return torch.zeros(shape, dtype=like.dtype, device=device)
+        if whole is None:
+            raise ArgumentError(
+                f"the buffer {name!r} is needed, and only its shape is known: pass buffers= if it is "
+                "of floating point, or use a model with values"
+            )
+        return (whole.detach().clone() if kept is None else kept.gather(whole)).to(device)
+
+    def fit(self, model: nn.Module) -> None:
+        """Adapt the modules of a small model, which has the values of this cut, to their sizes."""
+        for name, kept in self.module_sizes.heads.items():
+            cast(HeadsAttention, model.get_submodule(name)).kept = list(kept)
+        for name, before in self.unit_map.resized.items():
+            fit_attributes(model.get_submodule(name), before)
+        self.module_sizes.set_numbers(model)
+
+    def adapt_configuration(self, small: nn.Module) -> None:
+        """Let the configuration of a small model say its sizes, if it is one of transformers."""
+        if not self.unit_map.branches:
+            adapt_configuration(small, [(kept.dim, kept.count) for kept in self.units])
+        elif self._gone:
+            refuse_saving(small, "branches were taken out of this submodel")
 
     def gradient(self, module: nn.Module) -> Tensor:
         """S'grad of the small model's loss, in the order of the values; 0 where there is no gradient."""
@@ -118,52 +234,27 @@ class Cut:
         flat = [named[name].detach().reshape(-1) for name in self.buffers]
         return torch.cat(flat) if flat else torch.empty(0)
 
-    def _fill_buffers(self, model: nn.Module, values: Tensor | None, device: torch.device) -> None:
-        """The given values; statistics of a new layer, or the model's own buffers, where none are given."""
-        known = {name: b for name, b in self.unit_map.source.named_buffers() if not b.is_meta}
-        for prefix, module in model.named_modules():
-            fresh_norm = values is None and isinstance(module, NormBase)
-            for key, b in module._buffers.items():
-                name = f"{prefix}.{key}" if prefix else key
-                kept, whole = self.buffers.get(name), known.get(name)
-                if b is None:
-                    continue
-                if kept is not None and (values is not None or fresh_norm):
-                    b.data = torch.empty(kept.kept_shape, dtype=b.dtype, device=device)
-                    if values is not None:
-                        b.data.copy_(self.buffers.of(values, name))
-                elif whole is not None and not fresh_norm:
-                    b.data = (whole.detach().clone() if kept is None else kept.gather(whole)).to(device)
-                elif key == "num_batches_tracked":
-                    b.data = torch.zeros((), dtype=b.dtype, device=device)
-                else:
-                    raise ArgumentError(
-                        f"the buffer {name!r} is needed, and only its shape is known: pass buffers= if it is "
-                        "of floating point, or use a model with values"
-                    )
-            if fresh_norm:
-                module.reset_running_stats()
-
     def __repr__(self) -> str:
-        return f"<cut: {self.count:,} of {self.unit_map.count:,} values; {self.draw!r}>"
+        whole = sum(self.unit_map.shapes[name].numel() for name in self.unit_map.parameters)
+        return f"<cut: {self.count:,} of {whole:,} values; {self.draw!r}>"
 
 
-def tensors_of(tensors: Tensors) -> Mapping[str, Tensor]:
-    """Parameters and buffers by name, detached."""
-    if isinstance(tensors, nn.Module):
-        tensors = dict(tensors.named_parameters()) | dict(tensors.named_buffers())
-    return {name: t.detach() for name, t in tensors.items()}
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-def _gather(kept: ModelDraw[Draw], tensors: Tensors, out: Tensor | None) -> Tensor:
-    found = tensors_of(tensors)
+def _detached(tensors: Tensors) -> Mapping[str, Tensor]:
+    named = tensors_of(tensors) if isinstance(tensors, nn.Module) else tensors
+    return {name: t.detach() for name, t in named.items()}
+
+
+def _gather(kept: ModelDraw[Draw], tensors: Tensors) -> Tensor:
+    found = _detached(tensors)
     missing = [name for name in kept if name not in found]
     if missing:
         raise ArgumentError(f"there is no tensor {missing[0]!r} among those given")
-    if out is None:
-        out = _empty(kept.count, [found[name] for name in kept])
-    kept.check(out)
-    gathered: Tensor = kept.gather(found, out)
+    gathered: Tensor = kept.gather(found, _empty(kept.count, [found[name] for name in kept]))
     return gathered
 
 
@@ -177,6 +268,20 @@ def _empty(count: int, like: Iterable[Tensor]) -> Tensor:
 
 
 # ---- modules of the small model ----------------------------------------------------------------------
+
+
+def copy_with(model: nn.Module, made: Callable[[str, Tensor], Tensor]) -> nn.Module:
+    """A copy with other parameters and buffers, each made of its name and the old one.
+
+    What is shared stays shared.
+
+    >>> copy_with(nn.Linear(3, 2), lambda name, t: torch.zeros(len(name))).bias.shape
+    torch.Size([4])
+    """
+    memo: dict[int, Any] = {
+        id(p): nn.Parameter(made(name, p), p.requires_grad) for name, p in model.named_parameters()
+    }
+    return copy.deepcopy(model, memo | {id(b): made(name, b) for name, b in model.named_buffers()})
 
 
 @dataclass(frozen=True)
@@ -193,61 +298,14 @@ class SubmodelSizes:
             for name, value in own.items():
                 setattr(model.get_submodule(module), name, value)
 
-    def take_out(self, model: nn.Module) -> None:
-        """Put the stand-ins into a model."""
+    def replace_modules(self, model: nn.Module) -> None:
+        """Put attention with the kept heads, and the stand-ins for absent modules, into a model."""
+        for name, kept in self.heads.items():
+            attention = HeadsAttention(cast(nn.MultiheadAttention, model.get_submodule(name)))
+            attention.kept = list(kept)
+            replace_module(model, name, attention)
         for name, stand_in in self.absent.items():
             replace_module(model, name, copy.deepcopy(stand_in).train(model.training))
-        for module in model.modules() if self.absent else ():
-            # Kernels of torch for whole layers look at modules that are not there any more.
-            if isinstance(module, nn.TransformerEncoderLayer):
-                module.activation_relu_or_gelu = 0
-            elif isinstance(module, nn.TransformerEncoder):
-                module.use_nested_tensor = False
-
-
-class PassThrough(nn.Module):
-    """In the place of a module whose result nobody needs: the first tensor it is given, or zeros like it.
-
-    >>> import torch
-    >>> PassThrough(zeros=True)(torch.ones(2)), PassThrough(places=2)(torch.ones(2))
-    (tensor([0., 0.]), (tensor([1., 1.]), None))
-    """
-
-    # What nn.TransformerEncoderLayer asks its attention for, before it takes the way without its own kernel.
-    _qkv_same_embed_dim, in_proj_bias, num_heads = False, None, 1
-
-    def __init__(self, zeros: bool = False, places: int | None = None, batch_first: bool = False) -> None:
-        super().__init__()
-        self.zeros, self.places, self.batch_first = zeros, places, batch_first
-
-    def options(self) -> dict[str, Any]:
-        """What makes another one like it."""
-        return {"zeros": self.zeros, "places": self.places, "batch_first": self.batch_first}
-
-    def forward(self, *args: Any, **options: Any) -> Any:
-        """That tensor, alone or as the first of a tuple."""
-        given = next(a for a in (*args, *options.values()) if isinstance(a, Tensor))
-        found = torch.zeros_like(given) if self.zeros else given
-        return found if self.places is None else (found, *[None] * (self.places - 1))
-
-
-def replace_module(model: nn.Module, name: str, new: nn.Module) -> None:
-    """Put another module under this name, and under all others that the old one has."""
-    old = model.get_submodule(name)
-    for parent in list(model.modules()):
-        for key, child in parent._modules.items():
-            if child is old:
-                parent._modules[key] = new
-
-
-def replace_attention(model: nn.Module, name: str) -> None:
-    """Put a module for any number of heads in the place of an attention, with its parameters."""
-    whole = model.get_submodule(name)
-    assert isinstance(whole, nn.MultiheadAttention)
-    replace_module(model, name, HeadsAttention(whole))
-    for module in model.modules():
-        if isinstance(module, nn.TransformerEncoder):
-            module.use_nested_tensor = False  # its fast path knows no such heads
 
 
 def fit_attributes(module: nn.Module, shaped: nn.Module) -> None:

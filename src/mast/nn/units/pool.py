@@ -1,13 +1,12 @@
 """A pool: one small model that takes the kept weights of one draw after the other.
 
-Where a `Transfer` can move the weights, its modules stay the same and so does the memory of the weights. The
-parameters are new ones each time: a graph that is still alive keeps the shape of the old, and hooks on them
-end with the step. Elsewhere each step has a new small model.
+Where a `CompiledCut` can move the weights, its modules stay the same and so does the memory of the weights.
+The parameters are new ones each time: a graph that is still alive keeps the shape of the old, and hooks on
+them end with the step. Elsewhere each step has a new small model.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from mast.nn.tensors.torch_private import make_parameter
-from mast.nn.units.attention import HeadsAttention
-from mast.nn.units.cuts import Cut
-from mast.nn.units.drawing import UnitDraw, present
+from mast.nn.units.cuts import Cut, SubmodelSizes, copy_with
+from mast.nn.units.groups import UnitDraw
+from mast.nn.units.stand_ins import HeadsAttention
 from mast.nn.units.unit_map import UnitMap
 
 if TYPE_CHECKING:
+    from mast.nn.units.compiled_cut import CompiledCut
     from mast.sketches.draws.kernels import KeptUnits
 
 Home = tuple[str, dict[str, Any], str]  # a tensor's name, and the dictionary and key it is found by
@@ -29,12 +29,15 @@ Home = tuple[str, dict[str, Any], str]  # a tensor's name, and the dictionary an
 class Pool:
     """Small models of many draws of units, one at a time, out of one model."""
 
+    cut: Cut  #: that of the present draw
+
     def __init__(self, unit_map: UnitMap, whole: nn.Module) -> None:
         self.unit_map, self._source = unit_map, whole
-        self._model = self._same = copy.deepcopy(unit_map.template)
+        self._model = self._same = copy_with(unit_map.skeleton, lambda _, t: torch.empty(0, dtype=t.dtype))
+        SubmodelSizes(heads=dict.fromkeys(unit_map.heads, ())).replace_modules(self._same)
         #: the parameters of the present small model, by name
         self.parameters: dict[str, nn.Parameter] = dict(self._model.named_parameters())
-        self._names = list(self.parameters)
+        self._names = unit_map.parameters
         first = {id(p): name for name, p in self.parameters.items()}  # of all the names that it has
         self._homes: list[Home] = [
             (first[id(p)], module._parameters, key)
@@ -45,21 +48,11 @@ class Pool:
         # Where the whole model keeps its tensors: looking them up there finds replaced ones, too.
         self._whole = _homes(whole, "_parameters", self._names)
         self._whole_buffers = _homes(whole, "_buffers", [name for name, _ in whole.named_buffers()])
-        self._transfer = unit_map.transfer()
+        self._compiled = _compiled_cut(unit_map)
         # Modules that have to be told of each draw: attention of its heads, recurrent ones of new parameters.
         self._tells = any(isinstance(m, nn.RNNBase | HeadsAttention) for m in self._same.modules())
-        self._views: list[Tensor] | None = None  # of the present small model, if it came by the transfer
+        self._views: list[Tensor] | None = None  # of the present small model, if kernels have made it
         self._fitted: list[Tensor] | None = None  # those whose sizes the modules were told last
-        self._draw: UnitDraw | None = None
-        self._cut: Cut | None = None
-
-    @property
-    def cut(self) -> Cut:
-        """That of the present draw, made when it is first asked for."""
-        if self._cut is None:
-            assert self._draw is not None
-            self._cut = self.unit_map.cut(self._draw)
-        return self._cut
 
     def x(self) -> dict[str, Tensor]:
         """The whole model's parameters by name, detached."""
@@ -69,20 +62,18 @@ class Pool:
 
     def units_of(self, draw: UnitDraw) -> KeptUnits | None:
         """What the quick way has to know of a draw, where there is such a way."""
-        if self._transfer is None:
+        if self._compiled is None:
             return None
-        return self._transfer.units(present(self.unit_map.groups, draw))
+        return self._compiled.units(self.unit_map.present(draw))
 
     def model(self, draw: UnitDraw, units: KeptUnits | None) -> nn.Module:
         """The small model with the weights y = S x and the kept entries of the buffers."""
-        self._draw, self._cut = draw, None
+        self.cut = Cut(self.unit_map, draw)
         x = [home[key] for _, home, key in self._whole]
-        views = self._transfer.gather(units, x) if self._transfer is not None and units is not None else None
+        views = self._compiled.gather(units, x) if self._compiled is not None and units is not None else None
         self._views = views
         if views is None:
-            self.unit_map.match_types(self._source)
-            values, buffers = self.cut.gather(self._source), self.cut.gather_buffers(self._source)
-            self._model = self.cut.module(values, buffers)
+            self._model = self.cut.module_of(self._source)
             self.parameters = dict(self._model.named_parameters())
             return self._model
         self._model = self._same
@@ -95,7 +86,7 @@ class Pool:
         if self._whole_buffers:
             self._fill_buffers()
         if views is not self._fitted or self._tells:
-            self.unit_map.fit(self._model, draw)
+            self.cut.fit(self._model)
             self._fitted = views
         return self._model
 
@@ -103,9 +94,9 @@ class Pool:
 
     def add(self, factor: float) -> None:
         """x[kept] += factor * S'g, where there are gradients g."""
-        if self._views is not None and self._transfer is not None:
+        if self._views is not None and self._compiled is not None:
             x = [home[key] for _, home, key in self._whole]
-            if self._transfer.scatter(x, [p.grad for p in self.parameters.values()], factor):
+            if self._compiled.scatter(x, [p.grad for p in self.parameters.values()], factor):
                 return
         self.scale_gradients()
         found = self.x()
@@ -117,7 +108,7 @@ class Pool:
 
     def adam(self, state: dict[str, dict[str, Any]], group: Mapping[str, Any]) -> bool:
         """A step of Adam on the kept entries of x and of its state; False where there is no quick way."""
-        if self._views is None or self._transfer is None:
+        if self._views is None or self._compiled is None:
             return False
         x = [home[key] for _, home, key in self._whole]
         gradients = [p.grad for p in self.parameters.values()]
@@ -129,7 +120,7 @@ class Pool:
             own.append(None if g is None else state[name])
         first, second = ([None if s is None else s[key] for s in own] for key in ("exp_avg", "exp_avg_sq"))
         steps = [1.0 if s is None else float(s["step"]) + 1 for s in own]
-        if not self._transfer.adam(x, (first, second), gradients, steps, group):
+        if not self._compiled.adam(x, (first, second), gradients, steps, group):
             return False
         for s in own:
             if s is not None:
@@ -171,6 +162,17 @@ class Pool:
                     buffers[name].copy_(b)
                 else:
                     kept.place(buffers[name], b)
+
+
+def _compiled_cut(unit_map: UnitMap) -> CompiledCut | None:
+    """The quick way of weights into small models and back, where there is one."""
+    from mast.nn.units.compiled_cut import CompiledCut  # with its kernels, which take a while to load
+
+    deep = any(a.dim > 1 for group in unit_map.groups for a in group.slices)
+    if unit_map.branches or deep or not unit_map.parameters:
+        return None
+    shapes = [(name, unit_map.shapes[name]) for name in unit_map.parameters]
+    return CompiledCut(shapes, unit_map.segments, [group.units for group in unit_map.groups])
 
 
 def _homes(model: nn.Module, kind: str, names: list[str]) -> list[Home]:

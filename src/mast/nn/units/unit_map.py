@@ -1,41 +1,57 @@
-"""The unit map of a model: its groups of units, the parameters with their scales, and the cuts of draws."""
+"""The unit map of a model: its groups of units, and how a key becomes the kept units of each."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from mast.errors import ArgumentError
+from mast.errors import ArgumentError, MastError
+from mast.nn.tensors.bound import BoundSketch
 from mast.nn.tensors.selection import Selection
-from mast.nn.tensors.weights import refuse_sharded, registered
-from mast.nn.units.attention import HeadsAttention
-from mast.nn.units.configurations import adapt, refuse_saving
-from mast.nn.units.copies import skeleton, template
-from mast.nn.units.cuts import Cut, SubmodelSizes, fit_attributes, replace_attention
-from mast.nn.units.drawing import (
-    BoundUnits,
-    ScaledParameter,
-    Segment,
-    UnitDraw,
-    UnitGroup,
-    along,
-    present,
-    segments_of,
-)
+from mast.nn.tensors.weights import name_index, refuse_sharded, registered
+from mast.nn.units.cuts import Cut, copy_with
+from mast.nn.units.groups import Segment, UnitDraw, UnitGroup, segments_of
 from mast.nn.units.sketches import Neurons, Structured
-from mast.sketches import Bernoulli, Sketch
-from mast.sketches.draws import Draw, FullDraw, GridDraw, ModelDraw
+from mast.randomness import Key
+from mast.sketches import Bernoulli, Constants, Sketch
+from mast.sketches.draws import DiagonalDraw, Draw, FullDraw, GridDraw
+from mast.sketches.independent import entry_of
 from mast.support.arrays import Array, Indices
 
 if TYPE_CHECKING:
     from mast.nn.units.dependencies.examples import Example
     from mast.nn.units.dependencies.grouping import ModuleLength
     from mast.nn.units.dependencies.residual import Branch
-    from mast.nn.units.transfer import Transfer
+
+
+@dataclass(frozen=True)
+class ScaledParameter:
+    """A parameter that carries scales: those of groups along one dimension, or of one unit everywhere."""
+
+    tensor: str
+    group: int
+    shape: tuple[int, ...]
+    dim: int | None = None
+    segments: tuple[Segment, ...] = ()
+    unit: int = 0  # if dim is None
+
+    def kept(self, units: Sequence[DiagonalDraw]) -> Draw:
+        """What the kept units of all groups leave of the parameter, with their scales on its columns."""
+        if self.dim is not None:
+            indices, scales = kept_along(self.segments, units)
+            return GridDraw(self.shape, {self.dim: indices}, {self.dim: scales})
+        scale = self.scale(units)
+        nothing = np.empty(0, np.int64)
+        return FullDraw(self.shape, scale) if scale else DiagonalDraw(self.shape, nothing, scale)
+
+    def scale(self, units: Sequence[DiagonalDraw]) -> float:
+        """That of its one unit, if it belongs to one as a whole."""
+        return float(units[self.group].diagonal()[self.unit])
 
 
 class UnitMap:
@@ -52,10 +68,10 @@ class UnitMap:
         self.excluded: dict[str, str] = {}  # groups that are always kept, with the reason
         self.excluded_units: dict[str, int] = {}  # how many they are, where it is known
         self.skeleton = skeleton(model)
-        self.template = template(model)  # the model without values, into which submodels are poured
-        self._parameters = [(name, p.shape) for name, p in self.skeleton.named_parameters()]
-        self._buffers = [(n, b.shape) for n, b in self.skeleton.named_buffers() if b.is_floating_point()]
-        self.count = sum(shape.numel() for _, shape in self._parameters)  #: of all parameters' values
+        parameters = {name: p.shape for name, p in self.skeleton.named_parameters()}
+        buffers = {n: b.shape for n, b in self.skeleton.named_buffers() if b.is_floating_point()}
+        self.parameters, self.buffers = list(parameters), list(buffers)  #: names; buffers of floating point
+        self.shapes = {**buffers, **parameters}
 
     def set_groups(
         self,
@@ -68,7 +84,7 @@ class UnitMap:
         names = {group.name for group in groups}
         #: numbers in modules that follow from the units
         self.lengths = [length for length in lengths if any(name in names for name, _ in length.runs)]
-        shapes = self.shapes = dict([*self._buffers, *self._parameters])
+        shapes = self.shapes
         #: how the dimensions of each tensor are divided among groups
         self.segments: dict[str, dict[int, tuple[Segment, ...]]] = {}
         self.scaled = [
@@ -82,22 +98,18 @@ class UnitMap:
             taken = [s.group for s in segments if s.scaled and s.group is not None]
             if taken:
                 self.scaled.append(ScaledParameter(tensor, taken[0], tuple(shapes[tensor]), dim, segments))
-        order = {name: i for i, (name, _) in enumerate(self._parameters)}
+        order = {name: i for i, name in enumerate(self.parameters)}
         self.scaled.sort(key=lambda s: order[s.tensor])
+        self._branch_ends = {s.tensor: s for s in self.scaled if s.dim is None}
         owners = {a.tensor.rpartition(".")[0] for group in groups for a in group.slices}
-        self._resized = {name: m for name, m in self.skeleton.named_modules() if name in owners}
+        #: the modules whose tensors are cut
+        self.resized = {name: m for name, m in self.skeleton.named_modules() if name in owners}
         #: attention modules whose heads are units, and the names of those groups
         self.heads = {
             owner: group.name
             for group in groups
-            if isinstance(self._resized.get(owner := group.name.rpartition(".")[0]), nn.MultiheadAttention)
+            if isinstance(self.resized.get(owner := group.name.rpartition(".")[0]), nn.MultiheadAttention)
         }
-        replaced = {name for name, m in self.template.named_modules() if isinstance(m, HeadsAttention)}
-        if replaced - self.heads.keys():  # by groups that were tried and left whole
-            self.template = template(self.source)
-        for name in self.heads:
-            if not isinstance(self.template.get_submodule(name), HeadsAttention):
-                replace_attention(self.template, name)
 
     # ---- draws -----------------------------------------------------------------------------------
 
@@ -118,109 +130,38 @@ class UnitMap:
         return BoundUnits(inner, self.groups, self.scaled, uniform)
 
     def cut(self, draw: UnitDraw) -> Cut:
-        """The slices that a draw leaves.
-
-        Of hidden units these are rows of producers and columns of consumers, with the scales on the columns;
-        of branches, all tensors but those of dropped ones.
-        """
+        """The slices that a draw leaves."""
         for group in self.groups:
             found = draw.get(group.name)
             if found is None or found.dim != group.units:
                 raise ArgumentError(
                     f"this draw is of another model: it does not fit the units of {group.name!r}"
                 )
-        units = present(self.groups, draw)
-        gone = self._gone(draw) if self.branches else ()
-        branch_ends = {s.tensor: s for s in self.scaled if s.dim is None}
+        return Cut(self, draw)
 
-        def kept(name: str, shape: Sequence[int]) -> Draw:
-            if name in branch_ends:
-                return FullDraw(shape, branch_ends[name].scale(units))
-            indices: dict[int, Indices] = {}
-            scales: dict[int, Array] = {}
-            for dim, segments in self.segments.get(name, {}).items():
-                indices[dim], own = along(segments, units)
-                if any(segment.scaled for segment in segments):
-                    scales[dim] = own
-            return GridDraw(shape, indices, scales)
+    def present(self, draw: UnitDraw) -> list[DiagonalDraw]:
+        """The units of each group in the small model of a draw.
 
-        parameters = ModelDraw({n: kept(n, shape) for n, shape in self._parameters if n not in gone})
-        buffers = ModelDraw({n: kept(n, shape) for n, shape in self._buffers if n not in gone})
-        return Cut(self, draw, parameters, buffers)
+        No layer can have none, and some have to have as many as others: more units stay there, with scale 0.
+        """
+        wanted: dict[str, int] = {}
+        for group in self.groups:
+            first = group.as_many_as or group.name
+            wanted[first] = max(wanted.get(first, 1), draw[group.name].count)
+        return [_at_least(wanted[group.as_many_as or group.name], draw[group.name]) for group in self.groups]
 
-    def transfer(self) -> Transfer | None:
-        """The quick way of weights into small models and back, where there is one."""
-        from mast.nn.units.transfer import Transfer  # with its compiled half, which takes a while to load
-
-        if self.branches or not self._parameters or any(a.dim > 1 for s in self.groups for a in s.slices):
-            return None
-        return Transfer(self._parameters, self.segments, [group.units for group in self.groups])
-
-    # ---- small models ----------------------------------------------------------------------------
-
-    def sizes(self, draw: UnitDraw) -> SubmodelSizes:
-        """What modules have to be told: lengths, heads that are left, and which stand in for dropped ones."""
-        kept = {s.name: units for s, units in zip(self.groups, present(self.groups, draw), strict=True)}
-        numbers: dict[str, dict[str, int]] = {}
-        for length in self.lengths:
-            dropped = sum(run * (kept[s].dim - kept[s].count) for s, run in length.runs if s in kept)
-            numbers.setdefault(length.module, {})[length.attribute] = length.before - dropped
-        heads = {name: kept[s].indices.tolist() for name, s in self.heads.items()}
-        absent = {name: m for branch in self._dropped(draw) for name, m in branch.modules}
-        return SubmodelSizes(numbers, heads, absent)
-
-    def blank(self, draw: UnitDraw) -> nn.Module:
-        """A copy of the model for this draw, without values and without the modules of dropped branches."""
-        model = copy.deepcopy(self.template)
-        self.sizes(draw).take_out(model)
-        return model
-
-    def fit(self, model: nn.Module, draw: UnitDraw) -> None:
-        """Adapt a copy that has the values of a draw's cut to their sizes."""
-        sizes = self.sizes(draw)
-        for name, kept in sizes.heads.items():
-            attention = model.get_submodule(name)
-            assert isinstance(attention, HeadsAttention)
-            attention.kept = list(kept)
-        for name, before in self._resized.items():
-            fit_attributes(model.get_submodule(name), before)
-        sizes.set_numbers(model)
-
-    def branches_left(self, draw: UnitDraw) -> list[str]:
-        """The dropped branches that cannot be taken out of the small model: they are there, times 0."""
-        return [branch.name for branch in self._dropped(draw) if not branch.modules]
-
-    def adapt(self, small: nn.Module, draw: UnitDraw) -> None:
-        """Let the configuration of a small model say its sizes, if it is one of transformers."""
-        if not self.branches:
-            adapt(small, [(kept.dim, kept.count) for kept in present(self.groups, draw)])
-        elif self._gone(draw):
-            refuse_saving(small, "branches were taken out of this submodel")
-
-    def match_types(self, model: nn.Module) -> None:
-        """What is poured has the types of this model's tensors, and trains what is trained there."""
-        own = dict(self.template.named_parameters()) | dict(self.template.named_buffers())
-        for name, t in [*model.named_parameters(), *model.named_buffers()]:
-            if name in own:
-                own[name].data = own[name].data.to(t.dtype)
-                own[name].requires_grad_(t.requires_grad)
-
-    def _dropped(self, draw: UnitDraw) -> list[Branch]:
-        if not self.branches:
-            return []
-        kept = set(draw[self.groups[0].name].indices.tolist())
-        return [branch for i, branch in enumerate(self.branches) if i not in kept]
-
-    def _gone(self, draw: UnitDraw) -> set[str]:
-        """The tensors that no module holds any more, because of dropped branches."""
-        absent = [name for branch in self._dropped(draw) for name, _ in branch.modules]
-        held: set[int] = set()
-        for name, module in self.skeleton.named_modules():
-            if not any(name == m or name.startswith(f"{m}.") for m in absent):
-                own = (*module._parameters.values(), *module._buffers.values())
-                held |= {id(t) for t in own if t is not None}
-        everything = [*self.skeleton.named_parameters(), *self.skeleton.named_buffers()]
-        return {name for name, t in everything if id(t) not in held}
+    def kept(self, tensor: str, units: Sequence[DiagonalDraw]) -> Draw:
+        """What the kept units of all groups leave of a parameter or buffer in the small model."""
+        shape = tuple(self.shapes[tensor])
+        if tensor in self._branch_ends:
+            return FullDraw(shape, self._branch_ends[tensor].scale(units))
+        indices: dict[int, Indices] = {}
+        scales: dict[int, Array] = {}
+        for dim, segments in self.segments.get(tensor, {}).items():
+            indices[dim], own = kept_along(segments, units)
+            if any(segment.scaled for segment in segments):
+                scales[dim] = own
+        return GridDraw(shape, indices, scales)
 
     # ---- what users see --------------------------------------------------------------------------
 
@@ -258,17 +199,34 @@ class UnitMap:
         rows += [(group.name, str(group.units), "yes") for group in self.groups]
         for name, reason in self.excluded.items():
             rows.append((name, str(self.excluded_units.get(name, "")), f"no: {reason}"))
-        return "\n".join(columns(rows))
+        return "\n".join(align_columns(rows))
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{s.name}: {s.units}" for s in self.groups)
         return f"<units of {type(self.skeleton).__name__}: {parts}>"
 
 
-def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+def skeleton(model: nn.Module) -> nn.Module:
+    """A copy whose parameters and buffers have shapes but no values (they are on the meta device).
+
+    >>> skeleton(nn.Linear(3, 2)).weight.device
+    device(type='meta')
+    """
+    bare = copy_with(model, lambda _, t: torch.empty_like(t, device="meta"))
+    for name, module in bare.named_modules():
+        own = [t for t in (*module._parameters.values(), *module._buffers.values()) if t is not None]
+        if not all(isinstance(t, Tensor) and t.is_meta for t in own):
+            raise ArgumentError(
+                f"the module {name or 'at the root'!r} ({type(module).__name__}) makes its tensors anew "
+                "when it is copied, so its structure cannot be found"
+            )
+    return bare
+
+
+def align_columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Rows of text with aligned columns.
 
-    >>> columns([("a", "b"), ("long", "c")])
+    >>> align_columns([("a", "b"), ("long", "c")])
     ['  a     b', '  long  c']
     """
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
@@ -276,3 +234,103 @@ def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
         ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
         for row in rows
     ]
+
+
+# ---- draws ---------------------------------------------------------------------------------------------
+
+
+class BoundUnits(BoundSketch):
+    """A sketch over the units of each group; a parameter that is no consumer carries no scale."""
+
+    def __init__(
+        self,
+        sketch: Sketch,
+        groups: Sequence[UnitGroup],
+        scaled: Sequence[ScaledParameter],
+        uniform: bool = False,
+    ) -> None:
+        self.sketch = sketch  # over units
+        self.groups = list(groups)
+        self.scaled = list(scaled)
+        self.sketches = [_of_group(sketch, group) for group in groups]
+        first = {group.units: group.name for group in reversed(groups)}  # of each size
+        self._indices = [name_index(first[s.units] if uniform else s.name) for s in groups]
+        self._last: UnitDraw | None = None
+
+    def draw(self, key: Key) -> UnitDraw:
+        """The draw of a key: group by group, with the key's index that of the group's name."""
+        if self._last is None or self._last.key != key:
+            kept = {}
+            own = Key(key.seed, key.step, key.node)
+            for group, sketch, index in zip(self.groups, self.sketches, self._indices, strict=True):
+                drawn = sketch.sample_layer(group.units, own, index)
+                assert isinstance(drawn, DiagonalDraw)
+                kept[group.name] = drawn
+            self._last = UnitDraw(kept, key)
+        return self._last
+
+    def kept(self, number: int, key: Key, like: Tensor) -> Draw:
+        """The kept columns of a consumer, with the scales of their units."""
+        return self.scaled[number].kept(list(self.draw(key).values()))
+
+    def share(self, number: int) -> float:
+        """The expected share of the units that are kept."""
+        scaled = self.scaled[number]
+        if len(scaled.segments) < 2:
+            return self._share(scaled.group)
+        sizes = [p.run * (1 if p.group is None else self.groups[p.group].units) for p in scaled.segments]
+        return float(np.average([self._share(p.group) for p in scaled.segments], weights=sizes))
+
+    def _share(self, group: int | None) -> float:
+        return 1.0 if group is None else self.sketches[group].share(self.groups[group].units)
+
+    def constants(self) -> Constants:
+        """Of S over the outgoing weights: the largest L_D and L_max and the smallest mu_D of the groups."""
+        found = [s.constants(group.units) for s, group in zip(self.sketches, self.groups, strict=True)]
+        return Constants.of_parts(found)
+
+
+def _of_group(sketch: Sketch, group: UnitGroup) -> Sketch:
+    try:
+        if group.keep is not None:
+            if not isinstance(sketch, Bernoulli) or entry_of(sketch) is None:
+                raise ArgumentError(
+                    f"keep gives the units a keep probability of their own ({group.keep:g}), which only "
+                    f"Bernoulli sketches can have, not {sketch!r}; keep = 1 leaves units out"
+                )
+            return sketch.with_keep(group.keep)
+        sketch.check(group.units)
+    except MastError as error:
+        raise ArgumentError(f"the {group.units} units of {group.name!r}: {error}") from None
+    return sketch
+
+
+def _at_least(count: int, kept: DiagonalDraw) -> DiagonalDraw:
+    if kept.count >= count:
+        return kept
+    more = np.setdiff1d(np.arange(kept.dim), kept.indices)[: count - kept.count]
+    indices, scales = np.append(kept.indices, more), np.append(kept.scales, np.zeros(more.size))
+    order = np.argsort(indices)
+    return DiagonalDraw(kept.dim, indices[order], scales[order])
+
+
+def kept_along(segments: Sequence[Segment], units: Sequence[DiagonalDraw]) -> tuple[Indices, Array]:
+    """The kept entries along a dimension, and their scales, given the kept units of each group."""
+    indices, scales = [], []
+    for segment in segments:
+        if segment.group is None:
+            indices.append(np.arange(segment.offset, segment.offset + segment.run))
+            scales.append(np.ones(segment.run))
+            continue
+        kept = units[segment.group]
+        own = kept.scales if segment.scaled else np.ones(kept.count)
+        if segment.run == 1:  # at every step of a training run
+            indices.append(kept.indices + segment.offset)
+            scales.append(own)
+        else:
+            run = np.arange(segment.offset, segment.offset + segment.run)
+            indices.append((kept.indices[:, None] * segment.run + run).reshape(-1))
+            scales.append(np.repeat(own, segment.run))
+    return (
+        (indices[0], scales[0]) if len(segments) == 1 else (np.concatenate(indices), np.concatenate(scales))
+    )

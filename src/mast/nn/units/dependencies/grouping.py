@@ -16,7 +16,7 @@ from mast.nn.units.dependencies.examples import Example, shadow
 from mast.nn.units.dependencies.graph import INPUT, DependencyGraph
 from mast.nn.units.dependencies.recording import Recording
 from mast.nn.units.dependencies.tracing import DependencyTrace
-from mast.nn.units.drawing import OUTPUT, UnitGroup, UnitSlices
+from mast.nn.units.groups import OUTPUT, UnitGroup, UnitSlices
 from mast.support.arrays import Indices
 
 Units = Indices  # one row per unit: the slices that are kept or dropped together
@@ -39,18 +39,7 @@ class ModuleLength:
     attribute: str = ""  # the number in the module that says it
 
 
-@dataclass
-class FoundGroups:
-    """What was found: groups, reasons for the rest, and lengths in modules."""
-
-    groups: list[UnitGroup]
-    excluded: dict[str, str]
-    units: dict[str, int]  # how many the excluded ones are
-    lengths: list[ModuleLength]
-    modes: tuple[bool, ...] = (False, True)  # of training, in which the model does different things
-
-
-def find_groups(model: nn.Module, examples: Sequence[Example]) -> tuple[FoundGroups, Recording]:
+def find_groups(model: nn.Module, examples: Sequence[Example]) -> tuple[Grouping, Recording]:
     """The groups of a model and the lengths that its modules work with, as all examples have it.
 
     Besides, the record of a forward pass on the first example, in eval mode.
@@ -68,9 +57,9 @@ def find_groups(model: nn.Module, examples: Sequence[Example]) -> tuple[FoundGro
     graph = DependencyGraph(tensors)
     lengths: dict[tuple[str, int], list[Tensor]] = {}
     records: list[Recording] = []
-    alike = True
+    same = True  # in both modes of training
     for example in examples:
-        seen = []
+        signatures = []
         for training in (False, True):  # the second time it is known which slices the first has coupled
             twin.train(training)
             records.append(record := Recording(twin))
@@ -78,61 +67,54 @@ def find_groups(model: nn.Module, examples: Sequence[Example]) -> tuple[FoundGro
             trace = DependencyTrace(graph, twin, record.needed())
             for tensor in trace.run(example):
                 trace.exclude(trace.labels_of(tensor), OUTPUT)
-            seen.append(trace.operations)
+            signatures.append(trace.signature)
             for key, found in trace.lengths.items():
                 lengths.setdefault(key, []).extend(found)
-        alike &= seen[0] == seen[1]
-    order = {name: number for number, name in enumerate(tensors)}
-    modes = (False,) if alike else (False, True)
-    return replace(read_groups(graph, order, lengths), modes=modes), records[0]
+        same &= signatures[0] == signatures[1]
+    return Grouping(graph, list(tensors), lengths, (False,) if same else (False, True)), records[0]
 
 
-def read_groups(
-    graph: DependencyGraph, order: Mapping[str, int], lengths: Mapping[tuple[str, int], Sequence[Tensor]]
-) -> FoundGroups:
-    """Sort the slices into groups: units that own entries of the same dimensions of the same tensors."""
-    grouping = _Grouping(graph, order)
-    groups = [(group, part) for units in grouping.unit_arrays() for group, part in grouping.groups(units)]
-    groups.sort(key=lambda pair: order[pair[0].name])
-    named: list[UnitGroup] = []
-    seen: Counter[str] = Counter()  # groups that share their first tensor are told apart by a number
-    owners = np.full(len(grouping.root), -1)  # of roots: the number of the group
-    for group, part in groups:
-        owners[grouping.root[part[:, 0]]] = len(named)
-        again = seen[group.name]
-        named.append(replace(group, name=f"{group.name}[{again}]") if again else group)
-        seen[group.name] += 1
-    names = {group.name for group in named}
-    excluded = {name: grouping.excluded[name] for name in sorted(grouping.excluded, key=order.__getitem__)}
-    excluded = {name: reason for name, reason in excluded.items() if name not in names}
-    owners = owners[grouping.root]
-    return FoundGroups(
-        _tied(named, graph.constant_lengths, owners),
-        excluded,
-        grouping.sizes,
-        _lengths(lengths, owners, named),
-    )
-
-
-class _Grouping:
-    """The slices of a graph, by dimension and place, and the reasons for those that are excluded.
+class Grouping:
+    """The units of a dependency graph, in groups that own entries of the same dimensions of the same tensors.
 
     Units that own as many entries of the same dimensions are one array, with a row of slices for each unit.
     A column of it has one dimension, and slices that all make units or all take them.
     """
 
-    def __init__(self, graph: DependencyGraph, order: Mapping[str, int]) -> None:
-        self.graph, self.order = graph, order
+    def __init__(
+        self,
+        graph: DependencyGraph,
+        tensors: Sequence[str],
+        lengths: Mapping[tuple[str, int], Sequence[Tensor]],
+        modes: tuple[bool, ...],
+    ) -> None:
+        self.graph, self.modes = graph, modes  # of training, in which the model does different things
+        self.order = {name: number for number, name in enumerate(tensors)}
         self.root = graph.roots(torch.arange(graph.count)).numpy()
         self.produces, self.consumes = graph.produces.numpy(), graph.consumes.numpy()
         sizes = [d.size for d in graph.dimensions]
         #: of each slice, the number of its dimension and its place along that; ANY and INPUT have none
         self.numbers = np.concatenate([[-1, -1], np.repeat(np.arange(len(sizes)), sizes)]).astype(int)
         self.places = np.concatenate([[0, 0], *(np.arange(size) for size in sizes)]).astype(int)
-        self.excluded: dict[str, str] = {}
-        self.sizes: dict[str, int] = {}
+        self._reasons: dict[str, str] = {}
+        self.excluded_units: dict[str, int] = {}  # how many the excluded ones are
+        found = [pair for units in self._unit_arrays() for pair in self._groups(units)]
+        found.sort(key=lambda pair: self.order[pair[0].name])
+        named: list[UnitGroup] = []
+        seen: Counter[str] = Counter()  # groups that share their first tensor are told apart by a number
+        owners = np.full(len(self.root), -1)  # of roots: the number of the group
+        for group, part in found:
+            owners[self.root[part[:, 0]]] = len(named)
+            again = seen[group.name]
+            named.append(replace(group, name=f"{group.name}[{again}]") if again else group)
+            seen[group.name] += 1
+        owners = owners[self.root]
+        self.groups = _tied(named, graph.constant_lengths, owners)
+        self.lengths = _lengths(lengths, owners, named)  # that the code of modules works with
+        left = sorted(self._reasons.keys() - {group.name for group in named}, key=self.order.__getitem__)
+        self.excluded = {name: self._reasons[name] for name in left}
 
-    def unit_arrays(self) -> list[Units]:
+    def _unit_arrays(self) -> list[Units]:
         """The units that can be dropped; those of one array own as many entries of the same dimensions."""
         slices = np.flatnonzero(self.produces | self.consumes)
         slices = slices[slices > INPUT]
@@ -144,7 +126,7 @@ class _Grouping:
         starts = np.flatnonzero(np.diff(unit, prepend=-1))
         excluded, roots = self.graph.exclusions(), self.root[slices[starts]].tolist()
         problems: dict[bytes, str] = {}
-        alike: dict[bytes, list[Units]] = defaultdict(list)
+        arrays: dict[bytes, list[Units]] = defaultdict(list)
         noted: set[bytes] = set()
         for root, begin, end in zip(roots, starts.tolist(), [*starts[1:].tolist(), len(slices)], strict=True):
             own, kind = slices[begin:end], kinds[begin:end].tobytes()
@@ -152,11 +134,11 @@ class _Grouping:
                 problems[kind] = self._problem(own)
             reason = excluded.get(root) or problems[kind]
             if not reason:
-                alike[kind].append(own)
+                arrays[kind].append(own)
             elif kind not in noted:
                 self._note(own, reason)
                 noted.add(kind)
-        return [np.stack(units) for units in alike.values() if self.produces[units[0]].any()]
+        return [np.stack(units) for units in arrays.values() if self.produces[units[0]].any()]
 
     def _problem(self, unit: Indices) -> str:
         for number in unit[self.produces[unit] & self.consumes[unit]].tolist():
@@ -168,10 +150,10 @@ class _Grouping:
         """Weights whose rows stay, with the reason."""
         for number in dict.fromkeys(self.numbers[unit[self.produces[unit]]].tolist()):
             d = self.graph.dimensions[number]
-            if d.tensor not in self.excluded and self.graph.ranks[d.tensor] > 1:
-                self.excluded[d.tensor], self.sizes[d.tensor] = reason, d.size
+            if d.tensor not in self._reasons and self.graph.ranks[d.tensor] > 1:
+                self._reasons[d.tensor], self.excluded_units[d.tensor] = reason, d.size
 
-    def groups(self, units: Units) -> list[tuple[UnitGroup, Units]]:
+    def _groups(self, units: Units) -> list[tuple[UnitGroup, Units]]:
         """The groups that these units, which own the same dimensions, fall into, with their units."""
         groups = []
         for part in self._contiguous(units):

@@ -199,7 +199,7 @@ _NAMES: list[tuple[Rule, str]] = [
     (tensor_rules.constant, """
         zeros ones full empty new_zeros new_ones new_full new_empty new_empty_strided empty_strided
         scalar_tensor empty_permuted"""),
-    (tensor_rules.like, """
+    (tensor_rules.units_like, """
         zeros_like ones_like full_like empty_like rand_like randn_like bernoulli native_dropout fill fill_
         zero_ bernoulli_ uniform_ normal_ exponential_ dropout dropout_ feature_dropout alpha_dropout"""),
     (tensor_rules.pointwise, """
@@ -208,7 +208,8 @@ _NAMES: list[tuple[Rule, str]] = [
         log_sigmoid log_sigmoid_forward threshold threshold_ rrelu_with_noise clamp_ where masked_fill
         masked_fill_ _fused_dropout nan_to_num nan_to_num_"""),
     (tensor_rules.reshape, "view _unsafe_view _reshape_alias reshape"),
-    (tensor_rules.copy, "clone _to_copy contiguous detach detach_ alias lift_fresh lift to requires_grad_"),
+    (tensor_rules.copy_labels, """
+        clone _to_copy contiguous detach detach_ alias lift_fresh lift to requires_grad_"""),
     (tensor_rules.move, """
         unsafe_split unsafe_split_with_sizes unsafe_chunk repeat roll flip pixel_shuffle pixel_unshuffle
         channel_shuffle split_copy tril triu narrow_copy repeat_interleave"""),

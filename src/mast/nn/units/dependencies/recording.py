@@ -1,4 +1,4 @@
-"""What a forward pass does: its operations, what each is made of, and the modules that call them."""
+"""The record of a forward pass: its operations, what each is made of, and the modules that call them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ SUMS = (aten.add, aten.add_)
 MOVES = {
     kind
     for kind, rule in layer_rules.RULES.items()
-    if rule in (tensor_rules.move, tensor_rules.reshape, tensor_rules.copy)
+    if rule in (tensor_rules.move, tensor_rules.reshape, tensor_rules.copy_labels)
 }
-COPIES = {kind for kind, rule in layer_rules.RULES.items() if rule is tensor_rules.copy}
+COPIES = {kind for kind, rule in layer_rules.RULES.items() if rule is tensor_rules.copy_labels}
 # Operations that make 0 of 0, so that a branch whose last weight is 0 is 0.
 ZERO_STAYS = MOVES | {
     aten.relu, aten.relu_, aten.gelu, aten.silu, aten.silu_, aten.tanh, aten.leaky_relu, aten.hardswish,
@@ -40,62 +40,6 @@ ZERO_STAYS = MOVES | {
     aten.index_select, aten.avg_pool2d, aten.max_pool2d_with_indices, aten.mean, aten.sum,
     aten.constant_pad_nd,
 }  # fmt: skip
-
-
-class ForwardPass(OperationMode):
-    """A mode that is shown the operations of one forward pass, and knows which module calls them."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.names = {id(m): name for name, m in model.named_modules()}
-        self.open: list[nn.Module] = []  # the modules whose code is running, the innermost last
-        self._owners = {p.untyped_storage().data_ptr(): name for name, p in model.named_parameters()}
-
-    def run(self, example: Example) -> list[Tensor]:
-        """Call the model: the tensors of its output."""
-        hooks = [
-            register_module_forward_pre_hook(self._enter),
-            register_module_forward_hook(self._leave, always_call=True),
-        ]
-        try:
-            with fork_generators(), torch.no_grad(), plain_kernels(), self:
-                return list(tensors_in(example.call(self.model)))
-        except ArgumentError:
-            raise
-        except Exception as error:  # whatever the model does with an input that does not suit it
-            raise ArgumentError(f"the model cannot be run on the example: {first_line(error)}") from error
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Arguments = (), kwargs: Options | None = None
-    ) -> Any:
-        options = dict(kwargs or {})
-        if func._schema.is_mutable and args and isinstance(args[0], Tensor):
-            self._refuse_changed_parameters(args[0])
-        out = func(*args, **options)
-        self.on_operation(func, args, options, out)
-        return out
-
-    def on_operation(self, func: Any, args: Arguments, options: Options, out: Any) -> None:
-        """Called after each operation of ATen, with its arguments and its result."""
-        raise NotImplementedError
-
-    def _enter(self, module: nn.Module, inputs: Any) -> None:
-        self.open.append(module)
-
-    def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        self.open.pop()
-
-    def _refuse_changed_parameters(self, target: Tensor) -> None:
-        address = target.untyped_storage().data_ptr()
-        if address and address in self._owners:
-            raise ArgumentError(
-                f"the model's forward() changes its parameter {self._owners[address]!r} in place: it cannot "
-                "be run on an example without a change of its weights"
-            )
 
 
 @dataclass
@@ -122,11 +66,14 @@ class ModuleCall:
     tuple_size: int | None = None  # of the output, if it is no single tensor
 
 
-class Recording(ForwardPass):
-    """A mode that records which operations each one uses, and which module calls it."""
+class Recording(OperationMode):
+    """A mode that records one forward pass: which operations each one uses, and which module calls it."""
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__(model)
+        super().__init__()
+        self.model = model
+        self.names = {id(m): name for name, m in model.named_modules()}
+        self.open: list[nn.Module] = []  # the modules whose code is running, the innermost last
         self.operations: list[Operation] = []
         self.calls: list[ModuleCall] = []
         self.uses: dict[str, list[int]] = {}  # of parameters: the operations that compute with them
@@ -137,18 +84,50 @@ class Recording(ForwardPass):
         self._names: Any = WeakIdKeyDictionary()
         for name, p in reversed(list(model.named_parameters())):
             self._names[p] = name
+        self._owners = {p.untyped_storage().data_ptr(): name for name, p in model.named_parameters()}
         self._open_calls: list[int] = []  # the numbers of calls that have not ended
 
     def run(self, example: Example) -> list[Tensor]:
-        """Call the model; its inputs are operations, too, without inputs of their own."""
+        """Call the model: the tensors of its output. Its inputs are operations, too, without inputs."""
         for given in tensors(example.args, dict(example.options)):
             self._add(None, False, [], [], [given])
-        output = super().run(example)
+        hooks = [
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ]
+        try:
+            with fork_generators(), torch.no_grad(), plain_kernels(), self:
+                output = list(tensors_in(example.call(self.model)))
+        except ArgumentError:
+            raise
+        except Exception as error:  # whatever the model does with an input that does not suit it
+            raise ArgumentError(f"the model cannot be run on the example: {first_line(error)}") from error
+        finally:
+            for hook in hooks:
+                hook.remove()
         self.outputs = {self._at.get(t) for t in output}
         return output
 
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Arguments = (), kwargs: Options | None = None
+    ) -> Any:
+        options = dict(kwargs or {})
+        if func._schema.is_mutable and args and isinstance(args[0], Tensor):
+            self._refuse_changed_parameters(args[0])
+        out = func(*args, **options)
+        self.on_operation(func, args, options, out)
+        return out
+
+    def _refuse_changed_parameters(self, target: Tensor) -> None:
+        address = target.untyped_storage().data_ptr()
+        if address and address in self._owners:
+            raise ArgumentError(
+                f"the model's forward() changes its parameter {self._owners[address]!r} in place: it cannot "
+                "be run on an example without a change of its weights"
+            )
+
     def on_operation(self, func: Any, args: Arguments, options: Options, out: Any) -> None:
-        """Record an operation."""
+        """Record an operation of ATen, with its arguments and its result."""
         given = tensors(args, options)
         named = [self._names.get(t) for t in given]
         operations = [self._at.get(t) for t in given]
@@ -204,13 +183,13 @@ class Recording(ForwardPass):
             self._at[result] = number
 
     def _enter(self, module: nn.Module, inputs: Any) -> None:
-        super()._enter(module, inputs)
+        self.open.append(module)
         outer = self._open_calls[-1] if self._open_calls else None
         self._open_calls.append(len(self.calls))
         self.calls.append(ModuleCall(self.names.get(id(module), ""), len(self.operations), outer=outer))
 
     def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        super()._leave(module, inputs, output)
+        self.open.pop()
         call = self.calls[self._open_calls.pop()]
         call.last = len(self.operations)
         first = output[0] if isinstance(output, tuple) and output else output

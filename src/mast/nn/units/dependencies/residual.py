@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from mast.nn.units.cuts import PassThrough, SubmodelSizes
-from mast.nn.units.dependencies.examples import Example, compare, shadow
+from mast.nn.units.cuts import SubmodelSizes
+from mast.nn.units.dependencies.examples import Example, compare_outputs, shadow
 from mast.nn.units.dependencies.recording import (
     COPIES,
     NORMS,
@@ -23,6 +24,7 @@ from mast.nn.units.dependencies.recording import (
     Operation,
     Recording,
 )
+from mast.nn.units.stand_ins import PassThrough
 
 
 @dataclass(frozen=True)
@@ -54,23 +56,17 @@ def find_branches(model: nn.Module, example: Example) -> tuple[list[Branch], dic
     order = {name: number for number, (name, _) in enumerate(model.named_parameters())}
     found: list[Branch] = []
     others: dict[str, str] = {}
-    known: dict[int, tuple[int, int]] = {}  # additions of a branch to the stream
-    for number in range(len(record.operations)):
-        sides = _sides(record.operations, number, known)
-        if sides is None:
-            continue
-        known[number] = sides
-        for output, addition in _addends(record.operations, *sides, number, known):
-            weights = tuple(sorted(set(record.operations[output].last_weights), key=order.__getitem__))
-            reason = _problem(record, output, weights)
-            if weights and reason:
-                others[weights[0]] = reason
-            elif weights:
-                modules = _stand_ins(model, record, output, addition)
-                # A forward() that asks the norm of a branch for its type can do without the last one only.
-                tries = [Branch(weights, modules), Branch(weights, modules[-1:])]
-                proven = (branch for branch in tries if _can_drop(model, example, branch))
-                found.append(next(proven, Branch(weights, ())))
+    for output, addition, _ in _branch_ends(record.operations):
+        weights = tuple(sorted(set(record.operations[output].last_weights), key=order.__getitem__))
+        reason = _problem(record, output, weights)
+        if weights and reason:
+            others[weights[0]] = reason
+        elif weights:
+            modules = _stand_ins(model, record, output, addition)
+            # A forward() that asks the norm of a branch for its type can do without the last one only.
+            tries = [Branch(weights, modules), Branch(weights, modules[-1:])]
+            proven = (branch for branch in tries if _can_drop(model, example, branch))
+            found.append(next(proven, Branch(weights, ())))
     return found, others
 
 
@@ -86,7 +82,6 @@ def residual_weights(record: Recording) -> list[str]:
     given = sum(operation.kind is None for operation in operations)  # the inputs, which come first
     shapes = {name: p.shape for name, p in record.model.named_parameters()}
     found: dict[str, None] = {}
-    known: dict[int, tuple[int, int]] = {}
 
     def last_weight(number: int) -> tuple[int, str] | None:
         """The operation that multiplies with a weight last, and its name."""
@@ -99,17 +94,13 @@ def residual_weights(record: Recording) -> list[str]:
                 return None
             number = at.inputs[0]
 
+    for output, _, stream in _branch_ends(operations):
+        last = last_weight(output)
+        if last is not None and operations[last[0]].ancestors >> stream & 1:  # it lies within the branch
+            found[last[1]] = None
+    additions = _additions(operations)
     for number, operation in enumerate(operations):
-        if operation.kind not in SUMS or len(operation.inputs) != 2:
-            continue
-        sides = _sides(operations, number, known)
-        if sides is not None:
-            known[number] = sides
-            for output, _ in _addends(operations, *sides, number, known):
-                last = last_weight(output)
-                # It has to lie within the branch.
-                if last is not None and operations[last[0]].ancestors >> sides[1] & 1:
-                    found[last[1]] = None
+        if number in additions or not _is_sum(operation):
             continue
         # A stream that changes its width is the sum of two convolutions of one value.
         ends = [end for end in map(last_weight, operation.inputs) if end is not None]
@@ -158,24 +149,34 @@ def normalised_weights(model: nn.Module, example: Example) -> set[str]:
     return {name for name, uses in record.uses.items() if rank[name] > 1 and all(map(normalised, uses))}
 
 
-def _sides(
-    operations: list[Operation], number: int, known: dict[int, tuple[int, int]]
-) -> tuple[int, int] | None:
-    """A branch, and the value of the stream that it is made of and added to, if this is such an addition."""
-    operation = operations[number]
-    if operation.kind not in SUMS or len(operation.inputs) != 2:
-        return None
-    for stream, branch in (operation.inputs, operation.inputs[::-1]):
-        while not operations[branch].ancestors >> stream & 1:
-            if stream in known:  # x + f(x), to which g(x) is added: the stream is x
-                stream = known[stream][1]
-            elif operations[stream].kind in COPIES and operations[stream].inputs:  # in another precision, say
-                stream = operations[stream].inputs[0]
+def _is_sum(operation: Operation) -> bool:
+    return operation.kind in SUMS and len(operation.inputs) == 2
+
+
+def _additions(operations: list[Operation]) -> dict[int, tuple[int, int]]:
+    """The additions of a branch to the stream: the branch, and the value of the stream that it is made of."""
+    found: dict[int, tuple[int, int]] = {}
+    for number, operation in enumerate(operations):
+        for stream, branch in itertools.permutations(operation.inputs) if _is_sum(operation) else ():
+            while not operations[branch].ancestors >> stream & 1:
+                if stream in found:  # x + f(x), to which g(x) is added: the stream is x
+                    stream = found[stream][1]
+                elif operations[stream].kind in COPIES and operations[stream].inputs:  # in other types
+                    stream = operations[stream].inputs[0]
+                else:
+                    break
             else:
+                found[number] = branch, stream
                 break
-        else:
-            return branch, stream
-    return None
+    return found
+
+
+def _branch_ends(operations: list[Operation]) -> Iterator[tuple[int, int, int]]:
+    """The ends of all branches, each with its addition, and the value of the stream that it is made of."""
+    additions = _additions(operations)
+    for number, (branch, stream) in additions.items():
+        for output, addition in _addends(operations, branch, stream, number, additions):
+            yield output, addition, stream
 
 
 def _addends(
@@ -183,8 +184,7 @@ def _addends(
 ) -> Iterator[tuple[int, int]]:
     """The branches of a sum f(x) + g(x) that is added to x at once, each with its addition."""
     operation = operations[branch]
-    is_sum = operation.kind in SUMS and len(operation.inputs) == 2
-    if is_sum and operation.users == [addition] and branch not in known:
+    if _is_sum(operation) and operation.users == [addition] and branch not in known:
         for addend in operation.inputs:
             yield from _addends(operations, addend, stream, branch, known)
     elif operation.ancestors >> stream & 1:
@@ -248,7 +248,7 @@ def _can_drop(model: nn.Module, example: Example, branch: Branch) -> bool:
     if not branch.modules:
         return False
     small = shadow(model)
-    SubmodelSizes(absent=dict(branch.modules)).take_out(small)
+    SubmodelSizes(absent=dict(branch.modules)).replace_modules(small)
     parameters = dict(model.named_parameters())
     zeros = {name: torch.zeros_like(parameters[name]) for name in branch.scaled}
-    return not compare(model, zeros, small, [example])[1]
+    return not compare_outputs(model, zeros, small, [example])[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import fnmatch
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,15 +19,15 @@ from mast.nn.tensors.selection import check_keep, predicate, refuse_equal_codes,
 from mast.nn.tensors.torch_private import Conv, NormBase
 from mast.nn.tensors.weights import Keep, Where
 from mast.nn.units.configurations import exclude_unloadable
-from mast.nn.units.copies import refuse_lazy, with_values
+from mast.nn.units.cuts import copy_with
 from mast.nn.units.dependencies.examples import Example, first_line, fork_generators, submodel_problem
 from mast.nn.units.dependencies.grouping import ModuleLength, find_groups, is_a_size, module_numbers
 from mast.nn.units.dependencies.recording import Recording
 from mast.nn.units.dependencies.residual import find_branches
-from mast.nn.units.drawing import UnitDraw, UnitGroup
+from mast.nn.units.groups import UnitDraw, UnitGroup
 from mast.nn.units.sketches import Layers, Neurons
 from mast.nn.units.unit_map import UnitMap
-from mast.randomness import Key, Purpose, normal, permutation
+from mast.randomness import Key, Purpose, normal, permutation, words
 from mast.sketches import DiagonalDraw, Sketch
 
 BATCH, LENGTH = 3, 7
@@ -63,7 +64,11 @@ def find_units(
     if not isinstance(sketch, Neurons | Layers):
         raise ArgumentError(f"structured sketches are Neurons and Layers, got {sketch!r}")
     shares = keep if callable(keep) else _shares(keep or {})
-    refuse_lazy(model)
+    for name, p in model.named_parameters():
+        if isinstance(p, nn.parameter.UninitializedParameter):
+            raise ArgumentError(
+                f"the parameter {name!r} has no shape yet: run one forward pass before sparsify()"
+            )
     examples = guess_examples(model) if example is None else [Example.of(example)]
     unit_map = UnitMap(model, examples if isinstance(sketch, Neurons) else examples[-1:])
     if isinstance(sketch, Neurons) or callable(shares):
@@ -81,6 +86,28 @@ def find_units(
     return unit_map
 
 
+def with_values(model: nn.Module) -> nn.Module:
+    """The model; if it has shapes only, a copy with values that are as good as any to follow it with.
+
+    >>> with_values(nn.Linear(3, 2, device="meta")).weight.device
+    device(type='cpu')
+    """
+    if not any(t.is_meta for t in (*model.parameters(), *model.buffers())):
+        return model
+    numbers = itertools.count()
+
+    def made(_: str, t: torch.Tensor) -> torch.Tensor:
+        key = Key(0, index=next(numbers))
+        if not t.is_meta:
+            return t.detach().clone()
+        if not t.is_floating_point():
+            return torch.zeros(t.shape, dtype=t.dtype)
+        shares = torch.from_numpy(words(key, Purpose.START, 0, t.numel()) / 2**32).view(t.shape)
+        return (shares - 0.5 if t.dim() > 1 else shares + 0.5).to(t.dtype)  # variances are positive
+
+    return copy_with(model, made)
+
+
 def _shares(keep: Mapping[str, Keep]) -> dict[str, float]:
     if any(np.ndim(share) for share in keep.values()):
         raise ArgumentError("keep with one probability per entry is for single weights, not for units")
@@ -94,7 +121,7 @@ def _set_units(unit_map: UnitMap, model: nn.Module, keep: Keeps, where: Where | 
     found, record = find_groups(model, examples)
     keep = keep(record) if callable(keep) else keep
     unit_map.modes = found.modes
-    unit_map.excluded, unit_map.excluded_units = dict(found.excluded), dict(found.units)
+    unit_map.excluded, unit_map.excluded_units = dict(found.excluded), dict(found.excluded_units)
     cuttable = {group.name: group for group in _cuttable(unit_map, found.groups, keep)}
     groups = [cuttable[n] for n in _chosen(unit_map, list(cuttable), keep, where)]
     tries: list[tuple[dict[str, str], list[ModuleLength]]] = []

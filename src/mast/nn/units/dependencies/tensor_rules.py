@@ -92,7 +92,7 @@ def constant(trace: DependencyTrace, func: Any, args: Arguments, options: Option
     trace.set_labels(out, Labels([torch.full(out.shape, ANY)], constant=True, constant_lengths=lengths))
 
 
-def like(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Any) -> None:
+def units_like(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Any) -> None:
     """zeros_like(x), bernoulli(x) and their like have the units of x."""
     labels = trace.labels_of(args[0])
     for result in tensors(out):
@@ -105,13 +105,9 @@ def like(trace: DependencyTrace, func: Any, args: Arguments, options: Options, o
 def move(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Any) -> None:
     """Views and the like: the labels move as the entries do."""
     labels = trace.labels_of(args[0])
-    results = tensors(out)
-    arrays: list[list[Tensor]] = [[] for _ in results]
-    for array in labels.arrays:
-        for found, own in zip(tensors(func(array, *args[1:], **options)), arrays, strict=True):
-            own.append(found)
     keeps = func.overloadpacket in (aten.slice, aten.expand) and out.dim() == args[0].dim()
-    _set_moved(trace, labels, results, arrays, labels.constant_lengths if keeps else {})
+    lengths = labels.constant_lengths if keeps else {}
+    _move_labels(trace, labels, out, lambda array: func(array, *args[1:], **options), lengths)
 
 
 def transpose_in_place(
@@ -119,33 +115,37 @@ def transpose_in_place(
 ) -> None:
     """x.transpose_() and its like change the shape of x itself."""
     move = getattr(aten, func.overloadpacket.__name__.removesuffix("_"))
-    labels = trace.labels_of(args[0])
-    _set_moved(trace, labels, [out], [[move(array, *args[1:], **options) for array in labels.arrays]])
+    _move_labels(trace, trace.labels_of(args[0]), out, lambda array: move(array, *args[1:], **options))
 
 
 def reshape(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Any) -> None:
     """The same entries in another shape."""
     labels = trace.labels_of(args[0])
-    arrays = [array.reshape(out.shape) for array in labels.arrays]
-    if labels.weight:  # whose labels repeat themselves where their stride is 0
-        arrays = [reexpanded(array) for array in arrays]
-    _set_moved(trace, labels, [out], [arrays])
+
+    def reshaped(array: Tensor) -> Tensor:
+        # The labels of a weight repeat themselves where their stride is 0.
+        return reexpanded(array.reshape(out.shape)) if labels.weight else array.reshape(out.shape)
+
+    _move_labels(trace, labels, out, reshaped)
 
 
-def copy(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Any) -> None:
+def copy_labels(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Any) -> None:
     """Copies and other types."""
     if isinstance(out, Tensor):
         trace.set_labels(out, trace.labels_of(args[0]))
 
 
-def _set_moved(
+def _move_labels(
     trace: DependencyTrace,
     labels: Labels,
-    results: list[Tensor],
-    arrays: list[list[Tensor]],
+    out: Any,
+    move: Callable[[Tensor], Any],
     constant_lengths: Mapping[int, int | None] | None = None,
 ) -> None:
-    for result, own in zip(results, arrays, strict=True):
+    """Give the results of an operation the labels, moved as it moves entries."""
+    moved = [tensors(move(array)) for array in labels.arrays]
+    for number, result in enumerate(tensors(out)):
+        own = [found[number] for found in moved]
         if not labels.constant and not labels.weight:
             own = trace.distinct(own, result.shape)
         trace.set_labels(result, Labels(own, labels.constant, labels.weight, constant_lengths or {}))
@@ -227,13 +227,11 @@ def pad(trace: DependencyTrace, func: Any, args: Arguments, options: Options, ou
 
 def as_strided(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Tensor) -> None:
     """as_strided(): the arrays lie in memory as the value does only if it is contiguous."""
-    labels = trace.labels_of(args[0])
     if not args[0].is_contiguous():
         no_rule(trace, func, args, options, out)
         return
-    _set_moved(
-        trace, labels, [out], [[func(array.contiguous(), *args[1:], **options) for array in labels.arrays]]
-    )
+    labels = trace.labels_of(args[0])
+    _move_labels(trace, labels, out, lambda array: func(array.contiguous(), *args[1:], **options))
 
 
 def index(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Tensor) -> None:
@@ -249,14 +247,14 @@ def index(trace: DependencyTrace, func: Any, args: Arguments, options: Options, 
             trace.exclude(trace.labels_of(index), f"{trace.location()} selects by them")
     labels = trace.coupled_along(x, dims, "selects among them")
     numbers = [None if index is None else index.cpu() for index in indices]
-    _set_moved(trace, labels, [out], [[func(array, numbers) for array in labels.arrays]])
+    _move_labels(trace, labels, out, lambda array: func(array, numbers))
 
 
 def index_select(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Tensor) -> None:
     """x.index_select(dim, numbers)."""
     x, dim = args[0], args[1] % args[0].dim()
     labels = trace.coupled_along(x, [dim], "selects among them")
-    _set_moved(trace, labels, [out], [[func(array, dim, args[2].cpu()) for array in labels.arrays]])
+    _move_labels(trace, labels, out, lambda array: func(array, dim, args[2].cpu()))
 
 
 def index_put(trace: DependencyTrace, func: Any, args: Arguments, options: Options, out: Tensor) -> None:

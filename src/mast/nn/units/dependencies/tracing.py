@@ -23,11 +23,11 @@ from mast.nn.units.dependencies.graph import (
     unexpanded,
     varying_dims,
 )
-from mast.nn.units.dependencies.recording import ForwardPass
+from mast.nn.units.dependencies.recording import Recording
 
 
-class DependencyTrace(ForwardPass):
-    """A mode in which operations carry labels from their inputs to their outputs, and couple slices.
+class DependencyTrace(Recording):
+    """A recording in which operations carry labels from their inputs to their outputs, and couple slices.
 
     Rules (`layer_rules`, `tensor_rules`) say what each operation does; what they use is below.
     """
@@ -38,9 +38,8 @@ class DependencyTrace(ForwardPass):
         self._labels: Any = WeakIdKeyDictionary()
         self._operation = ""
         self._needed = needed  # the numbers of operations that the output needs
-        self._number = -1
         #: the operations, with the parameters and the True and False that they are given, without dropout
-        self.operations: list[tuple[Any, ...]] = []
+        self.signature: list[tuple[Any, ...]] = []
         #: lengths of labelled dimensions that the code of a module has met: their slices, by name and length
         self.lengths: dict[tuple[str, int], list[Tensor]] = {}
         for name, t in [*model.named_buffers(), *model.named_parameters()]:
@@ -56,12 +55,12 @@ class DependencyTrace(ForwardPass):
 
     def on_operation(self, func: Any, args: Arguments, options: Options, out: Any) -> None:
         """Follow the operation's rule, if its result matters."""
+        super().on_operation(func, args, options, out)
         self._operation = func.overloadpacket.__name__
-        self._number += 1
         if "dropout" not in self._operation:
             flags = (str(a) for a in args if isinstance(a, bool))
-            self.operations.append((str(func), *flags, *(id(a) for a in args if isinstance(a, nn.Parameter))))
-        if self._number in self._needed:
+            self.signature.append((str(func), *flags, *(id(a) for a in args if isinstance(a, nn.Parameter))))
+        if len(self._numbers) - 1 in self._needed:
             try:
                 layer_rules.follow(self, func, args, options, out)
             except (IndexError, RuntimeError, TypeError, ValueError):  # a form of it without a rule

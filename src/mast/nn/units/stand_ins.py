@@ -1,8 +1,9 @@
-"""Attention with some of its heads: `nn.MultiheadAttention` ties the width to heads times head size."""
+"""Modules that stand in for others in a submodel: attention with some of its heads, and nothing at all."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +13,9 @@ from torch import Tensor, nn
 class HeadsAttention(nn.Module):
     """Multi-head attention over a subset of heads; called like `nn.MultiheadAttention`, with the same names.
 
-    It is made of a whole attention, whose parameters it takes. If they are cut to some heads, `kept` has the
-    numbers of those, among the `all_heads` that attention masks of three dimensions are made for.
+    `nn.MultiheadAttention` itself ties its width to the number of heads times their size. This is made of
+    such an attention, whose parameters it takes. If they are cut to some heads, `kept` has the numbers
+    of those, among the `all_heads` that attention masks of three dimensions are made for.
 
     >>> whole = nn.MultiheadAttention(8, 2, batch_first=True)
     >>> attention, x = HeadsAttention(whole), torch.ones(1, 3, 8)
@@ -106,3 +108,44 @@ def _added(mask: Tensor, like: Tensor) -> Tensor:
     if mask.dtype == torch.bool:
         return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill(mask, -math.inf)
     return mask.to(like.dtype)
+
+
+class PassThrough(nn.Module):
+    """In the place of a module whose result nobody needs: the first tensor it is given, or zeros like it.
+
+    >>> PassThrough(zeros=True)(torch.ones(2)), PassThrough(places=2)(torch.ones(2))
+    (tensor([0., 0.]), (tensor([1., 1.]), None))
+    """
+
+    # What nn.TransformerEncoderLayer asks its attention for, before it takes the way without its own kernel.
+    _qkv_same_embed_dim, in_proj_bias, num_heads = False, None, 1
+
+    def __init__(self, zeros: bool = False, places: int | None = None, batch_first: bool = False) -> None:
+        super().__init__()
+        self.zeros, self.places, self.batch_first = zeros, places, batch_first
+
+    def options(self) -> dict[str, Any]:
+        """What makes another one like it."""
+        return {"zeros": self.zeros, "places": self.places, "batch_first": self.batch_first}
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        """That tensor, alone or as the first of a tuple."""
+        given = next(a for a in (*args, *options.values()) if isinstance(a, Tensor))
+        found = torch.zeros_like(given) if self.zeros else given
+        return found if self.places is None else (found, *[None] * (self.places - 1))
+
+
+def replace_module(model: nn.Module, name: str, new: nn.Module) -> None:
+    """Put another module under this name, and under all others that the old one has.
+
+    Kernels of torch for whole encoder layers look at modules that are not there any more: they are not used.
+    """
+    old = model.get_submodule(name)
+    for module in list(model.modules()):
+        for key, child in module._modules.items():
+            if child is old:
+                module._modules[key] = new
+        if isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False
+        elif isinstance(module, nn.TransformerEncoderLayer) and isinstance(new, PassThrough):
+            module.activation_relu_or_gelu = 0

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mast.nn.units.drawing import Segment
+from mast.nn.units.groups import Segment
 from mast.sketches import DiagonalDraw
 from mast.sketches.draws.kernels import (
     AdamNumbers,
@@ -33,7 +33,7 @@ _ALIGNED = 16  # each tensor starts at a multiple of this many entries, like one
 _TYPES = (torch.float32, torch.float64)
 
 
-class Transfer:
+class CompiledCut:
     """Moves the kept rows and columns of all tensors in one compiled call each way.
 
     It is for models whose units own rows and columns only. `segments_of` says how the dimensions of
