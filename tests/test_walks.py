@@ -22,7 +22,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
 BELOW = (
     "sketches/",
     "objectives/",
-    "randomness/",
+    "randomness.py",
+    "support/philox.py",
     "support/arrays.py",
     "support/checks.py",
     "errors.py",

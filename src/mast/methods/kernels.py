@@ -15,8 +15,8 @@ import numpy as np
 from numba import njit, uint64
 
 from mast.randomness import EXACT_SHUFFLE, ROUNDS, Purpose
-from mast.randomness.kernels import block, feistel_element, shuffled_in
 from mast.sketches.kernels import draw_units, stream_of
+from mast.support.philox import block, feistel_element, shuffled_in
 
 _BATCH = int(Purpose.BATCH)
 _MASK = int(Purpose.MASK)
