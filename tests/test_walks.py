@@ -83,7 +83,9 @@ def check(title: str, files: set[str], most: int) -> None:
 def test_minimize():
     A, b = mast.data.load("a1a")
     problem = mast.Problem(mast.Logistic(A, b, kappa=100), mast.PermK(10))
-    check("`mast.minimize`", files_of(lambda: mast.minimize(problem, "dsgd", steps=ROUNDS)), 12)
+    mast.minimize(problem, "dsgd", steps=1)
+    files = {file for file, _ in calls_of(lambda: mast.minimize(problem, "dsgd", steps=1))}
+    check("`mast.minimize`", files, 20)  # nothing is left out here
 
 
 def test_a_training_step():
@@ -109,7 +111,7 @@ def test_a_submodel_of_gpt2():
     sk = mast.nn.sparsify(model, half, example={"input_ids": torch.arange(12)[None]})
     sk.submodel(seed=7)
     files = {file for file, _ in calls_of(lambda: sk.submodel(seed=7))}  # nothing is left out here
-    check("A submodel of GPT-2", files, 14)
+    check("A submodel of GPT-2", files, 13)
 
 
 def test_a_round_under_torchrun():

@@ -28,8 +28,8 @@ from mast.learn.models import (
     with_ones,
 )
 from mast.objectives import LeastSquares, LinearModel, Logistic, Mean, Objective
+from mast.objectives.losses import SketchedRidge
 from mast.objectives.newton import hessian_solver, newton_steps
-from mast.objectives.penalties import SketchedRidge
 from mast.problem import Problem
 from mast.randomness import Key, Purpose
 from mast.run import minimize
