@@ -27,7 +27,8 @@ from mast.randomness import Key
 from mast.sketches import Draw, Sampled, Sketch
 from mast.support.arrays import Array
 from mast.support.checks import check_nonnegative, check_positive
-from mast.theory import NO_STATEMENT, Guarantee
+from mast.theory import Guarantee
+from mast.theory.guarantee import NO_STATEMENT
 
 #: a number, "theory", or a function of the step
 StepSize = float | str | Callable[[int], float]

@@ -49,19 +49,15 @@ from __future__ import annotations
 
 from mast.theory.distributed import averaged_draws, distributed
 from mast.theory.dsgd import dsgd, expected_smoothness
-from mast.theory.dsgd_inexact import SamplingConstants, dsgd_inexact, sampling_constants, zeta
-from mast.theory.guarantee import NO_STATEMENT, Guarantee, Plan
+from mast.theory.dsgd_inexact import dsgd_inexact, sampling_constants, zeta
+from mast.theory.guarantee import Guarantee, Plan
 from mast.theory.l_svrdsg import l_svrdsg
-from mast.theory.problem_bounds import Interval, ProblemBounds, problem_bounds
+from mast.theory.problem_bounds import problem_bounds
 from mast.theory.s_page import s_page
 
 __all__ = [
-    "NO_STATEMENT",
     "Guarantee",
-    "Interval",
     "Plan",
-    "ProblemBounds",
-    "SamplingConstants",
     "averaged_draws",
     "distributed",
     "dsgd",
