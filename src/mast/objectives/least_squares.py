@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mast.sketches.laws import MomentForm
 
 LARGEST_MATRIX = 2000  #: up to this dimension f_D is made a quadratic with a dense matrix
-DENSE_ENTRIES = 20_000_000  #: up to so many entries a dense factorisation of A is a reasonable tool
+DENSE_ENTRIES = 20_000_000  #: the entries of A up to which a dense factorisation is a reasonable tool
 
 
 class LeastSquares(RidgeModel):

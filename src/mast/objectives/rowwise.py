@@ -48,7 +48,7 @@ class Rowwise(PairForm):
     ) -> None:
         super().__init__(model, sketch, shift, penalty, pairs.blocks)
         self.pairs = pairs
-        #: the probability of each pair's unit, or of each case of so many units
+        #: the probability of each pair's unit, or of each case of m units
         subsets = law if isinstance(law, SubsetLaw) else None
         self._keep = law.per_unit(law.keep)[pairs.units] if subsets is None else None
         self._tables = {} if subsets is None else {m: subsets.patterns(m)[_bits(m)] for m in pairs.lengths}
