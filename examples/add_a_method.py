@@ -41,7 +41,7 @@ class HeavyBall(SingleMethod):
 
     def step(self, state: Moving, t: int, step_size: float) -> None:
         S = self.draw(t)  # a function of the seed and of t
-        h = self.problem.objective.sketched_gradient(state.x, S, self.problem.shift)
+        h = self.problem.sketched_gradient(state.x, S)
         state.m = self.beta * state.m + spread(state.x.size, S, h)
         state.x -= step_size * state.m
         state.gradients += self.terms

@@ -10,7 +10,7 @@ import pytest
 import mast
 from mast.errors import ArgumentError, DataError, NoGuaranteeError, StepSizeWarning
 from mast.methods import METHODS, SingleMethod, make
-from mast.methods.constants import deviation_of
+from mast.methods.base import deviation_of
 from mast.trace import COLUMNS, trace_steps
 
 H = np.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.2], [0.0, 0.2, 3.0]])
@@ -235,7 +235,7 @@ class TestGuarantees:
     def test_theorem_1_stands_in_and_says_so(self):
         wide = mast.Logistic(A[:50], B[:50], kappa=100)
         problem = mast.Problem(wide, mast.Gaussian(0.3))
-        from mast.methods.constants import BOUND, gap_of
+        from mast.methods.base import BOUND, gap_of
 
         gap = gap_of(problem)
         best = wide.minimizer()

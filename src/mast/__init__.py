@@ -18,14 +18,13 @@ __version__ = "0.3.0"
 _ROOMS = {
     "sketches": (  # the distribution of S
         *("Identity", "Bernoulli", "UnscaledBernoulli", "RandK", "PermK", "Gaussian", "Matrices"),
-        *("Grouped", "Mixture", "Except", "Nested", "Rolling", "Sampled", "Conditional", "Sketch"),
+        *("Grouped", "Mixture", "Except", "Nested", "Rolling", "Sampled", "Sketch"),
     ),
     # f, and f_D
     "objectives": ("Objective", "Quadratic", "Function", "Logistic", "LeastSquares", "NonconvexLogistic"),
     "problem": ("Problem", "Nodes"),
     # runs and what theory says of them
     "run": ("minimize",),
-    "results": ("Result",),
     "sweeps": ("sweep",),
     "methods": ("guarantee",),
     "advice": ("advise",),
@@ -39,10 +38,10 @@ _ROOMS = {
     "randomness": ("Key",),  # the name of a draw
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
-_MODULES = {
-    *("data", "methods", "run", "errors", "learn", "nn", "objectives", "problem", "randomness"),
-    *("sketches", "theory", "cluster", "federated"),
-}
+_MODULES = ("cluster", "data", "errors", "federated", "nn", "sketches", "theory")
+#: what may be reached as an attribute too, and is for those who extend MAST
+_INNER = ("learn", "methods", "objectives", "problem", "randomness", "run")
+_UNLISTED = {"Conditional": "sketches", "Result": "results"}
 
 __all__ = sorted([*_ROOM_OF, *_MODULES, "__version__"])
 
@@ -87,11 +86,12 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOM_OF:
-        value = getattr(importlib.import_module(f"mast.{_ROOM_OF[name]}"), name)
+    room = _ROOM_OF.get(name) or _UNLISTED.get(name)
+    if room is not None:
+        value = getattr(importlib.import_module(f"mast.{room}"), name)
         globals()[name] = value
         return value
-    if name in _MODULES:
+    if name in _MODULES or name in _INNER:
         return importlib.import_module(f"mast.{name}")
     raise AttributeError(f"module 'mast' has no attribute {name!r}")
 

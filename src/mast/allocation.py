@@ -14,7 +14,7 @@ from mast.problem import AbstractProblem, Nodes, Problem
 from mast.support.arrays import Array, vector
 from mast.support.checks import check_number
 
-_MATRIX = 3000  # beyond so many variables a Hessian is not made for its diagonal
+_MATRIX = 3000  # variables beyond which a Hessian is not made for its diagonal
 
 
 def keep_probabilities(

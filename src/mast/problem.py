@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +16,7 @@ from mast.errors import ArgumentError, NotExactError, SupportTooLargeError
 from mast.objectives import Objective, Sketched, mean
 from mast.randomness import Key, Purpose
 from mast.sketches import Draw, Sketch
-from mast.support.arrays import Array, frozen, vector
+from mast.support.arrays import Array, Indices, frozen, vector
 from mast.support.cards import card
 from mast.support.checks import check_int, check_list
 
@@ -201,6 +202,20 @@ class Problem(AbstractProblem):
     def draw(self, seed: int = 0, step: int = 0, node: int = 0, index: int = 0) -> Draw:
         """The S of these numbers."""
         return self.sketch.draw(self.dim, seed, step, node, index)
+
+    def sketched_gradient(
+        self, x: Array, draw: Draw, rows: Indices | None = None, minus: Array | None = None
+    ) -> Array:
+        """The gradient of f_S at x, less that at `minus`, where the draw keeps coordinates.
+
+        With `rows`, f is the mean of those of its terms.
+        """
+        f = self.objective
+        return f.sketched_gradient(x, draw, self.shift, rows, minus=minus, at_shift=self._at_shift)
+
+    @cached_property
+    def _at_shift(self) -> Any:
+        return self.objective.at_shift(self.shift)
 
     def at(self, draw: Draw) -> Sketched:
         """f_S(x) = f(v + S(x - v)) for one draw, as an objective."""

@@ -7,11 +7,11 @@ import scipy.sparse
 import mast
 from mast.errors import ArgumentError
 from mast.methods import make
+from mast.sketches.compiled import unit_arrays
 from mast.sketches.kernels import draw_units
 from sketches.samples import SKETCHES, D
 
-LAWS = {name: sketch.law(D) for name, sketch in SKETCHES.items()}
-COMPILED = {name: SKETCHES[name] for name, law in LAWS.items() if law and law.arrays() is not None}
+COMPILED = {name: sketch for name, sketch in SKETCHES.items() if unit_arrays(sketch, D) is not None}
 N = 25
 RNG = np.random.default_rng(8)
 A = RNG.standard_normal((N, D)) * (RNG.random((N, D)) < 0.5)
@@ -34,7 +34,7 @@ def test_most_sketches_have_a_compiled_form():
 @pytest.mark.parametrize("name", COMPILED)
 def test_units_survive_as_sampled(name):
     sketch = COMPILED[name]
-    u = LAWS[name].arrays()
+    u = unit_arrays(SKETCHES[name], D)
     order, kept = np.arange(u.scales.size), np.empty(u.scales.size, dtype=np.int64)
     for seed, t, node in [(1, 0, 0), (2**40 + 3, 7, 5), (5, 2**33, 11), (0, 1, 3)]:
         words = np.array([seed & 0xFFFFFFFF, seed >> 32], dtype=np.uint32)

@@ -10,7 +10,7 @@ import mast
 from mast.errors import ArgumentError, NotExactError, UnboundedError
 from mast.objectives import Mean
 from mast.objectives.least_squares import SketchedLeastSquares
-from mast.objectives.penalties import SketchedSaturating
+from mast.objectives.losses import SketchedSaturating
 from mast.objectives.rowwise import Rowwise
 from mast.objectives.separable import Separable
 from objectives.linear_samples import CONVEX, FORMATS, MODELS, D, data, halves

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mast import randomness
 from mast.errors import ArgumentError
 from mast.randomness import EXACT_SHUFFLE, LAYOUT, Key, Purpose, threshold
-from mast.randomness import kernels as compiled
+from mast.support import philox as compiled
 from randomness import reference
 
 KEY = Key(seed=0x123456789ABCDEF0, step=0x1234567890AB, node=7, index=9)

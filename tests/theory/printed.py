@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mast.theory import Plan, SamplingConstants, zeta
+from mast.theory import Plan, zeta
+from mast.theory.dsgd_inexact import SamplingConstants
 from theory.quadratic_moments import Gradients, Step, s_page_step, sketched_gradients
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from mast import theory
 from mast.errors import ArgumentError, BiasedSketchError, MastError, NoGuaranteeError
+from mast.theory.guarantee import NO_STATEMENT
 from theory.statements import ALL, STATEMENTS
 
 
@@ -97,7 +98,7 @@ def test_what_a_statement_does_not_use_is_ignored():
 def test_local_steps_have_no_statement():
     with pytest.raises(NoGuaranteeError, match="local_steps=1"):
         theory.distributed("convex", local_steps=2, **ALL)
-    assert "local steps" in theory.NO_STATEMENT["local_steps"]
+    assert "local steps" in NO_STATEMENT["local_steps"]
 
 
 def test_node_counts():

@@ -246,11 +246,11 @@ class ProblemWorker(Worker):
 
     def gradients(self, part: Part, values: Values, header: Header) -> Values:
         """Gradient steps on f_S from the values that the node got; the sum of the gradients."""
-        f, shift, x = self.problem.objective, self.problem.shift, self.scratch
+        shift, x = self.problem.shift, self.scratch
 
         def gradient(held: Values, step: int) -> Values:
             part.kept.place(x, held)
-            return f.sketched_gradient(x, part.draw, shift)
+            return self.problem.sketched_gradient(x, part.draw)
 
         wide = values.astype(np.float64, copy=False)
         total: Values = local_gradient_sum(wide, gradient, header.step_size, header.local_steps)

@@ -17,8 +17,8 @@ from numba import njit
 from mast.errors import ArgumentError
 from mast.objectives import Logistic
 from mast.sketches import RandK
+from mast.sketches.compiled import UnitArrays, unit_arrays
 from mast.sketches.kernels import draw_units
-from mast.sketches.laws import UnitArrays
 from mast.support.arrays import Array, Indices
 
 
@@ -87,7 +87,7 @@ class CoordinateLosses:
 
 def units(d: int) -> UnitArrays:
     """Rand-1 in d dimensions as arrays for the compiled loop."""
-    arrays = RandK(1).law(d).arrays()
+    arrays = unit_arrays(RandK(1), d)
     if arrays is None:
         raise ArgumentError(f"Rand-1 runs are drawn for up to 65,536 features, this data set has {d:,}")
     return arrays

@@ -20,8 +20,7 @@ from mast.learn.softmax import Softmax
 from mast.objectives import LeastSquares, Logistic, Objective
 from mast.objectives.design import Design
 from mast.objectives.linear import LinearModel, RidgeModel
-from mast.objectives.losses import MarginLoss
-from mast.objectives.penalties import SketchedRidge
+from mast.objectives.losses import MarginLoss, SketchedRidge
 from mast.problem import Problem
 from mast.sketches import Except, Grouped, Sketch
 from mast.support.arrays import Array, Indices
@@ -198,7 +197,7 @@ class _WithIntercept(RidgeModel):
 
     # The penalty needs to know which coordinate it looks at, so draws are applied to the whole point.
     sketched_gradient = Objective.sketched_gradient
-    sketched_difference = Objective.sketched_difference
+    at_shift = Objective.at_shift
     _solve = Objective._solve
 
 
@@ -232,7 +231,7 @@ class SampledAverage(LinearModel):
         self.shift, self.margins_at_shift, self.penalty = shift, margins_at_shift, penalty
 
     def _margins(self, x: Array) -> Array:
-        return self.loss.margins(self.margins_at_shift + self.design.times(x - self.shift), self.labels)
+        return self.loss.margins(self.margins_at_shift + self.design.matrix @ (x - self.shift), self.labels)
 
     def _backward(self, slopes: Array) -> Array:
         return self.design.transpose_times(self.rates * self.signs * slopes)

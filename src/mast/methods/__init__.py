@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from mast.errors import ArgumentError
 from mast.methods.agd import AGD
-from mast.methods.base import Method, SingleMethod, State
+from mast.methods.base import Method, SingleMethod, State, make
 from mast.methods.dcgd import DCGD
 from mast.methods.distributed import Distributed
 from mast.methods.dsgd import DSGD
@@ -24,34 +23,6 @@ METHODS: dict[str, type[Method]] = {
     method.name: method
     for method in (GD, AGD, DSGD, DSGDSampled, LSVRDSG, SPAGE, Distributed, GDCI, DCGD, ISTNaive)
 }
-
-
-def make(method: str | Method, options: Mapping[str, Any]) -> Method:
-    """A method by its name and options, or the one that was made already.
-
-    An unknown name or option is refused with what is known, and so is an option without a default that
-    is not given.
-    """
-    if isinstance(method, Method):
-        if options:
-            raise ArgumentError(
-                f"{', '.join(options)}: give the options of a method to its constructor, "
-                f"{type(method).__name__}(...), or pass its name"
-            )
-        return method
-    if isinstance(method, type) and issubclass(method, Method):
-        raise ArgumentError(f"pass a method, {method.__name__}(...) with its options, not its class")
-    if not isinstance(method, str) or method not in METHODS:
-        raise ArgumentError(f"unknown method {method!r}; the methods are {', '.join(METHODS)}")
-    known = METHODS[method].parameters()
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        takes = ", ".join(known) or "none"
-        raise ArgumentError(f"{method} has no option {', '.join(unknown)}; its options are: {takes}")
-    missing = [name for name, required in known.items() if required and name not in options]
-    if missing:
-        raise ArgumentError(f"{method} needs a value for {', '.join(missing)}: pass {missing[0]}=...")
-    return METHODS[method](**options)
 
 
 def guarantee(

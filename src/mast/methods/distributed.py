@@ -14,8 +14,7 @@ import numpy as np
 from mast import theory
 from mast.distributed import Participation, ProblemWorker, Server, stride_of
 from mast.errors import NoGuaranteeError
-from mast.methods.base import Method, State
-from mast.methods.constants import gap_of, refuse_dependent, regime_of
+from mast.methods.base import Method, State, gap_of, refuse_dependent, regime_of
 from mast.objectives import Objective
 from mast.problem import AbstractProblem, Nodes, Problem
 from mast.sketches import Sketch

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from mast import theory
-from mast.methods.base import SingleMethod, State
-from mast.methods.constants import EXACT, constants_of, gap_of, refuse_dependent, regime_of
+from mast.methods.base import EXACT, SingleMethod, State, constants_of, gap_of, refuse_dependent, regime_of
 from mast.methods.quadratics import by_expected_smoothness
 from mast.objectives import LeastSquares, Quadratic
 
@@ -21,8 +20,7 @@ class DSGD(SingleMethod):
     def step(self, state: State, t: int, step_size: float) -> None:
         """One sketch, and the gradient of f_S."""
         S = self.draw(t)
-        h = self.problem.objective.sketched_gradient(state.x, S, self.problem.shift)
-        S.add(state.x, h, -step_size)
+        S.add(state.x, self.problem.sketched_gradient(state.x, S), -step_size)
         state.gradients += self.terms
 
     def guarantee(self, regime: str | None = None, effort: str = "exact") -> theory.Guarantee:

@@ -12,16 +12,14 @@ import numpy as np
 
 from mast import randomness, theory
 from mast.errors import ArgumentError, MastError
-from mast.methods.base import SingleMethod, State, spread
-from mast.methods.constants import constants_of, gap_of, refuse_dependent, regime_of
+from mast.methods.base import SingleMethod, State, constants_of, gap_of, refuse_dependent, regime_of, spread
 from mast.objectives import LinearModel
 from mast.objectives.design import csr_arrays
-from mast.objectives.losses import HalfSquare, LogLoss
-from mast.objectives.penalties import Ridge, Saturating
+from mast.objectives.losses import HalfSquare, LogLoss, Ridge, Saturating
 from mast.problem import Problem
 from mast.randomness import Purpose
 from mast.sketches import Draw
-from mast.sketches.laws import DrawKind, UnitArrays
+from mast.sketches.compiled import DrawKind, UnitArrays, unit_arrays
 from mast.support.arrays import Array, Indices
 from mast.support.checks import check_choice, check_int
 
@@ -60,15 +58,14 @@ class DSGDSampled(SingleMethod):
 
     def step(self, state: State, t: int, step_size: float) -> None:
         """One step, readably: what the compiled loop must equal."""
-        f, v = self.problem.objective, self.problem.shift
-        rows = self.rows(t) if f.terms > 1 else None
+        rows = self.rows(t) if self.problem.objective.terms > 1 else None
         if self.sketches == "one":
             S = self.draw(t)
-            S.add(state.x, f.sketched_gradient(state.x, S, v, rows), -step_size)
+            S.add(state.x, self.problem.sketched_gradient(state.x, S, rows), -step_size)
         else:
             h = np.zeros(self.problem.dim)
             for probability, S in self.support:
-                h += probability * spread(h.size, S, f.sketched_gradient(state.x, S, v, rows))
+                h += probability * spread(h.size, S, self.problem.sketched_gradient(state.x, S, rows))
             state.x -= step_size * h
         state.gradients += self.batch_size
 
@@ -121,15 +118,14 @@ class CompiledLoop:
     @staticmethod
     def of(problem: Problem, batch_size: int, averaged: bool) -> CompiledLoop | None:
         """The loop for this problem; None where only the slow steps can run."""
-        f, law = problem.objective, problem.sketch.law(problem.dim)
-        units = None if law is None else law.arrays()
+        f, units = problem.objective, unit_arrays(problem.sketch, problem.dim)
         if not isinstance(f, LinearModel) or units is None or type(f.loss) not in _LOSSES:
             return None
         if not isinstance(f.penalty, Ridge | Saturating) or (averaged and not _one_of(units)):
             return None
         penalty = (f.penalty.l2, 0.0) if isinstance(f.penalty, Ridge) else (0.0, f.penalty.weight)
         rows = (*csr_arrays(f.design.csr), f.labels, f.rates)
-        terms = (*rows, _LOSSES[type(f.loss)], *penalty, problem.shift, f.design.times(problem.shift))
+        terms = (*rows, _LOSSES[type(f.loss)], *penalty, problem.shift, f.design.matrix @ problem.shift)
         masked = units.kind is DrawKind.MASK and np.array_equal(units.unit_of, np.arange(f.dim))
         kernel = "averaged_steps" if averaged else "masked_steps" if masked else "sampled_steps"
         loop = CompiledLoop(terms, (int(units.kind), *units[1:]), batch_size, kernel)

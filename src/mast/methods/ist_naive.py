@@ -26,8 +26,7 @@ class ISTNaive(Method):
         x, M = state.x.copy(), len(self.problem.problems)
         for i, problem in enumerate(self.problem.problems):
             P = unscaled(problem.sketch.sample(problem.dim, self.key(t, node=i)))
-            h = problem.objective.sketched_gradient(x, P, problem.shift)
-            P.add(state.x, h, -step_size / M)
+            P.add(state.x, problem.sketched_gradient(x, P), -step_size / M)
             state.gradients += problem.objective.terms
 
 

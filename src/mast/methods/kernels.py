@@ -2,8 +2,8 @@
 
 The loops change x in place. They take tuples, made by `CompiledLoop` and unpacked in their first lines:
 a linear model as CSR arrays, labels and rates (the weights of its terms), the number of its loss, its two
-penalties, the shift v and A v; the fields of `UnitArrays` of `mast.sketches.laws`; and the two words of the
-seed, the first step, the step sizes, and the sides of the rectangle on which rows are chosen.
+penalties, the shift v and A v; the fields of `UnitArrays` of `mast.sketches.compiled`; and the two words of
+the seed, the first step, the step sizes, and the sides of the rectangle on which rows are chosen.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 from numba import njit, uint64
 
 from mast.randomness import EXACT_SHUFFLE, ROUNDS, Purpose
-from mast.randomness.kernels import block, feistel_element, shuffled_in
 from mast.sketches.kernels import draw_units, stream_of
+from mast.support.philox import block, feistel_element, shuffled_in
 
 _BATCH = int(Purpose.BATCH)
 _MASK = int(Purpose.MASK)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mast import theory
-from mast.methods.base import State
-from mast.methods.constants import constants_of, gap_of, regime_of
+from mast.methods.base import State, constants_of, gap_of, regime_of
 from mast.methods.support import OverSupport
 from mast.support.arrays import Array
 from mast.support.checks import check_choice, check_probability

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mast import theory
-from mast.methods.base import State
-from mast.methods.constants import EXACT, constants_of, gap_of
+from mast.methods.base import EXACT, State, constants_of, gap_of
 from mast.methods.support import OverSupport
 from mast.support.arrays import Array
 from mast.support.checks import check_probability

@@ -71,13 +71,11 @@ class OverSupport(SingleMethod):
 
     def gradient(self, x: Array, draw: Draw) -> Array:
         """grad f_S(x), as a vector of all coordinates."""
-        f = self.problem.objective
-        return spread(x.size, draw, f.sketched_gradient(x, draw, self.problem.shift))
+        return spread(x.size, draw, self.problem.sketched_gradient(x, draw))
 
     def difference(self, x: Array, w: Array, draw: Draw) -> Array:
         """grad f_S(x) - grad f_S(w), as a vector of all coordinates."""
-        f = self.problem.objective
-        return spread(x.size, draw, f.sketched_difference(x, w, draw, self.problem.shift))
+        return spread(x.size, draw, self.problem.sketched_gradient(x, draw, minus=w))
 
     def mean_gradient(self, x: Array, key: Key, b: int) -> Array:
         """The mean of grad f_S(x) over a batch; exactly, in one sweep where there is one, if that is all."""

@@ -37,25 +37,25 @@ try:
 except ImportError as error:
     raise MissingExtraError('mast.nn needs PyTorch: pip install "mast-train[nn]"') from error
 
-from mast.nn.advice import NetworkAdvice, advise
-from mast.nn.costs import Cost, measure, sizes
+from mast.nn.advice import advise
+from mast.nn.costs import measure, sizes
 from mast.nn.elastic import elastic
 from mast.nn.estimators import Average
 from mast.nn.factory import sparsify
-from mast.nn.files.deltas import Delta, apply_delta, read_delta, save_delta
+from mast.nn.files.deltas import apply_delta, read_delta, save_delta
 from mast.nn.files.submodels import load_submodel, save_submodel
 from mast.nn.probabilities import keep_probabilities
 from mast.nn.row_optimizer import RowOptimizer
 from mast.nn.sorting import sort_units
 from mast.nn.sparsifier import Sparsifier
 from mast.nn.start import scale_start
-from mast.nn.submodels import BestDraw, recalibrate
+from mast.nn.submodels import recalibrate
 from mast.nn.tensors.top_share import TopShare
 from mast.nn.units import Cut, Layers, Neurons, find_units, parse
-from mast.nn.validation import Finding, validate
+from mast.nn.validation import validate
 
 __all__ = [
-    "Average", "BestDraw", "Cost", "Cut", "Delta", "Finding", "Layers", "NetworkAdvice", "Neurons",
+    "Average", "Cut", "Layers", "Neurons",
     "RowOptimizer", "Sparsifier", "TopShare", "advise", "apply_delta", "elastic", "find_units",
     "keep_probabilities", "load_submodel", "measure", "parse", "read_delta", "recalibrate", "save_delta",
     "save_submodel", "scale_start", "sizes", "sort_units", "sparsify", "validate",

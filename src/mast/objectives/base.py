@@ -6,6 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -135,20 +136,29 @@ class Objective(ABC):
     #: the number of terms f_i whose mean f is; 1 if f is not a finite sum
     terms: int = 1
 
-    def sketched_gradient(self, x: Array, draw: Draw, shift: Array, rows: Indices | None = None) -> Array:
-        """The gradient of f_S(x) = f(v + S(x - v)) for one draw, of the terms `rows` only if they are given.
+    def sketched_gradient(
+        self,
+        x: Array,
+        draw: Draw,
+        shift: Array,
+        rows: Indices | None = None,
+        *,
+        minus: Array | None = None,
+        at_shift: Any = None,
+    ) -> Array:
+        """The gradient of f_S(x) = f(v + S(x - v)) for one draw, less that at `minus` if it is given.
 
         For a diagonal draw these are its values on ``draw.indices``, all others being 0; for a
-        general matrix the whole vector. With `rows`, f is the mean of those terms.
+        general matrix the whole vector. With `rows`, f is the mean of those terms. `at_shift` is what the
+        method of that name returns for the shift; a `Problem` remembers it.
         """
         y = draw.sparsified(x, shift)
-        return draw.gather_scaled(self.gradient(y) if rows is None else self.term_gradient(y, rows))
+        gradient = draw.gather_scaled(self.gradient(y) if rows is None else self.term_gradient(y, rows))
+        return gradient if minus is None else gradient - self.sketched_gradient(minus, draw, shift, rows)
 
-    def sketched_difference(
-        self, x: Array, w: Array, draw: Draw, shift: Array, rows: Indices | None = None
-    ) -> Array:
-        """The gradient of f_S at x minus that at w, in the form of `sketched_gradient`."""
-        return self.sketched_gradient(x, draw, shift, rows) - self.sketched_gradient(w, draw, shift, rows)
+    def at_shift(self, shift: Array) -> Any:
+        """What the sketched gradients of all draws have in common, given the shift; here nothing."""
+        return None
 
     @property
     def term_smoothness(self) -> Array:

@@ -71,11 +71,6 @@ class Design:
         """The transpose as CSR: what makes the backward product, and access by column, fast."""
         return self.csr.T.tocsr()
 
-    def times(self, x: Array) -> Array:
-        """A x."""
-        product: Array = self.matrix @ x
-        return product
-
     def transpose_times(self, r: Array) -> Array:
         """A'r."""
         product: Array = self.transposed @ r if self.sparse else r @ self.matrix
@@ -129,8 +124,8 @@ class Design:
             dense = (self.matrix.toarray() if self.sparse else self.matrix) * root[:, None]
             return float(np.linalg.eigvalsh(dense @ dense.T)[-1])
         if self.d <= self.n:
-            return _lanczos(lambda x: self.transpose_times(weights * self.times(x)), self.d)
-        return _lanczos(lambda r: root * self.times(self.transpose_times(root * r)), self.n)
+            return _lanczos(lambda x: self.transpose_times(weights * (self.matrix @ x)), self.d)
+        return _lanczos(lambda r: root * (self.matrix @ self.transpose_times(root * r)), self.n)
 
 
 def _lanczos(product: Any, size: int) -> float:

@@ -11,12 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mast.objectives.base import Objective
-from mast.objectives.exact import SketchedLinear
+from mast.objectives.exact import Blocks, SketchedLinear, SparsePairs
 from mast.objectives.linear import RidgeModel
-from mast.objectives.losses import HalfSquare
+from mast.objectives.losses import HalfSquare, SketchedRidge
 from mast.objectives.newton import LARGEST_DIMENSION
-from mast.objectives.pairs import Blocks, SparsePairs
-from mast.objectives.penalties import SketchedRidge
 from mast.objectives.quadratic import Quadratic
 from mast.support.arrays import Array
 
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from mast.sketches.laws import MomentForm
 
 LARGEST_MATRIX = 2000  #: up to this dimension f_D is made a quadratic with a dense matrix
-DENSE_ENTRIES = 20_000_000  #: up to so many entries a dense factorisation of A is a reasonable tool
+DENSE_ENTRIES = 20_000_000  #: the entries of A up to which a dense factorisation is a reasonable tool
 
 
 class LeastSquares(RidgeModel):
@@ -80,7 +78,7 @@ class LeastSquares(RidgeModel):
         if self.dim <= LARGEST_MATRIX:
             return self.quadratic.sketched(sketch, shift)
         law = sketch.law(self.dim)
-        if law is not None and law.separable() is None:
+        if law is not None and sketch.separable(self.dim) is None:
             form = law.moment_form()
             if form is not None:
                 return SketchedLeastSquares(self, sketch, shift, self.penalty.sketched(sketch, shift), form)
@@ -122,20 +120,20 @@ class LeastSquares(RidgeModel):
                 units = np.ones(self.dim)  # several minimisers: the shortest depends on the units
             x = np.zeros(self.dim)
             for _ in range(2):  # the second time for what rounding left over
-                rest = (self.labels - self.design.times(x)) * root
+                rest = (self.labels - self.design.matrix @ x) * root
                 x += units * scipy.linalg.lstsq(rows * units, rest, cond=rounding, check_finite=False)[0]
             return x
         from scipy.sparse.linalg import LinearOperator, lsmr
 
         operator = LinearOperator(
             (self.terms, self.dim),
-            matvec=lambda x: root * self.design.times(x),
+            matvec=lambda x: root * (self.design.matrix @ x),
             rmatvec=lambda r: self.design.transpose_times(root * r),
             dtype=np.float64,
         )
         x = np.zeros(self.dim)
         for _ in range(3):
-            rest = (self.labels - self.design.times(x)) * root
+            rest = (self.labels - self.design.matrix @ x) * root
             x += lsmr(operator, rest, atol=1e-15, btol=1e-15, conlim=0, maxiter=20 * self.terms)[0]
         return x
 
@@ -154,7 +152,7 @@ class SketchedLeastSquares(SketchedLinear):
     ) -> None:
         super().__init__(model, sketch, shift, penalty)
         self.share, self.m = form.share, form.m
-        residuals = model.design.times(shift) - model.labels
+        residuals = model.design.matrix @ shift - model.labels
         self.constant = 0.5 * float(model.rates @ residuals**2)
         pull = model.design.transpose_times(model.rates * residuals)
         self.slope: Array = sketch.mean(self.dim) * pull
@@ -173,7 +171,7 @@ class SketchedLeastSquares(SketchedLinear):
     def _product(self, u: Array) -> Array:
         """The loss part of the Hessian times u."""
         design = self.model.design
-        out = self.share * self.m * design.transpose_times(self.model.rates * design.times(self.m * u))
+        out = self.share * self.m * design.transpose_times(self.model.rates * (design.matrix @ (self.m * u)))
         if self.pairs is None:
             return np.asarray(out + self.diagonal * u)
         order = self.blocks.order

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from functools import cached_property, partial
+from operator import matmul
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from mast.errors import ArgumentError, DataError
 from mast.objectives.base import Objective
-from mast.objectives.design import Design
-from mast.objectives.draws import Draws
-from mast.objectives.losses import MarginLoss, weighted_sum
-from mast.objectives.penalties import Ridge, Saturating
+from mast.objectives.design import Design, csr_arrays, kernels
+from mast.objectives.losses import MarginLoss, Ridge, Saturating, weighted_sum
 from mast.sketches import DiagonalDraw, Draw
 from mast.support.arrays import Array, Indices, frozen, numbers, refuse_nonfinite, vector
 from mast.support.checks import check_number, check_optional
@@ -24,6 +24,9 @@ from mast.support.files import digest
 
 if TYPE_CHECKING:
     from mast.sketches import Sketch
+
+REMEMBERED = 2  #: submatrices are kept for draws that come back, up to this many times the data
+FEW = 0.25  #: if the kept non-zeros are fewer than this share of the rows, only touched rows are visited
 
 
 class LinearModel(Objective):
@@ -76,7 +79,7 @@ class LinearModel(Objective):
         penalty = self.penalty.curvature(x)
 
         def product(p: Array) -> Array:
-            return self.design.transpose_times(w * self.design.times(p)) + penalty * p
+            return self.design.transpose_times(w * (self.design.matrix @ p)) + penalty * p
 
         return product, self.design.column_squares(w) + penalty
 
@@ -90,13 +93,8 @@ class LinearModel(Objective):
         """What the slope of each row's loss is multiplied with on its way back: its sign times its weight."""
         return frozen(self.signs * self.weights)
 
-    def offsets(self, shift: Array) -> Array:
-        """The margin of each row at the shift."""
-        offsets = self.loss.margins(np.zeros(self.terms), self.labels)
-        return offsets + self.signs * self.design.times(shift) if shift.any() else offsets
-
     def _margins(self, x: Array) -> Array:
-        return self.loss.margins(self.design.times(x), self.labels)
+        return self.loss.margins(self.design.matrix @ x, self.labels)
 
     def _backward(self, slopes: Array) -> Array:
         """A' applied to the rows' slopes, averaged; may overwrite them."""
@@ -115,22 +113,48 @@ class LinearModel(Objective):
         return gradient + self.penalty.gradient(x)
 
     @cached_property
-    def _draws(self) -> Draws:
-        return Draws(self)
+    def _kept_columns(self) -> KeptColumns:
+        return KeptColumns(self.design)
 
-    def sketched_gradient(self, x: Array, draw: Draw, shift: Array, rows: Indices | None = None) -> Array:
-        """The gradient of f_S, at the cost of what the draw keeps."""
-        if not isinstance(draw, DiagonalDraw):
-            return super().sketched_gradient(x, draw, shift, rows)
-        return self._draws.gradient(x, draw, shift, rows)
+    def at_shift(self, shift: Array) -> Array:
+        """The margin of each row at the shift."""
+        margins = self.loss.margins(np.zeros(self.terms), self.labels)
+        return margins + self.signs * (self.design.matrix @ shift) if shift.any() else margins
 
-    def sketched_difference(
-        self, x: Array, w: Array, draw: Draw, shift: Array, rows: Indices | None = None
+    def sketched_gradient(
+        self,
+        x: Array,
+        draw: Draw,
+        shift: Array,
+        rows: Indices | None = None,
+        *,
+        minus: Array | None = None,
+        at_shift: Array | None = None,
     ) -> Array:
-        """The gradient of f_S at x minus that at w, with one sweep back."""
+        """The gradient of f_S, less that at `minus`, at the cost of what the draw keeps."""
         if not isinstance(draw, DiagonalDraw):
-            return super().sketched_difference(x, w, draw, shift, rows)
-        return self._draws.gradient(x, draw, shift, rows, minus=w)
+            return super().sketched_gradient(x, draw, shift, rows, minus=minus)
+        v, base = shift[draw.indices], self.at_shift(shift) if at_shift is None else at_shift
+        with self._kept_columns.products(draw, rows) as columns:
+            base, signs = base[columns.rows], self.signs[columns.rows]
+
+            def slopes_and_penalty(x: Array) -> tuple[Array, Array]:
+                y = v + draw.scales * (x[draw.indices] - v)
+                margins = columns.forward(y - v)
+                margins *= signs
+                margins += base
+                return self.loss.slope(margins), self.penalty.gradient(y)
+
+            slopes, penalty = slopes_and_penalty(x)
+            if minus is not None:
+                others, other_penalty = slopes_and_penalty(minus)
+                slopes, penalty = slopes - others, penalty - other_penalty
+            slopes *= self.pulls[columns.rows]
+            gradient = columns.backward(slopes)
+        gradient /= self.terms if rows is None else max(rows.size, 1)
+        gradient += penalty
+        gradient *= draw.scales
+        return gradient
 
     def fingerprint(self) -> str:
         """A sum of the data and all settings."""
@@ -177,7 +201,7 @@ class LinearModel(Objective):
         penalty = None if law is None else self.penalty.sketched(sketch, shift)
         if law is None or penalty is None:
             return None
-        blocks = law.separable()
+        blocks = sketch.separable(self.dim)
         if blocks is not None:
             return Separable(self, sketch, shift, penalty, *blocks)
         if law.outcomes() is None:
@@ -238,3 +262,121 @@ def _weights(sample_weight: ArrayLike | None, n: int) -> Array:
     if not 0 < w.sum() < math.inf:
         raise ArgumentError("sample_weight must have a positive, finite sum")
     return frozen(w / w.mean())
+
+
+# ---- one draw: only the kept columns of the data, or some rows of them, are touched ------------------------
+
+
+class Products(NamedTuple):
+    """Products with the kept columns of the data, for the rows that matter."""
+
+    rows: Any  #: which rows, as an index
+    forward: Callable[[Array], Array]  #: the kept columns of those rows times a vector
+    backward: Callable[[Array], Array]  #: the transpose of that times a vector
+    entries: int = 0  #: how many numbers are held
+
+
+class KeptColumns:
+    """The columns of the data that a draw keeps, for many draws.
+
+    There are three ways to multiply with them: a submatrix made once, for draws that come back, as the blocks
+    of a fixed partition do; compiled sweeps over the kept columns; and sweeps over given rows.
+    """
+
+    def __init__(self, design: Design) -> None:
+        self.design = design
+        self._submatrices: dict[Hashable, Products] = {}
+        self._pools: dict[int, list[NDArray[np.int64]]] = {}
+
+    @contextmanager
+    def products(self, draw: DiagonalDraw, rows: Indices | None) -> Iterator[Products]:
+        """Products with the columns that a draw keeps, of all rows or of those that are given."""
+        design, kept = self.design, draw.indices
+        if rows is not None:
+            position = self._scratch(design.d)
+            position[kept] = np.arange(kept.size)
+            lines = Lines(csr_arrays(design.csr), rows, position, kept.size)
+            try:
+                yield Products(rows, lines.gather, lines.scatter)
+            finally:
+                position[kept] = -1
+                self._pools[design.d].append(position)
+            return
+        if draw.name is not None:
+            yield self._remembered(draw.name, kept)
+            return
+        T, lengths = self._transposed
+        entries = int(lengths[kept].sum())
+        if entries >= FEW * design.n:
+            lines = Lines(T, kept, None, design.n)
+            yield Products(slice(None), lines.scatter, lines.gather)
+            return
+        position = self._scratch(design.n)
+        touched = np.empty(entries, dtype=np.int64)
+        touched = touched[: kernels().touched_rows(T[0], T[1], kept, position, touched)]
+        lines = Lines(T, kept, position, touched.size)
+        try:
+            yield Products(touched, lines.scatter, lines.gather)
+        finally:
+            position[touched] = -1
+            self._pools[design.n].append(position)
+
+    @cached_property
+    def _transposed(self) -> tuple[tuple[Any, Any, Any], Indices]:
+        """The transposed data as kernels take them, and how many non-zeros each column has."""
+        T = self.design.transposed
+        return csr_arrays(T), np.diff(T.indptr)
+
+    def _remembered(self, name: Hashable, kept: Indices) -> Products:
+        """The submatrix of a draw with a name; the oldest are forgotten once they are too large together."""
+        if name not in self._submatrices:
+            products = submatrix(self.design, kept)
+            held = sum(part.entries for part in self._submatrices.values())
+            while self._submatrices and held + products.entries > REMEMBERED * max(self.design.csr.nnz, 1):
+                held -= self._submatrices.pop(next(iter(self._submatrices))).entries
+            self._submatrices[name] = products
+        return self._submatrices[name]
+
+    def _scratch(self, size: int) -> NDArray[np.int64]:
+        """An array of -1, to be put back so: a fresh one would cost its whole length each time."""
+        pool = self._pools.setdefault(size, [])
+        try:
+            return pool.pop()
+        except IndexError:
+            return np.full(size, -1, dtype=np.int64)
+
+
+def submatrix(design: Design, kept: Indices) -> Products:
+    """A copy of the kept columns, without rows that have nothing there; products are SciPy's or BLAS."""
+    if not design.sparse:
+        A = np.ascontiguousarray(design.matrix[:, kept])
+        return Products(slice(None), partial(matmul, A), partial(matmul, A.T), A.size)
+    T = design.transposed[kept]
+    rows = np.unique(T.indices).astype(np.int64)
+    place = np.zeros(design.n, dtype=T.indices.dtype)
+    place[rows] = np.arange(rows.size)
+    T.indices[:] = place[T.indices]
+    T.resize((kept.size, rows.size))
+    # its transpose goes by columns too, since the rows are short
+    return Products(rows, partial(matmul, T.T), partial(matmul, T), int(T.nnz))
+
+
+class Lines:
+    """Some rows of a sparse matrix; `size` and `position` are those of the columns that count."""
+
+    __slots__ = ("A", "lines", "position", "size")
+
+    def __init__(self, A: tuple[Any, Any, Any], lines: Indices, position: Indices | None, size: int) -> None:
+        self.A, self.lines, self.position, self.size = A, lines, position, size
+
+    def gather(self, r: Array) -> Array:
+        """The product of each line with a vector."""
+        out = np.empty(self.lines.size)
+        kernels().gather_lines(*self.A, self.lines, self.position, r, out)
+        return out
+
+    def scatter(self, t: Array) -> Array:
+        """The sum of the lines, each times a number."""
+        out = np.zeros(self.size)
+        kernels().scatter_lines(*self.A, self.lines, self.position, t, out)
+        return out

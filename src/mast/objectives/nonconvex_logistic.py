@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mast.objectives.linear import LinearModel
-from mast.objectives.losses import LogLoss
-from mast.objectives.penalties import Saturating
+from mast.objectives.losses import LogLoss, Saturating
 from mast.support.arrays import Array
 from mast.support.checks import check_optional
 

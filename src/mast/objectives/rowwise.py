@@ -15,11 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mast.objectives.design import kernels
-from mast.objectives.exact import Bend, PairForm
-from mast.objectives.losses import weighted_sum
-from mast.objectives.pairs import BlockRun, Blocks, Pairs, SparsePairs
-from mast.objectives.penalties import Penalty
-from mast.sketches import SubsetLaw
+from mast.objectives.exact import Bend, BlockRun, Blocks, PairForm, Pairs, SparsePairs
+from mast.objectives.losses import Penalty, weighted_sum
+from mast.sketches import IndependentLaw, SubsetLaw
 from mast.support.arrays import Array, Indices
 
 if TYPE_CHECKING:
@@ -50,7 +48,7 @@ class Rowwise(PairForm):
     ) -> None:
         super().__init__(model, sketch, shift, penalty, pairs.blocks)
         self.pairs = pairs
-        #: the probability of each pair's unit, or of each case of so many units
+        #: the probability of each pair's unit, or of each case of m units
         subsets = law if isinstance(law, SubsetLaw) else None
         self._keep = law.per_unit(law.keep)[pairs.units] if subsets is None else None
         self._tables = {} if subsets is None else {m: subsets.patterns(m)[_bits(m)] for m in pairs.lengths}
@@ -127,7 +125,7 @@ class RowPairs(Pairs):
     """The (row, unit) pairs of the data, row by row."""
 
     def __init__(self, model: LinearModel, law: Law) -> None:
-        labels = law.fates()
+        labels = _fates(law)
         self.blocks = Blocks(labels)
         rows = np.arange(model.terms)
         by_unit = SparsePairs(model.design.csr, model.signs, self.blocks, rows, model.rates)
@@ -169,6 +167,14 @@ class RowPairs(Pairs):
             step = max(1, CHUNK >> m)
             out += [(rows[i : i + step], m, self.start) for i in range(0, rows.size, step)]
         return out
+
+
+def _fates(law: Law) -> Indices:
+    """The unit of each coordinate; -1 for one that surely is kept, times 1."""
+    if not isinstance(law, IndependentLaw):
+        return law.unit_of
+    always = (law.per_unit(law.keep) == 1) & (law.per_unit(law.scales) == 1)
+    return np.where(np.append(always, True)[law.unit_of], -1, law.unit_of)
 
 
 def _bits(m: int) -> Indices:

@@ -14,12 +14,10 @@ from numpy.typing import ArrayLike
 
 from mast.errors import ConvergenceError, UnboundedError
 from mast.objectives.design import kernels
-from mast.objectives.exact import Bend, PairForm
+from mast.objectives.exact import Bend, Blocks, DensePairs, PairForm, Pull, SparsePairs, make_pairs, sums_of
 from mast.objectives.logistic import SATURATED, SEPARABLE, rank
-from mast.objectives.losses import weighted_sum
+from mast.objectives.losses import Penalty, weighted_sum
 from mast.objectives.newton import LARGEST_DIMENSION, newton, solve
-from mast.objectives.pairs import Blocks, DensePairs, Pull, SparsePairs, make_pairs, sums_of
-from mast.objectives.penalties import Penalty
 from mast.support.arrays import Array, Indices
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from mast.sketches import estimates
 from mast.sketches.constants import Constants
 from mast.sketches.draws import Draw
 from mast.sketches.estimates import SUPPORT_LIMIT
-from mast.sketches.laws import IndependentLaw, Law
-from mast.support.arrays import LARGE, Array, refuse_too_large
+from mast.sketches.laws import IndependentLaw, Law, SubsetLaw
+from mast.support.arrays import LARGE, Array, Indices, refuse_too_large
 from mast.support.checks import check_int, check_probability
 
 
@@ -220,6 +220,14 @@ class Sketch(ABC):
         if self.diagonal:
             return H * self.second_moment(d)
         return estimates.mean_over(self, d, lambda draw: draw.adjoint(H @ draw.matrix()))
+
+    def separable(self, d: int) -> tuple[Indices, int] | None:
+        """The block of each coordinate and K, if exactly one of K blocks is kept, times K; else None.
+
+        Then f_D splits into independent problems, one per block. What is always kept has the block -1.
+        """
+        law = self.law(d)
+        return law.separable() if isinstance(law, SubsetLaw) else None
 
     # ---- composed sketches, and sketches across nodes --------------------------------------
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mast.sketches.base import Sketch
 
 SUPPORT_LIMIT = 1 << 16  #: a support with more draws than this is not listed
-ESTIMATE_DRAWS = 4096  #: an estimate is made of so many draws, and of fewer in large dimensions
+ESTIMATE_DRAWS = 4096  #: the draws of an estimate; fewer in large dimensions
 _ENTRIES = 1 << 24  # of all draws of an estimate together
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -10,7 +12,7 @@ from mast.errors import ArgumentError
 from mast.randomness import Key
 from mast.sketches.base import Sketch, percent
 from mast.sketches.draws import DiagonalDraw, Draw
-from mast.sketches.laws import DrawKind, Entry, IndependentLaw, Law, SubsetLaw
+from mast.sketches.laws import IndependentLaw, Law, SubsetLaw
 from mast.support.arrays import Array, frozen, vector
 from mast.support.checks import check_positive
 
@@ -29,7 +31,7 @@ class Identity(Sketch):
 
     def law(self, d: int) -> Law:
         """One unit that holds everything."""
-        return SubsetLaw.of(d, 1, {1: 1}, labels=lambda: np.zeros(d, dtype=np.int64), kind=DrawKind.ALL)
+        return SubsetLaw.of(d, 1, {1: 1}, labels=lambda: np.zeros(d, dtype=np.int64))
 
     def _at(self, density: float) -> Sketch:
         return Bernoulli(density)
@@ -79,9 +81,7 @@ class Bernoulli(Sketch):
 
     def law(self, d: int) -> Law:
         """Each coordinate by itself."""
-        return IndependentLaw(
-            self.check(d), d, self.keep, self.scales(), unbiased=self.unbiased, kind=DrawKind.MASK
-        )
+        return IndependentLaw(self.check(d), d, self.keep, self.scales(), unbiased=self.unbiased)
 
     def with_keep(self, keep: ArrayLike) -> Sketch:
         """The same kind with these keep probabilities."""
@@ -144,6 +144,14 @@ class Gaussian(Sketch):
     def label(self) -> str:
         """What it multiplies with."""
         return f"Gaussian({self.sigma:.6g}): keeps 100 %, scales by N(1, {self.sigma**2:.6g})"
+
+
+class Entry(NamedTuple):
+    """One coordinate that is drawn by itself: coordinate i from word, or normal number, i of the key."""
+
+    threshold: int  #: it survives where its word of 32 bits is below this
+    scale: float  #: what it is multiplied with then
+    sigma: float = 0.0  #: of a normal error of the scale
 
 
 def entry_of(sketch: Sketch) -> Entry | None:

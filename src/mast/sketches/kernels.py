@@ -15,8 +15,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from mast.randomness import Purpose
-from mast.randomness.kernels import aligned_words, below, block, derive, philox, shuffled_in
-from mast.sketches.laws import DrawKind
+from mast.sketches.compiled import DrawKind
+from mast.support.philox import aligned_words, below, block, derive, philox, shuffled_in
 
 _ALL, _BLOCK, _SUBSET, _REDRAWN, _MASK = (int(kind) for kind in DrawKind)
 _MASK_PURPOSE = int(Purpose.MASK)

@@ -2,7 +2,7 @@
 
 A unit is a coordinate, a group of them, or a block of a fixed partition: its coordinates are kept or dropped
 together. A law says how many units there are and how the kept ones are chosen; the support, moments,
-constants, exact forms of f_D and the arrays of the compiled loops follow from it.
+constants and exact forms of f_D follow from it.
 
 - `IndependentLaw`: each unit by itself, with its own probability.
 - `SubsetLaw`: a uniform subset of the units, of one size or of several.
@@ -15,30 +15,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from functools import cached_property
 from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mast.sketches.constants import Constants
 from mast.sketches.draws import DiagonalDraw
 from mast.support.arrays import Array, Indices, refuse_too_large
-
-#: for each value that an entry takes, its probability and the value itself, by coordinate
-Marginals = list[tuple[Array, Array]]
-
-
-class DrawKind(IntEnum):
-    """How `mast.sketches.kernels` draws the surviving units."""
-
-    ALL = 0  # everything survives
-    BLOCK = 1  # one of k units: Perm-K with a fixed partition
-    SUBSET = 2  # k units, uniformly: Rand-K
-    REDRAWN = 3  # a block of a partition of the units that is new each time
-    MASK = 4  # each unit by itself: Bernoulli
 
 
 class Members(NamedTuple):
@@ -63,18 +48,6 @@ class Members(NamedTuple):
         return DiagonalDraw(self.order.size, indices[ascending], np.repeat(draw.scales, sizes)[ascending])
 
 
-class UnitArrays(NamedTuple):
-    """A law as plain arrays, for compiled loops."""
-
-    kind: DrawKind
-    k: int
-    unit_of: Indices  # of each coordinate
-    members: Indices  # the coordinates of unit u are members[start[u] : start[u + 1]]
-    start: Indices
-    scales: Array  # of each unit, if it survives
-    thresholds: NDArray[np.uint64]  # of each unit, for masks
-
-
 class MomentForm(NamedTuple):
     """E[c c'] without a d x d matrix: ``share m m'``, plus ``extra[u]`` within unit u."""
 
@@ -82,14 +55,6 @@ class MomentForm(NamedTuple):
     m: Array
     labels: Indices
     extra: Array
-
-
-class Entry(NamedTuple):
-    """One coordinate that is drawn by itself: coordinate i from word, or normal number, i of the key."""
-
-    threshold: int  #: it survives where its word of 32 bits is below this
-    scale: float  #: what it is multiplied with then
-    sigma: float = 0.0  #: of a normal error of the scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +68,6 @@ class Law(ABC):
     unbiased: bool = True
     labels: Callable[[], Indices] | None = None  #: makes `unit_of`; None: coordinate i is unit i
     alone: bool = False  #: whether some coordinates are in no unit (label -1): always kept, times 1
-    kind: DrawKind | None = None  #: how the compiled loops draw it as `sample` does; None: they cannot
 
     def over(self, labels: Indices, alone: bool) -> Law:
         """The law of coordinates that have the entry of this one's at their label, or are left alone (-1)."""
@@ -222,49 +186,6 @@ class Law(ABC):
         """E[c c'] of units as ``share m m'``, plus `extra` on the diagonal; None if it has no such form."""
         return None
 
-    # ---- exact forms of f_D, and compiled loops ----------------------------------------------
-
-    def separable(self) -> tuple[Indices, int] | None:
-        """The unit of each coordinate and K, if exactly one of K units is kept, times K.
-
-        Then f_D splits into independent problems, one per unit.
-        """
-        return None
-
-    def fates(self) -> Indices:
-        """The unit of each coordinate; -1 for one that surely is kept, times 1."""
-        return self.unit_of
-
-    def marginals(self) -> Marginals | None:
-        """The two values that each entry of the diagonal takes; None if it takes infinitely many."""
-        kept = self.spread(self.keep)
-        values = [(kept, self.spread(self.scales))]
-        if (kept < 1).any():
-            values.append((1 - kept, np.zeros(self.dim)))
-        return values
-
-    def arrays(self) -> UnitArrays | None:
-        """The law for compiled loops; None if they cannot draw it."""
-        if self.kind is None:
-            return None
-        count, unit_of = self.units, self.unit_of
-        scales, keep = self.per_unit(self.scales), self.per_unit(self.keep)
-        if self.alone and self.kind is DrawKind.ALL:
-            unit_of = np.zeros(self.dim, dtype=np.int64)
-        elif self.alone and self.kind is DrawKind.MASK:  # one more unit, that no mask drops
-            unit_of = np.where(unit_of < 0, count, unit_of)
-            count, scales, keep = count + 1, np.append(scales, 1.0), np.append(keep, 1.0)
-        elif self.alone:
-            return None
-        unit_of = np.ascontiguousarray(unit_of, dtype=np.int64)
-        thresholds = (keep * 2.0**32 if self.kind is DrawKind.MASK else np.empty(0)).astype(np.uint64)
-        return UnitArrays(self.kind, self._choices, unit_of, *Members.of(unit_of, count), scales, thresholds)
-
-    @property
-    def _choices(self) -> int:
-        """How many units, or blocks, there are to choose, or to choose from; 0 for a mask."""
-        return 0
-
 
 @dataclass(frozen=True, eq=False)
 class IndependentLaw(Law):
@@ -302,15 +223,6 @@ class IndependentLaw(Law):
     def _shared(self) -> tuple[float, float | Array, float | Array]:
         extra = self.keep * (1 - self.keep) * np.square(self.scales) + self.keep * self.noise
         return 1.0, self.keep * self.scales, extra
-
-    def fates(self) -> Indices:
-        """The unit of each coordinate; -1 for one that surely is kept, times 1."""
-        always = (self.per_unit(self.keep) == 1) & (self.per_unit(self.scales) == 1)
-        return np.where(np.append(always, True)[self.unit_of], -1, self.unit_of)
-
-    def marginals(self) -> Marginals | None:
-        """The two values that each entry of the diagonal takes; None if it takes infinitely many."""
-        return None if self.noise else super().marginals()
 
 
 @dataclass(frozen=True, eq=False)
@@ -369,12 +281,6 @@ class SubsetLaw(Law):
                     p *= max(self.units - size - b, 0) / (self.units - r - b)
                 out[r] += p
         return out
-
-    @property
-    def _choices(self) -> int:
-        if self.kind is DrawKind.SUBSET:
-            return max(self.sizes)
-        return sum(self.sizes.values()) if self.kind is DrawKind.REDRAWN else self.units
 
 
 @dataclass(frozen=True, eq=False)

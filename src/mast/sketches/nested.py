@@ -118,7 +118,7 @@ class Nested(Sketch):
             return q, (q > 0).astype(np.float64)
         return q, np.divide(1, q, out=np.zeros(d), where=q > 0)
 
-    def front(self, d: int, share: float) -> DiagonalDraw:
+    def prefix(self, d: int, share: float) -> DiagonalDraw:
         """What a share keeps, one of `shares` or another, with the scales of this sketch."""
         count = count_of(share, d)
         scales = self._by_place(d)[1][:count] if self.scaled else np.ones(count)
@@ -135,13 +135,13 @@ class Nested(Sketch):
         return randomness.choice(key, Purpose.CHOICE, np.cumsum(self.weights))
 
     def sample(self, d: int, key: Key) -> Draw:
-        """The front of the order."""
-        return self.front(self.check(d), self.shares[self.member_of(key)])
+        """A prefix of the order."""
+        return self.prefix(self.check(d), self.shares[self.member_of(key)])
 
     def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
         """One draw for each share."""
         for weight, share in zip(self.weights.tolist(), self.shares, strict=True):
-            yield weight, self.front(d, share)
+            yield weight, self.prefix(d, share)
 
     def law(self, d: int) -> Law:
         """Unit u is place u of the order; the more often kept of two is there whenever the other is."""
@@ -167,7 +167,7 @@ class Nested(Sketch):
         return float(self.weights @ np.array(self.counts(d))) / d
 
     def at(self, density: float) -> Sketch:
-        """Always this share from the front of the same order, with the same scales."""
+        """Always the prefix of this share of the same order, with the same scales."""
         return Front(self, check_probability("density", density))
 
     def arguments(self) -> dict[str, Any]:
@@ -201,8 +201,8 @@ class Front(Sketch):
         self.nested, self.density = nested, density
 
     def sample(self, d: int, key: Key) -> Draw:
-        """The front of the order."""
-        return self.nested.front(self.check(d), self.density)
+        """A prefix of the order."""
+        return self.nested.prefix(self.check(d), self.density)
 
     def outcomes(self, d: int) -> Iterator[tuple[float, Draw]]:
         """One draw."""

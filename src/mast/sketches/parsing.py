@@ -54,7 +54,7 @@ def _permk(k: str, how: str) -> Sketch:
     return PermK(int(k), redraw=True) if how == "redraw" else PermK(int(k), seed=int(how))
 
 
-#: what is made of a name with so many values behind it
+#: what makes the sketch, by its name and the number of values behind it
 FORMS: dict[tuple[str, int], Callable[..., Sketch]] = {
     ("identity", 0): Identity,
     ("bernoulli", 1): lambda keep: Bernoulli(_share(keep)),

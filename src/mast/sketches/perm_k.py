@@ -17,8 +17,9 @@ from mast import randomness
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
+from mast.sketches.constants import Constants
 from mast.sketches.draws import DiagonalDraw, Draw, equal_scales
-from mast.sketches.laws import DrawKind, Law, SubsetLaw
+from mast.sketches.laws import Law, SubsetLaw
 from mast.support.arrays import Indices, frozen, refuse_too_large
 from mast.support.checks import check_int, check_list
 
@@ -79,7 +80,7 @@ class PermK(Sketch):
         shared, number = self._block_of(key)
         block = self._part(d, number, shared) if self.redraw else self._block(d, number)
         scales = equal_scales(block.size, float(self.k))
-        return DiagonalDraw(d, block, scales, recurring=self._remembers(d))
+        return DiagonalDraw(d, block, scales, name=self._name(d, number))
 
     def partition(self, d: int) -> list[Indices]:
         """The K blocks of the fixed partition."""
@@ -107,9 +108,10 @@ class PermK(Sketch):
             made[number] = frozen(self._part(d, number, Key(self.seed)).astype(_stored(d), copy=False))
         return made[number].astype(np.int64, copy=False)
 
-    def _remembers(self, d: int) -> bool:
-        """Whether a block is the same array in every draw."""
-        return self.blocks is not None or (not self.redraw and _stored(d) is np.int64)
+    def _name(self, d: int, number: int) -> tuple[PermK, int, int] | None:
+        """The name of a block of a fixed partition, which all its draws share; None where there is none."""
+        fixed = self.blocks is not None or (not self.redraw and _stored(d) is np.int64)
+        return (self, d, number) if fixed else None
 
     def _part(self, d: int, number: int, key: Key) -> Indices:
         """Block `number` of the partition that `key` names, made without the other blocks."""
@@ -125,9 +127,9 @@ class PermK(Sketch):
         return super().outcomes(d) if self.redraw else self._each_block(d)
 
     def _each_block(self, d: int) -> Iterator[tuple[float, Draw]]:
-        for block in self.partition(d):
+        for number, block in enumerate(self.partition(d)):
             scales = np.full(block.size, float(self.k))
-            yield 1 / self.k, DiagonalDraw(d, block, scales, recurring=self._remembers(d))
+            yield 1 / self.k, DiagonalDraw(d, block, scales, name=self._name(d, number))
 
     def member_of(self, key: Key) -> int:
         """The number of the block that `key` gets."""
@@ -149,13 +151,19 @@ class PermK(Sketch):
 
     def law(self, d: int) -> Law:
         """One of K blocks; or, redrawn, a subset of a block's size."""
-        drawn = self.k <= randomness.EXACT_SHUFFLE
         if self.redraw:
-            kind = DrawKind.REDRAWN if drawn and d <= randomness.EXACT_SHUFFLE else None
-            return SubsetLaw.of(d, d, self._sizes(d), kind=kind)
-        kind = DrawKind.BLOCK if drawn else None
+            return SubsetLaw.of(d, d, self._sizes(d))
         self.check(d)
-        return SubsetLaw.of(d, self.k, {1: 1}, labels=lambda: self._labels(d), kind=kind)
+        return SubsetLaw.of(d, self.k, {1: 1}, labels=lambda: self._labels(d))
+
+    def constants(self, d: int) -> Constants:
+        """K, K and K²."""
+        self.check(d)
+        return Constants(float(self.k), float(self.k), float(self.k) ** 2)
+
+    def separable(self, d: int) -> tuple[Indices, int] | None:
+        """The block of each coordinate, and K."""
+        return super().separable(d) if self.redraw else (self._labels(self.check(d)), self.k)
 
     def _labels(self, d: int) -> Indices:
         """The number of the block that each coordinate is in; that costs d, however many blocks are empty."""

@@ -119,7 +119,7 @@ class Sampled(Sketch):
             assert isinstance(draw, DiagonalDraw)
             return draw
         if isinstance(self.sketch, RandK):
-            parts = d // self.sketch.count(d)  # a block of a new partition into so many is a uniform subset
+            parts = d // self.sketch.count(d)  # a block of a new partition is a uniform subset
             step, node = divmod(i, parts)
             return PermK(parts, redraw=True).sample(d, Key(self.seed, step, node, layer or 0))
         if (d, layer) not in self._masks:

@@ -13,7 +13,7 @@ from mast.randomness import Key, Purpose
 from mast.sketches.base import Sketch, percent
 from mast.sketches.constants import Constants
 from mast.sketches.draws import DiagonalDraw, Draw, equal_scales
-from mast.sketches.laws import DrawKind, Law, PairLaw, SubsetLaw
+from mast.sketches.laws import Law, PairLaw, SubsetLaw
 from mast.support.arrays import Array
 from mast.support.checks import check_int
 
@@ -78,8 +78,7 @@ class RandK(Counted):
 
     def law(self, d: int) -> Law:
         """A subset of K coordinates."""
-        kind = None if d > randomness.EXACT_SHUFFLE else DrawKind.SUBSET
-        return SubsetLaw.of(d, d, {self.count(d): 1}, kind=kind)
+        return SubsetLaw.of(d, d, {self.count(d): 1})
 
     def label(self) -> str:
         """How many coordinates, or which share of them."""

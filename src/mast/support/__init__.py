@@ -1,1 +1,1 @@
-"""What every room uses and no user imports: checks of input, files, checkpoints, kept results, progress."""
+"""What every room uses and no user imports: checks, files, checkpoints, kept results, progress, Philox."""

@@ -47,22 +47,17 @@ DSGD, nonconvex
 
 from __future__ import annotations
 
-from mast.theory.arguments import NO_STATEMENT
 from mast.theory.distributed import averaged_draws, distributed
-from mast.theory.dsgd import SamplingConstants, dsgd, dsgd_inexact, expected_smoothness, sampling_constants
-from mast.theory.forms import zeta
+from mast.theory.dsgd import dsgd, expected_smoothness
+from mast.theory.dsgd_inexact import dsgd_inexact, sampling_constants, zeta
 from mast.theory.guarantee import Guarantee, Plan
 from mast.theory.l_svrdsg import l_svrdsg
-from mast.theory.problem_bounds import Interval, ProblemBounds, problem_bounds
+from mast.theory.problem_bounds import problem_bounds
 from mast.theory.s_page import s_page
 
 __all__ = [
-    "NO_STATEMENT",
     "Guarantee",
-    "Interval",
     "Plan",
-    "ProblemBounds",
-    "SamplingConstants",
     "averaged_draws",
     "distributed",
     "dsgd",

@@ -18,8 +18,10 @@ import numpy as np
 
 from mast.errors import ArgumentError, NoGuaranteeError
 from mast.support.checks import check_choice, check_nonnegative, check_optional, check_probability
-from mast.theory.arguments import (
+from mast.theory.dsgd import FINITE, Words, descent, known, noise_of
+from mast.theory.guarantee import (
     NO_STATEMENT,
+    Guarantee,
     bounded_sketch,
     check_count,
     combined,
@@ -27,8 +29,6 @@ from mast.theory.arguments import (
     regime_of,
     strong_convexity,
 )
-from mast.theory.forms import FINITE, Words, descent, known, noise_of
-from mast.theory.guarantee import Guarantee
 
 _SMOOTH = "each f_i is L_fi-smooth and bounded below"
 _COUPLING = {

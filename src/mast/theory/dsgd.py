@@ -1,32 +1,201 @@
-"""DSGD (Algorithm 1): one sketch per step. Each table has one row per regime, with its step size and bound.
+"""DSGD (Algorithm 1, I): x <- x - g grad f_S(x) with grad f_S(x) = S' grad f(v + S(x - v)).
 
-- (I), x <- x - g grad f_S(x) with grad f_S(x) = S' grad f(v + S(x - v)), is `dsgd`: Theorems 2, 3 and 10,
-  Corollaries 2, 3 and 4.
-- (II), with an estimator of grad f_S in its place, is `dsgd_inexact`: Theorems 4, 12 and 13, Corollaries 5, 6
-  and 7. `sampling_constants` describes the estimator that draws terms of a finite sum.
-- (I) on quadratics and least squares may often take the longer step of `expected_smoothness`.
+Theorems 2, 3 and 10 with Corollaries 2, 3 and 4 are `dsgd`; on quadratics and least squares the longer step
+of `expected_smoothness` is often allowed.
+
+A bound takes one of three forms: a distance that contracts, an average that falls, a gradient that vanishes.
+The inexact and the distributed variant differ in constants and words only: each has a table of words, one row
+per regime, and `descent` fills in the form of the regime.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mast.errors import ArgumentError
-from mast.support.checks import check_choice, check_nonnegative, check_optional, check_positive
-from mast.theory.arguments import (
+from mast.support.checks import check_optional, check_positive
+from mast.theory.guarantee import (
+    Guarantee,
+    Plan,
+    Start,
     always_kept,
     bounded_sketch,
-    check_count,
     combined,
     consistent,
-    per_node,
+    decay,
     regime_of,
     strong_convexity,
 )
-from mast.theory.forms import FINITE, SMOOTH, Contraction, Words, descent, known, noise_of, zeta
-from mast.theory.guarantee import Guarantee
+from mast.theory.plans import Array
+
+FINITE = "E[S'S] is finite"
+SMOOTH = "f is L_f-smooth and bounded below"
+
+
+class Words(NamedTuple):
+    """A row of a table of statements: where it stands, what it assumes, its step size and its bound."""
+
+    statement: str
+    assumptions: tuple[str, ...]
+    limit_formula: str
+    bound_formula: str
+
+    def filled(self, algorithm: str, regime: str, constants: Mapping[str, float]) -> dict[str, Any]:
+        """The fields of a guarantee that are words and numbers to show."""
+        return {"algorithm": algorithm, "regime": regime, "constants": constants, **self._asdict()}
+
+
+def descent(
+    regime: str,
+    algorithm: str,
+    words: Words,
+    constants: Mapping[str, float],
+    *,
+    steepest: float,
+    steepest_words: str,
+    noise: float | None,
+    noise_needs: str = "gap",
+    mu: float | None = None,
+    smoothness: float | None = None,
+    any_step: bool = False,
+    cap: float = math.inf,
+    first: float = 3.0,
+) -> Guarantee:
+    """The statement of a regime: what it says in words, and the numbers of its form.
+
+    1/steepest is the largest step size (for non-convex f the smoothness and the length of the run come in),
+    `noise` multiplies it in the last term of the bound, `mu` and `smoothness` are those of f_D. The rest is
+    for `Stationarity`.
+    """
+    common = words.filled(algorithm, regime, constants) | {"noise_needs": noise_needs}
+    if regime == "strongly_convex":
+        assert mu is not None
+        consistent(mu, 1 / steepest, steepest_words)
+        return Contraction(**common, mu=mu, limit=1 / steepest, noise=noise)
+    if regime == "convex":
+        return FallingAverage(**common, limit=1 / (2 * steepest), noise=noise)
+    assert smoothness is not None
+    growth = combined(f"the smoothness of f_D times {steepest_words}", smoothness * steepest)
+    noise = noise_of(smoothness / 2, noise)
+    form = StationarityAnyStep if any_step else Stationarity
+    return form(**common, growth=growth, noise=noise, cap=cap, first=first)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Contraction(Guarantee):
+    """Strongly convex: E|x^T - x_D*|² <= (1 - g mu)^T r0sq + g noise/mu for g <= limit.
+
+    For 2 delta r0sq: g = min{limit, mu delta r0sq/noise}, T >= (1/mu) max{1/limit, noise/(mu delta r0sq)}
+    ln(1/delta).
+    """
+
+    mu: float
+    quantity: str = "E|x^T - x_D*|²"
+
+    def _value(self, step: Array, T: Array, start: Start) -> Array:
+        return decay(step * self.mu, T) * start["r0sq"] + step * (self._noise / self.mu)
+
+    def _plan(self, aim: float, start: Start) -> Plan:
+        r0sq = start.positive("r0sq")
+        step, longest = _balanced(self.limit, self._noise, self.mu * aim * r0sq)
+        return self._settle(lambda T: step, longest / self.mu * math.log(1 / aim), 2 * aim * r0sq, start)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class FallingAverage(Guarantee):
+    """Convex: E f_D(xbar) - f_D^inf <= r0sq/(g T) + g noise for g <= limit.
+
+    xbar is one of the T iterates, chosen uniformly.
+    For 2 delta r0sq: g = min{limit, delta r0sq/noise}, T >= (1/delta) max{1/limit, noise/(delta r0sq)}.
+    """
+
+    quantity: str = "E f_D(xbar) - f_D^inf"
+
+    def _value(self, step: Array, T: Array, start: Start) -> Array:
+        return start["r0sq"] / (step * T) + step * self._noise
+
+    def _plan(self, aim: float, start: Start) -> Plan:
+        r0sq = start.positive("r0sq")
+        step, longest = _balanced(self.limit, self._noise, aim * r0sq)
+        return self._settle(lambda T: step, longest / aim, 2 * aim * r0sq, start)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Stationarity(Guarantee):
+    """Non-convex: min_{t<T} E|grad f_D(x^t)|² <= first delta0/(g T) + g noise.
+
+    The limit is g <= min{cap, 1/sqrt(growth T)}.
+    For eps² (where cap is infinite and first is 3): g = min{1/sqrt(growth T), eps²/(2 noise)},
+    T >= (12 delta0/eps⁴) max{3 delta0 growth, noise}. Otherwise the fewest T is searched for.
+    """
+
+    growth: float
+    cap: float = math.inf
+    first: float = 3.0
+    quantity: str = "min_{t<T} E|grad f_D(x^t)|²"
+    _limit_depends_on_T = True
+
+    def _limit(self, T: Array | None) -> Array:
+        assert T is not None
+        return np.minimum(self.cap, 1 / np.sqrt(self.growth * T))
+
+    def _value(self, step: Array, T: Array, start: Start) -> Array:
+        return self.first * start["delta0"] / (step * T) + step * self._noise
+
+    def _plan(self, aim: float, start: Start) -> Plan:
+        delta0, noise, target = start.one("delta0"), self._noise, aim * aim
+        if target == 0:
+            raise ArgumentError(f"eps = {aim:g} is too small: its square is 0 in floating point")
+        if self.first != 3.0 or self.cap < math.inf:
+            return self._search(target, start)
+
+        def step(T: int) -> float:
+            steepest = 1 / math.sqrt(self.growth * T)
+            return min(steepest, target / 2 / noise) if noise > 0 else steepest
+
+        needed = 12 * delta0 / target * max(3 * delta0 * self.growth / target, noise / target)
+        return self._settle(step, needed, target, start)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class StationarityAnyStep(Stationarity):
+    """The same, where the statement also covers larger steps: (1 + g² growth)^T takes the place of 3."""
+
+    _beyond_words = "above it the bound uses the general factor (1 + g² D²)^T in place of 3"
+
+    def _beyond(self, step: Array, T: Array, start: Start) -> Array:
+        factor = np.exp(T * np.log1p(step * self.growth * step))
+        return factor * (start["delta0"] / (step * T)) + step * self._noise
+
+
+def _balanced(limit: float, noise: float, allowed: float) -> tuple[float, float]:
+    """The step size at which the noise term is at most `allowed`, and what the number of steps grows with."""
+    if noise == 0:
+        return limit, 1 / limit
+    inverse = noise / allowed if allowed > 0 else math.inf
+    return min(limit, allowed / noise), max(1 / limit, inverse)
+
+
+def noise_of(constant: float, gap: float | None) -> float | None:
+    """What multiplies the step size in a bound: unknown while the gap is, 0 where the gap is."""
+    if gap is None:
+        return None
+    if constant * gap > 1e300:
+        raise ArgumentError(f"the noise term {constant:g} times {gap:g} overflows: measure f in other units")
+    return constant * gap
+
+
+def known(**numbers: float | None) -> dict[str, float]:
+    """The constants that were given, for a guarantee to show."""
+    return {name: value for name, value in numbers.items() if value is not None}
+
+
+# ---- the statements --------------------------------------------------------------------------------------
 
 _BOUNDED = "L_max finite"
 _EXACT = {
@@ -47,27 +216,6 @@ _EXACT = {
         (SMOOTH, FINITE, _BOUNDED),
         "g <= 1/(L_f sqrt(L_D L_max T))",
         "3 delta0/(g T) + g L_f² L_D L_max gap",
-    ),
-}
-_ESTIMATOR = "the estimator is unbiased, with E|g_S|² <= 2A (f_S - f^inf) + B |grad f_S|² + C"
-_INEXACT = {
-    "strongly_convex": Words(
-        "Theorem 12, Corollary 6: DSGD with stochastic sketched gradients, strongly convex f",
-        (SMOOTH, "f is mu_f-strongly convex", FINITE, _ESTIMATOR),
-        "g <= 1/D_AB",
-        "(1 - g mu_D mu_f)^T r0sq + g (2 gap D_AB + C)/(mu_D mu_f)",
-    ),
-    "convex": Words(
-        "Theorem 13, Corollary 7, corrected: DSGD with stochastic sketched gradients, convex f",
-        (SMOOTH, "f is convex and f_D has a minimiser", FINITE, _ESTIMATOR),
-        "g <= 1/(2 D_AB)",
-        "r0sq/(g T) + g (2 gap D_AB + C)",
-    ),
-    "nonconvex": Words(
-        "Theorem 4, Corollary 5: DSGD with stochastic sketched gradients, non-convex f",
-        (SMOOTH, FINITE, _ESTIMATOR),
-        "g <= 1/sqrt(L_f L_D D_AB T)",
-        "3 delta0/(g T) + g L_f L_D (2 gap D_AB + C)/2",
     ),
 }
 _QUADRATIC = Words(
@@ -133,120 +281,6 @@ def dsgd(
         smoothness=None if L_D is None else L_f * L_D,
         any_step=True,
     )
-
-
-def dsgd_inexact(
-    regime: str,
-    *,
-    A: float | None = None,
-    B: float | None = None,
-    C: float | None = None,
-    L_f: float | None = None,
-    mu_f: float | None = None,
-    L_D: float | None = None,
-    mu_D: float | None = None,
-    L_max: float | None = None,
-    gap: float | None = None,
-) -> Guarantee:
-    """The guarantee of DSGD (II): Theorem 12 (strongly convex), 13 (convex) or 4 (non-convex).
-
-    The estimator g_S has E g_S(x) = grad f_S(x) and, with f^inf (not f_S^inf) in the first term,
-
-        E|g_S(x)|² <= 2A (f_S(x) - f^inf) + B |grad f_S(x)|² + C.
-
-    A = C = 0, B = 1 is DSGD (I). C and `gap` are needed for bounds and plans, not for step sizes.
-    L_f and L_max are used where B > 0 (L_f also where f is not convex). `plan` is that of `dsgd` with
-    D_AB = A + B L_f L_max for L_f L_max, and 2 gap D_AB + C for 2 L_f L_max gap.
-
-    >>> g = dsgd_inexact("convex", A=10, B=.5, C=3, L_f=2, L_max=16, gap=.25)
-    >>> 1 / g.max_step_size()
-    52.0
-    >>> g.bound(.01, 1000, r0sq=1)
-    0.26
-    >>> g.plan(delta=.05, r0sq=1).iterations
-    6400
-    """
-    regime_of(regime, "DSGD (II)")
-    A, B, C, gap = (
-        check_nonnegative("A", A),
-        check_nonnegative("B", B),
-        check_optional("C", C),
-        check_optional("gap", gap),
-    )
-    D_AB = combined(
-        "A + B L_f L_max", A + (B and B * check_positive("L_f", L_f) * bounded_sketch("L_max", L_max))
-    )
-    mu = strong_convexity("mu_f", mu_f) * always_kept("mu_D", mu_D) if regime == "strongly_convex" else None
-    smoothness = check_positive("L_f", L_f) * check_positive("L_D", L_D) if regime == "nonconvex" else None
-    numbers = known(A=A, B=B, C=C, D_AB=D_AB, gap=gap, mu=mu)
-    return descent(
-        regime,
-        "DSGD (II)",
-        _INEXACT[regime],
-        numbers if smoothness is None else numbers | {"L_f L_D": smoothness},
-        steepest=D_AB,
-        steepest_words="A + B L_f L_max",
-        noise=None if gap is None or C is None else noise_of(1.0, 2 * gap * D_AB + C),
-        noise_needs="gap" if gap is None else "C",
-        mu=mu,
-        smoothness=smoothness,
-    )
-
-
-class SamplingConstants(NamedTuple):
-    """A, B and C of an estimator; `dsgd_inexact(regime, **constants._asdict(), ...)` takes them."""
-
-    A: float
-    B: float
-    C: float | None
-
-
-def sampling_constants(
-    *,
-    L_fi: Any,
-    batch_size: int = 1,
-    n: int | None = None,
-    sketches: str = "one",
-    L_f: float | None = None,
-    L_D: float | None = None,
-    L_max: float | None = None,
-    terms_gap: float | None = None,
-) -> SamplingConstants:
-    """A, B, C for a minibatch of `batch_size` of the n terms f_i, drawn uniformly without replacement.
-
-    `sketches="one"`, one draw of S per step, with z = zeta(n, batch_size), which is 1 for a single term:
-
-        A = z L_max max_i L_fi,  B = 1 - z,  C = 2 A terms_gap,  terms_gap = f^inf - mean_i f_i^inf.
-
-    `sketches="all"`, the gradient averaged over all sketches: L_D takes the place of L_max everywhere, and
-    |grad f_D|² <= 2 L_f L_D (f_D - f^inf) turns the B term into part of A, so that B = 0 and
-    D_AB = z L_D max_i L_fi + (1 - z) L_f L_D, with C = 2 z L_D max_i L_fi terms_gap.
-
-    L_fi is one value per term; or, with `n`, the largest. L_f is used where sketches are averaged and
-    batch_size > 1. Without `terms_gap`, C is None: enough for step sizes.
-
-    >>> sampling_constants(L_fi=[1., 2., 6.], L_max=16, terms_gap=.5)
-    SamplingConstants(A=96.0, B=0.0, C=96.0)
-    >>> sampling_constants(L_fi=[1., 2., 6.], L_max=16, batch_size=2, terms_gap=.5)
-    SamplingConstants(A=24.0, B=0.75, C=24.0)
-    >>> sampling_constants(L_fi=[1., 2., 6.], L_D=4, L_f=3, batch_size=2, sketches="all", terms_gap=.5)
-    SamplingConstants(A=15.0, B=0.0, C=6.0)
-    """
-    check_choice("sketches", sketches, ("one", "all"))
-    count = np.size(L_fi) if n is None else check_count("n", n, 1)
-    if np.size(L_fi) not in (1, count):
-        raise ArgumentError(f"L_fi must have one value or n = {count}, and has {np.size(L_fi)}")
-    steepest = float(per_node("L_fi", L_fi, count).max())
-    z = zeta(count, batch_size)
-    if sketches == "one":
-        A, B, extra = z * bounded_sketch("L_max", L_max) * steepest, 1 - z, 0.0
-    else:
-        smoothness = check_positive("L_D", L_D)
-        A, B, extra = z * smoothness * steepest, 0.0, 0.0
-        if z < 1:
-            extra = (1 - z) * check_positive("L_f", L_f) * smoothness
-    terms_gap = check_optional("terms_gap", terms_gap)
-    return SamplingConstants(A + extra, B, None if terms_gap is None else 2 * A * terms_gap)
 
 
 def expected_smoothness(

@@ -20,18 +20,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from mast.support.checks import check_choice, check_optional, check_positive, check_probability
-from mast.theory.arguments import (
-    Array,
+from mast.theory.dsgd import SMOOTH, Words, known
+from mast.theory.dsgd_inexact import zeta
+from mast.theory.guarantee import (
+    Guarantee,
+    Plan,
+    Start,
     always_kept,
     bounded_sketch,
     check_count,
     combined,
     consistent,
+    decay,
     regime_of,
     strong_convexity,
 )
-from mast.theory.forms import SMOOTH, Words, known, zeta
-from mast.theory.guarantee import Guarantee, Plan, Start, decay
+from mast.theory.plans import Array
 
 _STRONG = (SMOOTH, "f is mu_f-strongly convex", "S is uniform on a finite support of N sketches")
 _CONVEX = (SMOOTH, "f is convex", "S is uniform on a finite support of N sketches")

@@ -22,8 +22,7 @@ import numpy as np
 
 from mast.errors import ArgumentError
 from mast.support.checks import check_nonnegative, check_positive
-from mast.theory.arguments import unbiased, values
-from mast.theory.guarantee import plain
+from mast.theory.guarantee import plain, unbiased, values
 
 
 class Interval(NamedTuple):

@@ -16,9 +16,18 @@ import numpy as np
 
 from mast.errors import ArgumentError, NoGuaranteeError
 from mast.support.checks import check_optional, check_positive, check_probability
-from mast.theory.arguments import Array, bounded_sketch, check_count, combined, regime_of
-from mast.theory.forms import Words, known, noise_of, zeta
-from mast.theory.guarantee import Guarantee, Plan, Start
+from mast.theory.dsgd import Words, known, noise_of
+from mast.theory.dsgd_inexact import zeta
+from mast.theory.guarantee import (
+    Guarantee,
+    Plan,
+    Start,
+    bounded_sketch,
+    check_count,
+    combined,
+    regime_of,
+)
+from mast.theory.plans import Array
 
 _ONLY = "its one theorem is for 'nonconvex', and holds for convex f too. l_svrdsg has convex statements."
 _WORDS = Words(

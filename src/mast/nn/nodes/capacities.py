@@ -27,7 +27,7 @@ from mast.nn.units.unit_map import UnitMap
 from mast.randomness import Key, Purpose
 from mast.sketches import Sketch
 from mast.sketches.draws import DiagonalDraw, Draw, FullDraw, ModelDraw
-from mast.sketches.laws import Entry
+from mast.sketches.independent import Entry
 from mast.support.checkpoint import describe
 
 _WORTH_KEEPING = 1 << 14  # positions

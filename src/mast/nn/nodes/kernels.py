@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit, uint64
 
-from mast.randomness.kernels import words
+from mast.support.philox import words
 
 _PIECE = 4096  # coordinates whose mask is made at once, a multiple of 8
 ROOM = 8  #: entries that `kept_positions` needs beyond the last position

@@ -26,8 +26,7 @@ from mast.nn.tensors.weights import Weight
 from mast.randomness import Key, Purpose
 from mast.sketches import Bernoulli, Constants, Sampled, Sketch
 from mast.sketches.draws import DiagonalDraw, Draw, FullDraw, MaskDraw
-from mast.sketches.independent import entry_of
-from mast.sketches.laws import Entry
+from mast.sketches.independent import Entry, entry_of
 from mast.support.arrays import Array
 
 _WORTH_A_THREAD = 1 << 19  # coordinates

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mast.randomness import Key, Purpose
-from mast.randomness.kernels import stream_words
+from mast.support.philox import stream_words
 
 _LOW = 0xFFFFFFFF
 _M0, _M1 = 0xD2511F53, 0xCD9E8D57

@@ -2,7 +2,7 @@
 
 Three families: lists of positions (`DiagonalDraw`), rows and columns (`GridDraw`), and all tensors of a
 model in one call (`gather_units`, `scatter_units`), because at each step of training the way through Python
-would take longer than the moving. The readable twin of each is indexing, in `base.py`, and tests compare the
+would take longer than the moving. The readable twin of each is indexing, in `forms.py`, and tests compare the
 two.
 
 The named tuples say what a kernel takes; they are passed as plain tuples, because Numba's cache on disk would

@@ -10,7 +10,7 @@ import numpy as np
 
 from mast.errors import ArgumentError
 from mast.randomness import Key
-from mast.sketches.draws.base import Draw
+from mast.sketches.draws.forms import Draw
 
 D = TypeVar("D", bound=Draw)
 

@@ -25,7 +25,7 @@ permutation, n large  a Feistel network of `ROUNDS` rounds on ``[a] x [b]``, a =
                       b = ceil(n / a), cycle walking back into ``[n]``
 ====================  =====================================================================
 
-`mast.randomness.kernels` computes this fast, `tests/randomness/reference.py` readably, and a test compares
+`mast.support.philox` computes this fast, `tests/randomness/reference.py` readably, and a test compares
 the two bit for bit.
 """
 
@@ -133,7 +133,7 @@ def threshold(keep: float) -> int:
 def words(key: Key, purpose: Purpose, start: int, stop: int) -> NDArray[np.uint32]:
     """Words start .. stop-1 of the stream of `key` and `purpose`."""
     out = np.empty(stop - start, dtype=np.uint32)
-    _kernels().words(key.words(purpose), None, start, out)
+    _philox().words(key.words(purpose), None, start, out)
     return out
 
 
@@ -142,22 +142,22 @@ def bernoulli(key: Key, thresholds: int | NDArray[np.uint64], start: int, stop: 
     out = np.empty(stop - start, dtype=np.bool_)
     stream = key.words(Purpose.MASK)
     if isinstance(thresholds, np.ndarray):
-        _kernels().mask_each(stream, thresholds, start, out)
+        _philox().mask_each(stream, thresholds, start, out)
     else:
-        _kernels().words(stream, np.uint64(thresholds), start, out)
+        _philox().words(stream, np.uint64(thresholds), start, out)
     return out
 
 
 def normal(key: Key, start: int, stop: int) -> NDArray[np.float64]:
     """Standard normal numbers start .. stop-1."""
     out = np.empty(stop - start)
-    _kernels().normals(key.words(Purpose.NORMAL), start, out)
+    _philox().normals(key.words(Purpose.NORMAL), start, out)
     return out
 
 
 def below(key: Key, purpose: Purpose, n: int, address: int = 0) -> int:
     """A whole number uniform on 0 .. n-1, for n up to 2^32 - 1."""
-    return int(_kernels().below_key(key.words(purpose), address, n))
+    return int(_philox().below_key(key.words(purpose), address, n))
 
 
 def uniform(key: Key, purpose: Purpose, address: int = 0) -> float:
@@ -169,7 +169,7 @@ def uniform(key: Key, purpose: Purpose, address: int = 0) -> float:
 def uniforms(key: Key, purpose: Purpose, nodes: int) -> NDArray[np.float64]:
     """`uniform` for the nodes 0 .. nodes-1 of a key."""
     out = np.empty(nodes)
-    _kernels().uniforms(key.words(purpose), out)
+    _philox().uniforms(key.words(purpose), out)
     return out
 
 
@@ -196,10 +196,10 @@ def permutation(
         raise ArgumentError(f"permutations are of at most 2^60 elements, got {n}")
     out = np.empty(stop - start, dtype=np.int64)
     if n <= EXACT_SHUFFLE:
-        _kernels().shuffle(key.words(purpose), n, start, out)
+        _philox().shuffle(key.words(purpose), n, start, out)
     else:
         a, b = feistel_sides(n)
-        _kernels().feistel(key.words(purpose), n, a, b, ROUNDS, start, out)
+        _philox().feistel(key.words(purpose), n, a, b, ROUNDS, start, out)
     return out
 
 
@@ -207,7 +207,7 @@ def permuted(key: Key, purpose: Purpose, n: int, position: int) -> int:
     """The element of `permutation(key, purpose, n)` at one position, without making the others."""
     if n > EXACT_SHUFFLE:
         return int(permutation(key, purpose, n, position, position + 1)[0])
-    return int(_kernels().shuffled(key.words(purpose), n, position))
+    return int(_philox().shuffled(key.words(purpose), n, position))
 
 
 def feistel_sides(n: int) -> tuple[int, int]:
@@ -216,8 +216,8 @@ def feistel_sides(n: int) -> tuple[int, int]:
     return a, -(-n // a)
 
 
-def _kernels() -> ModuleType:
+def _philox() -> ModuleType:
     """The compiled half of this module, imported when first needed: Numba takes a while to load."""
-    from mast.randomness import kernels
+    from mast.support import philox
 
-    return kernels
+    return philox
