@@ -26,7 +26,6 @@ BELOW = (
     "support/arrays.py",
     "support/checks.py",
     "errors.py",
-    "nn/tensors/torch_private.py",
 )
 ROUNDS = 12
 
@@ -96,7 +95,8 @@ def test_a_training_step():
         optimizer.step()
         optimizer.zero_grad()
 
-    check("A training step of a network", files_of(step), 7)
+    step()
+    check("A training step of a network", {file for file, _ in calls_of(step)}, 9)  # nothing is left out here
 
 
 def test_a_submodel_of_gpt2():
@@ -108,7 +108,7 @@ def test_a_submodel_of_gpt2():
     sk = mast.nn.sparsify(model, half, example={"input_ids": torch.arange(12)[None]})
     sk.submodel(seed=7)
     files = {file for file, _ in calls_of(lambda: sk.submodel(seed=7))}  # nothing is left out here
-    check("A submodel of GPT-2", files, 14)
+    check("A submodel of GPT-2", files, 13)
 
 
 def test_a_round_under_torchrun():

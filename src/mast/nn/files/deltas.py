@@ -92,7 +92,7 @@ def save_delta(
     if member is not None:
         key = sk.member_key(member)
     key = Key(0 if seed is None else seed) if key is None else key
-    sk.check("save_delta() cannot be called")
+    sk.watched.check("save_delta() cannot be called")
     factor = _factor(scale, rescale)
     parts = changes_of(sk, key)
     whole, digests, aliases = _others(sk, base)

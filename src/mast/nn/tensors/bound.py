@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mast import randomness
 from mast.errors import ArgumentError, NotDiagonalError
-from mast.nn.tensors.scaling import Memory, compiled, numbers, replace_entries, sparsify_into
+from mast.nn.tensors.sparsified import Memory, compiled, numbers, replace_entries, sparsify_into
 from mast.nn.tensors.torch_words import torch_mask, torch_normal
 from mast.nn.tensors.weights import Weight
 from mast.randomness import Key, Purpose
