@@ -148,7 +148,7 @@ def report(
     scratch = sk.watched.plain_copy().eval()
     sources = {"score": sk.watched.plain_copy().eval()}
     if plain is not None:
-        sources["plain"] = _alike(sk, plain)
+        sources["plain"] = _same_network(sk, plain)
     sketches: list[BoundSketch | None] = []  # None is the model itself
     for density in densities:
         sketch = sk.sketch.at(density)
@@ -246,7 +246,7 @@ def _typical(scores: pd.DataFrame) -> list[tuple[int, int]]:
     return list(scores.loc[nearest, ["number", "step"]].itertuples(index=False, name=None))
 
 
-def _alike(sk: Sparsifier, plain: nn.Module) -> nn.Module:
+def _same_network(sk: Sparsifier, plain: nn.Module) -> nn.Module:
     """A copy with the weights of the plainly trained network, if it is the same one."""
     copied = sk.watched.plain_copy()
     try:

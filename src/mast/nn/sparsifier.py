@@ -21,7 +21,7 @@ from mast.nn.submodels import BestDraw, best_submodel, make_submodel, pick, weig
 from mast.nn.tensors.bound import BoundSketch, bind
 from mast.nn.tensors.selection import Selection, shifts_of
 from mast.nn.tensors.sparsified import SparsifiedWeights
-from mast.nn.tensors.top_share import TopShare
+from mast.nn.tensors.top_share import PrunedWeights, TopShare
 from mast.nn.tensors.weights import Calibration, Shift, WatchedModel
 from mast.nn.units import Structured, UnitDraw, UnitMap, parse
 from mast.nn.units.drawing import BoundUnits
@@ -267,7 +267,7 @@ class Sparsifier:
     def bind(self, sketch: Sketch | TopShare) -> BoundSketch:
         """Another sketch of the same kind, over the weights of this model."""
         if isinstance(sketch, TopShare):
-            return sketch.bind(self.weights, lambda: self.shift)
+            return PrunedWeights(self.weights, sketch, lambda: self.shift)
         return bind(sketch, self.weights) if self.unit_map is None else self.unit_map.bind(sketch)
 
     # ---- what comes out of it ------------------------------------------------------------

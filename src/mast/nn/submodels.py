@@ -18,7 +18,7 @@ from mast.errors import ArgumentError
 from mast.nn.batches import run_batches
 from mast.nn.costs import count_flops, evaluated
 from mast.nn.tensors.bound import BoundSketch
-from mast.nn.tensors.sparsified import sparsify
+from mast.nn.tensors.sparsified import sparsify_tensor
 from mast.nn.tensors.torch_private import BatchNorm
 from mast.nn.tensors.weights import Calibration
 from mast.nn.units import UnitDraw
@@ -199,7 +199,7 @@ def put_draw(
     with torch.no_grad():
         for i, w in enumerate(sk.weights):
             x = points.get(w.name, w.parameter).detach()
-            parameters[w.name].copy_(sparsify(draw[w.name], x, sk.values.shift_of(i, x)))
+            parameters[w.name].copy_(sparsify_tensor(draw[w.name], x, sk.values.shift_of(i, x)))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from mast.errors import ArgumentError
-from mast.nn.batches import call
+from mast.nn.batches import Batch
 from mast.nn.optimizers import DECAY_KNOWN, decay_to_shift, decays_to_zero
 from mast.nn.passes.calls import Call
 from mast.nn.tensors.torch_private import BatchNorm, tree_leaves
@@ -256,7 +256,7 @@ def _outputs(sk: Sparsifier, batch: Any) -> Iterator[Finding]:
 def _output_deviation(model: nn.Module, batch: Any) -> float:
     """The standard deviation of a model's outputs."""
     with torch.no_grad():
-        outputs = tree_leaves(call(model, batch))
+        outputs = tree_leaves(Batch.of(batch).call(model))
     numbers = [t for t in outputs if isinstance(t, torch.Tensor) and t.is_floating_point()]
     return float(torch.cat([t.double().flatten() for t in numbers]).std())
 

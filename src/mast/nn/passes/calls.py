@@ -198,7 +198,7 @@ class Call:
     # Recurrent layers, and other modules with a __getstate__ of their own, do copy the slot: as empty.
 
     def __deepcopy__(self, memo: Any) -> None:
-        """Nothing."""
+        return None
 
     def __reduce__(self) -> Any:
         return type(None), ()

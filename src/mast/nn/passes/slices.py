@@ -47,7 +47,7 @@ class Slice:
 
     @property
     def changes(self) -> bool:
-        """Whether it is not all of the tensor, as it is."""
+        """Whether something of the tensor is dropped or scaled."""
         return bool(self.ranges or self.scales)
 
     def take(self, x: Tensor) -> Tensor:

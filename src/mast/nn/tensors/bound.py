@@ -84,7 +84,8 @@ class BoundWeights(BoundSketch):
     - `joint`: all weights are one vector and have one draw, whose cost is that of what it keeps.
     - A list of draws (`members`): each is made as the list's sketch makes it, when it is needed.
     - Otherwise each weight is a vector of its own. Its key knows its name, unless the sketch draws one share,
-      or window, for all layers. Where all coordinates are alike (`entries`), it is a mask, or normal scales.
+      or window, for all layers. Where all coordinates have one law (`entries`), the draw is a mask, or has
+      normal scales.
     """
 
     def __init__(self, weights: Sequence[Weight], sketch: Sketch) -> None:

@@ -48,7 +48,6 @@ class Selection:
 
     def add(self, name: str, p: Tensor, place: Place, keep: float | Array | None) -> None:
         """One more weight to sketch."""
-        place.number = len(self.weights)
         self.weights.append(Weight(name, p.shape, place, keep))
 
     @property

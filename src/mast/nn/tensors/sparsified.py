@@ -39,10 +39,10 @@ def multiply(kept: Draw, u: Tensor) -> Tensor:
         flat, indices = u.reshape(-1), _tensor(kept.positions, u)
         picked = times(flat[indices], wide(kept.scales, u))
         return torch.zeros_like(flat).index_copy(0, indices, picked).view(u.shape)
-    return times(u, _spread(kept, u))
+    return times(u, _diagonal(kept, u))
 
 
-def sparsify(kept: Draw, x: Tensor, v: Tensor | None) -> Tensor:
+def sparsify_tensor(kept: Draw, x: Tensor, v: Tensor | None) -> Tensor:
     """v + S(x - v), differentiable in x."""
     return multiply(kept, x) if v is None else v + multiply(kept, x - v)
 
@@ -50,9 +50,9 @@ def sparsify(kept: Draw, x: Tensor, v: Tensor | None) -> Tensor:
 def sparsify_into(kept: Draw, x: Tensor, v: Tensor | None, y: Tensor) -> None:
     """The same into y, by one product without a temporary tensor where it can be."""
     if v is None and isinstance(kept, GridDraw | FullDraw) and x.dtype in _COMPILED:
-        torch.mul(x, _spread(kept, x), out=y)
+        torch.mul(x, _diagonal(kept, x), out=y)
     else:
-        y.copy_(sparsify(kept, x, v))
+        y.copy_(sparsify_tensor(kept, x, v))
 
 
 def replace_entries(before: DiagonalDraw, kept: DiagonalDraw, x: Tensor, v: Tensor | None, y: Tensor) -> None:
@@ -80,7 +80,7 @@ def adjoint(kept: Draw, g: Tensor, memory: Memory | None = None) -> Tensor:
         out.zero_()
         draw_kernels.sparsify_entries(numbers(out), kept.indices, _scales_of(kept, flat.dtype), flat, None)
     else:
-        torch.mul(g, _spread(kept, g).to(g.dtype), out=out)
+        torch.mul(g, _diagonal(kept, g).to(g.dtype), out=out)
     return out
 
 
@@ -95,12 +95,12 @@ def _adjoint_sparse(kept: Draw, g: Tensor) -> Tensor:
     elif isinstance(kept, DiagonalDraw):
         scales = multiply(kept, torch.ones(g.shape, dtype=torch.float64, device=g.device))[rows]
     else:
-        scales = _spread(kept, g).expand(g.shape)[rows]
+        scales = _diagonal(kept, g).expand(g.shape)[rows]
     values = g.values() * scales.to(g.dtype)
     return torch.sparse_coo_tensor(g.indices(), values, g.shape, is_coalesced=True, check_invariants=False)
 
 
-def _spread(kept: Draw, u: Tensor) -> Tensor:
+def _diagonal(kept: Draw, u: Tensor) -> Tensor:
     """All scales, 0 where an entry is dropped, in a shape that broadcasts."""
     return wide(kept.spread() if isinstance(kept, GridDraw) else kept.factors, u)
 
@@ -277,7 +277,7 @@ class SparsifiedWeights:
         if tensor is not p or not isinstance(tensor, torch.nn.Parameter):
             self.weights[number].check(tensor)
             kept = self.bound.kept(number, self.drawn, tensor)
-            return sparsify(kept, tensor, self.shift_of(number, tensor))
+            return sparsify_tensor(kept, tensor, self.shift_of(number, tensor))
         y = self.current(number, self.drawn)
         if not (torch.is_grad_enabled() and p.requires_grad):
             return y.numbers
@@ -307,7 +307,7 @@ class SparsifiedWeights:
         with torch.inference_mode(False), torch.no_grad():
             x = p.detach()
             v = self.shift_of(number, x)
-            numbers = adjoint(known.kept, x) if v is None else sparsify(known.kept, x, v)
+            numbers = adjoint(known.kept, x) if v is None else sparsify_tensor(known.kept, x, v)
         known.forward_pass = self.forward_pass
         if torch.equal(numbers, known.numbers):
             return known
