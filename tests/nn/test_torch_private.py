@@ -22,6 +22,7 @@ INSTANCES = {
     "Tensor": torch.ones(1),
     "Optimizer": torch.optim.SGD([torch.ones(1)], lr=0.1),
     "UntypedStorage": torch.ones(1).untyped_storage(),
+    "Node": torch.ones(1, requires_grad=True).clone().grad_fn,
 }
 KNOWN = {name for names in torch_private.ATTRIBUTES.values() for name in names}
 

@@ -73,7 +73,7 @@ def test_no_numbers_return_to_the_cpu(models, loss_on, monkeypatch):
     model, inputs = models.mlp()
     sk = mast.nn.sparsify(model, mast.Bernoulli(0.6))
     sk.bound.torch_only = True
-    monkeypatch.setattr("mast.nn.tensors.scaling.compiled", lambda *tensors: False)
+    monkeypatch.setattr("mast.nn.tensors.sparsified.compiled", lambda *tensors: False)
     monkeypatch.setattr("mast.nn.tensors.bound.compiled", lambda *tensors: False)
 
     def forbidden(*args, **kwargs):

@@ -17,7 +17,7 @@ from mast.nn.batches import Batch, Loss
 from mast.nn.curvature import Curvature, MeanHessian, curvature
 from mast.nn.factory import sparsify
 from mast.nn.submodels import put_draw
-from mast.nn.tensors.scaling import multiply
+from mast.nn.tensors.sparsified import multiply
 from mast.nn.tensors.top_share import TopShare
 from mast.nn.tensors.weights import Shift, Where, unwrapped
 from mast.nn.units import Structured

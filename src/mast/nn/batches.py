@@ -1,4 +1,4 @@
-"""Batches, everywhere alike: what a model is called with, alone or in a pair with targets.
+"""Batches, in one form everywhere: what a model is called with, alone or in a pair with targets.
 
 A batch is the inputs, or a pair ``(inputs, targets)``; a tuple or list of two is always the latter. Inputs
 are a tensor, a tuple of positional arguments, or a dict of keyword arguments, whose ``labels`` are left out
@@ -114,16 +114,11 @@ def output_of(output: Any) -> Tensor:
     return found
 
 
-def call(model: nn.Module, batch: Any) -> Any:
-    """Call the model with a batch's inputs."""
-    return Batch.of(batch).call(model)
-
-
 def run_batches(model: nn.Module, batches: Iterable[Any]) -> int:
     """Call the model with each batch; how many there were."""
     count = 0
     for batch in batches:
-        call(model, batch)
+        Batch.of(batch).call(model)
         count += 1
     return count
 

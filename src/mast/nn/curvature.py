@@ -34,7 +34,7 @@ class Curvature:
 
     @property
     def error(self) -> float:
-        """Both together."""
+        """The residual and the standard error together."""
         return self.residual + (0.0 if math.isnan(self.stderr) else self.stderr)
 
     @property

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,20 +28,20 @@ from torch.optim.optimizer import (
 from torch.utils.hooks import RemovableHandle
 
 from mast.errors import MastError
+from mast.randomness import Key
 
 if TYPE_CHECKING:
-    from mast.nn.passes.calls import Calls
     from mast.nn.sparsifier import Sparsifier
 
-_followed: weakref.WeakSet[Steps] = weakref.WeakSet()
+_followed: weakref.WeakSet[OptimizerSteps] = weakref.WeakSet()
 _handles: list[RemovableHandle] = []
 
 
-class Steps:
-    """The steps that optimizers make on one sparsified model."""
+class OptimizerSteps:
+    """The steps that optimizers make on one sparsified model: each advances its draw."""
 
-    def __init__(self, sk: Sparsifier, calls: Calls) -> None:
-        self.sk, self.calls = sk, calls
+    def __init__(self, sk: Sparsifier) -> None:
+        self.sk, self.watched, self.values = sk, sk.watched, sk.values
         self.under_way = False  # an optimizer's step(), or a draw that was asked for
         self._made: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # by these, since the draw last advanced
         self._validated: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -60,10 +61,36 @@ class Steps:
         while _handles and not _followed:
             _handles.pop().remove()
 
+    def move(self, key: Key) -> None:
+        """Go to another draw."""
+        self.watched.refuse_inside("the draw cannot advance")
+        self.values.key = key
+        self.values.forget()
+
+    def advance(self) -> None:
+        """Go to the next draw."""
+        key = self.values.key
+        self.move(Key(key.seed, key.step + 1, key.node))
+        self.watched.used = False
+        self._made.clear()
+        self._elsewhere = 0
+
+    @contextmanager
+    def at(self, key: Key) -> Iterator[None]:
+        """With another draw than the current one, and nothing else changed."""
+        before, stepping = self.values.key, self.under_way
+        self.move(key)
+        self.under_way = True  # whoever names the draw may change x while it stays
+        try:
+            yield
+        finally:
+            self.under_way = stepping
+            self.move(before)
+
     def concern(self, optimizer: Optimizer) -> bool:
         """Whether it holds a sketched parameter; if all of these are frozen, any of the model."""
         try:
-            sketched = [w.parameter for w in self.sk.weights]
+            sketched = [w.parameter for w in self.watched.weights]
         except MastError:  # the model was changed: its next forward pass says so
             return False
         if holds(optimizer, sketched):
@@ -72,12 +99,12 @@ class Steps:
 
     def before(self, optimizer: Optimizer) -> None:
         """A step begins; at the first of an optimizer, its traps are named."""
-        if self.calls.sampling:
+        if self.watched.sampling:
             raise MastError(
                 "optimizer.step() inside sk.sample() would move the sparsified weights and lose the step: "
                 "call it after the context"
             )
-        self.calls.check()
+        self.watched.check()
         self.under_way = True
         if optimizer not in self._validated:
             from mast.nn.validation import warn_at_first_step
@@ -88,33 +115,28 @@ class Steps:
     def after(self, optimizer: Optimizer) -> None:
         """Advance, unless another optimizer has done so since the last forward pass: theirs is one step."""
         self.under_way = False
-        if not self._made or optimizer in self._made or self.calls.used:
-            self.sk.advance()
+        if not self._made or optimizer in self._made or self.watched.used:
+            self.advance()
         self._made.add(optimizer)
 
     def after_other(self, optimizer: Optimizer) -> None:
         """An optimizer without sketched parameters has stepped: if it trains this model alone, draws rest."""
-        passes = self.calls.count
+        passes = self.sk.calls.count
         if passes == self._passes_before or not holds(optimizer, self.sk.model.parameters()):
             return
         self._passes_before = passes
         self._elsewhere += 1
         if self._elsewhere == 2:
-            self.sk.warn_once(
+            self.watched.warn_once(
                 f"{type(optimizer).__name__} has made two steps with one draw: it holds none of the sketched "
                 "parameters, so its steps do not advance the draw. Call sk.advance() after each of them, "
                 "or sketch what it trains (where=)"
             )
 
-    def advanced(self) -> None:
-        """The draw has advanced."""
-        self._made.clear()
-        self._elsewhere = 0
-
     def notice_changes(self) -> None:
         """Warn of loops that change x again and again while the draw stays as it is."""
         if not self.under_way:
-            self.sk.warn_once(
+            self.watched.warn_once(
                 "the weights have changed three times since the draw did: they are not trained by a torch "
                 "optimizer, whose steps advance the draw. Call sk.advance() after each step of your own"
             )
@@ -182,6 +204,6 @@ def _decayed(sk: Sparsifier, optimizer: Optimizer) -> Iterator[tuple[Tensor, Ten
     number = {id(w.parameter): i for i, w in enumerate(sk.weights)}
     for group in optimizer.param_groups:
         for p in group["params"] if group.get("weight_decay", 0) != 0 else ():
-            v = sk.shift_of(number[id(p)], p) if id(p) in number else None
+            v = sk.values.shift_of(number[id(p)], p) if id(p) in number else None
             if v is not None:
                 yield p, v, group

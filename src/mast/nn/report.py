@@ -140,14 +140,14 @@ def report(
 ) -> DensityReport:
     """Score the submodels of each density, and say what they cost."""
     check_int("draws", draws, 1)
-    sk.check()
+    sk.watched.check()
     if calibrate is None:
         warn_of_batch_norm(sk)
     batches = None if calibrate is None or calibrate is False else list(calibrate)
-    scratch = sk.plain_copy().eval()
-    sources = {"score": sk.plain_copy().eval()}
+    scratch = sk.watched.plain_copy().eval()
+    sources = {"score": sk.watched.plain_copy().eval()}
     if plain is not None:
-        sources["plain"] = _alike(sk, plain)
+        sources["plain"] = _same_network(sk, plain)
     sketches: list[BoundSketch | None] = []  # None is the model itself
     for density in densities:
         sketch = sk.sketch.at(density)
@@ -245,9 +245,9 @@ def _typical(scores: pd.DataFrame) -> list[tuple[int, int]]:
     return list(scores.loc[nearest, ["number", "step"]].itertuples(index=False, name=None))
 
 
-def _alike(sk: Sparsifier, plain: nn.Module) -> nn.Module:
+def _same_network(sk: Sparsifier, plain: nn.Module) -> nn.Module:
     """A copy with the weights of the plainly trained network, if it is the same one."""
-    copied = sk.plain_copy()
+    copied = sk.watched.plain_copy()
     try:
         copied.load_state_dict(plain.state_dict())
     except RuntimeError as error:

@@ -15,6 +15,7 @@ all are updated). Submodels and the whole model want `recalibrate` in either cas
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -192,7 +193,7 @@ class RowOptimizer:
             "format": FORMAT,
             "kind": type(self.optimizer).__name__,
             "groups": groups,
-            "state": _copied(self.state),
+            "state": copy.deepcopy(self.state),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -213,17 +214,10 @@ class RowOptimizer:
                     raise ArgumentError(
                         f"the state's {key} of {name!r} has shape {tuple(t.shape)}, not {shapes[name]}"
                     )
-        self.state = _copied(state["state"])
+        self.state = copy.deepcopy(state["state"])
         for group, saved in zip(self.param_groups, state["groups"], strict=True):
             group.update(saved)
 
 
 def _has_shape(t: Any, shape: tuple[int, ...]) -> bool:
     return isinstance(t, Tensor) and t.dim() > 0 and tuple(t.shape) == shape
-
-
-def _copied(state: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {
-        name: {key: t.detach().clone() if isinstance(t, Tensor) else t for key, t in entries.items()}
-        for name, entries in state.items()
-    }

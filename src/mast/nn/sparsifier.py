@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,23 +14,21 @@ from mast.errors import ArgumentError, BiasedSketchError, MastError
 from mast.nn.files.deltas import save_delta
 from mast.nn.files.state import restore, state_of
 from mast.nn.files.submodels import save_draw
-from mast.nn.optimizers import Steps
+from mast.nn.optimizers import OptimizerSteps
 from mast.nn.passes.calls import Calls
 from mast.nn.passes.explicit import sampled
-from mast.nn.passes.values import SparsifiedWeights
-from mast.nn.submodels import BestDraw, make_submodel, pick, weight_draw
+from mast.nn.submodels import BestDraw, best_submodel, make_submodel, pick, weight_draw
 from mast.nn.tensors.bound import BoundSketch, bind
-from mast.nn.tensors.selection import Selection
-from mast.nn.tensors.top_share import TopShare
-from mast.nn.tensors.weights import Calibration, Shift, shifts_of
+from mast.nn.tensors.selection import Selection, shifts_of
+from mast.nn.tensors.sparsified import SparsifiedWeights
+from mast.nn.tensors.top_share import PrunedWeights, TopShare
+from mast.nn.tensors.weights import Calibration, Shift, WatchedModel
 from mast.nn.units import Structured, UnitDraw, UnitMap, parse
 from mast.nn.units.unit_map import BoundUnits
 from mast.nn.validation import signs_of_training, warn_of_checkpoints
 from mast.randomness import Key
 from mast.sketches import Constants, Sketch
 from mast.sketches.draws import Draw, ModelDraw
-from mast.support.checks import check_int
-from mast.support.progress import Progress
 
 if TYPE_CHECKING:
     from mast.nn.report import DensityReport
@@ -56,19 +51,16 @@ class Sparsifier:
         self.model, self._sketch = model, sketch
         self.unit_map = unit_map  #: of a structured sketch
         self.selection, self.weights = selection, selection.weights
-        self.key = key  #: seed, step and node of the current draw
         self.trained = signs_of_training(model)  #: why the weights look pretrained, if they do
         self.checks_submodels = False
-        self.bound = self.bind(sketch)
-        self._values = SparsifiedWeights(self.weights, self.bound, shifts_of(self.weights, shift))
-        self._calls = Calls(self, self._values, lambda: self._steps.notice_changes())
-        self._steps = Steps(self, self._calls)
-        self._warned: set[str] = set()
         self.sorting: SortedUnits | None = None  #: of the units, by `elastic`
-        self._member: Key | None = None  # of the list, inside `member`
-        self._rows: RowOptimizer | None = None  # the last one that `optimizer` made
-        self._calls.watch()  # from here on the model is another
-        self._steps.follow()
+        self._row_optimizer: RowOptimizer | None = None  # the last one that `optimizer` made
+        # What the other files of this room use: the model as it was, y, and what makes the draw advance.
+        self.watched = WatchedModel(model, self.weights)
+        self.values = SparsifiedWeights(self.weights, self.bind(sketch), shifts_of(self.weights, shift), key)
+        self.optimizer_steps = OptimizerSteps(self)
+        self.calls = Calls(self)  # from here on the model is another
+        self.optimizer_steps.follow()
         warn_of_checkpoints(self)
 
     @property
@@ -88,18 +80,28 @@ class Sparsifier:
     @sketch.setter
     def sketch(self, sketch: Sketch | TopShare | str) -> None:
         sketch = parse(sketch) if isinstance(sketch, str) else sketch
-        self._calls.refuse_inside("the sketch cannot change")
+        self.watched.refuse_inside("the sketch cannot change")
         kind, now = type(self._sketch).__name__, type(sketch).__name__
         if (self.unit_map is not None or isinstance(sketch, Structured)) and kind != now:
             raise ArgumentError(
                 f"the model was sparsified with {kind}, and another sketch has to be over the same units, "
                 f"got {sketch!r}: call sk.remove() and sparsify() again"
             )
-        self.bound = self._values.bound = self.bind(sketch)
+        self.values.bound = self.bind(sketch)
         self._sketch = sketch
-        self._values.forget_all()
+        self.values.forget_all()
 
     # ---- where the draws stand -----------------------------------------------------------
+
+    @property
+    def bound(self) -> BoundSketch:
+        """The sketch over the weights of this model."""
+        return self.values.bound
+
+    @property
+    def key(self) -> Key:
+        """Seed, step and node of the current draw."""
+        return self.values.key
 
     @property
     def step(self) -> int:
@@ -150,13 +152,11 @@ class Sparsifier:
     @property
     def shift(self) -> Mapping[str, Tensor] | None:
         """v by name, or None."""
-        return self._values.shift
+        return self.values.shift
 
     def advance(self) -> None:
         """Go to the next draw. Optimizer steps do this by themselves; a loop without optimizer calls it."""
-        self._move(Key(self.seed, self.step + 1, self.node))
-        self._calls.used = False
-        self._steps.advanced()
+        self.optimizer_steps.advance()
 
     # ---- draws ---------------------------------------------------------------------------
 
@@ -173,21 +173,8 @@ class Sparsifier:
         ...     (model.weight == 0).tolist()
         [[False, True], [False, True]]
         """
-        self._calls.refuse_inside("sk.sample() cannot be used inside another, or")
-        key = Key(self.seed, step, self.node)
-        self._calls.check()
-        self._values.forward_pass += 1
-        made = [self._values.current(i, key) for i in range(len(self.weights))]
-        self._calls.sampling = self._calls.used = True
-        try:
-            with sampled(self.model, self.weights, made):
-                yield self
-        except BaseException:
-            self._values.forget_all()
-            raise
-        finally:
-            self._calls.sampling = False
-            self._values.forget()
+        with sampled(self.watched, self.values, Key(self.seed, step, self.node)):
+            yield self
 
     @contextmanager
     def member(self, number: int) -> Iterator[Sparsifier]:
@@ -205,13 +192,14 @@ class Sparsifier:
         ...         loss = loss + model(torch.ones(1, 3)).square().sum()
         >>> loss.backward()
         """
-        self._calls.refuse_inside("sk.member() cannot be used")
-        before = self._member
-        self._use(self.member_key(number))
+        self.watched.refuse_inside("sk.member() cannot be used")
+        before, self.values.member = self.values.member, self.member_key(number)
+        self.values.forget_all()  # memory is not used again: graphs of other members need theirs
         try:
             yield self
         finally:
-            self._use(before)
+            self.values.member = before
+            self.values.forget_all()
 
     def optimizer(self, kind: type[Optimizer], **options: Any) -> RowOptimizer:
         """An optimizer that steps on the kept units only; train with it on the networks of `small`.
@@ -227,8 +215,8 @@ class Sparsifier:
         """
         from mast.nn.row_optimizer import RowOptimizer
 
-        self._rows = RowOptimizer(self, kind, **options)
-        return self._rows
+        self._row_optimizer = RowOptimizer(self, kind, **options)
+        return self._row_optimizer
 
     @contextmanager
     def small(self) -> Iterator[nn.Module]:
@@ -237,29 +225,23 @@ class Sparsifier:
         Forward and backward passes belong inside. What the step changes comes home to the model, so that a
         step costs what is kept; state and weight decay of dropped units rest.
         """
-        if self._rows is None:
+        if self._row_optimizer is None:
             raise MastError(
                 "sk.small() is for the steps of sk.optimizer(torch.optim.AdamW, lr=...): call that first"
             )
-        with self._rows.submodel() as net:
+        with self._row_optimizer.submodel() as net:
             yield net
 
     @property
     def drawn(self) -> Key:
         """The key of the draw that forward passes use: that of a member inside `member`, else the step's."""
-        return self.key if self._member is None else self._member
+        return self.values.drawn
 
     @contextmanager
     def at(self, key: Key) -> Iterator[Sparsifier]:
         """With another draw than the current one in training forward passes, and nothing else changed."""
-        before, stepping = self.key, self._steps.under_way
-        self._move(key)
-        self._steps.under_way = True  # whoever names the draw may change x while it stays
-        try:
+        with self.optimizer_steps.at(key):
             yield self
-        finally:
-            self._steps.under_way = stepping
-            self._move(before)
 
     def kept(self, key: Key | None = None) -> ModelDraw[Draw]:
         """The diagonal of S by parameter name, for the current or any other key."""
@@ -285,7 +267,7 @@ class Sparsifier:
     def bind(self, sketch: Sketch | TopShare) -> BoundSketch:
         """Another sketch of the same kind, over the weights of this model."""
         if isinstance(sketch, TopShare):
-            return sketch.bind(self.weights, lambda: self.shift)
+            return PrunedWeights(self.weights, sketch, lambda: self.shift)
         return bind(sketch, self.weights) if self.unit_map is None else self.unit_map.bind(sketch)
 
     # ---- what comes out of it ------------------------------------------------------------
@@ -343,21 +325,7 @@ class Sparsifier:
         >>> found.score == max(found.scores), found.model[0].out_features
         (True, 4)
         """
-        check_int("draws", draws, 1)
-        batches = calibrate if calibrate is None or calibrate is False else list(calibrate)
-        scores: list[float] = []
-        with Progress(draws, "submodels") as progress:
-            for seed in range(draws):
-                picked = pick(self, seed, None, density, budget)
-                model = make_submodel(self, picked, batches)
-                scores.append(float(evaluate(model)))
-                if math.isnan(scores[-1]):
-                    raise ArgumentError(f"the score of seed {seed} is NaN, which is neither better nor worse")
-                if scores.index(max(scores)) == seed:
-                    chosen, found = picked, model
-                progress.advance(seed + 1)
-        units = None if self.unit_map is None else chosen
-        return BestDraw(found, chosen.key, max(scores), tuple(scores), units)
+        return best_submodel(self, evaluate, draws, density, budget, calibrate)
 
     def report(
         self,
@@ -426,10 +394,10 @@ class Sparsifier:
 
     def remove(self) -> None:
         """Give the model back as it was: nothing of this remains in it."""
-        self._calls.refuse_inside("remove() cannot be called")
-        self._calls.unwatch()
-        self._steps.unfollow()
-        self._values.forget_all()
+        self.watched.refuse_inside("remove() cannot be called")
+        self.watched.release()
+        self.optimizer_steps.unfollow()
+        self.values.forget_all()
 
     def __repr__(self) -> str:
         return (
@@ -441,53 +409,3 @@ class Sparsifier:
         from mast.nn.report import overview
 
         return overview(self)
-
-    # ---- for the other files of this room ------------------------------------------------
-
-    def check(self, what: str = "") -> None:
-        """An error if the model was changed since; and, for `what`, inside a call or the explicit form."""
-        if what:
-            self._calls.refuse_inside(what)
-        self._calls.check()
-
-    def shift_of(self, number: int, like: Tensor) -> Tensor | None:
-        """v of one weight, moved to where `like` is; None without a shift."""
-        return self._values.v(number, like)
-
-    def weights_changed(self) -> None:
-        """What was made of the weights x is not valid any more."""
-        self._values.forget_all()
-
-    def resume(self, key: Key, shift: Mapping[str, Tensor] | None) -> None:
-        """Continue from this draw, with this shift."""
-        self._values.shift = None if shift is None else shifts_of(self.weights, shift)
-        self._values.forget_all()
-        self._move(key)
-
-    def plain_copy(self) -> nn.Module:
-        """A copy of the model with the weights x and no trace of `sparsify`."""
-        model = copy.deepcopy(self.model)
-        if self._calls.guard is not None:
-            model._forward_pre_hooks.pop(self._calls.guard.id, None)
-        return model
-
-    def concerns(self, optimizer: Optimizer) -> bool:
-        """Whether the optimizer's steps advance the draw."""
-        return self._steps.concern(optimizer)
-
-    def warn_once(self, message: str) -> None:
-        """A warning, the first time."""
-        if message not in self._warned:
-            self._warned.add(message)
-            warnings.warn(message, stacklevel=4)
-
-    # ---- inside --------------------------------------------------------------------------
-
-    def _move(self, key: Key) -> None:
-        self._calls.refuse_inside("the draw cannot advance")
-        self.key = key
-        self._values.forget()
-
-    def _use(self, member: Key | None) -> None:
-        self._member = self._calls.member = member
-        self._values.forget_all()  # memory is not used again: graphs of other members need theirs

@@ -121,7 +121,7 @@ def _scale(sk: Sparsifier, normalised: set[str]) -> str:
                 used.append(factors)
                 if np.any(factors != 1):
                     known[w.name] = (digest(w.parameter), repr(sk.sketch))
-    sk.weights_changed()
+    sk.values.forget_all()
     if used:
         low, high = min(float(np.min(f)) for f in used), max(float(np.max(f)) for f in used)
         size = f"{low:.3g}" if high - low < 1e-6 * high else f"{low:.3g} to {high:.3g}"

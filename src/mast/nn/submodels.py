@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from mast.errors import ArgumentError
 from mast.nn.batches import run_batches
 from mast.nn.costs import count_flops, evaluated
 from mast.nn.tensors.bound import BoundSketch
-from mast.nn.tensors.scaling import sparsify
+from mast.nn.tensors.sparsified import sparsify_tensor
 from mast.nn.tensors.torch_private import BatchNorm
 from mast.nn.tensors.weights import Calibration
 from mast.nn.units import UnitDraw
@@ -25,6 +26,8 @@ from mast.nn.units.dependencies.examples import check_submodel
 from mast.nn.units.unit_map import BoundUnits
 from mast.randomness import Key
 from mast.sketches.draws import Draw, GridDraw, ModelDraw
+from mast.support.checks import check_int
+from mast.support.progress import Progress
 
 if TYPE_CHECKING:
     from mast.nn.sparsifier import Sparsifier
@@ -56,7 +59,7 @@ def pick(
         if density is not None or budget is not None:
             raise ArgumentError("a draw of units has its density: give its seed or key instead")
         return which
-    sk.check()
+    sk.watched.check()
     key = which if isinstance(which, Key) else Key(which)
     if budget is not None:
         bound = _within(sk, key, budget)
@@ -125,7 +128,7 @@ def _parsed(budget: str | float) -> tuple[float, bool, bool]:
 
 def make_submodel(sk: Sparsifier, draw: ModelDraw[Any], calibrate: Calibration) -> nn.Module:
     """A plain copy of the model with the weights v + S(x - v) of a draw, in eval mode; smaller, of units."""
-    sk.check("submodel() cannot be called")
+    sk.watched.check("submodel() cannot be called")
     if calibrate is None:
         warn_of_batch_norm(sk)
     if sk.unit_map is not None:
@@ -142,7 +145,7 @@ def make_submodel(sk: Sparsifier, draw: ModelDraw[Any], calibrate: Calibration) 
         if sk.checks_submodels:
             check_submodel(sk.unit_map, sk.model, draw, model, sk.shift)
     else:
-        model = sk.plain_copy()
+        model = sk.watched.plain_copy()
         put_draw(sk, draw, model)
     model.eval()
     if calibrate is not None and calibrate is not False:
@@ -196,7 +199,7 @@ def put_draw(
     with torch.no_grad():
         for i, w in enumerate(sk.weights):
             x = points.get(w.name, w.parameter).detach()
-            parameters[w.name].copy_(sparsify(draw[w.name], x, sk.shift_of(i, x)))
+            parameters[w.name].copy_(sparsify_tensor(draw[w.name], x, sk.values.shift_of(i, x)))
 
 
 @dataclass(frozen=True)
@@ -223,10 +226,36 @@ class BestDraw:
         )
 
 
+def best_submodel(
+    sk: Sparsifier,
+    evaluate: Callable[[nn.Module], float],
+    draws: int,
+    density: float | None,
+    budget: str | float | None,
+    calibrate: Calibration,
+) -> BestDraw:
+    """Score the submodels of the seeds 0 .. draws - 1; see `Sparsifier.best`."""
+    check_int("draws", draws, 1)
+    batches = calibrate if calibrate is None or calibrate is False else list(calibrate)
+    scores: list[float] = []
+    with Progress(draws, "submodels") as progress:
+        for seed in range(draws):
+            picked = pick(sk, seed, None, density, budget)
+            model = make_submodel(sk, picked, batches)
+            scores.append(float(evaluate(model)))
+            if math.isnan(scores[-1]):
+                raise ArgumentError(f"the score of seed {seed} is NaN, which is neither better nor worse")
+            if scores.index(max(scores)) == seed:
+                chosen, found = picked, model
+            progress.advance(seed + 1)
+    units = None if sk.unit_map is None else chosen
+    return BestDraw(found, chosen.key, max(scores), tuple(scores), units)
+
+
 def warn_of_batch_norm(sk: Sparsifier) -> None:
     """A warning, once, if submodels have statistics of BatchNorm that are averages over all draws."""
     if any(isinstance(m, BatchNorm) and m.track_running_stats for m in sk.model.modules()):
-        sk.warn_once(
+        sk.watched.warn_once(
             "the model has BatchNorm layers, whose statistics are averages over draws and fit no submodel: "
             "pass calibrate=batches, or calibrate=False if they are taken anew later"
         )

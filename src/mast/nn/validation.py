@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from mast.errors import ArgumentError
-from mast.nn.batches import call
+from mast.nn.batches import Batch
 from mast.nn.optimizers import DECAY_KNOWN, decay_to_shift, decays_to_zero
 from mast.nn.passes.calls import Call
 from mast.nn.tensors.torch_private import BatchNorm, tree_leaves
@@ -101,7 +101,7 @@ def sparsifier_of(model: nn.Module) -> Sparsifier | None:
     call = model._compiled_call_impl
     if not isinstance(call, Call):
         return None
-    owner: Sparsifier = call.calls.owner
+    owner: Sparsifier = call.calls.sk
     return owner
 
 
@@ -239,7 +239,7 @@ def _outputs(sk: Sparsifier, batch: Any) -> Iterator[Finding]:
     """Whether sparsified outputs vary more than three times as much, or as little, as those of x."""
     if sk.model in scaled_starts:
         return
-    plain = _output_deviation(sk.plain_copy().eval(), batch)
+    plain = _output_deviation(sk.watched.plain_copy().eval(), batch)
     draws = [_output_deviation(sk.submodel(seed), batch) for seed in range(_DRAWS)]
     ratio = math.sqrt(sum(s**2 for s in draws) / len(draws)) / plain if plain > 0 else 1.0
     if not 1 / FACTOR <= ratio <= FACTOR:
@@ -256,7 +256,7 @@ def _outputs(sk: Sparsifier, batch: Any) -> Iterator[Finding]:
 def _output_deviation(model: nn.Module, batch: Any) -> float:
     """The standard deviation of a model's outputs."""
     with torch.no_grad():
-        outputs = tree_leaves(call(model, batch))
+        outputs = tree_leaves(Batch.of(batch).call(model))
     numbers = [t for t in outputs if isinstance(t, torch.Tensor) and t.is_floating_point()]
     return float(torch.cat([t.double().flatten() for t in numbers]).std())
 
@@ -275,7 +275,7 @@ def _clipping(sk: Sparsifier | None) -> Iterator[Finding]:
 
 def _optimizer(sk: Sparsifier, optimizer: Optimizer, fix: bool) -> Iterator[Finding]:
     name = type(optimizer).__name__
-    if not sk.concerns(optimizer):
+    if not sk.optimizer_steps.concern(optimizer):
         yield Finding(
             name,
             "it holds no sketched parameter of this model, so its steps do not advance the draw",

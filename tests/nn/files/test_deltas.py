@@ -14,7 +14,7 @@ from mast.randomness import Key
 torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
 from torch import nn  # noqa: E402
 
-from mast.nn.tensors.scaling import multiply  # noqa: E402
+from mast.nn.tensors.sparsified import multiply  # noqa: E402
 
 SKETCHES = {
     "bernoulli": mast.Bernoulli(0.3),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from types import SimpleNamespace
 
 import pytest
@@ -229,9 +228,7 @@ def hash_of(name):
 
 def masked(sk, key):
     """The whole model with the weights v + S(x - v) of a draw, the long way: every scale is written out."""
-    model = copy.deepcopy(sk.model)
-    if sk._calls.guard is not None:
-        model._forward_pre_hooks.pop(sk._calls.guard.id, None)
+    model = sk.watched.plain_copy()
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for name, kept in sk.kept(key).items():

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="mast.nn needs PyTorch")
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
-from mast.nn.tensors.scaling import multiply  # noqa: E402
+from mast.nn.tensors.sparsified import multiply  # noqa: E402
 from mast.nn.tensors.weights import name_index  # noqa: E402
 from mast.randomness import Key  # noqa: E402
 

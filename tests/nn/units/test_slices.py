@@ -54,7 +54,7 @@ def compare(sk, model, call, steps=6):
 
 
 def sees_slices(sk):
-    return sk._calls._slices.of(sk.draw()) is not None
+    return sk.calls.slices.of(sk.draw()) is not None
 
 
 @pytest.mark.parametrize("kind", SKETCHES)
@@ -271,7 +271,7 @@ def test_a_second_derivative(zoo):
 
     assert sees_slices(sk)
     sliced = second()
-    sk._calls._slices = None
+    sk.calls.slices = None
     for mine, theirs in zip(sliced, second(), strict=True):
         torch.testing.assert_close(mine, theirs)
 

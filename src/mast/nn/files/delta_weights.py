@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mast.errors import ArgumentError, DataError
 from mast.nn.tensors.bound import bind
-from mast.nn.tensors.scaling import multiply
+from mast.nn.tensors.sparsified import multiply
 from mast.nn.tensors.weights import Place, Weight
 from mast.randomness import Key
 from mast.sketches.draws import DiagonalDraw, Draw, GridDraw
@@ -96,7 +96,7 @@ def changes_of(sk: Sparsifier, key: Key) -> list[WeightChange]:
     changes = []
     for i, w in enumerate(sk.weights):
         x = w.parameter.detach()
-        v = sk.shift_of(i, x)
+        v = sk.values.shift_of(i, x)
         difference = (x if v is None else x - v).cpu()
         kept = sk.bound.kept(i, key, difference)
         values = kept.gather(difference).reshape(-1)

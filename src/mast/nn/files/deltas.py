@@ -92,7 +92,7 @@ def save_delta(
     if member is not None:
         key = sk.member_key(member)
     key = Key(0 if seed is None else seed) if key is None else key
-    sk.check("save_delta() cannot be called")
+    sk.watched.check("save_delta() cannot be called")
     factor = _factor(scale, rescale)
     parts = changes_of(sk, key)
     whole, digests, aliases = _others(sk, base)
@@ -160,23 +160,20 @@ class Delta:
     def apply(self, model: nn.Module, *, in_place: bool = False) -> nn.Module:
         """The base with this delta; see `apply_delta`."""
         model = unwrapped(model)
-        self._check(model.state_dict(keep_vars=True))
+        if difference := self._difference(model.state_dict(keep_vars=True)):
+            raise ArgumentError(f"the model is not the base of {self.path}: {difference}")
         model = model if in_place else copy.deepcopy(model)
         state = model.state_dict(keep_vars=True)
         with torch.no_grad():
-            for name, difference in self.differences().items():
+            for name, change in self.differences().items():
                 v = state[name].detach().cpu() if self.about["shift"] else None
-                state[name].copy_(difference if v is None else v + difference)
+                state[name].copy_(change if v is None else v + change)
             for name, tensor in self.whole.items():
                 state[name].copy_(tensor)
         return model
 
-    def _check(self, state: Mapping[str, Tensor]) -> None:
-        """Refuse a model that is not the base, and say in what it differs."""
-        if difference := self._difference(state):
-            raise ArgumentError(f"the model is not the base of {self.path}: {difference}")
-
     def _difference(self, state: Mapping[str, Tensor]) -> str | None:
+        """In what the model of a state differs from the base, if it does."""
         expected = {part.name: (torch.Size(part.kept.shape), part.dtype) for part in self.parts}
         expected |= {name: (t.shape, t.dtype) for name, t in self.whole.items()}
         digests, aliases = self.about["base"], self.about["aliases"]

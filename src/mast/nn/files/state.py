@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mast.errors import ArgumentError
 from mast.nn.files import tensor_files
+from mast.nn.tensors.selection import shifts_of
 from mast.randomness import LAYOUT, Key
 from mast.support import files
 from mast.support.checkpoint import describe
@@ -52,7 +53,10 @@ def restore(sk: Sparsifier, state: Mapping[str, Any]) -> None:
     if (shift is None) != (sk.shift is None):
         saved, now = ("none", "one") if shift is None else ("one", "none")
         raise ArgumentError(f"the state was saved with another shift: it had {saved}, now there is {now}")
-    sk.resume(key, shift)
+    sk.watched.refuse_inside("the draw cannot advance")
+    sk.values.shift = shifts_of(sk.weights, shift)
+    sk.values.key = key
+    sk.values.forget_all()
     sk.bound.load_state(state.get("choice", {}))
     if sk.sorting is not None and "sorting" in state:
         sk.sorting.restore(state["sorting"])

@@ -2,14 +2,13 @@
 
 from mast.nn.nodes.capacities import (
     UnitCapacity,
-    VectorLayout,
     WeightCapacity,
     capacities_of,
     capacity_of,
-    module_identity,
     scale_fronts,
+    submodel_of,
 )
-from mast.nn.nodes.models import submodel_of
+from mast.nn.nodes.models import VectorLayout, module_identity
 from mast.nn.nodes.worker import NetworkWorker, NodeRows, cross_entropy, mean_squares, torch_seeded
 
 __all__ = [

@@ -1,7 +1,8 @@
-"""How a node holds the network that it trains: with zeros in it, or as a smaller one. Needs torch."""
+"""The network of a node: as one vector, and as it is trained, with zeros in it or smaller. Needs torch."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,117 @@ from torch import Tensor, nn
 
 from mast.distributed.messages import Values
 from mast.distributed.nodes import Part
-from mast.nn.nodes.capacities import VectorLayout, capacities_of
-from mast.randomness import Key
+from mast.errors import ArgumentError
+from mast.support.checkpoint import describe
 
 _KINDS: dict[torch.dtype, np.dtype[Any]] = {
     torch.float32: np.dtype(np.float32),
     torch.float64: np.dtype(np.float64),
 }
+
+
+class VectorLayout:
+    """The trainable parameters of a model, in the order of `named_parameters`, as one vector.
+
+    The model may be on the meta device: only names, shapes and types are looked at. Frozen parameters
+    and buffers are no part of x: they are what every node's own copy of the model holds.
+
+    >>> model = nn.Linear(3, 2)
+    >>> layout = VectorLayout(model)
+    >>> layout.dim, layout.slices
+    (8, {'weight': slice(0, 6, None), 'bias': slice(6, 8, None)})
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.shapes: dict[str, torch.Size] = {}
+        self.slices: dict[str, slice] = {}
+        kinds = set()
+        offset = 0
+        for name, p in model.named_parameters():
+            if not p.requires_grad:
+                continue
+            if not p.is_floating_point() or isinstance(p, nn.parameter.UninitializedParameter):
+                raise ArgumentError(f"the parameter {name!r} is not made of real numbers in a known shape")
+            self.shapes[name] = p.shape
+            self.slices[name] = slice(offset, offset + p.numel())
+            kinds.add(p.dtype)
+            offset += p.numel()
+        if not offset:
+            raise ArgumentError("the model has no trainable parameters")
+        self.dim = offset
+        #: float64 only if the model has such parameters; half precision is summed in float32
+        self.dtype: np.dtype[Any] = np.dtype("<f8" if torch.float64 in kinds else "<f4")
+
+    def read(self, model: nn.Module) -> Values:
+        """The model's parameters as a new vector."""
+        x = np.empty(self.dim, dtype=self.dtype)
+        tensors = self.tensors(x)
+        with torch.no_grad():
+            for name, p in self.parameters(model).items():
+                tensors[name].copy_(p)
+        return x
+
+    def write(self, x: Values, model: nn.Module) -> None:
+        """Give the model the parameters of the vector x."""
+        tensors = self.tensors(x)
+        with torch.no_grad():
+            for name, p in self.parameters(model).items():
+                p.copy_(tensors[name])
+
+    def arrays(self, x: Values) -> dict[str, Values]:
+        """The pieces of x in their shapes; they share its memory."""
+        if x.shape != (self.dim,) or not x.flags.c_contiguous:
+            raise ArgumentError(f"x is a contiguous vector of {self.dim} numbers, got shape {x.shape}")
+        return {name: x[part].reshape(self.shapes[name]) for name, part in self.slices.items()}
+
+    def tensors(self, x: Values) -> dict[str, Tensor]:
+        """The same as tensors."""
+        return {name: torch.from_numpy(array) for name, array in self.arrays(x).items()}
+
+    def parameters(self, model: nn.Module) -> Mapping[str, nn.Parameter]:
+        """The parameters of a model that are pieces of x; a model of other shapes is refused."""
+        named = {name: p for name, p in model.named_parameters() if name in self.slices}
+        for name, shape in self.shapes.items():
+            if name not in named or named[name].shape != shape:
+                raise ArgumentError(f"the model has no parameter {name!r} of shape {tuple(shape)}")
+        return named
+
+
+_PLAIN = (bool, int, float, str, tuple, list, torch.dtype, type(None))
+
+
+def module_identity(model: nn.Module) -> dict[str, str]:
+    """What tells the modules of a model from others, one field per module: its kind and its options.
+
+    Of classes of the user's own the source counts too. Values of parameters do not.
+
+    >>> module_identity(nn.Sequential(nn.Linear(3, 2), nn.ReLU()))["module 1"]
+    "torch.nn.modules.activation.ReLU({'inplace': False})"
+    """
+    names = {id(m): name for name, m in model.named_modules(remove_duplicate=False)}
+    fields = {f"module {name or '(the model)'}": _described(m) for name, m in model.named_modules()}
+    shared = [(name, names[id(m)]) for name, m in model.named_modules(remove_duplicate=False)]
+    return fields | {"modules that are used twice": describe([pair for pair in shared if pair[0] != pair[1]])}
+
+
+def _described(module: nn.Module) -> str:
+    kind = type(module)
+    options = {
+        name: value
+        for name, value in vars(module).items()
+        if name != "training" and not name.startswith("_") and (isinstance(value, _PLAIN) or callable(value))
+    }
+    return f"{describe(kind)}({describe(options)})"
+
+
+def made_of(model: nn.Module, layout: VectorLayout) -> str:
+    """What a model must have in common on server and nodes: the shapes of x, and torch's modules.
+
+    Classes of the user's own may be written in two ways: they do not count.
+    """
+    modules = model.named_modules()
+    own = {name: _described(m) for name, m in modules if type(m).__module__.startswith("torch.")}
+    return describe([dict(layout.shapes), own])
 
 
 class MaskedModel:
@@ -27,7 +132,7 @@ class MaskedModel:
         self.shift = None if shift is None else layout.arrays(np.ascontiguousarray(shift))
         self.parameters = layout.parameters(model)
         kinds = {_KINDS.get(p.dtype) for p in self.parameters.values()}
-        #: of all parameters, if they are alike and NumPy has it
+        #: the type of all parameters, if they have one in common and NumPy has it
         self.dtype: np.dtype[Any] | None = kinds.pop() if len(kinds) == 1 else None
         self._memory = np.empty(0)
         model.train()
@@ -129,31 +234,3 @@ class SmallModel:
         if self.frozen:
             gradient = torch.cat([gradient[slices[name]] for name in part.kept])
         torch.from_numpy(out).copy_(gradient)
-
-
-def submodel_of(
-    model: nn.Module,
-    scheme: str,
-    share: float,
-    key: Key = Key(0),  # noqa: B008
-    *,
-    example: Any = None,
-) -> nn.Module:
-    """What a client of a share runs when the model is trained: a small dense model, in evaluation mode.
-
-    In schemes of prefixes it is the largest that the client holds. In schemes of random units `key` says
-    which draw. BatchNorm's statistics are those of the model: take them anew with `mast.nn.recalibrate`.
-
-    >>> model = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 2))
-    >>> submodel_of(model, "mast_balanced", 0.25)
-    Sequential(
-      (0): Linear(in_features=10, out_features=2, bias=True)
-      (1): ReLU()
-      (2): Linear(in_features=2, out_features=2, bias=True)
-    )
-    """
-    (capacity,) = capacities_of(model, scheme, [share], example=example)
-    layout = VectorLayout(model)
-    part = capacity.largest(key)
-    held = SmallModel(model, layout, keeps_statistics=True)
-    return held.module(part, part.gather(layout.read(model))).eval()

@@ -19,8 +19,8 @@ from mast import randomness
 from mast.distributed.messages import Header, Values
 from mast.distributed.nodes import Capacity, Worker, local_gradient_sum
 from mast.errors import ArgumentError
-from mast.nn.nodes.capacities import UnitCapacity, WeightCapacity, capacity_of, module_identity
-from mast.nn.nodes.models import MaskedModel, SmallModel
+from mast.nn.nodes.capacities import UnitCapacity, WeightCapacity, capacity_of
+from mast.nn.nodes.models import MaskedModel, SmallModel, module_identity
 from mast.nn.tensors.torch_private import NormBase, tree_leaves
 from mast.randomness import Key, Purpose
 from mast.sketches import Sketch

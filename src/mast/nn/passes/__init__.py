@@ -1,1 +1,1 @@
-"""How y = v + S(x - v) comes into passes: made in `values`, put into `calls` or, by sk.sample, `explicit`."""
+"""How y = v + S(x - v) comes into forward passes: in `calls`, as `slices`, or `explicit`, by sk.sample."""

@@ -20,21 +20,20 @@ the model would bypass the slot, or trace the draw into a constant, and is refus
 from __future__ import annotations
 
 import threading
-import weakref
-from collections.abc import Callable
-from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
-from mast.errors import ArgumentError, MastError
+from mast.errors import MastError
 from mast.nn.passes.slices import ModuleSizes, SlicedModel, Slices
-from mast.nn.passes.values import SparsifiedWeights, changed_since
-from mast.nn.tensors.torch_private import FSDP_MARK, compiler_is_waiting, in_backward
-from mast.nn.tensors.weights import AGAIN, Place, Weight, find
+from mast.nn.tensors.sparsified import changed_since, in_backward
+from mast.nn.tensors.torch_private import compiler_callback
+from mast.nn.tensors.weights import Place, find
 from mast.randomness import Key
+
+if TYPE_CHECKING:
+    from mast.nn.sparsifier import Sparsifier
 
 _COMPILED = (
     "torch.compile around a model in the plain sparsified loop is refused: the compiled graph would miss the "
@@ -48,7 +47,7 @@ def _being_compiled() -> bool:
 
     Written into an `if` of its caller, the compiler would follow both halves of the condition.
     """
-    return torch.compiler.is_compiling() or compiler_is_waiting()
+    return torch.compiler.is_compiling() or callable(compiler_callback())
 
 
 # Of x within one draw, after which a loop without a torch optimizer is suspected: a step of SAM makes one,
@@ -67,115 +66,41 @@ class LastPass(NamedTuple):
 class Calls:
     """Intercepts the calls of a model's modules."""
 
-    def __init__(self, owner: Any, values: SparsifiedWeights, on_changes: Callable[[], None]) -> None:
-        self.owner = owner  # the Sparsifier
-        self.model: nn.Module = owner.model
-        self.weights: list[Weight] = owner.weights
-        self.values = values
-        self.on_changes = on_changes  # called when x has changed again and again under one draw
+    def __init__(self, sk: Sparsifier) -> None:
+        self.sk = sk  # alive as long as the model is, whose calls come here
+        self.model, self.watched, self.values = sk.model, sk.watched, sk.values
         self.threads: set[int] = set()  # that are in a call of this model
-        self.busy = False  # whether there are any
-        self.sampling = False  # the explicit form is in use
-        self.member: Any = None  # of a list, which is used in eval mode too
-        self.used = False  # a forward pass has begun since the draw last advanced
         self.count = 0  # of forward passes
-        self.watched: list[Call] = []
-        self.guard: RemovableHandle | None = None
         self._turn = threading.Condition()
         self._replaced: tuple[list[Place], list[Any]] = ([], [])  # places that hold y, and what they held
-        names = [w.name for w in self.weights]
-        self._slices = None if owner.unit_map is None else Slices(self.model, owner.unit_map, names)
+        names = [w.name for w in sk.weights]
+        self.slices = None if sk.unit_map is None else Slices(sk.model, sk.unit_map, names)
         self._sliced: SlicedModel | None = None  # the slices that the places hold, if it is slices
         self._sizes: ModuleSizes = []  # of modules, before they were told those of the slices
         self._last: LastPass | None = None
-        self._homes = _homes(self.model)
-        self._children = [(m._modules, dict(m._modules)) for m in self.model.modules()]
-        self._parameters = [weakref.ref(w.parameter) for w in self.weights]  # as they were at first
-
-    @property
-    def inside(self) -> bool:
-        """Whether a call is under way in any thread, or the explicit form is in use."""
-        return self.sampling or self.busy
-
-    @property
-    def active(self) -> bool:
-        """Whether forward passes compute with y: in training mode, and wherever a member was asked for."""
-        return self.model.training or self.member is not None
-
-    def refuse_inside(self, what: str) -> None:
-        """An error that begins with these words, if a call is under way or the explicit form is in use."""
-        if self.inside:
-            raise MastError(f"{what} inside a forward pass or sk.sample(), where weights are sparsified")
-
-    def nested(self) -> bool:
-        """Whether this thread is in a call already, or the explicit form is in use."""
-        if torch.compiler.is_compiling():  # which cannot ask for the thread
-            return self.inside
-        return self.sampling or threading.get_ident() in self.threads
-
-    def watch(self) -> None:
-        """Start."""
-        for name, module in self.model.named_modules():
-            if module._compiled_call_impl is not None:
-                what = f"the module {name!r}" if name else "the model"
-                raise ArgumentError(
-                    f"{what} is compiled or already sparsified: call remove() on its sparsifier first; "
-                    "sparsified training does not support torch.compile"
-                )
-        all_places = find(self.model, self.weights)
-        for module in self.model.modules():
-            places = [place for below in module.modules() for place in all_places.get(below, ())]
-            if places:
-                self.watched.append(Call(module, places, self))
-        for call in self.watched:
-            call.module._compiled_call_impl = call
-        self.guard = self.model.register_forward_pre_hook(Hook(self._refuse_bypass))
+        places = find(sk.model, sk.weights)
+        calls = {
+            module: Call(module, own, self)
+            for module in sk.model.modules()
+            if (own := [place for below in module.modules() for place in places.get(below, ())])
+        }
+        sk.watched.intercept(calls, self._refuse_bypass)
 
     def _refuse_bypass(self, module: nn.Module, args: Any) -> None:
         """An error for a training call that comes around `Call`."""
         if self.active and not self.nested():
             raise MastError(_COMPILED)
 
-    def unwatch(self) -> None:
-        """Stop, and leave no trace."""
-        for call in self.watched:
-            if call.module._compiled_call_impl is call:
-                del call.module._compiled_call_impl
-        self.watched = []
-        if self.guard is not None:
-            self.guard.remove()
+    @property
+    def active(self) -> bool:
+        """Whether forward passes compute with y: in training mode, and wherever a member was asked for."""
+        return self.model.training or self.values.member is not None
 
-    def check(self) -> None:
-        """An error if calls of the model no longer come here, or parameters are in other modules now."""
-        for call in self.watched:
-            if call.module._compiled_call_impl is not call:
-                raise MastError(
-                    f"the {type(call.module).__name__} that was sparsified has been compiled since "
-                    "(Module.compile), which disconnects it: train it without torch.compile, and compile "
-                    "the finished model or submodel"
-                )
-        if any(now != then for now, then in self._children):
-            self._check_tree()
-        if any(getattr(p(), FSDP_MARK, False) for p in self._parameters):
-            raise MastError(
-                "the model was wrapped in FullyShardedDataParallel after sparsify(): forward passes compute "
-                "with flattened pieces of the weights, which no draw reaches. Use DistributedDataParallel, "
-                "whose processes hold whole weights"
-            )
-        for w in self.weights:
-            w.check(w.parameter)
-
-    def _check_tree(self) -> None:
-        """An error if a parameter is new, or has moved; other modules without parameters are fine."""
-        before, now = self._homes, _homes(self.model)
-        for name in [*now, *before]:
-            if now.get(name) != before.get(name):
-                what = "added" if name not in before else "replaced" if name in now else "removed"
-                raise MastError(
-                    f"the module of the parameter {name!r} was {what} after sparsify(), which knows nothing "
-                    f"of it: {AGAIN}"
-                )
-        self._children = [(m._modules, dict(m._modules)) for m in self.model.modules()]
+    def nested(self) -> bool:
+        """Whether this thread is in a call already, or the explicit form is in use."""
+        if torch.compiler.is_compiling():  # which cannot ask for the thread
+            return self.watched.inside
+        return self.watched.sampling or threading.get_ident() in self.threads
 
     def enter(self, call: Call) -> None:
         """Put y into the places of a call. Threads that call the model at the same time share it."""
@@ -184,8 +109,8 @@ class Calls:
             places = call.places if sliced is None else sliced.places
             self._turn.wait_for(lambda: not self.threads or self._hold(places))
             if not self.threads:
-                if not self.used:
-                    self.check()
+                if not self.watched.used:
+                    self.watched.check()
                 self.values.forward_pass += 1
                 held = [place.get() for place in places]
                 if sliced is not None and not sliced.fits(held):
@@ -195,30 +120,29 @@ class Calls:
             now = torch.is_grad_enabled()
             y = self._values_of(*self._replaced)
             if now and len(self.values.changed_in) >= _MANY_CHANGES:
-                self.on_changes()
+                self.sk.optimizer_steps.notice_changes()
             if not self.threads or now:  # what was put without a graph serves no thread that needs one
                 for place, value in zip(self._replaced[0], y, strict=True):
                     place.put(value)
             if not self.threads and self._sliced is not None:
                 self._sizes = self._sliced.shrink()
             self.threads.add(threading.get_ident())
-            self.busy = True
-            self.used = True
+            self.watched.busy = self.watched.used = True
             self.count += 1
 
     def _slices_for(self, call: Call) -> SlicedModel | None:
         """What the whole model computes with, and a part of it that is computed again during backward()."""
-        if self._slices is None or self.values.shift is not None:
+        if self.slices is None or self.values.shift is not None:
             return None
         again = in_backward() and self._last is not None and self._last.sliced is not None
         if call.module is self.model or again:
-            return self._slices.of(self.owner.draw())
+            return self.slices.of(self.sk.draw())
         return None
 
     def _note(self, sliced: SlicedModel | None, held: list[Any]) -> None:
         """Remember this pass, and compare it with the one that it repeats, or that shares its draw."""
         versions = [t._version for t in held if isinstance(t, nn.Parameter)] if sliced is not None else []
-        now, last = LastPass(self.owner.drawn, sliced, versions), self._last
+        now, last = LastPass(self.values.drawn, sliced, versions), self._last
         if last is not None and sliced is not None and last.sliced is not None and now != last:
             if in_backward():
                 raise MastError(changed_since("the model"))
@@ -228,12 +152,9 @@ class Calls:
             self._last = now
 
     def _values_of(self, places: list[Place], held: list[Any]) -> list[Any]:
-        def masked(number: int, tensor: Any) -> Any:
-            return self.values.of(number, tensor, self.owner.drawn)
-
         if self._sliced is not None:
-            return self._sliced.values(held, masked)
-        return [masked(place.number, tensor) for place, tensor in zip(places, held, strict=True)]
+            return self._sliced.values(held, self.values.of)
+        return [self.values.of(place.number, tensor) for place, tensor in zip(places, held, strict=True)]
 
     def _hold(self, places: list[Place]) -> bool:
         """Whether all these places hold y already."""
@@ -244,7 +165,7 @@ class Calls:
         with self._turn:
             self.threads.discard(threading.get_ident())
             if not self.threads:
-                self.busy = False
+                self.watched.busy = False
                 for place, tensor in zip(*self._replaced, strict=True):
                     place.put(tensor)
                 for attributes, name, size in self._sizes:
@@ -277,35 +198,7 @@ class Call:
     # Recurrent layers, and other modules with a __getstate__ of their own, do copy the slot: as empty.
 
     def __deepcopy__(self, memo: Any) -> None:
-        """Nothing."""
+        return None
 
     def __reduce__(self) -> Any:
         return type(None), ()
-
-
-def _homes(model: nn.Module) -> dict[str, int]:
-    """The module, by identity, that has a parameter of this name; parts may be compiled."""
-    return {
-        f"{prefix}.{name}".removeprefix(".").replace("_orig_mod.", ""): id(module)
-        for prefix, module in model.named_modules()
-        for name, p in module._parameters.items()
-        if p is not None
-    }
-
-
-class Hook:
-    """A hook of a module that does nothing in a copy of the model."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-
-    def __call__(self, *args: Any) -> Any:
-        """What the function does."""
-        return self.function(*args)
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        # It takes anything, does nothing, and needs nothing but the standard library.
-        return nullcontext().__exit__
-
-    def __reduce__(self) -> Any:
-        return getattr, (nullcontext(), "__exit__")

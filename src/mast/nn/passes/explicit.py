@@ -11,7 +11,7 @@ backward(); what would go wrong silently is refused:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, NoReturn
@@ -21,18 +21,34 @@ from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
 from mast.errors import MastError
-from mast.nn.passes.calls import Hook
-from mast.nn.passes.values import Made
-from mast.nn.tensors.scaling import adjoint
+from mast.nn.tensors.sparsified import SparsifiedWeight, SparsifiedWeights, adjoint
 from mast.nn.tensors.torch_private import tree_leaves
-from mast.nn.tensors.weights import Weight
+from mast.nn.tensors.weights import Hook, WatchedModel, Weight
+from mast.randomness import Key
 
 
 @contextmanager
-def sampled(model: nn.Module, weights: list[Weight], made: list[Made]) -> Iterator[None]:
-    """With the parameters holding y, and their gradients multiplied by S'."""
+def sampled(watched: WatchedModel, values: SparsifiedWeights, key: Key) -> Iterator[None]:
+    """With the parameters holding the y of a key, and their gradients multiplied by S'."""
+    watched.check("sk.sample() cannot be used inside another, or")
+    values.forward_pass += 1
+    y = [values.current(number, key) for number in range(len(values.weights))]
+    watched.sampling = watched.used = True
+    try:
+        with _exchanged(watched.model, values.weights, y):
+            yield
+    except BaseException:
+        values.forget_all()
+        raise
+    finally:
+        watched.sampling = False
+        values.forget()
+
+
+@contextmanager
+def _exchanged(model: nn.Module, weights: Sequence[Weight], y: Sequence[SparsifiedWeight]) -> Iterator[None]:
     parameters = [w.parameter for w in weights]
-    originals, sparsified = [p.data for p in parameters], [m.numbers for m in made]
+    originals, sparsified = [p.data for p in parameters], [each.numbers for each in y]
     hooks, closed = ExitStack(), False
 
     def hold(memory: list[Tensor], *_: Any) -> None:
@@ -50,10 +66,10 @@ def sampled(model: nn.Module, weights: list[Weight], made: list[Made]) -> Iterat
 
     try:
         hold(sparsified)
-        for p, m in zip(parameters, made, strict=True):
+        for p, each in zip(parameters, y, strict=True):
             increment_version(p)  # autograd then refuses graphs of x inside the context
             if p.requires_grad:
-                hooks.enter_context(p.register_hook(partial(adjoint, m.kept)))  # type: ignore[no-untyped-call]
+                hooks.enter_context(p.register_hook(partial(adjoint, each.kept)))  # type: ignore[no-untyped-call]
         to_x, to_y = (_Uncopyable(partial(hold, memory)) for memory in (originals, sparsified))
         for module in model.modules():  # state_dict() gives x
             hooks.enter_context(module.register_state_dict_pre_hook(to_x))  # type: ignore[no-untyped-call]

@@ -5,9 +5,10 @@ being called, the places of its weights and statistics hold these slices (views,
 and its modules the smaller sizes, so that the call costs what the submodel costs. Gradients come back as S'g
 of full size, 0 where units are dropped: the loop and its optimizer stay as they are.
 
-What cannot be sliced is masked, by `passes.values`: draws that keep scattered units, a shift, stand-ins of
-`functional_call`, and parts of the model that are called by themselves, whose results have to have their full
-shapes. Heads of `nn.MultiheadAttention`, which has no size for them, are masked within a call that is sliced.
+What cannot be sliced is masked, as in `tensors.sparsified`: draws that keep scattered units, a shift,
+stand-ins of `functional_call`, and parts of the model that are called by themselves, whose results have to
+have their full shapes. Heads of `nn.MultiheadAttention`, which has no size for them, are masked within a
+call that is sliced.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mast.nn.tensors.scaling import Memory, times, wide
-from mast.nn.tensors.torch_private import go_back_early
+from mast.nn.tensors.sparsified import Memory, go_back_early, times, wide
 from mast.nn.tensors.weights import Place, Weight, find, registered
 from mast.nn.units import UnitDraw, UnitMap
 from mast.nn.units.unit_map import kept_along
@@ -47,7 +47,7 @@ class Slice:
 
     @property
     def changes(self) -> bool:
-        """Whether it is not all of the tensor, as it is."""
+        """Whether something of the tensor is dropped or scaled."""
         return bool(self.ranges or self.scales)
 
     def take(self, x: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mast import randomness
 from mast.errors import ArgumentError, NotDiagonalError
-from mast.nn.tensors.scaling import Memory, compiled, numbers, replace_entries, sparsify_into
+from mast.nn.tensors.sparsified import Memory, compiled, numbers, replace_entries, sparsify_into
 from mast.nn.tensors.torch_words import torch_mask, torch_normal
 from mast.nn.tensors.weights import Weight
 from mast.randomness import Key, Purpose
@@ -83,7 +83,8 @@ class BoundWeights(BoundSketch):
     - `joint`: all weights are one vector and have one draw, whose cost is that of what it keeps.
     - A list of draws (`members`): each is made as the list's sketch makes it, when it is needed.
     - Otherwise each weight is a vector of its own. Its key knows its name, unless the sketch draws one share,
-      or window, for all layers. Where all coordinates are alike (`entries`), it is a mask, or normal scales.
+      or window, for all layers. Where all coordinates have one law (`entries`), the draw is a mask, or has
+      normal scales.
     """
 
     def __init__(self, weights: Sequence[Weight], sketch: Sketch) -> None:

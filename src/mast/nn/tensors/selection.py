@@ -1,4 +1,4 @@
-"""Which parameters of a model are sketched, and for all others the reason why not."""
+"""Which parameters of a model are sketched, for all others the reason why not, and their shift."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -16,7 +17,17 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from mast.errors import ArgumentError
 from mast.nn.tensors.torch_private import Conv, NormBase
-from mast.nn.tensors.weights import Keep, Place, Weight, Where, name_index, refuse_sharded, registered
+from mast.nn.tensors.weights import (
+    Keep,
+    Place,
+    Shift,
+    Weight,
+    Where,
+    name_index,
+    refuse_sharded,
+    registered,
+    unwrapped,
+)
 from mast.support.arrays import Array, vector
 
 _LAYERS = (
@@ -37,7 +48,6 @@ class Selection:
 
     def add(self, name: str, p: Tensor, place: Place, keep: float | Array | None) -> None:
         """One more weight to sketch."""
-        place.number = len(self.weights)
         self.weights.append(Weight(name, p.shape, place, keep))
 
     @property
@@ -197,3 +207,32 @@ def refuse_equal_codes(names: Sequence[str]) -> None:
 def some(names: Sequence[str]) -> str:
     """The first few names, for a message."""
     return ", ".join(names[:6]) + (f", ... ({len(names)} in all)" if len(names) > 6 else "")
+
+
+_SHIFT = 'shift is None, "init", a model, or a mapping from names to tensors'
+
+
+def shifts_of(weights: Sequence[Weight], shift: Shift) -> dict[str, Tensor] | None:
+    """v by name, checked, in copies that are where the weights are."""
+    if shift is None:
+        return None
+    if isinstance(shift, str):
+        if shift != "init":
+            raise ArgumentError(f"{_SHIFT}, got {shift!r}")
+        return {w.name: w.parameter.detach().clone() for w in weights}
+    tensors = unwrapped(shift).state_dict() if isinstance(shift, nn.Module) else shift
+    if not isinstance(tensors, Mapping):
+        raise ArgumentError(f"{_SHIFT}, got {type(shift).__name__}")
+    shifts = {}
+    for w in weights:
+        v = tensors.get(w.name)
+        if not isinstance(v, Tensor):
+            raise ArgumentError(f"the shift has no tensor for the sketched parameter {w.name!r}")
+        if v.shape != w.shape:
+            raise ArgumentError(
+                f"the shift of {w.name!r} has shape {tuple(v.shape)}, the parameter {tuple(w.shape)}"
+            )
+        if not torch.isfinite(v).all():
+            raise ArgumentError(f"the shift of {w.name!r} holds NaN or infinity")
+        shifts[w.name] = v.detach().to(w.parameter, copy=True)
+    return shifts

@@ -24,7 +24,7 @@ from mast.support.checks import check_choice, check_int, check_probability
 
 
 class TopShare:
-    """Keep the share of each weight whose entries score highest, times 1; choose anew every so many steps.
+    """Keep the share of each weight whose entries score highest, times 1; choose anew after `every` steps.
 
     Parameters
     ----------
@@ -48,12 +48,6 @@ class TopShare:
         self.density = check_probability("share", share)
         self.score = check_choice("score", score, ("magnitude", "curvature"))
         self.every = check_int("every", every, 1)
-
-    def bind(
-        self, weights: Sequence[Weight], shift: Callable[[], Mapping[str, Tensor] | None]
-    ) -> PrunedWeights:
-        """The schedule over the weights of a model; `shift` gives v by name, or None where there is none."""
-        return PrunedWeights(weights, self, shift)
 
     def count(self, d: int) -> int:
         """How many entries of a weight are kept."""
@@ -80,7 +74,10 @@ class TopShare:
 
 
 class PrunedWeights(BoundSketch):
-    """Remembers the choice of each weight, and when it was made."""
+    """The schedule over the weights of a model: remembers the choice of each, and when it was made.
+
+    `shift` gives v by name, or None where there is none.
+    """
 
     sketch: TopShare
 
@@ -91,8 +88,8 @@ class PrunedWeights(BoundSketch):
         shift: Callable[[], Mapping[str, Tensor] | None],
     ) -> None:
         self.weights, self.sketch, self._shift = weights, sketch, shift
-        # By weight: the chosen "entries/" and the "period/" they are of, the sum of "squares/" of so many
-        # ("times/") gradients since.
+        # By weight: the chosen "entries/" and the "period/" they are of, the sum of "squares/" of gradients
+        # since, and how many ("times/") there were.
         self._memory: dict[str, Tensor] = {}
 
     def kept(self, number: int, key: Key, like: Tensor) -> DiagonalDraw:

@@ -39,8 +39,8 @@ except ImportError as error:
 
 __all__ = [
     "ATTRIBUTES", "BILINEAR", "FSDP_MARK", "BatchNorm", "Conv", "ConvTranspose", "NormBase",
-    "OperationMode", "compiler_is_waiting", "go_back_early", "holders", "in_backward", "make_parameter",
-    "plain_kernels", "tree_leaves",
+    "OperationMode", "compiler_callback", "graph_task_id", "holders", "make_parameter", "plain_kernels",
+    "tree_leaves",
 ]  # fmt: skip
 
 ATTRIBUTES = {
@@ -49,6 +49,7 @@ ATTRIBUTES = {
     "Tensor": ("_version",),
     "Optimizer": ("_optimizer_step_pre_hooks",),
     "UntypedStorage": ("_cdata",),
+    "Node": ("_set_sequence_nr",),
 }  # fmt: skip
 
 
@@ -63,7 +64,7 @@ def _look_for_attributes() -> None:
         ("torch.UntypedStorage", torch.UntypedStorage, ATTRIBUTES["UntypedStorage"]),
         ("torch._C", torch._C, ("_current_graph_task_id", "_get_mkldnn_enabled", "_set_mkldnn_enabled")),
         ("torch.ops.aten", torch.ops.aten, ("_trilinear",)),
-        ("grad_fn", node, ("_set_sequence_nr",)),
+        ("grad_fn", node, ATTRIBUTES["Node"]),
     ):
         for name in names:
             if not hasattr(example, name):
@@ -79,27 +80,11 @@ BILINEAR: Any = torch.ops.aten._trilinear  # what nn.Bilinear comes to
 make_parameter: Any = torch.Tensor._make_subclass
 # How many hold a piece of memory, by its `_cdata`; None where torch does not say.
 holders: Any = getattr(torch._C, "_storage_Use_Count", None)
-
-
-def in_backward() -> bool:
-    """Whether this thread is in the middle of a backward pass."""
-    return bool(torch._C._current_graph_task_id() != -1)
-
-
-def go_back_early(y: torch.Tensor) -> torch.Tensor:
-    """Let backward passes go through the function that made y as soon as the gradient of y is there.
-
-    Passes go back in the opposite order of forward. Functions that were all called before the model ran would
-    be last, and all their gradients would wait for them.
-    """
-    y.grad_fn._set_sequence_nr(1 << 62)  # type: ignore[union-attr]
-    return y
-
-
-def compiler_is_waiting() -> bool:
-    """Whether torch.compile would trace the next function that is called."""
-    frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
-    return frames is not None and callable(frames.get_eval_frame_callback())
+# The number of the backward pass that this thread is in the middle of; -1 outside of any.
+graph_task_id: Any = torch._C._current_graph_task_id
+# What torch.compile would trace the next function with, if it is waiting to: a callable then.
+_frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+compiler_callback: Any = getattr(_frames, "get_eval_frame_callback", lambda: None)
 
 
 class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -1,9 +1,13 @@
-"""Sketched parameters: every place where a model looks them up, their numbers in keys, and their shift v."""
+"""Sketched parameters: every place where a model looks them up, and whether it is still the same model."""
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, cast
@@ -12,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mast.errors import ArgumentError, MastError
+from mast.nn.tensors.torch_private import FSDP_MARK
 from mast.support.arrays import Array
 
 _DEEP = 3  # how many dicts and lists may lie around a parameter
@@ -88,6 +93,127 @@ class Weight:
     def index(self) -> int:
         """The number that stands for its name in the key of a draw."""
         return name_index(self.name)
+
+
+class WatchedModel:
+    """A sparsified model: whether it is in use, and whether it is still the one that was sparsified."""
+
+    def __init__(self, model: nn.Module, weights: Sequence[Weight]) -> None:
+        self.model, self.weights = model, weights
+        self.busy = False  # a forward pass is under way, in any thread
+        self.sampling = False  # the explicit form is in use
+        self.used = False  # a forward pass has begun since the draw last advanced
+        self._calls: Mapping[nn.Module, Any] = {}
+        self._warned: set[str] = set()
+        self._homes = _homes(model)
+        self._children = [(m._modules, dict(m._modules)) for m in model.modules()]
+        self._parameters = [weakref.ref(w.parameter) for w in weights]  # as they were at first
+
+    @property
+    def inside(self) -> bool:
+        """Whether a call is under way in any thread, or the explicit form is in use."""
+        return self.sampling or self.busy
+
+    def refuse_inside(self, what: str) -> None:
+        """An error that begins with these words, if a call is under way or the explicit form is in use."""
+        if self.inside:
+            raise MastError(f"{what} inside a forward pass or sk.sample(), where weights are sparsified")
+
+    def intercept(self, calls: Mapping[nn.Module, Any], guard: Callable[..., None]) -> None:
+        """Let these be called instead of their modules, and the guard before each forward pass."""
+        for name, module in self.model.named_modules():
+            if module._compiled_call_impl is not None:
+                what = f"the module {name!r}" if name else "the model"
+                raise ArgumentError(
+                    f"{what} is compiled or already sparsified: call remove() on its sparsifier first; "
+                    "sparsified training does not support torch.compile"
+                )
+        self._calls = calls
+        for module, call in calls.items():
+            module._compiled_call_impl = call
+        self._guard = self.model.register_forward_pre_hook(Hook(guard))
+
+    def release(self) -> None:
+        """Leave no trace in the model."""
+        for module, call in self._calls.items():
+            if module._compiled_call_impl is call:
+                del module._compiled_call_impl
+        self._calls = {}
+        self._guard.remove()
+
+    def plain_copy(self) -> nn.Module:
+        """A copy of the model with the weights x and no trace of `sparsify`."""
+        model = copy.deepcopy(self.model)
+        model._forward_pre_hooks.pop(self._guard.id, None)
+        return model
+
+    def check(self, what: str = "") -> None:
+        """An error if the model was changed since; and, for `what`, if it is in use."""
+        if what:
+            self.refuse_inside(what)
+        for module, call in self._calls.items():
+            if module._compiled_call_impl is not call:
+                raise MastError(
+                    f"the {type(module).__name__} that was sparsified has been compiled since "
+                    "(Module.compile), which disconnects it: train it without torch.compile, and compile "
+                    "the finished model or submodel"
+                )
+        if any(now != then for now, then in self._children):
+            self._check_tree()
+        if any(getattr(p(), FSDP_MARK, False) for p in self._parameters):
+            raise MastError(
+                "the model was wrapped in FullyShardedDataParallel after sparsify(): forward passes compute "
+                "with flattened pieces of the weights, which no draw reaches. Use DistributedDataParallel, "
+                "whose processes hold whole weights"
+            )
+        for w in self.weights:
+            w.check(w.parameter)
+
+    def _check_tree(self) -> None:
+        """An error if a parameter is new, or has moved; other modules without parameters are fine."""
+        before, now = self._homes, _homes(self.model)
+        for name in [*now, *before]:
+            if now.get(name) != before.get(name):
+                what = "added" if name not in before else "replaced" if name in now else "removed"
+                raise MastError(
+                    f"the module of the parameter {name!r} was {what} after sparsify(), which knows nothing "
+                    f"of it: {AGAIN}"
+                )
+        self._children = [(m._modules, dict(m._modules)) for m in self.model.modules()]
+
+    def warn_once(self, message: str) -> None:
+        """A warning, the first time."""
+        if message not in self._warned:
+            self._warned.add(message)
+            warnings.warn(message, stacklevel=4)
+
+
+def _homes(model: nn.Module) -> dict[str, int]:
+    """The module, by identity, that has a parameter of this name; parts may be compiled."""
+    return {
+        f"{prefix}.{name}".removeprefix(".").replace("_orig_mod.", ""): id(module)
+        for prefix, module in model.named_modules()
+        for name, p in module._parameters.items()
+        if p is not None
+    }
+
+
+class Hook:
+    """A hook of a module that does nothing in a copy of the model."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *args: Any) -> Any:
+        """What the function does."""
+        return self.function(*args)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        # It takes anything, does nothing, and needs nothing but the standard library.
+        return nullcontext().__exit__
+
+    def __reduce__(self) -> Any:
+        return getattr, (nullcontext(), "__exit__")
 
 
 def name_index(name: str) -> int:
@@ -178,32 +304,3 @@ def refuse_sharded(name: str, p: Tensor) -> None:
             "a part of it, so a draw of the whole weight cannot be applied. Use DistributedDataParallel, "
             "whose processes hold whole weights"
         )
-
-
-_SHIFT = 'shift is None, "init", a model, or a mapping from names to tensors'
-
-
-def shifts_of(weights: Sequence[Weight], shift: Shift) -> dict[str, Tensor] | None:
-    """v by name, checked, in copies that are where the weights are."""
-    if shift is None:
-        return None
-    if isinstance(shift, str):
-        if shift != "init":
-            raise ArgumentError(f"{_SHIFT}, got {shift!r}")
-        return {w.name: w.parameter.detach().clone() for w in weights}
-    tensors = unwrapped(shift).state_dict() if isinstance(shift, nn.Module) else shift
-    if not isinstance(tensors, Mapping):
-        raise ArgumentError(f"{_SHIFT}, got {type(shift).__name__}")
-    shifts = {}
-    for w in weights:
-        v = tensors.get(w.name)
-        if not isinstance(v, Tensor):
-            raise ArgumentError(f"the shift has no tensor for the sketched parameter {w.name!r}")
-        if v.shape != w.shape:
-            raise ArgumentError(
-                f"the shift of {w.name!r} has shape {tuple(v.shape)}, the parameter {tuple(w.shape)}"
-            )
-        if not torch.isfinite(v).all():
-            raise ArgumentError(f"the shift of {w.name!r} holds NaN or infinity")
-        shifts[w.name] = v.detach().to(w.parameter, copy=True)
-    return shifts
