@@ -289,4 +289,4 @@ def _checked(reply: Message, server: Server, node_ids: Mapping[int, int]) -> Ans
         raise ArgumentError(f"client {node} sent {1 + len(more)} answers instead of one")
     if node_ids.get(node) != reply.metadata.src_node_id:
         raise ArgumentError(f"an answer in the name of client {node} came from another client")
-    return answer.expect(server.expected(node))
+    return answer.expect(server.header(node).reply())

@@ -19,6 +19,7 @@ from flwr.serverapp.strategy import Result as FlowerResult
 from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
+from mast.distributed import Message as ServerMessage
 from mast.distributed import Server
 from mast.distributed.participation import Dropouts
 from mast.engines.flower.records import (
@@ -100,7 +101,7 @@ class MastStrategy(Strategy):
         )
         self.scores: dict[int, list[dict[str, float]]] = {}  #: by client, one row of numbers per draw
         self.timeout = 600.0
-        self._invited: list[tuple[int, float]] = []
+        self._invited: Mapping[int, float] = {}  # with the weights of their answers
         self._node_ids: dict[int, int] = {}  # partition -> node id, in this round
         self._begun = 0.0
         self.resume()
@@ -171,9 +172,9 @@ class MastStrategy(Strategy):
         server = self.server
         self._node_ids = self.registry.connected(grid)
         self._begun = time.perf_counter()
-        self._invited = server.participation.sample(server.t)
+        self._invited = server.weights()
         messages = []
-        for node in (node for node, _ in self._invited if node in self._node_ids):
+        for node in (node for node in self._invited if node in self._node_ids):
             message = seal(server.message(node), server.capacities[node])
             records = pack(message, config=config)
             server.state.received[node] += payload(records) - message.size
@@ -193,7 +194,7 @@ class MastStrategy(Strategy):
 
     def _aggregate(self, replies: Iterable[Message]) -> MetricRecord:
         server = self.server
-        replied = valid_answers(replies, server, self._node_ids, dict(self._invited), self.norms)
+        replied = valid_answers(replies, server, self._node_ids, self._invited, self.norms)
         for node, weight in self.dropouts.weights(self._invited, sorted(replied)).items():
             answer, reply = replied[node]
             server.aggregate(answer, weight)  # in the order of sums: ascending partitions
@@ -230,10 +231,18 @@ class MastStrategy(Strategy):
         self._node_ids = self.registry.connected(grid)
         messages = []
         for node in sorted(self._node_ids):
-            drawn = [self.server.submodel(node, draw) for draw in range(self.evaluate_draws)]
-            draws = [seal(message, self.server.capacities[node]) for message in drawn]
+            draws = [self._submodel(node, draw) for draw in range(self.evaluate_draws)]
             messages.append(self._addressed(pack(*draws, config=config), node, MessageType.EVALUATE))
         return messages
+
+    def _submodel(self, node: int, draw: int) -> ServerMessage:
+        """A client's submodel to score: of a draw that training never uses, or its largest."""
+        server, capacity = self.server, self.server.capacities[node]
+        key = server.participation.submodel_key(draw, node)
+        part = capacity.largest(key)
+        message = ServerMessage(server.header(node, part, key))
+        part.gather(server.x, message.values)
+        return seal(message, capacity)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The mean of the clients' numbers; each client's own are in `scores`."""
