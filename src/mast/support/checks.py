@@ -21,9 +21,9 @@ def check_number(
 ) -> float:
     """`value` as a finite float above `above`, below `below`, at least `least` and at most `most`.
 
-    >>> number("momentum", 0.9, least=0, below=1)
+    >>> check_number("momentum", 0.9, least=0, below=1)
     0.9
-    >>> number("momentum", 1, least=0, below=1)
+    >>> check_number("momentum", 1, least=0, below=1)
     Traceback (most recent call last):
     mast.errors.ArgumentError: momentum must lie in [0, 1), got 1
     """
@@ -70,7 +70,7 @@ def check_probability(name: str, value: Any) -> float:
 def check_int(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
     """`value` as an int within the limits; a float is not a whole number, even 3.0.
 
-    >>> whole("nodes", 4, 1, 3)
+    >>> check_int("nodes", 4, 1, 3)
     Traceback (most recent call last):
     mast.errors.ArgumentError: nodes must lie in 1 .. 3, got 4
     """
@@ -89,7 +89,7 @@ def check_int(name: str, value: Any, least: int | None = None, most: int | None 
 def check_choice(name: str, value: Any, allowed: Iterable[str]) -> str:
     """One of a few words.
 
-    >>> choice("coupling", "some", ["independent", "disjoint"])
+    >>> check_choice("coupling", "some", ["independent", "disjoint"])
     Traceback (most recent call last):
     mast.errors.ArgumentError: coupling must be one of 'independent', 'disjoint', got 'some'
     """
