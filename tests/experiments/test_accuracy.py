@@ -96,5 +96,5 @@ def test_a_claim_that_fails_by_a_row_is_not_refuted(worse, noise):
             values |= {f"dense_{model}": 1.0, f"gradient_{model}": 0.0}
         values["kept"] = np.ones(K)
         cells.append(Done(Cell("accuracy", 2, accuracy.sparsified, config(K), DATA), values, 0.0))
-    claim = next(accuracy.claims(Results(cells)))
+    claim = next(accuracy.accuracy_claims(Results(cells)))
     assert (claim.holds, claim.noise) == (False, noise)

@@ -19,7 +19,7 @@ from mast.experiments import reproduce
 from mast.experiments.datasets import one_thread
 from mast.experiments.experiment import Results
 from mast.experiments.neural import data
-from mast.experiments.neural.claims import claims
+from mast.experiments.neural.claims import neural_claims
 from mast.experiments.neural.rounds import Lanes, Masks, squared_loss, start, student
 from mast.experiments.neural.runs import KEEPS, STEP_SIZES, Curve, run
 from mast.nn import advise
@@ -115,13 +115,13 @@ def test_data_are_of_norm_one_and_targets_of_variance_one(embedded):
         (data.find("normal", None, None), 10, 256),
         (data.find("normal", None, embedded), 3, 14),
     ):
-        taught = data.taught(dataset)
-        assert taught.inputs.shape[1] == features
-        torch.testing.assert_close(taught.inputs.norm(dim=1), torch.ones(len(taught.inputs)))
-        torch.testing.assert_close(taught.targets.mean(dim=0), torch.zeros(outputs), atol=1e-5, rtol=0)
-        torch.testing.assert_close(taught.targets.var(dim=0, correction=0), torch.ones(outputs))
-        assert taught.accuracy > 0.7
-        assert dataset.load()[0].shape == tuple(taught.inputs.shape)
+        inputs, targets, accuracy = data.fine_tuned(dataset)
+        assert inputs.shape[1] == features
+        torch.testing.assert_close(inputs.norm(dim=1), torch.ones(len(inputs)))
+        torch.testing.assert_close(targets.mean(dim=0), torch.zeros(outputs), atol=1e-5, rtol=0)
+        torch.testing.assert_close(targets.var(dim=0, correction=0), torch.ones(outputs))
+        assert accuracy > 0.7
+        assert dataset.load()[0].shape == tuple(inputs.shape)
 
 
 def test_nodes_share_rows_without_repetition(embedded):
@@ -129,10 +129,8 @@ def test_nodes_share_rows_without_repetition(embedded):
     X, T, _ = data.shares(dataset, 47, 10)
     assert X.shape == (10, 4, 14)
     assert T.shape == (10, 4, 3)
-    taught = data.taught(dataset)
-    pairs = {
-        (x.tobytes(), t.tobytes()) for x, t in zip(taught.inputs.numpy(), taught.targets.numpy(), strict=True)
-    }
+    inputs, targets, _ = data.fine_tuned(dataset)
+    pairs = {(x.tobytes(), t.tobytes()) for x, t in zip(inputs.numpy(), targets.numpy(), strict=True)}
     mine = {
         (x.tobytes(), t.tobytes())
         for x, t in zip(X.reshape(40, 14).numpy(), T.reshape(40, 3).numpy(), strict=True)
@@ -277,7 +275,7 @@ DATA = data.Embedded("made", "", "0")
 
 
 def verdicts(losses):
-    return [claim.holds for claim in claims(results(losses))]
+    return [claim.holds for claim in neural_claims(results(losses))]
 
 
 def as_the_paper_says(keep, s):

@@ -25,7 +25,7 @@ from mast.experiments import (
     shift,
     trajectory,
 )
-from mast.experiments.catalogue import EXPERIMENTS, GROUPS, MOVED, experiments_of
+from mast.experiments.reproduce import EXPERIMENTS, GROUPS, MOVED, experiments_of
 from mast.support.files import exclusive
 
 pytest.importorskip("matplotlib")
@@ -285,7 +285,7 @@ def test_only_experiments_with_networks_need_torch():
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "from mast.errors import MissingExtraError\n"
-        "from mast.experiments.catalogue import CONVEX, NETWORKS, experiments_of\n"
+        "from mast.experiments.reproduce import CONVEX, NETWORKS, experiments_of\n"
         "assert [e.name for e in experiments_of('convex')] == list(CONVEX)\n"
         "for name in (*NETWORKS, 'all'):\n"
         "    try: experiments_of(name)\n"

@@ -71,7 +71,7 @@ def sparsified(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     return result
 
 
-def table(results: Results) -> Any:
+def accuracy_table(results: Results) -> Any:
     """One row per sparsified model."""
 
     def both(name: str) -> Callable[[Done], Array]:
@@ -91,7 +91,7 @@ def table(results: Results) -> Any:
     )
 
 
-def summary(numbers: Any) -> Any:
+def accuracy_summary(numbers: Any) -> Any:
     """Medians, quartiles, extremes and ties for each data set, K and model."""
     grouped = numbers.groupby(["dataset", "K", "model"], sort=False)
     out = grouped["accuracy"].quantile([0.25, 0.5, 0.75]).unstack()
@@ -121,7 +121,7 @@ class Accuracy(Experiment):
 
     def findings(self, request: Request, results: Results) -> Findings:
         """Figures, numbers and claims."""
-        numbers = table(results)
+        numbers = accuracy_table(results)
         ties = numbers.groupby(["dataset", "K"], sort=False)["tie_share"].mean()
         shares = "; ".join(
             f"{name}: " + ", ".join(f"K = {K} {100 * ties[name, K]:.0f} %" for K in BLOCKS)
@@ -141,18 +141,20 @@ class Accuracy(Experiment):
                     "weights into K = 2, 4, 5, 10 and 20 blocks. Medians in white; the dashed line is the "
                     "ERM model before it is sparsified, the dotted line what answering −1 always would "
                     "reach.",
-                    partial(draw, numbers, results, as_swarm=False),
+                    partial(draw_accuracies, numbers, results, as_swarm=False),
                 ),
                 Figure(
                     "accuracy_swarm",
                     "The same, model by model",
                     "Each dot is one sparsified model of the other figure.",
-                    partial(draw, numbers, results, as_swarm=True),
+                    partial(draw_accuracies, numbers, results, as_swarm=True),
                 ),
             ],
-            tables={"accuracy": numbers, "accuracy_summary": summary(numbers)},
-            claims=results.claims(claims),
-            gains=[gain for name, part in results.by_dataset().items() for gain in gains(name, part)],
+            tables={"accuracy": numbers, "accuracy_summary": accuracy_summary(numbers)},
+            claims=results.claims(accuracy_claims),
+            gains=[
+                gain for name, part in results.by_dataset().items() for gain in accuracy_gains(name, part)
+            ],
             choices=[
                 "Zero margins decide these figures: a row without a feature in the kept block has margin 0. "
                 "The rule is “margin > 0 is +1, else −1”. Share of test rows with margin 0, by K: "
@@ -182,7 +184,7 @@ def error(differences: Array) -> float:
     return float(np.hypot(by_row.std(ddof=1) / by_row.size**0.5, of_partitions))
 
 
-def gains(name: str, results: Results) -> Iterator[Gain]:
+def accuracy_gains(name: str, results: Results) -> Iterator[Gain]:
     """Mean accuracies at each sparsity."""
     for K in BLOCKS:
         erm, mast = right(results, "erm", K), right(results, "mast", K)
@@ -190,9 +192,9 @@ def gains(name: str, results: Results) -> Iterator[Gain]:
         yield Gain(what, float(erm.mean()), float(mast.mean()), error(mast - erm), "plain model")
 
 
-def claims(results: Results) -> Iterator[Claim]:
+def accuracy_claims(results: Results) -> Iterator[Claim]:
     """What the paper says of this figure, decided for one data set."""
-    numbers = table(results)
+    numbers = accuracy_table(results)
     ahead = {K: right(results, "mast", K) - right(results, "erm", K) for K in BLOCKS}
     noise = {K: NOISE * error(difference) for K, difference in ahead.items()}
     erm, mast = (numbers[numbers["model"] == model].groupby("K")["accuracy"] for model in ("ERM", "MAST"))
@@ -268,7 +270,7 @@ def _each(form: str, by_K: Any) -> list[str]:
     return [form.format(by_K[K]) for K in BLOCKS]
 
 
-def draw(numbers: Any, results: Results, as_swarm: bool) -> Any:
+def draw_accuracies(numbers: Any, results: Results, as_swarm: bool) -> Any:
     """One frame per data set; boxes or swarms of ERM and MAST side by side for each sparsity."""
     from matplotlib.patches import Patch
 

@@ -10,7 +10,15 @@ import numpy as np
 
 from mast.experiments import style
 from mast.experiments.datasets import Dataset, logistic
-from mast.experiments.experiment import Claim, Experiment, Figure, Findings, Request, Results, spread
+from mast.experiments.experiment import (
+    Claim,
+    Experiment,
+    Figure,
+    Findings,
+    Request,
+    Results,
+    median_and_range,
+)
 from mast.experiments.separable import CoordinateLosses, drawn, losses, units
 from mast.methods import guarantee
 from mast.problem import Problem
@@ -142,11 +150,11 @@ class Rand1(Experiment):
                     "the thin line is the bound of Theorem 2. Right: where runs of all step sizes end; a "
                     "coordinate is stable while g d² φ_j'' < 2, with the curvature φ_j'' at its largest "
                     "(dotted) or at the solution (dashed).",
-                    partial(draw, results),
+                    partial(draw_rand1, results),
                 )
             ],
-            tables={"rand1": table(results), "rand1_sweep": sweeps},
-            claims=results.claims(claims),
+            tables={"rand1": rand1_table(results), "rand1_sweep": sweeps},
+            claims=results.claims(rand1_claims),
             choices=[
                 "The whole data set, condition number 1000, x0 = 0; f_D^inf is exact.",
                 "The loss of a Rand-1 run is computed from how often each coordinate was drawn, which gives "
@@ -155,7 +163,7 @@ class Rand1(Experiment):
         )
 
 
-def table(results: Results) -> Any:
+def rand1_table(results: Results) -> Any:
     """One row per measured point of the figure's curves."""
     return results.of(descend).frame(
         "method",
@@ -172,11 +180,11 @@ def table(results: Results) -> Any:
     )
 
 
-def claims(results: Results) -> Iterator[Claim]:
+def rand1_claims(results: Results) -> Iterator[Claim]:
     """What the paper says of this figure, decided for one data set."""
     curve = curves_of(results)
     end = {m: curve[m]["gaps"][:, -1] / curve[m]["gaps"][:, 0] for m in MULTIPLES}
-    ends = {m: spread(values, ".2g") for m, values in end.items()}
+    ends = {m: median_and_range(values, ".2g") for m, values in end.items()}
     fast, slow = steps_to(curve[10], TARGET), steps_to(curve[1], TARGET)
     last, after = observed_limit(*sweep_of(results))
     one = curve[1]
@@ -229,7 +237,7 @@ def claims(results: Results) -> Iterator[Claim]:
 COLOUR = {0: style.BLACK, 1: style.BLUE, 10: style.GREEN, 20: style.ORANGE, 50: style.VERMILION}
 
 
-def draw(results: Results) -> Any:
+def draw_rand1(results: Results) -> Any:
     """Curves by steps and by sketched gradients, and where all step sizes end."""
     figure, ((left, middle, right),) = style.frames(1, 3, width=4.3, height=3.7)
     curves = curves_of(results)

@@ -18,10 +18,10 @@ from mast.experiments.experiment import (
     Findings,
     Request,
     Results,
+    median_and_range,
     small_table,
-    spread,
+    trace_arrays,
 )
-from mast.experiments.runs import measured
 from mast.problem import Problem
 from mast.run import minimize
 from mast.sketches import PermK
@@ -52,7 +52,7 @@ def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     options = {"trace": np.concatenate([early, evenly]).astype(int), "sketches": config["sketches"]}
     x0 = gaussian_start(problem.dim, seed)
     result = minimize(problem, "dsgd_sampled", steps, step_size, x0, seed, progress=False, **options)
-    return measured(result) | {"smoothness": problem.smoothness, "rows": f.terms}
+    return trace_arrays(result) | {"smoothness": problem.smoothness, "rows": f.terms}
 
 
 def length(dataset: Dataset) -> int:
@@ -108,11 +108,11 @@ class Trajectory(Experiment):
                     f"Median over {seeds} seeds, with the range of all seeds. Thin lines are the bounds "
                     "of Theorem 12 (on the distance, times L_f L_D/2), where the step size is within its "
                     "limit.",
-                    partial(draw, results),
+                    partial(draw_trajectories, results),
                 )
             ],
-            tables={"trajectory": table(results), "trajectory_floors": floor_table(results)},
-            claims=results.claims(claims),
+            tables={"trajectory": trajectory_table(results), "trajectory_floors": floor_table(results)},
+            claims=results.claims(trajectory_claims),
             choices=[
                 "K = 10, one fixed partition (seed 0), condition number 100, x0 ~ N(0, I) anew for each "
                 "seed; the gap is relative to its start and f_D^inf is exact.",
@@ -124,7 +124,7 @@ class Trajectory(Experiment):
         )
 
 
-def table(results: Results) -> Any:
+def trajectory_table(results: Results) -> Any:
     """One row per measured point."""
     return results.frame(
         *("sketches", "shrink", "step_size", "seed", "step"),
@@ -148,12 +148,12 @@ def floor_table(results: Results) -> Any:
     return pandas.DataFrame(rows, columns=columns)
 
 
-def claims(results: Results) -> Iterator[Claim]:
+def trajectory_claims(results: Results) -> Iterator[Claim]:
     """What the paper says of this figure, decided for one data set."""
     curves = curves_of(results)
     floor = {key: floors(curve) for key, curve in curves.items()}
     middle = {key: float(np.median(values)) for key, values in floor.items()}
-    shown = {key: spread(values, ".2g") for key, values in floor.items()}
+    shown = {key: median_and_range(values, ".2g") for key, values in floor.items()}
     added = {shrink: middle["one", shrink] / middle["all", shrink] for shrink in SHRINK}
     yield Claim(
         "Sampling sketches at the plain step size of SGD, the loss fluctuates around its start",
@@ -209,7 +209,7 @@ LINE = {1: ":", K: "--", K**2: "-"}
 COLOUR = {"one": style.BLUE, "all": style.ORANGE}
 
 
-def draw(results: Results) -> Any:
+def draw_trajectories(results: Results) -> Any:
     """One frame per data set."""
     figure, axes = style.frames(1, len(results.datasets), width=4.6, height=3.9)
     for ax, (name, part) in zip(axes[0], results.by_dataset().items(), strict=True):

@@ -36,7 +36,7 @@ def best(curves: Curves, keep: float) -> float:
     return min(STEP_SIZES, key=lambda s: curves[keep, s].level)
 
 
-def claims(results: Results) -> Iterator[Claim]:
+def neural_claims(results: Results) -> Iterator[Claim]:
     """All of them for one data set."""
     curves = curves_of(results)
     yield from _sweet_spot(curves)

@@ -11,7 +11,7 @@ from numpy.polynomial.polynomial import polyfit, polyval
 from numpy.typing import NDArray
 
 from mast.experiments.datasets import one_thread
-from mast.experiments.experiment import Experiment, Request, Results, spread
+from mast.experiments.experiment import Experiment, Request, Results, median_and_range
 from mast.experiments.neural.data import Embedded, shares
 from mast.experiments.neural.rounds import Lanes, Masks, squared_loss, student
 from mast.nn import advise
@@ -83,7 +83,7 @@ def seeds(request: Request) -> int:
     return int(request.pick(fast=1, normal=3, full=3))
 
 
-def cells(
+def training_cells(
     experiment: Experiment,
     request: Request,
     keeps: Sequence[float],
@@ -170,7 +170,7 @@ class Curve:
         """The level with its range over seeds."""
         if len(self.levels) == 1 or not np.isfinite(self.levels).any():
             return f"{self.level:.3g}"
-        return spread(self.levels, ".3g")
+        return median_and_range(self.levels, ".3g")
 
 
 def curve(
@@ -188,7 +188,7 @@ def advised(results: Results, keep: float) -> float:
     return float(np.median(results.of(run, keep=keep, scaled=True).values("advice")))
 
 
-def table(results: Results) -> Any:
+def loss_table(results: Results) -> Any:
     """One row per measured point of the distributed runs."""
 
     def points(name: str) -> Callable[[Done], Any]:

@@ -13,7 +13,7 @@ import pandas
 from mast.experiments import style
 from mast.experiments.experiment import Experiment, Findings, Request, Results
 from mast.experiments.neural import runs
-from mast.experiments.neural.claims import SPARSE, Curves, best, claims, curves_of
+from mast.experiments.neural.claims import SPARSE, Curves, best, curves_of, neural_claims
 from mast.experiments.neural.data import DIGIT_FEATURES, HEAD_RATE, HEAD_STEPS, HEAD_WIDTH, find
 from mast.experiments.neural.runs import DIVERGED, HIDDEN, KEEPS, NODES, STEP_SIZES, Curve, advised
 from mast.support.cells import Cell
@@ -30,7 +30,7 @@ class Neural(Experiment):
 
     def cells(self, request: Request) -> list[Cell]:
         """The runs of the distributed method."""
-        return runs.cells(self, request, KEEPS, STEP_SIZES)
+        return runs.training_cells(self, request, KEEPS, STEP_SIZES)
 
     def findings(self, request: Request, results: Results) -> Findings:
         """Figures, numbers and claims."""
@@ -48,7 +48,7 @@ class Neural(Experiment):
                     "size that mast.nn.advise proposes (dashed, black). Right: one frame per step size, one "
                     "curve per keep probability; dashed where the step size is longer than the advised one. "
                     "A curve that leaves the frame has diverged.",
-                    panels,
+                    draw_panels,
                 ),
                 *results.figures(
                     "neural_levels",
@@ -59,8 +59,8 @@ class Neural(Experiment):
                     draw_levels,
                 ),
             ],
-            tables={"neural": runs.table(results), "neural_levels": level_table(results)},
-            claims=results.claims(claims),
+            tables={"neural": runs.loss_table(results), "neural_levels": level_table(results)},
+            claims=results.claims(neural_claims),
             choices=CHOICES,
         )
 
@@ -123,7 +123,7 @@ def log_losses(ax: Any) -> None:
     ax.yaxis.set_minor_formatter("")
 
 
-def panels(results: Results) -> Any:
+def draw_panels(results: Results) -> Any:
     """Left by sparsity, one curve per step size; right by step size, one curve per keep probability."""
     curves, name = curves_of(results), results.datasets[0]
     sizes = {k: advised(results, k) for k in KEEPS}
