@@ -165,8 +165,8 @@ class Methods(Experiment):
                     draw_baselines,
                 ),
             ],
-            tables={"methods": table(results)},
-            claims=results.claims(claims),
+            tables={"methods": method_table(results)},
+            claims=results.claims(method_claims),
             choices=[
                 "x0 = 0, condition number 100, the whole data set. DCGD and GDCI have no statement here: "
                 "they run at 1/(L_f K²), DSGD's limit; naive IST at M/L_f and M/(4 L_f), M nodes that each "
@@ -179,7 +179,7 @@ class Methods(Experiment):
         )
 
 
-def table(results: Results) -> Any:
+def method_table(results: Results) -> Any:
     """One row per measured point."""
     measured = ("step", "passes", "excess", "gap", "gradient_sq", "distance_sq", "bound")
     return results.frame(run="name", step_size="step_size", seed="seed", **{name: name for name in measured})
@@ -204,7 +204,7 @@ def first_below(d: Done, target: float) -> float:
     return float(d["step"][reached[0]]) if reached.size else np.inf
 
 
-def claims(results: Results) -> Iterator[Claim]:
+def method_claims(results: Results) -> Iterator[Claim]:
     """What theory and the paper's text say of these methods."""
     curves = {run: results.of(name=run) for run in RUNS}
     end = {run: ends(curve, "gap") for run, curve in curves.items()}

@@ -155,4 +155,4 @@ def test_reproduce(tmp_path, monkeypatch):
         reproduce("accuracy", tmp_path / str(next(counter)), "fast", str(tmp_path / "rows"), jobs=1)
 
     files = {file for file in files_of(walk) if not file.startswith("data/")}  # one call reads the file
-    check("`mast reproduce accuracy`", files, 12)
+    check("`mast reproduce accuracy`", files, 10)

@@ -30,7 +30,7 @@ def results(unbiased, biased, times_p):
         for scaled in (True, False):
             sizes = runs.STEP_SIZES if scaled else dropout.STEP_SIZES
             config = {"keep": keep, "scaled": scaled, "step_sizes": list(sizes)}
-            cell = Cell("neural" if scaled else "dropout", 1, runs.run, config, DATA)
+            cell = Cell("neural" if scaled else "dropout", 1, runs.distributed_run, config, DATA)
             numbers = {
                 "round": ROUNDS,
                 "loss": [loss((unbiased if scaled else biased)(keep, s), 0.1 * s) for s in sizes],

@@ -122,7 +122,7 @@ class Claim:
 
     claim: str  # in our words
     decides: str  # the number, and on which side of what it has to be
-    measured: str | Table  # with its spread
+    measured: str | Table  # with its range or error
     holds: bool
     source: str = "paper"  # or "theory" (a bound), or "beyond" (not in the paper)
     dataset: str = ""

@@ -48,7 +48,7 @@ def several_partitions(K: int, partitions: int) -> Mixture:
     return Mixture([PermK(K, seed=seed) for seed in range(partitions)])
 
 
-def run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+def shifted_run(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     """The squared distance to x_D* along one run of DSGD, and Theorem 2's bound on it."""
     f = logistic(dataset, config["kappa"])
     shift = (1 - config["distance"]) * f.minimizer()
@@ -67,7 +67,7 @@ def interpolation_cells(experiment: Experiment, request: Request) -> list[Cell]:
     steps = request.pick(fast=6_000, normal=10_000, full=15_000)
     varied = {"distance": DISTANCES, "seed": range(request.pick(fast=1, normal=3, full=10))}
     fixed = {"K": K, "partitions": PARTITIONS, "kappa": KAPPA, "steps": steps}
-    return experiment.grid(run, data, steps / 2_000, varied, **fixed)
+    return experiment.grid(shifted_run, data, steps / 2_000, varied, **fixed)
 
 
 def interpolation_table(runs: Results) -> Any:

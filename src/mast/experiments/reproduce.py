@@ -96,10 +96,10 @@ def reproduce(
     jobs: int | None = None,
 ) -> Path:
     """Run the experiments that `name` stands for, write all they find, and return the report's path."""
-    return run(experiments_of(name), out, effort, dataset, data_dir, jobs, EXPERIMENTS)
+    return run_experiments(experiments_of(name), out, effort, dataset, data_dir, jobs, EXPERIMENTS)
 
 
-def run(
+def run_experiments(
     experiments: Sequence[Experiment],
     out: Path,
     effort: str = "normal",
@@ -123,7 +123,7 @@ def run(
     with files.exclusive(path):
         requests = [Request(e.find(effort, dataset, data_dir), effort) for e in experiments]
         parts = [experiment.cells(request) for experiment, request in zip(experiments, requests, strict=True)]
-        finished = cells.run([cell for part in parts for cell in part], out / "cells", jobs)
+        finished = cells.run_cells([cell for part in parts for cell in part], out / "cells", jobs)
         in_order = iter(finished.cells)  # experiments may share cells
         for experiment, request, part in zip(experiments, requests, parts, strict=True):
             results = Results(islice(in_order, len(part)))

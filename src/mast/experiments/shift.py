@@ -20,8 +20,8 @@ from mast.experiments.interpolation import (
     interpolation_claims,
     interpolation_figure,
     interpolation_table,
+    shifted_run,
 )
-from mast.experiments.interpolation import run as interpolate
 from mast.problem import Problem
 from mast.sketches import PermK
 from mast.support.arrays import Array
@@ -94,7 +94,7 @@ class Shift(Experiment):
 
     def findings(self, request: Request, results: Results) -> Findings:
         """Figures, numbers and claims."""
-        solved, runs = results.of(solve), results.of(interpolate)
+        solved, runs = results.of(solve), results.of(shifted_run)
         return Findings(
             lead="With a pretrained model v, only x − v is sketched. The closer v is to the minimiser x* of "
             "f, and the lighter the sparsification, the less MAST costs: the loss of its solution x_D* "

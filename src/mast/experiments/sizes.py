@@ -23,7 +23,7 @@ from torch.nn import functional as F
 import mast.nn
 from mast.errors import ArgumentError
 from mast.experiments import style
-from mast.experiments.accuracy import error
+from mast.experiments.accuracy import standard_error
 from mast.experiments.datasets import Dataset, digits, digits_sum, one_thread
 from mast.experiments.experiment import (
     NOISE,
@@ -56,13 +56,9 @@ class Digits(Dataset):
         return pixels / 16, labels
 
 
+@one_thread()
 def sizes(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     """Which test rows every size of every way has right, and the seconds of training."""
-    with one_thread():
-        return _sizes(config, dataset)
-
-
-def _sizes(config: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     pixels, labels = dataset.load()
     seed = config["seed"]
     order = permutation(Key(seed), Purpose.BATCH, len(labels))
@@ -206,7 +202,7 @@ def size_gains(results: Results) -> Iterator[Gain]:
 
 
 def _gain(setting: str, baseline: Array, ours: Array, rival: str) -> Gain:
-    return Gain(setting, float(baseline.mean()), float(ours.mean()), error(ours - baseline), rival)
+    return Gain(setting, float(baseline.mean()), float(ours.mean()), standard_error(ours - baseline), rival)
 
 
 def size_claims(results: Results) -> Iterator[Claim]:

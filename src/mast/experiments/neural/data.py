@@ -44,7 +44,7 @@ class Embedded(Dataset):
         return _embeddings(self)
 
 
-def find(effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Dataset, ...]:
+def find_embeddings(effort: str, dataset: str | None, data_dir: Path | None) -> tuple[Dataset, ...]:
     """CIFAR-10's embeddings if the folder has them, else digits; or what the user names."""
     folder = data_folder(data_dir)
     if dataset is None:

@@ -49,7 +49,7 @@ class Dropout(Neural):
                 "evaluated as the original dropout does, with all weights multiplied by p.",
                 draw_dropout,
             ),
-            tables={"dropout": runs.loss_table(results), "dropout_levels": level_table(results)},
+            tables={"dropout": runs.loss_table(results), "dropout_levels": dropout_levels(results)},
             claims=results.claims(dropout_claims),
             choices=[
                 "The setup is that of the neural experiment, whose choices stand there. Both kinds see "
@@ -119,7 +119,7 @@ def _listed(ratios: dict[tuple[float, float], float]) -> Table:
     ]
 
 
-def level_table(results: Results) -> Any:
+def dropout_levels(results: Results) -> Any:
     """Where each curve ends."""
     (name,) = results.datasets
     return pandas.DataFrame(
