@@ -101,7 +101,7 @@ def _accept(dataset: DataSet, file: Path, folder: Path) -> None:
             )
         return
     try:
-        rows = libsvm.parse(text)
+        rows = libsvm.parse_libsvm(text)
     except DataError as error:
         raise DataError(f"{dataset.address}, {error}") from None
     if not rows.labels.size:

@@ -198,7 +198,7 @@ def _copy(raw: bytes, file: lookup.FoundFile, folder: Path) -> Path:
 def _parsed(text: bytes, path: Path, n_features: int | None, zero_based: bool) -> libsvm.LabelledRows:
     """The rows of a text; errors name the file."""
     try:
-        return libsvm.parse(text, n_features, zero_based)
+        return libsvm.parse_libsvm(text, n_features, zero_based)
     except DataError as error:
         raise DataError(f"{path}, {error}") from None
     except MemoryError as error:

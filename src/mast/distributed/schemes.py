@@ -69,7 +69,7 @@ class Scheme:
     def prefixes(self, shares: Sequence[float]) -> Nested:
         """The sizes of the prefixes that clients of these shares hold, with the chance of each in a round."""
         if "prefix" not in self.holds:
-            raise ArgumentError(f"in {self.title} clients hold no prefixes, and all units are alike")
+            raise ArgumentError(f"in {self.title} clients hold no prefixes, and all units count the same")
         chances: dict[float, float] = {}
         held = self.sketches(shares)
         for sketch in held:

@@ -28,8 +28,8 @@ from mast.engines.flower.records import (
     PARTITION,
     metric_record,
     open_sealed,
-    pack,
-    unpack,
+    pack_messages,
+    unpack_messages,
 )
 from mast.errors import ArgumentError
 from mast.randomness import Key, Purpose, uniform
@@ -100,7 +100,7 @@ def answer_query(make: Make, message: Message, context: Context) -> Message:
 def answer_train(make: Make, message: Message, context: Context) -> Message:
     """The answer to a message with values."""
     worker = client_of(make, context).worker
-    [asked] = unpack(message.content)
+    [asked] = unpack_messages(message.content)
     _check_node(asked.header.node, context)
     asked = open_sealed(asked, worker)
     config = message.content.get(CONFIG)
@@ -109,14 +109,14 @@ def answer_train(make: Make, message: Message, context: Context) -> Message:
     answer = worker.answer(asked)
     keep_statistics(worker, context)
     metrics: Mapping[str, float] = getattr(worker, "metrics", {})
-    return Message(pack(answer, metrics=metric_record(metrics)), reply_to=message)
+    return Message(pack_messages(answer, metrics=metric_record(metrics)), reply_to=message)
 
 
 def answer_evaluate(make: Make, message: Message, context: Context) -> Message:
     """The scores of the submodels that a message holds."""
     client = client_of(make, context)
     records: dict[str, Any] = {}
-    for i, asked in enumerate(unpack(message.content)):
+    for i, asked in enumerate(unpack_messages(message.content)):
         _check_node(asked.header.node, context)
         part = client.worker.capacity.largest(asked.header.key)
         client.worker.part_of(open_sealed(asked, client.worker), part)

@@ -26,9 +26,9 @@ from mast.engines.flower.records import (
     METRICS,
     means_of,
     metric_record,
-    numbers,
-    pack,
+    pack_messages,
     payload,
+    plain_numbers,
     record_of,
     refuse_mismatch,
     seal,
@@ -40,7 +40,7 @@ from mast.engines.flower.registry import ClientRegistry, NoClientsError, NormLim
 from mast.engines.runs import RunFiles, node_table, result_of
 from mast.errors import CheckpointError
 from mast.results import Result, score_columns
-from mast.support.checkpoint import compare
+from mast.support.checkpoint import refuse_other_run
 from mast.support.checks import check_int, check_number, check_positive
 
 
@@ -176,7 +176,7 @@ class MastStrategy(Strategy):
         messages = []
         for node in (node for node in self._invited if node in self._node_ids):
             message = seal(server.message(node), server.capacities[node])
-            records = pack(message, config=config)
+            records = pack_messages(message, config=config)
             server.state.received[node] += payload(records) - message.size
             messages.append(self._addressed(records, node, MessageType.TRAIN))
         return messages
@@ -201,7 +201,7 @@ class MastStrategy(Strategy):
             server.state.sent[node] += payload(reply.content) - answer.size
         server.finish_round(step=self.dropouts.estimates_gradient(self._invited, replied))
         records = [reply.content[METRICS] for _, reply in replied.values() if METRICS in reply.content]
-        means = means_of([numbers(record) for record in records])
+        means = means_of([plain_numbers(record) for record in records])
         means.pop("passes", None)  # the column by which a trace of `mast.minimize` is known
         seconds = [answer.header.seconds for answer, _ in replied.values()]
         due = server.t % self.checkpoint_every == 0
@@ -232,7 +232,7 @@ class MastStrategy(Strategy):
         messages = []
         for node in sorted(self._node_ids):
             draws = [self._submodel(node, draw) for draw in range(self.evaluate_draws)]
-            messages.append(self._addressed(pack(*draws, config=config), node, MessageType.EVALUATE))
+            messages.append(self._addressed(pack_messages(*draws, config=config), node, MessageType.EVALUATE))
         return messages
 
     def _submodel(self, node: int, draw: int) -> ServerMessage:
@@ -252,7 +252,7 @@ class MastStrategy(Strategy):
                 log(WARNING, "A client could not score its submodels: %s", reply.error.reason)
                 continue
             names = sorted(name for name in reply.content if name.startswith(METRICS))[: self.evaluate_draws]
-            rows = [row for row in (numbers(reply.content[name]) for name in names) if row]
+            rows = [row for row in (plain_numbers(reply.content[name]) for name in names) if row]
             if rows and reply.metadata.src_node_id in nodes:
                 scores[nodes[reply.metadata.src_node_id]] = rows
         self.scores = dict(sorted(scores.items()))
@@ -296,7 +296,7 @@ class MastStrategy(Strategy):
         extra = self.files.load()
         if extra is None:
             return
-        compare(extra, self._rules(), str(file))
+        refuse_other_run(extra, self._rules(), str(file))
         norms, clients = extra.get("norms"), extra.get("clients")
         if not isinstance(norms, list) or not all(type(n) is float and 0 < n < math.inf for n in norms):
             raise CheckpointError(f"{file} is damaged: its 'norms' are not right")
