@@ -24,15 +24,16 @@ END = -1  #: instead of a round's number: there is no other
 ROUND_TAG = 1 << 30  #: tag of what begins a round, and of x at the end; other tags are numbers of nodes
 
 
-@contextlib.contextmanager
-def naming(node: int, when: str) -> Iterator[None]:
-    """Turn whatever the user's functions raise into an error that names the node, and the line."""
+def answer_in(buffer: Bytes, worker: Worker, message: Message, part: Part) -> Message:
+    """A worker's answer, in a buffer; whatever the user's functions raise names the node, and the line."""
+    header = message.header
     try:
-        yield
+        return worker.answer(message, part, Message(header.reply(), buffer))
     except MastError:
         raise
     except Exception as error:
-        raise ArgumentError(f"node {node} failed {when}: {in_one_line(error)}") from error
+        words = f"node {header.node} failed in round {header.round}"
+        raise ArgumentError(f"{words}: {in_one_line(error)}") from error
 
 
 class WorkerRank:
@@ -77,10 +78,7 @@ class WorkerRank:
         message = Message.decode(buffer)
         if message.header.node != node:
             raise DataError(f"node {node} got a message for node {message.header.node}")
-        reply = message.header.reply()
-        into = Message(reply, self.buffers.take((node, "out"), reply.size))
-        with naming(node, f"in round {message.header.round}"):
-            answer = self.workers[node].answer(message, part, into)
+        answer = answer_in(self.buffers.take((node, "out"), message.size), self.workers[node], message, part)
         part.release()
         return self.wire.send(answer.buffer, 0, node)
 
@@ -172,10 +170,9 @@ class ServerRank:
 
     def _answer(self, message: Message) -> Message:
         """The answer of a node of this rank."""
-        node, reply = message.header.node, message.header.reply()
-        into = Message(reply, self.buffers.take((node, "in"), reply.size))
-        with naming(node, f"in round {self.server.t}"):
-            return self.workers[node].answer(message, self.server.part(node), into)
+        node = message.header.node
+        buffer = self.buffers.take((node, "in"), message.size)
+        return answer_in(buffer, self.workers[node], message, self.server.part(node))
 
     def _message(self, node: int) -> Message:
         return self.server.message(node, lambda size: self.buffers.take((node, "out"), size))
